@@ -1,0 +1,66 @@
+"""An LLM judge that learns from experts, as a LangGraph component.
+
+`create_judge_graph` judges an example with what a memory holds; `create_review_graph` also asks an
+expert and learns from the answer; `JudgeMemory` is that memory, in any LangGraph store.
+"""
+
+from memalign_graph.context import MemAlignContext
+from memalign_graph.errors import (
+    ChatModelError,
+    EmbeddingError,
+    InvalidInputError,
+    MemAlignError,
+    MemAlignWarning,
+    ModelAnswerError,
+)
+from memalign_graph.graphs import create_judge_graph, create_review_graph
+from memalign_graph.memory import JudgeMemory
+from memalign_graph.nodes import (
+    create_assemble_node,
+    create_commit_node,
+    create_distill_node,
+    create_judge_node,
+    create_retrieve_node,
+    create_review_node,
+)
+from memalign_graph.types import (
+    Boolean,
+    Categorical,
+    Criterion,
+    Episode,
+    Example,
+    Feedback,
+    Guideline,
+    Judgment,
+    Numeric,
+    Pairwise,
+)
+
+__all__ = [
+    "Boolean",
+    "Categorical",
+    "ChatModelError",
+    "Criterion",
+    "EmbeddingError",
+    "Episode",
+    "Example",
+    "Feedback",
+    "Guideline",
+    "InvalidInputError",
+    "JudgeMemory",
+    "Judgment",
+    "MemAlignContext",
+    "MemAlignError",
+    "MemAlignWarning",
+    "ModelAnswerError",
+    "Numeric",
+    "Pairwise",
+    "create_assemble_node",
+    "create_commit_node",
+    "create_distill_node",
+    "create_judge_graph",
+    "create_judge_node",
+    "create_retrieve_node",
+    "create_review_graph",
+    "create_review_node",
+]

@@ -1,0 +1,145 @@
+"""What a caller can set for one run: the graph's context, a form in Studio."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
+
+from memalign_graph.errors import InvalidInputError, explain
+from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
+from memalign_graph.types import Judgment
+
+ReviewMode = Literal["always", "never"]
+"""When the expert is asked: about every judgment, or about none."""
+
+Review = ReviewMode | Callable[[Judgment], bool]
+"""What a builder takes as `review`: a mode, or a function that decides on the judgment."""
+
+DEFAULT_K = 5
+"""How many similar examples a judge is shown, unless told otherwise."""
+
+DEFAULT_SETTINGS: Mapping[str, Any] = {
+    "namespace": list(DEFAULT_NAMESPACE),
+    "k": DEFAULT_K,
+    "model": None,
+    "review": "always",
+}
+"""The settings of a graph that was told nothing else, by the names of the context's fields."""
+
+MAX_K = 100
+"""The most similar examples that can be asked for."""
+
+
+class MemAlignContext(BaseModel):
+    """Settings of one run. What is not set stays as the graph was built."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    namespace: tuple[str, ...] = Field(
+        default=DEFAULT_NAMESPACE,
+        description=(
+            "Where the memory lies in the store; keeps teams or customers apart. One or more "
+            "labels without dots."
+        ),
+    )
+    """Where the memory lies in the store."""
+
+    k: int = Field(
+        default=DEFAULT_K,
+        ge=0,
+        le=MAX_K,
+        description="How many similar examples the judge is shown; 0 for none.",
+    )
+    """How many similar examples the judge is shown."""
+
+    model: str | None = Field(
+        default=None,
+        description=(
+            "The chat model as 'provider:name', such as 'openai:gpt-4.1-mini'; empty for the "
+            "graph's own."
+        ),
+    )
+    """The chat model as `provider:name`; None for the graph's own."""
+
+    review: ReviewMode | None = Field(
+        default=None,
+        description="When the expert is asked; empty for what the graph was built with.",
+    )
+    """When the expert is asked; None for what the graph was built with."""
+
+    @field_validator("namespace", mode="before")
+    @classmethod
+    def _check_namespace(cls, namespace: Any) -> Any:
+        return check_namespace(namespace)
+
+    @field_validator("model")
+    @classmethod
+    def _drop_blank(cls, model: str | None) -> str | None:
+        return (model or "").strip() or None
+
+
+def context_schema(*, k: int, model: Any, review: Review) -> type[MemAlignContext]:
+    """Return the context's schema with a graph's own settings as its defaults.
+
+    A form shows the defaults and sends all fields back, so they have to be what the graph does.
+
+    Args:
+        k: How many similar examples the graph shows.
+        model: The graph's chat model.
+        review: When the graph asks.
+
+    Returns:
+        A subclass of `MemAlignContext`.
+    """
+    fields = MemAlignContext.model_fields
+    defaults = {
+        "k": k,
+        "model": model if isinstance(model, str) else None,
+        "review": review if isinstance(review, str) else None,
+    }
+    overrides: dict[str, Any] = {}
+    for name, default in defaults.items():
+        field = fields[name]
+        overrides[name] = (
+            field.rebuild_annotation(),
+            Field(default=default, description=field.description),
+        )
+    schema: type[MemAlignContext] = create_model(
+        "MemAlignContext", __base__=MemAlignContext, __doc__=MemAlignContext.__doc__, **overrides
+    )
+    return schema
+
+
+def resolve_context(context: Any, built: Mapping[str, Any]) -> dict[str, Any]:
+    """Work out one run's settings.
+
+    A graph that runs as a subgraph gets its parent's context object, whatever that is; its
+    settings for judging are looked for in it under `memalign`.
+
+    Args:
+        context: `runtime.context`: None, a `MemAlignContext`, or a parent's own.
+        built: The settings the graph was built with, by the names of the context's fields.
+
+    Returns:
+        The settings as JSON values, by the same names.
+
+    Raises:
+        InvalidInputError: If a parent's context has settings under `memalign` that can't be used.
+    """
+    if context is not None and not isinstance(context, MemAlignContext):
+        own = context.get("memalign") if isinstance(context, Mapping) else None
+        own = own if own is not None else getattr(context, "memalign", None)
+        try:
+            context = None if own is None else MemAlignContext.model_validate(own)
+        except ValidationError as error:
+            raise InvalidInputError(f"context: {explain(error)}") from error
+    settings = dict(built)
+    if context is not None:
+        settings.update(
+            {
+                name: value
+                for name in context.model_fields_set
+                if (value := getattr(context, name)) is not None
+            }
+        )
+    return {**settings, "namespace": list(settings["namespace"])}

@@ -1,0 +1,154 @@
+"""Sync and async without writing anything twice.
+
+An operation is a generator: it yields what it needs from the outside (`Batch`, `Chat`, `Embed`),
+gets the result sent back or the failure thrown in, and returns its result. `run` carries an
+operation out with blocking calls, `arun` with awaited ones; everything else in the package is
+written once, as operations and pure functions.
+"""
+
+import asyncio
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from langchain_core.embeddings import Embeddings
+from langchain_core.messages import BaseMessage
+from langgraph.store.base import BaseStore, Op
+
+from memalign_graph.errors import MemAlignError
+from memalign_graph.models import (
+    ChatReply,
+    StructuredModel,
+    chat_failure,
+    embedding_failure,
+    read_output,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Ask a store to carry out some operations; answered with their results, in order."""
+
+    store: BaseStore
+    ops: Sequence[Op]
+
+
+@dataclass(frozen=True)
+class Chat:
+    """Ask a chat model for an answer in the shape of a schema; answered with a `ChatReply`."""
+
+    model: StructuredModel
+    messages: Sequence[BaseMessage]
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Ask for the embeddings of some texts; answered with one vector a text."""
+
+    embeddings: Embeddings
+    texts: Sequence[str]
+
+
+Effect = Batch | Chat | Embed
+"""Anything an operation can ask for."""
+
+Operation = Generator[Effect, Any, T]
+"""Yields effects, is sent their results, returns a T."""
+
+
+def run(operation: Operation[T]) -> T:
+    """Carry out an operation with blocking calls.
+
+    Args:
+        operation: The operation, not yet started.
+
+    Returns:
+        What the operation returns.
+
+    Raises:
+        MemAlignError: Whatever the operation raises or does not handle.
+    """
+    try:
+        effect = next(operation)
+        while True:
+            try:
+                result = _perform(effect)
+            except Exception as error:  # noqa: BLE001 - the operation decides what becomes of it
+                effect = operation.throw(error)
+            else:
+                effect = operation.send(result)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+
+
+async def arun(operation: Operation[T]) -> T:
+    """Carry out an operation with awaited calls.
+
+    Args:
+        operation: The operation, not yet started.
+
+    Returns:
+        What the operation returns.
+
+    Raises:
+        MemAlignError: Whatever the operation raises or does not handle.
+    """
+    try:
+        effect = next(operation)
+        while True:
+            try:
+                result = await _aperform(effect)
+            except Exception as error:  # noqa: BLE001 - the operation decides what becomes of it
+                effect = operation.throw(error)
+            else:
+                effect = operation.send(result)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+
+
+def _perform(effect: Effect) -> Any:
+    match effect:
+        case Batch(store, ops):
+            return store.batch(ops)
+        case Chat(model, messages):
+            try:
+                return read_output(model.runnable.invoke(list(messages)))
+            except Exception as error:  # noqa: BLE001 - providers share no base class
+                return _reply_to(error, model)
+        case Embed(embeddings, texts):
+            try:
+                return embeddings.embed_documents(list(texts))
+            except Exception as error:
+                raise embedding_failure(error, embeddings) from error
+
+
+async def _aperform(effect: Effect) -> Any:
+    match effect:
+        case Batch(store, ops):
+            try:
+                return await store.abatch(ops)
+            except NotImplementedError:
+                # SqliteStore has no async calls of its own.
+                return await asyncio.to_thread(store.batch, ops)
+        case Chat(model, messages):
+            try:
+                return read_output(await model.runnable.ainvoke(list(messages)))
+            except Exception as error:  # noqa: BLE001 - providers share no base class
+                return _reply_to(error, model)
+        case Embed(embeddings, texts):
+            try:
+                return await embeddings.aembed_documents(list(texts))
+            except Exception as error:
+                raise embedding_failure(error, embeddings) from error
+
+
+def _reply_to(error: Exception, model: StructuredModel) -> ChatReply:
+    """Tell an answer that is no use, which is a reply, from a call that failed, which raises."""
+    outcome = chat_failure(error, model)
+    if isinstance(outcome, MemAlignError):
+        raise outcome from error
+    return outcome

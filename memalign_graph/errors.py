@@ -1,0 +1,53 @@
+"""The exceptions and warnings this package raises, each with one sentence that names the mend."""
+
+from pydantic import ValidationError
+
+_PLAIN_WORDS = {
+    "missing": "is missing: give it.",
+    "extra_forbidden": "is not a field that is known here: check its spelling, or leave it out.",
+}
+"""What to say where pydantic's own words do not name the mend, by its error type."""
+
+
+class MemAlignError(Exception):
+    """Base class of every error raised on purpose by this package."""
+
+
+class InvalidInputError(MemAlignError, ValueError):
+    """What the caller gave cannot be used; raised before any model is called or item written."""
+
+
+class ChatModelError(MemAlignError):
+    """A chat model could not be reached or answered with an error; the cause is chained."""
+
+
+class ModelAnswerError(MemAlignError):
+    """A chat model's answer stayed unusable after it had been shown what was wrong with it."""
+
+
+class EmbeddingError(MemAlignError):
+    """An embedding call failed or returned vectors that cannot be used; the cause is chained."""
+
+
+class MemAlignWarning(UserWarning):
+    """Something works, but not the way the caller probably expects."""
+
+
+def explain(error: ValidationError) -> str:
+    """Put a pydantic error into one sentence that names the field and what is wrong with it.
+
+    Args:
+        error: The validation error.
+
+    Returns:
+        Its first problem, such as `outputs: must not be empty: pass the text to judge.`; further
+        problems are counted.
+    """
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    first = problems[0]
+    message = _PLAIN_WORDS.get(first["type"], first["msg"]).removeprefix("Value error, ")
+    field = ".".join(str(part) for part in first["loc"])
+    says_field = not field or message.startswith(field)
+    sentence = message if says_field else f"{field}: {message}"
+    more = len(problems) - 1
+    return f"{sentence} (and {more} more)" if more else sentence

@@ -1,0 +1,249 @@
+"""The graphs: uncompiled, so that the caller gives them store, checkpointer and place."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+from langchain_core.language_models import BaseChatModel
+from langgraph.graph import END, START, StateGraph
+
+from memalign_graph.context import (
+    DEFAULT_K,
+    DEFAULT_SETTINGS,
+    MAX_K,
+    Review,
+    ReviewMode,
+    context_schema,
+)
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.models import (
+    DEFAULT_CHAT_MODEL,
+    DEFAULT_EMBEDDINGS,
+    EmbeddingsLike,
+)
+from memalign_graph.nodes import (
+    create_assemble_node,
+    create_commit_node,
+    create_distill_node,
+    create_judge_node,
+    create_retrieve_node,
+    create_review_node,
+)
+from memalign_graph.nodes.assemble import AssembleView
+from memalign_graph.nodes.commit import CommitView
+from memalign_graph.nodes.distill import DistillView
+from memalign_graph.nodes.judge import JudgeView
+from memalign_graph.nodes.retrieve import OnEmbeddingError, RetrieveView
+from memalign_graph.nodes.review import ReviewView
+from memalign_graph.prompts.judge import DEFAULT_MAX_GUIDELINE_TOKENS
+from memalign_graph.state import ExampleInput, JudgeOutput, JudgeState, ReviewOutput, ReviewState
+from memalign_graph.types import Criterion, Feedback, Judgment
+
+Graph = StateGraph[Any, Any, Any, Any]
+"""A graph still to be compiled."""
+
+
+def create_judge_graph(
+    criterion: Criterion,
+    *,
+    model: BaseChatModel | str = DEFAULT_CHAT_MODEL,
+    embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
+    k: int = DEFAULT_K,
+    use_guidelines: bool = True,
+    use_episodes: bool = True,
+    max_guideline_tokens: int = DEFAULT_MAX_GUIDELINE_TOKENS,
+    on_embedding_error: OnEmbeddingError = "raise",
+) -> Graph:
+    """Create the graph that judges an example with what memory holds.
+
+    `{inputs, outputs, reference_outputs?}` -> `{judgment}`.
+
+    Args:
+        criterion: What is judged.
+        model: A chat model, or a `"provider:name"` string that is resolved when it is first called.
+        embeddings: LangChain embeddings, a function from texts to vectors, or a string.
+        k: How many similar examples the judge is shown, from 0 to 100.
+        use_guidelines: False to judge without guidelines, for comparison.
+        use_episodes: False to judge without episodes, for comparison.
+        max_guideline_tokens: How much of the prompt guidelines may take; if they outgrow it,
+            those that bear on the case are chosen, and the judgment says so.
+        on_embedding_error: `raise`, or `guidelines` to judge by the guidelines alone when an
+            embedding call fails; the judgment then says so.
+
+    Returns:
+        The graph, to be compiled with a store.
+
+    Raises:
+        InvalidInputError: If an option can't be used.
+    """
+    settings = _settings(criterion, model, k if use_episodes else 0, "never", max_guideline_tokens)
+    builder: Graph = StateGraph(
+        JudgeState,
+        context_schema=context_schema(k=settings["k"], model=model, review="never"),
+        input_schema=ExampleInput,
+        output_schema=JudgeOutput,
+    )
+    _add_judging(
+        builder,
+        criterion,
+        settings,
+        model=model,
+        embeddings=embeddings,
+        use_guidelines=use_guidelines,
+        max_guideline_tokens=max_guideline_tokens,
+        on_embedding_error=on_embedding_error,
+    )
+    builder.add_edge("judge", END)
+    return builder
+
+
+def create_review_graph(
+    criterion: Criterion,
+    *,
+    model: BaseChatModel | str = DEFAULT_CHAT_MODEL,
+    distill_model: BaseChatModel | str | None = None,
+    embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
+    k: int = DEFAULT_K,
+    review: Review = "always",
+    use_guidelines: bool = True,
+    use_episodes: bool = True,
+    max_guideline_tokens: int = DEFAULT_MAX_GUIDELINE_TOKENS,
+    on_embedding_error: OnEmbeddingError = "raise",
+) -> Graph:
+    """Create the graph that judges an example, asks an expert, and learns from the answer.
+
+    `{inputs, outputs, reference_outputs?}` -> `{judgment, feedback, learned}`.
+
+    Args:
+        criterion: What is judged.
+        model: A chat model, or a `"provider:name"` string that is resolved when it is first called.
+        distill_model: The model that distils feedback; the judge's own unless given.
+        embeddings: LangChain embeddings, a function from texts to vectors, or a string.
+        k: How many similar examples the judge is shown, from 0 to 100.
+        review: When the expert is asked: `always`, `never`, or a function of the `Judgment`.
+        use_guidelines: False to judge without guidelines, for comparison.
+        use_episodes: False to judge without episodes, for comparison.
+        max_guideline_tokens: How much of the prompt guidelines may take; if they outgrow it,
+            those that bear on the case are chosen, and the judgment says so.
+        on_embedding_error: `raise`, or `guidelines` to judge by the guidelines alone when an
+            embedding call fails; the judgment then says so.
+
+    Returns:
+        The graph, to be compiled with a store, and with a checkpointer to be resumed by.
+
+    Raises:
+        InvalidInputError: If an option can't be used.
+    """
+    settings = _settings(criterion, model, k if use_episodes else 0, review, max_guideline_tokens)
+    builder: Graph = StateGraph(
+        ReviewState,
+        context_schema=context_schema(k=settings["k"], model=model, review=review),
+        input_schema=ExampleInput,
+        output_schema=ReviewOutput,
+    )
+    _add_judging(
+        builder,
+        criterion,
+        settings,
+        model=model,
+        embeddings=embeddings,
+        use_guidelines=use_guidelines,
+        max_guideline_tokens=max_guideline_tokens,
+        on_embedding_error=on_embedding_error,
+    )
+    distill = create_distill_node(criterion, model=distill_model or model, embeddings=embeddings)
+    commit = create_commit_node(criterion, embeddings=embeddings)
+    builder.add_node("collect_feedback", create_review_node(criterion), input_schema=ReviewView)
+    builder.add_node("distill_feedback", distill, input_schema=DistillView)
+    builder.add_node("commit_memory", commit, input_schema=CommitView)
+    # Decided on the way out of the judge, which runs once, and not in the node that runs again.
+    builder.add_conditional_edges("judge", _asks(review), ["collect_feedback", END])
+    builder.add_conditional_edges(
+        "collect_feedback", _after_feedback, ["distill_feedback", "commit_memory", END]
+    )
+    builder.add_edge("distill_feedback", "commit_memory")
+    builder.add_edge("commit_memory", END)
+    return builder
+
+
+def _add_judging(
+    builder: Graph,
+    criterion: Criterion,
+    settings: Mapping[str, Any],
+    *,
+    model: BaseChatModel | str,
+    embeddings: EmbeddingsLike,
+    use_guidelines: bool,
+    max_guideline_tokens: int,
+    on_embedding_error: OnEmbeddingError,
+) -> None:
+    if on_embedding_error not in get_args(OnEmbeddingError):
+        raise InvalidInputError(
+            f"on_embedding_error: {on_embedding_error!r} is not known: give 'raise' or "
+            "'guidelines'."
+        )
+    retrieve = create_retrieve_node(
+        criterion,
+        embeddings=embeddings,
+        settings=settings,
+        on_embedding_error=on_embedding_error,
+    )
+    assemble = create_assemble_node(
+        criterion, embeddings=embeddings, settings=settings, use_guidelines=use_guidelines
+    )
+    judge = create_judge_node(criterion, model=model, max_guideline_tokens=max_guideline_tokens)
+    builder.add_node("retrieve_episodes", retrieve, input_schema=RetrieveView)
+    builder.add_node("assemble_guidelines", assemble, input_schema=AssembleView)
+    builder.add_node("judge", judge, input_schema=JudgeView)
+    builder.add_edge(START, "retrieve_episodes")
+    builder.add_edge(START, "assemble_guidelines")
+    builder.add_edge(["retrieve_episodes", "assemble_guidelines"], "judge")
+
+
+def _settings(
+    criterion: Criterion, model: Any, k: int, review: Review, max_guideline_tokens: int
+) -> dict[str, Any]:
+    """Check the options, and return what a run's context can change of them."""
+    if not isinstance(criterion, Criterion):
+        raise InvalidInputError(
+            "criterion: give a Criterion(name=..., instructions=...), not a value of type "
+            f"{type(criterion).__name__}."
+        )
+    if not isinstance(model, BaseChatModel | str):
+        raise InvalidInputError(
+            "model: give a chat model or a string such as 'openai:gpt-4.1-mini', not a value of "
+            f"type {type(model).__name__}."
+        )
+    if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= MAX_K:
+        raise InvalidInputError(f"k: {k!r} is not a whole number from 0 to {MAX_K}.")
+    if max_guideline_tokens < 0:
+        raise InvalidInputError(f"max_guideline_tokens: {max_guideline_tokens} is below 0.")
+    if not callable(review) and review not in get_args(ReviewMode):
+        raise InvalidInputError(
+            f"review: {review!r} is not known: give 'always', 'never', or a function that takes "
+            "the Judgment and tells whether to ask."
+        )
+    return {
+        **DEFAULT_SETTINGS,
+        "k": k,
+        "model": model if isinstance(model, str) else None,
+        "review": review if isinstance(review, str) else None,
+    }
+
+
+def _asks(review: Review) -> Callable[[Mapping[str, Any]], str]:
+    def asks(state: Mapping[str, Any]) -> str:
+        mode = state["judge_settings"]["review"]
+        if mode is None and callable(review):
+            wanted = review(Judgment.model_validate(state["judgment"]))
+        else:
+            wanted = mode == "always"
+        return "collect_feedback" if wanted else END
+
+    return asks
+
+
+def _after_feedback(state: Mapping[str, Any]) -> str:
+    if state["feedback"] is None:
+        return END
+    agrees = Feedback.model_validate(state["feedback"]).agrees
+    return "commit_memory" if agrees else "distill_feedback"

@@ -1,0 +1,117 @@
+"""Canonical JSON, and the ids and revisions hashed from it."""
+
+import hashlib
+import json
+import math
+from typing import Any
+
+_ID_CHARS = 32
+_MAX_DEPTH = 100
+_INT64 = 2**63
+
+
+def check_json(value: Any, name: str, depth: int = 0) -> None:
+    """Check that a value is JSON which every store can keep.
+
+    Stores write through different JSON libraries, and some have written half a batch by the time
+    one of them objects; so the strictest rules of all hold here, before anything is written.
+
+    Args:
+        value: The value to check.
+        name: What to call the value in an error, such as `inputs`.
+        depth: How deep the value lies in what the caller gave.
+
+    Raises:
+        ValueError: If the value is no JSON: another type, a key that is not a string, a number
+            that is not finite or does not fit 64 bits, text that is no Unicode, or nesting
+            deeper than 100.
+    """
+    if depth > _MAX_DEPTH:
+        root = name.partition("[")[0]
+        raise ValueError(f"{root} is nested deeper than {_MAX_DEPTH} levels: flatten it.")
+    if value is None or isinstance(value, bool):
+        return
+    if isinstance(value, str):
+        _check_text(value, name)
+    elif isinstance(value, int):
+        if not -_INT64 <= value < _INT64:
+            raise ValueError(f"{name} holds an integer beyond 64 bits: pass it as a string.")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{name} holds {value}, which is no JSON: use null or a string.")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            check_json(item, f"{name}[{index}]", depth + 1)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"{name} has the key {key!r}: JSON keys are strings.")
+            _check_text(key, f"a key of {name}")
+            check_json(item, f"{name}[{key!r}]", depth + 1)
+    else:
+        kind = type(value).__name__
+        raise ValueError(
+            f"{name} holds a value of type {kind}, which is no JSON: pass text, numbers, booleans, "
+            "null, lists and dicts (a message or model as its `model_dump(mode='json')`)."
+        )
+
+
+def _check_text(text: str, name: str) -> None:
+    if "\x00" in text:
+        raise ValueError(f"{name} holds a NUL character, which some stores refuse: remove it.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name} holds half of a surrogate pair at position {error.start}, which is no "
+            "Unicode text: decode it again with errors='replace'."
+        ) from error
+
+
+def canonical_json(value: Any) -> str:
+    """Write a JSON value the one way that equal values share: keys sorted, no spaces.
+
+    Args:
+        value: A value that `check_json` accepts.
+
+    Returns:
+        The JSON text.
+    """
+    return json.dumps(
+        value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
+    )
+
+
+def digest(value: Any) -> str:
+    """Hash a JSON value to an id: the first 128 bits of SHA-256 of its canonical JSON, in hex.
+
+    Args:
+        value: A value that `check_json` accepts.
+
+    Returns:
+        32 hexadecimal characters.
+    """
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:_ID_CHARS]
+
+
+def episode_id(example_id: str, author: str | None, feedback_id: str | None) -> str:
+    """Name the episode that a piece of feedback becomes.
+
+    One author has one word on one example, so saying it again is the same episode. All anonymous
+    feedback counts as one author, unless it brings an id of its own.
+
+    Args:
+        example_id: The id of the example the feedback is on.
+        author: Who gave it, if known.
+        feedback_id: The id it has where it came from, if any.
+
+    Returns:
+        The episode's id.
+    """
+    if author is not None:
+        voice = ["author", author]
+    elif feedback_id is not None:
+        voice = ["feedback", feedback_id]
+    else:
+        voice = ["anonymous"]
+    return digest([example_id, *voice])

@@ -1,0 +1,283 @@
+"""The review interrupt: payload out, the expert's reply in. Pure functions and one schema.
+
+The payload has the shape of langchain's `HITLRequest`, so that inboxes which know that shape show
+it; to any other client it is plain JSON.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ConfigDict, RootModel, model_validator
+
+from memalign_graph.scales import Value
+from memalign_graph.types import Criterion, Episode, Example, Guideline, Judgment
+
+ACTION = "review_judgment"
+"""The name of the one action in the payload."""
+
+DECISIONS = ("approve", "edit", "reject", "respond")
+"""The decisions of langchain's human-in-the-loop shape, all allowed."""
+
+_NATIVE_FIELDS = ("value", "rationale", "author", "id")
+_SHAPES = (
+    "reply with text, with an object that has `value`, `rationale` or both, or with a decision "
+    "(approve, edit, reject, respond)"
+)
+_MAX_SHOWN_CHARS = 4_000
+_BACKTICKS = re.compile("`+")
+
+
+def review_payload(
+    criterion: Criterion,
+    example: Example,
+    judgment: Judgment,
+    *,
+    guidelines: Sequence[Guideline],
+    episodes: Sequence[Episode],
+) -> dict[str, Any]:
+    """Make what the interrupt shows.
+
+    Args:
+        criterion: The criterion.
+        example: What was judged.
+        judgment: The judge's verdict.
+        guidelines: The guidelines the judge was given.
+        episodes: The episodes the judge was given.
+
+    Returns:
+        A `HITLRequest`: one action with editable arguments `value` and `rationale`, and its
+        description in Markdown.
+    """
+    description = _describe(criterion, example, judgment, guidelines, episodes)
+    return {
+        "action_requests": [
+            {
+                "name": ACTION,
+                "args": {"value": judgment.value, "rationale": judgment.rationale},
+                "description": description,
+            }
+        ],
+        "review_configs": [
+            {
+                "action_name": ACTION,
+                "allowed_decisions": list(DECISIONS),
+                "args_schema": {
+                    "type": "object",
+                    "properties": {
+                        "value": criterion.scale.value_schema(),
+                        "rationale": {"type": "string"},
+                    },
+                },
+            }
+        ],
+    }
+
+
+def reply_schema(criterion: Criterion, judgment: Judgment) -> type[RootModel[Any]]:
+    """Make the schema that checks a reply to the interrupt.
+
+    A reply that fails it leaves the interrupt to be answered again, and the error says what is
+    wrong with it.
+
+    Args:
+        criterion: The criterion.
+        judgment: The judgment the expert was asked about.
+
+    Returns:
+        A pydantic model whose `root` is what `read_reply` returns, and whose JSON Schema is that
+        of the native reply.
+    """
+    native = {
+        "title": "review",
+        "description": (
+            "What the value should be, why, or both. Text alone is a rationale; decisions of "
+            "human-in-the-loop inboxes are understood, too."
+        ),
+        "type": "object",
+        "properties": {
+            "value": {"description": "What the value should be.", **criterion.scale.value_schema()},
+            "rationale": {"type": "string", "description": "Why, in your own words."},
+            "author": {"type": "string", "description": "Who you are."},
+        },
+    }
+
+    class ReviewReply(RootModel[Any]):
+        model_config = ConfigDict(
+            title="the reply to the review",
+            hide_input_in_errors=True,
+            json_schema_extra=lambda schema: (schema.clear(), schema.update(native))[0],
+        )
+
+        @model_validator(mode="before")
+        @classmethod
+        def _read(cls, reply: Any) -> Any:
+            return read_reply(reply, criterion, judgment)
+
+    return ReviewReply
+
+
+def read_reply(reply: Any, criterion: Criterion, judgment: Judgment) -> dict[str, Any] | None:
+    """Read any of the accepted replies as the fields of one `Feedback`.
+
+    Approving confirms the judge's value. Editing corrects it; a rationale that is still the
+    judge's own is not taken for the expert's. Rejecting and responding bring words and no value:
+    the opposite of the judge's value is never inferred.
+
+    Args:
+        reply: The native form (`value`, `rationale`, `author`), text, human-in-the-loop decisions,
+            or an Agent Inbox response.
+        criterion: The criterion.
+        judgment: The judgment the expert was asked about.
+
+    Returns:
+        The fields `value`, `rationale`, `author` and `id` as far as given; None to skip.
+
+    Raises:
+        ValueError: If the reply has none of these shapes, says nothing, or its value is not on
+            the scale; the message says what to do.
+    """
+    reply = _unwrap(reply)
+    if isinstance(reply, str):
+        return {"rationale": _words(reply, "the reply")}
+    if not isinstance(reply, dict):
+        raise ValueError(f"a reply of type {type(reply).__name__} is not understood: {_SHAPES}.")  # noqa: TRY004 - pydantic turns ValueError into a validation error
+    if "type" in reply:
+        return _read_decision(reply, criterion, judgment)
+    return _read_fields(reply, criterion)
+
+
+def _unwrap(reply: Any) -> Any:
+    """Take the one decision out of what an inbox wraps it in."""
+    if isinstance(reply, dict) and "decisions" in reply:
+        reply = reply["decisions"]
+    if isinstance(reply, list):
+        if len(reply) != 1:
+            raise ValueError(
+                f"there is one judgment to decide on, but the reply has {len(reply)} decisions: "
+                "send one."
+            )
+        return reply[0]
+    return reply
+
+
+def _read_decision(
+    decision: dict[str, Any], criterion: Criterion, judgment: Judgment
+) -> dict[str, Any] | None:
+    kind = decision["type"]
+    if kind in ("approve", "accept"):
+        return {"value": judgment.value}
+    if kind == "ignore":
+        return None
+    if kind == "edit":
+        return _read_edit(_edited(decision), criterion, judgment)
+    if kind in ("reject", "respond"):
+        return {"rationale": _words(decision.get("message"), f"the message of {kind!r}")}
+    if kind == "response":
+        return {"rationale": _words(decision.get("args"), "the response")}
+    raise ValueError(f"the decision {kind!r} is not known: {_SHAPES}.")
+
+
+def _edited(decision: dict[str, Any]) -> Any:
+    """Find the edited arguments: HITL has them in `edited_action`, Agent Inbox in `args`."""
+    action = decision.get("edited_action", decision.get("args"))
+    if isinstance(action, dict) and isinstance(action.get("args"), dict):
+        return action["args"]
+    return action
+
+
+def _read_edit(args: Any, criterion: Criterion, judgment: Judgment) -> dict[str, Any]:
+    if not isinstance(args, dict):
+        raise ValueError("an edit needs the edited arguments: an object with `value`, `rationale`.")  # noqa: TRY004 - as above
+    fields = _read_fields({"value": judgment.value, **args}, criterion)
+    if (fields.get("rationale") or "").strip() == judgment.rationale.strip():
+        fields.pop("rationale", None)
+    return fields
+
+
+def _read_fields(fields: dict[str, Any], criterion: Criterion) -> dict[str, Any]:
+    unknown = [name for name in fields if name not in _NATIVE_FIELDS]
+    if unknown:
+        raise ValueError(
+            f"the reply has {', '.join(map(repr, unknown))}, which is not known: {_SHAPES}."
+        )
+    said: dict[str, Any] = {}
+    if fields.get("value") is not None:
+        said["value"] = _on_scale(fields["value"], criterion)
+    for name in ("rationale", "author", "id"):
+        text = fields.get(name)
+        if text is not None and not isinstance(text, str):
+            raise ValueError(f"`{name}` is text, not a value of type {type(text).__name__}.")
+        if text is not None and text.strip():
+            said[name] = text.strip()
+    if "value" not in said and "rationale" not in said:
+        raise ValueError(f"the reply has neither a value nor a rationale: {_SHAPES}.")
+    return said
+
+
+def _on_scale(value: Any, criterion: Criterion) -> Value:
+    try:
+        return criterion.scale.validate_value(value)
+    except ValueError as error:
+        raise ValueError(f"`value`: {error}") from error
+
+
+def _words(text: Any, name: str) -> str:
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"{name} is empty: say why in a sentence, or give a `value`.")
+    return text.strip()
+
+
+def _describe(
+    criterion: Criterion,
+    example: Example,
+    judgment: Judgment,
+    guidelines: Sequence[Guideline],
+    episodes: Sequence[Episode],
+) -> str:
+    scale = criterion.scale
+    parts = [
+        f"## {criterion.name}",
+        criterion.instructions.strip(),
+        f"### Inputs\n\n{_block(example.inputs)}",
+        f"### Outputs\n\n{_block(example.outputs)}",
+    ]
+    if example.reference_outputs is not None:
+        parts.append(f"### Reference outputs\n\n{_block(example.reference_outputs)}")
+    parts.append(f"### The judge says: {scale.render(judgment.value)}\n\n{judgment.rationale}")
+    if guidelines:
+        lines = "\n".join(f"- {one.text}" for one in guidelines)
+        parts.append(f"### Guidelines it was given\n\n{lines}")
+    if episodes:
+        lines = "\n".join(f"- {_line(one, criterion)}" for one in episodes)
+        parts.append(f"### Earlier cases it was shown\n\n{lines}")
+    if judgment.warnings:
+        lines = "\n".join(f"- {one}" for one in judgment.warnings)
+        parts.append(f"### Note\n\n{lines}")
+    parts.append(f"Is that right? The value is {scale.describe()}")
+    return "\n\n".join(parts)
+
+
+def _line(episode: Episode, criterion: Criterion) -> str:
+    value = "no value" if episode.value is None else criterion.scale.render(episode.value)
+    words = f": {_one_line(episode.rationale)}" if episode.rationale else ""
+    return f"{_one_line(_text(episode.example.outputs))} (expert: {value}{words})"
+
+
+def _block(value: Any) -> str:
+    text = _text(value)
+    if len(text) > _MAX_SHOWN_CHARS:
+        text = f"{text[:_MAX_SHOWN_CHARS]}\n[... {len(text) - _MAX_SHOWN_CHARS:,} more characters]"
+    # A fence longer than any in the text keeps the text from ending it.
+    ticks = "`" * max(3, 1 + max((len(run) for run in _BACKTICKS.findall(text)), default=0))
+    return f"{ticks}\n{text}\n{ticks}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def _one_line(text: str, limit: int = 160) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else f"{flat[:limit]}…"

@@ -1,0 +1,81 @@
+"""Where a memory's items lie in a store."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.types import check_label
+
+DEFAULT_NAMESPACE = ("memalign",)
+"""The namespace where none is given."""
+
+_RESERVED_ROOT = "langgraph"
+
+Namespace = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MemoryLayout:
+    """The namespaces of one criterion's memory: `(*namespace, criterion, kind)`."""
+
+    root: Namespace
+    """The caller's namespace and the criterion's name."""
+
+    @property
+    def episodes(self) -> Namespace:
+        """One item an episode, by its id."""
+        return (*self.root, "episodes")
+
+    @property
+    def guidelines(self) -> Namespace:
+        """One item a guideline, by its id."""
+        return (*self.root, "guidelines")
+
+    @property
+    def commits(self) -> Namespace:
+        """One item a commit, by its id."""
+        return (*self.root, "commits")
+
+    def vectors(self, embedder: str) -> Namespace:
+        """One item a text embedded by this embedder, by `vectors.vector_key`.
+
+        Args:
+            embedder: The embedder's id.
+
+        Returns:
+            The namespace, apart from what people read.
+        """
+        label = hashlib.sha256(embedder.encode()).hexdigest()[:16]
+        return (*self.root, "vectors", label)
+
+
+def check_namespace(namespace: Sequence[str] | str) -> Namespace:
+    """Check a namespace by the rules of every store.
+
+    Args:
+        namespace: Labels, such as `("memalign", "team-a")`; a string is one label.
+
+    Returns:
+        The namespace.
+
+    Raises:
+        InvalidInputError: If there is no label, or one is no text, empty, or holds a dot, or the
+            first is reserved.
+    """
+    if isinstance(namespace, str):
+        namespace = (namespace,)
+    if not namespace:
+        raise InvalidInputError("namespace: give at least one label, such as ('memalign',).")
+    for label in namespace:
+        if not isinstance(label, str):
+            raise InvalidInputError(f"namespace: the label {label!r} is no string.")
+        try:
+            check_label(label, "a label of the namespace")
+        except ValueError as error:
+            raise InvalidInputError(str(error)) from error
+    if namespace[0] == _RESERVED_ROOT:
+        raise InvalidInputError(
+            "namespace: LangGraph keeps the first label 'langgraph' to itself: choose another."
+        )
+    return tuple(namespace)

@@ -1,0 +1,117 @@
+"""Finding the examples in memory that are most like one to be judged."""
+
+from dataclasses import dataclass
+
+from memalign_graph.effects import Operation
+from memalign_graph.errors import EmbeddingError
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.retrieval_text import MAX_BYTES, retrieval_text
+from memalign_graph.memory.vectors import Vector, decode_vector, encode_vector, vector_key
+from memalign_graph.types import Episode, Example, RecalledExample
+
+
+@dataclass(frozen=True)
+class Recall:
+    """What a look into memory gave."""
+
+    examples: list[RecalledExample]
+    """The most similar examples, most similar first."""
+
+    version: str
+    """The memory's version."""
+
+    vector: str | None = None
+    """The example's own vector in base64, to be kept for when feedback on it is stored."""
+
+    warning: str | None = None
+    """What was done without, in a sentence."""
+
+
+def recall(access: MemoryAccess, example: Example, k: int) -> Operation[Recall]:
+    """Find the k examples in memory most like this one; no call is made where none is needed.
+
+    Args:
+        access: The memory.
+        example: The example.
+        k: How many to find; 0 finds none.
+
+    Returns:
+        What was found.
+
+    Raises:
+        EmbeddingError: If the example has to be embedded and that fails.
+    """
+    view = yield from access.refresh()
+    if k == 0 or view.is_empty:
+        return Recall(examples=[], version=view.version)
+    text, truncated = retrieval_text(example)
+    key = vector_key(access.embedder.id, text)
+    yield from access.index_missing(view)
+    vector = view.index.get(key)
+    if vector is None:
+        vector = (yield from access.embed({key: text}))[key]
+    nearest = view.index.search(vector, k)
+    ids = [episode for near, _ in nearest for episode in view.episodes_at(near)]
+    episodes = yield from access.episodes(ids)
+    found = [
+        recalled
+        for near, similarity in nearest
+        for recalled in _group(
+            [episodes[one] for one in view.episodes_at(near) if one in episodes], similarity
+        )
+    ]
+    warning = (
+        f"The example is longer than the {MAX_BYTES:,} bytes that are embedded: similar ones were "
+        "looked for by its beginning."
+    )
+    return Recall(
+        examples=found[:k],
+        version=view.version,
+        vector=encode_vector(vector),
+        warning=warning if truncated else None,
+    )
+
+
+def recall_without_episodes(access: MemoryAccess, error: EmbeddingError) -> Operation[Recall]:
+    """Go on without similar examples after an embedding call failed, and say so.
+
+    Args:
+        access: The memory.
+        error: Why there are none.
+
+    Returns:
+        A recall of nothing, with the warning.
+    """
+    view = yield from access.refresh()
+    return Recall(
+        examples=[],
+        version=view.version,
+        warning=f"Judged by the guidelines alone, without similar examples. {error}",
+    )
+
+
+def known_vector(recalled: str | None) -> Vector | None:
+    """Read the vector that a recall kept.
+
+    Args:
+        recalled: `Recall.vector`.
+
+    Returns:
+        The vector, if one was kept.
+    """
+    return None if recalled is None else decode_vector(recalled)
+
+
+def _group(episodes: list[Episode], similarity: float) -> list[RecalledExample]:
+    """Gather the episodes by example, since two examples can share the text that is embedded."""
+    grouped: dict[str, list[Episode]] = {}
+    for episode in sorted(episodes, key=lambda one: (one.created_at, one.id)):
+        grouped.setdefault(episode.example_id, []).append(episode)
+    return [
+        RecalledExample(
+            example=group[0].example,
+            episodes=group,
+            similarity=max(-1.0, min(1.0, similarity)),
+        )
+        for group in grouped.values()
+    ]

@@ -1,0 +1,134 @@
+"""Commits: what one atomic change of a memory was, and how memories get their version."""
+
+import hashlib
+import threading
+import time
+from typing import Any, Literal
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict
+
+from memalign_graph.identity import digest
+
+ItemKind = Literal["episodes", "guidelines"]
+"""The kinds of items that make up a memory's content."""
+
+Item = dict[str, Any]
+"""A store item's value."""
+
+_VERSION_SPACE = 2**128
+
+
+class Change(BaseModel):
+    """One item as a commit left it and as it was before."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: ItemKind
+    """Which kind of item."""
+
+    id: str
+    """The item's id."""
+
+    revision: str | None
+    """The revision after the change; None where the item was removed."""
+
+    before: Item | None
+    """The item before the change; None where it is new."""
+
+
+class Commit(BaseModel):
+    """One atomic change of a memory."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    """The commit's key: unique, and in order of time."""
+
+    at_us: int
+    """When it was made, in microseconds since 1970."""
+
+    parents: list[str]
+    """The newest commits its writer had seen."""
+
+    author: str | None
+    """Who made the change, if known."""
+
+    reason: str
+    """What made it: `remember`, `learn`, `forget`, `add_guideline`, ..."""
+
+    changes: list[Change]
+    """What changed."""
+
+    version: str
+    """The memory's version after it, as its writer saw the memory."""
+
+
+def commit_id(at_us: int) -> str:
+    """Make a commit's key.
+
+    Args:
+        at_us: When the commit is made, in microseconds since 1970.
+
+    Returns:
+        A unique key that sorts by time.
+    """
+    return f"{at_us:016d}-{uuid4().hex[:12]}"
+
+
+def revision_of(item: Item) -> str:
+    """Name what an item holds: equal content has an equal revision.
+
+    Args:
+        item: The item.
+
+    Returns:
+        The hash of its canonical JSON.
+    """
+    return digest(item)
+
+
+def weight(item_id: str, revision: str) -> int:
+    """Return what one item adds to its memory's version.
+
+    Args:
+        item_id: The item's id.
+        revision: Its revision.
+
+    Returns:
+        A number of 128 bits.
+    """
+    return int.from_bytes(hashlib.sha256(f"{item_id}:{revision}".encode()).digest()[:16])
+
+
+def version_of(total: int) -> str:
+    """Name a memory's content: a set hash, the sum of its live items' weights.
+
+    A sum can be kept up to date by the items that change, whatever their order, and two writers
+    who arrive at the same items arrive at the same version.
+
+    Args:
+        total: The sum of the weights.
+
+    Returns:
+        32 hexadecimal characters.
+    """
+    return f"{total % _VERSION_SPACE:032x}"
+
+
+class _Clock:
+    """Microseconds since 1970 that never repeat or go back within this process."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._lock = threading.Lock()
+
+    def now_us(self, ticks: int = 1) -> int:
+        with self._lock:
+            first = max(time.time_ns() // 1000, self._last + 1)
+            self._last = first + ticks - 1
+            return first
+
+
+clock = _Clock()
+"""The clock of this process's commits."""

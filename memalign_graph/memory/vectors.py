@@ -1,0 +1,201 @@
+"""Embedding vectors as store items, and the FAISS index derived from them."""
+
+import base64
+import hashlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+from memalign_graph.errors import EmbeddingError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Vector = NDArray[np.float32]
+else:
+    # numpy is imported at first use, since it would double the time this package takes to import.
+    Vector = Any
+"""A normalised embedding: float32, of the embedder's dimension."""
+
+
+def vector_key(embedder: str, text: str) -> str:
+    """Name the vector of a text.
+
+    Args:
+        embedder: The embedder's id.
+        text: The text embedded.
+
+    Returns:
+        The key of its store item: 32 hexadecimal characters.
+    """
+    return hashlib.sha256(f"{embedder}\n{text}".encode()).hexdigest()[:32]
+
+
+def encode_vector(vector: Vector) -> str:
+    """Write a vector as base64 of its little-endian float32 bytes, a quarter of a JSON list.
+
+    Args:
+        vector: The vector.
+
+    Returns:
+        ASCII text of 16/3 bytes a dimension.
+    """
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
+
+
+def decode_vector(text: str) -> Vector:
+    """Read what `encode_vector` wrote.
+
+    Args:
+        text: The base64 text.
+
+    Returns:
+        The vector.
+    """
+    import numpy as np
+
+    return np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float32)
+
+
+def normalised(vectors: Any, count: int, embedder: str) -> list[Vector]:
+    """Check what an embedding call gave, and normalise it.
+
+    Args:
+        vectors: What the call gave.
+        count: How many texts were embedded.
+        embedder: The embedder's id, for errors.
+
+    Returns:
+        One vector of length 1 a text.
+
+    Raises:
+        EmbeddingError: If there is not one vector a text, their dimensions differ, or one is zero
+            or not finite.
+    """
+    import numpy as np
+
+    try:
+        matrix = np.asarray(vectors, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise EmbeddingError(
+            f"The embeddings {embedder} returned vectors of different lengths, or no numbers."
+        ) from error
+    if matrix.ndim != 2 or matrix.shape[0] != count or matrix.shape[1] == 0:  # noqa: PLR2004 - rows and columns
+        raise EmbeddingError(
+            f"The embeddings {embedder} returned an array of shape {matrix.shape} for {count} "
+            "texts: one vector a text is needed."
+        )
+    norms = np.linalg.norm(matrix, axis=1, keepdims=True)
+    if not np.isfinite(norms).all() or (norms == 0).any():
+        raise EmbeddingError(
+            f"The embeddings {embedder} returned a vector that is zero or not finite."
+        )
+    return list(matrix / norms)
+
+
+class VectorIndex:
+    """Exact nearest neighbours by cosine similarity, with removal; safe to use from threads.
+
+    Derived from stored vectors and never stored itself: FAISS's flat inner-product index under
+    ids of our own.
+    """
+
+    def __init__(self, embedder: str) -> None:
+        self._embedder = embedder
+        self._lock = threading.Lock()
+        self._index: Any = None
+        self._row_of: dict[str, int] = {}
+        self._key_of: dict[int, str] = {}
+        self._next_row = 0
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._row_of
+
+    def add(self, vectors: dict[str, Vector]) -> None:
+        """Add vectors; a key that is there already is left as it is.
+
+        Args:
+            vectors: Normalised vectors by key.
+
+        Raises:
+            EmbeddingError: If one has another dimension than those that are there.
+        """
+        import faiss
+        import numpy as np
+
+        with self._lock:
+            fresh = {key: vector for key, vector in vectors.items() if key not in self._row_of}
+            if not fresh:
+                return
+            if self._index is None:
+                dimension = len(next(iter(fresh.values())))
+                self._index = faiss.IndexIDMap2(faiss.IndexFlatIP(dimension))
+            for vector in fresh.values():
+                self._check_dimension(vector)
+            rows = np.arange(self._next_row, self._next_row + len(fresh), dtype=np.int64)
+            self._index.add_with_ids(np.stack(list(fresh.values())), rows)
+            self._next_row += len(fresh)
+            for row, key in zip(rows.tolist(), fresh, strict=True):
+                self._row_of[key] = row
+                self._key_of[row] = key
+
+    def remove(self, keys: set[str]) -> None:
+        """Remove vectors; a key that is not there is passed over.
+
+        Args:
+            keys: The keys.
+        """
+        import numpy as np
+
+        with self._lock:
+            rows = [self._row_of.pop(key) for key in keys if key in self._row_of]
+            if not rows:
+                return
+            for row in rows:
+                del self._key_of[row]
+            self._index.remove_ids(np.asarray(rows, dtype=np.int64))
+
+    def get(self, key: str) -> Vector | None:
+        """Return the vector under a key, or None.
+
+        Args:
+            key: The key.
+
+        Returns:
+            The normalised vector.
+        """
+        with self._lock:
+            row = self._row_of.get(key)
+            if row is None:
+                return None
+            vector: Vector = self._index.reconstruct(row)
+            return vector
+
+    def search(self, vector: Vector, k: int) -> list[tuple[str, float]]:
+        """Find the nearest vectors.
+
+        Args:
+            vector: A normalised vector.
+            k: How many to find.
+
+        Returns:
+            Up to k keys with their cosine similarities, most similar first.
+
+        Raises:
+            EmbeddingError: If the vector has another dimension than those that are there.
+        """
+        with self._lock:
+            if self._index is None or not self._row_of:
+                return []
+            self._check_dimension(vector)
+            scores, rows = self._index.search(vector.reshape(1, -1), min(k, len(self._row_of)))
+            pairs = zip(rows[0].tolist(), scores[0].tolist(), strict=True)
+            return [(self._key_of[row], score) for row, score in pairs if row >= 0]
+
+    def _check_dimension(self, vector: Vector) -> None:
+        if len(vector) != self._index.d:
+            raise EmbeddingError(
+                f"The embeddings {self._embedder} give vectors of {len(vector)} dimensions, but "
+                f"this memory holds {self._index.d} under that name: give the other embedder "
+                "another name, or another namespace."
+            )

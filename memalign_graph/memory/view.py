@@ -1,0 +1,250 @@
+"""What a process knows of a memory: derived from the store, kept in step by its commits."""
+
+import threading
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from langgraph.store.base import BaseStore
+
+from memalign_graph.memory.layout import MemoryLayout
+from memalign_graph.memory.records import Change, Commit, revision_of, version_of, weight
+from memalign_graph.memory.retrieval_text import retrieval_text
+from memalign_graph.memory.vectors import Vector, VectorIndex, vector_key
+from memalign_graph.types import Episode, EpisodeStatus, Guideline
+
+OVERLAP_US = 60_000_000
+"""How far a reader looks back behind the newest commit it knows, in microseconds.
+
+Clocks of two machines differ and a writer may wait for a lock, so a commit can appear after a
+newer one. One minute covers both with room to spare.
+"""
+
+
+@dataclass(frozen=True)
+class EpisodeRow:
+    """What the view keeps of an episode; its content stays in the store."""
+
+    revision: str
+    vector_key: str
+    status: EpisodeStatus
+
+
+@dataclass
+class Update:
+    """What a reader found in the store, to be brought into the view."""
+
+    commits: list[Commit]
+    """Commits that the view did not know."""
+
+    episodes: dict[str, Episode | None] = field(default_factory=dict)
+    """Episodes that may have changed; None where one is gone."""
+
+    guidelines: dict[str, Guideline | None] = field(default_factory=dict)
+    """Guidelines that may have changed; None where one is gone."""
+
+    vectors: dict[str, Vector] = field(default_factory=dict)
+    """Stored vectors by key; those of no live episode are left aside."""
+
+
+class MemoryView:
+    """One memory as this process last saw it.
+
+    A view is brought up to date by reading outside its lock and applying inside it. An update is
+    applied only if no other was since its reading began, so that a slow reader never puts an old
+    state over a new one.
+    """
+
+    def __init__(self, embedder: str) -> None:
+        self.index = VectorIndex(embedder)
+        """Vectors by vector key."""
+        self._embedder = embedder
+        self._lock = threading.Lock()
+        self._generation = 0
+        self._newest_us: int | None = None
+        self._recent: dict[str, int] = {}
+        self._heads: set[str] = set()
+        self._episodes: dict[str, EpisodeRow] = {}
+        self._guidelines: dict[str, str] = {}
+        self._episodes_at: dict[str, set[str]] = {}
+        self._total = 0
+
+    @property
+    def version(self) -> str:
+        """The memory's version."""
+        return version_of(self._total)
+
+    @property
+    def heads(self) -> list[str]:
+        """The newest commits known: those that no other known commit has seen."""
+        return sorted(self._heads)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no episode."""
+        return not self._episodes
+
+    def pending(self) -> list[str]:
+        """Return the ids of the episodes that await distilling, in a stable order."""
+        with self._lock:
+            return sorted(key for key, row in self._episodes.items() if row.status == "pending")
+
+    def mark(self) -> tuple[int, int | None]:
+        """Begin a reading.
+
+        Returns:
+            The view's generation, and from which `at_us` on commits are to be read; None if all.
+        """
+        with self._lock:
+            since = None if self._newest_us is None else self._newest_us - OVERLAP_US
+            return self._generation, since
+
+    def unknown(self, commits: Iterable[Commit]) -> list[Commit]:
+        """Return those of the commits that the view has not applied.
+
+        Args:
+            commits: Commits read from the store.
+
+        Returns:
+            The unknown ones, oldest first.
+        """
+        with self._lock:
+            fresh = [commit for commit in commits if commit.id not in self._recent]
+        return sorted(fresh, key=lambda commit: commit.id)
+
+    def apply(self, generation: int, update: Update, *, now_us: int) -> bool:
+        """Bring what was read into the view.
+
+        Args:
+            generation: The generation at which the reading began.
+            update: What was read.
+            now_us: When the reading began, in microseconds since 1970.
+
+        Returns:
+            False if another update came in between: read again.
+        """
+        with self._lock:
+            if generation != self._generation:
+                return False
+            self._generation += 1
+            for key, episode in update.episodes.items():
+                self._set_episode(key, episode)
+            self.index.add(
+                {key: one for key, one in update.vectors.items() if key in self._episodes_at}
+            )
+            for key, guideline in update.guidelines.items():
+                self._set_guideline(key, guideline)
+            self._note(update.commits, now_us)
+            return True
+
+    def missing_texts(self) -> dict[str, str]:
+        """Return which episodes have no vector in the index yet.
+
+        Returns:
+            Their ids by vector key.
+        """
+        with self._lock:
+            return {
+                key: min(ids) for key, ids in self._episodes_at.items() if key not in self.index
+            }
+
+    def episodes_at(self, key: str) -> list[str]:
+        """Return the ids of the episodes whose example has this vector.
+
+        Args:
+            key: A vector key.
+
+        Returns:
+            Episode ids, sorted.
+        """
+        with self._lock:
+            return sorted(self._episodes_at.get(key, ()))
+
+    def version_after(self, changes: Iterable[Change]) -> str:
+        """Return the version that the memory has once some changes are made.
+
+        Args:
+            changes: The changes.
+
+        Returns:
+            The version.
+        """
+        with self._lock:
+            total = self._total
+            for change in changes:
+                known = self._revision(change)
+                total -= weight(change.id, known) if known else 0
+                total += weight(change.id, change.revision) if change.revision else 0
+            return version_of(total)
+
+    def _revision(self, change: Change) -> str | None:
+        if change.kind == "guidelines":
+            return self._guidelines.get(change.id)
+        row = self._episodes.get(change.id)
+        return row.revision if row else None
+
+    def _set_episode(self, key: str, episode: Episode | None) -> None:
+        old = self._episodes.pop(key, None)
+        if episode is not None:
+            self._episodes[key] = row = self._row(episode)
+            self._episodes_at.setdefault(row.vector_key, set()).add(key)
+            self._total += weight(key, row.revision)
+        if old is not None:
+            self._total -= weight(key, old.revision)
+            if episode is None or old.vector_key != self._episodes[key].vector_key:
+                self._leave(old.vector_key, key)
+
+    def _row(self, episode: Episode) -> EpisodeRow:
+        text, _ = retrieval_text(episode.example)
+        return EpisodeRow(
+            revision=revision_of(episode.to_json()),
+            vector_key=vector_key(self._embedder, text),
+            status=episode.status,
+        )
+
+    def _leave(self, vector: str, key: str) -> None:
+        ids = self._episodes_at[vector]
+        ids.discard(key)
+        if not ids:
+            del self._episodes_at[vector]
+            self.index.remove({vector})
+
+    def _set_guideline(self, key: str, guideline: Guideline | None) -> None:
+        old = self._guidelines.pop(key, None)
+        if old is not None:
+            self._total -= weight(key, old)
+        if guideline is not None:
+            self._guidelines[key] = revision_of(guideline.to_json())
+            self._total += weight(key, self._guidelines[key])
+
+    def _note(self, commits: list[Commit], now_us: int) -> None:
+        seen = {parent for commit in commits for parent in commit.parents}
+        self._heads = (self._heads | {commit.id for commit in commits}) - seen
+        # A writer whose clock runs ahead must not hide what others commit after it.
+        newest = min(max((commit.at_us for commit in commits), default=now_us), now_us)
+        self._newest_us = max(newest, self._newest_us or newest)
+        self._recent.update((commit.id, commit.at_us) for commit in commits)
+        oldest = self._newest_us - OVERLAP_US
+        self._recent = {key: at_us for key, at_us in self._recent.items() if at_us >= oldest}
+
+
+_views: weakref.WeakKeyDictionary[BaseStore, dict[tuple[MemoryLayout, str], MemoryView]] = (
+    weakref.WeakKeyDictionary()
+)
+_views_lock = threading.Lock()
+
+
+def view_of(store: BaseStore, layout: MemoryLayout, embedder: str) -> MemoryView:
+    """Return this process's view of a memory; views live as long as their store object.
+
+    Args:
+        store: The store.
+        layout: Where the memory lies in it.
+        embedder: The embedder's id.
+
+    Returns:
+        The one view of this memory for this embedder.
+    """
+    with _views_lock:
+        views = _views.setdefault(store, {})
+        return views.setdefault((layout, embedder), MemoryView(embedder))

@@ -1,0 +1,344 @@
+"""Chat models and embeddings, from an instance or a `"provider:name"` string."""
+
+import inspect
+import json
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import Runnable
+
+from memalign_graph.errors import ChatModelError, EmbeddingError, InvalidInputError
+
+DEFAULT_CHAT_MODEL = "openai:gpt-4.1-mini"
+"""The chat model where none is given."""
+
+DEFAULT_EMBEDDINGS = "openai:text-embedding-3-small"
+"""The embeddings where none are given."""
+
+DEFAULT_MAX_INPUT_TOKENS = 128_000
+"""The context window assumed of a chat model whose profile does not tell, in tokens."""
+
+_TIMEOUT_S = 120.0
+"""How long a model made from a string may take for one answer; the client's own default is 600."""
+
+EmbeddingsFunction = (
+    Callable[[Sequence[str]], list[list[float]]]
+    | Callable[[Sequence[str]], Awaitable[list[list[float]]]]
+)
+"""A function from texts to vectors, sync or async."""
+
+EmbeddingsLike = Embeddings | EmbeddingsFunction | str
+"""Whatever can be given as `embeddings`."""
+
+
+class Embedder:
+    """Embeddings under a name; a string is resolved at first use, once."""
+
+    def __init__(self, given: EmbeddingsLike) -> None:
+        self._given = given
+
+    @cached_property
+    def id(self) -> str:
+        """The name, by `embedder_id`."""
+        return embedder_id(self._given)
+
+    @cached_property
+    def embeddings(self) -> Embeddings:
+        """The embeddings, by `resolve_embeddings`."""
+        return resolve_embeddings(self._given)
+
+
+@dataclass(frozen=True)
+class ChatReply:
+    """What came back from a chat model that was asked for an answer in the shape of a schema."""
+
+    answer: dict[str, Any] | None
+    """The parsed answer; None if there is none."""
+
+    text: str
+    """The answer as the model wrote it."""
+
+    problem: str | None = None
+    """Why there is no parsed answer."""
+
+    model: str | None = None
+    """The model that answered, as it names itself."""
+
+
+@dataclass(frozen=True)
+class StructuredModel:
+    """A chat model bound to a schema, with what a prompt has to know of it."""
+
+    runnable: Runnable[Any, Any]
+    """Takes messages, gives what `read_output` reads."""
+
+    name: str
+    """The model's name, for errors and judgments."""
+
+    max_input_tokens: int
+    """Its context window in tokens: what its profile tells, else 128,000."""
+
+
+def resolve_chat_model(model: BaseChatModel | str) -> BaseChatModel:
+    """Return a chat model; a string is resolved now, not when the graph was built.
+
+    `openai:` models need nothing more; `local` and `local:...` is the embedded model of the extra
+    `local`; all other providers go through `langchain.chat_models.init_chat_model`.
+
+    Args:
+        model: A chat model, or a string such as `openai:gpt-4.1-mini`.
+
+    Returns:
+        The chat model.
+
+    Raises:
+        InvalidInputError: If the string names no provider, or one that needs a package or a key
+            which is not there.
+    """
+    if isinstance(model, BaseChatModel):
+        return model
+    provider, name = split_name(model, "model", DEFAULT_CHAT_MODEL)
+    if provider == "openai":
+        from langchain_openai import ChatOpenAI
+
+        _check_openai_key("model", model)
+        return ChatOpenAI(model=name, temperature=0, timeout=_TIMEOUT_S)
+    if provider == "local":
+        from memalign_graph.local import local_chat_model
+
+        return local_chat_model()
+    try:
+        from langchain.chat_models import init_chat_model
+    except ImportError as error:
+        raise InvalidInputError(_needs_langchain("model", model)) from error
+    try:
+        resolved: BaseChatModel = init_chat_model(model)
+    except (ImportError, ValueError) as error:
+        raise InvalidInputError(f"model: {model!r} can't be used: {error}") from error
+    return resolved
+
+
+def resolve_embeddings(embeddings: EmbeddingsLike) -> Embeddings:
+    """Return embeddings; a string is resolved now, not when the graph was built.
+
+    Args:
+        embeddings: LangChain embeddings, a function from texts to vectors, or a string such as
+            `openai:text-embedding-3-small` or `local`.
+
+    Returns:
+        The embeddings.
+
+    Raises:
+        InvalidInputError: If a string names no provider, or one that needs a package or a key
+            which is not there.
+    """
+    if isinstance(embeddings, Embeddings):
+        return embeddings
+    if not isinstance(embeddings, str):
+        from langgraph.store.base import ensure_embeddings
+
+        return ensure_embeddings(embeddings)
+    provider, name = split_name(embeddings, "embeddings", DEFAULT_EMBEDDINGS)
+    if provider == "openai":
+        from langchain_openai import OpenAIEmbeddings
+
+        _check_openai_key("embeddings", embeddings)
+        # Counting tokens would download tables at first use; texts are cut before they get here.
+        return OpenAIEmbeddings(model=name, check_embedding_ctx_length=False, timeout=_TIMEOUT_S)
+    if provider == "local":
+        from memalign_graph.local import LocalEmbeddings
+
+        return LocalEmbeddings()
+    try:
+        from langchain.embeddings import init_embeddings
+    except ImportError as error:
+        raise InvalidInputError(_needs_langchain("embeddings", embeddings)) from error
+    try:
+        return init_embeddings(embeddings)
+    except (ImportError, ValueError) as error:
+        raise InvalidInputError(f"embeddings: {embeddings!r} can't be used: {error}") from error
+
+
+def embedder_id(embeddings: EmbeddingsLike) -> str:
+    """Name an embedder, so that vectors of one are never compared with those of another.
+
+    Args:
+        embeddings: What was given as embeddings. Two functions need two names: those written in
+            place (`lambda`) share one.
+
+    Returns:
+        For OpenAI's embeddings the string that makes them, such as
+        `openai:text-embedding-3-small`; else the class or function name with the model's name.
+    """
+    if isinstance(embeddings, str):
+        return _LOCAL_EMBEDDER if embeddings.partition(":")[0] == "local" else embeddings
+    if not isinstance(embeddings, Embeddings):
+        module = getattr(embeddings, "__module__", "")
+        return f"{module}.{getattr(embeddings, '__qualname__', type(embeddings).__qualname__)}"
+    traits = [getattr(embeddings, trait, None) for trait in ("model", "model_name", "size")]
+    name = next((str(trait) for trait in traits if isinstance(trait, str | int)), "")
+    dimensions = getattr(embeddings, "dimensions", None)
+    kind = type(embeddings)
+    prefix = _PROVIDER_OF.get(kind.__name__, f"{kind.__module__}.{kind.__qualname__}")
+    return ":".join(str(part) for part in (prefix, name, dimensions) if part)
+
+
+_LOCAL_EMBEDDER = "local:universal-sentence-encoder-multilingual-v3"
+"""What `embedder_id` says of the embedded embeddings, known without the extra `local`."""
+
+_HINTS = {
+    "APIConnectionError": "is the server up, and its base_url right?",
+    "APITimeoutError": "it did not answer in time; raise the model's timeout, or try later.",
+    "AuthenticationError": "check the API key.",
+    "NotFoundError": "check the model's name and base_url.",
+    "RateLimitError": "it stayed over its rate limit; try later, or raise max_retries.",
+}
+"""What to do about a failed call, by the name of the client's error."""
+
+_PROVIDER_OF = {"OpenAIEmbeddings": "openai", "LocalEmbeddings": "local"}
+"""The provider of embedding classes that a `"provider:name"` string can make, too."""
+
+
+def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
+    """Bind a chat model to answer in the shape of a JSON Schema.
+
+    The schema is given as a dict and the raw message kept, so that a wrong answer comes back to be
+    looked at instead of raising out of the client.
+
+    Args:
+        model: The chat model.
+        schema: A JSON Schema of an object, with a title.
+
+    Returns:
+        The bound model.
+    """
+    parameters = inspect.signature(type(model).with_structured_output).parameters
+    method = {"method": "json_schema"} if "method" in parameters else {}
+    profile = getattr(model, "profile", None) or {}
+    return StructuredModel(
+        runnable=model.with_structured_output(schema, include_raw=True, **method),
+        name=_model_name(model),
+        max_input_tokens=int(profile.get("max_input_tokens") or DEFAULT_MAX_INPUT_TOKENS),
+    )
+
+
+def read_output(output: Any) -> ChatReply:
+    """Read what a model bound by `with_schema` gave.
+
+    Args:
+        output: A dict with `raw`, `parsed` and `parsing_error`.
+
+    Returns:
+        The reply, with a problem where there is no answer.
+    """
+    raw: AIMessage = output["raw"]
+    name = raw.response_metadata.get("model_name")
+    refusal = raw.additional_kwargs.get("refusal")
+    text = refusal or raw.text or (json.dumps(raw.tool_calls) if raw.tool_calls else "")
+    parsed = output["parsed"]
+    if isinstance(parsed, dict):
+        return ChatReply(answer=parsed, text=text, model=name)
+    if refusal:
+        problem = f"the model refused: {refusal}"
+    elif output["parsing_error"] is not None:
+        problem = f"it is not the JSON asked for ({_first_line(output['parsing_error'])})"
+    else:
+        problem = "it is not the JSON object asked for"
+    return ChatReply(answer=None, text=text, problem=problem, model=name)
+
+
+def chat_failure(error: Exception, model: StructuredModel) -> ChatReply | ChatModelError:
+    """Sort a failed chat call.
+
+    Args:
+        error: What the client raised.
+        model: What was called.
+
+    Returns:
+        A reply without an answer if the model did answer but was cut off or filtered, so that it
+        can be asked once more; else the error to raise.
+    """
+    kind = type(error).__name__
+    if kind == "LengthFinishReasonError":
+        completion = getattr(error, "completion", None)
+        text = completion.choices[0].message.content if completion is not None else ""
+        problem = "it was cut off at the output limit: answer more briefly"
+        return ChatReply(answer=None, text=text or "", problem=problem)
+    if kind == "ContentFilterFinishReasonError":
+        return ChatReply(answer=None, text="", problem="a content filter stopped it")
+    return ChatModelError(f"The chat model {model.name} failed: {_reason(error)}")
+
+
+def embedding_failure(error: Exception, embeddings: Embeddings) -> EmbeddingError:
+    """Make the error to raise for a failed embedding call.
+
+    Args:
+        error: What the client raised.
+        embeddings: What was called.
+
+    Returns:
+        The error, not yet raised.
+    """
+    return EmbeddingError(f"The embeddings {embedder_id(embeddings)} failed: {_reason(error)}")
+
+
+def split_name(text: str, field: str, example: str) -> tuple[str, str]:
+    """Split a `"provider:name"` string.
+
+    Args:
+        text: The string; `local` stands for the embedded default.
+        field: What to call it in an error.
+        example: A right one, for the error.
+
+    Returns:
+        The provider and the name.
+
+    Raises:
+        InvalidInputError: If the string has no provider or no name.
+    """
+    provider, _, name = text.partition(":")
+    if provider == "local" or (provider and name):
+        return provider, name
+    raise InvalidInputError(
+        f"{field}: {text!r} names no model: write it as 'provider:name', such as {example!r}."
+    )
+
+
+def _reason(error: Exception) -> str:
+    kind = type(error).__name__
+    hint = _HINTS.get(kind)
+    return f"{kind}: {_first_line(error)}" + (f" ({hint})" if hint else "")
+
+
+def _first_line(error: BaseException, limit: int = 300) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def _model_name(model: BaseChatModel) -> str:
+    for attribute in ("model_name", "model"):
+        name = getattr(model, attribute, None)
+        if isinstance(name, str):
+            return name
+    return type(model).__name__
+
+
+def _check_openai_key(field: str, text: str) -> None:
+    if not os.environ.get("OPENAI_API_KEY"):
+        raise InvalidInputError(
+            f"{field}: {text!r} needs a key: set OPENAI_API_KEY, or pass another model; 'local' "
+            "needs none."
+        )
+
+
+def _needs_langchain(field: str, text: str) -> str:
+    return (
+        f"{field}: {text!r} needs the package langchain: pip install 'memalign-graph[agents]' and "
+        "the provider's own package, or pass the model itself."
+    )

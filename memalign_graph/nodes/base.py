@@ -1,0 +1,182 @@
+"""What all nodes share: an operation made into a node, and the run it finds itself in."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.runtime import get_runtime
+from langgraph.store.base import BaseStore
+from pydantic import ValidationError
+
+from memalign_graph.effects import Operation, arun, run
+from memalign_graph.errors import InvalidInputError, explain
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.layout import MemoryLayout, check_namespace
+from memalign_graph.models import (
+    Embedder,
+    EmbeddingsLike,
+    StructuredModel,
+    resolve_chat_model,
+    with_schema,
+)
+from memalign_graph.types import Criterion, Example
+
+State = Mapping[str, Any]
+"""What a node is given."""
+
+Update = dict[str, Any]
+"""What a node returns."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The run a node is part of."""
+
+    store: BaseStore
+    """The graph's store."""
+
+    context: Any
+    """The graph's context; None after an interrupt."""
+
+    thread_id: str | None
+    """The thread; None without a checkpointer."""
+
+
+class OperationNode(Runnable[Any, Any]):
+    """A node that carries out an operation, with blocking calls or awaited ones."""
+
+    def __init__(self, name: str, operation: Callable[[State, Run], Operation[Update]]) -> None:
+        self.name = name
+        self._operation = operation
+
+    def invoke(self, input: State, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002, ARG002 - Runnable's own names
+        """Run the node with blocking calls.
+
+        Args:
+            input: The state as the node sees it.
+            config: Not used: LangGraph sets it for the context of the call.
+
+        Returns:
+            The update of the state.
+        """
+        return run(self._operation(input, current_run()))
+
+    async def ainvoke(
+        self,
+        input: State,  # noqa: A002 - Runnable's own name
+        config: RunnableConfig | None = None,  # noqa: ARG002 - likewise
+        **_: Any,
+    ) -> Update:
+        """Run the node with awaited calls.
+
+        Args:
+            input: The state as the node sees it.
+            config: Not used: LangGraph sets it for the context of the call.
+
+        Returns:
+            The update of the state.
+        """
+        return await arun(self._operation(input, current_run()))
+
+
+def current_run() -> Run:
+    """Return the run of the node that calls.
+
+    Returns:
+        Its store, context and thread.
+
+    Raises:
+        InvalidInputError: If the graph was compiled without a store.
+    """
+    runtime: Any = get_runtime()
+    if runtime.store is None:
+        raise InvalidInputError(
+            "store: the graph has none to keep its memory in: compile it with "
+            "`.compile(store=InMemoryStore())` or with a store that lasts."
+        )
+    info = runtime.execution_info
+    return Run(
+        store=runtime.store,
+        context=runtime.context,
+        thread_id=info.thread_id if info is not None else None,
+    )
+
+
+@dataclass
+class Models:
+    """Chat models as a node calls them: resolved at first use, bound to one schema, kept."""
+
+    schema: dict[str, Any]
+    """The JSON Schema of the answers."""
+
+    own: BaseChatModel | str
+    """The node's own model."""
+
+    _bound: dict[str | None, StructuredModel] = field(default_factory=dict)
+
+    def get(self, override: str | None = None) -> StructuredModel:
+        """Return the model to call.
+
+        Args:
+            override: The run's model, where its context names another than the node's own.
+
+        Returns:
+            The model, bound to the schema.
+
+        Raises:
+            InvalidInputError: If a string can't be resolved.
+        """
+        key = None if override is None or override == self.own else override
+        bound = self._bound.get(key)
+        if bound is None:
+            model = resolve_chat_model(self.own if key is None else key)
+            bound = self._bound[key] = with_schema(model, self.schema)
+        return bound
+
+
+class Memories:
+    """The memories a node works on: one criterion's, in the store and namespace of each run."""
+
+    def __init__(self, criterion: Criterion, embeddings: EmbeddingsLike) -> None:
+        self._criterion = criterion
+        self._embedder = Embedder(embeddings)
+
+    def get(self, run: Run, settings: Mapping[str, Any]) -> MemoryAccess:
+        """Return the memory of a run.
+
+        Args:
+            run: The run.
+            settings: Its settings.
+
+        Returns:
+            The way to its memory.
+        """
+        return MemoryAccess(
+            store=run.store,
+            criterion=self._criterion,
+            layout=MemoryLayout((*check_namespace(settings["namespace"]), self._criterion.name)),
+            embedder=self._embedder,
+        )
+
+
+def example_of(state: Mapping[str, Any]) -> Example:
+    """Read the example a node works on.
+
+    Args:
+        state: The state: with `judge_example`, which `retrieve_episodes` leaves, or with `inputs`
+            and `outputs` themselves.
+
+    Returns:
+        The example.
+
+    Raises:
+        InvalidInputError: If it can't be used, in one sentence that names the field.
+    """
+    kept = state.get("judge_example")
+    fields = kept or {name: state[name] for name in Example.model_fields if name in state}
+    try:
+        return Example.model_validate(fields)
+    except ValidationError as error:
+        raise InvalidInputError(explain(error)) from error

@@ -1,0 +1,51 @@
+"""`commit_memory`: what was learned, written in one commit."""
+
+from memalign_graph.effects import Operation
+from memalign_graph.memory.changes import learn, remember
+from memalign_graph.memory.learning import GuidelineOperation
+from memalign_graph.memory.recall import known_vector
+from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
+from memalign_graph.nodes.base import Memories, OperationNode, Run, State, Update
+from memalign_graph.state import Distilled, Retrieved, ReviewOutput
+from memalign_graph.types import Criterion, Feedback
+
+
+class CommitView(Retrieved, ReviewOutput, Distilled):
+    """What the node reads of the state."""
+
+
+def create_commit_node(
+    criterion: Criterion, *, embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS
+) -> OperationNode:
+    """Create the node that commits what was learned.
+
+    Feedback that only agrees comes here without distilling, and is stored here. Running the node
+    again changes nothing more.
+
+    Args:
+        criterion: The criterion.
+        embeddings: What the memory embeds with.
+
+    Returns:
+        The node; it reads `CommitView` and writes `learned`.
+    """
+    memories = Memories(criterion, embeddings)
+
+    def commit_memory(state: State, run: Run) -> Operation[Update]:
+        feedback = Feedback.model_validate(state["feedback"])
+        access = memories.get(run, state["judge_settings"])
+        if feedback.agrees:
+            vector = known_vector(state.get("recall_vector"))
+            known = {} if vector is None else {feedback.example.id: vector}
+            [episode] = yield from remember(access, [feedback], known_vectors=known)
+            learned = yield from learn(access, [], {episode.id: episode.word})
+        else:
+            learned = yield from learn(
+                access,
+                [GuidelineOperation.model_validate(one) for one in state["operations"]],
+                state["distilled"],
+                author=feedback.author,
+            )
+        return {"learned": learned}
+
+    return OperationNode("commit_memory", commit_memory)

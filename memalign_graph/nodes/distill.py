@@ -1,0 +1,80 @@
+"""`distill_feedback`: the expert's words made into operations on guidelines."""
+
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+
+from memalign_graph.effects import Operation
+from memalign_graph.memory.changes import remember
+from memalign_graph.memory.recall import known_vector
+from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS, EmbeddingsLike
+from memalign_graph.nodes.asking import ask
+from memalign_graph.nodes.base import Memories, Models, OperationNode, Run, State, Update
+from memalign_graph.prompts.distill import distill_prompt, operations_schema, read_operations
+from memalign_graph.state import Retrieved, ReviewOutput
+from memalign_graph.types import Criterion, Episode, Feedback
+
+_MAX_PENDING = 20
+"""How many episodes that an earlier run left pending are distilled along with a new one."""
+
+
+class DistillView(Retrieved, ReviewOutput):
+    """What the node reads of the state."""
+
+
+def create_distill_node(
+    criterion: Criterion,
+    *,
+    model: BaseChatModel | str = DEFAULT_CHAT_MODEL,
+    embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
+) -> OperationNode:
+    """Create the node that distils feedback.
+
+    The feedback is stored as pending before the model is asked: if that fails, the run fails, and
+    the next distilling takes the feedback along. So does this one with what is pending already.
+
+    Args:
+        criterion: The criterion.
+        model: The chat model that distils, or a `"provider:name"` string.
+        embeddings: What the memory embeds with.
+
+    Returns:
+        The node; it reads `DistillView` and writes `Distilled`.
+    """
+    memories = Memories(criterion, embeddings)
+    models = Models(operations_schema(), model)
+
+    def distill_feedback(state: State, run: Run) -> Operation[Update]:
+        feedback = Feedback.model_validate(state["feedback"])
+        settings = state["judge_settings"]
+        access = memories.get(run, settings)
+        vector = known_vector(state.get("recall_vector"))
+        known = {} if vector is None else {feedback.example.id: vector}
+        [episode] = yield from remember(access, [feedback], known_vectors=known)
+        if episode.status != "pending":
+            return {"operations": [], "distilled": {episode.id: episode.word}}
+        view = yield from access.refresh()
+        others = [key for key in view.pending() if key != episode.id][:_MAX_PENDING]
+        pending = yield from access.episodes(others)
+        bound = models.get()
+        prompt = distill_prompt(
+            criterion,
+            guidelines=(yield from access.all_guidelines()),
+            episodes=[episode, *_oldest_first(pending)],
+            max_input_tokens=bound.max_input_tokens,
+        )
+
+        def read(answer: dict[str, Any]) -> Any:
+            return read_operations(answer, prompt)
+
+        operations, _ = yield from ask(bound, prompt.messages, read, purpose="distil feedback")
+        return {
+            "operations": [one.model_dump(mode="json") for one in operations],
+            "distilled": {one.id: one.word for one in prompt.episodes.values()},
+        }
+
+    return OperationNode("distill_feedback", distill_feedback)
+
+
+def _oldest_first(episodes: dict[str, Episode]) -> list[Episode]:
+    return sorted(episodes.values(), key=lambda one: (one.created_at, one.id))

@@ -1,0 +1,78 @@
+"""`retrieve_episodes`: the examples in memory that are most like the one to be judged."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from memalign_graph.context import DEFAULT_SETTINGS, resolve_context
+from memalign_graph.effects import Operation
+from memalign_graph.errors import EmbeddingError
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.recall import Recall, recall, recall_without_episodes
+from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
+from memalign_graph.nodes.base import Memories, OperationNode, Run, State, Update, example_of
+from memalign_graph.state import ExampleView
+from memalign_graph.types import Criterion, Example
+
+OnEmbeddingError = Literal["raise", "guidelines"]
+"""What to do when an embedding call fails while judging.
+
+- `raise`: the run fails.
+- `guidelines`: judge by the guidelines alone; the judgment says so in its `warnings`.
+"""
+
+RetrieveView = ExampleView
+"""What the node reads of the state."""
+
+
+def create_retrieve_node(
+    criterion: Criterion,
+    *,
+    embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
+    settings: Mapping[str, Any] = DEFAULT_SETTINGS,
+    on_embedding_error: OnEmbeddingError = "raise",
+) -> OperationNode:
+    """Create the node that looks for similar examples; the first of its graph.
+
+    It also checks the example and resolves the run's settings, and keeps both in the state: a
+    context is not there any more after an interrupt.
+
+    Args:
+        criterion: The criterion.
+        embeddings: LangChain embeddings, a function, or a `"provider:name"` string.
+        settings: The graph's settings by the names of `MemAlignContext`'s fields; the run's
+            context goes before them.
+        on_embedding_error: What to do when an embedding call fails.
+
+    Returns:
+        The node; it reads `ExampleView` and writes `Retrieved`.
+    """
+    memories = Memories(criterion, embeddings)
+
+    def retrieve_episodes(state: State, run: Run) -> Operation[Update]:
+        fresh = {name: state[name] for name in Example.model_fields if name in state}
+        example = example_of(fresh)
+        resolved = resolve_context(run.context, settings)
+        found = yield from _look(
+            memories.get(run, resolved), example, resolved["k"], on_embedding_error
+        )
+        return {
+            "judge_example": example.to_json(),
+            "judge_settings": resolved,
+            "recalled": [one.to_json() for one in found.examples],
+            "recall_version": found.version,
+            "recall_vector": found.vector,
+            "recall_warnings": [found.warning] if found.warning else [],
+        }
+
+    return OperationNode("retrieve_episodes", retrieve_episodes)
+
+
+def _look(
+    access: MemoryAccess, example: Example, k: int, on_embedding_error: OnEmbeddingError
+) -> Operation[Recall]:
+    try:
+        return (yield from recall(access, example, k))
+    except EmbeddingError as error:
+        if on_embedding_error == "raise":
+            raise
+        return (yield from recall_without_episodes(access, error))

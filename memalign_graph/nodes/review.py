@@ -1,0 +1,68 @@
+"""`collect_feedback`: the interrupt that asks the expert."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from langgraph.types import interrupt
+
+from memalign_graph.errors import MemAlignWarning
+from memalign_graph.interrupts import reply_schema, review_payload
+from memalign_graph.nodes.base import Run, Update, current_run, example_of
+from memalign_graph.state import Assembled, JudgeOutput, Retrieved
+from memalign_graph.types import Criterion, Feedback, Guideline, Judgment, RecalledExample
+
+
+class ReviewView(Retrieved, Assembled, JudgeOutput):
+    """What the node reads of the state."""
+
+
+def create_review_node(criterion: Criterion) -> Callable[[ReviewView], Update]:
+    """Create the node that asks the expert about the judgment and waits for the reply.
+
+    Nothing is done before the interrupt, so that it does no harm that LangGraph runs the node
+    again from its top when the reply comes.
+
+    Args:
+        criterion: The criterion.
+
+    Returns:
+        The node; it reads `ReviewView` and writes `feedback`: None where the expert skipped.
+    """
+
+    def collect_feedback(state: ReviewView) -> Update:
+        run = current_run()
+        _warn_without_checkpointer(run)
+        example = example_of(state)
+        judgment = Judgment.model_validate(state["judgment"])
+        shown = set(judgment.guideline_ids)
+        guidelines = [Guideline.model_validate(one) for one in state["guidelines"]]
+        recalled = [RecalledExample.model_validate(one) for one in state["recalled"]]
+        used = set(judgment.episode_ids)
+        payload = review_payload(
+            criterion,
+            example,
+            judgment,
+            guidelines=[one for one in guidelines if one.id in shown],
+            episodes=[e for one in recalled for e in one.episodes if e.id in used],
+        )
+        reply: Any = interrupt(payload, response_schema=reply_schema(criterion, judgment))
+        if reply.root is None:
+            return {"feedback": None}
+        feedback = Feedback(
+            example=example, judgment=judgment, thread_id=run.thread_id, **reply.root
+        )
+        return {"feedback": feedback.to_json()}
+
+    return collect_feedback
+
+
+def _warn_without_checkpointer(run: Run) -> None:
+    if run.thread_id is None:
+        warnings.warn(
+            "The review graph runs without a checkpointer: it stops to ask, but the reply can't "
+            "be taken. Compile it with `.compile(store=..., checkpointer=InMemorySaver())` and "
+            "give a `thread_id`.",
+            MemAlignWarning,
+            stacklevel=2,
+        )

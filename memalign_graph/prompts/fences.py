@@ -1,0 +1,79 @@
+"""Untrusted text in a prompt: fenced in tags it cannot close, and kept to a length."""
+
+import json
+import math
+import re
+from typing import Any
+
+_BYTES_PER_TOKEN = 3
+"""A cautious estimate: English has about four bytes a token, code and other scripts about three."""
+
+_TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"
+_TAG = re.compile(rf"<(?=/?\s*(?:{_TAGS})\b)", re.IGNORECASE)
+_CONTROL_TOKEN = re.compile(r"<(?=\|)")
+
+
+def estimate_tokens(text: str) -> int:
+    """Estimate how many tokens a text has, rather too many than too few.
+
+    Args:
+        text: The text.
+
+    Returns:
+        A third of its UTF-8 bytes, rounded up.
+    """
+    return math.ceil(len(text.encode()) / _BYTES_PER_TOKEN)
+
+
+def fence(tag: str, value: Any, *, max_tokens: int | None = None) -> str:
+    """Put an application's or an expert's text between tags.
+
+    Tags of our own and a chat template's control tokens (`<|im_end|>`) inside the text lose their
+    angle bracket, so that the text can neither end its fence nor open another turn.
+
+    Args:
+        tag: The tag's name.
+        value: Text, or another JSON value.
+        max_tokens: Where to cut the text; its beginning and end are kept.
+
+    Returns:
+        The fenced text.
+    """
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+    if max_tokens is not None:
+        text = shorten(text, max_tokens)
+    return f"<{tag}>\n{defuse(text)}\n</{tag}>"
+
+
+def defuse(text: str) -> str:
+    """Take from a text what a prompt would read as its own structure.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        The text, with `&lt;` for the angle bracket of our tags and of control tokens.
+    """
+    return _CONTROL_TOKEN.sub("&lt;", _TAG.sub("&lt;", text))
+
+
+def shorten(text: str, max_tokens: int) -> str:
+    """Cut the middle out of a text that is too long.
+
+    Args:
+        text: The text.
+        max_tokens: How long it may be, by `estimate_tokens`.
+
+    Returns:
+        The text, or its beginning and end around a note of how much was left out.
+    """
+    room = max(max_tokens, 1) * _BYTES_PER_TOKEN
+    data = text.encode()
+    if len(data) <= room:
+        return text
+    head, tail = data[: room * 2 // 3], data[len(data) - room // 3 :]
+    left_out = len(data) - len(head) - len(tail)
+    return (
+        f"{head.decode(errors='ignore')}\n[... {left_out:,} bytes left out ...]\n"
+        f"{tail.decode(errors='ignore')}"
+    )

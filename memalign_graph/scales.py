@@ -1,0 +1,259 @@
+"""The four kinds of value a judgment can have.
+
+Each scale makes the JSON Schema of its value, validates and normalises a value, and renders both
+the scale and a value for a prompt.
+"""
+
+import math
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Value = bool | int | float | str
+"""A judgment's value: the scale decides which of these it is."""
+
+_WORDS_FOR_TRUE = frozenset({"true", "yes", "1"})
+_WORDS_FOR_FALSE = frozenset({"false", "no", "0"})
+_MIN_CHOICES = 2
+
+
+class _Scale(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def value_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of a value on this scale."""
+        raise NotImplementedError
+
+    def validate_value(self, value: Any) -> Value:
+        """Return the value as this scale writes it.
+
+        Args:
+            value: What a model or an expert gave.
+
+        Returns:
+            The normalised value.
+
+        Raises:
+            ValueError: If the value is not on the scale.
+        """
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """Return one sentence that tells a judge which values there are."""
+        raise NotImplementedError
+
+    def render(self, value: Value) -> str:
+        """Return a value of this scale as a prompt shows it."""
+        return str(value)
+
+
+class Boolean(_Scale):
+    """True or false: the criterion is met, or it is not."""
+
+    type: Literal["boolean"] = "boolean"
+    """Tells the scales apart in JSON."""
+
+    def value_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of a boolean."""
+        return {"type": "boolean"}
+
+    def validate_value(self, value: Any) -> bool:
+        """Return a boolean; `"yes"`, `"no"`, `"true"`, `"false"`, 1 and 0 count as booleans too.
+
+        Args:
+            value: What a model or an expert gave.
+
+        Returns:
+            The boolean.
+
+        Raises:
+            ValueError: If the value is none of these.
+        """
+        word = str(value).strip().lower() if isinstance(value, str | bool | int) else ""
+        if word in _WORDS_FOR_TRUE:
+            return True
+        if word in _WORDS_FOR_FALSE:
+            return False
+        raise ValueError(f"{_short(value)} is not on the scale: the value is true or false.")
+
+    def describe(self) -> str:
+        """Return the scale in words."""
+        return "true (the criterion is met) or false (it is not)."
+
+    def render(self, value: Value) -> str:
+        """Return `true` or `false`, as in JSON."""
+        return "true" if value else "false"
+
+
+class Categorical(_Scale):
+    """One of several named choices."""
+
+    type: Literal["categorical"] = "categorical"
+    """Tells the scales apart in JSON."""
+
+    choices: tuple[str, ...]
+    """At least two names, different also when case is ignored; on an ordered scale, lowest first."""
+
+    ordered: bool = False
+    """Whether the choices form an order, so that some mistakes are smaller than others."""
+
+    @field_validator("choices")
+    @classmethod
+    def _check_choices(cls, choices: tuple[str, ...]) -> tuple[str, ...]:
+        if len(choices) < _MIN_CHOICES:
+            raise ValueError("give at least two choices.")
+        if any(not choice.strip() or choice != choice.strip() for choice in choices):
+            raise ValueError("a choice is a name without blanks around it, not an empty string.")
+        if len({choice.casefold() for choice in choices}) < len(choices):
+            raise ValueError("two choices are the same but for their case: rename one.")
+        return choices
+
+    def value_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of a choice."""
+        return {"type": "string", "enum": list(self.choices)}
+
+    def validate_value(self, value: Any) -> str:
+        """Return the choice in the case its author wrote.
+
+        Args:
+            value: What a model or an expert gave, in any case.
+
+        Returns:
+            The choice.
+
+        Raises:
+            ValueError: If the value names none of the choices.
+        """
+        name = value.strip().casefold() if isinstance(value, str) else None
+        for choice in self.choices:
+            if name == choice.casefold():
+                return choice
+        raise ValueError(
+            f"{_short(value)} is not on the scale: the value is one of {', '.join(self.choices)}."
+        )
+
+    def describe(self) -> str:
+        """Return the scale in words."""
+        order = ", from lowest to highest" if self.ordered else ""
+        return f"one of {', '.join(self.choices)}{order}."
+
+
+class Numeric(_Scale):
+    """A number between two bounds, both included."""
+
+    type: Literal["numeric"] = "numeric"
+    """Tells the scales apart in JSON."""
+
+    minimum: float
+    """The lowest value."""
+
+    maximum: float
+    """The highest value."""
+
+    integer: bool = False
+    """Whether only whole numbers are on the scale."""
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        if not (math.isfinite(self.minimum) and math.isfinite(self.maximum)):
+            raise ValueError("minimum and maximum are finite numbers.")
+        if self.minimum >= self.maximum:
+            raise ValueError("minimum must be below maximum.")
+        if self.integer and not (self.minimum.is_integer() and self.maximum.is_integer()):
+            raise ValueError("an integer scale has whole numbers as minimum and maximum.")
+        return self
+
+    def value_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of a number within the bounds."""
+        kind = "integer" if self.integer else "number"
+        return {
+            "type": kind,
+            "minimum": self._number(self.minimum),
+            "maximum": self._number(self.maximum),
+        }
+
+    def validate_value(self, value: Any) -> int | float:
+        """Return the number, an `int` on an integer scale; `"3"` is 3.
+
+        Args:
+            value: What a model or an expert gave: a number, or text that is one.
+
+        Returns:
+            The number.
+
+        Raises:
+            ValueError: If the value is no number, not whole on an integer scale, or out of bounds.
+        """
+        number = _to_float(value)
+        if (
+            number is None
+            or not self.minimum <= number <= self.maximum
+            or (self.integer and not number.is_integer())
+        ):
+            raise ValueError(f"{_short(value)} is not on the scale: the value is {self.describe()}")
+        return self._number(number)
+
+    def describe(self) -> str:
+        """Return the scale in words."""
+        kind = "a whole number" if self.integer else "a number"
+        return f"{kind} from {self._number(self.minimum)} to {self._number(self.maximum)}."
+
+    def _number(self, number: float) -> int | float:
+        return int(number) if self.integer else float(number)
+
+
+class Pairwise(_Scale):
+    """Which of two outputs is better: `A`, `B` or, where allowed, `tie`."""
+
+    type: Literal["pairwise"] = "pairwise"
+    """Tells the scales apart in JSON."""
+
+    allow_tie: bool = True
+    """Whether `tie` is on the scale."""
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values in order: `A`, `B` and, where allowed, `tie`."""
+        return ("A", "B", "tie") if self.allow_tie else ("A", "B")
+
+    def value_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of the preferred side."""
+        return {"type": "string", "enum": list(self.choices)}
+
+    def validate_value(self, value: Any) -> str:
+        """Return the preferred side as the scale writes it.
+
+        Args:
+            value: What a model or an expert gave, in any case.
+
+        Returns:
+            `A`, `B` or `tie`.
+
+        Raises:
+            ValueError: If the value is none of these, or a tie where none is allowed.
+        """
+        return Categorical(choices=self.choices).validate_value(value)
+
+    def describe(self) -> str:
+        """Return the scale in words."""
+        tie = ", or tie if neither is better" if self.allow_tie else ""
+        return f"A if the first output is better, B if the second is better{tie}."
+
+
+Scale = Annotated[Boolean | Categorical | Numeric | Pairwise, Field(discriminator="type")]
+"""Any of the four scales."""
+
+
+def _to_float(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _short(value: Any, limit: int = 80) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}…"

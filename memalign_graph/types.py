@@ -1,0 +1,374 @@
+"""What the package speaks about: criterion, example, judgment, feedback, episode, guideline.
+
+All are pydantic models whose JSON form (`model_dump(mode="json")`) is what graphs keep in their
+state and memories keep in their store.
+"""
+
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Literal, Self
+from uuid import uuid4
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    field_validator,
+    model_validator,
+)
+
+from memalign_graph.identity import check_json, digest, episode_id
+from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale, Value
+
+__all__ = [
+    "Boolean",
+    "Categorical",
+    "Criterion",
+    "Episode",
+    "Example",
+    "Feedback",
+    "Guideline",
+    "Judgment",
+    "Numeric",
+    "Pairwise",
+    "RecalledExample",
+    "Scale",
+    "Value",
+]
+
+EpisodeStatus = Literal["pending", "distilled"]
+"""Where an episode stands.
+
+- `pending`: stored, and the next distilling reads it.
+- `distilled`: its lesson, if it had one, is in the guidelines.
+"""
+
+GuidelineOrigin = Literal["distilled", "expert"]
+"""Who wrote a guideline: a model from feedback, or an expert by hand."""
+
+_MAX_NAME_CHARS = 100
+_EXAMPLE_FIELDS = ("inputs", "outputs", "reference_outputs")
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the model as plain JSON values, for graph state and stores."""
+        return self.model_dump(mode="json")
+
+
+class Criterion(_Model):
+    """What is judged, and on which scale."""
+
+    name: str = Field(max_length=_MAX_NAME_CHARS)
+    """Names the criterion and its memory; without dots, which separate namespaces in some stores."""
+
+    instructions: str
+    """The question put to the judge, in the author's words."""
+
+    scale: Scale = Boolean()
+    """The kind of value; yes or no unless given."""
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        return check_label(name, "the criterion's name")
+
+    @field_validator("instructions")
+    @classmethod
+    def _check_instructions(cls, instructions: str) -> str:
+        if not instructions.strip():
+            raise ValueError("must not be empty: say what the judge has to decide.")
+        check_json(instructions, "instructions")
+        return instructions
+
+
+class Example(_Model):
+    """What a judge looks at: what the application was given, and what it made of it."""
+
+    inputs: JsonValue
+    """What the application was given: text, or any other JSON value."""
+
+    outputs: JsonValue
+    """What the application answered; for a pairwise criterion both answers, first A, then B."""
+
+    reference_outputs: JsonValue = None
+    """What it should have answered, where that is known."""
+
+    @field_validator("inputs", "outputs", "reference_outputs", mode="plain")
+    @classmethod
+    def _check_value(cls, value: Any, info: Any) -> Any:
+        check_json(value, info.field_name)
+        if info.field_name != "reference_outputs" and _is_empty(value):
+            raise ValueError("must not be empty: pass the text or JSON value to judge.")
+        return value
+
+    @cached_property
+    def id(self) -> str:
+        """The hash of the example's canonical JSON."""
+        return digest(self.to_json())
+
+
+class Judgment(_Model):
+    """A judge's verdict, and the memory it was made with."""
+
+    id: str = Field(default_factory=lambda: uuid4().hex)
+    """Names this judgment."""
+
+    criterion: str
+    """The criterion's name."""
+
+    example_id: str
+    """The id of the example judged."""
+
+    value: Value
+    """The verdict, on the criterion's scale."""
+
+    rationale: str
+    """Why, in the judge's words, written before the value."""
+
+    confidence: float | None = None
+    """How sure the judge is, from 0 to 1; None where that was not measured."""
+
+    guideline_ids: list[str] = []
+    """The guidelines in the judge's prompt, in its order."""
+
+    episode_ids: list[str] = []
+    """The episodes in the judge's prompt, most similar first."""
+
+    memory_version: str
+    """The version of the memory at the time."""
+
+    thread_id: str | None = None
+    """The LangGraph thread it was made in, if any."""
+
+    model: str | None = None
+    """The model that answered, as it names itself."""
+
+    warnings: list[str] = []
+    """What the judge had to do without: text cut, guidelines left out, retrieval that failed."""
+
+
+class Feedback(_Model):
+    """An expert's word on an example: a value, a rationale, or both.
+
+    The example may also be given flat, as `inputs`, `outputs` and `reference_outputs`.
+    """
+
+    example: Example
+    """What the feedback is on."""
+
+    value: Value | None = None
+    """What the value should be, on the criterion's scale."""
+
+    rationale: str | None = None
+    """Why, in the expert's words."""
+
+    author: str | None = None
+    """Who says so."""
+
+    id: str | None = None
+    """The id the feedback has where it came from; tells anonymous experts apart."""
+
+    judgment: Judgment | None = None
+    """The judgment the feedback is on, if there was one."""
+
+    thread_id: str | None = None
+    """The LangGraph thread it was given in, if any."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_example(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or "example" in data:
+            return data
+        flat = {name: data[name] for name in _EXAMPLE_FIELDS if name in data}
+        if not flat:
+            return data
+        rest = {name: value for name, value in data.items() if name not in flat}
+        return {**rest, "example": flat}
+
+    @field_validator("rationale", "author", "id", mode="after")
+    @classmethod
+    def _drop_blank(cls, text: str | None, info: Any) -> str | None:
+        check_json(text, info.field_name)
+        return (text or "").strip() or None
+
+    @model_validator(mode="after")
+    def _check_said_something(self) -> Self:
+        if self.value is None and self.rationale is None:
+            raise ValueError("feedback needs a value or a rationale: give at least one of them.")
+        return self
+
+    @property
+    def episode_id(self) -> str:
+        """The id of the episode this feedback becomes."""
+        return episode_id(self.example.id, self.author, self.id)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the expert only confirms the judge's value, so that there is nothing to learn."""
+        return (
+            self.judgment is not None
+            and self.rationale is None
+            and self.value == self.judgment.value
+        )
+
+
+class Episode(_Model):
+    """Stored feedback: one example, and one expert's word on it."""
+
+    id: str
+    """The hash of example and author."""
+
+    example_id: str
+    """The id of the example, shared by all experts' episodes on it."""
+
+    example: Example
+    """What the feedback is on."""
+
+    value: Value | None = None
+    """What the expert says the value should be."""
+
+    rationale: str | None = None
+    """Why, in the expert's words."""
+
+    author: str | None = None
+    """Who said so."""
+
+    feedback_id: str | None = None
+    """The id the feedback has where it came from."""
+
+    status: EpisodeStatus = "pending"
+    """Whether its lesson has been distilled."""
+
+    judgment: Judgment | None = None
+    """The judge's verdict at the time."""
+
+    thread_ids: list[str] = []
+    """The threads it passed through."""
+
+    created_at: datetime
+    """When it was first stored."""
+
+    updated_at: datetime
+    """When it was last changed."""
+
+    @classmethod
+    def from_feedback(cls, feedback: Feedback, status: EpisodeStatus = "pending") -> Self:
+        """Make the episode that a piece of feedback becomes.
+
+        Args:
+            feedback: The expert's word.
+            status: Where the episode starts.
+
+        Returns:
+            A new episode, not yet stored.
+        """
+        now = datetime.now(UTC)
+        judged_in = feedback.judgment.thread_id if feedback.judgment else None
+        threads = [thread for thread in (judged_in, feedback.thread_id) if thread is not None]
+        return cls(
+            id=feedback.episode_id,
+            example_id=feedback.example.id,
+            example=feedback.example,
+            value=feedback.value,
+            rationale=feedback.rationale,
+            author=feedback.author,
+            feedback_id=feedback.id,
+            status=status,
+            judgment=feedback.judgment,
+            thread_ids=list(dict.fromkeys(threads)),
+            created_at=now,
+            updated_at=now,
+        )
+
+    @property
+    def word(self) -> str:
+        """Names what the expert says here: the hash of example, author, value and rationale."""
+        return digest([self.id, self.example_id, self.value, self.rationale])
+
+    def says_the_same_as(self, other: "Episode") -> bool:
+        """Tell whether two episodes hold the same expert's word, whenever it was stored.
+
+        Args:
+            other: Another episode.
+
+        Returns:
+            Whether example, author, value and rationale are the same.
+        """
+        return self.word == other.word
+
+
+class Guideline(_Model):
+    """A general rule that a judge can check on a new case."""
+
+    id: str
+    """Names the guideline; stays when its text is revised."""
+
+    text: str
+    """The rule, in the expert's terms."""
+
+    episode_ids: list[str] = []
+    """The episodes it was distilled from; none where an expert wrote it."""
+
+    origin: GuidelineOrigin = "distilled"
+    """Who wrote it."""
+
+    author: str | None = None
+    """The expert who wrote or last edited it by hand, if known."""
+
+    position: int
+    """Where it stands among the guidelines: microseconds since 1970 at its making, lowest first."""
+
+    created_at: datetime
+    """When it was first stored."""
+
+    updated_at: datetime
+    """When it was last changed."""
+
+
+class RecalledExample(_Model):
+    """An example that memory holds, as similar to the one being judged."""
+
+    example: Example
+    """The example."""
+
+    episodes: list[Episode]
+    """Every expert's word on it, oldest first."""
+
+    similarity: float
+    """Cosine similarity to the example asked about, from -1 to 1."""
+
+
+def check_label(label: str, name: str) -> str:
+    """Check a name that becomes part of a store namespace.
+
+    Args:
+        label: The name.
+        name: What to call it in an error.
+
+    Returns:
+        The name, unchanged.
+
+    Raises:
+        ValueError: If it is empty, has blanks around it, or holds a dot or a control character.
+    """
+    if not label.strip():
+        raise ValueError(f"{name} must not be empty.")
+    if label != label.strip():
+        raise ValueError(f"{name} must not begin or end with blanks: {label!r}.")
+    if "." in label:
+        raise ValueError(
+            f"{name} must not hold a dot, which separates namespaces: write {label!r} as "
+            f"{label.replace('.', '_')!r}."
+        )
+    if not label.isprintable():
+        raise ValueError(f"{name} must not hold control characters: {label!r}.")
+    check_json(label, name)
+    return label
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or value in ({}, []) or (isinstance(value, str) and not value.strip())
