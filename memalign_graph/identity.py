@@ -29,31 +29,36 @@ def check_json(value: Any, name: str, depth: int = 0) -> None:
     if depth > _MAX_DEPTH:
         root = name.partition("[")[0]
         raise ValueError(f"{root} is nested deeper than {_MAX_DEPTH} levels: flatten it.")
-    if value is None or isinstance(value, bool):
-        return
-    if isinstance(value, str):
-        _check_text(value, name)
-    elif isinstance(value, int):
+    match value:
+        case None | bool():
+            pass
+        case str():
+            _check_text(value, name)
+        case int() | float():
+            _check_number(value, name)
+        case list():
+            for index, item in enumerate(value):
+                check_json(item, f"{name}[{index}]", depth + 1)
+        case dict():
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise ValueError(f"{name} has the key {key!r}: JSON keys are strings.")
+                _check_text(key, f"a key of {name}")
+                check_json(item, f"{name}[{key!r}]", depth + 1)
+        case _:
+            raise ValueError(
+                f"{name} holds a value of type {type(value).__name__}, which is no JSON: pass "
+                "text, numbers, booleans, null, lists and dicts (a message or model as its "
+                "`model_dump(mode='json')`)."
+            )
+
+
+def _check_number(value: float, name: str) -> None:
+    if isinstance(value, int):
         if not -_INT64 <= value < _INT64:
             raise ValueError(f"{name} holds an integer beyond 64 bits: pass it as a string.")
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"{name} holds {value}, which is no JSON: use null or a string.")
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            check_json(item, f"{name}[{index}]", depth + 1)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise ValueError(f"{name} has the key {key!r}: JSON keys are strings.")
-            _check_text(key, f"a key of {name}")
-            check_json(item, f"{name}[{key!r}]", depth + 1)
-    else:
-        kind = type(value).__name__
-        raise ValueError(
-            f"{name} holds a value of type {kind}, which is no JSON: pass text, numbers, booleans, "
-            "null, lists and dicts (a message or model as its `model_dump(mode='json')`)."
-        )
+    elif not math.isfinite(value):
+        raise ValueError(f"{name} holds {value}, which is no JSON: use null or a string.")
 
 
 def _check_text(text: str, name: str) -> None:

@@ -142,7 +142,7 @@ def read_reply(reply: Any, criterion: Criterion, judgment: Judgment) -> dict[str
     if isinstance(reply, str):
         return {"rationale": _words(reply, "the reply")}
     if not isinstance(reply, dict):
-        raise ValueError(f"a reply of type {type(reply).__name__} is not understood: {_SHAPES}.")  # noqa: TRY004 - pydantic turns ValueError into a validation error
+        raise ValueError(f"a reply of type {type(reply).__name__} is not understood: {_SHAPES}.")
     if "type" in reply:
         return _read_decision(reply, criterion, judgment)
     return _read_fields(reply, criterion)
@@ -189,7 +189,7 @@ def _edited(decision: dict[str, Any]) -> Any:
 
 def _read_edit(args: Any, criterion: Criterion, judgment: Judgment) -> dict[str, Any]:
     if not isinstance(args, dict):
-        raise ValueError("an edit needs the edited arguments: an object with `value`, `rationale`.")  # noqa: TRY004 - as above
+        raise ValueError("an edit needs the edited arguments: an object with `value`, `rationale`.")
     fields = _read_fields({"value": judgment.value, **args}, criterion)
     if (fields.get("rationale") or "").strip() == judgment.rationale.strip():
         fields.pop("rationale", None)

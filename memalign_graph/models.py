@@ -193,13 +193,20 @@ _LOCAL_EMBEDDER = "local:universal-sentence-encoder-multilingual-v3"
 """What `embedder_id` says of the embedded embeddings, known without the extra `local`."""
 
 _HINTS = {
-    "APIConnectionError": "is the server up, and its base_url right?",
     "APITimeoutError": "it did not answer in time; raise the model's timeout, or try later.",
+    "APIConnectionError": "is the server up, and its base_url right?",
     "AuthenticationError": "check the API key.",
     "NotFoundError": "check the model's name and base_url.",
     "RateLimitError": "it stayed over its rate limit; try later, or raise max_retries.",
+    "ContextOverflowError": "set the model's profile={'max_input_tokens': ...} to its window.",
+    "ModelTimeoutError": "it did not answer in time; raise the model's timeout, or try later.",
+    "ModelConnectionError": "is the server up, and its address right?",
+    "ModelAuthenticationError": "check the API key.",
+    "ModelNotFoundError": "check the model's name.",
+    "ModelRateLimitError": "it stayed over its rate limit; try later, or raise max_retries.",
 }
-"""What to do about a failed call, by the name of the client's error."""
+"""What to do about a failed call, by the name of the client's error or one of its bases: those of
+the openai client, and those that langchain-core gives to all providers."""
 
 _PROVIDER_OF = {"OpenAIEmbeddings": "openai", "LocalEmbeddings": "local"}
 """The provider of embedding classes that a `"provider:name"` string can make, too."""
@@ -311,9 +318,9 @@ def split_name(text: str, field: str, example: str) -> tuple[str, str]:
 
 
 def _reason(error: Exception) -> str:
-    kind = type(error).__name__
-    hint = _HINTS.get(kind)
-    return f"{kind}: {_first_line(error)}" + (f" ({hint})" if hint else "")
+    names = [kind.__name__ for kind in type(error).__mro__]
+    hint = next((_HINTS[name] for name in names if name in _HINTS), None)
+    return f"{names[0]}: {_first_line(error)}" + (f" ({hint})" if hint else "")
 
 
 def _first_line(error: BaseException, limit: int = 300) -> str:

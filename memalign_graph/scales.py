@@ -92,7 +92,7 @@ class Categorical(_Scale):
     """Tells the scales apart in JSON."""
 
     choices: tuple[str, ...]
-    """At least two names, different also when case is ignored; on an ordered scale, lowest first."""
+    """At least two names, different also when case is ignored; lowest first where ordered."""
 
     ordered: bool = False
     """Whether the choices form an order, so that some mistakes are smaller than others."""

@@ -24,7 +24,7 @@ class ExampleInput(TypedDict):
 
 
 class ExampleView(TypedDict, total=False):
-    """The same as a node sees it; plain, so that the nodes fit graphs with channels of their own."""
+    """The same as a node sees it: plain, so that nodes fit graphs with channels of their own."""
 
     inputs: Any
     outputs: Any

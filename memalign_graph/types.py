@@ -63,7 +63,7 @@ class Criterion(_Model):
     """What is judged, and on which scale."""
 
     name: str = Field(max_length=_MAX_NAME_CHARS)
-    """Names the criterion and its memory; without dots, which separate namespaces in some stores."""
+    """Names the criterion and its memory; without dots, which separate namespaces."""
 
     instructions: str
     """The question put to the judge, in the author's words."""

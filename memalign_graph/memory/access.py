@@ -37,7 +37,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 _EVERYTHING = 1_000_000_000
-"""A search limit above any memory's size: one search, never pages, since items move between them."""
+"""A search limit above any memory's size: never pages, since items move between them."""
 
 _EMBED_TEXTS = 256
 """How many texts go into one embedding request."""

@@ -1,5 +1,6 @@
 """Finding the examples in memory that are most like one to be judged."""
 
+import logging
 from dataclasses import dataclass
 
 from memalign_graph.effects import Operation
@@ -8,6 +9,13 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.retrieval_text import MAX_BYTES, retrieval_text
 from memalign_graph.memory.vectors import Vector, decode_vector, encode_vector, vector_key
 from memalign_graph.types import Episode, Example, RecalledExample
+
+logger = logging.getLogger(__name__)
+
+_TRUNCATED = (
+    f"Inputs and outputs are longer than the {MAX_BYTES:,} bytes that are embedded: similar "
+    "examples are looked for by their beginnings."
+)
 
 
 @dataclass(frozen=True)
@@ -42,9 +50,14 @@ def recall(access: MemoryAccess, example: Example, k: int) -> Operation[Recall]:
         EmbeddingError: If the example has to be embedded and that fails.
     """
     view = yield from access.refresh()
-    if k == 0 or view.is_empty:
+    if k == 0:
         return Recall(examples=[], version=view.version)
     text, truncated = retrieval_text(example)
+    warning = _TRUNCATED if truncated else None
+    if warning is not None:
+        logger.warning("Judging %r: %s", access.criterion.name, warning)
+    if view.is_empty:
+        return Recall(examples=[], version=view.version, warning=warning)
     key = vector_key(access.embedder.id, text)
     yield from access.index_missing(view)
     vector = view.index.get(key)
@@ -60,15 +73,11 @@ def recall(access: MemoryAccess, example: Example, k: int) -> Operation[Recall]:
             [episodes[one] for one in view.episodes_at(near) if one in episodes], similarity
         )
     ]
-    warning = (
-        f"The example is longer than the {MAX_BYTES:,} bytes that are embedded: similar ones were "
-        "looked for by its beginning."
-    )
     return Recall(
         examples=found[:k],
         version=view.version,
         vector=encode_vector(vector),
-        warning=warning if truncated else None,
+        warning=warning,
     )
 
 
@@ -83,11 +92,9 @@ def recall_without_episodes(access: MemoryAccess, error: EmbeddingError) -> Oper
         A recall of nothing, with the warning.
     """
     view = yield from access.refresh()
-    return Recall(
-        examples=[],
-        version=view.version,
-        warning=f"Judged by the guidelines alone, without similar examples. {error}",
-    )
+    warning = f"Judged by the guidelines alone, without similar examples. {error}"
+    logger.warning("Judging %r: %s", access.criterion.name, warning)
+    return Recall(examples=[], version=view.version, warning=warning)
 
 
 def known_vector(recalled: str | None) -> Vector | None:

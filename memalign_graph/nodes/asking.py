@@ -42,10 +42,10 @@ def ask(
         again = [*messages, AIMessage(_shown(reply.text)), HumanMessage(_complaint(problem))]
         reply = yield Chat(model, again)
         result, problem = _check(reply, read)
-    if problem is not None or result is None:
+    if result is None:
         raise ModelAnswerError(
             f"The chat model {model.name} gave no answer that can be used to {purpose}, also when "
-            f"asked again: {problem}. It wrote: {_quote(reply.text)}"
+            f"asked again: {(problem or '').rstrip('.')}. It wrote: {_quote(reply.text)}"
         )
     return result[0], reply
 
@@ -63,7 +63,7 @@ def _check(
 
 def _complaint(problem: str) -> str:
     return (
-        f"That answer can't be used: {problem}. Answer again, with nothing but the JSON object "
+        f"That answer can't be used: {problem.rstrip('.')}. Answer again, with nothing but the JSON object "
         "that was asked for."
     )
 

@@ -1,14 +1,14 @@
 """`collect_feedback`: the interrupt that asks the expert."""
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 from langgraph.types import interrupt
 
+from memalign_graph.effects import Operation
 from memalign_graph.errors import MemAlignWarning
 from memalign_graph.interrupts import reply_schema, review_payload
-from memalign_graph.nodes.base import Run, Update, current_run, example_of
+from memalign_graph.nodes.base import OperationNode, Run, State, Update, example_of
 from memalign_graph.state import Assembled, JudgeOutput, Retrieved
 from memalign_graph.types import Criterion, Feedback, Guideline, Judgment, RecalledExample
 
@@ -17,7 +17,7 @@ class ReviewView(Retrieved, Assembled, JudgeOutput):
     """What the node reads of the state."""
 
 
-def create_review_node(criterion: Criterion) -> Callable[[ReviewView], Update]:
+def create_review_node(criterion: Criterion) -> OperationNode:
     """Create the node that asks the expert about the judgment and waits for the reply.
 
     Nothing is done before the interrupt, so that it does no harm that LangGraph runs the node
@@ -30,8 +30,8 @@ def create_review_node(criterion: Criterion) -> Callable[[ReviewView], Update]:
         The node; it reads `ReviewView` and writes `feedback`: None where the expert skipped.
     """
 
-    def collect_feedback(state: ReviewView) -> Update:
-        run = current_run()
+    def collect_feedback(state: State, run: Run) -> Operation[Update]:
+        yield from ()  # nothing is asked of the outside here
         _warn_without_checkpointer(run)
         example = example_of(state)
         judgment = Judgment.model_validate(state["judgment"])
@@ -54,7 +54,7 @@ def create_review_node(criterion: Criterion) -> Callable[[ReviewView], Update]:
         )
         return {"feedback": feedback.to_json()}
 
-    return collect_feedback
+    return OperationNode("collect_feedback", collect_feedback)
 
 
 def _warn_without_checkpointer(run: Run) -> None:

@@ -162,13 +162,13 @@ def read_operations(answer: dict[str, Any], prompt: DistillPrompt) -> list[Guide
     """
     operations = answer.get("operations")
     if not isinstance(operations, list):
-        raise ValueError('it has no list of "operations"')  # noqa: TRY004 - one kind of problem
+        raise ValueError('it has no list of "operations"')
     return [_read_operation(operation, prompt) for operation in operations]
 
 
 def _read_operation(operation: Any, prompt: DistillPrompt) -> GuidelineOperation:
     if not isinstance(operation, dict):
-        raise ValueError("an operation is no object")  # noqa: TRY004 - one kind of problem
+        raise ValueError("an operation is no object")
     action = operation.get("action")
     if action not in ("add", "revise", "retire"):
         raise ValueError(f'the action {action!r} is none of "add", "revise" and "retire"')

@@ -113,7 +113,7 @@ def read_answer(answer: dict[str, Any], criterion: Criterion) -> tuple[Value, st
         raise ValueError('it has no "value"')
     rationale = answer.get("rationale")
     if not isinstance(rationale, str):
-        raise ValueError('it has no "rationale" that is text')  # noqa: TRY004 - one kind of problem
+        raise ValueError('it has no "rationale" that is text')
     return criterion.scale.validate_value(answer["value"]), rationale.strip()
 
 
