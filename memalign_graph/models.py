@@ -212,6 +212,22 @@ _PROVIDER_OF = {"OpenAIEmbeddings": "openai", "LocalEmbeddings": "local"}
 """The provider of embedding classes that a `"provider:name"` string can make, too."""
 
 
+def models_from_environment() -> tuple[str, str]:
+    """Choose the models of a program that was told none: the demo, or what Studio serves.
+
+    `MEMALIGN_MODEL` and `MEMALIGN_EMBEDDINGS` go first; else OpenAI's where `OPENAI_API_KEY` is
+    set; else the embedded ones, which need neither key nor server.
+
+    Returns:
+        The chat model and the embeddings as `"provider:name"` strings.
+    """
+    has_key = bool(os.environ.get("OPENAI_API_KEY"))
+    return (
+        os.environ.get("MEMALIGN_MODEL") or (DEFAULT_CHAT_MODEL if has_key else "local"),
+        os.environ.get("MEMALIGN_EMBEDDINGS") or (DEFAULT_EMBEDDINGS if has_key else "local"),
+    )
+
+
 def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
     """Bind a chat model to answer in the shape of a JSON Schema.
 

@@ -279,7 +279,8 @@ class MemoryAccess:
             self.layout.commits, filter={"at_us": {"$gte": since}}, limit=_EVERYTHING
         )
         [found] = yield Batch(self.store, [operation])
-        commits = view.unknown(self._commit(item.value) for item in found)
+        fresh = view.unknown({item.key for item in found})
+        commits = [self._commit(item.value) for item in found if item.key in fresh]
         update = Update(commits=commits)
         touched = [(change.kind, change.id) for commit in commits for change in commit.changes]
         episodes = {key for kind, key in touched if kind == "episodes"}

@@ -99,18 +99,17 @@ class MemoryView:
             since = None if self._newest_us is None else self._newest_us - OVERLAP_US
             return self._generation, since
 
-    def unknown(self, commits: Iterable[Commit]) -> list[Commit]:
-        """Return those of the commits that the view has not applied.
+    def unknown(self, commit_ids: set[str]) -> set[str]:
+        """Tell which commits the view has not applied.
 
         Args:
-            commits: Commits read from the store.
+            commit_ids: The ids of commits found in the store.
 
         Returns:
-            The unknown ones, oldest first.
+            Those that are unknown.
         """
         with self._lock:
-            fresh = [commit for commit in commits if commit.id not in self._recent]
-        return sorted(fresh, key=lambda commit: commit.id)
+            return commit_ids - self._recent.keys()
 
     def apply(self, generation: int, update: Update, *, now_us: int) -> bool:
         """Bring what was read into the view.

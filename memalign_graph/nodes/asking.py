@@ -63,8 +63,8 @@ def _check(
 
 def _complaint(problem: str) -> str:
     return (
-        f"That answer can't be used: {problem.rstrip('.')}. Answer again, with nothing but the JSON object "
-        "that was asked for."
+        f"That answer can't be used: {problem.rstrip('.')}. Answer again, with nothing but the "
+        "JSON object that was asked for."
     )
 
 

@@ -1,0 +1,37 @@
+# Each target sets up what it needs; PYTHON picks the interpreter the environment is made with.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint format studio clean
+
+$(VENV)/.demo: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[local]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo  ## judge, ask, learn, judge again; ARGS="--interactive" to answer yourself
+	$(BIN)/python -m memalign_graph.demo $(ARGS)
+
+test: $(VENV)/.dev  ## all tests; ARGS="-k name" for some
+	LANGGRAPH_STRICT_MSGPACK=true $(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev  ## put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+studio: $(VENV)/.dev  ## serve the graphs to LangGraph Studio
+	$(BIN)/langgraph dev $(ARGS)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache build dist
