@@ -1,0 +1,119 @@
+"""The real `langgraph dev`, driven through `langgraph_sdk`, without a LangSmith key."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from langgraph_sdk import get_sync_client
+from langgraph_sdk.client import SyncLangGraphClient
+
+from tests.loopback import LoopbackServer
+
+ROOT = Path(__file__).parents[2]
+START_TIMEOUT_S = 90.0
+CASE = {"inputs": "Where is my parcel?", "outputs": "Look it up."}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SyncLangGraphClient]:
+    port = _free_port()
+    log = tmp_path_factory.mktemp("server") / "log"
+    with LoopbackServer() as models, log.open("w") as output:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("LANGSMITH")}
+        environment |= models.environment
+        command = [sys.executable, "-m", "langgraph_cli", "dev", "--no-browser", "--no-reload"]
+        server = subprocess.Popen(
+            [*command, "--port", str(port)],
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            with get_sync_client(url=f"http://127.0.0.1:{port}") as sdk:
+                _wait_until_up(sdk, server, log)
+                yield sdk
+        finally:
+            server.terminate()
+            server.wait(20)
+
+
+def _wait_until_up(sdk: SyncLangGraphClient, server: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while server.poll() is None and time.monotonic() < deadline:
+        try:
+            sdk.assistants.search()
+        except httpx.TransportError:
+            time.sleep(0.2)
+        else:
+            return
+    pytest.fail(f"langgraph dev did not start:\n{log.read_text()[-3000:]}")
+
+
+def _run(client: SyncLangGraphClient, thread: str | None, graph: str, **kwargs: Any) -> Any:
+    return client.runs.wait(thread, graph, raise_error=False, **kwargs)
+
+
+def test_both_graphs_are_listed_with_their_schemas(client: SyncLangGraphClient) -> None:
+    assistants = {one["graph_id"]: one["assistant_id"] for one in client.assistants.search()}
+    assert set(assistants) == {"judge", "review"}
+    schemas = client.assistants.get_schemas(assistants["review"])
+    assert set(schemas["input_schema"]["properties"]) == {"inputs", "outputs", "reference_outputs"}
+    assert set(schemas["output_schema"]["properties"]) == {"judgment", "feedback", "learned"}
+
+
+def test_the_context_shows_as_a_form(client: SyncLangGraphClient) -> None:
+    [assistant] = client.assistants.search(graph_id="review")
+    form = client.assistants.get_schemas(assistant["assistant_id"])["context_schema"]["properties"]
+    assert set(form) == {"namespace", "k", "model", "review"}
+    assert all(field["description"] for field in form.values())
+    assert (form["k"]["minimum"], form["k"]["maximum"], form["k"]["default"]) == (0, 100, 5)
+    assert form["namespace"]["default"] == ["memalign"]
+    assert form["review"]["default"] == "always"
+
+
+def test_judge_interrupt_resume_and_learn(client: SyncLangGraphClient) -> None:
+    context = {"namespace": ["shop"]}
+    thread = client.threads.create()["thread_id"]
+    result = _run(client, thread, "review", input=CASE, context=context)
+    [interrupt] = result["__interrupt__"]
+    assert interrupt["value"]["action_requests"][0]["name"] == "review_judgment"
+
+    refused = _run(client, thread, "review", command={"resume": {"value": "perhaps"}})
+    assert "'perhaps' is not on the scale" in refused["__error__"]["message"]
+    assert client.threads.get_state(thread)["next"] == ["collect_feedback"]
+
+    reply = {interrupt["id"]: {"value": False, "rationale": "Too cold."}}
+    result = _run(client, thread, "review", command={"resume": reply})
+    [learned] = result["learned"]["guidelines"]
+    assert "Too cold." in learned["text"]
+
+    items = client.store.search_items(["shop", "support_tone", "guidelines"])["items"]
+    assert [item["value"]["text"] for item in items] == [learned["text"]]
+
+    other = client.threads.create()["thread_id"]
+    judged = _run(client, other, "judge", input=CASE, context=context)["judgment"]
+    assert judged["guideline_ids"] == [learned["guideline_id"]]
+    assert judged["episode_ids"] == result["learned"]["episode_ids"]
+
+
+def test_bad_input_is_told_in_a_sentence(client: SyncLangGraphClient) -> None:
+    result = _run(client, None, "judge", input={"inputs": "", "outputs": "x"})
+    assert result["__error__"] == {
+        "error": "InvalidInputError",
+        "message": "inputs: must not be empty: pass the text or JSON value to judge.",
+    }

@@ -1,0 +1,115 @@
+"""The examples and the README's quickstart, run as a user would, against the loopback model."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.loopback import LoopbackServer, Rule
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def server() -> Iterator[LoopbackServer]:
+    with LoopbackServer() as running:
+        yield running
+        assert running.errors == []
+
+
+def _run(server: LoopbackServer, *command: str, cwd: Path = ROOT, typed: str = "") -> str:
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=cwd,
+        env={**os.environ, **server.environment},
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _readme_quickstart() -> str:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)[0]
+
+
+def test_the_quickstart_judges_by_what_it_learned(server: LoopbackServer) -> None:
+    server.rules.append(Rule(when=lambda request: "sorry" in request.text, value=False))
+    printed = _run(server, "examples/quickstart.py")
+    assert "it must say sorry" in printed
+    assert printed.splitlines()[-1].startswith("False - ")
+
+
+def test_the_quickstart_of_the_readme_is_the_example(server: LoopbackServer) -> None:
+    code = _readme_quickstart()
+    assert code in (ROOT / "examples" / "quickstart.py").read_text(encoding="utf-8")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 20
+    assert "'action': 'add'" in _run(server, "-c", code)
+
+
+def test_review_in_the_loop_asks_again_and_learns(server: LoopbackServer) -> None:
+    printed = _run(server, "examples/review_in_the_loop.py")
+    assert "Not taken:" in printed
+    assert "'awful' is not on the scale" in printed
+    assert "names the next step" in printed.partition("Learned:")[2]
+
+
+def test_use_any_store_judges_the_same_in_ram_and_in_a_file(
+    server: LoopbackServer, tmp_path: Path
+) -> None:
+    printed = _run(server, "examples/use_any_store.py", str(tmp_path / "memory.sqlite"))
+    assert printed.splitlines() == [
+        "InMemoryStore: True with 1 guideline(s) and 1 episode(s) in the prompt",
+        "SqliteStore: True with 1 guideline(s) and 1 episode(s) in the prompt",
+    ]
+
+
+def test_the_demo_learns_and_starts_aligned_the_second_time(
+    server: LoopbackServer, tmp_path: Path
+) -> None:
+    command = ["-m", "memalign_graph.demo", "--memory", str(tmp_path / "demo.sqlite")]
+    first = _run(server, *command)
+    assert first.count("the memory is empty") == 2
+    assert "Guidelines in memory, with the feedback they came from:" in first
+    assert "raw.orders is an unchecked copy" in first
+    chats = len(server.chats)
+    second = _run(server, *command)
+    assert second.count("starting aligned") == 2
+    assert len(server.chats) - chats < chats, "what is known is not distilled again"
+
+
+def test_the_demo_takes_answers_from_the_terminal(server: LoopbackServer, tmp_path: Path) -> None:
+    command = ["-m", "memalign_graph.demo", "--interactive", "--cases", "sql"]
+    memory = str(tmp_path / "demo.sqlite")
+    printed = _run(
+        server, *command, "--memory", memory, typed="\ns\nfalse Never from the raw tables.\n"
+    )
+    assert "the judge is right" in printed
+    assert "skipped: nothing is stored" in printed
+    assert "Never from the raw tables." in printed
+
+
+def test_the_demo_says_in_a_sentence_that_the_model_is_down(
+    server: LoopbackServer, tmp_path: Path
+) -> None:
+    environment = {**os.environ, **server.environment, "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
+    environment["OPENAI_API_BASE"] = environment["OPENAI_BASE_URL"]
+    done = subprocess.run(
+        [sys.executable, "-m", "memalign_graph.demo", "--memory", str(tmp_path / "demo.sqlite")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "could not be reached" in done.stderr or "failed" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,122 @@
+"""HTTP: reads a request, asks the server for the reply, and carries the reply out."""
+
+import json
+import time
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+from tests.loopback import wire
+from tests.loopback.replies import Answer, Disconnect, Fault, Hang, Raw, error
+from tests.loopback.requests import ChatRequest, EmbeddingRequest
+
+if TYPE_CHECKING:
+    from tests.loopback.server import HttpServer, LoopbackServer
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection, kept alive between requests."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    @property
+    def loopback(self) -> "LoopbackServer":
+        return cast("HttpServer", self.server).loopback
+
+    def do_GET(self) -> None:
+        if urlsplit(self.path).path == "/v1/models":
+            self._send_json(200, wire.models("loopback"))
+        else:
+            self._fail(error(404, f"Unknown path: {self.path}"))
+
+    def do_POST(self) -> None:
+        sent = self.rfile.read(int(self.headers.get("content-length") or 0))
+        arrived_at = time.monotonic()
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        try:
+            body = json.loads(sent)
+        except ValueError:
+            body = None
+        if not isinstance(body, dict):
+            self._fail(error(400, "The body is no JSON object."))
+            return
+        match urlsplit(self.path).path:
+            case "/v1/chat/completions":
+                self._chat(ChatRequest(body, headers, arrived_at))
+            case "/v1/embeddings":
+                self._embeddings(EmbeddingRequest(body, headers, arrived_at))
+            case _:
+                self._fail(error(404, f"Unknown path: {self.path}"))
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it has there
+        """Keep the tests' output clean."""
+
+    def _chat(self, request: ChatRequest) -> None:
+        with self.loopback.handling_chat(request) as reply:
+            if not isinstance(reply, Answer):
+                self._fail(reply)
+                return
+            tokens = wire.usage(request, reply)["completion_tokens"]
+            writing_s = tokens * self.loopback.token_latency_s
+            thinking_s = self.loopback.latency_s + reply.latency_s
+            if request.streaming:
+                self._wait(thinking_s)
+                self._stream(list(wire.chunks(request, reply)), writing_s)
+            else:
+                self._wait(thinking_s + writing_s)
+                self._send_json(200, wire.completion(request, reply))
+
+    def _embeddings(self, request: EmbeddingRequest) -> None:
+        reply = self.loopback.take_embedding_reply(request)
+        self._wait(self.loopback.embedding_latency_s)
+        if reply is None:
+            self._send_json(200, wire.embeddings(request, self.loopback.dimension))
+        else:
+            self._fail(reply)
+
+    def _fail(self, fault: Fault) -> None:
+        match fault:
+            case Raw():
+                self._send(fault.status, fault.body.encode(), fault.content_type, fault.headers)
+            case Hang():
+                self._wait(fault.seconds)
+                self.close_connection = True
+            case Disconnect():
+                if fault.midway:
+                    self._head(200, "application/json", {"Content-Length": "1000"})
+                    self.wfile.write(b'{"id": "chatcmpl-')
+                self.close_connection = True
+
+    def _stream(self, events: list[dict[str, Any]], writing_s: float) -> None:
+        self._head(200, "text/event-stream", {"Transfer-Encoding": "chunked"})
+        for event in events:
+            self._wait(writing_s / len(events))
+            self._send_chunk(f"data: {json.dumps(event)}\n\n".encode())
+        self._send_chunk(b"data: [DONE]\n\n")
+        self._send_chunk(b"")
+
+    def _send_chunk(self, data: bytes) -> None:
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def _send_json(self, status: int, body: dict[str, Any]) -> None:
+        self._send(status, json.dumps(body).encode(), "application/json", {})
+
+    def _send(self, status: int, body: bytes, content_type: str, headers: Any) -> None:
+        self._head(status, content_type, {**headers, "Content-Length": str(len(body))}, body)
+
+    def _head(
+        self, status: int, content_type: str, headers: dict[str, str], body: bytes = b""
+    ) -> None:
+        """Send the headers, and in the same packet what is there of the body."""
+        lines = [f"HTTP/1.1 {status} {self.responses.get(status, ('Unknown',))[0]}"]
+        if not self.loopback.keep_alive:
+            headers = {**headers, "Connection": "close"}
+            self.close_connection = True
+        headers = {"Content-Type": content_type, **headers}
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        self.wfile.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+
+    def _wait(self, seconds: float) -> None:
+        if seconds > 0:
+            self.loopback.released.wait(seconds)

@@ -1,0 +1,185 @@
+"""What the server can be told to reply: answers and faults."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+_ERROR_CODES = {
+    401: "invalid_api_key",
+    404: "model_not_found",
+    429: "rate_limit_exceeded",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A chat completion, complete or not."""
+
+    content: str | None
+    refusal: str | None = None
+    finish_reason: str = "stop"
+    logprobs: list[dict[str, Any]] | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """An HTTP response as given, such as an error or a page that is no JSON."""
+
+    status: int
+    body: str
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """No answer for some seconds, then a closed connection."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """A closed connection: at once, or half-way through an answer."""
+
+    midway: bool = False
+
+
+Fault = Raw | Hang | Disconnect
+"""What goes wrong below the answer, for chat and embeddings alike."""
+
+Reply = Answer | Fault
+"""Everything that a chat request can meet."""
+
+ReplyLike = Reply | dict[str, Any] | str
+"""A reply, or short for one: a dict is JSON content, a string is prose."""
+
+
+def answer(
+    content: dict[str, Any] | str,
+    *,
+    prompt_tokens: int | None = None,
+    completion_tokens: int | None = None,
+    latency_s: float = 0.0,
+) -> Answer:
+    """A complete answer; tokens are counted where not given."""
+    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    return Answer(
+        text,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        latency_s=latency_s,
+    )
+
+
+def as_reply(reply: ReplyLike) -> Reply:
+    """Spell out the shorthands."""
+    return answer(reply) if isinstance(reply, dict | str) else reply
+
+
+def truncated(text: str) -> Answer:
+    """An answer cut off by the token limit."""
+    return Answer(text, finish_reason="length")
+
+
+def refusal(text: str = "I can't help with that.") -> Answer:
+    """The model declines."""
+    return Answer(None, refusal=text)
+
+
+def content_filter() -> Answer:
+    """The provider's filter withheld the answer."""
+    return Answer(None, finish_reason="content_filter")
+
+
+def with_logprobs(
+    content: ReplyLike, tokens: Sequence[str | tuple[str, Mapping[str, float]]]
+) -> Answer:
+    """An answer with token log-probabilities, sent where the request asks for them.
+
+    A token is a string (certain), or a pair of the token and the probabilities of
+    it and its alternatives: `("true", {"true": 0.7, "false": 0.3})`.
+    """
+    reply = as_reply(content)
+    if not isinstance(reply, Answer):
+        msg = "only an answer has log-probabilities"
+        raise TypeError(msg)
+    pairs = [(token, {token: 1.0}) if isinstance(token, str) else token for token in tokens]
+    return replace(reply, logprobs=[_token_logprobs(token, odds) for token, odds in pairs])
+
+
+def error(
+    status: int,
+    message: str = "The loopback server was told to fail.",
+    *,
+    retry_after: float | None = None,
+    code: str | None = None,
+) -> Raw:
+    """An error in OpenAI's form.
+
+    `retry_after` in seconds tells the client when to try again; 0 is sent as one
+    millisecond, because the openai client takes 0 for "not said" and waits 0.5 s.
+    """
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    body = {
+        "message": message,
+        "type": kind,
+        "param": None,
+        "code": code or _ERROR_CODES.get(status),
+    }
+    headers = {}
+    if retry_after is not None:
+        headers = {
+            "retry-after": str(math.ceil(retry_after)),
+            "retry-after-ms": str(max(1, round(retry_after * 1000))),
+        }
+    return Raw(status, json.dumps({"error": body}), headers=headers)
+
+
+def context_length_exceeded(limit: int = 8192) -> Raw:
+    """The prompt does not fit the model's context window."""
+    return error(
+        400,
+        f"This model's maximum context length is {limit} tokens. However, your messages "
+        "resulted in more tokens. Please reduce the length of the messages.",
+        code="context_length_exceeded",
+    )
+
+
+def raw(
+    body: str,
+    *,
+    status: int = 200,
+    content_type: str = "application/json",
+    headers: Mapping[str, str] | None = None,
+) -> Raw:
+    """Any HTTP response, well formed or not."""
+    return Raw(status, body, content_type, headers or {})
+
+
+def hang(seconds: float) -> Hang:
+    """Accept and stay silent, until the seconds have passed or the server stops or resets."""
+    return Hang(seconds)
+
+
+def disconnect(*, midway: bool = False) -> Disconnect:
+    """Close the connection without an answer, or half-way through one."""
+    return Disconnect(midway)
+
+
+def _token_logprobs(token: str, odds: Mapping[str, float]) -> dict[str, Any]:
+    entry = _logprob(token, odds.get(token, 0.0))
+    ranked = sorted(odds.items(), key=lambda pair: -pair[1])
+    entry["top_logprobs"] = [_logprob(other, probability) for other, probability in ranked]
+    return entry
+
+
+def _logprob(token: str, probability: float) -> dict[str, Any]:
+    # OpenAI, too, sends -9999 for a token that it gives no chance.
+    value = math.log(probability) if probability > 0 else -9999.0
+    return {"token": token, "logprob": value, "bytes": list(token.encode())}

@@ -1,0 +1,92 @@
+"""What the server records of each request."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One chat completion asked for."""
+
+    body: dict[str, Any]
+    """The JSON body as sent."""
+    headers: Mapping[str, str]
+    """Header names in lower case."""
+    arrived_at: float
+    """`time.monotonic()` when the body was read."""
+
+    @property
+    def model(self) -> str:
+        return str(self.body.get("model", ""))
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        return list(self.body.get("messages", []))
+
+    @property
+    def streaming(self) -> bool:
+        return bool(self.body.get("stream"))
+
+    @property
+    def schema_name(self) -> str | None:
+        """The name of the JSON Schema asked for, if any."""
+        name = self._json_schema.get("name")
+        return None if name is None else str(name)
+
+    @property
+    def schema(self) -> dict[str, Any] | None:
+        """The JSON Schema asked for, if any."""
+        schema = self._json_schema.get("schema")
+        return schema if isinstance(schema, dict) else None
+
+    @property
+    def strict(self) -> bool:
+        """Whether the schema is to be followed to the letter."""
+        return bool(self._json_schema.get("strict"))
+
+    @property
+    def text(self) -> str:
+        """The text of all messages, parted by blank lines."""
+        return "\n\n".join(message_text(message) for message in self.messages)
+
+    @property
+    def _json_schema(self) -> dict[str, Any]:
+        response_format = self.body.get("response_format") or {}
+        return response_format.get("json_schema") or {}
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequest:
+    """One batch of texts to embed."""
+
+    body: dict[str, Any]
+    """The JSON body as sent."""
+    headers: Mapping[str, str]
+    """Header names in lower case."""
+    arrived_at: float
+    """`time.monotonic()` when the body was read."""
+
+    @property
+    def model(self) -> str:
+        return str(self.body.get("model", ""))
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts, or nothing where token ids were sent."""
+        given = self.body.get("input")
+        if isinstance(given, str):
+            return [given]
+        if isinstance(given, list) and all(isinstance(text, str) for text in given):
+            return list(given)
+        return []
+
+
+def message_text(message: Mapping[str, Any]) -> str:
+    """The text of one message, whether a string or a list of parts."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return ""
