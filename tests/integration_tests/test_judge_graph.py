@@ -13,7 +13,7 @@ from memalign_graph import (
     Numeric,
     Pairwise,
 )
-from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench
+from tests.conftest import CASE, COLD, CRITERION, OTHER, TWO_WAYS, Bench
 from tests.loopback import ChatRequest, Rule
 
 SMUGGLED = "zebra-4711"
@@ -35,9 +35,7 @@ async def test_returns_the_judgment_alone(bench: Bench) -> None:
 
 async def test_retrieval_and_guidelines_share_one_step(bench: Bench) -> None:
     events = await bench.stream(bench.judge_graph(), CASE, stream_mode="debug")
-    steps = {
-        one["payload"]["name"]: one["step"] for one in events if one["type"] == "task"
-    }
+    steps = {one["payload"]["name"]: one["step"] for one in events if one["type"] == "task"}
     assert steps["retrieve_episodes"] == steps["assemble_guidelines"] == steps["judge"] - 1
 
 
@@ -154,6 +152,7 @@ async def test_reference_of_an_earlier_run_is_not_left_over(bench: Bench) -> Non
     assert SMUGGLED not in second.text
 
 
+@TWO_WAYS
 @pytest.mark.parametrize(
     ("case", "field"),
     [

@@ -1,0 +1,185 @@
+"""What tests share: a loopback server, stores with checkpointers, and graphs called both ways."""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.errors import is_invalid_resume
+from langgraph.graph import StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
+from langgraph.store.sqlite.aio import AsyncSqliteStore
+from langgraph.types import Command, StateSnapshot
+
+from memalign_graph import (
+    Criterion,
+    Episode,
+    Feedback,
+    Guideline,
+    JudgeMemory,
+    create_judge_graph,
+    create_review_graph,
+)
+from tests.loopback import ChatRequest, LoopbackServer
+
+CRITERION = Criterion(
+    name="support_tone", instructions="Is the reply appropriate for the customer?"
+)
+CASE = {"inputs": "My order never came.", "outputs": "Check the tracking page."}
+OTHER = {"inputs": "The cup arrived broken.", "outputs": "Send us a photo."}
+COLD: dict[str, Any] = {"value": False, "rationale": "Too cold: it must say sorry first."}
+
+Graph = CompiledStateGraph[Any, Any, Any, Any]
+
+WAYS = ("memory-sync", "memory-async", "sqlite-sync", "sqlite-async")
+TWO_WAYS = pytest.mark.parametrize("bench", ["memory-sync", "sqlite-async"], indirect=True)
+"""For long tables of cases that do not touch the store."""
+ONE_WAY = pytest.mark.parametrize("bench", ["memory-sync"], indirect=True)
+"""For what does not run a graph."""
+
+
+def thread(name: str | None) -> Any:
+    """The config of a thread."""
+    return {} if name is None else {"configurable": {"thread_id": name}}
+
+
+def judgings(server: LoopbackServer) -> list[ChatRequest]:
+    """The requests for a verdict."""
+    return [chat for chat in server.chats if chat.schema_name == "judgment"]
+
+
+def distillings(server: LoopbackServer) -> list[ChatRequest]:
+    """The requests to distil feedback."""
+    return [chat for chat in server.chats if chat.schema_name == "guideline_operations"]
+
+
+def operations(*given: Mapping[str, Any]) -> dict[str, Any]:
+    """A distiller's answer."""
+    blank = {"guideline": "", "text": "", "feedback": ["F1"]}
+    return {"operations": [{**blank, **one} for one in given]}
+
+
+@dataclass
+class Bench:
+    """One way to run graphs: a store, a checkpointer, and blocking or awaited calls."""
+
+    server: LoopbackServer
+    store: BaseStore
+    saver: BaseCheckpointSaver[Any]
+    awaits: bool
+
+    def judge_graph(self, criterion: Criterion = CRITERION, **options: Any) -> Graph:
+        return self.compile(create_judge_graph(criterion, **self._models(options)))
+
+    def review_graph(self, criterion: Criterion = CRITERION, **options: Any) -> Graph:
+        return self.compile(create_review_graph(criterion, **self._models(options)))
+
+    def compile(self, builder: StateGraph[Any, Any, Any, Any]) -> Graph:
+        return builder.compile(store=self.store, checkpointer=self.saver)
+
+    async def invoke(self, graph: Graph, given: Any, on: str | None = "t", **options: Any) -> Any:
+        if self.awaits:
+            return await graph.ainvoke(given, thread(on), **options)
+        return graph.invoke(given, thread(on), **options)
+
+    async def resume(self, graph: Graph, reply: Any, on: str = "t", **options: Any) -> Any:
+        return await self.invoke(graph, Command(resume=reply), on, **options)
+
+    async def review(self, graph: Graph, reply: Any, case: Any = CASE, on: str = "t") -> Any:
+        """Judge a case and give the expert's reply to it."""
+        asked = await self.invoke(graph, case, on)
+        assert "__interrupt__" in asked
+        return await self.resume(graph, reply, on)
+
+    async def refuse(self, graph: Graph, reply: Any, on: str = "t") -> str:
+        """Give a reply that is not taken; returns why."""
+        with pytest.raises(ValueError) as caught:
+            await self.resume(graph, reply, on)
+        assert is_invalid_resume(caught.value)
+        return str(caught.value)
+
+    async def stream(self, graph: Graph, given: Any, on: str = "t", **options: Any) -> list[Any]:
+        if self.awaits:
+            return [part async for part in graph.astream(given, thread(on), **options)]
+        return list(graph.stream(given, thread(on), **options))
+
+    async def state(self, graph: Graph, on: str = "t") -> StateSnapshot:
+        return await graph.aget_state(thread(on)) if self.awaits else graph.get_state(thread(on))
+
+    def memory(self, criterion: Criterion = CRITERION, **options: Any) -> JudgeMemory:
+        options.setdefault("embeddings", self.server.embedder())
+        return JudgeMemory(self.store, criterion, **options)
+
+    async def remember(self, *feedback: Mapping[str, Any], **options: Any) -> list[Episode]:
+        given = [Feedback.model_validate(one) for one in feedback]
+        memory = self.memory(**options)
+        return await memory.aremember(given) if self.awaits else memory.remember(given)
+
+    async def episodes(self, **options: Any) -> list[Episode]:
+        memory = self.memory(**options)
+        return await memory.aepisodes() if self.awaits else memory.episodes()
+
+    async def guidelines(self, **options: Any) -> list[Guideline]:
+        memory = self.memory(**options)
+        return await memory.aguidelines() if self.awaits else memory.guidelines()
+
+    async def add_guideline(self, text: str, **options: Any) -> Guideline:
+        memory = self.memory(**options)
+        return await memory.aadd_guideline(text) if self.awaits else memory.add_guideline(text)
+
+    def _models(self, options: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "model": self.server.chat_model(),
+            "embeddings": self.server.embedder(),
+            **options,
+        }
+
+
+@pytest.fixture(scope="session")
+def running_server() -> Iterator[LoopbackServer]:
+    with LoopbackServer() as running:
+        yield running
+
+
+@pytest.fixture
+def server(running_server: LoopbackServer) -> Iterator[LoopbackServer]:
+    running_server.reset()
+    yield running_server
+    errors = list(running_server.errors)
+    running_server.reset()
+    assert errors == []
+
+
+@pytest.fixture(params=WAYS)
+async def bench(
+    request: pytest.FixtureRequest, server: LoopbackServer, tmp_path: Path
+) -> AsyncIterator[Bench]:
+    """Every way to run a graph, in turn."""
+    async with AsyncExitStack() as stack:
+        store, saver = await _open(request.param, tmp_path, stack)
+        yield Bench(server, store, saver, awaits=request.param.endswith("async"))
+
+
+async def _open(
+    way: str, folder: Path, stack: AsyncExitStack
+) -> tuple[BaseStore, BaseCheckpointSaver[Any]]:
+    store_file, saver_file = str(folder / "store.db"), str(folder / "threads.db")
+    if way == "sqlite-sync":
+        store = stack.enter_context(SqliteStore.from_conn_string(store_file))
+        store.setup()
+        return store, stack.enter_context(SqliteSaver.from_conn_string(saver_file))
+    if way == "sqlite-async":
+        opened = await stack.enter_async_context(AsyncSqliteStore.from_conn_string(store_file))
+        await opened.setup()
+        saver = await stack.enter_async_context(AsyncSqliteSaver.from_conn_string(saver_file))
+        return opened, saver
+    return InMemoryStore(), InMemorySaver()

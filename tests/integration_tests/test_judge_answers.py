@@ -1,0 +1,160 @@
+"""What the judge makes of bad answers, and of models that fail."""
+
+from typing import Any
+
+import pytest
+
+from memalign_graph import ChatModelError, EmbeddingError, ModelAnswerError
+from tests.conftest import CASE, COLD, CRITERION, OTHER, TWO_WAYS, Bench
+from tests.loopback import (
+    LoopbackServer,
+    content_filter,
+    context_length_exceeded,
+    disconnect,
+    error,
+    hang,
+    raw,
+    refusal,
+    truncated,
+)
+
+GOOD = {"rationale": "It is polite.", "value": True}
+UNUSABLE: dict[str, tuple[Any, str]] = {
+    "prose": ("I think it is fine.", "JSON"),
+    "half": ('{"rationale": "It is fi', '"value"'),
+    "truncated": (truncated('{"rationale": "It is'), "cut off"),
+    "refused": (refusal("I'd rather not."), "I'd rather not"),
+    "filtered": (content_filter(), "content filter"),
+    "off-scale": ({"rationale": "Fine.", "value": "perhaps"}, "'perhaps' is not on the scale"),
+    "no-rationale": ({"value": True}, '"rationale"'),
+    "list": ("[1, 2]", "JSON"),
+    "null": ({"rationale": None, "value": True}, '"rationale"'),
+}
+LIMITED = error(429, "Slow down.", retry_after=0)
+DOWN = error(500, "It broke.\nAll of it.", retry_after=0)
+
+
+@pytest.fixture(params=list(UNUSABLE))
+def unusable(request: pytest.FixtureRequest) -> tuple[Any, str]:
+    return UNUSABLE[request.param]
+
+
+@TWO_WAYS
+async def test_bad_answer_is_asked_for_once_more_with_what_was_wrong(
+    bench: Bench, unusable: tuple[Any, str]
+) -> None:
+    reply, problem = unusable
+    bench.server.script(reply, GOOD)
+    given = await bench.invoke(bench.judge_graph(), CASE)
+    assert given["judgment"]["rationale"] == "It is polite."
+    first, second = bench.server.chats
+    assert second.messages[:2] == first.messages
+    assert [one["role"] for one in second.messages[2:]] == ["assistant", "user"]
+    assert problem in second.messages[3]["content"]
+
+
+@TWO_WAYS
+async def test_second_bad_answer_raises_one_error(bench: Bench, unusable: tuple[Any, str]) -> None:
+    reply, problem = unusable
+    bench.server.script(reply, reply)
+    with pytest.raises(ModelAnswerError) as caught:
+        await bench.invoke(bench.judge_graph(), CASE)
+    assert problem in str(caught.value)
+    assert "gpt-4.1-mini" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(bench.server.chats) == 2
+
+
+async def test_what_was_wrong_is_shown_as_the_model_wrote_it(bench: Bench) -> None:
+    bench.server.script("Fine, I would say.", GOOD)
+    await bench.invoke(bench.judge_graph(), CASE)
+    assert bench.server.chats[1].messages[2]["content"] == "Fine, I would say."
+
+
+async def test_two_rate_limits_and_then_it_works(bench: Bench) -> None:
+    bench.server.script(LIMITED, LIMITED, GOOD)
+    given = await bench.invoke(bench.judge_graph(), CASE)
+    assert given["judgment"]["value"] is True
+    assert len(bench.server.chats) == 3
+
+
+@TWO_WAYS
+@pytest.mark.parametrize(
+    ("fault", "hint"),
+    [
+        (DOWN, "It broke."),
+        (LIMITED, "rate limit"),
+        (error(401, "Bad key.", retry_after=0), "API key"),
+        (error(404, "No such model.", retry_after=0), "name and base_url"),
+        (context_length_exceeded(), "max_input_tokens"),
+        (disconnect(), "is the server up"),
+        (raw("<html>502</html>", content_type="text/html"), "failed"),
+    ],
+    ids=["500", "429", "401", "404", "too-long", "disconnect", "html"],
+)
+async def test_failing_model_is_one_sentence(bench: Bench, fault: Any, hint: str) -> None:
+    bench.server.script(fault, fault)
+    graph = bench.judge_graph(model=bench.server.chat_model(max_retries=1))
+    with pytest.raises(ChatModelError) as caught:
+        await bench.invoke(graph, CASE)
+    message = str(caught.value)
+    assert message.startswith("The chat model gpt-4.1-mini failed: ")
+    assert hint in message
+    assert "\n" not in message
+    assert caught.value.__cause__ is not None
+
+
+async def test_hanging_model_is_given_up(bench: Bench) -> None:
+    bench.server.script(hang(30))
+    graph = bench.judge_graph(model=bench.server.chat_model(timeout=0.2, max_retries=0))
+    with pytest.raises(ChatModelError, match="did not answer in time"):
+        await bench.invoke(graph, CASE)
+
+
+async def test_endpoint_that_is_down_is_one_sentence(bench: Bench) -> None:
+    with LoopbackServer() as gone:
+        model = gone.chat_model(max_retries=0)
+    with pytest.raises(ChatModelError, match="is the server up, and its base_url right"):
+        await bench.invoke(bench.judge_graph(model=model), CASE)
+
+
+async def test_judgment_goes_on_after_the_model_is_back(bench: Bench) -> None:
+    graph = bench.judge_graph(model=bench.server.chat_model(max_retries=0))
+    bench.server.script(DOWN)
+    with pytest.raises(ChatModelError):
+        await bench.invoke(graph, CASE)
+    given = await bench.invoke(graph, None)
+    assert given["judgment"]["value"] is True
+    assert CASE["outputs"] in bench.server.chats[-1].text
+
+
+async def test_embedding_outage_raises_and_can_be_gone_on_from(bench: Bench) -> None:
+    await bench.remember({**CASE, **COLD})
+    embedder = bench.server.embedder(max_retries=0)
+    graph = bench.judge_graph(embeddings=embedder)
+    bench.server.script_embeddings(DOWN)
+    with pytest.raises(EmbeddingError) as caught:
+        await bench.invoke(graph, OTHER)
+    assert str(caught.value).startswith("The embeddings openai:text-embedding-3-small failed: ")
+    assert "\n" not in str(caught.value)
+    assert bench.server.chats == []
+    given = await bench.invoke(graph, None)
+    assert len(given["judgment"]["episode_ids"]) == 1
+
+
+async def test_embedding_outage_is_said_when_judging_by_guidelines_alone(bench: Bench) -> None:
+    await bench.review(bench.review_graph(), COLD)
+    embedder = bench.server.embedder(max_retries=0)
+    graph = bench.judge_graph(embeddings=embedder, on_embedding_error="guidelines")
+    bench.server.script_embeddings(DOWN)
+    judgment = (await bench.invoke(graph, OTHER, "u"))["judgment"]
+    assert len(judgment["guideline_ids"]) == 1
+    assert judgment["episode_ids"] == []
+    [warning] = judgment["warnings"]
+    assert "without similar examples" in warning
+    assert "It broke." in warning
+
+
+async def test_empty_memory_embeds_nothing(bench: Bench) -> None:
+    await bench.invoke(bench.judge_graph(CRITERION), CASE)
+    assert bench.server.embeddings == []

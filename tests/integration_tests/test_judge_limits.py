@@ -1,0 +1,169 @@
+"""What does not fit is left out and said; what a run's context changes."""
+
+import re
+from typing import Any
+
+import pytest
+
+from memalign_graph import InvalidInputError, MemAlignContext
+from memalign_graph.prompts.fences import estimate_tokens
+from tests.conftest import CASE, COLD, ONE_WAY, OTHER, TWO_WAYS, Bench
+from tests.loopback import ChatRequest, LoopbackServer, Rule
+
+SMALL = {"max_input_tokens": 4000}
+
+
+def shown_examples(chat: ChatRequest) -> int:
+    return str(chat.messages[1]["content"]).count("<example>")
+
+
+def tokens(chat: ChatRequest) -> int:
+    return sum(estimate_tokens(str(one["content"])) for one in chat.messages)
+
+
+async def test_huge_output_is_judged_and_the_cut_is_said(bench: Bench) -> None:
+    model = bench.server.chat_model(profile={})
+    graph = bench.review_graph(model=model)
+    given = await bench.invoke(graph, {**CASE, "outputs": "tea " * 250_000})
+    said = given["judgment"]["warnings"]
+    assert any("8,000 bytes" in one for one in said)
+    assert any("128,000 tokens" in one for one in said)
+    [chat] = bench.server.chats
+    assert "bytes left out" in chat.text
+    assert tokens(chat) < 128_000
+    [interrupt] = given["__interrupt__"]
+    assert "more characters" in interrupt.value["action_requests"][0]["description"]
+
+
+async def test_case_is_cut_to_a_small_window(bench: Bench) -> None:
+    model = bench.server.chat_model(profile=SMALL)
+    case = {"inputs": "Short question?", "outputs": f"begin {'word ' * 8_000}end"}
+    given = await bench.invoke(bench.judge_graph(model=model), case)
+    assert any("4,000 tokens" in one for one in given["judgment"]["warnings"])
+    [chat] = bench.server.chats
+    assert tokens(chat) <= 4000
+    assert "Short question?" in chat.text
+    assert "<outputs>\nbegin" in chat.text
+    assert "end\n</outputs>" in chat.text
+
+
+async def test_examples_that_do_not_fit_are_left_out_and_said(bench: Bench) -> None:
+    feedback = [{"inputs": f"{n} " * 1_500, "outputs": n, "value": False} for n in "abcde"]
+    await bench.remember(*feedback)
+    model = bench.server.chat_model(profile=SMALL)
+    given = await bench.invoke(bench.judge_graph(model=model), CASE)
+    [chat] = bench.server.chats
+    assert 0 < shown_examples(chat) < 5
+    assert len(given["judgment"]["episode_ids"]) == shown_examples(chat)
+    assert f"{5 - shown_examples(chat)} of 5 similar examples" in given["judgment"]["warnings"][0]
+    assert tokens(chat) <= 4000
+
+
+async def test_relevant_guidelines_are_chosen_when_they_outgrow_their_room(bench: Bench) -> None:
+    graph = bench.review_graph(review="always")
+    topics = ("parcels that are lost", "cups that are broken", "bills that are wrong")
+    for topic in topics:
+        case = {"inputs": f"About {topic}", "outputs": f"We know {topic}."}
+        await bench.review(graph, {"rationale": f"Say sorry for {topic}."}, case, topic)
+    by_topic = {one.text.partition("sorry for ")[2]: one.id for one in await bench.guidelines()}
+    narrow = bench.judge_graph(max_guideline_tokens=25)
+    case = {"inputs": "About cups that are broken", "outputs": "We see cups that are broken."}
+    judgment = (await bench.invoke(narrow, case, "u"))["judgment"]
+    assert judgment["guideline_ids"] == [by_topic["cups that are broken."]]
+    [warning] = judgment["warnings"]
+    assert warning.startswith("2 of 3 guidelines did not fit")
+    assert "bills that are wrong" not in bench.server.chats[-1].messages[0]["content"]
+
+
+async def test_ablations_leave_their_part_of_memory_out(bench: Bench) -> None:
+    await bench.review(bench.review_graph(), COLD)
+    both = (await bench.invoke(bench.judge_graph(), OTHER, "a"))["judgment"]
+    no_rules = (await bench.invoke(bench.judge_graph(use_guidelines=False), OTHER, "b"))["judgment"]
+    asked = len(bench.server.embeddings)
+    no_cases = (await bench.invoke(bench.judge_graph(use_episodes=False), OTHER, "c"))["judgment"]
+    counts = [
+        (len(one["guideline_ids"]), len(one["episode_ids"])) for one in (both, no_rules, no_cases)
+    ]
+    assert counts == [(1, 1), (0, 1), (1, 0)]
+    assert len(bench.server.embeddings) == asked
+    assert shown_examples(bench.server.chats[-1]) == 0
+
+
+@pytest.mark.parametrize("form", [dict, MemAlignContext], ids=["dict", "model"])
+async def test_k_comes_from_the_context(bench: Bench, form: Any) -> None:
+    await bench.remember(*({**CASE, "outputs": f"Number {n}.", "value": True} for n in range(4)))
+    graph = bench.judge_graph(k=3)
+    for context, shown in ((None, 3), (form(k=1), 1), (form(k=0), 0), (form(), 3)):
+        given = await bench.invoke(graph, CASE, context=context)
+        assert len(given["judgment"]["episode_ids"]) == shown
+
+
+async def test_namespace_from_the_context_keeps_memories_apart(bench: Bench) -> None:
+    graph = bench.review_graph()
+    context = {"namespace": ["team", "a"]}
+    await bench.invoke(graph, CASE, context=context)
+    await bench.resume(graph, COLD)  # the context is gone here
+    assert await bench.episodes() == []
+    assert len(await bench.episodes(namespace=("team", "a"))) == 1
+    assert len(await bench.guidelines(namespace=("team", "a"))) == 1
+    elsewhere = await bench.invoke(graph, OTHER, "u", context={"namespace": ["team", "b"]})
+    there = await bench.invoke(graph, OTHER, "v", context=context)
+    assert elsewhere["judgment"]["guideline_ids"] == []
+    assert len(there["judgment"]["guideline_ids"]) == 1
+
+
+async def test_model_comes_from_the_context(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = bench.judge_graph(model="openai:gpt-own")
+    # Nobody closes the connections of a client that a string makes.
+    with LoopbackServer(keep_alive=False) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        for model in (None, "openai:gpt-other", " "):
+            await bench.invoke(graph, CASE, context={"model": model})
+        asked = [chat.model for chat in server.chats]
+    assert asked == ["gpt-own", "gpt-other", "gpt-own"]
+
+
+@TWO_WAYS
+@pytest.mark.parametrize(
+    "context",
+    [{"k": -1}, {"k": 101}, {"namespace": []}, {"namespace": ["a.b"]}, {"review": "maybe"}],
+    ids=str,
+)
+async def test_bad_context_is_refused_before_any_call(bench: Bench, context: Any) -> None:
+    [field] = context
+    with pytest.raises(ValueError, match=re.escape(field)):
+        await bench.invoke(bench.review_graph(), CASE, context=context)
+    assert bench.server.chats == []
+
+
+@ONE_WAY
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"k": -1}, "k: -1"),
+        ({"k": True}, "k: True"),
+        ({"model": 3}, "model: "),
+        ({"max_guideline_tokens": -1}, "max_guideline_tokens: -1"),
+        ({"on_embedding_error": "hope"}, "on_embedding_error: 'hope'"),
+        ({"review": "uncertain"}, "review: 'uncertain'"),
+        ({"criterion": "tone"}, "criterion: "),
+    ],
+)
+def test_bad_option_is_refused_when_built(bench: Bench, options: Any, field: str) -> None:
+    with pytest.raises(InvalidInputError, match=re.escape(field)):
+        bench.review_graph(**options)
+
+
+async def test_missing_store_is_one_sentence(bench: Bench) -> None:
+    graph = bench.judge_graph()
+    graph.store = None
+    with pytest.raises(InvalidInputError, match="compile it with"):
+        await bench.invoke(graph, CASE)
+
+
+async def test_rules_of_the_double_reach_the_judgment(bench: Bench) -> None:
+    bench.server.rules = [Rule(lambda chat: "photo" in chat.text, value=False)]
+    graph = bench.judge_graph()
+    values = [(await bench.invoke(graph, case))["judgment"]["value"] for case in (CASE, OTHER)]
+    assert values == [True, False]

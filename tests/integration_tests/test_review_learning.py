@@ -1,0 +1,236 @@
+"""What the review graph learns from replies: once, whatever is repeated."""
+
+from typing import Any
+
+import pytest
+from langgraph.graph import END
+
+from memalign_graph import ModelAnswerError
+from tests.conftest import (
+    CASE,
+    COLD,
+    ONE_WAY,
+    OTHER,
+    TWO_WAYS,
+    Bench,
+    distillings,
+    judgings,
+    operations,
+)
+
+SORRY = "A reply that says no word of regret is not appropriate."
+SORRY_FIRST = "A reply that does not say sorry first is not appropriate."
+REASON = "A reply gives a reason for a delay."
+
+
+async def contents(bench: Bench) -> tuple[Any, Any]:
+    return await bench.episodes(), await bench.guidelines()
+
+
+async def test_learning_is_reported_and_stored(bench: Bench) -> None:
+    graph = bench.review_graph()
+    asked = await bench.invoke(graph, CASE)
+    assert set(asked) == {"judgment", "feedback", "learned", "__interrupt__"}
+    assert (asked["feedback"], asked["learned"]) == (None, None)
+    bench.server.script(operations({"action": "add", "text": SORRY}))
+    given = await bench.resume(graph, COLD)
+    assert set(given) == {"judgment", "feedback", "learned"}
+    [episode], [guideline] = await contents(bench)
+    assert given["learned"]["episode_ids"] == [episode.id]
+    assert given["learned"]["guidelines"] == [
+        {
+            "action": "add",
+            "guideline_id": guideline.id,
+            "text": SORRY,
+            "episode_ids": [episode.id],
+        }
+    ]
+    assert (guideline.text, guideline.episode_ids) == (SORRY, [episode.id])
+    assert (episode.status, episode.thread_ids) == ("distilled", ["t"])
+    assert episode.judgment is not None
+    assert episode.judgment.id == given["judgment"]["id"]
+
+
+async def test_approving_makes_no_model_call(bench: Bench) -> None:
+    await bench.remember({**OTHER, "value": True})
+    graph = bench.review_graph()
+    await bench.invoke(graph, CASE)
+    calls = len(bench.server.chats), len(bench.server.embeddings)
+    given = await bench.resume(graph, {"type": "approve"})
+    assert (len(bench.server.chats), len(bench.server.embeddings)) == calls
+    assert given["learned"]["guidelines"] == []
+    [episode] = [one for one in await bench.episodes() if one.example.inputs == CASE["inputs"]]
+    assert (episode.status, episode.value) == ("distilled", True)
+
+
+async def test_approving_with_a_reason_is_distilled(bench: Bench) -> None:
+    graph = bench.review_graph()
+    await bench.review(graph, {"value": True, "rationale": "It names the next step."})
+    assert len(distillings(bench.server)) == 1
+
+
+async def test_judge_runs_once_across_the_interrupt(bench: Bench) -> None:
+    graph = bench.review_graph()
+    given = await bench.review(graph, COLD)
+    assert [chat.schema_name for chat in bench.server.chats] == [
+        "judgment",
+        "guideline_operations",
+    ]
+    assert given["feedback"]["judgment"]["id"] == given["judgment"]["id"]
+
+
+async def test_feedback_on_an_embedded_case_embeds_nothing_again(bench: Bench) -> None:
+    await bench.remember({**OTHER, "value": True})
+    graph = bench.review_graph()
+    await bench.invoke(graph, CASE)
+    calls = len(bench.server.embeddings)
+    await bench.resume(graph, COLD)
+    assert len(bench.server.embeddings) == calls
+    await bench.invoke(graph, CASE, "u")
+    assert len(bench.server.embeddings) == calls
+
+
+async def test_repeating_after_success_stores_nothing_twice(bench: Bench) -> None:
+    graph = bench.review_graph()
+    await bench.review(graph, COLD)
+    before = await contents(bench)
+    chats = len(bench.server.chats)
+    again = await bench.invoke(graph, None)
+    assert again["learned"]["episode_ids"] == [before[0][0].id]
+    await bench.resume(graph, COLD)
+    assert await contents(bench) == before
+    assert len(bench.server.chats) == chats
+
+
+@pytest.mark.parametrize("node", ["distill_feedback", "commit_memory"])
+async def test_running_a_finished_node_again_changes_nothing(bench: Bench, node: str) -> None:
+    graph = bench.review_graph()
+    first = await bench.review(graph, COLD)
+    before = await contents(bench)
+    chats = len(bench.server.chats)
+    config: Any = {"configurable": {"thread_id": "t"}}
+    if bench.awaits:
+        past = [one async for one in graph.aget_state_history(config) if one.next == (node,)]
+        again = await graph.ainvoke(None, past[0].config)
+    else:
+        past = [one for one in graph.get_state_history(config) if one.next == (node,)]
+        again = graph.invoke(None, past[0].config)
+    assert await contents(bench) == before
+    assert len(bench.server.chats) == chats
+    assert again["learned"]["episode_ids"] == first["learned"]["episode_ids"]
+    assert again["learned"]["memory_version"] == first["learned"]["memory_version"]
+
+
+async def test_same_feedback_in_another_thread_is_the_same_episode(bench: Bench) -> None:
+    graph = bench.review_graph()
+    await bench.review(graph, COLD, on="a")
+    given = await bench.review(graph, COLD, on="b")
+    [episode] = await bench.episodes()
+    assert episode.thread_ids == ["a", "b"]
+    assert given["learned"]["episode_ids"] == [episode.id]
+    assert len(distillings(bench.server)) == 1
+    assert len(await bench.guidelines()) == 1
+
+
+async def test_two_experts_are_two_episodes_of_one_example(bench: Bench) -> None:
+    graph = bench.review_graph()
+    await bench.review(graph, {**COLD, "author": "ann"}, on="a")
+    await bench.review(graph, {"value": True, "rationale": "Fine.", "author": "bob"}, on="b")
+    ann, bob = await bench.episodes()
+    assert ann.example_id == bob.example_id
+    assert {ann.author, bob.author} == {"ann", "bob"}
+    await bench.invoke(graph, OTHER, "c")
+    assert str(judgings(bench.server)[-1].messages[1]["content"]).count("<example>") == 1
+
+
+async def test_changed_word_takes_what_rested_on_the_old_one(bench: Bench) -> None:
+    graph = bench.review_graph()
+    await bench.review(graph, COLD, on="a")
+    [old] = await bench.guidelines()
+    await bench.review(graph, {"value": False, "rationale": "Too short."}, on="b")
+    [episode], [new] = await contents(bench)
+    assert episode.rationale == "Too short."
+    assert new.id != old.id
+    assert "Too short." in new.text
+
+
+async def test_guidelines_are_revised_and_retired_by_handle(bench: Bench) -> None:
+    graph = bench.review_graph()
+    bench.server.script({"rationale": "Fine.", "value": True})
+    bench.server.script(
+        operations({"action": "add", "text": SORRY}, {"action": "add", "text": REASON})
+    )
+    await bench.review(graph, COLD, on="a")
+    [first] = await bench.episodes()
+    sorry, reason = await bench.guidelines()
+    bench.server.script({"rationale": "Fine.", "value": True})
+    bench.server.script(
+        operations(
+            {"action": "revise", "guideline": "g1", "text": SORRY_FIRST},
+            {"action": "retire", "guideline": "G2"},
+        )
+    )
+    given = await bench.review(graph, {"rationale": "Say sorry first."}, OTHER, "b")
+    [second] = [one for one in await bench.episodes() if one.id != first.id]
+    [left] = await bench.guidelines()
+    assert (left.id, left.text) == (sorry.id, SORRY_FIRST)
+    assert left.episode_ids == [first.id, second.id]
+    assert [(one["action"], one["guideline_id"]) for one in given["learned"]["guidelines"]] == [
+        ("revise", sorry.id),
+        ("retire", reason.id),
+    ]
+
+
+async def test_no_operation_is_no_guideline(bench: Bench) -> None:
+    graph = bench.review_graph()
+    await bench.invoke(graph, CASE)
+    bench.server.script(operations())
+    given = await bench.resume(graph, COLD)
+    [episode], guidelines = await contents(bench)
+    assert guidelines == given["learned"]["guidelines"] == []
+    assert episode.status == "distilled"
+
+
+async def test_experts_own_guideline_has_no_handle(bench: Bench) -> None:
+    await bench.add_guideline(SORRY)
+    graph = bench.review_graph()
+    await bench.invoke(graph, CASE)
+    retire = operations({"action": "retire", "guideline": "G1"})
+    bench.server.script(retire, retire)
+    with pytest.raises(ModelAnswerError, match="'G1' is no guideline that can be changed"):
+        await bench.resume(graph, COLD)
+    [guideline] = await bench.guidelines()
+    assert guideline.text == SORRY
+    assert SORRY in distillings(bench.server)[0].text
+
+
+@TWO_WAYS
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"action": "revise", "guideline": "G7", "text": "x"}, "'G7' is no guideline"),
+        ({"action": "add", "text": SORRY, "feedback": ["F9"]}, "'F9' feedback"),
+        ({"action": "add", "text": " "}, 'has no "text"'),
+        ({"action": "keep", "text": SORRY}, "the action 'keep'"),
+        ({"action": "add", "text": "long " * 500}, "more than 2,000 characters"),
+    ],
+    ids=["guideline", "feedback", "text", "action", "long"],
+)
+async def test_unknown_handle_is_asked_for_again(
+    bench: Bench, wrong: dict[str, Any], problem: str
+) -> None:
+    graph = bench.review_graph()
+    await bench.invoke(graph, CASE)
+    bench.server.script(operations(wrong), operations({"action": "add", "text": SORRY}))
+    given = await bench.resume(graph, COLD)
+    first, second = distillings(bench.server)
+    assert second.messages[:2] == first.messages
+    assert problem in second.messages[3]["content"]
+    assert [one["text"] for one in given["learned"]["guidelines"]] == [SORRY]
+
+
+@ONE_WAY
+def test_review_graph_ends_after_commit(bench: Bench) -> None:
+    edges = {(one.source, one.target) for one in bench.review_graph().get_graph().edges}
+    assert {("commit_memory", END), ("judge", END), ("collect_feedback", END)} <= edges
+    assert ("distill_feedback", END) not in edges

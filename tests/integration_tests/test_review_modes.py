@@ -1,0 +1,247 @@
+"""When the expert is asked, and the places the review graph can stand in."""
+
+import operator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command
+from typing_extensions import TypedDict
+
+from memalign_graph import (
+    Criterion,
+    InvalidInputError,
+    Judgment,
+    MemAlignWarning,
+    create_review_graph,
+)
+from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench, Graph, distillings, judgings
+from tests.loopback import Rule
+
+
+async def test_never_asks_nobody(bench: Bench) -> None:
+    given = await bench.invoke(bench.review_graph(review="never"), CASE)
+    assert set(given) == {"judgment", "feedback", "learned"}
+    assert (given["feedback"], given["learned"]) == (None, None)
+
+
+async def test_callable_decides_on_the_judgment_once(bench: Bench) -> None:
+    seen: list[Judgment] = []
+
+    def asks(judgment: Judgment) -> bool:
+        seen.append(judgment)
+        return judgment.value is False
+
+    graph = bench.review_graph(review=asks)
+    assert "__interrupt__" not in await bench.invoke(graph, CASE, "a")
+    bench.server.rules = [Rule(lambda _: True, value=False)]
+    given = await bench.review(graph, {"type": "approve"}, OTHER, "b")
+    assert [one.value for one in seen] == [True, False]
+    assert seen[1].id == given["judgment"]["id"]
+
+
+async def test_callable_that_raises_is_not_swallowed(bench: Bench) -> None:
+    def asks(judgment: Judgment) -> bool:
+        raise LookupError(judgment.criterion)
+
+    with pytest.raises(LookupError, match="support_tone"):
+        await bench.invoke(bench.review_graph(review=asks), CASE)
+
+
+@pytest.mark.parametrize(("built", "told"), [("always", "never"), ("never", "always")])
+async def test_context_goes_before_what_was_built(bench: Bench, built: str, told: str) -> None:
+    graph = bench.review_graph(review=built)
+    given = await bench.invoke(graph, CASE, context={"review": told})
+    assert ("__interrupt__" in given) == (told == "always")
+    given = await bench.invoke(graph, CASE, "u", context={"k": 2})
+    assert ("__interrupt__" in given) == (built == "always")
+
+
+async def test_second_run_on_a_thread_shows_nothing_of_the_first(bench: Bench) -> None:
+    graph = bench.review_graph()
+    first = await bench.review(graph, COLD)
+    second = await bench.invoke(graph, OTHER)
+    assert second["judgment"]["id"] != first["judgment"]["id"]
+    assert (second["feedback"], second["learned"]) == (None, None)
+    ignored = await bench.resume(graph, {"type": "ignore"})
+    assert (ignored["feedback"], ignored["learned"]) == (None, None)
+    assert len(await bench.episodes()) == 1
+
+
+async def test_without_a_checkpointer_it_warns(bench: Bench) -> None:
+    graph = bench.review_graph()
+    graph.checkpointer = None
+    with pytest.warns(MemAlignWarning, match="without a checkpointer"):
+        given = await bench.invoke(graph, CASE, None)
+    assert given["judgment"]["value"] is True
+    assert given["judgment"]["thread_id"] is None
+
+
+async def test_threads_wait_for_their_own_replies(bench: Bench) -> None:
+    graph = bench.review_graph()
+    for name, case in (("a", CASE), ("b", OTHER)):
+        await bench.invoke(graph, case, name)
+    later = await bench.resume(graph, {"rationale": "Ask for the number."}, "b")
+    assert later["feedback"]["example"]["outputs"] == OTHER["outputs"]
+    assert len((await bench.state(graph, "a")).interrupts) == 1
+    sooner = await bench.resume(graph, COLD, "a")
+    assert sooner["feedback"]["example"]["outputs"] == CASE["outputs"]
+    assert len(await bench.episodes()) == 2
+
+
+async def test_interrupt_is_resumed_by_its_id(bench: Bench) -> None:
+    graph = bench.review_graph()
+    [interrupt] = (await bench.invoke(graph, CASE))["__interrupt__"]
+    given = await bench.resume(graph, {interrupt.id: COLD})
+    assert given["feedback"]["value"] is False
+
+
+async def test_streamed_updates_name_each_node(bench: Bench) -> None:
+    graph = bench.review_graph()
+    asked = await bench.stream(graph, CASE, stream_mode="updates")
+    assert [next(iter(one)) for one in asked[2:]] == ["judge", "__interrupt__"]
+    assert {next(iter(one)) for one in asked[:2]} == {"retrieve_episodes", "assemble_guidelines"}
+    resumed = await bench.stream(graph, Command(resume=COLD), stream_mode="updates")
+    assert [next(iter(one)) for one in resumed] == [
+        "collect_feedback",
+        "distill_feedback",
+        "commit_memory",
+    ]
+    assert len(resumed[2]["commit_memory"]["learned"]["guidelines"]) == 1
+
+
+async def test_streamed_messages_are_those_of_the_model(bench: Bench) -> None:
+    graph = bench.review_graph()
+    parts = await bench.stream(graph, CASE, stream_mode="messages")
+    assert {data["langgraph_node"] for _, data in parts} == {"judge"}
+    assert "nothing to say against it" in "".join(str(part.content) for part, _ in parts)
+    parts = await bench.stream(graph, Command(resume=COLD), stream_mode="messages")
+    assert {data["langgraph_node"] for _, data in parts} == {"distill_feedback"}
+    assert len(await bench.guidelines()) == 1
+
+
+class Parent(TypedDict, total=False):
+    inputs: Any
+    outputs: Any
+    judgment: dict[str, Any]
+    feedback: dict[str, Any] | None
+    learned: dict[str, Any] | None
+    steps: Annotated[list[str], operator.add]
+
+
+@dataclass
+class ParentContext:
+    user: str
+    memalign: Any = None
+
+
+def step(name: str) -> Any:
+    return lambda _: {"steps": [name]}
+
+
+def parent_graph(bench: Bench, **options: Any) -> Graph:
+    models: dict[str, Any] = {
+        "model": bench.server.chat_model(),
+        "embeddings": bench.server.embedder(),
+    }
+    builder = StateGraph(Parent, context_schema=ParentContext)
+    builder.add_node("answer", step("answer"))
+    builder.add_node("review", create_review_graph(CRITERION, **models, **options).compile())
+    builder.add_node("done", step("done"))
+    builder.add_edge(START, "answer")
+    builder.add_edge("answer", "review")
+    builder.add_edge("review", "done")
+    builder.add_edge("done", END)
+    return bench.compile(builder)
+
+
+@pytest.mark.parametrize(
+    ("context", "namespace"),
+    [
+        (None, "memalign"),
+        (ParentContext(user="ann"), "memalign"),
+        (ParentContext(user="ann", memalign={"namespace": ["team"]}), "team"),
+    ],
+    ids=["none", "foreign", "own-part"],
+)
+async def test_subgraph_under_a_parent_with_its_own_context(
+    bench: Bench, context: Any, namespace: str
+) -> None:
+    graph = parent_graph(bench)
+    asked = await bench.invoke(graph, CASE, context=context)
+    assert len(asked["__interrupt__"]) == 1
+    given = await bench.resume(graph, COLD)
+    assert given["steps"] == ["answer", "done"]
+    assert given["feedback"]["value"] is False
+    assert len(given["learned"]["guidelines"]) == 1
+    [episode] = await bench.episodes(namespace=(namespace,))
+    assert episode.thread_ids == ["t"]
+    assert len(judgings(bench.server)) == len(distillings(bench.server)) == 1
+
+
+async def test_parents_bad_settings_are_one_sentence(bench: Bench) -> None:
+    context = ParentContext(user="ann", memalign={"k": -1})
+    with pytest.raises(InvalidInputError, match="context: k: "):
+        await bench.invoke(parent_graph(bench), CASE, context=context)
+
+
+async def test_subgraph_called_inside_a_node(bench: Bench) -> None:
+    inner = bench_graph(bench, CRITERION)
+    builder = StateGraph(Parent)
+    builder.add_node("review", call_of(inner, "learned", awaits=bench.awaits))
+    builder.add_edge(START, "review")
+    graph = bench.compile(builder)
+    asked = await bench.invoke(graph, CASE)
+    assert len(asked["__interrupt__"]) == 1
+    assert "neither a value" in await bench.refuse(graph, {"rationale": ""})
+    given = await bench.resume(graph, COLD)
+    assert len(given["learned"]["learned"]["guidelines"]) == 1
+    assert len(judgings(bench.server)) == 1
+
+
+class Two(Parent, total=False):
+    tone: Any
+    length: Any
+
+
+async def test_two_reviews_side_by_side_are_answered_by_id(bench: Bench) -> None:
+    builder = StateGraph(Two)
+    for name in ("tone", "length"):
+        criterion = Criterion(name=name, instructions=f"Is the {name} right?")
+        inner = bench_graph(bench, criterion)
+        builder.add_node(f"review_{name}", call_of(inner, name, awaits=bench.awaits))
+        builder.add_edge(START, f"review_{name}")
+    graph = bench.compile(builder)
+    asked = await bench.invoke(graph, CASE)
+    replies = {
+        one.id: f"On {one.value['action_requests'][0]['description'].split()[1]}."
+        for one in asked["__interrupt__"]
+    }
+    assert sorted(replies.values()) == ["On length.", "On tone."]
+    given = await bench.resume(graph, replies)
+    for name in ("tone", "length"):
+        assert given[name]["feedback"]["rationale"] == f"On {name}."
+        criterion = Criterion(name=name, instructions=f"Is the {name} right?")
+        assert len(await bench.guidelines(criterion=criterion)) == 1
+
+
+def bench_graph(bench: Bench, criterion: Criterion) -> Graph:
+    models: dict[str, Any] = {
+        "model": bench.server.chat_model(),
+        "embeddings": bench.server.embedder(),
+    }
+    graph: Graph = create_review_graph(criterion, **models).compile()
+    return graph
+
+
+def call_of(inner: Graph, key: str, *, awaits: bool) -> Any:
+    """A node that calls a graph, the one way or the other."""
+
+    def call(state: Any) -> Any:
+        return {key: inner.invoke({name: state[name] for name in CASE})}
+
+    async def acall(state: Any) -> Any:
+        return {key: await inner.ainvoke({name: state[name] for name in CASE})}
+
+    return acall if awaits else call

@@ -1,0 +1,151 @@
+"""The review interrupt: what the expert sees, and every form of reply."""
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from memalign_graph import Judgment
+from tests.conftest import CASE, COLD, OTHER, TWO_WAYS, Bench, judgings
+
+WORDS = "Too cold."
+EDITED = {"value": False, "rationale": WORDS}
+
+
+def decisions(**decision: Any) -> dict[str, Any]:
+    return {"decisions": [decision]}
+
+
+REPLIES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "native": (
+        {"value": False, "rationale": WORDS, "author": "ann"},
+        {"value": False, "rationale": WORDS, "author": "ann"},
+    ),
+    "native-value": ({"value": "no"}, {"value": False}),
+    "native-rationale": ({"rationale": f" {WORDS} "}, {"rationale": WORDS}),
+    "text": (WORDS, {"rationale": WORDS}),
+    "approve": (decisions(type="approve"), {"value": True}),
+    "edit": (
+        decisions(type="edit", edited_action={"name": "review_judgment", "args": EDITED}),
+        EDITED,
+    ),
+    "reject": (decisions(type="reject", message=WORDS), {"rationale": WORDS}),
+    "respond": (decisions(type="respond", message=WORDS), {"rationale": WORDS}),
+    "inbox-accept": ([{"type": "accept", "args": None}], {"value": True}),
+    "inbox-edit": (
+        [{"type": "edit", "args": {"action": "review_judgment", "args": EDITED}}],
+        EDITED,
+    ),
+    "inbox-response": ({"type": "response", "args": WORDS}, {"rationale": WORDS}),
+}
+
+INVALID: dict[str, tuple[Any, str]] = {
+    "off-scale": ({"value": "perhaps"}, "'perhaps' is not on the scale"),
+    "empty": ({"rationale": "  "}, "neither a value nor a rationale"),
+    "blank-text": (" ", "the reply is empty"),
+    "unknown-field": ({"verdict": False}, "'verdict', which is not known"),
+    "number": (7, "of type int"),
+    "list-of-none": ([], "0 decisions"),
+    "two": ([{"type": "accept"}, {"type": "accept"}], "2 decisions"),
+    "unknown-decision": (decisions(type="maybe"), "'maybe' is not known"),
+    "reject-silently": (decisions(type="reject"), "the message of 'reject' is empty"),
+    "edit-nothing": (decisions(type="edit"), "an edit needs the edited arguments"),
+    "edit-off-scale": (decisions(type="edit", edited_action={"args": {"value": 9}}), "9 is not"),
+    "author-no-text": ({"value": False, "author": 3}, "`author` is text"),
+}
+
+
+async def test_payload_is_a_plain_hitl_request(bench: Bench) -> None:
+    hitl = pytest.importorskip("langchain.agents.middleware.human_in_the_loop")
+    given = await bench.invoke(bench.review_graph(), CASE)
+    [interrupt] = given["__interrupt__"]
+    payload = interrupt.value
+    assert json.loads(json.dumps(payload)) == payload
+    assert TypeAdapter(hitl.HITLRequest).validate_python(payload) == payload
+    [action] = payload["action_requests"]
+    judgment = Judgment.model_validate(given["judgment"])
+    assert action["name"] == "review_judgment"
+    assert action["args"] == {"value": judgment.value, "rationale": judgment.rationale}
+    [config] = payload["review_configs"]
+    assert config["allowed_decisions"] == ["approve", "edit", "reject", "respond"]
+
+
+async def test_interrupt_brings_the_schema_of_the_native_reply(bench: Bench) -> None:
+    [interrupt] = (await bench.invoke(bench.review_graph(), CASE))["__interrupt__"]
+    schema = interrupt.response_schema
+    assert json.loads(json.dumps(schema)) == schema
+    assert set(schema["properties"]) == {"value", "rationale", "author"}
+    assert schema["properties"]["value"]["type"] == "boolean"
+
+
+async def test_description_shows_the_case_the_verdict_and_the_memory_used(bench: Bench) -> None:
+    graph = bench.review_graph()
+    await bench.review(graph, COLD)
+    given = await bench.invoke(graph, {**OTHER, "reference_outputs": "Say sorry."}, "u")
+    description = given["__interrupt__"][0].value["action_requests"][0]["description"]
+    [guideline] = await bench.guidelines()
+    for shown in (
+        *OTHER.values(),
+        "Say sorry.",
+        given["judgment"]["rationale"],
+        "The judge says: true",
+        guideline.text,
+        CASE["outputs"],
+        COLD["rationale"],
+    ):
+        assert str(shown) in description
+
+
+@pytest.mark.parametrize("form", list(REPLIES))
+async def test_reply_becomes_one_feedback(bench: Bench, form: str) -> None:
+    reply, expected = REPLIES[form]
+    given = await bench.review(bench.review_graph(), reply)
+    feedback = given["feedback"]
+    said = {name: feedback[name] for name in ("value", "rationale", "author")}
+    assert {name: value for name, value in said.items() if value is not None} == expected
+    assert feedback["example"] == {**CASE, "reference_outputs": None}
+    assert feedback["judgment"] == given["judgment"]
+    [episode] = await bench.episodes()
+    assert (episode.value, episode.rationale) == (said["value"], said["rationale"])
+    assert given["learned"]["episode_ids"] == [episode.id]
+    assert episode.status == "distilled"
+    assert len(judgings(bench.server)) == 1
+
+
+@pytest.mark.parametrize(
+    "reply", [[{"type": "ignore", "args": None}], {"type": "ignore"}], ids=["list", "plain"]
+)
+async def test_ignoring_stores_nothing(bench: Bench, reply: Any) -> None:
+    graph = bench.review_graph()
+    given = await bench.review(graph, reply)
+    assert given["feedback"] is None
+    assert given["learned"] is None
+    assert await bench.episodes() == []
+    assert len(bench.server.chats) == 1
+    assert (await bench.state(graph)).next == ()
+
+
+@TWO_WAYS
+@pytest.mark.parametrize("form", list(INVALID))
+async def test_invalid_reply_keeps_the_question_open(bench: Bench, form: str) -> None:
+    reply, problem = INVALID[form]
+    graph = bench.review_graph()
+    await bench.invoke(graph, CASE)
+    assert problem in await bench.refuse(graph, reply)
+    assert await bench.episodes() == []
+    [interrupt] = (await bench.state(graph)).interrupts
+    assert problem in await bench.refuse(graph, reply)
+    given = await bench.resume(graph, {interrupt.id: COLD})
+    assert given["feedback"]["rationale"] == COLD["rationale"]
+    assert len(await bench.episodes()) == 1
+    assert len(judgings(bench.server)) == 1
+
+
+async def test_no_reply_at_all_leaves_the_question_open(bench: Bench) -> None:
+    graph = bench.review_graph()
+    await bench.invoke(graph, CASE)
+    await bench.resume(graph, {})
+    assert len((await bench.state(graph)).interrupts) == 1
+    given = await bench.resume(graph, COLD)
+    assert given["feedback"]["value"] is False

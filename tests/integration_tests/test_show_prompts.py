@@ -1,0 +1,21 @@
+"""The command that prints what the model received."""
+
+import pytest
+
+from tests import show_prompts
+from tests.conftest import CASE, COLD, CRITERION, OTHER
+
+
+def test_prompts_before_and_after_feedback_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    show_prompts.main()
+    printed = capsys.readouterr().out
+    before, _, rest = printed.partition("The distiller")
+    distiller, _, after = rest.partition("after feedback")
+    assert "Guidelines from the experts" not in before
+    assert COLD["rationale"] in distiller
+    for shown in ("Guidelines from the experts", COLD["rationale"], *OTHER.values()):
+        assert str(shown) in after
+    assert "Earlier cases that are most like this one" in after
+    assert CASE["outputs"] in after
+    assert printed.count(CRITERION.instructions) == 4
+    assert "byte-identical: True" in printed

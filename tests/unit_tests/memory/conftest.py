@@ -1,0 +1,72 @@
+"""Every kind of store, called both ways; and memories reopened as by another process."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import aiosqlite
+import pytest
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
+from langgraph.store.sqlite.aio import AsyncSqliteStore
+
+from memalign_graph.memory import view
+from tests.loopback import LoopbackServer
+from tests.unit_tests.memory.support import Bench, Opener, connect, in_memory, opening
+
+WAYS = ("memory-sync", "memory-async", "sqlite-sync", "sqlite-async", "aiosqlite-async")
+
+
+@pytest.fixture(params=WAYS)
+async def bench(
+    request: pytest.FixtureRequest, server: LoopbackServer, tmp_path: Path
+) -> AsyncIterator[Bench]:
+    """A memory in every kind of store, in turn."""
+    kind, _, way = request.param.partition("-")
+    async with AsyncExitStack() as stack:
+        store: BaseStore
+        if kind == "memory":
+            store = InMemoryStore()
+        elif kind == "sqlite":
+            store = SqliteStore(stack.enter_context(closing(connect(tmp_path / "store.db"))))
+        else:
+            connecting = aiosqlite.connect(tmp_path / "store.db", isolation_level=None)
+            connection = await stack.enter_async_context(connecting)
+            await connection.execute("PRAGMA synchronous=OFF")
+            store = AsyncSqliteStore(connection)
+        yield Bench(server, store, awaits=way == "async")
+
+
+@pytest.fixture
+def near(server: LoopbackServer) -> Bench:
+    """A memory in an `InMemoryStore`, called without waiting."""
+    return Bench(server, InMemoryStore(), awaits=False)
+
+
+@pytest.fixture
+def opener(tmp_path: Path) -> Iterator[Opener]:
+    """Opens one more connection to the same SQLite file."""
+    with opening(tmp_path / "store.db") as opened:
+        yield opened
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def any_opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
+    """Opens one more store on the same data, in memory or in a file."""
+    if request.param == "memory":
+        yield in_memory()
+    else:
+        with opening(tmp_path / "store.db") as opened:
+            yield opened
+
+
+@pytest.fixture
+def reopen(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Forgets all that this process knows of memories."""
+
+    def forget_views() -> None:
+        monkeypatch.setattr(view, "_views", WeakKeyDictionary())
+
+    return forget_views

@@ -1,0 +1,207 @@
+"""What memory tests share: stores opened anew, a store that is watched, feedback in one line."""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from langgraph.store.base import BaseStore, Op, PutOp, Result, SearchItem, SearchOp
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
+
+from memalign_graph import Criterion, Episode, Example, Feedback, JudgeMemory
+from memalign_graph.effects import Batch, Effect, Operation, _perform, arun, run
+from memalign_graph.memory import changes
+from memalign_graph.memory.learning import GuidelineOperation
+from tests.loopback import LoopbackServer
+from tests.loopback.embedding import embed
+
+CRITERION = Criterion(name="tone", instructions="Is the reply appropriate?")
+QUERY = Example(inputs="Something else entirely", outputs="No idea")
+EVERYTHING = 1_000_000
+
+Opener = Callable[[], BaseStore]
+"""Opens one more store object on the same data."""
+
+
+def said(inputs: Any = "q", rationale: str | None = "Too cold.", **fields: Any) -> Feedback:
+    """An expert's word."""
+    return Feedback.model_validate(
+        {"inputs": inputs, "outputs": "a", "rationale": rationale, **fields}
+    )
+
+
+def hashed(texts: Iterable[str]) -> list[list[float]]:
+    """Embeddings that need no server."""
+    return [list(embed(text, 64)) for text in texts]
+
+
+def op(action: Any, *episodes: Episode | str, **fields: Any) -> GuidelineOperation:
+    """An operation as distilling proposes it."""
+    ids = [one if isinstance(one, str) else one.id for one in episodes]
+    return GuidelineOperation(action=action, episode_ids=ids, **fields)
+
+
+def learn(
+    memory: JudgeMemory, *operations: GuidelineOperation, author: str | None = None
+) -> dict[str, Any]:
+    """Learn as the graphs do, from all episodes as they stand."""
+    words = {one.id: one.word for one in memory.episodes()}
+    return run(changes.learn(memory.access, operations, words, author=author))
+
+
+def connect(path: Path | str) -> sqlite3.Connection:
+    """A connection as two processes on one file need it."""
+    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    connection.execute("PRAGMA busy_timeout=30000")
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=OFF")  # a test needs no safety from power cuts
+    return connection
+
+
+def interleaved(
+    operation: Operation[Any], when: Callable[[Effect], bool], then: Callable[[], object]
+) -> Any:
+    """Carry out an operation, and once in it, before its first such effect, something else."""
+    done = False
+    try:
+        effect = next(operation)
+        while True:
+            if not done and when(effect):
+                done = True
+                then()
+            effect = operation.send(_perform(effect))
+    except StopIteration as stop:
+        assert done
+        return stop.value
+
+
+def writes(effect: Effect) -> bool:
+    """Whether an effect writes."""
+    return isinstance(effect, Batch) and isinstance(effect.ops[0], PutOp)
+
+
+@contextmanager
+def opening(path: Path) -> Iterator[Opener]:
+    """Open any number of stores on one file; they are closed at the end."""
+    connections: list[sqlite3.Connection] = []
+
+    def opener() -> BaseStore:
+        connections.append(connect(path))
+        return SqliteStore(connections[-1])
+
+    yield opener
+    for connection in connections:
+        connection.close()
+
+
+def in_memory() -> Opener:
+    """Open any number of stores on the same data in memory."""
+    first = InMemoryStore()
+
+    def opener() -> BaseStore:
+        store = InMemoryStore()
+        store._data = first._data
+        return store
+
+    return opener
+
+
+class WatchedStore(InMemoryStore):
+    """Records its batches, and fails at will when a commit is to be written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[Op]] = []
+        self.failing = False
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        given = list(ops)
+        self._watch(given)
+        return super().batch(given)
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        given = list(ops)
+        self._watch(given)
+        return await super().abatch(given)
+
+    def _watch(self, ops: list[Op]) -> None:
+        if self.failing and any(isinstance(one, PutOp) and is_content(one) for one in ops):
+            raise OSError("The disk is full.")
+        self.batches.append(ops)
+
+    @property
+    def writes(self) -> list[list[PutOp]]:
+        """The batches that write, as the puts in them."""
+        puts = [[one for one in ops if isinstance(one, PutOp)] for ops in self.batches]
+        return [batch for batch in puts if batch]
+
+
+def is_content(put: PutOp) -> bool:
+    """Whether a put writes an episode, a guideline or a commit."""
+    return "vectors" not in put.namespace
+
+
+@dataclass
+class Bench:
+    """A memory in one kind of store, called in one way."""
+
+    server: LoopbackServer
+    store: BaseStore
+    awaits: bool
+    embeddings: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.embeddings = self.server.embedder()
+
+    def memory(self, criterion: Criterion = CRITERION, **options: Any) -> JudgeMemory:
+        return JudgeMemory(self.store, criterion, **{"embeddings": self.embeddings, **options})
+
+    async def do(
+        self, name: str, *args: Any, memory: JudgeMemory | None = None, **kwargs: Any
+    ) -> Any:
+        """Call a method of the memory, or its async twin."""
+        target = memory or self.memory()
+        if self.awaits:
+            return await getattr(target, f"a{name}")(*args, **kwargs)
+        return getattr(target, name)(*args, **kwargs)
+
+    async def remember(self, *feedback: Feedback, **options: Any) -> list[Episode]:
+        found: list[Episode] = await self.do("remember", list(feedback), **options)
+        return found
+
+    async def recall(self, inputs: Any, outputs: Any = "a", **options: Any) -> list[Any]:
+        """The inputs recalled, most similar first."""
+        example = Example(inputs=inputs, outputs=outputs)
+        return [one.example.inputs for one in await self.do("recall", example, **options)]
+
+    async def learn(self, *operations: GuidelineOperation) -> dict[str, Any]:
+        access = self.memory().access
+        words = {one.id: one.word for one in await self.do("episodes")}
+        operation = changes.learn(access, operations, words)
+        return await arun(operation) if self.awaits else run(operation)
+
+    async def guidelines(self) -> dict[str, set[str]]:
+        """The guidelines' sources by text."""
+        return {one.text: set(one.episode_ids) for one in await self.do("guidelines")}
+
+    async def statuses(self) -> dict[Any, str]:
+        """The episodes' status by inputs."""
+        return {one.example.inputs: one.status for one in await self.do("episodes")}
+
+    async def items(self, kind: str | None = None) -> list[SearchItem]:
+        """What the store holds, of one kind or all."""
+        search = [SearchOp(("memalign",), limit=EVERYTHING)]
+        try:
+            [found] = await self.store.abatch(search)
+        except NotImplementedError:
+            [found] = self.store.batch(search)
+        return [one for one in found if kind is None or kind in one.namespace]  # type: ignore[union-attr,misc]
+
+    def embedded(self) -> list[str]:
+        """The texts embedded since the last look."""
+        texts = [text for request in self.server.embeddings for text in request.texts]
+        self.server.embeddings.clear()
+        return texts

@@ -1,0 +1,215 @@
+"""A change is written whole or not at all: vectors first, then one batch of puts."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from langgraph.store.base import PutOp
+
+from memalign_graph import EmbeddingError, JudgeMemory
+from memalign_graph.effects import arun, run
+from memalign_graph.memory import changes
+from tests.loopback import LoopbackServer, error
+from tests.unit_tests.memory.support import (
+    CRITERION,
+    QUERY,
+    Bench,
+    WatchedStore,
+    hashed,
+    is_content,
+    learn,
+    op,
+    said,
+)
+
+
+@pytest.fixture
+def store() -> WatchedStore:
+    return WatchedStore()
+
+
+@pytest.fixture
+def memory(store: WatchedStore) -> JudgeMemory:
+    return JudgeMemory(store, CRITERION, embeddings=hashed)
+
+
+def content_batches(store: WatchedStore) -> list[list[PutOp]]:
+    return [batch for batch in store.writes if any(map(is_content, batch))]
+
+
+def test_vectors_are_written_before_what_needs_them(
+    store: WatchedStore, memory: JudgeMemory
+) -> None:
+    memory.remember([said("one"), said("two")])
+    vectors, content = store.writes
+    assert not any(map(is_content, vectors))
+    assert all(map(is_content, content))
+    assert [put.namespace[-1] for put in content] == ["episodes", "episodes", "commits"]
+
+
+def test_every_change_is_one_batch_that_ends_with_its_commit(
+    store: WatchedStore, memory: JudgeMemory
+) -> None:
+    one, two = memory.remember([said("one"), said("two")])
+    learn(memory, op("add", one, text="Of one."), op("add", one, two, text="Of both."))
+    rule = memory.add_guideline("Be warm.")
+    memory.edit_guideline(rule.id, "Be kind.")
+    memory.remember(said("two", "Another word."))
+    memory.forget(one.id)
+    memory.remove_guideline(rule.id)
+    batches = content_batches(store)
+    assert len(batches) == 7
+    for batch in batches:
+        assert [put.namespace[-1] for put in batch].count("commits") == 1
+        assert batch[-1].namespace[-1] == "commits"
+
+
+def test_no_batch_both_reads_and_writes(store: WatchedStore, memory: JudgeMemory) -> None:
+    one = memory.remember(said("one"))
+    memory.recall(QUERY)
+    memory.forget(one.id)
+    kinds = [{isinstance(one, PutOp) for one in batch} for batch in store.batches]
+    assert {frozenset(kind) for kind in kinds} == {frozenset({True}), frozenset({False})}
+
+
+def test_no_item_is_given_to_an_index_of_the_store(
+    store: WatchedStore, memory: JudgeMemory
+) -> None:
+    one = memory.remember(said("one"))
+    memory.add_guideline("Be warm.")
+    memory.forget(one.id)
+    assert {put.index for batch in store.writes for put in batch} == {False}
+
+
+def test_reading_writes_nothing(store: WatchedStore, memory: JudgeMemory) -> None:
+    memory.remember(said("one"))
+    store.batches.clear()
+    memory.recall(QUERY)
+    memory.episodes()
+    memory.guidelines()
+    memory.version()
+    assert store.writes == []
+
+
+async def change(memory: JudgeMemory, name: str, *, awaits: bool) -> Any:
+    one, two = memory.episodes()
+    [rule] = memory.guidelines()
+    operations: dict[str, Callable[[], Any]] = {
+        "remember": lambda: changes.remember(memory.access, [said("three"), said("one", "New.")]),
+        "learn": lambda: changes.learn(
+            memory.access, [op("add", two, text="New.")], {two.id: two.word}
+        ),
+        "forget": lambda: changes.forget(memory.access, [one.id]),
+        "edit": lambda: changes.edit_guideline(memory.access, rule.id, "New.", author=None),
+    }
+    operation = operations[name]()
+    return await arun(operation) if awaits else run(operation)
+
+
+@pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("name", ["remember", "learn", "forget", "edit"])
+async def test_a_change_that_fails_leaves_the_old_memory(
+    store: WatchedStore, memory: JudgeMemory, reopen: Any, name: str, *, awaits: bool
+) -> None:
+    memory.remember([said("one"), said("two")])
+    learn(memory, op("add", memory.episodes()[0], text="Of one."))
+    before = memory.version(), memory.episodes(), memory.guidelines(), memory.recall(QUERY)
+    store.failing = True
+    with pytest.raises(OSError, match="The disk is full"):
+        await change(memory, name, awaits=awaits)
+    store.failing = False
+    for _ in range(2):
+        found = memory.version(), memory.episodes(), memory.guidelines(), memory.recall(QUERY)
+        assert found == before
+        reopen()
+    await change(memory, name, awaits=awaits)
+    assert memory.version() != before[0]
+
+
+def test_a_change_tried_again_embeds_nothing_again(server: LoopbackServer) -> None:
+    store = WatchedStore()
+    memory = JudgeMemory(store, CRITERION, embeddings=server.embedder())
+    store.failing = True
+    with pytest.raises(OSError, match="The disk is full"):
+        memory.remember([said("one"), said("two")])
+    store.failing = False
+    memory.remember([said("one"), said("two")])
+    memory.recall(said("one").example)
+    assert [request.texts for request in server.embeddings] == [["one\n\na", "two\n\na"]]
+
+
+def test_an_orphan_vector_is_never_recalled(server: LoopbackServer, reopen: Any) -> None:
+    store = WatchedStore()
+    memory = JudgeMemory(store, CRITERION, embeddings=server.embedder())
+    memory.remember(said("kept"))
+    store.failing = True
+    with pytest.raises(OSError, match="The disk is full"):
+        memory.remember(said("orphan"))
+    reopen()
+    found = memory.recall(said("orphan").example, k=1)
+    assert [one.example.inputs for one in found] == ["kept"]
+
+
+async def test_a_failing_embedding_call_stores_nothing(bench: Bench) -> None:
+    bench.embeddings = bench.server.embedder(max_retries=0)
+    await bench.remember(said("one"))
+    size = len(await bench.items())
+    bench.server.script_embeddings(error(500))
+    with pytest.raises(EmbeddingError, match="openai:text-embedding-3-small failed: Internal"):
+        await bench.remember(said("one", "Another word."), said("two"))
+    assert len(await bench.items()) == size
+    assert [one.rationale for one in await bench.do("episodes")] == ["Too cold."]
+    await bench.remember(said("two"))
+    assert set(await bench.recall("one")) == {"one", "two"}
+
+
+async def test_a_failing_embedding_call_fails_the_recall(bench: Bench) -> None:
+    bench.embeddings = bench.server.embedder(max_retries=0)
+    await bench.remember(said("one"))
+    bench.server.script_embeddings(error(401))
+    with pytest.raises(EmbeddingError, match="check the API key"):
+        await bench.recall("new")
+    assert await bench.recall("new") == ["one"]
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ([[1.0, 0.0]], r"an array of shape \(1, 2\) for 2 texts"),
+        ([[1.0, 0.0]] * 3, r"an array of shape \(3, 2\) for 2 texts"),
+        ([], r"an array of shape \(0,\) for 2 texts"),
+        ([[], []], r"an array of shape \(2, 0\)"),
+        ([[0.0, 0.0], [1.0, 0.0]], "a vector that is zero or not finite"),
+        ([[NAN, 1.0], [1.0, 0.0]], "a vector that is zero or not finite"),
+        ([[float("inf"), 1.0], [1.0, 0.0]], "a vector that is zero or not finite"),
+        ([[1.0, 0.0], [1.0]], "vectors of different lengths, or no numbers"),
+        ([["a", "b"], ["c", "d"]], "vectors of different lengths, or no numbers"),
+        (None, r"an array of shape \(\) for 2 texts"),
+    ],
+)
+def test_vectors_that_can_not_be_used_store_nothing(
+    store: WatchedStore, answer: Any, problem: str
+) -> None:
+    memory = JudgeMemory(store, CRITERION, embeddings=lambda _: answer)
+    with pytest.raises(EmbeddingError, match=problem) as caught:
+        memory.remember([said("one"), said("two")])
+    assert "\n" not in str(caught.value)
+    assert store.writes == []
+
+
+def test_a_query_of_another_dimension_is_one_clear_error(near: Bench) -> None:
+    size = 64
+
+    def changing(texts: Sequence[str]) -> list[list[float]]:
+        return [vector[:size] for vector in hashed(texts)]
+
+    memory = JudgeMemory(near.store, CRITERION, embeddings=changing)
+    memory.remember(said("one"))
+    size = 32
+    with pytest.raises(EmbeddingError, match=r"vectors of 32 dimensions, but .* holds 64"):
+        memory.recall(QUERY)
+    size = 64
+    assert len(memory.recall(QUERY)) == 1

@@ -1,0 +1,228 @@
+"""Two readers and writers of one memory: each sees what the other did, in its next call."""
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+import pytest
+from langgraph.store.sqlite.aio import AsyncSqliteStore
+
+from memalign_graph import JudgeMemory
+from memalign_graph.effects import _perform
+from tests.unit_tests.memory.support import (
+    CRITERION,
+    QUERY,
+    Bench,
+    Opener,
+    hashed,
+    learn,
+    op,
+    said,
+)
+
+AWAITED = ("memory-async", "sqlite-async", "aiosqlite-async")
+
+
+def recalled(memory: JudgeMemory) -> set[tuple[Any, str | None]]:
+    found = memory.recall(QUERY, k=100)
+    return {(one.example.inputs, word.rationale) for one in found for word in one.episodes}
+
+
+class Shifted:
+    """A clock that runs ahead or behind."""
+
+    def __init__(self, seconds: float) -> None:
+        self.shift_us = int(seconds * 1_000_000)
+
+    def now_us(self, ticks: int = 1) -> int:
+        return time.time_ns() // 1000 + self.shift_us
+
+
+@pytest.fixture
+def pair(any_opener: Opener) -> tuple[JudgeMemory, JudgeMemory]:
+    """The same memory through two stores, as in two processes; both have looked into it."""
+    here, there = (JudgeMemory(any_opener(), CRITERION, embeddings=hashed) for _ in range(2))
+    assert recalled(here) == recalled(there) == set()
+    return here, there
+
+
+def test_each_sees_what_the_other_remembers(pair: tuple[JudgeMemory, JudgeMemory]) -> None:
+    here, there = pair
+    here.remember(said("one"))
+    assert recalled(there) == {("one", "Too cold.")}
+    there.remember([said("two"), said("three")])
+    assert len(recalled(here)) == 3
+    assert here.version() == there.version()
+
+
+def test_each_sees_what_the_other_edits(pair: tuple[JudgeMemory, JudgeMemory]) -> None:
+    here, there = pair
+    here.remember([said("one"), said("two")])
+    for memory, other, word in ((here, there, "First."), (there, here, "Second.")):
+        assert len(recalled(other)) == 2
+        memory.remember(said("one", word))
+        assert recalled(other) == {("one", word), ("two", "Too cold.")}
+        assert here.version() == there.version()
+
+
+def test_each_sees_what_the_other_forgets(pair: tuple[JudgeMemory, JudgeMemory]) -> None:
+    here, there = pair
+    one, two, _ = here.remember([said("one"), said("two"), said("three")])
+    assert len(recalled(there)) == 3
+    here.forget(one.id)
+    assert {name for name, _ in recalled(there)} == {"two", "three"}
+    there.forget(two.id)
+    assert {name for name, _ in recalled(here)} == {"three"}
+    assert here.version() == there.version()
+
+
+def test_each_sees_the_others_guidelines(pair: tuple[JudgeMemory, JudgeMemory]) -> None:
+    here, there = pair
+    rule = here.add_guideline("Be warm.")
+    assert there.version() == here.version()
+    there.edit_guideline(rule.id, "Be kind.")
+    assert here.version() == there.version()
+    assert here.guidelines() == there.guidelines()
+    here.remove_guideline(rule.id)
+    assert there.version() == here.version()
+
+
+def test_each_forgets_along_what_the_other_learned(pair: tuple[JudgeMemory, JudgeMemory]) -> None:
+    here, there = pair
+    one, two = here.remember([said("one"), said("two")])
+    learn(there, op("add", one, text="Of one."), op("add", one, two, text="Of both."))
+    here.forget(one.id)
+    assert [(rule.text, rule.episode_ids) for rule in there.guidelines()] == [
+        ("Of both.", [two.id])
+    ]
+    assert there.version() == here.version()
+
+
+def test_an_example_forgotten_and_remembered_elsewhere_is_recalled_once(
+    pair: tuple[JudgeMemory, JudgeMemory],
+) -> None:
+    here, there = pair
+    one = here.remember(said("one"))
+    assert len(recalled(there)) == 1
+    here.forget(one.id)
+    here.remember(said("one"))
+    [found] = there.recall(QUERY)
+    assert len(found.episodes) == 1
+
+
+def test_a_reader_may_look_at_any_time_and_arrives_at_the_same_version(
+    any_opener: Opener,
+) -> None:
+    writer, often, late = (JudgeMemory(any_opener(), CRITERION, embeddings=hashed) for _ in "123")
+    for number in range(12):
+        episode = writer.remember(said(f"case {number}"))
+        often.version()
+        if number % 3 == 0:
+            writer.forget(episode.id)
+        if number % 4 == 0:
+            writer.add_guideline(f"Rule {number}.")
+            often.version()
+    assert often.version() == late.version() == writer.version()
+
+
+async def test_an_async_and_a_sync_store_are_kept_in_step(opener: Opener, tmp_path: Path) -> None:
+    here = JudgeMemory(opener(), CRITERION, embeddings=hashed)
+    one = here.remember(said("one"))
+    async with aiosqlite.connect(tmp_path / "store.db", isolation_level=None) as connection:
+        there = JudgeMemory(AsyncSqliteStore(connection), CRITERION, embeddings=hashed)
+        assert len(await there.arecall(QUERY)) == 1
+        await there.aremember(said("two"))
+        assert {name for name, _ in recalled(here)} == {"one", "two"}
+        here.forget(one.id)
+        [found] = await there.arecall(QUERY)
+        assert found.example.inputs == "two"
+        assert await there.aversion() == here.version()
+
+
+@pytest.mark.parametrize("seconds", [3600, -30])
+def test_a_writer_with_another_time_hides_no_commit(
+    any_opener: Opener, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    shifted, reader, writer = (
+        JudgeMemory(any_opener(), CRITERION, embeddings=hashed) for _ in "123"
+    )
+    reader.remember(said("one"))
+    with monkeypatch.context() as patch:
+        patch.setattr("memalign_graph.memory.access.clock", Shifted(seconds))
+        shifted.remember(said("two"))
+    assert len(recalled(reader)) == 2
+    for number in range(3):
+        writer.remember(said(f"later {number}"))
+        assert len(recalled(reader)) == 3 + number
+    assert reader.version() == writer.version()
+
+
+def test_eight_threads_opening_a_memory_all_recall(near: Bench, reopen: Any) -> None:
+    near.memory().remember([said(f"case {number}") for number in range(20)])
+    for _ in range(5):
+        reopen()
+        start = threading.Barrier(8)
+
+        def look(_: int, start: threading.Barrier = start) -> int:
+            start.wait()
+            return len(near.memory().recall(QUERY, k=20))
+
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(look, range(8))) == [20] * 8
+
+
+def test_a_slow_reader_brings_nothing_back(any_opener: Opener, reopen: Any) -> None:
+    memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
+    one, _ = memory.remember([said("one"), said("two")])
+    reopen()
+    reading = memory.access.refresh()
+    what_it_read = _perform(next(reading))
+    memory.forget(one.id)
+    memory.version()
+    with suppress(StopIteration):
+        effect = reading.send(what_it_read)
+        while True:
+            effect = reading.send(_perform(effect))
+    cold = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
+    assert memory.version() == cold.version()
+    assert recalled(memory) == {("two", "Too cold.")}
+
+
+@pytest.mark.parametrize("bench", AWAITED, indirect=True)
+async def test_eight_recalls_at_once_all_recall(bench: Bench, reopen: Any) -> None:
+    await bench.remember(*(said(f"case {number}") for number in range(20)))
+    reopen()
+    found = await asyncio.gather(*(bench.memory().arecall(QUERY, 20) for _ in range(8)))
+    assert [len(one) for one in found] == [20] * 8
+
+
+@pytest.mark.parametrize("bench", AWAITED, indirect=True)
+async def test_writers_at_once_lose_nothing(bench: Bench, reopen: Any) -> None:
+    await asyncio.gather(*(bench.memory().aremember(said(f"case {n}")) for n in range(20)))
+    assert len(await bench.do("episodes")) == 20
+    version = await bench.do("version")
+    assert len(await bench.recall("new", k=100)) == 20
+    reopen()
+    assert await bench.do("version") == version
+
+
+def test_threads_that_write_and_recall_on_one_store_lose_nothing(opener: Opener) -> None:
+    memory = JudgeMemory(opener(), CRITERION, embeddings=hashed)
+
+    def work(worker: int) -> None:
+        for number in range(8):
+            episode = memory.remember(said(f"case{worker}x{number}"))
+            assert memory.recall(episode.example, k=1)[0].episodes == [episode]
+            if number % 4 == 3:
+                memory.forget(episode.id)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    cold = JudgeMemory(opener(), CRITERION, embeddings=hashed)
+    assert len(recalled(memory)) == len(recalled(cold)) == 48
+    assert memory.version() == cold.version()

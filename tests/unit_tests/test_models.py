@@ -1,0 +1,185 @@
+"""Models from strings and instances, and what their failures say."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.language_models.fake_chat_models import FakeListChatModel
+from langchain_core.messages import AIMessage
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+
+from memalign_graph import EmbeddingError, InvalidInputError
+from memalign_graph.models import (
+    ChatReply,
+    Embedder,
+    embedder_id,
+    embedding_failure,
+    max_input_tokens,
+    read_output,
+    resolve_chat_model,
+    resolve_embeddings,
+    split_name,
+    with_schema,
+)
+from tests.loopback import LoopbackServer
+
+
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "test")
+
+
+def numbers(texts: Sequence[str]) -> list[list[float]]:
+    return [[float(len(text)), 1.0] for text in texts]
+
+
+def one_sentence(error: pytest.ExceptionInfo[BaseException]) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.usefixtures("key")
+def test_openai_string_is_resolved_with_a_timeout_and_no_whim() -> None:
+    model = resolve_chat_model("openai:gpt-4.1-mini:variant")
+    assert isinstance(model, ChatOpenAI)
+    assert (model.model_name, model.temperature) == ("gpt-4.1-mini:variant", 0)
+    assert model.request_timeout == 120
+    embeddings = resolve_embeddings("openai:text-embedding-3-small")
+    assert isinstance(embeddings, OpenAIEmbeddings)
+    assert embeddings.check_embedding_ctx_length is False
+
+
+def test_instance_is_taken_as_it_is() -> None:
+    model = FakeListChatModel(responses=["x"])
+    embeddings = DeterministicFakeEmbedding(size=4)
+    assert resolve_chat_model(model) is model
+    assert resolve_embeddings(embeddings) is embeddings
+
+
+def test_function_becomes_embeddings() -> None:
+    assert resolve_embeddings(numbers).embed_documents(["abc"]) == [[3.0, 1.0]]
+
+
+@pytest.mark.parametrize("text", ["", "gpt-4.1-mini", "openai:", ":gpt", ":"])
+def test_string_without_provider_and_name_is_refused(text: str) -> None:
+    for resolve in (resolve_chat_model, resolve_embeddings):
+        with pytest.raises(InvalidInputError, match="'provider:name', such as 'openai:") as caught:
+            resolve(text)
+        assert repr(text) in one_sentence(caught)
+
+
+@pytest.mark.parametrize("resolve", [resolve_chat_model, resolve_embeddings])
+def test_unknown_provider_is_one_sentence(resolve: Any) -> None:
+    pytest.importorskip("langchain")
+    with pytest.raises(InvalidInputError, match="'nobody:model-1' can't be used") as caught:
+        resolve("nobody:model-1")
+    assert str(caught.value).startswith(("model: ", "embeddings: "))
+
+
+@pytest.mark.parametrize("resolve", [resolve_chat_model, resolve_embeddings])
+def test_missing_langchain_is_one_sentence(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("langchain", "langchain.chat_models", "langchain.embeddings"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InvalidInputError, match=r"'memalign-graph\[agents\]'") as caught:
+        resolve("anthropic:claude")
+    assert "'anthropic:claude' needs the package langchain" in one_sentence(caught)
+
+
+@pytest.mark.parametrize(
+    ("resolve", "text"),
+    [(resolve_chat_model, "openai:gpt-4.1"), (resolve_embeddings, "openai:text-embedding-3-small")],
+)
+def test_missing_key_is_one_sentence(
+    resolve: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(InvalidInputError, match="set OPENAI_API_KEY") as caught:
+        resolve(text)
+    assert repr(text) in one_sentence(caught)
+
+
+def test_local_needs_no_name() -> None:
+    assert split_name("local", "model", "x") == ("local", "")
+    assert split_name("local:qwen", "model", "x") == ("local", "qwen")
+
+
+@pytest.mark.usefixtures("key")
+def test_embedder_is_named_alike_however_it_is_given() -> None:
+    text = "openai:text-embedding-3-small"
+    assert embedder_id(text) == text
+    assert embedder_id(OpenAIEmbeddings(model="text-embedding-3-small")) == text
+    assert embedder_id(OpenAIEmbeddings(model="text-embedding-3-large")) != text
+    short = embedder_id(OpenAIEmbeddings(model="text-embedding-3-small", dimensions=256))
+    assert short == f"{text}:256"
+    assert embedder_id("local") == embedder_id("local:any") != embedder_id(text)
+
+
+def test_other_embedders_are_named_by_class_or_function() -> None:
+    assert embedder_id(numbers).endswith("test_models.numbers")
+    four, five = DeterministicFakeEmbedding(size=4), DeterministicFakeEmbedding(size=5)
+    assert embedder_id(four) != embedder_id(five)
+    assert "DeterministicFakeEmbedding" in embedder_id(four)
+
+
+def test_embedder_resolves_when_first_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    embedder = Embedder("openai:text-embedding-3-small")
+    assert embedder.id == "openai:text-embedding-3-small"
+    with pytest.raises(InvalidInputError):
+        _ = embedder.embeddings
+
+
+def test_window_is_what_the_profile_tells(server: LoopbackServer) -> None:
+    assert max_input_tokens(server.chat_model(profile={"max_input_tokens": 4000})) == 4000
+    assert max_input_tokens(server.chat_model(profile={})) == 128_000
+    assert max_input_tokens(FakeListChatModel(responses=["x"])) == 128_000
+
+
+def test_schema_is_sent_as_it_is(server: LoopbackServer) -> None:
+    schema = {
+        "title": "verdict",
+        "type": "object",
+        "properties": {"b": {"type": "string"}, "a": {"type": "boolean"}},
+        "required": ["b", "a"],
+        "additionalProperties": False,
+    }
+    bound = with_schema(server.chat_model(), schema)
+    assert bound.name == "gpt-4.1-mini"
+    bound.runnable.invoke("Well?")
+    [chat] = server.chats
+    assert chat.schema is not None
+    assert list(chat.schema["properties"]) == ["b", "a"]
+
+
+def output(parsed: Any, error: Any = None, **message: Any) -> dict[str, Any]:
+    raw = AIMessage(**{"content": "text", "response_metadata": {"model_name": "m"}, **message})
+    return {"raw": raw, "parsed": parsed, "parsing_error": error}
+
+
+def test_parsed_answer_is_read() -> None:
+    assert read_output(output({"a": 1})) == ChatReply(answer={"a": 1}, text="text", model="m")
+
+
+@pytest.mark.parametrize("parsed", [None, [], "text", 3])
+def test_answer_that_is_no_object_is_a_problem(parsed: Any) -> None:
+    reply = read_output(output(parsed))
+    assert (reply.answer, reply.problem) == (None, "it is not the JSON object asked for")
+
+
+def test_refusal_is_the_problem_and_the_text() -> None:
+    reply = read_output(output(None, ValueError("x"), additional_kwargs={"refusal": "No."}))
+    assert (reply.text, reply.problem) == ("No.", "the model refused: No.")
+
+
+def test_failed_embedding_names_the_embedder_and_the_first_line() -> None:
+    cause = ValueError(f"{'long ' * 100}\nmore")
+    error = embedding_failure(cause, DeterministicFakeEmbedding(size=4))
+    assert isinstance(error, EmbeddingError)
+    message = str(error)
+    assert "DeterministicFakeEmbedding" in message
+    assert "ValueError: long" in message
+    assert "more" not in message
+    assert len(message) < 450
