@@ -7,7 +7,7 @@ written once, as operations and pure functions.
 """
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -25,6 +25,9 @@ from memalign_graph.models import (
 )
 
 T = TypeVar("T")
+
+_POOLED_CONNECTIONS = 1_000
+"""The most connections a client may have pooled, by the openai client's default."""
 
 
 @dataclass(frozen=True)
@@ -136,14 +139,31 @@ async def _aperform(effect: Effect) -> Any:
                 return await asyncio.to_thread(store.batch, ops)
         case Chat(model, messages):
             try:
-                return read_output(await model.runnable.ainvoke(list(messages)))
+                return read_output(
+                    await _outlive_loops(lambda: model.runnable.ainvoke(list(messages)))
+                )
             except Exception as error:  # noqa: BLE001 - providers share no base class
                 return _reply_to(error, model)
         case Embed(embeddings, texts):
             try:
-                return await embeddings.aembed_documents(list(texts))
+                return await _outlive_loops(lambda: embeddings.aembed_documents(list(texts)))
             except Exception as error:
                 raise embedding_failure(error, embeddings) from error
+
+
+async def _outlive_loops(call: Callable[[], Awaitable[T]]) -> T:
+    """Call again while a client's pool hands out connections of an event loop that is gone.
+
+    LangChain keeps one HTTP client for all event loops of a process; after a second `asyncio.run`
+    each connection that the first has left fails once, before anything is sent, and is dropped.
+    """
+    for _ in range(_POOLED_CONNECTIONS):
+        try:
+            return await call()
+        except RuntimeError as error:
+            if "Event loop is closed" not in str(error):
+                raise
+    return await call()
 
 
 def _reply_to(error: Exception, model: StructuredModel) -> ChatReply:

@@ -75,7 +75,7 @@ def create_judge_graph(
     Raises:
         InvalidInputError: If an option can't be used.
     """
-    settings = _settings(criterion, model, k if use_episodes else 0, "never", max_guideline_tokens)
+    settings = _settings(criterion, model, k, "never", max_guideline_tokens)
     builder: Graph = StateGraph(
         JudgeState,
         context_schema=context_schema(k=settings["k"], model=model, review="never"),
@@ -89,6 +89,7 @@ def create_judge_graph(
         model=model,
         embeddings=embeddings,
         use_guidelines=use_guidelines,
+        use_episodes=use_episodes,
         max_guideline_tokens=max_guideline_tokens,
         on_embedding_error=on_embedding_error,
     )
@@ -133,7 +134,7 @@ def create_review_graph(
     Raises:
         InvalidInputError: If an option can't be used.
     """
-    settings = _settings(criterion, model, k if use_episodes else 0, review, max_guideline_tokens)
+    settings = _settings(criterion, model, k, review, max_guideline_tokens)
     builder: Graph = StateGraph(
         ReviewState,
         context_schema=context_schema(k=settings["k"], model=model, review=review),
@@ -147,10 +148,16 @@ def create_review_graph(
         model=model,
         embeddings=embeddings,
         use_guidelines=use_guidelines,
+        use_episodes=use_episodes,
         max_guideline_tokens=max_guideline_tokens,
         on_embedding_error=on_embedding_error,
     )
-    distill = create_distill_node(criterion, model=distill_model or model, embeddings=embeddings)
+    distill = create_distill_node(
+        criterion,
+        model=distill_model or model,
+        embeddings=embeddings,
+        use_context_model=distill_model is None,
+    )
     commit = create_commit_node(criterion, embeddings=embeddings)
     builder.add_node("collect_feedback", create_review_node(criterion), input_schema=ReviewView)
     builder.add_node("distill_feedback", distill, input_schema=DistillView)
@@ -173,6 +180,7 @@ def _add_judging(
     model: BaseChatModel | str,
     embeddings: EmbeddingsLike,
     use_guidelines: bool,
+    use_episodes: bool,
     max_guideline_tokens: int,
     on_embedding_error: OnEmbeddingError,
 ) -> None:
@@ -185,6 +193,7 @@ def _add_judging(
         criterion,
         embeddings=embeddings,
         settings=settings,
+        use_episodes=use_episodes,
         on_embedding_error=on_embedding_error,
     )
     assemble = create_assemble_node(

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ConfigDict, RootModel, model_validator
 
+from memalign_graph.identity import check_json
 from memalign_graph.scales import Value
 from memalign_graph.types import Criterion, Episode, Example, Guideline, Judgment
 
@@ -152,6 +153,8 @@ def _unwrap(reply: Any) -> Any:
     """Take the one decision out of what an inbox wraps it in."""
     if isinstance(reply, dict) and "decisions" in reply:
         reply = reply["decisions"]
+        if not isinstance(reply, list):
+            raise ValueError("`decisions` is a list with one decision in it.")
     if isinstance(reply, list):
         if len(reply) != 1:
             raise ValueError(
@@ -167,7 +170,8 @@ def _read_decision(
 ) -> dict[str, Any] | None:
     kind = decision["type"]
     if kind in ("approve", "accept"):
-        return {"value": judgment.value}
+        words = decision.get("message")
+        return _read_fields({"value": judgment.value, "rationale": words}, criterion)
     if kind == "ignore":
         return None
     if kind == "edit":
@@ -210,6 +214,7 @@ def _read_fields(fields: dict[str, Any], criterion: Criterion) -> dict[str, Any]
         if text is not None and not isinstance(text, str):
             raise ValueError(f"`{name}` is text, not a value of type {type(text).__name__}.")
         if text is not None and text.strip():
+            check_json(text, f"`{name}`")
             said[name] = text.strip()
     if "value" not in said and "rationale" not in said:
         raise ValueError(f"the reply has neither a value nor a rationale: {_SHAPES}.")
@@ -226,6 +231,7 @@ def _on_scale(value: Any, criterion: Criterion) -> Value:
 def _words(text: Any, name: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"{name} is empty: say why in a sentence, or give a `value`.")
+    check_json(text, name)
     return text.strip()
 
 

@@ -73,16 +73,13 @@ class ChatReply:
 
 @dataclass(frozen=True)
 class StructuredModel:
-    """A chat model bound to a schema, with what a prompt has to know of it."""
+    """A chat model bound to a schema."""
 
     runnable: Runnable[Any, Any]
     """Takes messages, gives what `read_output` reads."""
 
     name: str
     """The model's name, for errors and judgments."""
-
-    max_input_tokens: int
-    """Its context window in tokens: what its profile tells, else 128,000."""
 
 
 def resolve_chat_model(model: BaseChatModel | str) -> BaseChatModel:
@@ -199,6 +196,8 @@ _HINTS = {
     "NotFoundError": "check the model's name and base_url.",
     "RateLimitError": "it stayed over its rate limit; try later, or raise max_retries.",
     "ContextOverflowError": "set the model's profile={'max_input_tokens': ...} to its window.",
+    "InternalServerError": "the provider failed; try later.",
+    "ModelAPIError": "the provider failed; try later.",
     "ModelTimeoutError": "it did not answer in time; raise the model's timeout, or try later.",
     "ModelConnectionError": "is the server up, and its address right?",
     "ModelAuthenticationError": "check the API key.",
@@ -243,12 +242,23 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
     """
     parameters = inspect.signature(type(model).with_structured_output).parameters
     method = {"method": "json_schema"} if "method" in parameters else {}
-    profile = getattr(model, "profile", None) or {}
     return StructuredModel(
         runnable=model.with_structured_output(schema, include_raw=True, **method),
         name=_model_name(model),
-        max_input_tokens=int(profile.get("max_input_tokens") or DEFAULT_MAX_INPUT_TOKENS),
     )
+
+
+def max_input_tokens(model: BaseChatModel) -> int:
+    """Return a chat model's context window.
+
+    Args:
+        model: The chat model.
+
+    Returns:
+        What its profile tells, else 128,000 tokens.
+    """
+    profile = getattr(model, "profile", None) or {}
+    return int(profile.get("max_input_tokens") or DEFAULT_MAX_INPUT_TOKENS)
 
 
 def read_output(output: Any) -> ChatReply:
@@ -335,6 +345,9 @@ def split_name(text: str, field: str, example: str) -> tuple[str, str]:
 
 def _reason(error: Exception) -> str:
     names = [kind.__name__ for kind in type(error).__mro__]
+    # The openai client tells an overflow by its code; LangChain does not always see it.
+    if getattr(error, "code", None) == "context_length_exceeded":
+        names.insert(1, "ContextOverflowError")
     hint = next((_HINTS[name] for name in names if name in _HINTS), None)
     return f"{names[0]}: {_first_line(error)}" + (f" ({hint})" if hint else "")
 

@@ -6,12 +6,10 @@ from langgraph.channels import EphemeralValue
 from typing_extensions import TypedDict
 
 
+# The channels live for one step: what a later run on the same thread does not give is then not
+# there, rather than left over from an earlier run.
 class ExampleInput(TypedDict):
-    """What is to be judged.
-
-    The channels live for one step: what is not given in a later run on the same thread is then
-    not there, rather than left over from an earlier one.
-    """
+    """What is to be judged."""
 
     inputs: Annotated[Any, EphemeralValue]
     """What the application was given: text, or any other JSON value; not empty."""

@@ -178,6 +178,9 @@ class Feedback(_Model):
     thread_id: str | None = None
     """The LangGraph thread it was given in, if any."""
 
+    given_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    """When it was given; now, unless told. Of two words of one author the newer counts."""
+
     @model_validator(mode="before")
     @classmethod
     def _gather_example(cls, data: Any) -> Any:
@@ -249,6 +252,9 @@ class Episode(_Model):
     thread_ids: list[str] = []
     """The threads it passed through."""
 
+    given_at: datetime
+    """When the expert said it."""
+
     created_at: datetime
     """When it was first stored."""
 
@@ -280,6 +286,7 @@ class Episode(_Model):
             status=status,
             judgment=feedback.judgment,
             thread_ids=list(dict.fromkeys(threads)),
+            given_at=feedback.given_at,
             created_at=now,
             updated_at=now,
         )

@@ -68,7 +68,7 @@ def remember(
     view = yield from access.refresh()
     stored = yield from access.episodes(said)
     after = {key: _merge(stored.get(key), episode) for key, episode in said.items()}
-    replaced = {key for key, old in stored.items() if not old.says_the_same_as(after[key])}
+    replaced = {key for key, old in stored.items() if _takes_back(old, after[key])}
     follow = yield from _cascade(access, replaced)
     edits = [Edit("episodes", stored.get(key), episode) for key, episode in after.items()]
     others = yield from _pending_again(access, follow.to_distill() - set(after))
@@ -309,15 +309,30 @@ def _first_status(feedback: Feedback) -> Any:
 
 
 def _merge(stored: Episode | None, said: Episode) -> Episode:
-    """Return the episode to keep: the stored one where the word is the same."""
+    """Return the episode to keep.
+
+    The stored one where the word is the same, where it is newer (a retry may bring an old word
+    late), or where a value alone is said that does not contradict it: whoever confirms a value
+    does not take the words back.
+    """
     if stored is None:
         return said
     threads = list(dict.fromkeys([*stored.thread_ids, *said.thread_ids]))
-    if stored.says_the_same_as(said):
-        if threads == stored.thread_ids:
-            return stored
-        return stored.model_copy(update={"thread_ids": threads, "updated_at": said.updated_at})
-    return said.model_copy(update={"thread_ids": threads, "created_at": stored.created_at})
+    confirms = said.rationale is None and stored.value in (None, said.value)
+    if stored.says_the_same_as(said) or stored.given_at > said.given_at:
+        kept = stored.model_copy(update={"thread_ids": threads})
+    elif confirms:
+        kept = stored.model_copy(update={"thread_ids": threads, "value": said.value})
+    else:
+        return said.model_copy(update={"thread_ids": threads, "created_at": stored.created_at})
+    if kept == stored:
+        return stored
+    return kept.model_copy(update={"updated_at": said.updated_at})
+
+
+def _takes_back(stored: Episode, after: Episode) -> bool:
+    """Tell whether what the stored word supported has lost its support."""
+    return stored.rationale != after.rationale or stored.value not in (None, after.value)
 
 
 def _cascade(access: MemoryAccess, taken_back: set[str]) -> Operation[Cascade]:

@@ -7,6 +7,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from memalign_graph.effects import Chat, Operation
 from memalign_graph.errors import ModelAnswerError
+from memalign_graph.identity import check_json
 from memalign_graph.models import ChatReply, StructuredModel
 
 T = TypeVar("T")
@@ -56,6 +57,8 @@ def _check(
     if reply.answer is None:
         return None, reply.problem or "it is no answer"
     try:
+        # A store may refuse what a model can write, such as a NUL: better it writes it again.
+        check_json(reply.answer, "the answer")
         return (read(reply.answer),), None
     except ValueError as error:
         return None, str(error)
@@ -69,7 +72,7 @@ def _complaint(problem: str) -> str:
 
 
 def _shown(text: str) -> str:
-    return text[:_SHOWN_CHARS] or "(nothing)"
+    return text[:_SHOWN_CHARS].encode(errors="replace").decode() or "(nothing)"
 
 
 def _quote(text: str, limit: int = 200) -> str:

@@ -1,11 +1,12 @@
 """What all nodes share: an operation made into a node, and the run it finds itself in."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.config import get_config
 from langgraph.runtime import get_runtime
 from langgraph.store.base import BaseStore
 from pydantic import ValidationError
@@ -17,9 +18,7 @@ from memalign_graph.memory.layout import MemoryLayout, check_namespace
 from memalign_graph.models import (
     Embedder,
     EmbeddingsLike,
-    StructuredModel,
     resolve_chat_model,
-    with_schema,
 )
 from memalign_graph.types import Criterion, Example
 
@@ -28,6 +27,10 @@ State = Mapping[str, Any]
 
 Update = dict[str, Any]
 """What a node returns."""
+
+
+_CHECKPOINTER = "__pregel_checkpointer"
+"""Where LangGraph keeps the checkpointer of a run in its config; it has no public name."""
 
 
 @dataclass(frozen=True)
@@ -96,44 +99,40 @@ def current_run() -> Run:
             "store: the graph has none to keep its memory in: compile it with "
             "`.compile(store=InMemoryStore())` or with a store that lasts."
         )
+    configurable = get_config().get("configurable", {})
+    # The runtime tells a thread also where there is no checkpointer to keep it.
+    kept = configurable.get(_CHECKPOINTER) is not None
     info = runtime.execution_info
     return Run(
         store=runtime.store,
         context=runtime.context,
-        thread_id=info.thread_id if info is not None else None,
+        thread_id=info.thread_id if kept and info is not None else None,
     )
 
 
-@dataclass
 class Models:
-    """Chat models as a node calls them: resolved at first use, bound to one schema, kept."""
+    """Chat models as a node calls them: resolved at first use, and kept."""
 
-    schema: dict[str, Any]
-    """The JSON Schema of the answers."""
+    def __init__(self, own: BaseChatModel | str) -> None:
+        self._own = own
+        self._resolved: dict[str | None, BaseChatModel] = {}
 
-    own: BaseChatModel | str
-    """The node's own model."""
-
-    _bound: dict[str | None, StructuredModel] = field(default_factory=dict)
-
-    def get(self, override: str | None = None) -> StructuredModel:
-        """Return the model to call.
+    def get(self, override: str | None = None) -> BaseChatModel:
+        """Return the chat model to call.
 
         Args:
             override: The run's model, where its context names another than the node's own.
 
         Returns:
-            The model, bound to the schema.
+            The chat model.
 
         Raises:
             InvalidInputError: If a string can't be resolved.
         """
-        key = None if override is None or override == self.own else override
-        bound = self._bound.get(key)
-        if bound is None:
-            model = resolve_chat_model(self.own if key is None else key)
-            bound = self._bound[key] = with_schema(model, self.schema)
-        return bound
+        key = None if override == self._own else override
+        if key not in self._resolved:
+            self._resolved[key] = resolve_chat_model(self._own if key is None else key)
+        return self._resolved[key]
 
 
 class Memories:

@@ -38,7 +38,8 @@ def create_commit_node(
             vector = known_vector(state.get("recall_vector"))
             known = {} if vector is None else {feedback.example.id: vector}
             [episode] = yield from remember(access, [feedback], known_vectors=known)
-            learned = yield from learn(access, [], {episode.id: episode.word})
+            learned = yield from learn(access, [], {})
+            learned["episode_ids"] = [episode.id]
         else:
             learned = yield from learn(
                 access,

@@ -7,7 +7,13 @@ from langchain_core.language_models import BaseChatModel
 from memalign_graph.effects import Operation
 from memalign_graph.memory.changes import remember
 from memalign_graph.memory.recall import known_vector
-from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS, EmbeddingsLike
+from memalign_graph.models import (
+    DEFAULT_CHAT_MODEL,
+    DEFAULT_EMBEDDINGS,
+    EmbeddingsLike,
+    max_input_tokens,
+    with_schema,
+)
 from memalign_graph.nodes.asking import ask
 from memalign_graph.nodes.base import Memories, Models, OperationNode, Run, State, Update
 from memalign_graph.prompts.distill import distill_prompt, operations_schema, read_operations
@@ -27,6 +33,7 @@ def create_distill_node(
     *,
     model: BaseChatModel | str = DEFAULT_CHAT_MODEL,
     embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
+    use_context_model: bool = True,
 ) -> OperationNode:
     """Create the node that distils feedback.
 
@@ -37,12 +44,13 @@ def create_distill_node(
         criterion: The criterion.
         model: The chat model that distils, or a `"provider:name"` string.
         embeddings: What the memory embeds with.
+        use_context_model: Whether the model that a run's context names goes before this one.
 
     Returns:
         The node; it reads `DistillView` and writes `Distilled`.
     """
     memories = Memories(criterion, embeddings)
-    models = Models(operations_schema(), model)
+    models = Models(model)
 
     def distill_feedback(state: State, run: Run) -> Operation[Update]:
         feedback = Feedback.model_validate(state["feedback"])
@@ -56,17 +64,18 @@ def create_distill_node(
         view = yield from access.refresh()
         others = [key for key in view.pending() if key != episode.id][:_MAX_PENDING]
         pending = yield from access.episodes(others)
-        bound = models.get()
+        chat = models.get(settings["model"] if use_context_model else None)
         prompt = distill_prompt(
             criterion,
             guidelines=(yield from access.all_guidelines()),
             episodes=[episode, *_oldest_first(pending)],
-            max_input_tokens=bound.max_input_tokens,
+            max_input_tokens=max_input_tokens(chat),
         )
 
         def read(answer: dict[str, Any]) -> Any:
             return read_operations(answer, prompt)
 
+        bound = with_schema(chat, operations_schema(prompt))
         operations, _ = yield from ask(bound, prompt.messages, read, purpose="distil feedback")
         return {
             "operations": [one.model_dump(mode="json") for one in operations],

@@ -5,7 +5,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from memalign_graph.effects import Operation
-from memalign_graph.models import DEFAULT_CHAT_MODEL
+from memalign_graph.models import DEFAULT_CHAT_MODEL, max_input_tokens, with_schema
 from memalign_graph.nodes.asking import ask
 from memalign_graph.nodes.base import Models, OperationNode, Run, State, Update, example_of
 from memalign_graph.prompts.judge import (
@@ -39,23 +39,25 @@ def create_judge_node(
         The node; it reads `JudgeView`, writes `judgment`, and clears the `feedback` and `learned`
         that an earlier judgment on the same thread may have left.
     """
-    models = Models(answer_schema(criterion), model)
+    models = Models(model)
+    schema = answer_schema(criterion)
 
     def judge(state: State, run: Run) -> Operation[Update]:
         example = example_of(state)
-        bound = models.get(state.get("judge_settings", {}).get("model"))
+        chat = models.get(state.get("judge_settings", {}).get("model"))
         prompt = judge_prompt(
             criterion,
             example,
             guidelines=[Guideline.model_validate(one) for one in state.get("guidelines", [])],
             recalled=[RecalledExample.model_validate(one) for one in state.get("recalled", [])],
             max_guideline_tokens=max_guideline_tokens,
-            max_input_tokens=bound.max_input_tokens,
+            max_input_tokens=max_input_tokens(chat),
         )
 
         def read(answer: dict[str, Any]) -> Any:
             return read_answer(answer, criterion)
 
+        bound = with_schema(chat, schema)
         (value, rationale), reply = yield from ask(bound, prompt.messages, read, purpose="judge")
         judgment = Judgment(
             criterion=criterion.name,

@@ -29,6 +29,7 @@ def create_retrieve_node(
     *,
     embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
     settings: Mapping[str, Any] = DEFAULT_SETTINGS,
+    use_episodes: bool = True,
     on_embedding_error: OnEmbeddingError = "raise",
 ) -> OperationNode:
     """Create the node that looks for similar examples; the first of its graph.
@@ -41,6 +42,7 @@ def create_retrieve_node(
         embeddings: LangChain embeddings, a function, or a `"provider:name"` string.
         settings: The graph's settings by the names of `MemAlignContext`'s fields; the run's
             context goes before them.
+        use_episodes: False to find none, for comparison.
         on_embedding_error: What to do when an embedding call fails.
 
     Returns:
@@ -53,7 +55,10 @@ def create_retrieve_node(
         example = example_of(fresh)
         resolved = resolve_context(run.context, settings)
         found = yield from _look(
-            memories.get(run, resolved), example, resolved["k"], on_embedding_error
+            memories.get(run, resolved),
+            example,
+            resolved["k"] if use_episodes else 0,
+            on_embedding_error,
         )
         return {
             "judge_example": example.to_json(),

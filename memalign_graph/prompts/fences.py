@@ -9,7 +9,7 @@ _BYTES_PER_TOKEN = 3
 """A cautious estimate: English has about four bytes a token, code and other scripts about three."""
 
 _TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"
-_TAG = re.compile(rf"<(?=/?\s*(?:{_TAGS})\b)", re.IGNORECASE)
+_TAG = re.compile(rf"<(?=\s*/?\s*(?:{_TAGS})\b)", re.IGNORECASE)
 _CONTROL_TOKEN = re.compile(r"<(?=\|)")
 
 
@@ -40,9 +40,10 @@ def fence(tag: str, value: Any, *, max_tokens: int | None = None) -> str:
         The fenced text.
     """
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+    text = defuse(text)
     if max_tokens is not None:
         text = shorten(text, max_tokens)
-    return f"<{tag}>\n{defuse(text)}\n</{tag}>"
+    return f"<{tag}>\n{text}\n</{tag}>"
 
 
 def defuse(text: str) -> str:
