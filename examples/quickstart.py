@@ -1,5 +1,6 @@
 """Judge a reply, hear the expert, and judge the next reply by what was learned."""
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
@@ -14,11 +15,11 @@ criterion = Criterion(
 builder = create_review_graph(criterion, model=model, embeddings=embeddings)
 graph = builder.compile(store=InMemoryStore(), checkpointer=InMemorySaver())
 
-first = {"configurable": {"thread_id": "1"}}
+first: RunnableConfig = {"configurable": {"thread_id": "1"}}
 graph.invoke({"inputs": "My order never came.", "outputs": "Check the tracking page."}, first)
 reply = {"value": False, "rationale": "Too cold: it must say sorry before anything else."}
 print(graph.invoke(Command(resume=reply), first)["learned"])
 
-second = {"configurable": {"thread_id": "2"}}
+second: RunnableConfig = {"configurable": {"thread_id": "2"}}
 result = graph.invoke({"inputs": "The cup is broken.", "outputs": "Send a photo."}, second)
 print(result["judgment"]["value"], "-", result["judgment"]["rationale"])

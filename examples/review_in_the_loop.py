@@ -4,6 +4,7 @@ The interrupt holds the judge's verdict in a form that inboxes show; here its de
 printed. An answer that can't be used leaves the question open.
 """
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import is_invalid_resume
 from langgraph.store.memory import InMemoryStore
@@ -31,7 +32,7 @@ def main() -> None:
     graph = create_review_graph(CRITERION, model=model, embeddings=embeddings).compile(
         store=store, checkpointer=InMemorySaver()
     )
-    thread = {"configurable": {"thread_id": "lamp"}}
+    thread: RunnableConfig = {"configurable": {"thread_id": "lamp"}}
     result = graph.invoke(CASE, thread)
     [interrupt] = result["__interrupt__"]
     print(interrupt.value["action_requests"][0]["description"])

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
-from memalign_graph.local import open_local_store
 
 from memalign_graph import Criterion, Example, Feedback, JudgeMemory, create_judge_graph
+from memalign_graph.local import open_local_store
 from memalign_graph.models import models_from_environment
 
 CRITERION = Criterion(name="support_tone", instructions="Is the reply appropriate?")

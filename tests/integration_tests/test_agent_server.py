@@ -1,5 +1,6 @@
 """The real `langgraph dev`, driven through `langgraph_sdk`, without a LangSmith key."""
 
+import json
 import os
 import socket
 import subprocess
@@ -31,14 +32,18 @@ def _free_port() -> int:
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SyncLangGraphClient]:
     port = _free_port()
-    log = tmp_path_factory.mktemp("server") / "log"
+    folder = tmp_path_factory.mktemp("server")
+    log = folder / "log"
     with LoopbackServer() as models, log.open("w") as output:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LANGSMITH")}
         environment |= models.environment
-        command = [sys.executable, "-m", "langgraph_cli", "dev", "--no-browser", "--no-reload"]
+        _write_config(folder)
         server = subprocess.Popen(
-            [*command, "--port", str(port)],
-            cwd=ROOT,
+            [
+                *(sys.executable, "-m", "langgraph_cli", "dev"),
+                *("--port", str(port), "--no-browser", "--no-reload"),
+            ],
+            cwd=folder,  # where the server keeps its state
             env=environment,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -50,6 +55,14 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SyncLangGraphCl
         finally:
             server.terminate()
             server.wait(20)
+
+
+def _write_config(folder: Path) -> None:
+    """Put the project's langgraph.json, its paths made absolute, where the server keeps state."""
+    config = json.loads((ROOT / "langgraph.json").read_text(encoding="utf-8"))
+    config["dependencies"] = [str(ROOT / one) for one in config["dependencies"]]
+    config["graphs"] = {name: str(ROOT / entry) for name, entry in config["graphs"].items()}
+    (folder / "langgraph.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 def _wait_until_up(sdk: SyncLangGraphClient, server: "subprocess.Popen[bytes]", log: Path) -> None:
@@ -72,13 +85,17 @@ def test_both_graphs_are_listed_with_their_schemas(client: SyncLangGraphClient) 
     assistants = {one["graph_id"]: one["assistant_id"] for one in client.assistants.search()}
     assert set(assistants) == {"judge", "review"}
     schemas = client.assistants.get_schemas(assistants["review"])
+    assert schemas["input_schema"] is not None
+    assert schemas["output_schema"] is not None
     assert set(schemas["input_schema"]["properties"]) == {"inputs", "outputs", "reference_outputs"}
     assert set(schemas["output_schema"]["properties"]) == {"judgment", "feedback", "learned"}
 
 
 def test_the_context_shows_as_a_form(client: SyncLangGraphClient) -> None:
     [assistant] = client.assistants.search(graph_id="review")
-    form = client.assistants.get_schemas(assistant["assistant_id"])["context_schema"]["properties"]
+    schema = client.assistants.get_schemas(assistant["assistant_id"])["context_schema"]
+    assert schema is not None
+    form = schema["properties"]
     assert set(form) == {"namespace", "k", "model", "review"}
     assert all(field["description"] for field in form.values())
     assert (form["k"]["minimum"], form["k"]["maximum"], form["k"]["default"]) == (0, 100, 5)
@@ -90,6 +107,7 @@ def test_judge_interrupt_resume_and_learn(client: SyncLangGraphClient) -> None:
     context = {"namespace": ["shop"]}
     thread = client.threads.create()["thread_id"]
     result = _run(client, thread, "review", input=CASE, context=context)
+    assert "__interrupt__" in result, result
     [interrupt] = result["__interrupt__"]
     assert interrupt["value"]["action_requests"][0]["name"] == "review_judgment"
 

@@ -38,7 +38,8 @@ def _run(server: LoopbackServer, *command: str, cwd: Path = ROOT, typed: str = "
 
 def _readme_quickstart() -> str:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    return re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)[0]
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    return blocks[0]
 
 
 def test_the_quickstart_judges_by_what_it_learned(server: LoopbackServer) -> None:

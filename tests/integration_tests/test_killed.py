@@ -30,7 +30,7 @@ def start(bench: Bench, tmp_path: Path) -> Iterator[Start]:
     def start_worker(reply: Any) -> Worker:
         way = "async" if bench.awaits else "sync"
         given = [str(tmp_path), CRITERION.model_dump_json(), json.dumps(CASE), json.dumps(reply)]
-        worker = subprocess.Popen(  # noqa: S603 - our own module
+        worker = subprocess.Popen(
             [sys.executable, "-m", "tests.integration_tests.killed_worker", way, *given],
             cwd=ROOT,
             env={**os.environ, **bench.server.environment},

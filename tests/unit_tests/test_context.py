@@ -47,7 +47,7 @@ def test_form_shows_what_the_graph_was_built_with() -> None:
     assert defaults == {"k": 2, "model": "openai:gpt-other", "review": None}
     assert (fields["k"]["minimum"], fields["k"]["maximum"]) == (0, 100)
     judge = form(create_judge_graph(CRITERION, use_episodes=False))
-    assert (judge["k"]["default"], judge["review"]["default"]) == (0, "never")
+    assert (judge["k"]["default"], judge["review"]["default"]) == (5, "never")
 
 
 def test_built_settings_stand_where_nothing_is_set() -> None:

@@ -539,7 +539,7 @@ def test_a_proxy_in_the_environment_is_not_asked(
 
 def test_as_a_process() -> None:
     command = [sys.executable, "-m", "tests.loopback", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             base_url = process.stdout.readline().strip()

@@ -138,7 +138,7 @@ def test_feedback_takes_its_example_flat_or_whole() -> None:
     whole = Feedback(
         example=Example(inputs="q", outputs="a", reference_outputs="r"), rationale="Too cold."
     )
-    assert feedback(reference_outputs="r") == whole
+    assert feedback(reference_outputs="r", given_at=whole.given_at) == whole
 
 
 @pytest.mark.parametrize("silence", [{}, {"rationale": "  "}, {"value": None, "rationale": ""}])

@@ -56,7 +56,7 @@ class Child:
     """A process that runs a script, a step for each line it is given."""
 
     def __init__(self, script: str, *args: object, **environment: str) -> None:
-        self._process = subprocess.Popen(  # noqa: S603 - our own code
+        self._process = subprocess.Popen(
             [sys.executable, "-W", "error", "-c", script, *map(str, args)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -78,7 +78,7 @@ async def test_a_fresh_process_embeds_the_query_alone(
     server.embeddings.clear()
     command = [sys.executable, "-W", "error", "-c", FRESH_PROCESS, str(tmp_path / "store.db")]
     environment = os.environ | server.environment
-    done = subprocess.run(  # noqa: ASYNC221, S603 - our own code
+    done = subprocess.run(  # noqa: ASYNC221 - our own code
         command, env=environment, capture_output=True, text=True, check=False
     )
     assert done.stderr == ""
