@@ -15,6 +15,7 @@ Value = bool | int | float | str
 _WORDS_FOR_TRUE = frozenset({"true", "yes", "1"})
 _WORDS_FOR_FALSE = frozenset({"false", "no", "0"})
 _MIN_CHOICES = 2
+_EXACT = 2.0**53
 
 
 class _Scale(BaseModel):
@@ -157,6 +158,8 @@ class Numeric(_Scale):
     def _check_bounds(self) -> Self:
         if not (math.isfinite(self.minimum) and math.isfinite(self.maximum)):
             raise ValueError("minimum and maximum are finite numbers.")
+        if max(abs(self.minimum), abs(self.maximum)) > _EXACT:
+            raise ValueError("minimum and maximum lie within 2**53, where numbers are exact.")
         if self.minimum >= self.maximum:
             raise ValueError("minimum must be below maximum.")
         if self.integer and not (self.minimum.is_integer() and self.maximum.is_integer()):
@@ -199,7 +202,7 @@ class Numeric(_Scale):
         return f"{kind} from {self._number(self.minimum)} to {self._number(self.maximum)}."
 
     def _number(self, number: float) -> int | float:
-        return int(number) if self.integer else float(number)
+        return int(number) if self.integer else float(number) + 0.0  # -0.0 is 0.0
 
 
 class Pairwise(_Scale):
@@ -246,6 +249,8 @@ Scale = Annotated[Boolean | Categorical | Numeric | Pairwise, Field(discriminato
 
 def _to_float(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, str) and "_" in value:  # Python's own way of writing numbers
         return None
     try:
         number = float(value)

@@ -4,6 +4,7 @@ All are pydantic models whose JSON form (`model_dump(mode="json")`) is what grap
 state and memories keep in their store.
 """
 
+from copy import deepcopy
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -48,6 +49,9 @@ GuidelineOrigin = Literal["distilled", "expert"]
 """Who wrote a guideline: a model from feedback, or an expert by hand."""
 
 _MAX_NAME_CHARS = 100
+_ITEM_DEPTH = 10
+"""How much deeper a value lies in a store's item than in the example it belongs to."""
+
 _EXAMPLE_FIELDS = ("inputs", "outputs", "reference_outputs")
 
 
@@ -100,10 +104,11 @@ class Example(_Model):
     @field_validator("inputs", "outputs", "reference_outputs", mode="plain")
     @classmethod
     def _check_value(cls, value: Any, info: Any) -> Any:
-        check_json(value, info.field_name)
+        check_json(value, info.field_name, depth=_ITEM_DEPTH)
         if info.field_name != "reference_outputs" and _is_empty(value):
             raise ValueError("must not be empty: pass the text or JSON value to judge.")
-        return value
+        # A copy: what the caller does to the value later must not reach the memory.
+        return deepcopy(value)
 
     @cached_property
     def id(self) -> str:
@@ -129,7 +134,7 @@ class Judgment(_Model):
     rationale: str
     """Why, in the judge's words, written before the value."""
 
-    confidence: float | None = None
+    confidence: float | None = Field(default=None, ge=0, le=1)
     """How sure the judge is, from 0 to 1; None where that was not measured."""
 
     guideline_ids: list[str] = []
@@ -149,6 +154,12 @@ class Judgment(_Model):
 
     warnings: list[str] = []
     """What the judge had to do without: text cut, guidelines left out, retrieval that failed."""
+
+    @field_validator("rationale", "thread_id")
+    @classmethod
+    def _check_text(cls, text: str | None, info: Any) -> str | None:
+        check_json(text, info.field_name)
+        return text
 
 
 class Feedback(_Model):
@@ -192,7 +203,7 @@ class Feedback(_Model):
         rest = {name: value for name, value in data.items() if name not in flat}
         return {**rest, "example": flat}
 
-    @field_validator("rationale", "author", "id", mode="after")
+    @field_validator("rationale", "author", "id", "thread_id", mode="after")
     @classmethod
     def _drop_blank(cls, text: str | None, info: Any) -> str | None:
         check_json(text, info.field_name)

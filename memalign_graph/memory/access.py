@@ -13,7 +13,7 @@ from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
 from pydantic import BaseModel, ValidationError
 
 from memalign_graph.effects import Batch, Embed, Operation
-from memalign_graph.errors import MemAlignError, explain
+from memalign_graph.errors import InvalidInputError, MemAlignError, explain
 from memalign_graph.identity import check_json
 from memalign_graph.memory.layout import MemoryLayout, Namespace
 from memalign_graph.memory.records import (
@@ -165,8 +165,12 @@ class MemoryAccess:
 
         Args:
             vectors: Normalised vectors by key.
+
+        Raises:
+            EmbeddingError: If one has another dimension than those that are there.
         """
         namespace = self.layout.vectors(self.embedder.id)
+        yield from self._check_dimension(vectors)
         for keys in _chunks(list(vectors), _BATCH_ITEMS):
             yield Batch(
                 self.store,
@@ -185,6 +189,16 @@ class MemoryAccess:
                 ],
             )
 
+    def _check_dimension(self, vectors: Mapping[str, Vector]) -> Operation[None]:
+        index = self.view.index
+        if vectors and index.is_empty:
+            search = SearchOp(self.layout.vectors(self.embedder.id), limit=1)
+            [found] = yield Batch(self.store, [search])
+            stored = [decode_vector(item.value["vector"]) for item in found]
+            index.check(vectors.values(), like=stored)
+        else:
+            index.check(vectors.values())
+
     def index_missing(self, view: MemoryView) -> Operation[None]:
         """Give every episode its vector in the index: from the store, else by embedding its text.
 
@@ -198,7 +212,7 @@ class MemoryAccess:
         if not missing:
             return
         stored = yield from self.stored_vectors(missing)
-        view.index.add(stored)
+        view.add_vectors(stored)
         rest = {key: episode for key, episode in missing.items() if key not in stored}
         if not rest:
             return
@@ -217,7 +231,7 @@ class MemoryAccess:
         }
         vectors = yield from self.embed(texts)
         yield from self.store_vectors(vectors)
-        view.index.add(vectors)
+        view.add_vectors(vectors)
 
     def commit(
         self, view: MemoryView, edits: Iterable[Edit], *, reason: str, author: str | None
@@ -237,7 +251,7 @@ class MemoryAccess:
         if not real:
             return None
         changes = [edit.to_change() for edit in real]
-        at_us = clock.now_us()
+        at_us = max(clock.now_us(), view.newest_us + 1)
         commit = Commit(
             id=commit_id(at_us),
             at_us=at_us,
@@ -258,9 +272,38 @@ class MemoryAccess:
         # Last, so that whoever sees the commit sees what it speaks of in any store.
         items.append((self.layout.commits, commit.id, commit.model_dump(mode="json")))
         for _, key, item in items:
-            check_json(item, f"the item {key}")
+            try:
+                check_json(item, f"the item {key}")
+            except ValueError as error:
+                raise InvalidInputError(f"{reason}: {error}") from error
         yield Batch(self.store, [PutOp(*item, index=False) for item in items])
         return commit
+
+    def rivals(self, commit: Commit, known: frozenset[str]) -> Operation[list[Commit]]:
+        """Find commits that changed the same items at the same moment as one of ours.
+
+        Args:
+            commit: Our commit, written.
+            known: The commits our view knew before.
+
+        Returns:
+            Commits that are neither ours nor were known, and touch an item that ours touches.
+        """
+        _, since = self.view.mark()
+        ids = {change.id for change in commit.changes}
+        found = yield from self._commits_since(since or 0)
+        return [
+            other
+            for other in map(self._commit, found)
+            if other.id != commit.id
+            and other.id not in known
+            and ids & {change.id for change in other.changes}
+        ]
+
+    def _commits_since(self, since: int) -> Operation[list[Item]]:
+        search = SearchOp(self.layout.commits, filter={"at_us": {"$gte": since}}, limit=_EVERYTHING)
+        [found] = yield Batch(self.store, [search])
+        return [item.value for item in found]
 
     def _read_whole(self) -> Operation[Update]:
         layout = self.layout
@@ -275,12 +318,12 @@ class MemoryAccess:
         )
 
     def _read_changes(self, view: MemoryView, since: int) -> Operation[Update]:
-        operation = SearchOp(
-            self.layout.commits, filter={"at_us": {"$gte": since}}, limit=_EVERYTHING
+        found = yield from self._commits_since(since)
+        fresh = view.unknown({item["id"] for item in found})
+        commits = sorted(
+            (self._commit(item) for item in found if item["id"] in fresh),
+            key=lambda commit: commit.id,
         )
-        [found] = yield Batch(self.store, [operation])
-        fresh = view.unknown({item.key for item in found})
-        commits = [self._commit(item.value) for item in found if item.key in fresh]
         update = Update(commits=commits)
         touched = [(change.kind, change.id) for commit in commits for change in commit.changes]
         episodes = {key for kind, key in touched if kind == "episodes"}

@@ -1,4 +1,4 @@
-"""Changing a memory: remembering, learning, forgetting, and guidelines by hand.
+"""Changing a memory: remembering, learning and forgetting.
 
 Each reads what it needs, works out the change as pure data, and makes it in one commit.
 """
@@ -10,7 +10,6 @@ from typing import Any
 
 from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.identity import check_json, digest
 from memalign_graph.memory.access import Edit, MemoryAccess
 from memalign_graph.memory.cascade import Cascade, cascade
 from memalign_graph.memory.learning import GuidelineOperation, apply_operations
@@ -19,8 +18,8 @@ from memalign_graph.memory.retrieval_text import retrieval_text
 from memalign_graph.memory.vectors import Vector, vector_key
 from memalign_graph.types import Criterion, Episode, Feedback, Guideline
 
-MAX_GUIDELINE_CHARS = 2_000
-"""The longest guideline, in characters."""
+_COMMIT_ITEMS = 2_000
+"""How many episodes one commit changes at most: SQLite bounds the variables of a statement."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +63,29 @@ def remember(
         EmbeddingError: If an example has to be embedded and that fails; nothing is stored then.
     """
     checked = [check_feedback(one, access.criterion) for one in feedback]
+    episodes: list[Episode] = []
+    for start in range(0, len(checked), _COMMIT_ITEMS):
+        part = checked[start : start + _COMMIT_ITEMS]
+        episodes += yield from _remember_part(access, part, known_vectors or {})
+    return episodes
+
+
+def _remember_part(
+    access: MemoryAccess, checked: Sequence[Feedback], known_vectors: Mapping[str, Vector]
+) -> Operation[list[Episode]]:
     said = {one.episode_id: Episode.from_feedback(one, _first_status(one)) for one in checked}
     view = yield from access.refresh()
     stored = yield from access.episodes(said)
     after = {key: _merge(stored.get(key), episode) for key, episode in said.items()}
     replaced = {key for key, old in stored.items() if _takes_back(old, after[key])}
     follow = yield from _cascade(access, replaced)
-    edits = [Edit("episodes", stored.get(key), episode) for key, episode in after.items()]
     others = yield from _pending_again(access, follow.to_distill() - set(after))
+    for key in follow.to_distill() & set(after):
+        after[key] = after[key].model_copy(update={"status": "pending"})
     yield from _store_missing_vectors(
-        access, [one for one in after.values() if one.id not in stored], known_vectors or {}
+        access, [one for one in after.values() if one.id not in stored], known_vectors
     )
+    edits = [Edit("episodes", stored.get(key), episode) for key, episode in after.items()]
     authors = {one.author for one in checked}
     yield from access.commit(
         view,
@@ -107,31 +118,49 @@ def learn(
         What was learned: `episode_ids`, `guidelines` (an entry an operation that took effect) and
         the `memory_version` after it.
     """
-    view = yield from access.refresh()
-    stored = yield from access.episodes(read)
-    live = {key: one for key, one in stored.items() if one.word == read[key]}
-    standing = yield from access.all_guidelines()
-    by_id = {guideline.id: guideline for guideline in standing}
-    now = datetime.now(UTC)
-    changed, outcome = apply_operations(
-        standing,
-        operations,
-        live=set(live),
-        now=now,
-        position=clock.now_us(ticks=len(operations) + 1),
-    )
-    edits = [Edit("guidelines", by_id.get(key), one) for key, one in changed.items()]
-    edits += [
-        Edit("episodes", one, one.model_copy(update={"status": "distilled", "updated_at": now}))
-        for one in live.values()
-        if one.status != "distilled"
-    ]
-    commit = yield from access.commit(view, edits, reason="learn", author=author)
-    return {
-        "episode_ids": sorted(live),
-        "guidelines": outcome,
-        "memory_version": commit.version if commit is not None else view.version,
-    }
+    removed: set[str] = set()
+    again: set[str] = set()
+    while True:
+        view = yield from access.refresh()
+        known = view.known_commits()
+        stored = yield from access.episodes({*read, *again})
+        standing = {one.id: one for one in (yield from access.all_guidelines())}
+        live = {
+            key
+            for key, word in read.items()
+            if key in stored and key not in removed and stored[key].word == word
+        }
+        now = datetime.now(UTC)
+        changed, outcome = apply_operations(
+            [one for key, one in standing.items() if key not in removed],
+            operations,
+            live=live,
+            now=now,
+            position=clock.now_us(ticks=len(operations) + 1),
+        )
+        edits = [Edit("guidelines", standing.get(key), one) for key, one in changed.items()]
+        edits += [
+            Edit("guidelines", one, None)
+            for key, one in standing.items()
+            if key not in changed and (key in removed or _rests_on(one, removed))
+        ]
+        edits += [
+            Edit("episodes", one, _after_learning(one, live=live, removed=removed, again=again))
+            for one in stored.values()
+        ]
+        commit = yield from access.commit(view, edits, reason="learn", author=author)
+        rivals = [] if commit is None else (yield from access.rivals(commit, known))
+        if not rivals:
+            return {
+                "episode_ids": sorted(live),
+                "guidelines": outcome,
+                "memory_version": commit.version if commit is not None else view.version,
+            }
+        # What another writer removed at the same moment stays removed, and what it learned into
+        # an item that this commit has just overwritten is learned again.
+        theirs = [change for rival in rivals for change in rival.changes]
+        removed |= {change.id for change in theirs if change.revision is None}
+        again |= {one.id for one in theirs if one.kind == "episodes"} - set(read) - removed
 
 
 def forget(
@@ -148,6 +177,23 @@ def forget(
         What was done.
     """
     ids = list(dict.fromkeys(episode_ids))
+    parts: list[Forgotten] = []
+    for start in range(0, len(ids), _COMMIT_ITEMS):
+        part = yield from _forget_part(access, ids[start : start + _COMMIT_ITEMS], author)
+        parts.append(part)
+    removed = {one.id: one for part in parts for one in part.guidelines_removed}
+    reduced = {one.id: one for part in parts for one in part.guidelines_reduced}
+    return Forgotten(
+        episode_ids=[key for part in parts for key in part.episode_ids],
+        unknown_ids=[key for part in parts for key in part.unknown_ids],
+        guidelines_removed=list(removed.values()),
+        guidelines_reduced=[one for key, one in reduced.items() if key not in removed],
+    )
+
+
+def _forget_part(
+    access: MemoryAccess, ids: Sequence[str], author: str | None
+) -> Operation[Forgotten]:
     view = yield from access.refresh()
     stored = yield from access.episodes(ids)
     follow = yield from _cascade(access, set(stored))
@@ -161,100 +207,6 @@ def forget(
         guidelines_removed=follow.removed,
         guidelines_reduced=follow.reduced,
     )
-
-
-def add_guideline(access: MemoryAccess, text: str, *, author: str | None) -> Operation[Guideline]:
-    """Write a guideline by hand; in words that stand already it is that guideline.
-
-    Args:
-        access: The memory.
-        text: The rule.
-        author: Who writes it, if known.
-
-    Returns:
-        The guideline.
-
-    Raises:
-        InvalidInputError: If the text is empty, too long or no text.
-    """
-    text = check_guideline_text(text)
-    view = yield from access.refresh()
-    standing = yield from access.all_guidelines()
-    same = next((one for one in standing if one.text == text), None)
-    if same is not None:
-        return same
-    now = datetime.now(UTC)
-    position = clock.now_us()
-    guideline = Guideline(
-        id=digest(["guideline", text, position]),
-        text=text,
-        origin="expert",
-        author=author,
-        position=position,
-        created_at=now,
-        updated_at=now,
-    )
-    edits = [Edit("guidelines", None, guideline)]
-    yield from access.commit(view, edits, reason="add_guideline", author=author)
-    return guideline
-
-
-def edit_guideline(
-    access: MemoryAccess, guideline_id: str, text: str, *, author: str | None
-) -> Operation[Guideline]:
-    """Reword a guideline by hand; it keeps its id, place and sources, and is the expert's now.
-
-    Args:
-        access: The memory.
-        guideline_id: Which one.
-        text: The rule.
-        author: Who rewords it, if known.
-
-    Returns:
-        The guideline as it stands now.
-
-    Raises:
-        InvalidInputError: If the text is empty, too long or no text, or there is no such guideline.
-    """
-    text = check_guideline_text(text)
-    view = yield from access.refresh()
-    guideline = yield from _guideline(access, guideline_id)
-    if guideline.text == text:
-        return guideline
-    after = guideline.model_copy(
-        update={
-            "text": text,
-            "origin": "expert",
-            "author": author,
-            "updated_at": datetime.now(UTC),
-        }
-    )
-    edits = [Edit("guidelines", guideline, after)]
-    yield from access.commit(view, edits, reason="edit_guideline", author=author)
-    return after
-
-
-def remove_guideline(
-    access: MemoryAccess, guideline_id: str, *, author: str | None
-) -> Operation[Guideline]:
-    """Take a guideline away; the episodes it came from stay.
-
-    Args:
-        access: The memory.
-        guideline_id: Which one.
-        author: Who takes it away, if known.
-
-    Returns:
-        The guideline as it was.
-
-    Raises:
-        InvalidInputError: If there is no such guideline.
-    """
-    view = yield from access.refresh()
-    guideline = yield from _guideline(access, guideline_id)
-    edits = [Edit("guidelines", guideline, None)]
-    yield from access.commit(view, edits, reason="remove_guideline", author=author)
-    return guideline
 
 
 def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:
@@ -277,31 +229,6 @@ def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:
     except ValueError as error:
         raise InvalidInputError(f"value: {error}") from error
     return feedback.model_copy(update={"value": value})
-
-
-def check_guideline_text(text: Any) -> str:
-    """Check a guideline's text, and put it on one line.
-
-    Args:
-        text: The text.
-
-    Returns:
-        The text without blanks around it or line breaks in it.
-
-    Raises:
-        InvalidInputError: If it is empty, too long or no text.
-    """
-    if not isinstance(text, str) or not text.strip():
-        raise InvalidInputError("text: a guideline is a sentence, not empty.")
-    if len(text) > MAX_GUIDELINE_CHARS:
-        raise InvalidInputError(
-            f"text: a guideline has at most {MAX_GUIDELINE_CHARS:,} characters: shorten it."
-        )
-    try:
-        check_json(text, "text")
-    except ValueError as error:
-        raise InvalidInputError(str(error)) from error
-    return " ".join(text.split())
 
 
 def _first_status(feedback: Feedback) -> Any:
@@ -335,6 +262,21 @@ def _takes_back(stored: Episode, after: Episode) -> bool:
     return stored.rationale != after.rationale or stored.value not in (None, after.value)
 
 
+def _rests_on(guideline: Guideline, episode_ids: set[str]) -> bool:
+    """Tell whether a guideline has no other sources than these."""
+    return bool(guideline.episode_ids) and set(guideline.episode_ids) <= episode_ids
+
+
+def _after_learning(
+    episode: Episode, *, live: set[str], removed: set[str], again: set[str]
+) -> Episode | None:
+    if episode.id in removed:
+        return None
+    if episode.id in again:
+        return episode.model_copy(update={"status": "pending"})
+    return episode.model_copy(update={"status": "distilled"}) if episode.id in live else episode
+
+
 def _cascade(access: MemoryAccess, taken_back: set[str]) -> Operation[Cascade]:
     if not taken_back:
         return Cascade(standing=[], removed=[], reduced=[])
@@ -355,17 +297,6 @@ def _pending_again(access: MemoryAccess, ids: set[str]) -> Operation[list[Edit]]
         Edit("episodes", one, one.model_copy(update={"status": "pending"}))
         for one in episodes.values()
     ]
-
-
-def _guideline(access: MemoryAccess, guideline_id: str) -> Operation[Guideline]:
-    standing = yield from access.all_guidelines()
-    for guideline in standing:
-        if guideline.id == guideline_id:
-            return guideline
-    raise InvalidInputError(
-        f"guideline_id: {guideline_id!r} names no guideline of {access.criterion.name!r}: "
-        "`guidelines()` lists them."
-    )
 
 
 def _store_missing_vectors(

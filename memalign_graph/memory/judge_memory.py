@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError, explain
-from memalign_graph.memory import changes
+from memalign_graph.memory import by_hand, changes
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.changes import Forgotten
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout, check_namespace
@@ -164,11 +164,11 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If the text can't be used.
         """
-        return run(changes.add_guideline(self._access, text, author=author))
+        return run(by_hand.add_guideline(self._access, text, author=author))
 
     async def aadd_guideline(self, text: str, *, author: str | None = None) -> Guideline:
         """Async twin of `add_guideline`."""
-        return await arun(changes.add_guideline(self._access, text, author=author))
+        return await arun(by_hand.add_guideline(self._access, text, author=author))
 
     def edit_guideline(
         self, guideline_id: str, text: str, *, author: str | None = None
@@ -186,13 +186,13 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If the text can't be used, or there is no such guideline.
         """
-        return run(changes.edit_guideline(self._access, guideline_id, text, author=author))
+        return run(by_hand.edit_guideline(self._access, guideline_id, text, author=author))
 
     async def aedit_guideline(
         self, guideline_id: str, text: str, *, author: str | None = None
     ) -> Guideline:
         """Async twin of `edit_guideline`."""
-        return await arun(changes.edit_guideline(self._access, guideline_id, text, author=author))
+        return await arun(by_hand.edit_guideline(self._access, guideline_id, text, author=author))
 
     def remove_guideline(self, guideline_id: str, *, author: str | None = None) -> Guideline:
         """Take a guideline away; the episodes it came from stay.
@@ -207,11 +207,11 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If there is no such guideline.
         """
-        return run(changes.remove_guideline(self._access, guideline_id, author=author))
+        return run(by_hand.remove_guideline(self._access, guideline_id, author=author))
 
     async def aremove_guideline(self, guideline_id: str, *, author: str | None = None) -> Guideline:
         """Async twin of `remove_guideline`."""
-        return await arun(changes.remove_guideline(self._access, guideline_id, author=author))
+        return await arun(by_hand.remove_guideline(self._access, guideline_id, author=author))
 
     def forget(self, episode_ids: Iterable[str] | str, *, author: str | None = None) -> Forgotten:
         """Take episodes back, and every guideline that rests on them alone.
@@ -266,7 +266,9 @@ def read_feedback(feedback: FeedbackLike) -> Feedback:
         InvalidInputError: If it can't be used, in one sentence that names the field.
     """
     try:
-        return Feedback.model_validate(feedback)
+        return Feedback.model_validate(
+            dict(feedback) if isinstance(feedback, Mapping) else feedback
+        )
     except ValidationError as error:
         raise InvalidInputError(explain(error)) from error
 
@@ -284,7 +286,7 @@ def read_example(example: ExampleLike) -> Example:
         InvalidInputError: If it can't be used, in one sentence that names the field.
     """
     try:
-        return Example.model_validate(example)
+        return Example.model_validate(dict(example) if isinstance(example, Mapping) else example)
     except ValidationError as error:
         raise InvalidInputError(explain(error)) from error
 

@@ -11,6 +11,7 @@ DEFAULT_NAMESPACE = ("memalign",)
 """The namespace where none is given."""
 
 _RESERVED_ROOT = "langgraph"
+_RESERVED_LABEL = "commits"
 
 Namespace = tuple[str, ...]
 
@@ -21,6 +22,14 @@ class MemoryLayout:
 
     root: Namespace
     """The caller's namespace and the criterion's name."""
+
+    def __post_init__(self) -> None:
+        # Below it lie commits, which are searched by date: nothing else may lie there.
+        if _RESERVED_LABEL in self.root:
+            raise InvalidInputError(
+                f"namespace: {_RESERVED_LABEL!r} is kept for a memory's own items: choose another "
+                "label, or another name for the criterion."
+            )
 
     @property
     def episodes(self) -> Namespace:

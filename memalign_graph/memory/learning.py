@@ -65,7 +65,7 @@ def apply_operations(
             continue
         target = _target(operation, standing)
         if operation.action == "add" or target is not None:
-            after = _after(operation, target, sources, now=now, position=position)
+            after = _after(operation, target, sources, standing, now=now, position=position)
             position += 1
             key = after.id if after is not None else operation.guideline_id or ""
             if after != target:
@@ -92,6 +92,7 @@ def _after(
     operation: GuidelineOperation,
     target: Guideline | None,
     sources: list[str],
+    standing: dict[str, Guideline],
     *,
     now: datetime,
     position: int,
@@ -100,8 +101,11 @@ def _after(
         return None
     text = operation.text or ""
     if target is None:
+        key = digest(["guideline", text, sources])
+        if key in standing:  # reworded by an expert since
+            key = digest(["guideline", text, sources, position])
         return Guideline(
-            id=digest(["guideline", text, sources]),
+            id=key,
             text=text,
             episode_ids=sources,
             position=position,

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import threading
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from memalign_graph.errors import EmbeddingError
@@ -111,7 +112,7 @@ class VectorIndex:
     def __contains__(self, key: str) -> bool:
         return key in self._row_of
 
-    def add(self, vectors: dict[str, Vector]) -> None:
+    def add(self, vectors: Mapping[str, Vector]) -> None:
         """Add vectors; a key that is there already is left as it is.
 
         Args:
@@ -130,8 +131,7 @@ class VectorIndex:
             if self._index is None:
                 dimension = len(next(iter(fresh.values())))
                 self._index = faiss.IndexIDMap2(faiss.IndexFlatIP(dimension))
-            for vector in fresh.values():
-                self._check_dimension(vector)
+            self._check_dimensions(fresh.values())
             rows = np.arange(self._next_row, self._next_row + len(fresh), dtype=np.int64)
             self._index.add_with_ids(np.stack(list(fresh.values())), rows)
             self._next_row += len(fresh)
@@ -187,15 +187,63 @@ class VectorIndex:
         with self._lock:
             if self._index is None or not self._row_of:
                 return []
-            self._check_dimension(vector)
-            scores, rows = self._index.search(vector.reshape(1, -1), min(k, len(self._row_of)))
+            self._check_dimensions([vector])
+            scores, rows = self._search(vector, min(k, len(self._row_of)))
             pairs = zip(rows[0].tolist(), scores[0].tolist(), strict=True)
             return [(self._key_of[row], score) for row, score in pairs if row >= 0]
 
-    def _check_dimension(self, vector: Vector) -> None:
-        if len(vector) != self._index.d:
-            raise EmbeddingError(
-                f"The embeddings {self._embedder} give vectors of {len(vector)} dimensions, but "
-                f"this memory holds {self._index.d} under that name: give the other embedder "
-                "another name, or another namespace."
-            )
+    @property
+    def is_empty(self) -> bool:
+        """Whether no vector was ever added."""
+        return self._index is None
+
+    def check(self, vectors: Iterable[Vector], like: Iterable[Vector] = ()) -> None:
+        """Check that vectors have the dimension of those that are there.
+
+        Args:
+            vectors: The vectors.
+            like: Vectors that stand for the index while it is empty.
+
+        Raises:
+            EmbeddingError: If one has another.
+        """
+        with self._lock:
+            self._check_dimensions(vectors, next((len(one) for one in like), None))
+
+    def fitting(self, vectors: Mapping[str, Vector]) -> dict[str, Vector]:
+        """Leave aside vectors of another dimension than the first, or than those that are there.
+
+        Args:
+            vectors: Vectors by key.
+
+        Returns:
+            Those that can be added.
+        """
+        with self._lock:
+            dimension = None if self._index is None else self._index.d
+        dimension = dimension or next((len(vector) for vector in vectors.values()), None)
+        return {key: vector for key, vector in vectors.items() if len(vector) == dimension}
+
+    def _search(self, vector: Vector, k: int) -> Any:
+        import faiss
+
+        # One query is too little work to share: threads that wait for each other cost more than
+        # they bring on a busy machine. The setting is the calling thread's own.
+        threads = faiss.omp_get_max_threads()
+        faiss.omp_set_num_threads(1)
+        try:
+            return self._index.search(vector.reshape(1, -1), k)
+        finally:
+            faiss.omp_set_num_threads(threads)
+
+    def _check_dimensions(self, vectors: Iterable[Vector], dimension: int | None = None) -> None:
+        dimension = dimension if self._index is None else self._index.d
+        if dimension is None:
+            return
+        for vector in vectors:
+            if len(vector) != dimension:
+                raise EmbeddingError(
+                    f"The embeddings {self._embedder} give vectors of {len(vector)} dimensions, "
+                    f"but this memory holds {dimension} under that name: give the other "
+                    "embedder another name, or another namespace."
+                )

@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from langgraph.store.base import BaseStore
@@ -16,8 +16,9 @@ from memalign_graph.types import Episode, EpisodeStatus, Guideline
 OVERLAP_US = 60_000_000
 """How far a reader looks back behind the newest commit it knows, in microseconds.
 
-Clocks of two machines differ and a writer may wait for a lock, so a commit can appear after a
-newer one. One minute covers both with room to spare.
+A commit is dated after all that its writer had seen (see `newest_us`), whatever its clock says.
+What is left are writers who did not see each other, one of them waiting for a lock or with a clock
+that is behind: one minute covers them with room to spare.
 """
 
 
@@ -61,7 +62,8 @@ class MemoryView:
         self._embedder = embedder
         self._lock = threading.Lock()
         self._generation = 0
-        self._newest_us: int | None = None
+        self._newest_us = 0
+        self._since_us: int | None = None
         self._recent: dict[str, int] = {}
         self._heads: set[str] = set()
         self._episodes: dict[str, EpisodeRow] = {}
@@ -80,6 +82,15 @@ class MemoryView:
         return sorted(self._heads)
 
     @property
+    def newest_us(self) -> int:
+        """The date of the newest commit known, in microseconds since 1970; 0 if there is none.
+
+        The next commit is dated after it, so that dates follow what writers saw of each other
+        even where their clocks differ (a hybrid logical clock: Kulkarni et al., 2014).
+        """
+        return self._newest_us
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is no episode."""
         return not self._episodes
@@ -96,8 +107,12 @@ class MemoryView:
             The view's generation, and from which `at_us` on commits are to be read; None if all.
         """
         with self._lock:
-            since = None if self._newest_us is None else self._newest_us - OVERLAP_US
-            return self._generation, since
+            return self._generation, self._since_us
+
+    def known_commits(self) -> frozenset[str]:
+        """Return the ids of the commits of the last while that the view has applied."""
+        with self._lock:
+            return frozenset(self._recent)
 
     def unknown(self, commit_ids: set[str]) -> set[str]:
         """Tell which commits the view has not applied.
@@ -128,13 +143,26 @@ class MemoryView:
             self._generation += 1
             for key, episode in update.episodes.items():
                 self._set_episode(key, episode)
-            self.index.add(
-                {key: one for key, one in update.vectors.items() if key in self._episodes_at}
-            )
+            self.index.add(self._wanted(self.index.fitting(update.vectors)))
             for key, guideline in update.guidelines.items():
                 self._set_guideline(key, guideline)
             self._note(update.commits, now_us)
             return True
+
+    def add_vectors(self, vectors: Mapping[str, Vector]) -> None:
+        """Add vectors to the index; those whose episodes are gone meanwhile are left aside.
+
+        Args:
+            vectors: Normalised vectors by key.
+
+        Raises:
+            EmbeddingError: If one has another dimension than those that are there.
+        """
+        with self._lock:
+            self.index.add(self._wanted(vectors))
+
+    def _wanted(self, vectors: Mapping[str, Vector]) -> dict[str, Vector]:
+        return {key: one for key, one in vectors.items() if key in self._episodes_at}
 
     def missing_texts(self) -> dict[str, str]:
         """Return which episodes have no vector in the index yet.
@@ -219,12 +247,12 @@ class MemoryView:
     def _note(self, commits: list[Commit], now_us: int) -> None:
         seen = {parent for commit in commits for parent in commit.parents}
         self._heads = (self._heads | {commit.id for commit in commits}) - seen
-        # A writer whose clock runs ahead must not hide what others commit after it.
-        newest = min(max((commit.at_us for commit in commits), default=now_us), now_us)
-        self._newest_us = max(newest, self._newest_us or newest)
+        self._newest_us = max([self._newest_us, *(commit.at_us for commit in commits)])
+        # A writer whose clock runs ahead must not hide what others commit beside it.
+        self._since_us = min(self._newest_us or now_us, now_us) - OVERLAP_US
         self._recent.update((commit.id, commit.at_us) for commit in commits)
-        oldest = self._newest_us - OVERLAP_US
-        self._recent = {key: at_us for key, at_us in self._recent.items() if at_us >= oldest}
+        since = self._since_us
+        self._recent = {key: at_us for key, at_us in self._recent.items() if at_us >= since}
 
 
 _views: weakref.WeakKeyDictionary[BaseStore, dict[tuple[MemoryLayout, str], MemoryView]] = (

@@ -10,7 +10,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from memalign_graph.memory.changes import MAX_GUIDELINE_CHARS
+from memalign_graph.memory.by_hand import MAX_GUIDELINE_CHARS
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.prompts.fences import defuse, estimate_tokens, fence
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines, render_example

@@ -21,6 +21,7 @@ from tests.loopback.embedding import embed
 CRITERION = Criterion(name="tone", instructions="Is the reply appropriate?")
 QUERY = Example(inputs="Something else entirely", outputs="No idea")
 EVERYTHING = 1_000_000
+ROOT = Path(__file__).parents[3]
 
 Opener = Callable[[], BaseStore]
 """Opens one more store object on the same data."""

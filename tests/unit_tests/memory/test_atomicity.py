@@ -8,7 +8,7 @@ from langgraph.store.base import PutOp
 
 from memalign_graph import EmbeddingError, JudgeMemory
 from memalign_graph.effects import arun, run
-from memalign_graph.memory import changes
+from memalign_graph.memory import by_hand, changes
 from tests.loopback import LoopbackServer, error
 from tests.unit_tests.memory.support import (
     CRITERION,
@@ -100,7 +100,7 @@ async def change(memory: JudgeMemory, name: str, *, awaits: bool) -> Any:
             memory.access, [op("add", two, text="New.")], {two.id: two.word}
         ),
         "forget": lambda: changes.forget(memory.access, [one.id]),
-        "edit": lambda: changes.edit_guideline(memory.access, rule.id, "New.", author=None),
+        "edit": lambda: by_hand.edit_guideline(memory.access, rule.id, "New.", author=None),
     }
     operation = operations[name]()
     return await arun(operation) if awaits else run(operation)

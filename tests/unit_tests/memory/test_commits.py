@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from memalign_graph import JudgeMemory
-from memalign_graph.memory import changes
+from memalign_graph.memory import by_hand
 from memalign_graph.memory.records import clock, commit_id, revision_of, version_of, weight
 from tests.unit_tests.memory.support import (
     CRITERION,
@@ -91,7 +91,7 @@ def test_writers_that_did_not_see_each_other_are_both_parents_of_the_next(
     any_opener: Opener,
 ) -> None:
     here, there, later = (JudgeMemory(any_opener(), CRITERION, embeddings=hashed) for _ in "123")
-    adding = changes.add_guideline(here.access, "Of one.", author=None)
+    adding = by_hand.add_guideline(here.access, "Of one.", author=None)
     interleaved(adding, writes, lambda: there.add_guideline("Of two."))
     assert len(later.guidelines()) == 2
     later.version()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from memalign_graph import JudgeMemory
 from tests.loopback import LoopbackServer
-from tests.unit_tests.memory.support import CRITERION, QUERY, Opener, hashed, said
+from tests.unit_tests.memory.support import CRITERION, QUERY, ROOT, Opener, hashed, said
 
 COUNT = 50
 
@@ -63,6 +63,7 @@ class Child:
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | environment,
+            cwd=ROOT,
         )
 
     def read(self) -> str:

@@ -17,6 +17,7 @@ from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.support import (
     CRITERION,
     EVERYTHING,
+    ROOT,
     Bench,
     Opener,
     connect,
@@ -79,7 +80,7 @@ async def test_a_fresh_process_embeds_the_query_alone(
     command = [sys.executable, "-W", "error", "-c", FRESH_PROCESS, str(tmp_path / "store.db")]
     environment = os.environ | server.environment
     done = subprocess.run(  # noqa: ASYNC221 - our own code
-        command, env=environment, capture_output=True, text=True, check=False
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.stderr == ""
     assert done.stdout.split() == [memory.version(), "one", "two"]

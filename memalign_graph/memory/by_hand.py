@@ -1,0 +1,147 @@
+"""Guidelines written, reworded and taken away by hand."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from memalign_graph.effects import Operation
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.identity import check_json, digest
+from memalign_graph.memory.access import Edit, MemoryAccess
+from memalign_graph.memory.records import clock
+from memalign_graph.types import Guideline
+
+MAX_GUIDELINE_CHARS = 2_000
+"""The longest guideline, in characters."""
+
+
+def add_guideline(access: MemoryAccess, text: str, *, author: str | None) -> Operation[Guideline]:
+    """Write a guideline by hand; in words that stand already it is that guideline.
+
+    Args:
+        access: The memory.
+        text: The rule.
+        author: Who writes it, if known.
+
+    Returns:
+        The guideline.
+
+    Raises:
+        InvalidInputError: If the text is empty, too long or no text.
+    """
+    text = check_guideline_text(text)
+    view = yield from access.refresh()
+    standing = yield from access.all_guidelines()
+    same = next((one for one in standing if one.text == text), None)
+    if same is not None:
+        return same
+    now = datetime.now(UTC)
+    position = clock.now_us()
+    guideline = Guideline(
+        id=digest(["guideline", text, position]),
+        text=text,
+        origin="expert",
+        author=author,
+        position=position,
+        created_at=now,
+        updated_at=now,
+    )
+    edits = [Edit("guidelines", None, guideline)]
+    yield from access.commit(view, edits, reason="add_guideline", author=author)
+    return guideline
+
+
+def edit_guideline(
+    access: MemoryAccess, guideline_id: str, text: str, *, author: str | None
+) -> Operation[Guideline]:
+    """Reword a guideline by hand; it keeps its id, place and sources, and is the expert's now.
+
+    Args:
+        access: The memory.
+        guideline_id: Which one.
+        text: The rule.
+        author: Who rewords it, if known.
+
+    Returns:
+        The guideline as it stands now.
+
+    Raises:
+        InvalidInputError: If the text is empty, too long or no text, or there is no such guideline.
+    """
+    text = check_guideline_text(text)
+    view = yield from access.refresh()
+    guideline = yield from _guideline(access, guideline_id)
+    if guideline.text == text:
+        return guideline
+    for other in (yield from access.all_guidelines()):
+        if other.text == text:
+            raise InvalidInputError(f"text: these words already stand as guideline {other.id!r}.")
+    after = guideline.model_copy(
+        update={
+            "text": text,
+            "origin": "expert",
+            "author": author,
+            "updated_at": datetime.now(UTC),
+        }
+    )
+    edits = [Edit("guidelines", guideline, after)]
+    yield from access.commit(view, edits, reason="edit_guideline", author=author)
+    return after
+
+
+def remove_guideline(
+    access: MemoryAccess, guideline_id: str, *, author: str | None
+) -> Operation[Guideline]:
+    """Take a guideline away; the episodes it came from stay.
+
+    Args:
+        access: The memory.
+        guideline_id: Which one.
+        author: Who takes it away, if known.
+
+    Returns:
+        The guideline as it was.
+
+    Raises:
+        InvalidInputError: If there is no such guideline.
+    """
+    view = yield from access.refresh()
+    guideline = yield from _guideline(access, guideline_id)
+    edits = [Edit("guidelines", guideline, None)]
+    yield from access.commit(view, edits, reason="remove_guideline", author=author)
+    return guideline
+
+
+def check_guideline_text(text: Any) -> str:
+    """Check a guideline's text, and put it on one line.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The text without blanks around it or line breaks in it.
+
+    Raises:
+        InvalidInputError: If it is empty, too long or no text.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidInputError("text: a guideline is a sentence, not empty.")
+    if len(text) > MAX_GUIDELINE_CHARS:
+        raise InvalidInputError(
+            f"text: a guideline has at most {MAX_GUIDELINE_CHARS:,} characters: shorten it."
+        )
+    try:
+        check_json(text, "text")
+    except ValueError as error:
+        raise InvalidInputError(str(error)) from error
+    return " ".join(text.split())
+
+
+def _guideline(access: MemoryAccess, guideline_id: str) -> Operation[Guideline]:
+    standing = yield from access.all_guidelines()
+    for guideline in standing:
+        if guideline.id == guideline_id:
+            return guideline
+    raise InvalidInputError(
+        f"guideline_id: {guideline_id!r} names no guideline of {access.criterion.name!r}: "
+        "`guidelines()` lists them."
+    )
