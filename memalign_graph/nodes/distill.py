@@ -1,5 +1,6 @@
 """`distill_feedback`: the expert's words made into operations on guidelines."""
 
+from itertools import count
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -72,8 +73,10 @@ def create_distill_node(
             max_input_tokens=max_input_tokens(chat),
         )
 
+        attempts = count()
+
         def read(answer: dict[str, Any]) -> Any:
-            return read_operations(answer, prompt)
+            return read_operations(answer, prompt, drop_idle=next(attempts) > 0)
 
         bound = with_schema(chat, operations_schema(prompt))
         operations, _ = yield from ask(bound, prompt.messages, read, purpose="distil feedback")

@@ -4,7 +4,8 @@ The model sees guidelines and feedback under short handles (`G1`, `F1`); which g
 episodes they are is known to code alone, which keeps the provenance.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from memalign_graph.types import Criterion, Episode, Guideline
 _FIELD_TOKENS = 600
 """How much of one text of an example the distiller reads, in tokens."""
 
-_MOST_OPERATIONS = 3
+_MOST_OPERATIONS = 2
 """How many operations one distilling may propose for one piece of feedback."""
 
 _SYSTEM = """\
@@ -46,12 +47,12 @@ _ADD = '- "add" a guideline for a rule that is not among the guidelines yet.'
 
 _CHANGE = """
 - "revise" a guideline that the feedback corrects or makes more exact: give its handle, and its \
-whole new text.
+whole new text. A rule about something else is added, never put in its place.
 - "retire" a guideline that the feedback shows to be wrong: give its handle."""
 
 _CLOSING = (
     "Rewrite the expert's reason, not the output, as a rule for other cases of this kind. Keep the "
-    "expert's terms."
+    "expert's terms. Answer in this shape: {shape}"
 )
 
 
@@ -68,6 +69,9 @@ class DistillPrompt:
     episodes: dict[str, Episode]
     """The feedback shown, by handle; what did not fit is not in it."""
 
+    scale: str
+    """The criterion's scale in words."""
+
 
 def operations_schema(prompt: DistillPrompt) -> dict[str, Any]:
     """Return the JSON Schema of the answer to a prompt.
@@ -81,7 +85,15 @@ def operations_schema(prompt: DistillPrompt) -> dict[str, Any]:
     Returns:
         A schema with a title, every property required and no others allowed.
     """
-    properties: dict[str, Any] = {"action": {"type": "string", "enum": ["add"]}}
+    # The text comes first: a small model that has to choose the action first tends to copy the
+    # guideline it has chosen.
+    properties: dict[str, Any] = {
+        "text": {
+            "type": "string",
+            "description": "The guideline, one sentence; empty to retire.",
+        },
+        "action": {"type": "string", "enum": ["add"]},
+    }
     if prompt.guidelines:
         properties["action"]["enum"] += ["revise", "retire"]
         properties["guideline"] = {
@@ -89,10 +101,6 @@ def operations_schema(prompt: DistillPrompt) -> dict[str, Any]:
             "enum": ["none", *prompt.guidelines],
             "description": "The handle of the guideline to revise or retire; none to add.",
         }
-    properties["text"] = {
-        "type": "string",
-        "description": "The guideline, one sentence; empty to retire.",
-    }
     if len(prompt.episodes) > 1:
         properties["feedback"] = {
             "type": "array",
@@ -169,29 +177,64 @@ def distill_prompt(
         room -= estimate_tokens(block)
         shown[handle] = episode
         blocks.append(block)
-    human = "\n\n".join([standing, "Feedback to learn from:", *blocks, _CLOSING])
+    closing = _CLOSING.format(shape=_shape(handles, shown))
+    human = "\n\n".join([standing, "Feedback to learn from:", *blocks, closing])
     return DistillPrompt(
-        messages=[SystemMessage(system), HumanMessage(human)], guidelines=handles, episodes=shown
+        messages=[SystemMessage(system), HumanMessage(human)],
+        guidelines=handles,
+        episodes=shown,
+        scale=criterion.scale.describe(),
     )
 
 
-def read_operations(answer: dict[str, Any], prompt: DistillPrompt) -> list[GuidelineOperation]:
+def read_operations(
+    answer: dict[str, Any], prompt: DistillPrompt, *, drop_idle: bool = False
+) -> list[GuidelineOperation]:
     """Check a distiller's answer, and put ids for its handles.
 
     Args:
         answer: The parsed answer.
         prompt: The prompt it answers.
+        drop_idle: Whether to leave out operations that teach nothing, instead of raising.
 
     Returns:
         The operations.
 
     Raises:
-        ValueError: If a part is missing or of the wrong kind, or a handle stands for nothing.
+        ValueError: If a part is missing or of the wrong kind, a handle stands for nothing, or an
+            operation teaches nothing: it rewords nothing, or repeats the output or the scale.
     """
     operations = answer.get("operations")
     if not isinstance(operations, list):
         raise ValueError('it has no list of "operations"')
-    return [_read_operation(operation, prompt) for operation in operations]
+    read = [_read_operation(operation, prompt) for operation in operations]
+    idle = {index: why for index, one in enumerate(read) if (why := _idle(one, prompt))}
+    if idle and not drop_idle:
+        raise ValueError(next(iter(idle.values())))
+    return [one for index, one in enumerate(read) if index not in idle]
+
+
+def _idle(operation: GuidelineOperation, prompt: DistillPrompt) -> str | None:
+    """Say why an operation teaches nothing, if so."""
+    if operation.text is None:
+        return None
+    words = _words(operation.text)
+    for handle, guideline in prompt.guidelines.items():
+        if operation.guideline_id == guideline.id and words == _words(guideline.text):
+            return (
+                f"it gives {handle} the words it has: if the expert says something else, add that "
+                "as a guideline of its own"
+            )
+    episodes = [one for one in prompt.episodes.values() if one.id in operation.episode_ids]
+    if any(words == _words(str(one.example.outputs)) for one in episodes):
+        return "it repeats the output that was judged: write the expert's reason as a rule"
+    if words.removeprefix("the value is ") == _words(prompt.scale):
+        return "it repeats what the value can be: write the expert's reason as a rule"
+    return None
+
+
+def _words(text: str) -> str:
+    return " ".join(text.casefold().split()).rstrip(".")
 
 
 def _read_operation(operation: Any, prompt: DistillPrompt) -> GuidelineOperation:
@@ -240,6 +283,16 @@ def _read_sources(operation: dict[str, Any], prompt: DistillPrompt) -> list[str]
             f"{', '.join(prompt.episodes)}"
         )
     return list(dict.fromkeys(prompt.episodes[handle].id for handle in handles))
+
+
+def _shape(guidelines: Mapping[str, Guideline], episodes: Mapping[str, Episode]) -> str:
+    """Write an answer as an example, for models that do not see the schema."""
+    operation: dict[str, Any] = {"text": "the rule", "action": "add"}
+    if guidelines:
+        operation["guideline"] = "none"
+    if len(episodes) > 1:
+        operation["feedback"] = [next(iter(episodes))]
+    return json.dumps({"operations": [operation]})
 
 
 def _render_guidelines(handles: dict[str, Guideline], fixed: list[Guideline]) -> str:
