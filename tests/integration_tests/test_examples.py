@@ -80,7 +80,7 @@ def test_the_demo_learns_and_starts_aligned_the_second_time(
     first = _run(server, *command)
     assert first.count("the memory is empty") == 2
     assert "Guidelines in memory, with the feedback they came from:" in first
-    assert "raw.orders is an unchecked copy" in first
+    assert "must read finance.certified_orders" in first
     chats = len(server.chats)
     second = _run(server, *command)
     assert second.count("starting aligned") == 2
