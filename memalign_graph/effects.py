@@ -7,9 +7,9 @@ written once, as operations and pure functions.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import BaseMessage
@@ -25,9 +25,6 @@ from memalign_graph.models import (
 )
 
 T = TypeVar("T")
-
-_POOLED_CONNECTIONS = 1_000
-"""The most connections a client may have pooled, by the openai client's default."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +122,8 @@ def _perform(effect: Effect) -> Any:
         case Embed(embeddings, texts):
             try:
                 return embeddings.embed_documents(list(texts))
-            except Exception as error:
-                raise embedding_failure(error, embeddings) from error
+            except Exception as error:  # noqa: BLE001 - likewise
+                _raise_as(embedding_failure(error, embeddings), error)
 
 
 async def _aperform(effect: Effect) -> Any:
@@ -139,36 +136,25 @@ async def _aperform(effect: Effect) -> Any:
                 return await asyncio.to_thread(store.batch, ops)
         case Chat(model, messages):
             try:
-                return read_output(
-                    await _outlive_loops(lambda: model.runnable.ainvoke(list(messages)))
-                )
+                return read_output(await model.runnable.ainvoke(list(messages)))
             except Exception as error:  # noqa: BLE001 - providers share no base class
                 return _reply_to(error, model)
         case Embed(embeddings, texts):
             try:
-                return await _outlive_loops(lambda: embeddings.aembed_documents(list(texts)))
-            except Exception as error:
-                raise embedding_failure(error, embeddings) from error
-
-
-async def _outlive_loops(call: Callable[[], Awaitable[T]]) -> T:
-    """Call again while a client's pool hands out connections of an event loop that is gone.
-
-    LangChain keeps one HTTP client for all event loops of a process; after a second `asyncio.run`
-    each connection that the first has left fails once, before anything is sent, and is dropped.
-    """
-    for _ in range(_POOLED_CONNECTIONS):
-        try:
-            return await call()
-        except RuntimeError as error:
-            if "Event loop is closed" not in str(error):
-                raise
-    return await call()
+                return await embeddings.aembed_documents(list(texts))
+            except Exception as error:  # noqa: BLE001 - likewise
+                _raise_as(embedding_failure(error, embeddings), error)
 
 
 def _reply_to(error: Exception, model: StructuredModel) -> ChatReply:
     """Tell an answer that is no use, which is a reply, from a call that failed, which raises."""
     outcome = chat_failure(error, model)
     if isinstance(outcome, MemAlignError):
-        raise outcome from error
+        _raise_as(outcome, error)
     return outcome
+
+
+def _raise_as(failure: MemAlignError, error: Exception) -> NoReturn:
+    if failure is error:
+        raise error
+    raise failure from error

@@ -1,8 +1,10 @@
 """The graphs: uncompiled, so that the caller gives them store, checkpointer and place."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
+from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langgraph.graph import END, START, StateGraph
 
@@ -135,6 +137,11 @@ def create_review_graph(
         InvalidInputError: If an option can't be used.
     """
     settings = _settings(criterion, model, k, review, max_guideline_tokens)
+    if not isinstance(distill_model, BaseChatModel | str | None):
+        raise InvalidInputError(
+            "distill_model: give a chat model or a string, not a value of type "
+            f"{type(distill_model).__name__}."
+        )
     builder: Graph = StateGraph(
         ReviewState,
         context_schema=context_schema(k=settings["k"], model=model, review=review),
@@ -151,6 +158,7 @@ def create_review_graph(
         use_episodes=use_episodes,
         max_guideline_tokens=max_guideline_tokens,
         on_embedding_error=on_embedding_error,
+        stores_feedback=True,
     )
     distill = create_distill_node(
         criterion,
@@ -183,7 +191,13 @@ def _add_judging(
     use_episodes: bool,
     max_guideline_tokens: int,
     on_embedding_error: OnEmbeddingError,
+    stores_feedback: bool = False,
 ) -> None:
+    if not (isinstance(embeddings, Embeddings | str) or callable(embeddings)):
+        raise InvalidInputError(
+            "embeddings: give LangChain embeddings, a function, or a string such as "
+            f"{DEFAULT_EMBEDDINGS!r}, not a value of type {type(embeddings).__name__}."
+        )
     if on_embedding_error not in get_args(OnEmbeddingError):
         raise InvalidInputError(
             f"on_embedding_error: {on_embedding_error!r} is not known: give 'raise' or "
@@ -194,6 +208,7 @@ def _add_judging(
         embeddings=embeddings,
         settings=settings,
         use_episodes=use_episodes,
+        stores_feedback=stores_feedback,
         on_embedding_error=on_embedding_error,
     )
     assemble = create_assemble_node(
@@ -224,8 +239,12 @@ def _settings(
         )
     if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= MAX_K:
         raise InvalidInputError(f"k: {k!r} is not a whole number from 0 to {MAX_K}.")
-    if max_guideline_tokens < 0:
-        raise InvalidInputError(f"max_guideline_tokens: {max_guideline_tokens} is below 0.")
+    if not isinstance(max_guideline_tokens, int) or max_guideline_tokens < 0:
+        raise InvalidInputError(
+            f"max_guideline_tokens: {max_guideline_tokens!r} is not a whole number from 0 on."
+        )
+    if inspect.iscoroutinefunction(review):
+        raise InvalidInputError("review: give a plain function, not an async one.")
     if not callable(review) and review not in get_args(ReviewMode):
         raise InvalidInputError(
             f"review: {review!r} is not known: give 'always', 'never', or a function that takes "

@@ -194,10 +194,10 @@ def _edited(decision: dict[str, Any]) -> Any:
 def _read_edit(args: Any, criterion: Criterion, judgment: Judgment) -> dict[str, Any]:
     if not isinstance(args, dict):
         raise ValueError("an edit needs the edited arguments: an object with `value`, `rationale`.")
-    fields = _read_fields({"value": judgment.value, **args}, criterion)
-    if (fields.get("rationale") or "").strip() == judgment.rationale.strip():
-        fields.pop("rationale", None)
-    return fields
+    said = {"value": judgment.value, **args}
+    if str(said.get("rationale") or "").strip() == judgment.rationale.strip():
+        said.pop("rationale", None)
+    return _read_fields(said, criterion)
 
 
 def _read_fields(fields: dict[str, Any], criterion: Criterion) -> dict[str, Any]:
@@ -251,9 +251,10 @@ def _describe(
     ]
     if example.reference_outputs is not None:
         parts.append(f"### Reference outputs\n\n{_block(example.reference_outputs)}")
-    parts.append(f"### The judge says: {scale.render(judgment.value)}\n\n{judgment.rationale}")
+    rationale = _escape(judgment.rationale)
+    parts.append(f"### The judge says: {scale.show(judgment.value)}\n\n{rationale}")
     if guidelines:
-        lines = "\n".join(f"- {one.text}" for one in guidelines)
+        lines = "\n".join(f"- {_escape(one.text)}" for one in guidelines)
         parts.append(f"### Guidelines it was given\n\n{lines}")
     if episodes:
         lines = "\n".join(f"- {_line(one, criterion)}" for one in episodes)
@@ -266,9 +267,20 @@ def _describe(
 
 
 def _line(episode: Episode, criterion: Criterion) -> str:
-    value = "no value" if episode.value is None else criterion.scale.render(episode.value)
-    words = f": {_one_line(episode.rationale)}" if episode.rationale else ""
-    return f"{_one_line(_text(episode.example.outputs))} (expert: {value}{words})"
+    value = "no value" if episode.value is None else criterion.scale.show(episode.value)
+    words = f": {_escape(_one_line(episode.rationale))}" if episode.rationale else ""
+    outputs = _one_line(_text(episode.example.outputs))
+    ticks = "`" * (1 + _longest_run(outputs))
+    return f"{ticks} {outputs} {ticks} (expert: {value}{words})"
+
+
+def _escape(text: str) -> str:
+    """Take from a text what Markdown would make a link, a picture or a tag of."""
+    return text.replace("[", "\\[").replace("<", "&lt;").replace("`", "'")
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in _BACKTICKS.findall(text)), default=0)
 
 
 def _block(value: Any) -> str:
@@ -276,7 +288,7 @@ def _block(value: Any) -> str:
     if len(text) > _MAX_SHOWN_CHARS:
         text = f"{text[:_MAX_SHOWN_CHARS]}\n[... {len(text) - _MAX_SHOWN_CHARS:,} more characters]"
     # A fence longer than any in the text keeps the text from ending it.
-    ticks = "`" * max(3, 1 + max((len(run) for run in _BACKTICKS.findall(text)), default=0))
+    ticks = "`" * max(3, 1 + _longest_run(text))
     return f"{ticks}\n{text}\n{ticks}"
 
 

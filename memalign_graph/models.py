@@ -1,19 +1,23 @@
 """Chat models and embeddings, from an instance or a `"provider:name"` string."""
 
+import asyncio
 import inspect
 import json
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable
 
-from memalign_graph.errors import ChatModelError, EmbeddingError, InvalidInputError
+from memalign_graph.errors import ChatModelError, EmbeddingError, InvalidInputError, MemAlignError
+
+T = TypeVar("T")
 
 DEFAULT_CHAT_MODEL = "openai:gpt-4.1-mini"
 """The chat model where none is given."""
@@ -37,21 +41,47 @@ EmbeddingsLike = Embeddings | EmbeddingsFunction | str
 """Whatever can be given as `embeddings`."""
 
 
+class OncePerLoop(Generic[T]):
+    """Something made once for each event loop, and once for calls outside of any.
+
+    A client's pooled connections die with the event loop they were opened in, and its next calls
+    fail, each after a request was sent for nothing; so what is made here has a client of its own.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._outside: list[T] = []
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
+
+    def get(self) -> T:
+        """Return what belongs to the running event loop, made now if it is not there yet."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            if not self._outside:
+                self._outside.append(self._make())
+            return self._outside[0]
+        if loop not in self._by_loop:
+            self._by_loop[loop] = self._make()
+        return self._by_loop[loop]
+
+
 class Embedder:
-    """Embeddings under a name; a string is resolved at first use, once."""
+    """Embeddings under a name; a string is resolved at first use."""
 
     def __init__(self, given: EmbeddingsLike) -> None:
         self._given = given
+        self._resolved = OncePerLoop(lambda: resolve_embeddings(given))
 
     @cached_property
     def id(self) -> str:
         """The name, by `embedder_id`."""
         return embedder_id(self._given)
 
-    @cached_property
+    @property
     def embeddings(self) -> Embeddings:
         """The embeddings, by `resolve_embeddings`."""
-        return resolve_embeddings(self._given)
+        return self._resolved.get()
 
 
 @dataclass(frozen=True)
@@ -102,10 +132,16 @@ def resolve_chat_model(model: BaseChatModel | str) -> BaseChatModel:
         return model
     provider, name = split_name(model, "model", DEFAULT_CHAT_MODEL)
     if provider == "openai":
+        import openai
         from langchain_openai import ChatOpenAI
 
         _check_openai_key("model", model)
-        return ChatOpenAI(model=name, temperature=0, timeout=_TIMEOUT_S)
+        return ChatOpenAI(
+            model=name,
+            temperature=0,
+            timeout=_TIMEOUT_S,
+            http_async_client=openai.DefaultAsyncHttpxClient(),
+        )
     if provider == "local":
         from memalign_graph.local import local_chat_model
 
@@ -143,11 +179,17 @@ def resolve_embeddings(embeddings: EmbeddingsLike) -> Embeddings:
         return ensure_embeddings(embeddings)
     provider, name = split_name(embeddings, "embeddings", DEFAULT_EMBEDDINGS)
     if provider == "openai":
+        import openai
         from langchain_openai import OpenAIEmbeddings
 
         _check_openai_key("embeddings", embeddings)
         # Counting tokens would download tables at first use; texts are cut before they get here.
-        return OpenAIEmbeddings(model=name, check_embedding_ctx_length=False, timeout=_TIMEOUT_S)
+        return OpenAIEmbeddings(
+            model=name,
+            check_embedding_ctx_length=False,
+            timeout=_TIMEOUT_S,
+            http_async_client=openai.DefaultAsyncHttpxClient(),
+        )
     if provider == "local":
         from memalign_graph.local import LocalEmbeddings
 
@@ -239,13 +281,20 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
 
     Returns:
         The bound model.
+
+    Raises:
+        InvalidInputError: If the model can't do that.
     """
     parameters = inspect.signature(type(model).with_structured_output).parameters
     method = {"method": "json_schema"} if "method" in parameters else {}
-    return StructuredModel(
-        runnable=model.with_structured_output(schema, include_raw=True, **method),
-        name=_model_name(model),
-    )
+    try:
+        runnable = model.with_structured_output(schema, include_raw=True, **method)
+    except NotImplementedError as error:
+        raise InvalidInputError(
+            f"model: {_model_name(model)} can't answer in the shape of a schema: give one that "
+            "has structured output."
+        ) from error
+    return StructuredModel(runnable=runnable, name=_model_name(model))
 
 
 def max_input_tokens(model: BaseChatModel) -> int:
@@ -286,7 +335,7 @@ def read_output(output: Any) -> ChatReply:
     return ChatReply(answer=None, text=text, problem=problem, model=name)
 
 
-def chat_failure(error: Exception, model: StructuredModel) -> ChatReply | ChatModelError:
+def chat_failure(error: Exception, model: StructuredModel) -> ChatReply | MemAlignError:
     """Sort a failed chat call.
 
     Args:
@@ -297,6 +346,8 @@ def chat_failure(error: Exception, model: StructuredModel) -> ChatReply | ChatMo
         A reply without an answer if the model did answer but was cut off or filtered, so that it
         can be asked once more; else the error to raise.
     """
+    if isinstance(error, MemAlignError):
+        return error
     kind = type(error).__name__
     if kind == "LengthFinishReasonError":
         completion = getattr(error, "completion", None)
@@ -308,7 +359,7 @@ def chat_failure(error: Exception, model: StructuredModel) -> ChatReply | ChatMo
     return ChatModelError(f"The chat model {model.name} failed: {_reason(error)}")
 
 
-def embedding_failure(error: Exception, embeddings: Embeddings) -> EmbeddingError:
+def embedding_failure(error: Exception, embeddings: Embeddings) -> MemAlignError:
     """Make the error to raise for a failed embedding call.
 
     Args:
@@ -318,6 +369,8 @@ def embedding_failure(error: Exception, embeddings: Embeddings) -> EmbeddingErro
     Returns:
         The error, not yet raised.
     """
+    if isinstance(error, MemAlignError):
+        return error
     return EmbeddingError(f"The embeddings {embedder_id(embeddings)} failed: {_reason(error)}")
 
 

@@ -47,6 +47,20 @@ class _Scale(BaseModel):
         """Return a value of this scale as a prompt shows it."""
         return str(value)
 
+    def show(self, value: Value) -> str:
+        """Return a stored value as a prompt shows it, also one from before the scale was changed.
+
+        Args:
+            value: The value.
+
+        Returns:
+            The value as `render` gives it; one that is not on the scale with a note that says so.
+        """
+        try:
+            return self.render(self.validate_value(value))
+        except ValueError:
+            return f"{value} (on an earlier scale)"
+
 
 class Boolean(_Scale):
     """True or false: the criterion is met, or it is not."""

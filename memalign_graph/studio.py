@@ -35,7 +35,7 @@ def load_criterion() -> Criterion:
         return _SUPPORT_TONE
     try:
         return Criterion.model_validate_json(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"MEMALIGN_CRITERION: {path!r} can't be read: {error}") from error
     except ValidationError as error:
         raise InvalidInputError(f"MEMALIGN_CRITERION: {path!r}: {explain(error)}") from error

@@ -190,7 +190,8 @@ class Feedback(_Model):
     """The LangGraph thread it was given in, if any."""
 
     given_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
-    """When it was given; now, unless told. Of two words of one author the newer counts."""
+    """When it was given; now, unless told, and in UTC, unless it says otherwise. Of two words of
+    one author on one example the newer counts."""
 
     @model_validator(mode="before")
     @classmethod
@@ -202,6 +203,11 @@ class Feedback(_Model):
             return data
         rest = {name: value for name, value in data.items() if name not in flat}
         return {**rest, "example": flat}
+
+    @field_validator("given_at")
+    @classmethod
+    def _in_utc(cls, given_at: datetime) -> datetime:
+        return given_at if given_at.tzinfo else given_at.replace(tzinfo=UTC)
 
     @field_validator("rationale", "author", "id", "thread_id", mode="after")
     @classmethod

@@ -108,7 +108,7 @@ def run_loop(
         outcome.replies[case.id] = reply
         say(f"the expert on {case.id}: {_short(reply)}")
         result = review.invoke(Command(resume=reply), thread)
-        for line in _learned_lines(result["learned"]):
+        for line in _learned_lines(result):
             say(f"  {line}")
     for number, case in enumerate(cases.unseen, start=1):
         say(f"judging unseen case {number} of {len(cases.unseen)} again: {case.id}")
@@ -134,11 +134,13 @@ def _sources(memory: JudgeMemory, cases: CaseFile) -> dict[str, str]:
     }
 
 
-def _learned_lines(learned: dict[str, Any] | None) -> list[str]:
+def _learned_lines(result: dict[str, Any]) -> list[str]:
+    learned = result["learned"]
     if learned is None:
         return ["skipped: nothing is stored"]
     lines = [f"{one['action']}: {one['text']}" for one in learned["guidelines"]]
-    return lines or ["nothing new to learn: kept as a case"]
+    known = learned["memory_version"] == result["judgment"]["memory_version"]
+    return lines or ["known already" if known else "no new guideline: kept as a case"]
 
 
 def _short(reply: Any) -> str:

@@ -312,8 +312,8 @@ class MemoryAccess:
         )
         return Update(
             commits=[self._commit(item) for item in commits],
-            episodes={item["id"]: self._episode(item) for item in episodes},
-            guidelines={item["id"]: self._guideline(item) for item in guidelines},
+            episodes={one.id: one for one in map(self._episode, episodes)},
+            guidelines={one.id: one for one in map(self._guideline, guidelines)},
             vectors={item["key"]: decode_vector(item["vector"]) for item in vectors},
         )
 

@@ -7,6 +7,7 @@ from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import check_json, digest
 from memalign_graph.memory.access import Edit, MemoryAccess
+from memalign_graph.memory.learning import plain_words
 from memalign_graph.memory.records import clock
 from memalign_graph.types import Guideline
 
@@ -31,7 +32,8 @@ def add_guideline(access: MemoryAccess, text: str, *, author: str | None) -> Ope
     text = check_guideline_text(text)
     view = yield from access.refresh()
     standing = yield from access.all_guidelines()
-    same = next((one for one in standing if one.text == text), None)
+    words = plain_words(text)
+    same = next((one for one in standing if plain_words(one.text) == words), None)
     if same is not None:
         return same
     now = datetime.now(UTC)
@@ -73,7 +75,7 @@ def edit_guideline(
     if guideline.text == text:
         return guideline
     for other in (yield from access.all_guidelines()):
-        if other.text == text:
+        if other.id != guideline_id and plain_words(other.text) == plain_words(text):
             raise InvalidInputError(f"text: these words already stand as guideline {other.id!r}.")
     after = guideline.model_copy(
         update={

@@ -12,7 +12,7 @@ from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.memory.access import Edit, MemoryAccess
 from memalign_graph.memory.cascade import Cascade, cascade
-from memalign_graph.memory.learning import GuidelineOperation, apply_operations
+from memalign_graph.memory.learning import GuidelineOperation, apply_operations, plain_words
 from memalign_graph.memory.records import clock
 from memalign_graph.memory.retrieval_text import retrieval_text
 from memalign_graph.memory.vectors import Vector, vector_key
@@ -52,7 +52,8 @@ def remember(
 
     Args:
         access: The memory.
-        feedback: What experts said; of several words of one author on one example the last counts.
+        feedback: What experts said; of several words of one author on one example the newest
+            counts.
         known_vectors: Vectors that need not be made again, by example id.
 
     Returns:
@@ -73,7 +74,10 @@ def remember(
 def _remember_part(
     access: MemoryAccess, checked: Sequence[Feedback], known_vectors: Mapping[str, Vector]
 ) -> Operation[list[Episode]]:
-    said = {one.episode_id: Episode.from_feedback(one, _first_status(one)) for one in checked}
+    said: dict[str, Episode] = {}
+    for one in checked:
+        episode = Episode.from_feedback(one, _first_status(one))
+        said[episode.id] = _merge(said.get(episode.id), episode)
     view = yield from access.refresh()
     stored = yield from access.episodes(said)
     after = {key: _merge(stored.get(key), episode) for key, episode in said.items()}
@@ -102,6 +106,7 @@ def learn(
     read: Mapping[str, str],
     *,
     author: str | None = None,
+    relearn: bool = False,
 ) -> Operation[dict[str, Any]]:
     """Bring what was distilled into the memory, and mark the episodes it came from.
 
@@ -113,6 +118,8 @@ def learn(
         operations: What distilling proposed.
         read: The episodes that distilling read, with what they said, as `Episode.word`.
         author: Whose feedback it was, if one expert's.
+        relearn: Whether episodes that were distilled before may teach again; else two attempts at
+            one lesson, in whatever words, are one.
 
     Returns:
         What was learned: `episode_ids`, `guidelines` (an entry an operation that took effect) and
@@ -125,11 +132,12 @@ def learn(
         known = view.known_commits()
         stored = yield from access.episodes({*read, *again})
         standing = {one.id: one for one in (yield from access.all_guidelines())}
-        live = {
+        same = {
             key
             for key, word in read.items()
             if key in stored and key not in removed and stored[key].word == word
         }
+        live = same if relearn else {key for key in same if stored[key].status == "pending"}
         now = datetime.now(UTC)
         changed, outcome = apply_operations(
             [one for key, one in standing.items() if key not in removed],
@@ -149,10 +157,11 @@ def learn(
             for one in stored.values()
         ]
         commit = yield from access.commit(view, edits, reason="learn", author=author)
+        outcome += _learned_before(operations, standing, same - live)
         rivals = [] if commit is None else (yield from access.rivals(commit, known))
         if not rivals:
             return {
-                "episode_ids": sorted(live),
+                "episode_ids": sorted(same),
                 "guidelines": outcome,
                 "memory_version": commit.version if commit is not None else view.version,
             }
@@ -246,7 +255,8 @@ def _merge(stored: Episode | None, said: Episode) -> Episode:
         return said
     threads = list(dict.fromkeys([*stored.thread_ids, *said.thread_ids]))
     confirms = said.rationale is None and stored.value in (None, said.value)
-    if stored.says_the_same_as(said) or stored.given_at > said.given_at:
+    repeats = said.value is None and said.rationale == stored.rationale
+    if repeats or stored.says_the_same_as(said) or stored.given_at > said.given_at:
         kept = stored.model_copy(update={"thread_ids": threads})
     elif confirms:
         kept = stored.model_copy(update={"thread_ids": threads, "value": said.value})
@@ -260,6 +270,31 @@ def _merge(stored: Episode | None, said: Episode) -> Episode:
 def _takes_back(stored: Episode, after: Episode) -> bool:
     """Tell whether what the stored word supported has lost its support."""
     return stored.rationale != after.rationale or stored.value not in (None, after.value)
+
+
+def _learned_before(
+    operations: Sequence[GuidelineOperation], standing: Mapping[str, Guideline], distilled: set[str]
+) -> list[dict[str, Any]]:
+    """Report again what an earlier attempt at the same commit made of these operations."""
+    by_words = {plain_words(one.text): one for one in standing.values()}
+    report = []
+    for operation in operations:
+        sources = [key for key in operation.episode_ids if key in distilled]
+        if not sources:
+            continue
+        guideline = by_words.get(plain_words(operation.text or ""))
+        gone = operation.action == "retire" and operation.guideline_id not in standing
+        if gone or (guideline is not None and set(sources) <= set(guideline.episode_ids)):
+            key = guideline.id if guideline is not None else operation.guideline_id
+            report.append(
+                {
+                    "action": operation.action,
+                    "guideline_id": key,
+                    "text": operation.text,
+                    "episode_ids": sources,
+                }
+            )
+    return report
 
 
 def _rests_on(guideline: Guideline, episode_ids: set[str]) -> bool:

@@ -62,6 +62,11 @@ class JudgeMemory:
                 "store: give a LangGraph store, such as InMemoryStore() or open_local_store(...); "
                 f"this is a value of type {type(store).__name__}."
             )
+        if not isinstance(criterion, Criterion):
+            raise InvalidInputError(
+                "criterion: give a Criterion(name=..., instructions=...), not a value of type "
+                f"{type(criterion).__name__}."
+            )
         self.criterion = criterion
         self._access = MemoryAccess(
             store=store,
@@ -243,8 +248,8 @@ class JudgeMemory:
         return (yield from changes.remember(self._access, [read_feedback(f) for f in feedback]))
 
     def _recall(self, example: ExampleLike, k: int) -> Operation[list[RecalledExample]]:
-        if k < 0:
-            raise InvalidInputError(f"k: {k} is below 0: give how many examples to find.")
+        if not isinstance(k, int) or k < 0:
+            raise InvalidInputError(f"k: {k!r} is not a whole number from 0 on.")
         found = yield from recall(self._access, read_example(example), k)
         return found.examples
 

@@ -74,6 +74,8 @@ def check_namespace(namespace: Sequence[str] | str) -> Namespace:
     """
     if isinstance(namespace, str):
         namespace = (namespace,)
+    if not isinstance(namespace, Sequence):
+        raise InvalidInputError("namespace: give labels, such as ('memalign', 'team-a').")
     if not namespace:
         raise InvalidInputError("namespace: give at least one label, such as ('memalign',).")
     for label in namespace:

@@ -41,7 +41,8 @@ def apply_operations(
 ) -> tuple[dict[str, Guideline | None], list[dict[str, Any]]]:
     """Work out what some operations make of the guidelines that stand.
 
-    Applying the same operations again changes nothing more. Provenance is kept here, not by the
+    What an expert wrote by hand is never changed. Applying the same operations again changes
+    nothing more. Provenance is kept here, not by the
     model: a guideline added in words that already stand gets the new sources, a revised one keeps
     its old sources beside the new.
 
@@ -64,6 +65,8 @@ def apply_operations(
         if not sources:
             continue
         target = _target(operation, standing)
+        if target is not None and target.origin == "expert":
+            continue  # what an expert wrote is the expert's to change
         if operation.action == "add" or target is not None:
             after = _after(operation, target, sources, standing, now=now, position=position)
             position += 1
@@ -84,8 +87,8 @@ def apply_operations(
 def _target(operation: GuidelineOperation, standing: dict[str, Guideline]) -> Guideline | None:
     if operation.action != "add":
         return standing.get(operation.guideline_id or "")
-    words = _words(operation.text or "")
-    return next((one for one in standing.values() if _words(one.text) == words), None)
+    words = plain_words(operation.text or "")
+    return next((one for one in standing.values() if plain_words(one.text) == words), None)
 
 
 def _after(
@@ -130,5 +133,13 @@ def _report(
     }
 
 
-def _words(text: str) -> str:
+def plain_words(text: str) -> str:
+    """Reduce a guideline's text to what makes it another one: no case, no blanks, no full stop.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The words alone.
+    """
     return " ".join(text.casefold().split()).rstrip(".")

@@ -18,7 +18,7 @@ _SHOWN_CHARS = 2_000
 def ask(
     model: StructuredModel,
     messages: Sequence[BaseMessage],
-    read: Callable[[dict[str, Any]], T],
+    read: Callable[[dict[str, Any], bool], T],
     *,
     purpose: str,
 ) -> Operation[tuple[T, ChatReply]]:
@@ -27,7 +27,8 @@ def ask(
     Args:
         model: The model, bound to a schema.
         messages: The prompt.
-        read: Checks the parsed answer; raises ValueError with what is wrong.
+        read: Checks the parsed answer, told whether it is the last that is asked for; raises
+            ValueError with what is wrong.
         purpose: What the answer is for, for the error: `judge`, `distil feedback`.
 
     Returns:
@@ -38,11 +39,11 @@ def ask(
         ChatModelError: If a call fails.
     """
     reply: ChatReply = yield Chat(model, messages)
-    result, problem = _check(reply, read)
+    result, problem = _check(reply, read, last=False)
     if problem is not None:
         again = [*messages, AIMessage(_shown(reply.text)), HumanMessage(_complaint(problem))]
         reply = yield Chat(model, again)
-        result, problem = _check(reply, read)
+        result, problem = _check(reply, read, last=True)
     if result is None:
         raise ModelAnswerError(
             f"The chat model {model.name} gave no answer that can be used to {purpose}, also when "
@@ -52,14 +53,14 @@ def ask(
 
 
 def _check(
-    reply: ChatReply, read: Callable[[dict[str, Any]], T]
+    reply: ChatReply, read: Callable[[dict[str, Any], bool], T], *, last: bool
 ) -> tuple[tuple[T] | None, str | None]:
     if reply.answer is None:
         return None, reply.problem or "it is no answer"
     try:
         # A store may refuse what a model can write, such as a NUL: better it writes it again.
         check_json(reply.answer, "the answer")
-        return (read(reply.answer),), None
+        return (read(reply.answer, last),), None
     except ValueError as error:
         return None, str(error)
 

@@ -18,6 +18,7 @@ from memalign_graph.memory.layout import MemoryLayout, check_namespace
 from memalign_graph.models import (
     Embedder,
     EmbeddingsLike,
+    OncePerLoop,
     resolve_chat_model,
 )
 from memalign_graph.types import Criterion, Example
@@ -115,7 +116,7 @@ class Models:
 
     def __init__(self, own: BaseChatModel | str) -> None:
         self._own = own
-        self._resolved: dict[str | None, BaseChatModel] = {}
+        self._resolved: dict[str | None, OncePerLoop[BaseChatModel]] = {}
 
     def get(self, override: str | None = None) -> BaseChatModel:
         """Return the chat model to call.
@@ -131,8 +132,9 @@ class Models:
         """
         key = None if override == self._own else override
         if key not in self._resolved:
-            self._resolved[key] = resolve_chat_model(self._own if key is None else key)
-        return self._resolved[key]
+            named = self._own if key is None else key
+            self._resolved[key] = OncePerLoop(lambda: resolve_chat_model(named))
+        return self._resolved[key].get()
 
 
 class Memories:

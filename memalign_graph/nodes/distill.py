@@ -1,6 +1,5 @@
 """`distill_feedback`: the expert's words made into operations on guidelines."""
 
-from itertools import count
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -73,10 +72,8 @@ def create_distill_node(
             max_input_tokens=max_input_tokens(chat),
         )
 
-        attempts = count()
-
-        def read(answer: dict[str, Any]) -> Any:
-            return read_operations(answer, prompt, drop_idle=next(attempts) > 0)
+        def read(answer: dict[str, Any], last: bool) -> Any:  # noqa: FBT001 - as `ask` calls it
+            return read_operations(answer, prompt, drop_idle=last)
 
         bound = with_schema(chat, operations_schema(prompt))
         operations, _ = yield from ask(bound, prompt.messages, read, purpose="distil feedback")

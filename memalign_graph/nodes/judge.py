@@ -54,7 +54,7 @@ def create_judge_node(
             max_input_tokens=max_input_tokens(chat),
         )
 
-        def read(answer: dict[str, Any]) -> Any:
+        def read(answer: dict[str, Any], _last: bool) -> Any:  # noqa: FBT001 - as `ask` calls it
             return read_answer(answer, criterion)
 
         bound = with_schema(chat, schema)

@@ -30,6 +30,7 @@ def create_retrieve_node(
     embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
     settings: Mapping[str, Any] = DEFAULT_SETTINGS,
     use_episodes: bool = True,
+    stores_feedback: bool = False,
     on_embedding_error: OnEmbeddingError = "raise",
 ) -> OperationNode:
     """Create the node that looks for similar examples; the first of its graph.
@@ -43,6 +44,8 @@ def create_retrieve_node(
         settings: The graph's settings by the names of `MemAlignContext`'s fields; the run's
             context goes before them.
         use_episodes: False to find none, for comparison.
+        stores_feedback: Whether the graph may come to embed the example also where there is
+            nothing to find, so that missing embeddings show before a model is called.
         on_embedding_error: What to do when an embedding call fails.
 
     Returns:
@@ -54,8 +57,11 @@ def create_retrieve_node(
         fresh = {name: state[name] for name in Example.model_fields if name in state}
         example = example_of(fresh)
         resolved = resolve_context(run.context, settings)
+        access = memories.get(run, resolved)
+        if stores_feedback and resolved["review"] != "never":
+            access.embedder.embeddings  # noqa: B018 - resolved here, so that it fails here
         found = yield from _look(
-            memories.get(run, resolved),
+            access,
             example,
             resolved["k"] if use_episodes else 0,
             on_embedding_error,

@@ -12,7 +12,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from memalign_graph.memory.by_hand import MAX_GUIDELINE_CHARS
-from memalign_graph.memory.learning import GuidelineOperation
+from memalign_graph.memory.learning import GuidelineOperation, plain_words
 from memalign_graph.prompts.fences import defuse, estimate_tokens, fence
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines, render_example
 from memalign_graph.types import Criterion, Episode, Guideline
@@ -218,23 +218,21 @@ def _idle(operation: GuidelineOperation, prompt: DistillPrompt) -> str | None:
     """Say why an operation teaches nothing, if so."""
     if operation.text is None:
         return None
-    words = _words(operation.text)
+    words = plain_words(operation.text)
     for handle, guideline in prompt.guidelines.items():
-        if operation.guideline_id == guideline.id and words == _words(guideline.text):
+        if operation.guideline_id == guideline.id and words == plain_words(guideline.text):
             return (
                 f"it gives {handle} the words it has: if the expert says something else, add that "
                 "as a guideline of its own"
             )
     episodes = [one for one in prompt.episodes.values() if one.id in operation.episode_ids]
-    if any(words == _words(str(one.example.outputs)) for one in episodes):
+    outputs = [one.example.outputs for one in episodes]
+    texts = [one if isinstance(one, str) else json.dumps(one) for one in outputs]
+    if any(words == plain_words(text) for text in texts):
         return "it repeats the output that was judged: write the expert's reason as a rule"
-    if words.removeprefix("the value is ") == _words(prompt.scale):
+    if words.removeprefix("the value is ") == plain_words(prompt.scale):
         return "it repeats what the value can be: write the expert's reason as a rule"
     return None
-
-
-def _words(text: str) -> str:
-    return " ".join(text.casefold().split()).rstrip(".")
 
 
 def _read_operation(operation: Any, prompt: DistillPrompt) -> GuidelineOperation:
@@ -308,7 +306,7 @@ def _render_feedback(
     limit = min(3 * _FIELD_TOKENS, max_tokens * 2 // 3)
     parts = [f"Feedback {handle}", render_example("example", episode.example, max_tokens=limit)]
     if episode.value is not None:
-        parts.append(f"The expert's value: {scale.render(episode.value)}")
+        parts.append(f"The expert's value: {scale.show(episode.value)}")
     if episode.rationale is not None:
         words = fence(
             "rationale", episode.rationale, max_tokens=min(_FIELD_TOKENS, max_tokens // 3)

@@ -8,6 +8,8 @@ from typing import Any
 _BYTES_PER_TOKEN = 3
 """A cautious estimate: English has about four bytes a token, code and other scripts about three."""
 
+_DIGITS = "0123456789"
+
 _TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"
 _TAG = re.compile(rf"<(?=\s*/?\s*(?:{_TAGS})\b)", re.IGNORECASE)
 _CONTROL_TOKEN = re.compile(r"<(?=\|)")
@@ -20,9 +22,10 @@ def estimate_tokens(text: str) -> int:
         text: The text.
 
     Returns:
-        A third of its UTF-8 bytes, rounded up.
+        A third of its UTF-8 bytes, rounded up; digits count whole, as many models read each alone.
     """
-    return math.ceil(len(text.encode()) / _BYTES_PER_TOKEN)
+    digits = sum(map(text.count, _DIGITS))
+    return digits + math.ceil((len(text.encode()) - digits) / _BYTES_PER_TOKEN)
 
 
 def fence(tag: str, value: Any, *, max_tokens: int | None = None) -> str:
@@ -68,10 +71,11 @@ def shorten(text: str, max_tokens: int) -> str:
     Returns:
         The text, or its beginning and end around a note of how much was left out.
     """
-    room = max(max_tokens, 1) * _BYTES_PER_TOKEN
-    data = text.encode()
-    if len(data) <= room:
+    tokens = estimate_tokens(text)
+    if tokens <= max_tokens:
         return text
+    data = text.encode()
+    room = max(max_tokens, 1) * len(data) // tokens
     head, tail = data[: room * 2 // 3], data[len(data) - room // 3 :]
     left_out = len(data) - len(head) - len(tail)
     return (

@@ -272,8 +272,8 @@ def _render_recalled(recalled: RecalledExample, criterion: Criterion) -> str:
 def _render_word(episode: Episode, criterion: Criterion) -> str:
     parts = []
     if episode.value is not None:
-        value = criterion.scale.validate_value(episode.value)
-        parts.append(f"Expert's value for this example: {criterion.scale.render(value)}")
+        value = criterion.scale.show(episode.value)
+        parts.append(f"Expert's value for this example: {value}")
     if episode.rationale is not None:
         parts.append(fence("rationale", episode.rationale, max_tokens=_EPISODE_FIELD_TOKENS))
     return "\n".join(parts)

@@ -160,5 +160,22 @@ def test_episodes_take_a_line_each() -> None:
     )
     text = described(episodes=[Episode.from_feedback(feedback)])
     [line] = [one for one in text.splitlines() if "expert: no value: Too short." in one]
-    assert line.startswith('- { "a": "one\\n- two" } (expert')
+    assert line.startswith('- ` { "a": "one\\n- two" } ` (expert')
     assert len(line) < 400
+
+
+def test_application_text_makes_no_pictures_or_links_in_the_description() -> None:
+    feedback = Feedback(
+        example=Example(inputs="x", outputs="![p](http://evil/x.png) `a`"),
+        rationale="[see](http://evil)",
+    )
+    text = described(episodes=[Episode.from_feedback(feedback)])
+    assert "`` ![p](http://evil/x.png) `a` `` (expert" in text
+    assert "\\[see](http://evil)" in text
+
+
+def test_an_edit_that_clears_the_value_and_says_nothing_is_refused() -> None:
+    args = {"value": None, "rationale": JUDGMENT.rationale}
+    reply = {"decisions": [{"type": "edit", "edited_action": {"name": "x", "args": args}}]}
+    with pytest.raises(ValueError, match="neither a value nor a rationale"):
+        read_reply(reply, CRITERION, JUDGMENT)

@@ -50,7 +50,7 @@ def learn(
 ) -> dict[str, Any]:
     """Learn as the graphs do, from all episodes as they stand."""
     words = {one.id: one.word for one in memory.episodes()}
-    return run(changes.learn(memory.access, operations, words, author=author))
+    return run(changes.learn(memory.access, operations, words, author=author, relearn=True))
 
 
 def connect(path: Path | str) -> sqlite3.Connection:
@@ -181,7 +181,7 @@ class Bench:
     async def learn(self, *operations: GuidelineOperation) -> dict[str, Any]:
         access = self.memory().access
         words = {one.id: one.word for one in await self.do("episodes")}
-        operation = changes.learn(access, operations, words)
+        operation = changes.learn(access, operations, words, relearn=True)
         return await arun(operation) if self.awaits else run(operation)
 
     async def guidelines(self) -> dict[str, set[str]]:

@@ -97,7 +97,7 @@ async def change(memory: JudgeMemory, name: str, *, awaits: bool) -> Any:
     operations: dict[str, Callable[[], Any]] = {
         "remember": lambda: changes.remember(memory.access, [said("three"), said("one", "New.")]),
         "learn": lambda: changes.learn(
-            memory.access, [op("add", two, text="New.")], {two.id: two.word}
+            memory.access, [op("add", two, text="New.")], {two.id: two.word}, relearn=True
         ),
         "forget": lambda: changes.forget(memory.access, [one.id]),
         "edit": lambda: by_hand.edit_guideline(memory.access, rule.id, "New.", author=None),

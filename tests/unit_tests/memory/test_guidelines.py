@@ -115,12 +115,20 @@ async def test_learning_the_same_again_changes_nothing(bench: Bench) -> None:
 
 
 async def test_a_lesson_in_words_that_stand_adds_its_source(bench: Bench) -> None:
+    [one, two] = await bench.remember(said("one"), said("two"))
+    await bench.learn(op("add", one, text="Be warm."))
+    await bench.learn(op("add", two, text="BE WARM"))
+    assert await bench.guidelines() == {"Be warm.": {one.id, two.id}}
+
+
+@pytest.mark.parametrize("action", ["add", "revise", "retire"])
+async def test_what_an_expert_wrote_is_left_alone(bench: Bench, action: str) -> None:
     rule = await bench.do("add_guideline", "Be warm.")
     [one] = await bench.remember(said())
-    await bench.learn(op("add", one, text="BE WARM"))
-    [after] = await bench.do("guidelines")
-    assert (after.id, after.text, after.episode_ids) == (rule.id, "Be warm.", [one.id])
-    assert after.origin == "expert"
+    text = {"add": "BE WARM", "revise": "Be brief.", "retire": None}[action]
+    target = None if action == "add" else rule.id
+    await bench.learn(op(action, one, guideline_id=target, text=text))
+    assert await bench.do("guidelines") == [rule]
 
 
 async def test_a_revised_guideline_keeps_its_old_sources(bench: Bench) -> None:
@@ -132,8 +140,9 @@ async def test_a_revised_guideline_keeps_its_old_sources(bench: Bench) -> None:
 
 
 async def test_a_retired_guideline_goes(bench: Bench) -> None:
-    rule = await bench.do("add_guideline", "Be warm.")
     [one] = await bench.remember(said())
+    await bench.learn(op("add", one, text="Be warm."))
+    [rule] = await bench.do("guidelines")
     learned = await bench.learn(op("retire", one, guideline_id=rule.id))
     assert await bench.do("guidelines") == []
     again = await bench.learn(op("retire", one, guideline_id=rule.id))

@@ -67,7 +67,7 @@ async def test_recalling_none_embeds_nothing(bench: Bench) -> None:
 
 
 async def test_recalling_fewer_than_none_is_an_error(bench: Bench) -> None:
-    with pytest.raises(InvalidInputError, match="k: -1 is below 0"):
+    with pytest.raises(InvalidInputError, match="k: -1 is not a whole number from 0 on"):
         await bench.do("recall", QUERY, k=-1)
 
 

@@ -1,0 +1,216 @@
+"""What a review must not lose: words and guidelines that stand, and settings that were given."""
+
+from typing import Any
+
+import pytest
+
+from memalign_graph import ChatModelError, Episode, MemAlignWarning
+from tests.conftest import CASE, COLD, OTHER, TWO_WAYS, Bench, Graph, distillings, judgings
+from tests.loopback import LoopbackServer, Rule, error
+
+APPROVE = {"type": "approve"}
+DOWN = error(500, "It broke.", retry_after=0)
+NEWER = {"value": False, "rationale": "Too short: it must say what happens next.", "author": "ann"}
+OLDER = {**COLD, "author": "ann"}
+WORDS = {"rationale": COLD["rationale"]}
+
+
+def judge_says(bench: Bench, value: Any) -> None:
+    bench.server.rules = [Rule(lambda _: True, value=value)]
+
+
+def patient_graph(bench: Bench) -> Graph:
+    return bench.review_graph(model=bench.server.chat_model(max_retries=0))
+
+
+async def fail_to_distill(bench: Bench, graph: Graph, reply: Any, on: str) -> Episode:
+    """Give a reply that is stored and not distilled."""
+    await bench.invoke(graph, CASE, on)
+    bench.server.script(DOWN)
+    with pytest.raises(ChatModelError):
+        await bench.resume(graph, reply, on)
+    [episode] = await bench.episodes()
+    assert episode.status == "pending"
+    return episode
+
+
+def said(episode: Episode) -> tuple[Any, ...]:
+    return episode.value, episode.rationale, episode.status
+
+
+async def test_approving_a_corrected_case_keeps_words_and_guidelines(bench: Bench) -> None:
+    graph = bench.review_graph()
+    await bench.review(graph, COLD, on="a")
+    guidelines = await bench.guidelines()
+    judge_says(bench, False)
+    given = await bench.review(graph, APPROVE, on="b")
+    [episode] = await bench.episodes()
+    assert said(episode) == (False, COLD["rationale"], "distilled")
+    assert episode.thread_ids == ["a", "b"]
+    assert await bench.guidelines() == guidelines != []
+    assert given["learned"]["episode_ids"] == [episode.id]
+    assert given["learned"]["guidelines"] == []
+    assert len(distillings(bench.server)) == 1
+    assert len(judgings(bench.server)) == 2
+
+
+async def test_approving_again_and_again_changes_the_memory_no_more(bench: Bench) -> None:
+    graph = bench.review_graph()
+    await bench.review(graph, COLD, on="a")
+    judge_says(bench, False)
+    await bench.review(graph, APPROVE, on="b")
+    before = await bench.episodes(), await bench.guidelines()
+    first = await bench.review(graph, APPROVE, on="b")
+    assert (await bench.episodes(), await bench.guidelines()) == before
+    second = await bench.review(graph, APPROVE, on="b")
+    assert second["learned"]["memory_version"] == first["learned"]["memory_version"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "value"),
+    [(APPROVE, True), ({"value": True}, True), ({"value": False}, False)],
+    ids=["approve", "value", "other-value"],
+)
+async def test_bare_value_fills_in_what_the_words_left_open(
+    bench: Bench, reply: Any, value: Any
+) -> None:
+    graph = bench.review_graph()
+    await bench.review(graph, WORDS, on="a")
+    [before] = await bench.episodes()
+    assert said(before) == (None, COLD["rationale"], "distilled")
+    guidelines = await bench.guidelines()
+    await bench.review(graph, reply, on="b")
+    [episode] = await bench.episodes()
+    assert said(episode) == (value, COLD["rationale"], "distilled")
+    assert episode.created_at == before.created_at
+    assert await bench.guidelines() == guidelines != []
+    assert len(distillings(bench.server)) == 1
+
+
+async def test_bare_value_that_confirms_a_value_keeps_the_words(bench: Bench) -> None:
+    graph = bench.review_graph()
+    await bench.review(graph, COLD, on="a")
+    guidelines = await bench.guidelines()
+    await bench.review(graph, {"value": False}, on="b")  # the judge still says true
+    [episode] = await bench.episodes()
+    assert said(episode) == (False, COLD["rationale"], "distilled")
+    assert await bench.guidelines() == guidelines != []
+    assert len(distillings(bench.server)) == 1
+
+
+async def test_approving_the_opposite_takes_the_words_back(bench: Bench) -> None:
+    graph = bench.review_graph()
+    await bench.review(graph, COLD, on="a")
+    await bench.review(graph, APPROVE, on="b")  # the judge still says true
+    [episode] = await bench.episodes()
+    assert said(episode) == (True, None, "distilled")
+    assert await bench.guidelines() == []
+
+
+async def test_approving_pending_feedback_leaves_it_to_be_distilled(bench: Bench) -> None:
+    graph = patient_graph(bench)
+    await fail_to_distill(bench, graph, COLD, "a")
+    judge_says(bench, False)
+    await bench.review(graph, APPROVE, on="b")
+    [episode] = await bench.episodes()
+    assert said(episode) == (False, COLD["rationale"], "pending")
+    given = await bench.invoke(graph, None, "a")
+    [guideline] = await bench.guidelines()
+    assert [one["guideline_id"] for one in given["learned"]["guidelines"]] == [guideline.id]
+    assert [said(one) for one in await bench.episodes()] == [
+        (False, COLD["rationale"], "distilled")
+    ]
+
+
+async def test_approved_pending_feedback_is_taken_along_by_the_next(bench: Bench) -> None:
+    graph = patient_graph(bench)
+    pending = await fail_to_distill(bench, graph, COLD, "a")
+    judge_says(bench, False)
+    await bench.review(graph, APPROVE, on="b")
+    given = await bench.review(graph, {"rationale": "Ask for a photo."}, OTHER, "c")
+    assert pending.id in given["learned"]["episode_ids"]
+    assert COLD["rationale"] in distillings(bench.server)[-1].text
+    assert {one.status for one in await bench.episodes()} == {"distilled"}
+
+
+async def test_late_retry_does_not_replace_a_newer_word(bench: Bench) -> None:
+    graph = patient_graph(bench)
+    await fail_to_distill(bench, graph, OLDER, "a")
+    await bench.review(graph, NEWER, on="b")
+    guidelines = await bench.guidelines()
+    [before] = await bench.episodes()
+    chats = len(bench.server.chats)
+    given = await bench.invoke(graph, None, "a")
+    [episode] = await bench.episodes()
+    assert said(episode) == (False, NEWER["rationale"], "distilled")
+    assert episode.given_at == before.given_at
+    assert await bench.guidelines() == guidelines != []
+    assert given["learned"]["guidelines"] == []
+    assert len(bench.server.chats) == chats
+
+
+async def test_late_retry_distils_a_newer_word_that_is_still_pending(bench: Bench) -> None:
+    graph = patient_graph(bench)
+    await fail_to_distill(bench, graph, OLDER, "a")
+    newer = await fail_to_distill(bench, graph, NEWER, "b")
+    assert newer.rationale == NEWER["rationale"]
+    given = await bench.invoke(graph, None, "a")
+    [episode] = await bench.episodes()
+    assert said(episode) == (False, NEWER["rationale"], "distilled")
+    assert given["learned"]["episode_ids"] == [episode.id]
+    prompt = distillings(bench.server)[-1].text
+    assert str(NEWER["rationale"]) in prompt
+    assert str(OLDER["rationale"]) not in prompt
+    [guideline] = await bench.guidelines()
+    assert str(NEWER["rationale"]) in guideline.text
+    # The newer word's own thread finds its work done.
+    chats = len(bench.server.chats)
+    late = await bench.invoke(graph, None, "b")
+    assert late["learned"]["episode_ids"] == [episode.id]
+    assert len(bench.server.chats) == chats
+    assert await bench.guidelines() == [guideline]
+
+
+async def test_without_a_checkpointer_a_thread_id_does_not_silence_the_warning(
+    bench: Bench,
+) -> None:
+    graph = bench.review_graph()
+    graph.checkpointer = None
+    with pytest.warns(MemAlignWarning, match="without a checkpointer"):
+        given = await bench.invoke(graph, CASE, "t")
+    assert given["judgment"]["thread_id"] is None
+
+
+@pytest.mark.parametrize("k", [1, 5])
+async def test_no_episodes_goes_before_k_of_the_context(bench: Bench, k: int) -> None:
+    await bench.remember({**OTHER, "value": True, "rationale": "Clear."})
+    graph = bench.judge_graph(use_episodes=False)
+    asked = len(bench.server.embeddings)
+    given = await bench.invoke(graph, CASE, context={"k": k})
+    assert given["judgment"]["episode_ids"] == []
+    assert len(bench.server.embeddings) == asked
+    assert "Clear." not in judgings(bench.server)[-1].text
+
+
+@TWO_WAYS
+@pytest.mark.parametrize(
+    ("options", "distils"),
+    [
+        ({}, "gpt-other"),
+        ({"distill_model": "openai:gpt-distils"}, "gpt-distils"),
+        ({"distill_model": "openai:gpt-own"}, "gpt-own"),
+    ],
+    ids=["own", "distill-model", "distill-model-like-own"],
+)
+async def test_model_of_the_context_distils_unless_another_was_chosen(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, options: Any, distils: str
+) -> None:
+    graph = bench.review_graph(model="openai:gpt-own", **options)
+    # Nobody closes the connections of a client that a string makes.
+    with LoopbackServer(keep_alive=False) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        await bench.invoke(graph, CASE, context={"model": "openai:gpt-other"})
+        await bench.resume(graph, COLD)  # the context is gone here
+        asked = [(chat.schema_name, chat.model) for chat in server.chats]
+    assert asked == [("judgment", "gpt-other"), ("guideline_operations", distils)]
