@@ -1,6 +1,7 @@
 """`python -m memalign_graph.demo`: the main job on cases of its own."""
 
 import argparse
+import sqlite3
 import sys
 import time
 from collections.abc import Sequence
@@ -11,10 +12,12 @@ from memalign_graph.demo.loop import run_loop, scripted_expert
 from memalign_graph.demo.report import render
 from memalign_graph.demo.terminal import terminal_expert
 from memalign_graph.errors import MemAlignError
-from memalign_graph.local import LocalModelError, open_local_checkpointer, open_local_store
+from memalign_graph.local import open_local_checkpointer, open_local_store
 from memalign_graph.memory import JudgeMemory
 from memalign_graph.models import models_from_environment
 
+_SQLITE = b"SQLite format 3\0"
+_INTERRUPTED = 130
 _DEFAULT_MEMORY = Path(".memalign") / "demo.sqlite"
 
 
@@ -25,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The command line, without the program's name.
 
     Returns:
-        The exit status: 0 if the loop ran, 1 if it could not.
+        The exit status: 0 if the loop ran, 1 if it could not, 130 if it was interrupted.
     """
     options = _parse(arguments)
     model, embeddings = models_from_environment()
@@ -34,10 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def say(line: str) -> None:
         print(f"[{time.monotonic() - started:5.0f} s] {line}", flush=True)
 
-    if options.fresh:
-        for file in options.memory.parent.glob(f"{options.memory.name}*"):
-            file.unlink()
     try:
+        if options.fresh:
+            _start_over(options.memory)
         say(f"chat model {model}, embeddings {embeddings}, memory in {options.memory}")
         with (
             open_local_store(options.memory) as store,
@@ -65,11 +67,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     say=say,
                 )
                 print(f"\n{render(cases, outcome)}\n")
-    except (MemAlignError, LocalModelError) as error:
-        print(f"\nThe demo stopped: {error}", file=sys.stderr)
+    except (MemAlignError, ImportError, OSError, EOFError, sqlite3.DatabaseError) as error:
+        reason = str(error) or "there is nobody at the terminal to answer"
+        print(f"\nThe demo stopped: {reason}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\nStopped. What was learned so far is kept.", file=sys.stderr)
+        return _INTERRUPTED
     say("done. Run it again to start with what was learned, or with --fresh to start over.")
     return 0
+
+
+def _start_over(memory: Path) -> None:
+    """Remove the memory of earlier runs, and no other file."""
+    if not memory.exists():
+        return
+    with memory.open("rb") as file:
+        if not memory.stat().st_size == 0 and file.read(len(_SQLITE)) != _SQLITE:
+            raise OSError(f"--memory: {memory} is no SQLite file, so it is left as it is.")
+    for suffix in ("", "-wal", "-shm", "-journal", ".lock"):
+        memory.with_name(memory.name + suffix).unlink(missing_ok=True)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -13,7 +13,7 @@ from langgraph.types import Command
 from memalign_graph.demo.cases import Case, CaseFile
 from memalign_graph.graphs import create_judge_graph, create_review_graph
 from memalign_graph.memory import JudgeMemory
-from memalign_graph.types import Guideline, Judgment
+from memalign_graph.types import Episode, Example, Guideline, Judgment
 
 _K = 2
 """How many similar cases the judge is shown: a small model on a CPU reads 30 tokens a second."""
@@ -41,8 +41,8 @@ class Outcome:
     guidelines: list[Guideline] = field(default_factory=list)
     """The guidelines in memory at the end."""
 
-    sources: dict[str, str] = field(default_factory=dict)
-    """The case an episode is on, by episode id."""
+    episodes: dict[str, tuple[str, Episode]] = field(default_factory=dict)
+    """The episodes in memory with the ids of the cases they are on, by episode id."""
 
 
 def scripted_expert(case: Case, judgment: Judgment, _description: str) -> Any:
@@ -115,7 +115,7 @@ def run_loop(
         outcome.after[case.id] = _judge(judge, case)
     memory = JudgeMemory(store, cases.criterion, embeddings=embeddings)
     outcome.guidelines = memory.guidelines()
-    outcome.sources = _sources(memory, cases)
+    outcome.episodes = _episodes(memory, cases)
     return outcome
 
 
@@ -124,12 +124,10 @@ def _judge(graph: Any, case: Case) -> Judgment:
     return Judgment.model_validate(result["judgment"])
 
 
-def _sources(memory: JudgeMemory, cases: CaseFile) -> dict[str, str]:
-    names = {(repr(case.inputs), repr(case.outputs)): case.id for case in cases.taught}
+def _episodes(memory: JudgeMemory, cases: CaseFile) -> dict[str, tuple[str, Episode]]:
+    names = {Example(inputs=case.inputs, outputs=case.outputs).id: case.id for case in cases.taught}
     return {
-        episode.id: names.get(
-            (repr(episode.example.inputs), repr(episode.example.outputs)), episode.id
-        )
+        episode.id: (names.get(episode.example_id, episode.id), episode)
         for episode in memory.episodes()
     }
 
@@ -146,6 +144,8 @@ def _learned_lines(result: dict[str, Any]) -> list[str]:
 def _short(reply: Any) -> str:
     if isinstance(reply, dict) and "decisions" in reply:
         return "the judge is right"
+    if isinstance(reply, dict) and reply.get("type") == "ignore":
+        return "no word"
     if isinstance(reply, dict):
         parts = [str(reply[name]) for name in ("value", "rationale") if reply.get(name) is not None]
         return " - ".join(parts)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from memalign_graph.demo.cases import Case, CaseFile
 from memalign_graph.demo.loop import Outcome
-from memalign_graph.scales import Numeric, Value
+from memalign_graph.scales import Numeric
 from memalign_graph.types import Judgment
 
 _WIDTH = 96
@@ -70,14 +70,12 @@ def _guidelines(cases: CaseFile, outcome: Outcome) -> str:
     if not outcome.guidelines:
         return "No guideline was learned."
     lines = ["Guidelines in memory, with the feedback they came from:"]
-    said = {case.id: case.expert.rationale for case in cases.taught}
     for guideline in outcome.guidelines:
         lines.append(_wrap(f"- {guideline.text}", 2))
-        for source in guideline.episode_ids:
-            name = outcome.sources.get(source, source)
-            reply = outcome.replies.get(name)
-            words = reply.get("rationale") if isinstance(reply, dict) else reply
-            lines.append(_wrap(f'    from {name}: "{words or said.get(name) or "a value"}"', 6))
+        for key in guideline.episode_ids:
+            name, episode = outcome.episodes[key]
+            said = episode.rationale or cases.criterion.scale.show(episode.value or False)
+            lines.append(_wrap(f'    from {name}: "{said}"', 6))
     return "\n".join(lines)
 
 
@@ -104,12 +102,8 @@ def _agreement(cases: CaseFile, outcome: Outcome) -> str:
 def _error(cases: CaseFile, case: Case, judgment: Judgment) -> float:
     expert, judge = case.expert.value, judgment.value
     if isinstance(cases.criterion.scale, Numeric):
-        return abs(_number(expert) - _number(judge))
+        return abs(float(expert) - float(judge))
     return float(expert != judge)
-
-
-def _number(value: Value) -> float:
-    return float(value)
 
 
 def _mean(numbers: Sequence[float]) -> float:
@@ -117,6 +111,4 @@ def _mean(numbers: Sequence[float]) -> float:
 
 
 def _wrap(text: str, indent: int) -> str:
-    return textwrap.fill(
-        " ".join(text.split()) if indent == 0 else text, _WIDTH, subsequent_indent=" " * indent
-    )
+    return textwrap.fill(text, _WIDTH, subsequent_indent=" " * indent)

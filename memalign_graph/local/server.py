@@ -183,7 +183,7 @@ def _pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
 
 
 def _tail(log: IO[str]) -> str:
-    """Quote the last line of llama.cpp's log that names an error."""
+    """Quote the first line of the log that names an error: what follows comes from it."""
     log.seek(0)
     lines = [line.strip() for line in log if " E " in line or "Error" in line]
     return f"[{lines[0]}] " if lines else ""

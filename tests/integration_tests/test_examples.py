@@ -114,3 +114,35 @@ def test_the_demo_says_in_a_sentence_that_the_model_is_down(
     assert done.returncode == 1
     assert "could not be reached" in done.stderr or "failed" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_starting_over_removes_the_memory_and_no_other_file(
+    server: LoopbackServer, tmp_path: Path
+) -> None:
+    other = tmp_path / "demo.sqlite.csv"
+    other.write_text("mine")
+    command = ["-m", "memalign_graph.demo", "--cases", "saf"]
+    memory = ["--memory", str(tmp_path / "demo.sqlite")]
+    _run(server, *command, *memory)
+    assert "the memory is empty" in _run(server, *command, *memory, "--fresh")
+    assert other.read_text() == "mine"
+
+
+@pytest.mark.parametrize("arguments", [["--fresh"], []])
+def test_a_memory_that_is_no_database_is_left_as_it_is(
+    server: LoopbackServer, tmp_path: Path, arguments: list[str]
+) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("These are my notes, and no database at all. " * 50)
+    done = subprocess.run(
+        [sys.executable, "-m", "memalign_graph.demo", "--memory", str(notes), *arguments],
+        env={**os.environ, **server.environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "The demo stopped:" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert notes.read_text().startswith("These are my notes")
