@@ -16,13 +16,8 @@ from langchain_core.messages import BaseMessage
 from langgraph.store.base import BaseStore, Op
 
 from memalign_graph.errors import MemAlignError
-from memalign_graph.models import (
-    ChatReply,
-    StructuredModel,
-    chat_failure,
-    embedding_failure,
-    read_output,
-)
+from memalign_graph.models import StructuredModel
+from memalign_graph.replies import ChatReply, chat_failure, embedding_failure, read_output
 
 T = TypeVar("T")
 

@@ -8,7 +8,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from memalign_graph.effects import Chat, Operation
 from memalign_graph.errors import ModelAnswerError
 from memalign_graph.identity import check_json
-from memalign_graph.models import ChatReply, StructuredModel
+from memalign_graph.models import StructuredModel
+from memalign_graph.replies import ChatReply
 
 T = TypeVar("T")
 

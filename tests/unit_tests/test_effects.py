@@ -13,7 +13,8 @@ from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import ChatModelError, EmbeddingError
 from memalign_graph.effects import Batch, Chat, Embed, Operation, arun, run
-from memalign_graph.models import ChatReply, resolve_embeddings, with_schema
+from memalign_graph.models import resolve_embeddings, with_schema
+from memalign_graph.replies import ChatReply
 from tests.loopback import LoopbackServer, error, truncated
 
 SCHEMA = {

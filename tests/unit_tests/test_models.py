@@ -12,17 +12,15 @@ from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
 from memalign_graph import EmbeddingError, InvalidInputError
 from memalign_graph.models import (
-    ChatReply,
     Embedder,
     embedder_id,
-    embedding_failure,
     max_input_tokens,
-    read_output,
     resolve_chat_model,
     resolve_embeddings,
     split_name,
     with_schema,
 )
+from memalign_graph.replies import ChatReply, embedding_failure, read_output
 from tests.loopback import LoopbackServer
 
 
