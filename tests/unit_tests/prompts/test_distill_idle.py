@@ -47,10 +47,10 @@ IDLE: dict[str, tuple[Op, str]] = {
     ),
     "output": (add(OTHER["outputs"]), "it repeats the output"),
     "output-in-other-letters": (add(f"send  us\na {'PHOTO'}"), "it repeats the output"),
-    "scale": (add(CRITERION.scale.describe()), "it repeats what the value can be"),
+    "scale": (add(CRITERION.scale.describe()), "it says no more than the criterion"),
     "scale-in-a-sentence": (
         add(f"The value is {CRITERION.scale.describe()}"),
-        "it repeats what the value can be",
+        "it says no more than the criterion",
     ),
 }
 
@@ -157,7 +157,7 @@ async def test_what_stands_beside_it_is_kept(bench: Bench) -> None:
 def test_scale_in_words_is_no_guideline(criterion: Criterion, form: str) -> None:
     given = prompt(criterion=criterion)
     answer = operations(add(form.format(criterion.scale.describe())))
-    with pytest.raises(ValueError, match="it repeats what the value can be"):
+    with pytest.raises(ValueError, match="it says no more than the criterion"):
         read_operations(answer, given)
     assert read_operations(answer, given, drop_idle=True) == []
 
@@ -269,3 +269,18 @@ def test_many_guidelines_leave_room_for_the_feedback(window: int, origin: str) -
     assert 15 < len(shown) < 100
     assert "why why" in human
     assert "word word" in human
+
+
+def test_a_rule_that_says_no_more_than_the_criterion_is_idle() -> None:
+    criterion = Criterion(name="tone", instructions="Is the reply appropriate for the customer?")
+    example = Example(inputs="My order never came.", outputs="Check the tracking page.")
+    episode = Episode.from_feedback(Feedback(example=example, rationale="Say sorry first."))
+    prompt = distill_prompt(criterion, guidelines=[], episodes=[episode], max_input_tokens=8192)
+
+    def read(text: str) -> int:
+        answer = {"operations": [{"text": text, "action": "add"}]}
+        return len(read_operations(answer, prompt, drop_idle=True))
+
+    assert read("If the reply is not appropriate for the customer, the value is false.") == 0
+    assert read("If the reply does not say sorry, the value is false.") == 1
+    assert read("No SQL.") == 1
