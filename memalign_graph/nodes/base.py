@@ -9,19 +9,21 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.config import get_config
 from langgraph.runtime import get_runtime
 from langgraph.store.base import BaseStore
-from pydantic import ValidationError
 
 from memalign_graph.effects import Operation, arun, run
-from memalign_graph.errors import InvalidInputError, explain
+from memalign_graph.errors import InvalidInputError
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.changes import remember
+from memalign_graph.memory.judge_memory import read_example
 from memalign_graph.memory.layout import MemoryLayout, check_namespace
+from memalign_graph.memory.recall import known_vector
 from memalign_graph.models import (
     Embedder,
     EmbeddingsLike,
     OncePerLoop,
     resolve_chat_model,
 )
-from memalign_graph.types import Criterion, Example
+from memalign_graph.types import Criterion, Episode, Example, Feedback
 
 State = Mapping[str, Any]
 """What a node is given."""
@@ -176,8 +178,23 @@ def example_of(state: Mapping[str, Any]) -> Example:
         InvalidInputError: If it can't be used, in one sentence that names the field.
     """
     kept = state.get("judge_example")
-    fields = kept or {name: state[name] for name in Example.model_fields if name in state}
-    try:
-        return Example.model_validate(fields)
-    except ValidationError as error:
-        raise InvalidInputError(explain(error)) from error
+    return read_example(
+        kept or {name: state[name] for name in Example.model_fields if name in state}
+    )
+
+
+def store_feedback(access: MemoryAccess, feedback: Feedback, state: State) -> Operation[Episode]:
+    """Store a reviewer's feedback, with the embedding that retrieval left in the state.
+
+    Args:
+        access: The memory.
+        feedback: The feedback.
+        state: The state, with `recall_vector`.
+
+    Returns:
+        The episode as it stands now.
+    """
+    vector = known_vector(state.get("recall_vector"))
+    known = {} if vector is None else {feedback.example.id: vector}
+    [episode] = yield from remember(access, [feedback], known_vectors=known)
+    return episode

@@ -1,11 +1,10 @@
 """`commit_memory`: what was learned, written in one commit."""
 
 from memalign_graph.effects import Operation
-from memalign_graph.memory.changes import learn, remember
+from memalign_graph.memory.changes import learn
 from memalign_graph.memory.learning import GuidelineOperation
-from memalign_graph.memory.recall import known_vector
 from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
-from memalign_graph.nodes.base import Memories, OperationNode, Run, State, Update
+from memalign_graph.nodes.base import Memories, OperationNode, Run, State, Update, store_feedback
 from memalign_graph.state import Distilled, Retrieved, ReviewOutput
 from memalign_graph.types import Criterion, Feedback
 
@@ -35,9 +34,7 @@ def create_commit_node(
         feedback = Feedback.model_validate(state["feedback"])
         access = memories.get(run, state["judge_settings"])
         if feedback.agrees:
-            vector = known_vector(state.get("recall_vector"))
-            known = {} if vector is None else {feedback.example.id: vector}
-            [episode] = yield from remember(access, [feedback], known_vectors=known)
+            episode = yield from store_feedback(access, feedback, state)
             learned = yield from learn(access, [], {})
             learned["episode_ids"] = [episode.id]
         else:

@@ -5,8 +5,6 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from memalign_graph.effects import Operation
-from memalign_graph.memory.changes import remember
-from memalign_graph.memory.recall import known_vector
 from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
     DEFAULT_EMBEDDINGS,
@@ -15,7 +13,15 @@ from memalign_graph.models import (
     with_schema,
 )
 from memalign_graph.nodes.asking import ask
-from memalign_graph.nodes.base import Memories, Models, OperationNode, Run, State, Update
+from memalign_graph.nodes.base import (
+    Memories,
+    Models,
+    OperationNode,
+    Run,
+    State,
+    Update,
+    store_feedback,
+)
 from memalign_graph.prompts.distill import distill_prompt, operations_schema, read_operations
 from memalign_graph.state import Retrieved, ReviewOutput
 from memalign_graph.types import Criterion, Episode, Feedback
@@ -56,9 +62,7 @@ def create_distill_node(
         feedback = Feedback.model_validate(state["feedback"])
         settings = state["judge_settings"]
         access = memories.get(run, settings)
-        vector = known_vector(state.get("recall_vector"))
-        known = {} if vector is None else {feedback.example.id: vector}
-        [episode] = yield from remember(access, [feedback], known_vectors=known)
+        episode = yield from store_feedback(access, feedback, state)
         if episode.status != "pending":
             return {"operations": [], "distilled": {episode.id: episode.word}}
         view = yield from access.refresh()
