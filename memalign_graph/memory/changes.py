@@ -146,15 +146,12 @@ def learn(
             now=now,
             position=clock.now_us(ticks=len(operations) + 1),
         )
-        edits = [Edit("guidelines", standing.get(key), one) for key, one in changed.items()]
-        edits += [
-            Edit("guidelines", one, None)
-            for key, one in standing.items()
-            if key not in changed and (key in removed or _rests_on(one, removed))
-        ]
-        edits += [
-            Edit("episodes", one, _after_learning(one, live=live, removed=removed, again=again))
-            for one in stored.values()
+        edits = [
+            *_learned_guidelines(standing, changed, removed),
+            *(
+                Edit("episodes", one, _after_learning(one, live=live, removed=removed, again=again))
+                for one in stored.values()
+            ),
         ]
         commit = yield from access.commit(view, edits, reason="learn", author=author)
         outcome += _learned_before(operations, standing, same - live)
@@ -295,6 +292,19 @@ def _learned_before(
                 }
             )
     return report
+
+
+def _learned_guidelines(
+    standing: Mapping[str, Guideline], changed: Mapping[str, Guideline | None], removed: set[str]
+) -> list[Edit]:
+    """Return what becomes of the guidelines: changed, or gone with what another writer removed."""
+    edits = [Edit("guidelines", standing.get(key), one) for key, one in changed.items()]
+    gone = [
+        one
+        for key, one in standing.items()
+        if key not in changed and (key in removed or _rests_on(one, removed))
+    ]
+    return [*edits, *(Edit("guidelines", one, None) for one in gone)]
 
 
 def _rests_on(guideline: Guideline, episode_ids: set[str]) -> bool:
