@@ -1,18 +1,19 @@
 """Sync and async without writing anything twice.
 
-An operation is a generator: it yields what it needs from the outside (`Batch`, `Chat`, `Embed`),
-gets the result sent back or the failure thrown in, and returns its result. `run` carries an
-operation out with blocking calls, `arun` with awaited ones; everything else in the package is
+An operation is a generator: it yields what it needs from the outside (`Batch`, `Chat`, `Embed` and
+others), gets the result sent back or the failure thrown in, and returns its result. `run` carries
+an operation out with blocking calls, `arun` with awaited ones; everything else in the package is
 written once, as operations and pure functions.
 """
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import BaseMessage
+from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langgraph.store.base import BaseStore, Op
 
 from memalign_graph.errors import MemAlignError
@@ -46,7 +47,29 @@ class Embed:
     texts: Sequence[str]
 
 
-Effect = Batch | Chat | Embed
+@dataclass(frozen=True)
+class Gather:
+    """Ask for some operations to be carried out side by side; answered with their results."""
+
+    operations: Sequence["Operation[Any]"]
+    """The operations, not yet started."""
+
+    limit: int
+    """How many are under way at a time."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """Ask for what only an object's own methods do, such as a checkpointer's."""
+
+    blocking: Callable[[], Any]
+    """Does it with blocking calls."""
+
+    awaited: Callable[[], Awaitable[Any]]
+    """Does it with awaited ones."""
+
+
+Effect = Batch | Chat | Embed | Gather | Call
 """Anything an operation can ask for."""
 
 Operation = Generator[Effect, Any, T]
@@ -119,9 +142,14 @@ def _perform(effect: Effect) -> Any:
                 return embeddings.embed_documents(list(texts))
             except Exception as error:  # noqa: BLE001 - likewise
                 _raise_as(embedding_failure(error, embeddings), error)
+        case Gather(operations, limit):
+            with ContextThreadPoolExecutor(max_workers=limit) as executor:
+                return list(executor.map(run, operations))
+        case Call(blocking):
+            return blocking()
 
 
-async def _aperform(effect: Effect) -> Any:
+async def _aperform(effect: Effect) -> Any:  # noqa: PLR0911 - one for each effect
     match effect:
         case Batch(store, ops):
             try:
@@ -139,6 +167,26 @@ async def _aperform(effect: Effect) -> Any:
                 return await embeddings.aembed_documents(list(texts))
             except Exception as error:  # noqa: BLE001 - likewise
                 _raise_as(embedding_failure(error, embeddings), error)
+        case Gather(operations, limit):
+            return await _gather(operations, limit)
+        case Call(awaited=awaited):
+            return await awaited()
+
+
+async def _gather(operations: Sequence[Operation[Any]], limit: int) -> list[Any]:
+    semaphore = asyncio.Semaphore(limit)
+
+    async def one(operation: Operation[Any]) -> Any:
+        async with semaphore:
+            return await arun(operation)
+
+    tasks = [asyncio.ensure_future(one(operation)) for operation in operations]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _reply_to(error: Exception, model: StructuredModel) -> ChatReply:

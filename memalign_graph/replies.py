@@ -45,6 +45,12 @@ class ChatReply:
     model: str | None = None
     """The model that answered, as it names itself."""
 
+    input_tokens: int | None = None
+    """How many tokens the prompt had, if the model tells."""
+
+    output_tokens: int | None = None
+    """How many tokens the answer had, if the model tells."""
+
 
 def read_output(output: Any) -> ChatReply:
     """Read what a model bound by `with_schema` gave.
@@ -56,19 +62,24 @@ def read_output(output: Any) -> ChatReply:
         The reply, with a problem where there is no answer.
     """
     raw: AIMessage = output["raw"]
-    name = raw.response_metadata.get("model_name")
+    usage = raw.usage_metadata
+    about: dict[str, Any] = {
+        "model": raw.response_metadata.get("model_name"),
+        "input_tokens": usage["input_tokens"] if usage else None,
+        "output_tokens": usage["output_tokens"] if usage else None,
+    }
     refusal = raw.additional_kwargs.get("refusal")
     text = refusal or raw.text or (json.dumps(raw.tool_calls) if raw.tool_calls else "")
     parsed = output["parsed"]
     if isinstance(parsed, dict):
-        return ChatReply(answer=parsed, text=text, model=name)
+        return ChatReply(answer=parsed, text=text, **about)
     if refusal:
         problem = f"the model refused: {refusal}"
     elif output["parsing_error"] is not None:
         problem = f"it is not the JSON asked for ({_first_line(output['parsing_error'])})"
     else:
         problem = "it is not the JSON object asked for"
-    return ChatReply(answer=None, text=text, problem=problem, model=name)
+    return ChatReply(answer=None, text=text, problem=problem, **about)
 
 
 def chat_failure(error: Exception, model: StructuredModel) -> ChatReply | MemAlignError:

@@ -93,3 +93,129 @@ class JudgeState(ExampleInput, Retrieved, Assembled, JudgeOutput):
 
 class ReviewState(JudgeState, ReviewOutput, Distilled):
     """All channels of the review graph."""
+
+
+def merge_or_clear(old: dict[str, Any] | None, new: dict[str, Any] | None) -> dict[str, Any]:
+    """Bring what nodes wrote side by side together; None begins anew.
+
+    Args:
+        old: What is there.
+        new: What is written.
+
+    Returns:
+        What is there now.
+    """
+    return {} if new is None else {**(old or {}), **new}
+
+
+def add_or_begin(old: list[Any] | None, new: list[Any]) -> list[Any]:
+    """Append what nodes wrote side by side; an entry that `begins` a run leaves out the run before.
+
+    Args:
+        old: What is there.
+        new: What is written.
+
+    Returns:
+        What is there now.
+    """
+    return new if any(one.get("begins") for one in new) else [*(old or []), *new]
+
+
+class AlignmentInput(TypedDict):
+    """What is to be learned."""
+
+    feedback: Annotated[list[Any], EphemeralValue]
+    """`Feedback`, or its fields, any number; what is pending in memory is learned along."""
+
+
+class FeedbackView(TypedDict, total=False):
+    """The same as a node sees it."""
+
+    feedback: Any
+
+
+class AlignmentOutput(TypedDict):
+    """What the alignment graph returns."""
+
+    report: dict[str, Any]
+    """The `AlignmentReport` as JSON."""
+
+
+class Received(TypedDict):
+    """What `remember_feedback` leaves for the nodes after it."""
+
+    judge_settings: dict[str, Any]
+    """The run's settings; kept here because a context is gone after an interrupt."""
+
+    received: dict[str, Any]
+    """The report's first part: what became of the feedback, and how far the experts agree."""
+
+    batches: list[dict[str, Any]]
+    """What is to be distilled: `number`, `of`, and `episode_ids` or a pending `guideline_id`."""
+
+    guidelines_before: list[dict[str, Any]]
+    """The guidelines when the run began, as JSON."""
+
+    new_ids: list[str]
+    """The episodes that were not there, or said something else, when the run began."""
+
+    feedback_ids: list[str]
+    """The episodes that the feedback became; also tells a purge that this thread carried them."""
+
+
+class Batched(TypedDict):
+    """What `distill_batch` is sent."""
+
+    judge_settings: dict[str, Any]
+    """The run's settings."""
+
+    batch: dict[str, Any]
+    """One of `Received.batches`, with `last`: whether a failure now fails the run."""
+
+
+class Proposed(TypedDict):
+    """What `distill_batch` leaves for the nodes after it."""
+
+    proposals: Annotated[dict[str, Any], merge_or_clear]
+    """By batch: `operations`, the words `read` by episode id, and what was `cut`; or an `error`."""
+
+
+class Consolidated(TypedDict):
+    """What `consolidate_guidelines` leaves for the nodes after it."""
+
+    merged: dict[str, Any]
+    """`operations` on guidelines, `rewordings` of pending ones, and `conflicts`."""
+
+
+class Settled(TypedDict):
+    """What `settle_conflicts` leaves for the nodes after it."""
+
+    decisions: dict[str, str] | None
+    """What the expert decided, by conflict id; None if nobody was asked."""
+
+
+class Replayed(TypedDict):
+    """What `replay_cases` leaves for the nodes after it."""
+
+    guarded: dict[str, Any] | None
+    """The `operations` that broke nothing, and the report's part on it; None without a guard."""
+
+
+class Measured(TypedDict):
+    """What every node of an alignment adds to."""
+
+    usage: Annotated[list[dict[str, Any]], add_or_begin]
+    """Model calls, tokens, and from when to when, an entry a node."""
+
+
+class AlignmentState(
+    AlignmentInput,
+    AlignmentOutput,
+    Received,
+    Proposed,
+    Consolidated,
+    Settled,
+    Replayed,
+    Measured,
+):
+    """All channels of the alignment graph."""

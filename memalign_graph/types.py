@@ -48,6 +48,15 @@ EpisodeStatus = Literal["pending", "distilled"]
 GuidelineOrigin = Literal["distilled", "expert"]
 """Who wrote a guideline: a model from feedback, or an expert by hand."""
 
+GuidelineStatus = Literal["standing", "pending", "superseded"]
+"""Where a guideline stands.
+
+- `standing`: the judge is given it.
+- `pending`: some of its sources were taken back, and its wording with them; it is to be distilled
+  again from those that are left.
+- `superseded`: another rule took its place; kept with the reason, and out of the prompt.
+"""
+
 _MAX_NAME_CHARS = 100
 _ITEM_DEPTH = 10
 """How much deeper a value lies in a store's item than in the example it belongs to."""
@@ -332,7 +341,7 @@ class Guideline(_Model):
     """Names the guideline; stays when its text is revised."""
 
     text: str
-    """The rule, in the expert's terms."""
+    """The rule, in the expert's terms; empty while it is pending."""
 
     episode_ids: list[str] = []
     """The episodes it was distilled from; none where an expert wrote it."""
@@ -342,6 +351,15 @@ class Guideline(_Model):
 
     author: str | None = None
     """The expert who wrote or last edited it by hand, if known."""
+
+    status: GuidelineStatus = "standing"
+    """Whether the judge is given it."""
+
+    superseded_by: str | None = None
+    """The guideline that took its place, if one did."""
+
+    reason: str | None = None
+    """Why it is superseded."""
 
     position: int
     """Where it stands among the guidelines: microseconds since 1970 at its making, lowest first."""

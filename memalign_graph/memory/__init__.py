@@ -7,7 +7,7 @@
 - `cascade`, `learning`, `retrieval_text`: pure functions.
 """
 
-from memalign_graph.memory.changes import Forgotten
+from memalign_graph.memory.forgetting import Forgotten
 from memalign_graph.memory.judge_memory import JudgeMemory
 
 __all__ = ["Forgotten", "JudgeMemory"]

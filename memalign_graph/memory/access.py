@@ -1,10 +1,9 @@
-"""A memory's way to its store: reading, refreshing the view, embedding and committing.
+"""A memory's way to its store: reading, refreshing the view and committing.
 
 Written once for sync and async (see `effects`). Only `batch` calls are used, reads and writes in
 batches of their own, so that a store never holds a read transaction it then wants to write in.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -12,26 +11,25 @@ from typing import TypeVar
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
 from pydantic import BaseModel, ValidationError
 
-from memalign_graph.effects import Batch, Embed, Operation
+from memalign_graph.effects import Batch, Operation
 from memalign_graph.errors import InvalidInputError, MemAlignError, explain
 from memalign_graph.identity import check_json
 from memalign_graph.memory.layout import MemoryLayout, Namespace
 from memalign_graph.memory.records import (
     Change,
+    Changes,
     Commit,
     Item,
     ItemKind,
     clock,
     commit_id,
     revision_of,
+    tally,
 )
-from memalign_graph.memory.retrieval_text import retrieval_text
-from memalign_graph.memory.vectors import Vector, decode_vector, encode_vector, normalised
+from memalign_graph.memory.vectors import decode_vector
 from memalign_graph.memory.view import MemoryView, Update, view_of
 from memalign_graph.models import Embedder
-from memalign_graph.types import Criterion, Episode, Guideline
-
-logger = logging.getLogger(__name__)
+from memalign_graph.types import Criterion, Episode, Guideline, GuidelineStatus
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -39,10 +37,7 @@ M = TypeVar("M", bound=BaseModel)
 _EVERYTHING = 1_000_000_000
 """A search limit above any memory's size: never pages, since items move between them."""
 
-_EMBED_TEXTS = 256
-"""How many texts go into one embedding request."""
-
-_BATCH_ITEMS = 1_000
+BATCH_ITEMS = 1_000
 """How many items one batch reads or, of vectors, writes: SQLite bounds a statement's variables."""
 
 
@@ -64,6 +59,7 @@ class Edit:
             id=item.id,
             revision=None if self.after is None else revision_of(self.after.to_json()),
             before=None if self.before is None else self.before.to_json(),
+            after=self.after.to_json() if isinstance(self.after, Guideline) else None,
         )
 
 
@@ -109,7 +105,7 @@ class MemoryAccess:
         Returns:
             Those that are there, by id.
         """
-        return (yield from self._get(self.layout.episodes, ids, self._episode))
+        return (yield from self.get(self.layout.episodes, ids, read_episode))
 
     def all_episodes(self) -> Operation[list[Episode]]:
         """Read all episodes.
@@ -117,124 +113,39 @@ class MemoryAccess:
         Returns:
             The episodes, oldest first.
         """
-        [items] = yield from self._search(self.layout.episodes)
-        return sorted(map(self._episode, items), key=lambda one: (one.created_at, one.id))
+        [items] = yield from self.search(self.layout.episodes)
+        return sorted(map(read_episode, items), key=lambda one: (one.created_at, one.id))
 
-    def all_guidelines(self) -> Operation[list[Guideline]]:
+    def all_guidelines(self, *statuses: GuidelineStatus) -> Operation[list[Guideline]]:
         """Read all guidelines.
+
+        Args:
+            statuses: Where the guidelines stand; those that the judge is given, unless told.
 
         Returns:
             The guidelines in their order.
         """
-        [items] = yield from self._search(self.layout.guidelines)
-        return sorted(map(self._guideline, items), key=lambda one: (one.position, one.id))
+        wanted = statuses or ("standing",)
+        guidelines = yield from self.every_guideline()
+        return [one for one in guidelines if one.status in wanted]
 
-    def embed(self, texts: Mapping[str, str]) -> Operation[dict[str, Vector]]:
-        """Embed texts.
-
-        Args:
-            texts: The texts by vector key.
+    def every_guideline(self) -> Operation[list[Guideline]]:
+        """Read all guidelines, wherever they stand.
 
         Returns:
-            Normalised vectors by vector key.
-
-        Raises:
-            EmbeddingError: If the call fails or its vectors can't be used.
+            The guidelines in their order.
         """
-        vectors: dict[str, Vector] = {}
-        for keys in _chunks(list(texts), _EMBED_TEXTS):
-            answer = yield Embed(self.embedder.embeddings, [texts[key] for key in keys])
-            vectors.update(zip(keys, normalised(answer, len(keys), self.embedder.id), strict=True))
-        return vectors
-
-    def stored_vectors(self, keys: Iterable[str]) -> Operation[dict[str, Vector]]:
-        """Read vectors from the store.
-
-        Args:
-            keys: Vector keys.
-
-        Returns:
-            Those that are there, by key.
-        """
-        namespace = self.layout.vectors(self.embedder.id)
-        found = yield from self._get(namespace, keys, lambda item: decode_vector(item["vector"]))
-        return found
-
-    def store_vectors(self, vectors: Mapping[str, Vector]) -> Operation[None]:
-        """Write vectors, before the items that need them.
-
-        Args:
-            vectors: Normalised vectors by key.
-
-        Raises:
-            EmbeddingError: If one has another dimension than those that are there.
-        """
-        namespace = self.layout.vectors(self.embedder.id)
-        yield from self._check_dimension(vectors)
-        for keys in _chunks(list(vectors), _BATCH_ITEMS):
-            yield Batch(
-                self.store,
-                [
-                    PutOp(
-                        namespace,
-                        key,
-                        {
-                            "key": key,
-                            "embedder": self.embedder.id,
-                            "vector": encode_vector(vectors[key]),
-                        },
-                        index=False,
-                    )
-                    for key in keys
-                ],
-            )
-
-    def _check_dimension(self, vectors: Mapping[str, Vector]) -> Operation[None]:
-        index = self.view.index
-        if vectors and index.is_empty:
-            search = SearchOp(self.layout.vectors(self.embedder.id), limit=1)
-            [found] = yield Batch(self.store, [search])
-            stored = [decode_vector(item.value["vector"]) for item in found]
-            index.check(vectors.values(), like=stored)
-        else:
-            index.check(vectors.values())
-
-    def index_missing(self, view: MemoryView) -> Operation[None]:
-        """Give every episode its vector in the index: from the store, else by embedding its text.
-
-        Args:
-            view: The refreshed view.
-
-        Raises:
-            EmbeddingError: If a text has to be embedded and that fails.
-        """
-        missing = view.missing_texts()
-        if not missing:
-            return
-        stored = yield from self.stored_vectors(missing)
-        view.add_vectors(stored)
-        rest = {key: episode for key, episode in missing.items() if key not in stored}
-        if not rest:
-            return
-        logger.warning(
-            "The memory of %r has %d example(s) without vectors of the embeddings %s: embedding "
-            "them now.",
-            self.criterion.name,
-            len(rest),
-            self.embedder.id,
-        )
-        episodes = yield from self.episodes(rest.values())
-        texts = {
-            key: retrieval_text(episodes[episode].example)[0]
-            for key, episode in rest.items()
-            if episode in episodes
-        }
-        vectors = yield from self.embed(texts)
-        yield from self.store_vectors(vectors)
-        view.add_vectors(vectors)
+        [items] = yield from self.search(self.layout.guidelines)
+        return sorted(map(read_guideline, items), key=lambda one: (one.position, one.id))
 
     def commit(
-        self, view: MemoryView, edits: Iterable[Edit], *, reason: str, author: str | None
+        self,
+        view: MemoryView,
+        edits: Iterable[Edit],
+        *,
+        reason: str,
+        author: str | None,
+        purges: bool = False,
     ) -> Operation[Commit | None]:
         """Write changes and the commit that records them, all or nothing.
 
@@ -243,6 +154,7 @@ class MemoryAccess:
             edits: What changes; an edit that changes nothing is left out.
             reason: What makes the change.
             author: Who makes it, if known.
+            purges: Whether nothing is to be kept of the items as they were.
 
         Returns:
             The commit; None if nothing changes.
@@ -258,7 +170,8 @@ class MemoryAccess:
             parents=view.heads,
             author=author,
             reason=reason,
-            changes=changes,
+            episodes=tally(changes, "episodes"),
+            guidelines=tally(changes, "guidelines"),
             version=view.version_after(changes),
         )
         items: list[tuple[Namespace, str, Item | None]] = [
@@ -269,6 +182,9 @@ class MemoryAccess:
             )
             for edit, change in zip(real, changes, strict=True)
         ]
+        kept = [change.purge() for change in changes] if purges else changes
+        record = Changes(id=commit.id, changes=kept)
+        items.append((self.layout.changes, commit.id, record.model_dump(mode="json")))
         # Last, so that whoever sees the commit sees what it speaks of in any store.
         items.append((self.layout.commits, commit.id, commit.model_dump(mode="json")))
         for _, key, item in items:
@@ -279,26 +195,56 @@ class MemoryAccess:
         yield Batch(self.store, [PutOp(*item, index=False) for item in items])
         return commit
 
-    def rivals(self, commit: Commit, known: frozenset[str]) -> Operation[list[Commit]]:
-        """Find commits that changed the same items at the same moment as one of ours.
+    def rivals(self, commit: Commit, known: frozenset[str]) -> Operation[list[Change]]:
+        """Find what others changed of the same items at the same moment as one of our commits.
 
         Args:
             commit: Our commit, written.
             known: The commits our view knew before.
 
         Returns:
-            Commits that are neither ours nor were known, and touch an item that ours touches.
+            The changes, by commits that are neither ours nor were known, of items that ours
+            changes.
         """
         _, since = self.view.mark()
-        ids = {change.id for change in commit.changes}
         found = yield from self._commits_since(since or 0)
-        return [
-            other
-            for other in map(self._commit, found)
-            if other.id != commit.id
-            and other.id not in known
-            and ids & {change.id for change in other.changes}
-        ]
+        others = [key for one in found if (key := one["id"]) != commit.id and key not in known]
+        if not others:
+            return []
+        records = yield from self.changes([commit.id, *sorted(others)])
+        ours = {change.key for change in records.pop(commit.id).changes}
+        return [one for record in records.values() for one in record.changes if one.key in ours]
+
+    def commits(self) -> Operation[list[Commit]]:
+        """Read all commits.
+
+        Returns:
+            The commits, oldest first.
+        """
+        [items] = yield from self.search(self.layout.commits)
+        return sorted(map(_read_commit, items), key=lambda one: one.id)
+
+    def changes(self, commit_ids: Iterable[str]) -> Operation[dict[str, Changes]]:
+        """Read what some commits changed.
+
+        Args:
+            commit_ids: The commits' ids.
+
+        Returns:
+            Their changes by commit id, in the order of the ids.
+        """
+        return (yield from self.get(self.layout.changes, commit_ids, _read_changes))
+
+    def put(self, namespace: Namespace, items: Mapping[str, Item | None]) -> Operation[None]:
+        """Write items that are no part of the memory's content.
+
+        Args:
+            namespace: Where they lie.
+            items: The items by key; None to remove one.
+        """
+        for keys in chunks(list(items), BATCH_ITEMS):
+            ops = [PutOp(namespace, key, items[key], index=False) for key in keys]
+            yield Batch(self.store, ops)
 
     def _commits_since(self, since: int) -> Operation[list[Item]]:
         search = SearchOp(self.layout.commits, filter={"at_us": {"$gte": since}}, limit=_EVERYTHING)
@@ -307,13 +253,13 @@ class MemoryAccess:
 
     def _read_whole(self) -> Operation[Update]:
         layout = self.layout
-        commits, episodes, guidelines, vectors = yield from self._search(
+        commits, episodes, guidelines, vectors = yield from self.search(
             layout.commits, layout.episodes, layout.guidelines, layout.vectors(self.embedder.id)
         )
         return Update(
-            commits=[self._commit(item) for item in commits],
-            episodes={one.id: one for one in map(self._episode, episodes)},
-            guidelines={one.id: one for one in map(self._guideline, guidelines)},
+            commits=[_read_commit(item) for item in commits],
+            episodes={one.id: one for one in map(read_episode, episodes)},
+            guidelines={one.id: one for one in map(read_guideline, guidelines)},
             vectors={item["key"]: decode_vector(item["vector"]) for item in vectors},
         )
 
@@ -321,33 +267,54 @@ class MemoryAccess:
         found = yield from self._commits_since(since)
         fresh = view.unknown({item["id"] for item in found})
         commits = sorted(
-            (self._commit(item) for item in found if item["id"] in fresh),
+            (_read_commit(item) for item in found if item["id"] in fresh),
             key=lambda commit: commit.id,
         )
         update = Update(commits=commits)
-        touched = [(change.kind, change.id) for commit in commits for change in commit.changes]
+        if not commits:
+            return update
+        records = yield from self.changes(commit.id for commit in commits)
+        touched = {one.key for record in records.values() for one in record.changes}
         episodes = {key for kind, key in touched if kind == "episodes"}
         guidelines = {key for kind, key in touched if kind == "guidelines"}
         if episodes:
             there = yield from self.episodes(episodes)
             update.episodes.update({key: there.get(key) for key in episodes})
         if guidelines:
-            standing = yield from self._get(self.layout.guidelines, guidelines, self._guideline)
+            standing = yield from self.get(self.layout.guidelines, guidelines, read_guideline)
             update.guidelines.update({key: standing.get(key) for key in guidelines})
         return update
 
-    def _get(
+    def get(
         self, namespace: Namespace, ids: Iterable[str], read: Callable[[Item], T]
     ) -> Operation[dict[str, T]]:
+        """Read some items.
+
+        Args:
+            namespace: Where they lie.
+            ids: Their keys.
+            read: What to make of an item.
+
+        Returns:
+            Those that are there, by key.
+        """
         found: dict[str, T] = {}
-        for keys in _chunks(list(dict.fromkeys(ids)), _BATCH_ITEMS):
+        for keys in chunks(list(dict.fromkeys(ids)), BATCH_ITEMS):
             items = yield Batch(self.store, [GetOp(namespace, key) for key in keys])
             for key, item in zip(keys, items, strict=True):
                 if item is not None:
                     found[key] = read(item.value)
         return found
 
-    def _search(self, *namespaces: Namespace) -> Operation[list[list[Item]]]:
+    def search(self, *namespaces: Namespace) -> Operation[list[list[Item]]]:
+        """Read all items of some namespaces, in one batch.
+
+        Args:
+            namespaces: The namespaces; what lies below them is not theirs.
+
+        Returns:
+            The items of each.
+        """
         results = yield Batch(
             self.store, [SearchOp(namespace, limit=_EVERYTHING) for namespace in namespaces]
         )
@@ -357,14 +324,56 @@ class MemoryAccess:
             for namespace, found in zip(namespaces, results, strict=True)
         ]
 
-    def _episode(self, item: Item) -> Episode:
-        return _read(Episode, item, "episode")
 
-    def _guideline(self, item: Item) -> Guideline:
-        return _read(Guideline, item, "guideline")
+def read_episode(item: Item) -> Episode:
+    """Read an episode from its item.
 
-    def _commit(self, item: Item) -> Commit:
-        return _read(Commit, item, "commit")
+    Args:
+        item: The item.
+
+    Returns:
+        The episode.
+
+    Raises:
+        MemAlignError: If it can't be read.
+    """
+    return _read(Episode, item, "episode")
+
+
+def read_guideline(item: Item) -> Guideline:
+    """Read a guideline from its item.
+
+    Args:
+        item: The item.
+
+    Returns:
+        The guideline.
+
+    Raises:
+        MemAlignError: If it can't be read.
+    """
+    return _read(Guideline, item, "guideline")
+
+
+def chunks(keys: list[str], size: int) -> Iterable[list[str]]:
+    """Cut a list of keys into parts.
+
+    Args:
+        keys: The keys.
+        size: How long a part is at most.
+
+    Returns:
+        The parts.
+    """
+    return (keys[start : start + size] for start in range(0, len(keys), size))
+
+
+def _read_commit(item: Item) -> Commit:
+    return _read(Commit, item, "commit")
+
+
+def _read_changes(item: Item) -> Changes:
+    return _read(Changes, item, "record of changes")
 
 
 def _read(model: type[M], item: Item, kind: str) -> M:
@@ -374,7 +383,3 @@ def _read(model: type[M], item: Item, kind: str) -> M:
         raise MemAlignError(
             f"The {kind} {item.get('id')!r} in the store can't be read: {explain(error)}"
         ) from error
-
-
-def _chunks(keys: list[str], size: int) -> Iterable[list[str]]:
-    return (keys[start : start + size] for start in range(0, len(keys), size))

@@ -8,27 +8,25 @@ from memalign_graph.types import Guideline
 
 @dataclass(frozen=True)
 class Cascade:
-    """Which guidelines go, and which have to be distilled again."""
+    """Which guidelines go, and which lose a source."""
 
     standing: list[Guideline]
-    """The guidelines as they stood."""
+    """The guidelines as they were."""
 
     removed: list[Guideline]
-    """Guidelines that rested on that feedback alone."""
+    """Guidelines that rested on that feedback alone, and superseded ones that rested on it."""
 
     reduced: list[Guideline]
-    """Guidelines that have other sources, which alone they now name."""
-
-    def to_distill(self) -> set[str]:
-        """Return the episodes from which the reduced guidelines are to be distilled again."""
-        return {key for guideline in self.reduced for key in guideline.episode_ids}
+    """Guidelines that have other sources, which alone they now name. Their wording is gone, since
+    it may hold what was taken back: they are to be distilled again. Only what an expert worded by
+    hand keeps its words."""
 
 
 def cascade(guidelines: Iterable[Guideline], episode_ids: set[str]) -> Cascade:
     """Follow the provenance of guidelines when episodes are forgotten or replaced.
 
     Args:
-        guidelines: The guidelines that stand.
+        guidelines: All guidelines, wherever they stand.
         episode_ids: The episodes taken back.
 
     Returns:
@@ -40,8 +38,11 @@ def cascade(guidelines: Iterable[Guideline], episode_ids: set[str]) -> Cascade:
         if not episode_ids & set(guideline.episode_ids):
             continue
         left = [key for key in guideline.episode_ids if key not in episode_ids]
-        if left:
+        if not left or guideline.status == "superseded":
+            removed.append(guideline)
+        elif guideline.origin == "expert":
             reduced.append(guideline.model_copy(update={"episode_ids": left}))
         else:
-            removed.append(guideline)
+            blank = {"episode_ids": left, "text": "", "status": "pending"}
+            reduced.append(guideline.model_copy(update=blank))
     return Cascade(standing=standing, removed=removed, reduced=reduced)

@@ -1,9 +1,9 @@
-"""Changing a memory: remembering, learning and forgetting.
+"""Changing a memory: remembering and learning.
 
 Each reads what it needs, works out the change as pure data, and makes it in one commit.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,31 +12,30 @@ from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.memory.access import Edit, MemoryAccess
 from memalign_graph.memory.cascade import Cascade, cascade
-from memalign_graph.memory.learning import GuidelineOperation, apply_operations, plain_words
-from memalign_graph.memory.records import clock
+from memalign_graph.memory.embedding import embed, store_vectors, stored_vectors
+from memalign_graph.memory.learning import GuidelineOperation, apply_operations, learned_before
+from memalign_graph.memory.records import Change, clock
 from memalign_graph.memory.retrieval_text import retrieval_text
 from memalign_graph.memory.vectors import Vector, vector_key
-from memalign_graph.types import Criterion, Episode, Feedback, Guideline
+from memalign_graph.reading import read_feedback
+from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline
 
-_COMMIT_ITEMS = 2_000
+COMMIT_ITEMS = 2_000
 """How many episodes one commit changes at most: SQLite bounds the variables of a statement."""
 
 
 @dataclass(frozen=True)
-class Forgotten:
-    """What `forget` did."""
+class Remembered:
+    """What storing feedback did."""
 
-    episode_ids: list[str]
-    """The episodes forgotten."""
+    episodes: list[Episode]
+    """The episodes as they stand now, one for each piece of feedback, in its order."""
 
-    unknown_ids: list[str]
-    """The ids that name no episode of this memory."""
+    new: set[str]
+    """The ids of episodes that were not there before."""
 
-    guidelines_removed: list[Guideline]
-    """Guidelines that rested on those episodes alone."""
-
-    guidelines_reduced: list[Guideline]
-    """Guidelines that have other sources: those are pending again, for the next distilling."""
+    changed: set[str]
+    """The ids of episodes that say something else now."""
 
 
 def remember(
@@ -44,7 +43,8 @@ def remember(
     feedback: Sequence[Feedback],
     *,
     known_vectors: Mapping[str, Vector] | None = None,
-) -> Operation[list[Episode]]:
+    note_threads: bool = True,
+) -> Operation[Remembered]:
     """Store feedback as episodes.
 
     The same word again changes nothing; another word of the same author on the same example
@@ -55,37 +55,54 @@ def remember(
         feedback: What experts said; of several words of one author on one example the newest
             counts.
         known_vectors: Vectors that need not be made again, by example id.
+        note_threads: Whether the same word said again in another thread is noted.
 
     Returns:
-        The episodes as they stand now, one for each piece of feedback.
+        The episodes, and which of them are new or changed.
 
     Raises:
         InvalidInputError: If a value is not on the criterion's scale; nothing is stored then.
         EmbeddingError: If an example has to be embedded and that fails; nothing is stored then.
     """
     checked = [check_feedback(one, access.criterion) for one in feedback]
-    episodes: list[Episode] = []
-    for start in range(0, len(checked), _COMMIT_ITEMS):
-        part = checked[start : start + _COMMIT_ITEMS]
-        episodes += yield from _remember_part(access, part, known_vectors or {})
-    return episodes
+    parts: list[Remembered] = []
+    for start in range(0, len(checked), COMMIT_ITEMS):
+        part = checked[start : start + COMMIT_ITEMS]
+        parts.append(
+            (
+                yield from _remember_part(
+                    access, part, known_vectors or {}, note_threads=note_threads
+                )
+            )
+        )
+    new = {key for part in parts for key in part.new}
+    return Remembered(
+        episodes=[episode for part in parts for episode in part.episodes],
+        new=new,
+        changed={key for part in parts for key in part.changed} - new,
+    )
 
 
 def _remember_part(
-    access: MemoryAccess, checked: Sequence[Feedback], known_vectors: Mapping[str, Vector]
-) -> Operation[list[Episode]]:
+    access: MemoryAccess,
+    checked: Sequence[Feedback],
+    known_vectors: Mapping[str, Vector],
+    *,
+    note_threads: bool,
+) -> Operation[Remembered]:
+    ids = [one.episode_id for one in checked]
     said: dict[str, Episode] = {}
-    for one in checked:
+    for key, one in zip(ids, checked, strict=True):
         episode = Episode.from_feedback(one, _first_status(one))
-        said[episode.id] = _merge(said.get(episode.id), episode)
+        said[key] = _merge(said.get(key), episode)
     view = yield from access.refresh()
     stored = yield from access.episodes(said)
     after = {key: _merge(stored.get(key), episode) for key, episode in said.items()}
+    if not note_threads:
+        same = {key for key, old in stored.items() if old.says_the_same_as(after[key])}
+        after.update({key: stored[key] for key in same})
     replaced = {key for key, old in stored.items() if _takes_back(old, after[key])}
-    follow = yield from _cascade(access, replaced)
-    others = yield from _pending_again(access, follow.to_distill() - set(after))
-    for key in follow.to_distill() & set(after):
-        after[key] = after[key].model_copy(update={"status": "pending"})
+    follow = yield from follow_sources(access, replaced)
     yield from _store_missing_vectors(
         access, [one for one in after.values() if one.id not in stored], known_vectors
     )
@@ -93,11 +110,78 @@ def _remember_part(
     authors = {one.author for one in checked}
     yield from access.commit(
         view,
-        [*edits, *_guideline_edits(follow), *others],
+        [*edits, *guideline_edits(follow)],
         reason="remember",
         author=authors.pop() if len(authors) == 1 else None,
     )
-    return [after[one.episode_id] for one in checked]
+    return Remembered(
+        episodes=[after[key] for key in ids],
+        new=set(after) - set(stored),
+        changed={key for key, old in stored.items() if not old.says_the_same_as(after[key])},
+    )
+
+
+def revise(
+    access: MemoryAccess, episode_id: str, feedback: Feedback | Mapping[str, Any]
+) -> Operation[Episode]:
+    """Change what an expert said.
+
+    Args:
+        access: The memory.
+        episode_id: Which episode.
+        feedback: What is said instead: value, rationale, or both; what is not named stays.
+
+    Returns:
+        The episode as it stands now.
+
+    Raises:
+        InvalidInputError: If there is no such episode, or what is said can't be used.
+    """
+    view = yield from access.refresh()
+    stored = (yield from access.episodes([episode_id])).get(episode_id)
+    if stored is None:
+        raise InvalidInputError(
+            f"episode_id: {episode_id!r} names no episode of {access.criterion.name!r}: "
+            "`episodes()` lists them."
+        )
+    said = read_feedback(_revision(stored, feedback))
+    if said.episode_id != stored.id:
+        raise InvalidInputError(
+            "feedback: it is another expert's, or on another example: give `value` and "
+            "`rationale` alone, or use `remember`."
+        )
+    said = check_feedback(said, access.criterion)
+    after = stored.model_copy(
+        update={
+            "value": said.value,
+            "rationale": said.rationale,
+            "status": "pending",
+            "given_at": max(said.given_at, stored.given_at),
+            "updated_at": datetime.now(UTC),
+        }
+    )
+    if stored.says_the_same_as(after):
+        return stored
+    follow = yield from follow_sources(access, {stored.id})
+    edits = [Edit("episodes", stored, after), *guideline_edits(follow)]
+    yield from access.commit(view, edits, reason="revise", author=stored.author)
+    return after
+
+
+def _revision(stored: Episode, feedback: Feedback | Mapping[str, Any]) -> dict[str, Any]:
+    given = (
+        {name: getattr(feedback, name) for name in feedback.model_fields_set}
+        if isinstance(feedback, Feedback)
+        else dict(feedback)
+    )
+    kept = {
+        "value": stored.value,
+        "rationale": stored.rationale,
+        "author": stored.author,
+        "id": stored.feedback_id,
+    }
+    names_example = given.keys() & {"example", *Example.model_fields}
+    return {**kept, **({} if names_example else {"example": stored.example}), **given}
 
 
 def learn(
@@ -107,11 +191,13 @@ def learn(
     *,
     author: str | None = None,
     relearn: bool = False,
+    reason: str = "learn",
 ) -> Operation[dict[str, Any]]:
     """Bring what was distilled into the memory, and mark the episodes it came from.
 
     Doing the same again changes nothing. An episode that was forgotten or has another word since
-    it was read supports nothing here.
+    it was read supports nothing here, and an operation that comes from it is void: its text may
+    hold what was taken back. The other sources of such an operation stay pending.
 
     Args:
         access: The memory.
@@ -120,99 +206,108 @@ def learn(
         author: Whose feedback it was, if one expert's.
         relearn: Whether episodes that were distilled before may teach again; else two attempts at
             one lesson, in whatever words, are one.
+        reason: What the commit says of itself.
 
     Returns:
         What was learned: `episode_ids`, `guidelines` (an entry an operation that took effect) and
         the `memory_version` after it.
     """
-    removed: set[str] = set()
-    again: set[str] = set()
+    rivals = _Rivals()
     while True:
         view = yield from access.refresh()
         known = view.known_commits()
-        stored = yield from access.episodes({*read, *again})
-        standing = {one.id: one for one in (yield from access.all_guidelines())}
+        stored = yield from access.episodes({*read, *rivals.changed})
+        kept = {one.id: one for one in (yield from access.every_guideline())}
         same = {
             key
             for key, word in read.items()
-            if key in stored and key not in removed and stored[key].word == word
+            if key in stored and key not in rivals.removed and stored[key].word == word
         }
-        live = same if relearn else {key for key in same if stored[key].status == "pending"}
-        now = datetime.now(UTC)
+        valid, spared = _valid(operations, gone=set(read) - same)
+        fresh = same if relearn else {key for key in same if stored[key].status == "pending"}
+        live = fresh - spared
+        standing = rivals.joined(kept)
         changed, outcome = apply_operations(
-            [one for key, one in standing.items() if key not in removed],
-            operations,
+            standing.values(),
+            valid,
             live=live,
-            now=now,
-            position=clock.now_us(ticks=len(operations) + 1),
+            now=datetime.now(UTC),
+            position=clock.now_us(ticks=2 * len(operations) + 1),
         )
+        after = {**standing, **changed}
         edits = [
-            *_learned_guidelines(standing, changed, removed),
-            *(
-                Edit("episodes", one, _after_learning(one, live=live, removed=removed, again=again))
-                for one in stored.values()
-            ),
+            *(Edit("guidelines", kept.get(key), after[key]) for key in after),
+            *(Edit("guidelines", one, None) for key, one in kept.items() if key not in after),
         ]
-        commit = yield from access.commit(view, edits, reason="learn", author=author)
-        outcome += _learned_before(operations, standing, same - live)
-        rivals = [] if commit is None else (yield from access.rivals(commit, known))
-        if not rivals:
+        # The guidelines at once, with the first of the episodes: cut off after it, the same call
+        # made again finds the guidelines with all their sources.
+        flips = [
+            edit
+            for one in stored.values()
+            if (edit := Edit("episodes", one, _after_learning(one, live=live, rivals=rivals)))
+            and edit.before != edit.after
+        ]
+        room = max(COMMIT_ITEMS - len(edits), 0)
+        edits += flips[:room]
+        commit = yield from access.commit(view, edits, reason=reason, author=author)
+        for start in range(room, len(flips), COMMIT_ITEMS):
+            view = yield from access.refresh()
+            part = flips[start : start + COMMIT_ITEMS]
+            commit = yield from access.commit(view, part, reason=reason, author=author)
+        outcome += learned_before(valid, kept, same - fresh)
+        theirs = [] if commit is None else (yield from access.rivals(commit, known))
+        if not theirs:
             return {
-                "episode_ids": sorted(same),
+                "episode_ids": sorted(same - spared),
                 "guidelines": outcome,
                 "memory_version": commit.version if commit is not None else view.version,
             }
-        # What another writer removed at the same moment stays removed, and what it learned into
-        # an item that this commit has just overwritten is learned again.
-        theirs = [change for rival in rivals for change in rival.changes]
-        removed |= {change.id for change in theirs if change.revision is None}
-        again |= {one.id for one in theirs if one.kind == "episodes"} - set(read) - removed
+        rivals.note(theirs, read)
 
 
-def forget(
-    access: MemoryAccess, episode_ids: Iterable[str], *, author: str | None = None
-) -> Operation[Forgotten]:
-    """Take episodes back, and every guideline that rests on them alone.
+class _Rivals:
+    """What other writers did, at the same moment, to items that a commit of ours changed, too."""
 
-    Args:
-        access: The memory.
-        episode_ids: Which episodes; ids that are not there are told, and harm nothing.
-        author: Who asks for it, if known.
+    def __init__(self) -> None:
+        self.removed: set[str] = set()
+        """Items they removed, which stay removed."""
+        self.changed: set[str] = set()
+        """Episodes they changed, which may have lost it under our commit: distilled again."""
+        self._sources: dict[str, list[str]] = {}
 
-    Returns:
-        What was done.
-    """
-    ids = list(dict.fromkeys(episode_ids))
-    parts: list[Forgotten] = []
-    for start in range(0, len(ids), _COMMIT_ITEMS):
-        part = yield from _forget_part(access, ids[start : start + _COMMIT_ITEMS], author)
-        parts.append(part)
-    removed = {one.id: one for part in parts for one in part.guidelines_removed}
-    reduced = {one.id: one for part in parts for one in part.guidelines_reduced}
-    return Forgotten(
-        episode_ids=[key for part in parts for key in part.episode_ids],
-        unknown_ids=[key for part in parts for key in part.unknown_ids],
-        guidelines_removed=list(removed.values()),
-        guidelines_reduced=[one for key, one in reduced.items() if key not in removed],
-    )
+    def note(self, changes: Sequence[Change], read: Mapping[str, str]) -> None:
+        self.removed |= {one.id for one in changes if one.revision is None}
+        self.changed |= {one.id for one in changes if one.kind == "episodes"} - set(read)
+        self.changed -= self.removed
+        for one in changes:
+            if one.after is not None:
+                sources = self._sources.setdefault(one.id, [])
+                sources += one.after.get("episode_ids", [])
+
+    def joined(self, kept: Mapping[str, Guideline]) -> dict[str, Guideline]:
+        """Return the guidelines with their sources beside ours, less what they removed."""
+        joined = {}
+        for key, guideline in kept.items():
+            sources = dict.fromkeys([*guideline.episode_ids, *self._sources.get(key, [])])
+            joined[key] = guideline.model_copy(update={"episode_ids": list(sources)})
+        follow = cascade(joined.values(), self.removed)
+        joined.update({one.id: one for one in follow.reduced})
+        gone = self.removed | {one.id for one in follow.removed}
+        return {key: one for key, one in joined.items() if key not in gone}
 
 
-def _forget_part(
-    access: MemoryAccess, ids: Sequence[str], author: str | None
-) -> Operation[Forgotten]:
-    view = yield from access.refresh()
-    stored = yield from access.episodes(ids)
-    follow = yield from _cascade(access, set(stored))
-    again = yield from _pending_again(access, follow.to_distill())
-    edits = [Edit("episodes", episode, None) for episode in stored.values()]
-    edits += [*_guideline_edits(follow), *again]
-    yield from access.commit(view, edits, reason="forget", author=author)
-    return Forgotten(
-        episode_ids=list(stored),
-        unknown_ids=[key for key in ids if key not in stored],
-        guidelines_removed=follow.removed,
-        guidelines_reduced=follow.reduced,
-    )
+def _valid(
+    operations: Sequence[GuidelineOperation], *, gone: set[str]
+) -> tuple[list[GuidelineOperation], set[str]]:
+    """Leave out operations that come from feedback taken back, and name their other sources."""
+    valid, spared = [], set()
+    for operation in operations:
+        sources = set(operation.episode_ids)
+        if sources & gone:
+            spared |= sources - gone
+        else:
+            valid.append(operation)
+    return valid, spared
 
 
 def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:
@@ -269,78 +364,42 @@ def _takes_back(stored: Episode, after: Episode) -> bool:
     return stored.rationale != after.rationale or stored.value not in (None, after.value)
 
 
-def _learned_before(
-    operations: Sequence[GuidelineOperation], standing: Mapping[str, Guideline], distilled: set[str]
-) -> list[dict[str, Any]]:
-    """Report again what an earlier attempt at the same commit made of these operations."""
-    by_words = {plain_words(one.text): one for one in standing.values()}
-    report = []
-    for operation in operations:
-        sources = [key for key in operation.episode_ids if key in distilled]
-        if not sources:
-            continue
-        guideline = by_words.get(plain_words(operation.text or ""))
-        gone = operation.action == "retire" and operation.guideline_id not in standing
-        if gone or (guideline is not None and set(sources) <= set(guideline.episode_ids)):
-            key = guideline.id if guideline is not None else operation.guideline_id
-            report.append(
-                {
-                    "action": operation.action,
-                    "guideline_id": key,
-                    "text": operation.text,
-                    "episode_ids": sources,
-                }
-            )
-    return report
-
-
-def _learned_guidelines(
-    standing: Mapping[str, Guideline], changed: Mapping[str, Guideline | None], removed: set[str]
-) -> list[Edit]:
-    """Return what becomes of the guidelines: changed, or gone with what another writer removed."""
-    edits = [Edit("guidelines", standing.get(key), one) for key, one in changed.items()]
-    gone = [
-        one
-        for key, one in standing.items()
-        if key not in changed and (key in removed or _rests_on(one, removed))
-    ]
-    return [*edits, *(Edit("guidelines", one, None) for one in gone)]
-
-
-def _rests_on(guideline: Guideline, episode_ids: set[str]) -> bool:
-    """Tell whether a guideline has no other sources than these."""
-    return bool(guideline.episode_ids) and set(guideline.episode_ids) <= episode_ids
-
-
-def _after_learning(
-    episode: Episode, *, live: set[str], removed: set[str], again: set[str]
-) -> Episode | None:
-    if episode.id in removed:
+def _after_learning(episode: Episode, *, live: set[str], rivals: _Rivals) -> Episode | None:
+    if episode.id in rivals.removed:
         return None
-    if episode.id in again:
+    if episode.id in rivals.changed:
         return episode.model_copy(update={"status": "pending"})
     return episode.model_copy(update={"status": "distilled"}) if episode.id in live else episode
 
 
-def _cascade(access: MemoryAccess, taken_back: set[str]) -> Operation[Cascade]:
+def follow_sources(access: MemoryAccess, taken_back: set[str]) -> Operation[Cascade]:
+    """Work out what becomes of the guidelines when episodes are taken back.
+
+    Args:
+        access: The memory.
+        taken_back: The episodes.
+
+    Returns:
+        The guidelines that go or lose a source.
+    """
     if not taken_back:
         return Cascade(standing=[], removed=[], reduced=[])
-    return cascade((yield from access.all_guidelines()), taken_back)
+    return cascade((yield from access.every_guideline()), taken_back)
 
 
-def _guideline_edits(follow: Cascade) -> list[Edit]:
+def guideline_edits(follow: Cascade) -> list[Edit]:
+    """Write a cascade as edits.
+
+    Args:
+        follow: The cascade.
+
+    Returns:
+        An edit a guideline that it touches.
+    """
     after = {one.id: one for one in follow.reduced}
     touched = {one.id for one in follow.removed} | set(after)
     return [
         Edit("guidelines", one, after.get(one.id)) for one in follow.standing if one.id in touched
-    ]
-
-
-def _pending_again(access: MemoryAccess, ids: set[str]) -> Operation[list[Edit]]:
-    episodes = yield from access.episodes(sorted(ids))
-    return [
-        Edit("episodes", one, one.model_copy(update={"status": "pending"}))
-        for one in episodes.values()
     ]
 
 
@@ -358,6 +417,6 @@ def _store_missing_vectors(
             vectors[key] = known[episode.example_id]
         else:
             texts[key] = text
-    stored = yield from access.stored_vectors(texts)
-    fresh = yield from access.embed({key: text for key, text in texts.items() if key not in stored})
-    yield from access.store_vectors({**vectors, **fresh})
+    stored = yield from stored_vectors(access, texts)
+    missing = {key: text for key, text in texts.items() if key not in stored}
+    yield from store_vectors(access, {**vectors, **(yield from embed(access, missing))})

@@ -1,29 +1,30 @@
 """`JudgeMemory`: one criterion's memory in any LangGraph store, sync and async."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, overload
+from collections.abc import Mapping, Sequence
+from typing import overload
 
+from langchain_core.language_models import BaseChatModel
 from langgraph.store.base import BaseStore
-from pydantic import ValidationError
 
 from memalign_graph.effects import Operation, arun, run
-from memalign_graph.errors import InvalidInputError, explain
+from memalign_graph.errors import InvalidInputError
 from memalign_graph.memory import by_hand, changes
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.changes import Forgotten
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout, check_namespace
+from memalign_graph.memory.life import MemoryLife
 from memalign_graph.memory.recall import recall
-from memalign_graph.models import DEFAULT_EMBEDDINGS, Embedder, EmbeddingsLike
-from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline, RecalledExample
+from memalign_graph.models import (
+    DEFAULT_EMBEDDINGS,
+    Embedder,
+    EmbeddingsLike,
+    OncePerLoop,
+    resolve_chat_model,
+)
+from memalign_graph.reading import ExampleLike, FeedbackLike, read_example, read_feedback
+from memalign_graph.types import Criterion, Episode, Feedback, Guideline, RecalledExample
 
-FeedbackLike = Feedback | Mapping[str, Any]
-"""Feedback, or its fields."""
 
-ExampleLike = Example | Mapping[str, Any]
-"""An example, or its fields."""
-
-
-class JudgeMemory:
+class JudgeMemory(MemoryLife):
     """What a judge has learned about one criterion: episodes and guidelines.
 
     The store is the only truth: any number of these, in any number of processes, can work on one
@@ -44,6 +45,7 @@ class JudgeMemory:
         *,
         namespace: Sequence[str] | str = DEFAULT_NAMESPACE,
         embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
+        model: BaseChatModel | str | None = None,
     ) -> None:
         """Open a memory; nothing is read or written yet.
 
@@ -53,6 +55,9 @@ class JudgeMemory:
             namespace: Keeps memories apart, say of two teams; the criterion's name is added to it.
             embeddings: LangChain embeddings, a function from texts to vectors, or a
                 `"provider:name"` string, resolved when first needed.
+            model: The chat model that distils guidelines again when they lose a source, and that
+                `consolidate` needs; a LangChain chat model or a string. Without one, guidelines
+                that lose a source are left `pending` for the next alignment or review.
 
         Raises:
             InvalidInputError: If there is no store, or a label of the namespace can't be used.
@@ -67,7 +72,13 @@ class JudgeMemory:
                 "criterion: give a Criterion(name=..., instructions=...), not a value of type "
                 f"{type(criterion).__name__}."
             )
+        if not isinstance(model, BaseChatModel | str | None):
+            raise InvalidInputError(
+                "model: give a chat model or a string such as 'openai:gpt-4.1-mini', not a value "
+                f"of type {type(model).__name__}."
+            )
         self.criterion = criterion
+        self._model = None if model is None else OncePerLoop(lambda: resolve_chat_model(model))
         self._access = MemoryAccess(
             store=store,
             criterion=criterion,
@@ -140,13 +151,21 @@ class JudgeMemory:
         """Async twin of `episodes`."""
         return await arun(self._access.all_episodes())
 
-    def guidelines(self) -> list[Guideline]:
-        """Return all guidelines, in the order a judge reads them."""
-        return run(self._access.all_guidelines())
+    def guidelines(self, *, include_superseded: bool = False) -> list[Guideline]:
+        """Return the guidelines, in the order a judge reads them.
 
-    async def aguidelines(self) -> list[Guideline]:
+        Args:
+            include_superseded: Whether to return also those that the judge is not given:
+                superseded by another, with the reason, or pending.
+
+        Returns:
+            The guidelines.
+        """
+        return run(self._guidelines(include_superseded))
+
+    async def aguidelines(self, *, include_superseded: bool = False) -> list[Guideline]:
         """Async twin of `guidelines`."""
-        return await arun(self._access.all_guidelines())
+        return await arun(self._guidelines(include_superseded))
 
     def version(self) -> str:
         """Return the memory's version: a digest of its live items and their revisions."""
@@ -218,34 +237,14 @@ class JudgeMemory:
         """Async twin of `remove_guideline`."""
         return await arun(by_hand.remove_guideline(self._access, guideline_id, author=author))
 
-    def forget(self, episode_ids: Iterable[str] | str, *, author: str | None = None) -> Forgotten:
-        """Take episodes back, and every guideline that rests on them alone.
-
-        A guideline that has other sources stays and names only those; they become pending, so that
-        the next distilling reads them again.
-
-        Args:
-            episode_ids: Which episodes.
-            author: Who asks for it.
-
-        Returns:
-            What was done, with the ids that name no episode.
-        """
-        return run(changes.forget(self._access, _ids(episode_ids), author=author))
-
-    async def aforget(
-        self, episode_ids: Iterable[str] | str, *, author: str | None = None
-    ) -> Forgotten:
-        """Async twin of `forget`."""
-        return await arun(changes.forget(self._access, _ids(episode_ids), author=author))
-
     def _remember(
         self, feedback: FeedbackLike | Sequence[FeedbackLike]
     ) -> Operation[Episode | list[Episode]]:
         if isinstance(feedback, Feedback | Mapping):
-            [episode] = yield from changes.remember(self._access, [read_feedback(feedback)])
-            return episode
-        return (yield from changes.remember(self._access, [read_feedback(f) for f in feedback]))
+            stored = yield from changes.remember(self._access, [read_feedback(feedback)])
+            return stored.episodes[0]
+        given = [read_feedback(one) for one in feedback]
+        return (yield from changes.remember(self._access, given)).episodes
 
     def _recall(self, example: ExampleLike, k: int) -> Operation[list[RecalledExample]]:
         if not isinstance(k, int) or k < 0:
@@ -253,48 +252,11 @@ class JudgeMemory:
         found = yield from recall(self._access, read_example(example), k)
         return found.examples
 
+    def _guidelines(self, include_superseded: bool) -> Operation[list[Guideline]]:  # noqa: FBT001
+        if include_superseded:
+            return (yield from self._access.every_guideline())
+        return (yield from self._access.all_guidelines())
+
     def _version(self) -> Operation[str]:
         view = yield from self._access.refresh()
         return view.version
-
-
-def read_feedback(feedback: FeedbackLike) -> Feedback:
-    """Read feedback from its fields.
-
-    Args:
-        feedback: Feedback, or its fields.
-
-    Returns:
-        The feedback.
-
-    Raises:
-        InvalidInputError: If it can't be used, in one sentence that names the field.
-    """
-    try:
-        return Feedback.model_validate(
-            dict(feedback) if isinstance(feedback, Mapping) else feedback
-        )
-    except ValidationError as error:
-        raise InvalidInputError(explain(error)) from error
-
-
-def read_example(example: ExampleLike) -> Example:
-    """Read an example from its fields.
-
-    Args:
-        example: An example, or its fields.
-
-    Returns:
-        The example.
-
-    Raises:
-        InvalidInputError: If it can't be used, in one sentence that names the field.
-    """
-    try:
-        return Example.model_validate(dict(example) if isinstance(example, Mapping) else example)
-    except ValidationError as error:
-        raise InvalidInputError(explain(error)) from error
-
-
-def _ids(episode_ids: Iterable[str] | str) -> Iterable[str]:
-    return [episode_ids] if isinstance(episode_ids, str) else episode_ids

@@ -46,6 +46,21 @@ class MemoryLayout:
         """One item a commit, by its id."""
         return (*self.root, "commits")
 
+    @property
+    def changes(self) -> Namespace:
+        """One item a commit: what it changed, by the commit's id."""
+        return (*self.root, "changes")
+
+    @property
+    def drafts(self) -> Namespace:
+        """One item an answer of a model that is not committed yet; gone once it is."""
+        return (*self.root, "drafts")
+
+    @property
+    def all_vectors(self) -> Namespace:
+        """What the vectors of all embedders lie under."""
+        return (*self.root, "vectors")
+
     def vectors(self, embedder: str) -> Namespace:
         """One item a text embedded by this embedder, by `vectors.vector_key`.
 

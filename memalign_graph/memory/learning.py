@@ -1,6 +1,6 @@
 """What distilling proposes, and what comes of it: guideline operations and their outcome."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -9,8 +9,14 @@ from pydantic import BaseModel, ConfigDict
 from memalign_graph.identity import digest
 from memalign_graph.types import Guideline
 
-Action = Literal["add", "revise", "retire"]
-"""What an operation does to a guideline."""
+Action = Literal["add", "revise", "retire", "merge"]
+"""What an operation does to a guideline.
+
+- `add`: a new rule; in words that stand already it is that guideline, with the new sources.
+- `revise`: another wording for a guideline.
+- `retire`: a guideline that does not hold; it is kept as superseded.
+- `merge`: a guideline that says in other words what another says; that one gets its sources.
+"""
 
 
 class GuidelineOperation(BaseModel):
@@ -22,13 +28,34 @@ class GuidelineOperation(BaseModel):
     """What is done."""
 
     guideline_id: str | None = None
-    """The guideline revised or retired."""
+    """The guideline revised, retired or merged."""
 
     text: str | None = None
-    """The new wording, unless the guideline is retired."""
+    """The new wording; of a guideline retired, the rule that holds in its place, if any."""
 
-    episode_ids: list[str]
-    """The episodes the operation comes from."""
+    episode_ids: list[str] = []
+    """The episodes the operation comes from; none where it only tidies up."""
+
+    superseded_by: str | None = None
+    """The guideline that takes the place of this one, where it is known by its id."""
+
+    reason: str | None = None
+    """Why a guideline is superseded."""
+
+    settled: bool = False
+    """Whether an expert decided it: then also what an expert wrote by hand can be superseded."""
+
+
+def guideline_id(text: str) -> str:
+    """Name a guideline that is distilled: the same words are the same guideline.
+
+    Args:
+        text: Its first wording.
+
+    Returns:
+        32 hexadecimal characters.
+    """
+    return digest(["guideline", plain_words(text)])
 
 
 def apply_operations(
@@ -39,98 +66,221 @@ def apply_operations(
     now: datetime,
     position: int,
 ) -> tuple[dict[str, Guideline | None], list[dict[str, Any]]]:
-    """Work out what some operations make of the guidelines that stand.
+    """Work out what some operations make of the guidelines that are there.
 
-    What an expert wrote by hand is never changed. Applying the same operations again changes
-    nothing more. Provenance is kept here, not by the
-    model: a guideline added in words that already stand gets the new sources, a revised one keeps
-    its old sources beside the new.
+    What an expert wrote by hand is never changed, unless an expert settled it. Applying the same
+    operations again changes nothing more. Provenance is kept here, not by the model: a guideline
+    added in words that already stand gets the new sources, a revised one keeps its old sources
+    beside the new.
 
     Args:
-        guidelines: The guidelines that stand.
+        guidelines: All guidelines, wherever they stand.
         operations: What distilling proposed.
         live: The episodes that are still there; an operation that comes only from others is void.
         now: The time to write down.
         position: Where the first new guideline stands.
 
     Returns:
-        The guidelines that change, by id, None where one is retired; and one entry an operation
-        that took effect, with `action`, `guideline_id`, `text` and `episode_ids`.
+        The guidelines that change, by id, None where one goes; and one entry an operation that
+        took effect, with `action`, `guideline_id`, `text`, `episode_ids`, and where a guideline
+        is superseded `superseded_by` and `reason`.
     """
-    standing = {guideline.id: guideline for guideline in guidelines}
-    changed: dict[str, Guideline | None] = {}
-    outcome: list[dict[str, Any]] = []
+    table = _Table(guidelines, now=now, position=position)
     for operation in operations:
         sources = [key for key in operation.episode_ids if key in live]
-        if not sources:
+        if operation.episode_ids and not sources:
             continue
-        target = _target(operation, standing)
-        if target is not None and target.origin == "expert":
-            continue  # what an expert wrote is the expert's to change
-        if operation.action == "add" or target is not None:
-            after = _after(operation, target, sources, standing, now=now, position=position)
-            position += 1
-            key = after.id if after is not None else operation.guideline_id or ""
-            if after != target:
-                changed[key] = after
-            if after is None:
-                standing.pop(key, None)
-            else:
-                standing[key] = after
-            outcome.append(_report(operation, key, after or target, sources))
-        elif operation.action == "retire":
+        match operation.action:
+            case "add":
+                table.add(operation, sources)
+            case "revise":
+                table.revise(operation, sources)
+            case "retire":
+                table.retire(operation, sources)
+            case "merge":
+                table.merge(operation)
+    return table.changed(), table.outcome
+
+
+class _Table:
+    """The guidelines while operations are applied to them."""
+
+    def __init__(self, guidelines: Iterable[Guideline], *, now: datetime, position: int) -> None:
+        self._before = {guideline.id: guideline for guideline in guidelines}
+        self._after: dict[str, Guideline] = dict(self._before)
+        self._now = now
+        self._position = position
+        self.outcome: list[dict[str, Any]] = []
+
+    def changed(self) -> dict[str, Guideline | None]:
+        keys = list(dict.fromkeys([*self._before, *self._after]))
+        return {
+            key: self._after.get(key)
+            for key in keys
+            if self._before.get(key) != self._after.get(key)
+        }
+
+    def add(self, operation: GuidelineOperation, sources: list[str]) -> str | None:
+        """Bring in a rule; returns the id of the guideline that says it."""
+        text = operation.text or ""
+        same = self._in_words(text)
+        if same is not None and same.origin == "expert":
+            return same.id  # it stands already, and is the expert's to change
+        if same is None:
+            same = self._new(text)
+        elif same.status == "superseded":
+            same = self._set(same, status="standing", superseded_by=None, reason=None)
+        self._report(operation, self._with_sources(same, sources), sources)
+        return same.id
+
+    def revise(self, operation: GuidelineOperation, sources: list[str]) -> None:
+        target = self._target(operation)
+        if target is None or target.status == "superseded":
+            return
+        text = operation.text or target.text
+        same = self._in_words(text)
+        if same is not None and same.id != target.id:
+            # Another says just that already.
+            del self._after[target.id]
+            if same.origin != "expert":
+                same = self._with_sources(same, [*target.episode_ids, *sources])
+            self._report(operation, same, sources)
+            return
+        if text != target.text or target.status == "pending":
+            target = self._set(target, text=text, status="standing")
+        self._report(operation, self._with_sources(target, sources), sources)
+
+    def retire(self, operation: GuidelineOperation, sources: list[str]) -> None:
+        key = operation.guideline_id or ""
+        if key not in self._after:
             # Gone already: by an earlier attempt at this commit, or by an expert meanwhile.
-            outcome.append(_report(operation, operation.guideline_id or "", None, sources))
-    return changed, outcome
+            self._report(operation, None, sources)
+            return
+        target = self._target(operation)
+        if target is None:
+            return
+        instead = operation.superseded_by
+        if operation.text:
+            added = operation.model_copy(update={"action": "add", "guideline_id": None})
+            instead = self.add(added, sources)
+        by = self._after.get(instead or "")
+        if instead == key or (instead is not None and (by is None or by.status != "standing")):
+            return  # what was to take its place is not there after all
+        if target.status == "pending":
+            del self._after[key]  # nothing is left of it that could be kept
+        elif target.status == "standing":
+            target = self._set(
+                target,
+                status="superseded",
+                superseded_by=instead,
+                reason=operation.reason or "Newer feedback says otherwise.",
+            )
+        self._report(operation.model_copy(update={"text": None}), target, sources)
 
+    def merge(self, operation: GuidelineOperation) -> None:
+        loser = self._after.get(operation.guideline_id or "")
+        winner = self._after.get(operation.superseded_by or "")
+        if loser is None or winner is None or loser.id == winner.id:
+            return
+        if loser.origin == "expert" or loser.status != "standing":
+            return
+        if winner.origin == "expert":
+            reason = operation.reason or "An expert's own guideline says the same."
+            loser = self._set(loser, status="superseded", superseded_by=winner.id, reason=reason)
+        else:
+            del self._after[loser.id]
+            self._with_sources(winner, loser.episode_ids)
+        self._report(operation, loser, loser.episode_ids)
 
-def _target(operation: GuidelineOperation, standing: dict[str, Guideline]) -> Guideline | None:
-    if operation.action != "add":
-        return standing.get(operation.guideline_id or "")
-    words = plain_words(operation.text or "")
-    return next((one for one in standing.values() if plain_words(one.text) == words), None)
+    def _target(self, operation: GuidelineOperation) -> Guideline | None:
+        target = self._after.get(operation.guideline_id or "")
+        if target is not None and target.origin == "expert" and not operation.settled:
+            return None  # what an expert wrote is the expert's to change
+        return target
 
+    def _in_words(self, text: str) -> Guideline | None:
+        words = plain_words(text)
+        same = [one for one in self._after.values() if one.text and plain_words(one.text) == words]
+        return min(same, key=lambda one: one.status == "superseded", default=None)
 
-def _after(
-    operation: GuidelineOperation,
-    target: Guideline | None,
-    sources: list[str],
-    standing: dict[str, Guideline],
-    *,
-    now: datetime,
-    position: int,
-) -> Guideline | None:
-    if operation.action == "retire":
-        return None
-    text = operation.text or ""
-    if target is None:
-        key = digest(["guideline", text, sources])
-        if key in standing:  # reworded by an expert since
-            key = digest(["guideline", text, sources, position])
-        return Guideline(
+    def _new(self, text: str) -> Guideline:
+        key = guideline_id(text)
+        if key in self._after:  # reworded since
+            key = digest(["guideline", text, self._position])
+        guideline = Guideline(
             id=key,
             text=text,
-            episode_ids=sources,
-            position=position,
-            created_at=now,
-            updated_at=now,
+            position=self._position,
+            created_at=self._now,
+            updated_at=self._now,
         )
-    merged = list(dict.fromkeys([*target.episode_ids, *sources]))
-    kept_text = target.text if operation.action == "add" else text
-    if merged == target.episode_ids and kept_text == target.text:
-        return target
-    return target.model_copy(update={"text": kept_text, "episode_ids": merged, "updated_at": now})
+        self._position += 1
+        self._after[key] = guideline
+        return guideline
+
+    def _with_sources(self, guideline: Guideline, sources: Iterable[str]) -> Guideline:
+        merged = list(dict.fromkeys([*guideline.episode_ids, *sources]))
+        if merged == guideline.episode_ids:
+            return guideline
+        return self._set(guideline, episode_ids=merged)
+
+    def _set(self, guideline: Guideline, **changes: Any) -> Guideline:
+        after = guideline.model_copy(update={**changes, "updated_at": self._now})
+        self._after[guideline.id] = after
+        return after
+
+    def _report(
+        self, operation: GuidelineOperation, guideline: Guideline | None, sources: list[str]
+    ) -> None:
+        entry: dict[str, Any] = {
+            "action": operation.action,
+            "guideline_id": guideline.id if guideline else operation.guideline_id,
+            "text": guideline.text if guideline is not None else operation.text,
+            "episode_ids": sources,
+        }
+        if guideline is not None and guideline.status == "superseded":
+            entry["superseded_by"] = guideline.superseded_by
+            entry["reason"] = guideline.reason
+        elif operation.action == "merge":
+            entry["superseded_by"] = operation.superseded_by
+        self.outcome.append(entry)
 
 
-def _report(
-    operation: GuidelineOperation, key: str, guideline: Guideline | None, sources: list[str]
-) -> dict[str, Any]:
-    return {
-        "action": operation.action,
-        "guideline_id": key,
-        "text": guideline.text if guideline is not None else operation.text,
-        "episode_ids": sources,
-    }
+def learned_before(
+    operations: Iterable[GuidelineOperation],
+    standing: Mapping[str, Guideline],
+    distilled: set[str],
+) -> list[dict[str, Any]]:
+    """Report again what an earlier attempt at the same commit made of some operations.
+
+    Args:
+        operations: The operations.
+        standing: All guidelines by id.
+        distilled: The episodes whose lessons were learned before.
+
+    Returns:
+        An entry an operation that took effect then.
+    """
+    by_words = {plain_words(one.text): one for one in standing.values() if one.text}
+    report = []
+    for operation in operations:
+        sources = [key for key in operation.episode_ids if key in distilled]
+        if not sources:
+            continue
+        guideline = by_words.get(plain_words(operation.text or ""))
+        target = standing.get(operation.guideline_id or "")
+        retired = operation.action == "retire" and (target is None or target.status != "standing")
+        if retired or (guideline is not None and set(sources) <= set(guideline.episode_ids)):
+            key = guideline.id if guideline is not None else operation.guideline_id
+            report.append(
+                {
+                    "action": operation.action,
+                    "guideline_id": key,
+                    "text": operation.text,
+                    "episode_ids": sources,
+                }
+            )
+    return report
 
 
 def plain_words(text: str) -> str:

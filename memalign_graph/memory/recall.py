@@ -1,11 +1,13 @@
 """Finding the examples in memory that are most like one to be judged."""
 
 import logging
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from memalign_graph.effects import Operation
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.embedding import embed, index_missing
 from memalign_graph.memory.retrieval_text import MAX_BYTES, retrieval_text
 from memalign_graph.memory.vectors import Vector, decode_vector, encode_vector, vector_key
 from memalign_graph.types import Episode, Example, RecalledExample
@@ -59,10 +61,10 @@ def recall(access: MemoryAccess, example: Example, k: int) -> Operation[Recall]:
     if view.is_empty:
         return Recall(examples=[], version=view.version, warning=warning)
     key = vector_key(access.embedder.id, text)
-    yield from access.index_missing(view)
+    yield from index_missing(access, view)
     vector = view.index.get(key)
     if vector is None:
-        vector = (yield from access.embed({key: text}))[key]
+        vector = (yield from embed(access, {key: text}))[key]
     nearest = view.index.search(vector, k)
     ids = [episode for near, _ in nearest for episode in view.episodes_at(near)]
     episodes = yield from access.episodes(ids)
@@ -79,6 +81,39 @@ def recall(access: MemoryAccess, example: Example, k: int) -> Operation[Recall]:
         vector=encode_vector(vector),
         warning=warning,
     )
+
+
+def recall_besides(
+    access: MemoryAccess, example: Example, k: int, besides: AbstractSet[str]
+) -> Operation[list[RecalledExample]]:
+    """Find similar examples among some episodes, as if the others were not there.
+
+    The example is one that memory holds, so that nothing is embedded; the view is taken as it is.
+
+    Args:
+        access: The memory.
+        example: The example.
+        k: How many to find.
+        besides: The ids of the episodes that do not count.
+
+    Returns:
+        Up to k examples, most similar first.
+    """
+    text, _ = retrieval_text(example)
+    vector = access.view.index.get(vector_key(access.embedder.id, text)) if k else None
+    if vector is None:
+        return []
+    near: list[tuple[list[str], float]] = []
+    for key, similarity in access.view.index.search(vector, k + len(besides)):
+        ids = [one for one in access.view.episodes_at(key) if one not in besides]
+        near += [(ids, similarity)] if ids else []
+    episodes = yield from access.episodes(one for ids, _ in near[:k] for one in ids)
+    found = [
+        recalled
+        for ids, similarity in near[:k]
+        for recalled in _group([episodes[one] for one in ids if one in episodes], similarity)
+    ]
+    return found[:k]
 
 
 def recall_without_episodes(access: MemoryAccess, error: EmbeddingError) -> Operation[Recall]:

@@ -3,6 +3,8 @@
 import hashlib
 import threading
 import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -34,11 +36,50 @@ class Change(BaseModel):
     """The revision after the change; None where the item was removed."""
 
     before: Item | None
-    """The item before the change; None where it is new."""
+    """The item before the change; None where it is new, or purged since."""
+
+    after: Item | None = None
+    """A guideline after the change: two writers' sources are brought together by it. Not kept of
+    episodes, which are many and long."""
+
+    purged: bool = False
+    """Whether the item as it was before has been purged."""
+
+    @property
+    def key(self) -> "ItemKey":
+        """What names the item in its memory."""
+        return self.kind, self.id
+
+    def purge(self) -> "Change":
+        """Return the change without the item's content."""
+        return self.model_copy(update={"before": None, "after": None, "purged": True})
+
+
+ItemKey = tuple[ItemKind, str]
+"""An item's kind and id."""
+
+
+class Tally(BaseModel):
+    """How many items of one kind a commit changed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    added: int = 0
+    """Items that were not there before."""
+
+    changed: int = 0
+    """Items that are there before and after."""
+
+    removed: int = 0
+    """Items that are not there any more."""
 
 
 class Commit(BaseModel):
-    """One atomic change of a memory."""
+    """One atomic change of a memory: who, when, why, and how much.
+
+    What changed lies in an item of its own under the same id, `Changes`: readers look at the
+    commits of the last minute again and again, and must not read a thousand episodes each time.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -57,11 +98,47 @@ class Commit(BaseModel):
     reason: str
     """What made it: `remember`, `learn`, `forget`, `add_guideline`, ..."""
 
-    changes: list[Change]
-    """What changed."""
+    episodes: Tally = Tally()
+    """How many episodes it changed."""
+
+    guidelines: Tally = Tally()
+    """How many guidelines it changed."""
 
     version: str
     """The memory's version after it, as its writer saw the memory."""
+
+    @property
+    def at(self) -> datetime:
+        """When it was made, in UTC."""
+        return datetime.fromtimestamp(self.at_us / 1e6, UTC)
+
+
+class Changes(BaseModel):
+    """What one commit changed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    """The commit's id."""
+
+    changes: list[Change]
+    """An entry an item."""
+
+
+def tally(changes: Iterable[Change], kind: ItemKind) -> Tally:
+    """Count the changes of one kind of item.
+
+    Args:
+        changes: The changes.
+        kind: The kind.
+
+    Returns:
+        The counts.
+    """
+    of_kind = [change for change in changes if change.kind == kind]
+    added = sum(change.before is None for change in of_kind)
+    removed = sum(change.revision is None for change in of_kind)
+    return Tally(added=added, removed=removed, changed=len(of_kind) - added - removed)
 
 
 def commit_id(at_us: int) -> str:

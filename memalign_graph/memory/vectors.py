@@ -2,11 +2,13 @@
 
 import base64
 import hashlib
-import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from memalign_graph.errors import EmbeddingError
+from memalign_graph.memory.rows import VectorRows
+from memalign_graph.memory.shared_lock import SharedLock
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,19 +97,18 @@ def normalised(vectors: Any, count: int, embedder: str) -> list[Vector]:
 
 
 class VectorIndex:
-    """Exact nearest neighbours by cosine similarity, with removal; safe to use from threads.
+    """Nearest neighbours by cosine similarity, with removal; safe to use from threads.
 
-    Derived from stored vectors and never stored itself: FAISS's flat inner-product index under
-    ids of our own.
+    Derived from stored vectors and never stored itself. Searches run side by side; what is removed
+    is overwritten before `remove` returns.
     """
 
     def __init__(self, embedder: str) -> None:
         self._embedder = embedder
-        self._lock = threading.Lock()
-        self._index: Any = None
+        self._lock = SharedLock()
+        self._rows: VectorRows | None = None
+        self._keys: list[str] = []
         self._row_of: dict[str, int] = {}
-        self._key_of: dict[int, str] = {}
-        self._next_row = 0
 
     def __contains__(self, key: str) -> bool:
         return key in self._row_of
@@ -121,23 +122,17 @@ class VectorIndex:
         Raises:
             EmbeddingError: If one has another dimension than those that are there.
         """
-        import faiss
-        import numpy as np
-
-        with self._lock:
+        with self._lock.exclusive():
             fresh = {key: vector for key, vector in vectors.items() if key not in self._row_of}
             if not fresh:
                 return
-            if self._index is None:
-                dimension = len(next(iter(fresh.values())))
-                self._index = faiss.IndexIDMap2(faiss.IndexFlatIP(dimension))
-            self._check_dimensions(fresh.values())
-            rows = np.arange(self._next_row, self._next_row + len(fresh), dtype=np.int64)
-            self._index.add_with_ids(np.stack(list(fresh.values())), rows)
-            self._next_row += len(fresh)
-            for row, key in zip(rows.tolist(), fresh, strict=True):
-                self._row_of[key] = row
-                self._key_of[row] = key
+            dimension = len(next(iter(fresh.values())))
+            self._check_dimensions(fresh.values(), dimension)
+            if self._rows is None:
+                self._rows = VectorRows(dimension)
+            self._rows.append(list(fresh.values()))
+            self._row_of.update(zip(fresh, range(len(self._keys), len(self._rows)), strict=True))
+            self._keys.extend(fresh)
 
     def remove(self, keys: set[str]) -> None:
         """Remove vectors; a key that is not there is passed over.
@@ -145,15 +140,14 @@ class VectorIndex:
         Args:
             keys: The keys.
         """
-        import numpy as np
-
-        with self._lock:
+        with self._lock.exclusive():
             rows = [self._row_of.pop(key) for key in keys if key in self._row_of]
-            if not rows:
+            if self._rows is None or not rows:
                 return
-            for row in rows:
-                del self._key_of[row]
-            self._index.remove_ids(np.asarray(rows, dtype=np.int64))
+            for source, target in self._rows.remove(rows):
+                self._keys[target] = key = self._keys[source]
+                self._row_of[key] = target
+            del self._keys[len(self._rows) :]
 
     def get(self, key: str) -> Vector | None:
         """Return the vector under a key, or None.
@@ -164,12 +158,9 @@ class VectorIndex:
         Returns:
             The normalised vector.
         """
-        with self._lock:
+        with self._lock.shared():
             row = self._row_of.get(key)
-            if row is None:
-                return None
-            vector: Vector = self._index.reconstruct(row)
-            return vector
+            return None if row is None or self._rows is None else self._rows.vector(row)
 
     def search(self, vector: Vector, k: int) -> list[tuple[str, float]]:
         """Find the nearest vectors.
@@ -184,18 +175,22 @@ class VectorIndex:
         Raises:
             EmbeddingError: If the vector has another dimension than those that are there.
         """
-        with self._lock:
-            if self._index is None or not self._row_of:
+        import numpy as np
+
+        with self._lock.shared(), _one_thread():
+            count = min(k, len(self._keys))
+            if self._rows is None or count < 1:
                 return []
             self._check_dimensions([vector])
-            scores, rows = self._search(vector, min(k, len(self._row_of)))
-            pairs = zip(rows[0].tolist(), scores[0].tolist(), strict=True)
-            return [(self._key_of[row], score) for row, score in pairs if row >= 0]
+            query = np.ascontiguousarray(vector, dtype=np.float32)
+            scores, rows = self._rows.nearest(query, count)
+            pairs = zip(rows.tolist(), scores.tolist(), strict=True)
+            return [(self._keys[row], score) for row, score in pairs]
 
     @property
     def is_empty(self) -> bool:
         """Whether no vector was ever added."""
-        return self._index is None
+        return self._rows is None
 
     def check(self, vectors: Iterable[Vector], like: Iterable[Vector] = ()) -> None:
         """Check that vectors have the dimension of those that are there.
@@ -207,7 +202,7 @@ class VectorIndex:
         Raises:
             EmbeddingError: If one has another.
         """
-        with self._lock:
+        with self._lock.shared():
             self._check_dimensions(vectors, next((len(one) for one in like), None))
 
     def fitting(self, vectors: Mapping[str, Vector]) -> dict[str, Vector]:
@@ -219,25 +214,13 @@ class VectorIndex:
         Returns:
             Those that can be added.
         """
-        with self._lock:
-            dimension = None if self._index is None else self._index.d
+        with self._lock.shared():
+            dimension = None if self._rows is None else self._rows.dimension
         dimension = dimension or next((len(vector) for vector in vectors.values()), None)
         return {key: vector for key, vector in vectors.items() if len(vector) == dimension}
 
-    def _search(self, vector: Vector, k: int) -> Any:
-        import faiss
-
-        # One query is too little work to share: threads that wait for each other cost more than
-        # they bring on a busy machine. The setting is the calling thread's own.
-        threads = faiss.omp_get_max_threads()
-        faiss.omp_set_num_threads(1)
-        try:
-            return self._index.search(vector.reshape(1, -1), k)
-        finally:
-            faiss.omp_set_num_threads(threads)
-
     def _check_dimensions(self, vectors: Iterable[Vector], dimension: int | None = None) -> None:
-        dimension = dimension if self._index is None else self._index.d
+        dimension = dimension if self._rows is None else self._rows.dimension
         if dimension is None:
             return
         for vector in vectors:
@@ -247,3 +230,20 @@ class VectorIndex:
                     f"but this memory holds {dimension} under that name: give the other "
                     "embedder another name, or another namespace."
                 )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let FAISS work in this thread alone.
+
+    One query is too little work to share: threads that wait for each other cost more than they
+    bring on a busy machine. The setting is the calling thread's own.
+    """
+    import faiss
+
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(threads)

@@ -100,6 +100,17 @@ class MemoryView:
         with self._lock:
             return sorted(key for key, row in self._episodes.items() if row.status == "pending")
 
+    def all_episodes(self) -> list[str]:
+        """Return the ids of all episodes, in a stable order."""
+        with self._lock:
+            return sorted(self._episodes)
+
+    def shared(self) -> list[str]:
+        """Return the ids of the episodes whose example has several, in a stable order."""
+        with self._lock:
+            groups = [ids for ids in self._episodes_at.values() if len(ids) > 1]
+        return sorted(key for ids in groups for key in ids)
+
     def mark(self) -> tuple[int, int | None]:
         """Begin a reading.
 

@@ -4,21 +4,35 @@
 - `judge`: the verdict.
 - `review`: the expert's word, by interrupt.
 - `distill`, `commit`: what is learned from it, and where it goes.
-- `base`, `asking`: what nodes share.
+- `remember`, `distill_batch`, `consolidate`, `settle`, `replay`, `commit_alignment`: the same for
+  much feedback at once.
+- `base`, `measured`: what nodes share.
 """
 
 from memalign_graph.nodes.assemble import create_assemble_node
 from memalign_graph.nodes.commit import create_commit_node
+from memalign_graph.nodes.commit_alignment import create_commit_alignment_node
+from memalign_graph.nodes.consolidate import create_consolidate_node
 from memalign_graph.nodes.distill import create_distill_node
+from memalign_graph.nodes.distill_batch import create_distill_batch_node
 from memalign_graph.nodes.judge import create_judge_node
+from memalign_graph.nodes.remember import create_remember_node
+from memalign_graph.nodes.replay import create_replay_node
 from memalign_graph.nodes.retrieve import create_retrieve_node
 from memalign_graph.nodes.review import create_review_node
+from memalign_graph.nodes.settle import create_settle_node
 
 __all__ = [
     "create_assemble_node",
+    "create_commit_alignment_node",
     "create_commit_node",
+    "create_consolidate_node",
+    "create_distill_batch_node",
     "create_distill_node",
     "create_judge_node",
+    "create_remember_node",
+    "create_replay_node",
     "create_retrieve_node",
     "create_review_node",
+    "create_settle_node",
 ]

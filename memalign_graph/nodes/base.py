@@ -14,7 +14,6 @@ from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.changes import remember
-from memalign_graph.memory.judge_memory import read_example
 from memalign_graph.memory.layout import MemoryLayout, check_namespace
 from memalign_graph.memory.recall import known_vector
 from memalign_graph.models import (
@@ -23,6 +22,7 @@ from memalign_graph.models import (
     OncePerLoop,
     resolve_chat_model,
 )
+from memalign_graph.reading import read_example
 from memalign_graph.types import Criterion, Episode, Example, Feedback
 
 State = Mapping[str, Any]
@@ -31,6 +31,9 @@ State = Mapping[str, Any]
 Update = dict[str, Any]
 """What a node returns."""
 
+
+DEFAULT_MAX_CONCURRENCY = 32
+"""How much is under way at a time where the run's config does not tell."""
 
 _CHECKPOINTER = "__pregel_checkpointer"
 """Where LangGraph keeps the checkpointer of a run in its config; it has no public name."""
@@ -48,6 +51,12 @@ class Run:
 
     thread_id: str | None
     """The thread; None without a checkpointer."""
+
+    max_concurrency: int
+    """How much may be under way at a time."""
+
+    write: Callable[[Any], None]
+    """Streams a custom event."""
 
 
 class OperationNode(Runnable[Any, Any]):
@@ -110,6 +119,8 @@ def current_run() -> Run:
         store=runtime.store,
         context=runtime.context,
         thread_id=info.thread_id if kept and info is not None else None,
+        max_concurrency=get_config().get("max_concurrency") or DEFAULT_MAX_CONCURRENCY,
+        write=runtime.stream_writer,
     )
 
 
@@ -196,5 +207,5 @@ def store_feedback(access: MemoryAccess, feedback: Feedback, state: State) -> Op
     """
     vector = known_vector(state.get("recall_vector"))
     known = {} if vector is None else {feedback.example.id: vector}
-    [episode] = yield from remember(access, [feedback], known_vectors=known)
-    return episode
+    stored = yield from remember(access, [feedback], known_vectors=known)
+    return stored.episodes[0]

@@ -4,6 +4,7 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
+from memalign_graph.asking import ask
 from memalign_graph.effects import Operation
 from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
@@ -12,7 +13,6 @@ from memalign_graph.models import (
     max_input_tokens,
     with_schema,
 )
-from memalign_graph.nodes.asking import ask
 from memalign_graph.nodes.base import (
     Memories,
     Models,

@@ -4,9 +4,9 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
+from memalign_graph.asking import ask
 from memalign_graph.effects import Operation
 from memalign_graph.models import DEFAULT_CHAT_MODEL, max_input_tokens, with_schema
-from memalign_graph.nodes.asking import ask
 from memalign_graph.nodes.base import Models, OperationNode, Run, State, Update, example_of
 from memalign_graph.prompts.judge import (
     DEFAULT_MAX_GUIDELINE_TOKENS,

@@ -10,7 +10,8 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from memalign_graph.prompts.fences import defuse, estimate_tokens, fence
+from memalign_graph.prompts.cases import render_example, render_words
+from memalign_graph.prompts.fences import defuse, estimate_tokens
 from memalign_graph.scales import Value
 from memalign_graph.types import Criterion, Episode, Example, Guideline, RecalledExample
 
@@ -152,8 +153,8 @@ def judge_prompt(
         )
     system = _system_text(criterion, shown)
     room = max_input_tokens - ANSWER_TOKENS - estimate_tokens(system) - estimate_tokens(_CLOSING)
-    case = render_example("case", example, max_tokens=max(room, 3))
-    if case != render_example("case", example):
+    case, is_cut = render_example("case", example, max_tokens=max(room, 3))
+    if is_cut:
         warnings.append(
             f"The case is too long for the model's window of {max_input_tokens:,} tokens: the "
             "middle of its longest texts was left out."
@@ -216,39 +217,6 @@ def choose_guidelines(
     return [guideline for guideline in guidelines if guideline.id in chosen]
 
 
-def render_example(tag: str, example: Example, *, max_tokens: int | None = None) -> str:
-    """Write an example for a prompt, each of its parts fenced.
-
-    Args:
-        tag: The tag around the whole.
-        example: The example.
-        max_tokens: How long all parts together may be; shorter parts leave their room to longer.
-
-    Returns:
-        The text.
-    """
-    parts = {"inputs": example.inputs, "outputs": example.outputs}
-    if example.reference_outputs is not None:
-        parts["reference_outputs"] = example.reference_outputs
-    limits = _share(
-        {name: estimate_tokens(fence(name, value)) for name, value in parts.items()}, max_tokens
-    )
-    inside = "\n".join(fence(name, value, max_tokens=limits[name]) for name, value in parts.items())
-    return f"<{tag}>\n{inside}\n</{tag}>"
-
-
-def _share(sizes: dict[str, int], budget: int | None) -> dict[str, int | None]:
-    """Divide a budget: the smallest parts get what they need, the largest share the rest."""
-    if budget is None or sum(sizes.values()) <= budget:
-        return dict.fromkeys(sizes)
-    limits: dict[str, int | None] = {}
-    for left, name in enumerate(sorted(sizes, key=lambda one: sizes[one])):
-        share = budget // (len(sizes) - left)
-        limits[name] = min(sizes[name], share)
-        budget -= min(sizes[name], share)
-    return limits
-
-
 def _system_text(criterion: Criterion, guidelines: Sequence[Guideline]) -> str:
     lines = "\n".join(_line(one, number) for number, one in enumerate(guidelines, start=1))
     return _SYSTEM.format(
@@ -264,16 +232,13 @@ def _line(guideline: Guideline, number: int) -> str:
 
 
 def _render_recalled(recalled: RecalledExample, criterion: Criterion) -> str:
-    words = [_render_word(episode, criterion) for episode in recalled.episodes]
     limit = 3 * _EPISODE_FIELD_TOKENS
-    return "\n".join([render_example("example", recalled.example, max_tokens=limit), *words])
-
-
-def _render_word(episode: Episode, criterion: Criterion) -> str:
-    parts = []
-    if episode.value is not None:
-        value = criterion.scale.show(episode.value)
-        parts.append(f"Expert's value for this example: {value}")
-    if episode.rationale is not None:
-        parts.append(fence("rationale", episode.rationale, max_tokens=_EPISODE_FIELD_TOKENS))
-    return "\n".join(parts)
+    example, _ = render_example("example", recalled.example, max_tokens=limit)
+    words, _ = render_words(
+        recalled.episodes,
+        criterion,
+        value_label="Expert's value for this example",
+        reason_label=None,
+        max_tokens=_EPISODE_FIELD_TOKENS,
+    )
+    return "\n".join([example, *words])

@@ -1,22 +1,23 @@
-"""The graphs: uncompiled, so that the caller gives them store, checkpointer and place."""
+"""The graphs that judge one example: with what memory holds, and with an expert to ask."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langgraph.graph import END, START, StateGraph
 
 from memalign_graph.context import (
     DEFAULT_K,
-    DEFAULT_SETTINGS,
-    MAX_K,
     Review,
-    ReviewMode,
     context_schema,
 )
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.graphs.options import (
+    Graph,
+    check_distill_model,
+    check_embeddings,
+    run_settings,
+)
 from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
     DEFAULT_EMBEDDINGS,
@@ -39,9 +40,6 @@ from memalign_graph.nodes.review import ReviewView
 from memalign_graph.prompts.judge import DEFAULT_MAX_GUIDELINE_TOKENS
 from memalign_graph.state import ExampleInput, JudgeOutput, JudgeState, ReviewOutput, ReviewState
 from memalign_graph.types import Criterion, Feedback, Judgment
-
-Graph = StateGraph[Any, Any, Any, Any]
-"""A graph still to be compiled."""
 
 
 def create_judge_graph(
@@ -77,17 +75,17 @@ def create_judge_graph(
     Raises:
         InvalidInputError: If an option can't be used.
     """
-    settings = _settings(criterion, model, k, "never", max_guideline_tokens)
+    resolved = run_settings(criterion, model, k, "never", max_guideline_tokens)
     builder: Graph = StateGraph(
         JudgeState,
-        context_schema=context_schema(k=settings["k"], model=model, review="never"),
+        context_schema=context_schema(k=resolved["k"], model=model, review="never"),
         input_schema=ExampleInput,
         output_schema=JudgeOutput,
     )
     _add_judging(
         builder,
         criterion,
-        settings,
+        resolved,
         model=model,
         embeddings=embeddings,
         use_guidelines=use_guidelines,
@@ -136,22 +134,18 @@ def create_review_graph(
     Raises:
         InvalidInputError: If an option can't be used.
     """
-    settings = _settings(criterion, model, k, review, max_guideline_tokens)
-    if not isinstance(distill_model, BaseChatModel | str | None):
-        raise InvalidInputError(
-            "distill_model: give a chat model or a string, not a value of type "
-            f"{type(distill_model).__name__}."
-        )
+    resolved = run_settings(criterion, model, k, review, max_guideline_tokens)
+    check_distill_model(distill_model)
     builder: Graph = StateGraph(
         ReviewState,
-        context_schema=context_schema(k=settings["k"], model=model, review=review),
+        context_schema=context_schema(k=resolved["k"], model=model, review=review),
         input_schema=ExampleInput,
         output_schema=ReviewOutput,
     )
     _add_judging(
         builder,
         criterion,
-        settings,
+        resolved,
         model=model,
         embeddings=embeddings,
         use_guidelines=use_guidelines,
@@ -193,11 +187,7 @@ def _add_judging(
     on_embedding_error: OnEmbeddingError,
     stores_feedback: bool = False,
 ) -> None:
-    if not (isinstance(embeddings, Embeddings | str) or callable(embeddings)):
-        raise InvalidInputError(
-            "embeddings: give LangChain embeddings, a function, or a string such as "
-            f"{DEFAULT_EMBEDDINGS!r}, not a value of type {type(embeddings).__name__}."
-        )
+    check_embeddings(embeddings)
     if on_embedding_error not in get_args(OnEmbeddingError):
         raise InvalidInputError(
             f"on_embedding_error: {on_embedding_error!r} is not known: give 'raise' or "
@@ -221,41 +211,6 @@ def _add_judging(
     builder.add_edge(START, "retrieve_episodes")
     builder.add_edge(START, "assemble_guidelines")
     builder.add_edge(["retrieve_episodes", "assemble_guidelines"], "judge")
-
-
-def _settings(
-    criterion: Criterion, model: Any, k: int, review: Review, max_guideline_tokens: int
-) -> dict[str, Any]:
-    """Check the options, and return what a run's context can change of them."""
-    if not isinstance(criterion, Criterion):
-        raise InvalidInputError(
-            "criterion: give a Criterion(name=..., instructions=...), not a value of type "
-            f"{type(criterion).__name__}."
-        )
-    if not isinstance(model, BaseChatModel | str):
-        raise InvalidInputError(
-            "model: give a chat model or a string such as 'openai:gpt-4.1-mini', not a value of "
-            f"type {type(model).__name__}."
-        )
-    if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= MAX_K:
-        raise InvalidInputError(f"k: {k!r} is not a whole number from 0 to {MAX_K}.")
-    if not isinstance(max_guideline_tokens, int) or max_guideline_tokens < 0:
-        raise InvalidInputError(
-            f"max_guideline_tokens: {max_guideline_tokens!r} is not a whole number from 0 on."
-        )
-    if inspect.iscoroutinefunction(review):
-        raise InvalidInputError("review: give a plain function, not an async one.")
-    if not callable(review) and review not in get_args(ReviewMode):
-        raise InvalidInputError(
-            f"review: {review!r} is not known: give 'always', 'never', or a function that takes "
-            "the Judgment and tells whether to ask."
-        )
-    return {
-        **DEFAULT_SETTINGS,
-        "k": k,
-        "model": model if isinstance(model, str) else None,
-        "review": review if isinstance(review, str) else None,
-    }
 
 
 def _asks(review: Review) -> Callable[[Mapping[str, Any]], str]:

@@ -1,0 +1,255 @@
+"""What several experts on one case make together: the majority's value, and how far they agree."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale, Value
+from memalign_graph.types import Episode
+
+Level = Literal["nominal", "ordinal", "interval"]
+"""What the difference of two values means.
+
+- `nominal`: they are the same, or they are not.
+- `ordinal`: one ranks higher, by as many values as were given in between.
+- `interval`: they lie so far apart.
+"""
+
+T = TypeVar("T")
+
+_PAIR = 2
+
+
+class GivenValue(BaseModel):
+    """One expert's value for an example."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    episode_id: str
+    """The episode that holds it."""
+
+    author: str | None
+    """Who gave it, if known."""
+
+    value: Value
+    """The value."""
+
+
+class Disagreement(BaseModel):
+    """An example whose experts gave different values."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    example_id: str
+    """The example's id."""
+
+    given: list[GivenValue]
+    """What each expert gave, oldest first."""
+
+    majority: Value
+    """What most of them gave, as `majority_value` decides."""
+
+
+class Agreement(BaseModel):
+    """How far the experts of a memory agree."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    alpha: float | None
+    """Krippendorff's alpha: 1 is full agreement, 0 what chance would give, below 0 less than that.
+    None where no example has two experts' values, or all values given to such examples are the
+    same: `examples` tells the two apart."""
+
+    level: Level
+    """How the scale's values differ."""
+
+    examples: int
+    """How many examples have values of two or more experts."""
+
+    disagreements: list[Disagreement]
+    """Those of them whose experts differ, the ones first spoken of longest ago first."""
+
+
+def majority_value(episodes: Sequence[Episode]) -> Value | None:
+    """Find the value that most experts gave.
+
+    Args:
+        episodes: The experts' episodes on one example.
+
+    Returns:
+        The value; of several given equally often, the one that was given last. None if no episode
+        has a value.
+    """
+    counts: Counter[tuple[bool, Value]] = Counter()
+    newest: dict[tuple[bool, Value], tuple[datetime, str, Value]] = {}
+    for episode in episodes:
+        if episode.value is None:
+            continue
+        key = _same(episode.value)
+        counts[key] += 1
+        given = (episode.given_at, episode.id, episode.value)
+        newest[key] = max(newest.get(key, given), given, key=lambda one: one[:2])
+    if not counts:
+        return None
+    winner = max(counts, key=lambda key: (counts[key], newest[key][:2]))
+    return newest[winner][2]
+
+
+def krippendorff_alpha(units: Iterable[Sequence[Value]], level: Level) -> float | None:
+    """Measure how far the values given to the same cases agree, beyond what chance would give.
+
+    Krippendorff's alpha is 1 - D_o / D_e. The observed disagreement D_o is the mean squared
+    difference of two values of one unit, each value counting once however many its unit has; the
+    expected one D_e is that of any two of the n values that can be paired:
+
+        D_o = 1/n sum over units u of (sum over pairs i != j in u of d2(v_i, v_j)) / (m_u - 1)
+        D_e = 1/(n (n - 1)) sum over pairs i != j of all n values of d2(v_i, v_j)
+
+    where m_u is the number of values of u, and d2 is 1 for values that differ (nominal), the
+    square of how many of the n values lie from the middle of the one's to the middle of the
+    other's (ordinal), or the square of their difference (interval). Source: K. Krippendorff,
+    Computing Krippendorff's Alpha-Reliability, University of Pennsylvania, 2011.
+
+    Args:
+        units: The values given to each case, in any order; a case with fewer than two is passed
+            over, since its value has none to be paired with.
+        level: What the difference of two values means. Ordinal values are given as their ranks.
+
+    Returns:
+        Alpha. None where it is undefined: nothing can be paired, or all values that can are the
+        same. The latter is 0 / 0. Libraries are divided on it (NLTK, R's irr and inspect_ai say 1,
+        R's rel 0, PyPI's krippendorff raises an error); values that never vary can't show that
+        experts tell cases apart, so this claims neither.
+
+    Raises:
+        ValueError: If a value that has to be a number is none.
+    """
+    pairable = [unit for unit in units if len(unit) >= _PAIR]
+    if level == "nominal":
+        return _alpha([[_same(value) for value in unit] for unit in pairable], _differing)
+    numbers = [[_number(value, level) for value in unit] for unit in pairable]
+    if level == "ordinal":
+        middles = _middles(Counter(number for unit in numbers for number in unit))
+        numbers = [[middles[number] for number in unit] for unit in numbers]
+    return _alpha(numbers, _squares)
+
+
+def expert_agreement(episodes: Iterable[Episode], scale: Scale) -> Agreement:
+    """Measure how far the experts of a memory agree, and say where they do not.
+
+    Args:
+        episodes: The memory's episodes. Those without a value are passed over, and those whose
+            value is not on the scale, which was changed since: the two can't be compared.
+        scale: The criterion's scale.
+
+    Returns:
+        What was found.
+    """
+    by_example: defaultdict[str, list[Episode]] = defaultdict(list)
+    for episode in episodes:
+        value = _on_scale(episode.value, scale)
+        if value is not None:
+            by_example[episode.example_id].append(episode.model_copy(update={"value": value}))
+    shared = [
+        sorted(group, key=lambda one: (one.given_at, one.id))
+        for group in by_example.values()
+        if len(group) >= _PAIR
+    ]
+    shared.sort(key=lambda group: (group[0].given_at, group[0].example_id))
+    values = [[one.value for one in group if one.value is not None] for group in shared]
+    level = _level(scale)
+    return Agreement(
+        alpha=krippendorff_alpha([[_rank(one, scale) for one in unit] for unit in values], level),
+        level=level,
+        examples=len(shared),
+        disagreements=[
+            _disagreement(group)
+            for group, unit in zip(shared, values, strict=True)
+            if len({_same(value) for value in unit}) > 1
+        ],
+    )
+
+
+def _same(value: Value) -> tuple[bool, Value]:
+    """Return what is equal for equal values: Python takes True for 1, an expert does not."""
+    return isinstance(value, bool), value
+
+
+def _number(value: Value, level: Level) -> float:
+    if isinstance(value, str):
+        raise ValueError(f"{value!r} is no number, and {level} values are: give a choice's rank.")
+    return value
+
+
+def _alpha(units: list[list[T]], disagreement: Callable[[list[T]], float]) -> float | None:
+    values = [value for unit in units for value in unit]
+    # Sums over pairs of the same values; the factor 1/n, which both have, is left out.
+    expected = disagreement(values) / (len(values) - 1) if values else 0
+    if not expected:
+        return None
+    observed = sum(disagreement(unit) / (len(unit) - 1) for unit in units)
+    return 1 - observed / expected
+
+
+def _differing(values: list[tuple[bool, Value]]) -> float:
+    """Count the ordered pairs of different values, without looking at each pair."""
+    return len(values) ** 2 - sum(count**2 for count in Counter(values).values())
+
+
+def _squares(numbers: list[float]) -> float:
+    """Add up the squared differences of all ordered pairs, without looking at each pair."""
+    # Differences to one of them, so that equal numbers give exactly 0.
+    apart = [number - numbers[0] for number in numbers]
+    mean = sum(apart) / len(apart)
+    return 2 * len(apart) * sum((one - mean) ** 2 for one in apart)
+
+
+def _middles(counts: Counter[float]) -> dict[float, float]:
+    """Place ranks on a line, each in the middle of as many places as it was given times."""
+    middles, below = {}, 0
+    for rank in sorted(counts):
+        middles[rank] = below + counts[rank] / 2
+        below += counts[rank]
+    return middles
+
+
+def _level(scale: Scale) -> Level:
+    match scale:
+        case Numeric():
+            return "interval"
+        case Categorical(ordered=True):
+            return "ordinal"
+        case Boolean() | Categorical() | Pairwise():
+            return "nominal"
+
+
+def _rank(value: Value, scale: Scale) -> Value:
+    if isinstance(scale, Categorical) and scale.ordered:
+        return scale.choices.index(str(value))
+    return value
+
+
+def _on_scale(value: Value | None, scale: Scale) -> Value | None:
+    if value is None:
+        return None
+    try:
+        return scale.validate_value(value)
+    except ValueError:
+        return None
+
+
+def _disagreement(group: list[Episode]) -> Disagreement:
+    majority = majority_value(group)
+    given = [
+        GivenValue(episode_id=one.id, author=one.author, value=one.value)
+        for one in group
+        if one.value is not None
+    ]
+    return Disagreement(
+        example_id=group[0].example_id,
+        given=given,
+        majority=given[0].value if majority is None else majority,
+    )

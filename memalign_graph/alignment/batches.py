@@ -1,0 +1,46 @@
+"""Feedback packed into batches, each small enough for one prompt."""
+
+from collections.abc import Sequence
+
+from memalign_graph.prompts.distill import feedback_tokens, feedback_window
+from memalign_graph.types import Criterion, Episode, Guideline
+
+DEFAULT_BATCH_SIZE = 50
+"""How many pieces of feedback are distilled by one call at most, unless told otherwise."""
+
+
+def pack(
+    episodes: Sequence[Episode],
+    criterion: Criterion,
+    guidelines: Sequence[Guideline],
+    *,
+    max_input_tokens: int,
+    most: int = DEFAULT_BATCH_SIZE,
+) -> list[list[str]]:
+    """Pack feedback into batches that fit the model's window; experts on one case stay together.
+
+    Args:
+        episodes: The feedback.
+        criterion: The criterion.
+        guidelines: The guidelines that stand, which are in every prompt.
+        max_input_tokens: The model's context window, in tokens.
+        most: How many pieces of feedback a batch has at most; more only for one case.
+
+    Returns:
+        The episodes' ids, a list a batch, oldest first; the same for the same feedback.
+    """
+    cases: dict[str, list[Episode]] = {}
+    for episode in sorted(episodes, key=lambda one: (one.given_at, one.id)):
+        cases.setdefault(episode.example_id, []).append(episode)
+    window = feedback_window(criterion, guidelines, max_input_tokens=max_input_tokens)
+    batches: list[list[str]] = []
+    room = 0
+    for case in cases.values():
+        tokens = feedback_tokens(case)
+        full = not batches or tokens > room or len(batches[-1]) + len(case) > most
+        if full:
+            batches.append([])
+            room = window
+        batches[-1] += [one.id for one in case]
+        room -= tokens
+    return batches

@@ -1,0 +1,182 @@
+"""Guidelines that contradict each other, put to an expert: payload out, reply in."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ConfigDict, RootModel, model_validator
+
+from memalign_graph.alignment.merging import Conflict
+from memalign_graph.types import Criterion
+
+ACTION = "settle_conflict"
+"""The name of each action in the payload."""
+
+CHOICES = ("first", "second", "both")
+"""What can be decided: which guideline stays, or both."""
+
+DECISIONS = ("approve", "edit", "reject")
+"""The decisions of langchain's human-in-the-loop shape that are understood."""
+
+_SHAPES = (
+    "reply with an object such as {'C1': 'second'} that says for each conflict which guideline "
+    "stays (first, second or both), with 'newer' for the newer word everywhere, or with one "
+    "decision a conflict (approve, edit, reject)"
+)
+
+
+def conflicts_payload(criterion: Criterion, conflicts: Sequence[Conflict]) -> dict[str, Any]:
+    """Make what the interrupt shows.
+
+    Args:
+        criterion: The criterion.
+        conflicts: The conflicts.
+
+    Returns:
+        A `HITLRequest`: one action a conflict, with the editable argument `keep`, and its
+        description in Markdown.
+    """
+    return {
+        "action_requests": [
+            {
+                "name": ACTION,
+                "args": {"conflict": one.id, "keep": one.newer},
+                "description": _describe(criterion, one),
+            }
+            for one in conflicts
+        ],
+        "review_configs": [
+            {
+                "action_name": ACTION,
+                "allowed_decisions": list(DECISIONS),
+                "args_schema": {
+                    "type": "object",
+                    "properties": {
+                        "conflict": {"type": "string"},
+                        "keep": {"type": "string", "enum": list(CHOICES)},
+                    },
+                },
+            }
+        ],
+    }
+
+
+def decisions_schema(conflicts: Sequence[Conflict]) -> type[RootModel[Any]]:
+    """Make the schema that checks a reply to the interrupt.
+
+    Args:
+        conflicts: The conflicts the expert was asked about.
+
+    Returns:
+        A pydantic model whose `root` is what `read_decisions` returns, and whose JSON Schema is
+        that of the native reply.
+    """
+    native = {
+        "title": "decisions",
+        "description": "For each conflict, which guideline stays.",
+        "type": "object",
+        "properties": {
+            one.id: {"type": "string", "enum": list(CHOICES), "default": one.newer}
+            for one in conflicts
+        },
+        "required": [one.id for one in conflicts],
+    }
+
+    class Decisions(RootModel[Any]):
+        model_config = ConfigDict(
+            title="the decisions on guidelines",
+            hide_input_in_errors=True,
+            json_schema_extra=lambda schema: (schema.clear(), schema.update(native))[0],
+        )
+
+        @model_validator(mode="before")
+        @classmethod
+        def _read(cls, reply: Any) -> Any:
+            return read_decisions(reply, conflicts)
+
+    return Decisions
+
+
+def read_decisions(reply: Any, conflicts: Sequence[Conflict]) -> dict[str, str]:
+    """Read any of the accepted replies.
+
+    Approving keeps what was suggested, the newer word; editing names what stays; rejecting keeps
+    both, since the opposite of a suggestion is never inferred.
+
+    Args:
+        reply: An object by conflict id, `newer`, human-in-the-loop decisions, or Agent Inbox
+            responses.
+        conflicts: The conflicts the expert was asked about.
+
+    Returns:
+        The choice for each conflict.
+
+    Raises:
+        ValueError: If the reply has none of these shapes, or leaves a conflict open.
+    """
+    if isinstance(reply, dict) and "decisions" in reply:
+        reply = reply["decisions"]
+    if isinstance(reply, dict) and "type" in reply:
+        reply = [reply]
+    if isinstance(reply, str):
+        return {one.id: _choice(reply, one) for one in conflicts}
+    if isinstance(reply, list):
+        if len(reply) != len(conflicts):
+            raise ValueError(
+                f"there are {len(conflicts)} conflicts, but the reply has {len(reply)} decisions: "
+                f"{_SHAPES}."
+            )
+        return {
+            one.id: _decided(decision, one) for one, decision in zip(conflicts, reply, strict=True)
+        }
+    if not isinstance(reply, dict):
+        raise ValueError(f"a reply of type {type(reply).__name__} is not understood: {_SHAPES}.")
+    known = {one.id for one in conflicts}
+    unknown = [key for key in reply if key not in known]
+    missing = [one.id for one in conflicts if one.id not in reply]
+    if unknown or missing:
+        what = f"names {unknown[0]!r}, which is no conflict" if unknown else f"leaves {missing[0]}"
+        raise ValueError(f"the reply {what}{'' if unknown else ' open'}: {_SHAPES}.")
+    return {one.id: _choice(reply[one.id], one) for one in conflicts}
+
+
+def _decided(decision: Any, conflict: Conflict) -> str:
+    kind = decision.get("type") if isinstance(decision, dict) else None
+    if kind in ("approve", "accept"):
+        return conflict.newer
+    if kind in ("reject", "ignore"):
+        return "both"
+    if kind == "edit":
+        action = decision.get("edited_action", decision.get("args"))
+        args = action.get("args", action) if isinstance(action, dict) else None
+        if isinstance(args, dict) and "keep" in args:
+            return _choice(args["keep"], conflict)
+    raise ValueError(f"the decision on {conflict.id} is not understood: {_SHAPES}.")
+
+
+def _choice(given: Any, conflict: Conflict) -> str:
+    choice = given.strip().casefold() if isinstance(given, str) else given
+    if choice == "newer":
+        return conflict.newer
+    if choice not in CHOICES:
+        raise ValueError(f"{given!r} for {conflict.id} is not understood: {_SHAPES}.")
+    return str(choice)
+
+
+def _describe(criterion: Criterion, conflict: Conflict) -> str:
+    newer = conflict.first if conflict.newer == "first" else conflict.second
+    return "\n\n".join(
+        [
+            f"## {criterion.name}: two guidelines contradict each other",
+            f"**First** (from {_count(conflict.first.episode_ids)}): {conflict.first.text}",
+            f"**Second** (from {_count(conflict.second.episode_ids)}): {conflict.second.text}",
+            f"The newer word is behind: {newer.text}",
+            "Which stays? `first`, `second` or `both`.",
+        ]
+    )
+
+
+def _count(episode_ids: Sequence[str]) -> str:
+    number = len(episode_ids)
+    return {0: "an expert's own hand", 1: "1 piece of feedback"}.get(
+        number, f"{number} pieces of feedback"
+    )

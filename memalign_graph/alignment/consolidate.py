@@ -1,0 +1,164 @@
+"""Guidelines compared by a model, and what follows from it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+
+from memalign_graph.alignment.drafts import ask_once
+from memalign_graph.alignment.merging import Merged, Table, settle
+from memalign_graph.alignment.redistill import redistill
+from memalign_graph.effects import Gather, Operation
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.changes import learn
+from memalign_graph.memory.forgetting import clear_drafts
+from memalign_graph.memory.learning import GuidelineOperation
+from memalign_graph.models import max_input_tokens, with_schema
+from memalign_graph.prompts.fences import estimate_tokens
+from memalign_graph.prompts.judge import ANSWER_TOKENS
+from memalign_graph.prompts.relations import (
+    Relations,
+    read_relations,
+    relations_prompt,
+    relations_schema,
+)
+
+_TOGETHER = 32
+"""How many comparisons are under way at a time."""
+
+_SMALLEST = 2
+
+
+def merge_proposals(
+    access: MemoryAccess,
+    chat: BaseChatModel,
+    proposals: Sequence[Sequence[GuidelineOperation]],
+    *,
+    compare: bool,
+) -> Operation[Merged]:
+    """Bring the proposals of several batches together with each other and with what stands.
+
+    Args:
+        access: The memory.
+        chat: The model that compares.
+        proposals: What each batch proposes.
+        compare: Whether to ask the model which rules say the same or contradict each other; else
+            only the same words are one rule.
+
+    Returns:
+        What the proposals come to.
+
+    Raises:
+        ModelAnswerError: If the model gives no answer that can be used.
+        ChatModelError: If a call fails.
+    """
+    table = Table((yield from access.all_guidelines()), proposals)
+    relations = Relations([], [])
+    if compare and len(table.rules) >= _SMALLEST:
+        relations = yield from find_relations(access, chat, table.texts)
+    sources = yield from access.episodes(sorted(table.contested()))
+    given_at = {key: one.given_at for key, one in sources.items()}
+    return table.merge(relations, given_at, touched_only=bool(proposals))
+
+
+def find_relations(
+    access: MemoryAccess, chat: BaseChatModel, texts: Sequence[str]
+) -> Operation[Relations]:
+    """Ask which rules say the same and which contradict each other.
+
+    Rules that do not fit into one prompt are compared block by block, each block with each other,
+    so that every pair is looked at.
+
+    Args:
+        access: The memory.
+        chat: The model that compares.
+        texts: The rules.
+
+    Returns:
+        The relations, by the rules' places.
+
+    Raises:
+        ModelAnswerError: If the model gives no answer that can be used.
+        ChatModelError: If a call fails.
+    """
+    room = _room(access, chat)
+    total = sum(map(_cost, texts))
+    places = list(range(len(texts)))
+    if total <= room:
+        return (yield from _compare(access, chat, texts, places))
+    blocks = _blocks(texts, room // 2)
+    pairs = [(one, other) for index, one in enumerate(blocks) for other in blocks[index + 1 :]] or [
+        (blocks[0], [])
+    ]
+    answers: list[Relations] = yield Gather(
+        [_compare(access, chat, texts, [*one, *other]) for one, other in pairs], _TOGETHER
+    )
+    return Relations(
+        [group for answer in answers for group in answer.duplicates],
+        sorted({pair for answer in answers for pair in answer.contradictions}),
+    )
+
+
+def consolidate_memory(access: MemoryAccess, chat: BaseChatModel) -> Operation[dict[str, Any]]:
+    """Tidy a memory's guidelines up.
+
+    Args:
+        access: The memory.
+        chat: The model that compares and distils.
+
+    Returns:
+        What was done, as `learn` tells it.
+
+    Raises:
+        ModelAnswerError: If the model gives no answer that can be used.
+        ChatModelError: If a call fails.
+    """
+    again = yield from redistill(access, chat)
+    merged = yield from merge_proposals(access, chat, [], compare=True)
+    operations = [*merged.operations, *settle(merged.conflicts)]
+    learned = yield from learn(access, operations, {}, reason="consolidate")
+    yield from clear_drafts(access)
+    return {**learned, "guidelines": [*again["guidelines"], *learned["guidelines"]]}
+
+
+def _compare(
+    access: MemoryAccess, chat: BaseChatModel, texts: Sequence[str], places: Sequence[int]
+) -> Operation[Relations]:
+    shown = [texts[place] for place in places]
+
+    def read(answer: dict[str, Any], _last: bool) -> Relations:  # noqa: FBT001 - as `ask` calls it
+        return read_relations(answer, len(shown))
+
+    found = yield from ask_once(
+        access,
+        with_schema(chat, relations_schema(len(shown))),
+        relations_prompt(access.criterion, shown),
+        read,
+        purpose="compare guidelines",
+    )
+    return Relations(
+        [[places[one] for one in group] for group in found.duplicates],
+        [(places[a], places[b]) for a, b in found.contradictions],
+    )
+
+
+def _room(access: MemoryAccess, chat: BaseChatModel) -> int:
+    fixed = sum(estimate_tokens(one.text) for one in relations_prompt(access.criterion, []))
+    return max(max_input_tokens(chat) - ANSWER_TOKENS - fixed, 2 * _cost("x"))
+
+
+def _cost(text: str) -> int:
+    return estimate_tokens(text) + 6
+
+
+def _blocks(texts: Sequence[str], room: int) -> list[list[int]]:
+    blocks: list[list[int]] = [[]]
+    left = room
+    for place, text in enumerate(texts):
+        cost = _cost(text)
+        if blocks[-1] and cost > left:
+            blocks.append([])
+            left = room
+        blocks[-1].append(place)
+        left -= cost
+    return blocks

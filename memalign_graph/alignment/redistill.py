@@ -1,0 +1,136 @@
+"""Guidelines that lost a source, distilled again from the sources that are left."""
+
+from dataclasses import replace
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+
+from memalign_graph.alignment.drafts import ask_once
+from memalign_graph.effects import Operation
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.changes import learn
+from memalign_graph.memory.forgetting import Forgotten, clear_drafts
+from memalign_graph.memory.learning import GuidelineOperation
+from memalign_graph.models import max_input_tokens, with_schema
+from memalign_graph.prompts.distill import distill_prompt, operations_schema, read_operations
+from memalign_graph.types import Guideline
+
+_SOURCES = 50
+"""How many of a guideline's sources are read, the newest of them."""
+
+
+def reword(
+    access: MemoryAccess, chat: BaseChatModel, guideline: Guideline
+) -> Operation[tuple[GuidelineOperation, dict[str, str]]]:
+    """Ask for a pending guideline's wording, from its sources alone.
+
+    Args:
+        access: The memory.
+        chat: The model that distils.
+        guideline: The guideline, without words.
+
+    Returns:
+        What becomes of the guideline, and the words of the episodes that were read, by id: a new
+        wording, or that there is nothing left to say.
+
+    Raises:
+        ModelAnswerError: If the model gives no answer that can be used.
+        ChatModelError: If a call fails.
+    """
+    sources = yield from access.episodes(guideline.episode_ids)
+    newest = sorted(sources.values(), key=lambda one: (one.given_at, one.id))[-_SOURCES:]
+    if not newest:
+        return GuidelineOperation(action="retire", guideline_id=guideline.id), {}
+    prompt = distill_prompt(
+        access.criterion,
+        guidelines=[],
+        episodes=newest[::-1],
+        max_input_tokens=max_input_tokens(chat),
+        most_operations=1,
+    )
+
+    def read(answer: dict[str, Any], last: bool) -> list[GuidelineOperation]:  # noqa: FBT001 - as `ask` calls it
+        return read_operations(answer, prompt, drop_idle=last)
+
+    bound = with_schema(chat, operations_schema(prompt))
+    proposed = yield from ask_once(access, bound, prompt.messages, read, purpose="distil feedback")
+    words = {one.id: one.word for one in prompt.episodes.values()}
+    if not proposed:
+        return GuidelineOperation(action="retire", guideline_id=guideline.id), words
+    operation = GuidelineOperation(
+        action="revise",
+        guideline_id=guideline.id,
+        text=proposed[0].text,
+        episode_ids=list(words),
+    )
+    return operation, words
+
+
+def redistill(access: MemoryAccess, chat: BaseChatModel) -> Operation[dict[str, Any]]:
+    """Distil all pending guidelines again.
+
+    Args:
+        access: The memory.
+        chat: The model that distils.
+
+    Returns:
+        What was learned, as `learn` tells it.
+
+    Raises:
+        ModelAnswerError: If the model gives no answer that can be used.
+        ChatModelError: If a call fails.
+    """
+    operations: list[GuidelineOperation] = []
+    read: dict[str, str] = {}
+    for guideline in (yield from access.all_guidelines("pending")):
+        operation, words = yield from reword(access, chat, guideline)
+        operations.append(operation)
+        read |= words
+    learned = yield from learn_again(access, operations, read)
+    yield from clear_drafts(access)
+    return learned
+
+
+def learn_again(
+    access: MemoryAccess, operations: list[GuidelineOperation], read: dict[str, str]
+) -> Operation[dict[str, Any]]:
+    """Commit what was made of pending guidelines; their sources were learned from before.
+
+    Args:
+        access: The memory.
+        operations: What `reword` made of them.
+        read: The words of the episodes that were read, by id.
+
+    Returns:
+        What was learned, as `learn` tells it.
+    """
+    return (yield from learn(access, operations, read, relearn=True, reason="redistill"))
+
+
+def redistilled(
+    access: MemoryAccess, chat: BaseChatModel, forgotten: Forgotten
+) -> Operation[Forgotten]:
+    """Distil again what forgetting left without words.
+
+    Args:
+        access: The memory.
+        chat: The model that distils.
+        forgotten: What was forgotten.
+
+    Returns:
+        The same, with the guidelines as they stand now.
+    """
+    if not any(one.status == "pending" for one in forgotten.guidelines_reduced):
+        return forgotten
+    yield from redistill(access, chat)
+    standing = {one.id: one for one in (yield from access.every_guideline())}
+    return replace(
+        forgotten,
+        guidelines_reduced=[
+            standing[one.id] for one in forgotten.guidelines_reduced if one.id in standing
+        ],
+        guidelines_removed=[
+            *forgotten.guidelines_removed,
+            *(one for one in forgotten.guidelines_reduced if one.id not in standing),
+        ],
+    )

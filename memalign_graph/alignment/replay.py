@@ -1,0 +1,371 @@
+"""Seen cases judged again, so that no guideline is committed that breaks what worked.
+
+A change of the guidelines is a list of operations. A case that turns against its expert with all
+of them, and not with none, turns at one of them: halving the list finds it in few judgments. That
+operation is narrowed once, else dropped, until no case turns any more.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+
+from memalign_graph.agreement import majority_value
+from memalign_graph.alignment.drafts import ask_once
+from memalign_graph.alignment.report import BrokenCase, Replay
+from memalign_graph.effects import Gather, Operation
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.embedding import index_missing
+from memalign_graph.memory.learning import GuidelineOperation, apply_operations
+from memalign_graph.memory.recall import recall_besides
+from memalign_graph.memory.retrieval_text import retrieval_text
+from memalign_graph.memory.vectors import vector_key
+from memalign_graph.models import max_input_tokens, with_schema
+from memalign_graph.prompts.cases import by_case
+from memalign_graph.prompts.judge import answer_schema, judge_prompt, read_answer
+from memalign_graph.prompts.narrow import narrow_prompt, narrow_schema, read_narrowed
+from memalign_graph.scales import Numeric, Scale, Value
+from memalign_graph.types import Episode, Guideline
+from memalign_graph.usage import Meter
+
+DEFAULT_REPLAY_CASES = 20
+"""How many seen cases are judged again at most, unless told otherwise."""
+
+_SAMPLE_SHARE = 4
+"""One in so many of the cases is a sample of all; the others are nearest to what is new."""
+
+_NEAR = 20
+"""How many neighbours of each source are looked at."""
+
+_TOLERANCE = 0.1
+"""How far apart two values of a continuous scale may be and still agree, of its whole range."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """How the judge of a memory judges, as its graph does."""
+
+    chat: BaseChatModel
+    """The judge's model."""
+
+    distiller: BaseChatModel
+    """The model that narrows guidelines."""
+
+    k: int
+    """How many similar examples it is shown."""
+
+    use_guidelines: bool
+    """Whether it is given guidelines."""
+
+    max_guideline_tokens: int
+    """How much of its prompt they may take."""
+
+    limit: int
+    """How many judgments may be under way at a time."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A seen case."""
+
+    episodes: list[Episode]
+    """The experts' episodes on it."""
+
+    expected: Value
+    """The value that most of them gave."""
+
+    @property
+    def example_id(self) -> str:
+        """The example's id."""
+        return self.episodes[0].example_id
+
+
+@dataclass
+class _Guard:
+    """The operations as they are after what was found so far."""
+
+    operations: list[GuidelineOperation]
+    narrowed: set[str] = field(default_factory=set)
+    """The wordings that came of narrowing: none is narrowed twice."""
+    broken: list[BrokenCase] = field(default_factory=list)
+    turned_by_episodes: list[str] = field(default_factory=list)
+
+
+def replay(
+    access: MemoryAccess,
+    judge: Judge,
+    operations: Sequence[GuidelineOperation],
+    *,
+    before: Sequence[Guideline],
+    new_episodes: Iterable[str],
+    cases: int,
+    tell: Callable[[int, int], None],
+) -> Operation[tuple[list[GuidelineOperation], Replay]]:
+    """Judge seen cases with what operations would make of the memory, and mend what breaks.
+
+    Args:
+        access: The memory.
+        judge: How it judges.
+        operations: What is to be done to the guidelines.
+        before: The guidelines when the run began.
+        new_episodes: The episodes that were not there, or said something else, when it began.
+        cases: How many cases are judged at most.
+        tell: Told how many of the cases are judged, of how many.
+
+    Returns:
+        The operations that break nothing, and what was seen.
+
+    Raises:
+        ModelAnswerError: If the model gives no answer that can be used.
+        ChatModelError: If a call fails.
+    """
+    meter = Meter()
+    watched = _replay(
+        access,
+        judge,
+        _Guard(list(operations)),
+        before=[one for one in before if one.status == "standing"],
+        new_episodes=frozenset(new_episodes),
+        cases=cases,
+        tell=tell,
+    )
+    kept, seen = yield from meter.watch(watched)
+    return kept, seen.model_copy(update={"chat_calls": meter.usage.chat_calls})
+
+
+def _replay(
+    access: MemoryAccess,
+    judge: Judge,
+    guard: _Guard,
+    *,
+    before: list[Guideline],
+    new_episodes: frozenset[str],
+    cases: int,
+    tell: Callable[[int, int], None],
+) -> Operation[tuple[list[GuidelineOperation], Replay]]:
+    chosen = yield from _choose(access, guard.operations, cases)
+    standing = yield from access.every_guideline()
+    tell(0, len(chosen))
+
+    def with_first(count: int) -> list[Guideline]:
+        return _candidate(standing, guard.operations[:count])
+
+    def judged(case: Case, guidelines: list[Guideline], without: frozenset[str]) -> Any:
+        return _judge(access, judge, case, guidelines, without)
+
+    first: list[Value] = yield Gather(
+        [judged(case, before, new_episodes) for case in chosen], judge.limit
+    )
+    scale = access.criterion.scale
+    agreed = [case for case, got in zip(chosen, first, strict=True) if _agree(scale, got, case)]
+    disagreed = [case for case in chosen if case not in agreed]
+    while guard.operations:
+        everything = with_first(len(guard.operations))
+        verdicts: list[Value] = yield Gather(
+            [judged(case, everything, frozenset()) for case in agreed], judge.limit
+        )
+        turned = [
+            (case, got)
+            for case, got in zip(agreed, verdicts, strict=True)
+            if not _agree(scale, got, case)
+        ]
+        tell(len(agreed) - len(turned), len(agreed))
+        if not turned:
+            break
+        culprits: list[int | None] = yield Gather(
+            [_culprit(guard, case, with_first, judged, scale) for case, _ in turned], judge.limit
+        )
+        found: dict[int, tuple[Case, Value]] = {}
+        for (case, got), place in zip(turned, culprits, strict=True):
+            if place is None:
+                guard.turned_by_episodes.append(case.example_id)
+                agreed.remove(case)
+            else:
+                found.setdefault(place, (case, got))
+        yield from _mend(access, judge, guard, found)
+    after: list[Value] = yield Gather(
+        [judged(case, with_first(len(guard.operations)), frozenset()) for case in disagreed],
+        judge.limit,
+    )
+    newly = sum(_agree(scale, got, case) for case, got in zip(disagreed, after, strict=True))
+    tell(len(chosen), len(chosen))
+    return guard.operations, Replay(
+        cases=len(chosen),
+        agreed_before=len(agreed) + len(guard.turned_by_episodes),
+        agree_after=len(agreed),
+        newly_agree=newly,
+        chat_calls=0,
+        broken=guard.broken,
+        turned_by_episodes=guard.turned_by_episodes,
+    )
+
+
+def _choose(
+    access: MemoryAccess, operations: Sequence[GuidelineOperation], cases: int
+) -> Operation[list[Case]]:
+    """Choose the seen cases that are nearest to what is new, and a sample of the others."""
+    view = yield from access.refresh()
+    yield from index_missing(access, view)
+    sources = list(dict.fromkeys(key for one in operations for key in one.episode_ids))
+    nearness: dict[str, float] = {}
+    for episode in (yield from access.episodes(sources)).values():
+        text, _ = retrieval_text(episode.example)
+        vector = view.index.get(vector_key(access.embedder.id, text))
+        if vector is None:
+            continue
+        for near, similarity in view.index.search(vector, _NEAR):
+            nearness[near] = max(nearness.get(near, -1.0), similarity)
+    nearest = sorted(nearness, key=lambda key: (-nearness[key], key))
+    ids = [episode for key in nearest for episode in view.episodes_at(key)]
+    near_cases = _cases((yield from access.episodes(ids)), ids)
+    picked = near_cases[: max(cases - cases // _SAMPLE_SHARE, 1)]
+    rest = [key for key in view.all_episodes() if key not in set(ids)]
+    # The same sample for the same memory, so that a run made again judges the same cases.
+    chooser = random.Random(view.version)  # noqa: S311 - nothing secret
+    sample = chooser.sample(rest, min(len(rest), cases))
+    others = _cases((yield from access.episodes(sample)), sample)
+    known = {one.example_id for one in picked}
+    fill = [one for one in [*others, *near_cases] if one.example_id not in known]
+    return [*picked, *fill[: cases - len(picked)]]
+
+
+def _cases(episodes: dict[str, Episode], order: Sequence[str]) -> list[Case]:
+    grouped = by_case(episodes[key] for key in order if key in episodes)
+    found = [(group, majority_value(group)) for group in grouped]
+    return [Case(group, value) for group, value in found if value is not None]
+
+
+def _candidate(
+    standing: Sequence[Guideline], operations: Sequence[GuidelineOperation]
+) -> list[Guideline]:
+    """Return what the judge would be given if some operations were committed."""
+    live = {key for one in operations for key in one.episode_ids}
+    now = datetime.now(UTC)
+    position = max((one.position for one in standing), default=0) + 1
+    changed, _ = apply_operations(standing, operations, live=live, now=now, position=position)
+    after = {**{one.id: one for one in standing}, **changed}
+    kept = [one for one in after.values() if one is not None and one.status == "standing"]
+    return sorted(kept, key=lambda one: (one.position, one.id))
+
+
+def _judge(
+    access: MemoryAccess,
+    judge: Judge,
+    case: Case,
+    guidelines: Sequence[Guideline],
+    without: frozenset[str],
+) -> Operation[Value]:
+    """Judge a case without itself, and some others, among the episodes."""
+    example = case.episodes[0].example
+    own = {one.id for one in case.episodes}
+    recalled = yield from recall_besides(access, example, judge.k, own | without)
+    prompt = judge_prompt(
+        access.criterion,
+        example,
+        guidelines=guidelines if judge.use_guidelines else [],
+        recalled=recalled,
+        max_guideline_tokens=judge.max_guideline_tokens,
+        max_input_tokens=max_input_tokens(judge.chat),
+    )
+
+    def read(answer: dict[str, Any], _last: bool) -> Value:  # noqa: FBT001 - as `ask` calls it
+        return read_answer(answer, access.criterion)[0]
+
+    bound = with_schema(judge.chat, answer_schema(access.criterion))
+    return (yield from ask_once(access, bound, prompt.messages, read, purpose="judge"))
+
+
+def _culprit(
+    guard: _Guard,
+    case: Case,
+    with_first: Callable[[int], list[Guideline]],
+    judged: Callable[[Case, list[Guideline], frozenset[str]], Operation[Value]],
+    scale: Scale,
+) -> Operation[int | None]:
+    """Find the operation at which a case turns; None if it is turned by none of them."""
+    right, wrong = 0, len(guard.operations)
+    got = yield from judged(case, with_first(right), frozenset())
+    if not _agree(scale, got, case):
+        return None
+    while wrong - right > 1:
+        middle = (right + wrong) // 2
+        got = yield from judged(case, with_first(middle), frozenset())
+        if _agree(scale, got, case):
+            right = middle
+        else:
+            wrong = middle
+    return wrong - 1
+
+
+def _mend(
+    access: MemoryAccess,
+    judge: Judge,
+    guard: _Guard,
+    found: dict[int, tuple[Case, Value]],
+) -> Operation[None]:
+    """Narrow or drop the operations that turned a case."""
+    kept: list[GuidelineOperation] = []
+    for place, operation in enumerate(guard.operations):
+        if place not in found:
+            kept.append(operation)
+            continue
+        case, got = found[place]
+        narrower = None
+        words = operation.action in ("add", "revise") and bool(operation.text)
+        if words and operation.text not in guard.narrowed:
+            narrower = yield from _narrow(access, judge, operation, case, got)
+        if narrower is not None:
+            guard.narrowed.add(narrower.text or "")
+            kept.append(narrower)
+        guard.broken.append(
+            BrokenCase(
+                example_id=case.example_id,
+                episode_ids=[one.id for one in case.episodes],
+                expected=case.expected,
+                got=got,
+                guideline=_shown(operation),
+                outcome="dropped" if narrower is None else "narrowed",
+                narrowed_to=None if narrower is None else narrower.text,
+            )
+        )
+    guard.operations = kept
+
+
+def _narrow(
+    access: MemoryAccess, judge: Judge, operation: GuidelineOperation, case: Case, got: Value
+) -> Operation[GuidelineOperation | None]:
+    sources = yield from access.episodes(operation.episode_ids)
+    messages = narrow_prompt(
+        access.criterion,
+        operation.text or "",
+        sources=list(sources.values()),
+        broken=case.episodes,
+        got=got,
+    )
+
+    def read(answer: dict[str, Any], _last: bool) -> str | None:  # noqa: FBT001 - as `ask` calls it
+        return read_narrowed(answer)
+
+    bound = with_schema(judge.distiller, narrow_schema())
+    text = yield from ask_once(access, bound, messages, read, purpose="narrow a guideline")
+    if text is None or text == operation.text:
+        return None
+    return operation.model_copy(update={"text": text})
+
+
+def _shown(operation: GuidelineOperation) -> str:
+    return operation.text or f"({operation.action} {operation.guideline_id})"
+
+
+def _agree(scale: Scale, got: Value, case: Case) -> bool:
+    """Tell whether a verdict agrees with the expert's value.
+
+    The same value; on a continuous scale one within a tenth of its range.
+    """
+    if isinstance(scale, Numeric) and not scale.integer:
+        apart = abs(float(got) - float(case.expected))
+        return apart <= _TOLERANCE * (scale.maximum - scale.minimum)
+    return got == case.expected

@@ -1,0 +1,231 @@
+"""What an alignment did, as its graph returns it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from memalign_graph.agreement import Agreement
+from memalign_graph.alignment.merging import Conflict
+from memalign_graph.types import Guideline
+from memalign_graph.usage import Usage
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Rejected(_Part):
+    """A record that can't be used."""
+
+    index: int
+    """Its place in the list, from 0 on."""
+
+    reason: str
+    """What is wrong with it, in a sentence that names the field."""
+
+
+class FeedbackCounts(_Part):
+    """What became of the feedback."""
+
+    new: int
+    """Words of an expert that were not there before."""
+
+    changed: int
+    """Words that replaced what the same expert said of the same example before."""
+
+    unchanged: int
+    """Words that were there already."""
+
+    rejected: int
+    """Records that can't be used."""
+
+
+class GuidelineChange(_Part):
+    """A guideline that an alignment touched, with its sources."""
+
+    id: str
+    """The guideline."""
+
+    text: str
+    """Its wording; of one retired, its last."""
+
+    episode_ids: list[str]
+    """Its sources."""
+
+    before: str | None = None
+    """Its wording before; None if it is new or is not reworded."""
+
+    superseded_by: str | None = None
+    """Of one retired: what took its place, if anything did."""
+
+    reason: str | None = None
+    """Of one retired: why."""
+
+
+class GuidelineChanges(_Part):
+    """What became of the guidelines."""
+
+    added: list[GuidelineChange]
+    """New ones."""
+
+    revised: list[GuidelineChange]
+    """Those with another wording or other sources."""
+
+    retired: list[GuidelineChange]
+    """Those that the judge is not given any more: superseded, merged into another, or gone."""
+
+
+class Cost(Usage):
+    """What it cost."""
+
+    seconds: float
+    """How long something was under way, without the time that a run waited to go on."""
+
+
+class BrokenCase(_Part):
+    """A seen case that a proposed guideline turned against its expert."""
+
+    example_id: str
+    """The example."""
+
+    episode_ids: list[str]
+    """The experts' episodes on it."""
+
+    expected: Any
+    """The expert's value."""
+
+    got: Any
+    """What the judge said with the guideline."""
+
+    guideline: str
+    """The guideline, as it was proposed."""
+
+    outcome: str
+    """What became of the guideline: `narrowed` or `dropped`."""
+
+    narrowed_to: str | None = None
+    """Its wording now, if it was narrowed."""
+
+
+class Replay(_Part):
+    """What judging seen cases again showed."""
+
+    cases: int
+    """How many cases were judged again."""
+
+    agreed_before: int
+    """How many of them agreed with their expert before."""
+
+    agree_after: int
+    """How many of those that agreed before agree with what is committed."""
+
+    newly_agree: int
+    """How many that did not agree before do now."""
+
+    chat_calls: int
+    """The calls this took."""
+
+    broken: list[BrokenCase]
+    """The cases that guidelines would have broken."""
+
+    turned_by_episodes: list[str] = []
+    """The ids of examples whose verdict turned for another reason than the guidelines: by the new
+    episodes in the prompt."""
+
+
+class AlignmentReport(_Part):
+    """What an alignment did."""
+
+    feedback: FeedbackCounts
+    """What became of the feedback."""
+
+    rejected: list[Rejected]
+    """The records that can't be used, and why."""
+
+    agreement: Agreement
+    """How far the experts agree, over the whole memory, before anything was distilled."""
+
+    guidelines: GuidelineChanges
+    """What became of the guidelines."""
+
+    conflicts: list[Conflict]
+    """Guidelines that contradicted each other."""
+
+    decisions: dict[str, str] | None
+    """What the expert decided by conflict id; None if the newer word decided."""
+
+    replay: Replay | None
+    """What judging seen cases again showed; None without `guard="replay"`."""
+
+    batches: int
+    """How many batches were distilled."""
+
+    cost: Cost
+    """Model calls, tokens and seconds."""
+
+    memory_version_before: str
+    """The memory's version when the run began."""
+
+    memory_version_after: str
+    """The memory's version now."""
+
+    warnings: list[str]
+    """What was done without, a sentence each."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain JSON values."""
+        return self.model_dump(mode="json")
+
+
+def compare_guidelines(before: Sequence[Guideline], after: Sequence[Guideline]) -> GuidelineChanges:
+    """Tell what became of the guidelines that the judge is given.
+
+    Args:
+        before: All guidelines as they were.
+        after: All guidelines as they are.
+
+    Returns:
+        The changes, in the guidelines' order.
+    """
+    old = {one.id: one for one in before}
+    new = {one.id: one for one in after}
+    added, revised, retired = [], [], []
+    for one in after:
+        was = old.get(one.id)
+        if one.status != "standing":
+            continue
+        if was is None or was.status == "superseded":
+            added.append(_change(one))
+        elif (was.text, was.episode_ids) != (one.text, one.episode_ids):
+            revised.append(_change(one, before=was.text if was.text != one.text else None))
+    for one in before:
+        now = new.get(one.id)
+        if one.status == "superseded" or (now is not None and now.status == "standing"):
+            continue
+        told = {"superseded_by": now.superseded_by, "reason": now.reason} if now else {}
+        retired.append(_change(one, **told))
+    return GuidelineChanges(added=added, revised=revised, retired=retired)
+
+
+def total_cost(entries: Sequence[Mapping[str, Any]]) -> Cost:
+    """Add up what nodes used.
+
+    Args:
+        entries: `usage` of the graph's state.
+
+    Returns:
+        The sum; seconds count once where nodes ran side by side.
+    """
+    total = sum((Usage.model_validate(one["used"]) for one in entries), Usage())
+    seconds, end = 0.0, float("-inf")
+    for start, stop in sorted((one["start"], one["stop"]) for one in entries):
+        seconds += max(stop - max(start, end), 0.0)
+        end = max(end, stop)
+    return Cost(**total.model_dump(), seconds=round(seconds, 3))
+
+
+def _change(guideline: Guideline, **more: Any) -> GuidelineChange:
+    return GuidelineChange(
+        id=guideline.id, text=guideline.text, episode_ids=guideline.episode_ids, **more
+    )

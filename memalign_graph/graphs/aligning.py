@@ -1,0 +1,206 @@
+"""The graph that learns from much feedback at once."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables import RunnableLambda
+from langgraph.graph import END, START
+from langgraph.types import Send
+
+from memalign_graph.alignment.batches import DEFAULT_BATCH_SIZE
+from memalign_graph.alignment.replay import DEFAULT_REPLAY_CASES
+from memalign_graph.context import DEFAULT_K, context_schema
+from memalign_graph.graphs.options import (
+    Graph,
+    check_choice,
+    check_count,
+    check_distill_model,
+    check_embeddings,
+    run_settings,
+)
+from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS, EmbeddingsLike
+from memalign_graph.nodes import (
+    create_commit_alignment_node,
+    create_consolidate_node,
+    create_distill_batch_node,
+    create_remember_node,
+    create_replay_node,
+    create_settle_node,
+)
+from memalign_graph.nodes.base import DEFAULT_MAX_CONCURRENCY
+from memalign_graph.nodes.commit_alignment import CommitAlignmentView
+from memalign_graph.nodes.consolidate import ConsolidateView
+from memalign_graph.nodes.distill_batch import DistillBatchView
+from memalign_graph.nodes.remember import LearnFrom, RememberView
+from memalign_graph.nodes.replay import ReplayView
+from memalign_graph.nodes.settle import SettleView
+from memalign_graph.prompts.judge import DEFAULT_MAX_GUIDELINE_TOKENS
+from memalign_graph.state import AlignmentInput, AlignmentOutput, AlignmentState
+from memalign_graph.types import Criterion
+
+OnConflict = Literal["newest", "ask"]
+"""What decides between guidelines that contradict each other: the newest word, or an expert."""
+
+Guard = Literal["replay"]
+"""What keeps guidelines from breaking what worked: seen cases judged again."""
+
+
+def create_alignment_graph(
+    criterion: Criterion,
+    *,
+    model: BaseChatModel | str = DEFAULT_CHAT_MODEL,
+    distill_model: BaseChatModel | str | None = None,
+    embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
+    k: int = DEFAULT_K,
+    learn_from: LearnFrom = "both",
+    conflicts: OnConflict = "newest",
+    guard: Guard | None = None,
+    batch_size: int = DEFAULT_BATCH_SIZE,
+    replay_cases: int = DEFAULT_REPLAY_CASES,
+    use_guidelines: bool = True,
+    use_episodes: bool = True,
+    max_guideline_tokens: int = DEFAULT_MAX_GUIDELINE_TOKENS,
+) -> Graph:
+    """Create the graph that learns from much feedback at once.
+
+    `{feedback: [...]}` -> `{report}`, an `AlignmentReport` as JSON. What memory knows already
+    costs nothing; what an earlier run left pending is learned along. Progress is streamed as
+    custom events of type `alignment_progress`, with `stage`, `done` and `of`. Batches run side by
+    side, as many as the run's `max_concurrency` allows, 32 unless told. If distilling fails the
+    run fails; the feedback is kept as pending, and the answers already paid for are found again by
+    the same call.
+
+    Args:
+        criterion: What is judged.
+        model: A chat model, or a `"provider:name"` string that is resolved when it is first called.
+        distill_model: The model that distils and compares guidelines; the judge's own unless given.
+        embeddings: LangChain embeddings, a function from texts to vectors, or a string.
+        k: How many similar examples the judge is shown when seen cases are judged again.
+        learn_from: `both`, `labels` alone or `words` alone, for comparison: what of the feedback is
+            stored and learned from.
+        conflicts: Of guidelines that contradict each other the `newest` stays, or an expert is
+            asked, once for all, by an interrupt (`ask`). The loser is kept as superseded.
+        guard: `replay` judges seen cases again before anything is committed; a guideline that
+            turns one against its expert is narrowed once, else dropped.
+        batch_size: How many pieces of feedback one call distils at most.
+        replay_cases: How many seen cases the guard judges again at most.
+        use_guidelines: False to judge without guidelines; for the guard alone.
+        use_episodes: False to judge without episodes; for the guard alone.
+        max_guideline_tokens: How much of the judge's prompt guidelines may take.
+
+    Returns:
+        The graph, to be compiled with a store, and with a checkpointer to be resumed by.
+
+    Raises:
+        InvalidInputError: If an option can't be used.
+    """
+    resolved = run_settings(criterion, model, k, "never", max_guideline_tokens)
+    check_distill_model(distill_model)
+    check_embeddings(embeddings)
+    check_choice("learn_from", learn_from, get_args(LearnFrom))
+    check_choice("conflicts", conflicts, get_args(OnConflict))
+    check_choice("guard", guard, (*get_args(Guard), None))
+    check_count("batch_size", batch_size)
+    check_count("replay_cases", replay_cases)
+    builder: Graph = _ParallelGraph(
+        AlignmentState,
+        context_schema=context_schema(k=resolved["k"], model=model, review="never"),
+        input_schema=AlignmentInput,
+        output_schema=AlignmentOutput,
+    )
+    shared: dict[str, Any] = {
+        "model": distill_model or model,
+        "embeddings": embeddings,
+        "use_context_model": distill_model is None,
+    }
+    builder.add_node(
+        "remember_feedback",
+        create_remember_node(
+            criterion,
+            settings=resolved,
+            learn_from=learn_from,
+            batch_size=batch_size,
+            **shared,
+        ),
+        input_schema=RememberView,
+    )
+    distill = create_distill_batch_node(criterion, **shared)
+    builder.add_node("distill_batch", distill, input_schema=DistillBatchView)
+    builder.add_node("distill_again", distill, input_schema=DistillBatchView)
+    builder.add_node("collect_proposals", RunnableLambda(_collect), input_schema=ConsolidateView)
+    builder.add_node(
+        "consolidate_guidelines",
+        create_consolidate_node(criterion, always=conflicts == "ask", **shared),
+        input_schema=ConsolidateView,
+    )
+    commit = create_commit_alignment_node(criterion, embeddings=embeddings)
+    builder.add_node("commit_alignment", commit, input_schema=CommitAlignmentView)
+    builder.add_edge(START, "remember_feedback")
+    builder.add_conditional_edges(
+        "remember_feedback", _send_batches, ["distill_batch", "commit_alignment"]
+    )
+    builder.add_edge("distill_batch", "collect_proposals")
+    builder.add_conditional_edges(
+        "collect_proposals", _send_failed, ["distill_again", "consolidate_guidelines"]
+    )
+    builder.add_edge("distill_again", "consolidate_guidelines")
+    last = "consolidate_guidelines"
+    if conflicts == "ask":
+        builder.add_node("settle_conflicts", create_settle_node(criterion), input_schema=SettleView)
+        after = "commit_alignment" if guard is None else "replay_cases"
+        builder.add_conditional_edges(
+            last,
+            lambda state: "settle_conflicts" if state["merged"]["conflicts"] else after,
+            ["settle_conflicts", after],
+        )
+        last = "settle_conflicts"
+    if guard is not None:
+        replay = create_replay_node(
+            criterion,
+            model=model,
+            embeddings=embeddings,
+            distill_model=distill_model,
+            cases=replay_cases,
+            use_guidelines=use_guidelines,
+            use_episodes=use_episodes,
+            max_guideline_tokens=max_guideline_tokens,
+        )
+        builder.add_node("replay_cases", replay, input_schema=ReplayView)
+        builder.add_edge(last, "replay_cases")
+        last = "replay_cases"
+    builder.add_edge(last, "commit_alignment")
+    builder.add_edge("commit_alignment", END)
+    return builder
+
+
+class _ParallelGraph(Graph):
+    """A graph whose nodes run side by side also where the machine has few cores: they wait."""
+
+    def compile(self, *args: Any, **options: Any) -> Any:
+        compiled = super().compile(*args, **options)
+        return compiled.with_config(max_concurrency=DEFAULT_MAX_CONCURRENCY)
+
+
+def _collect(_state: Mapping[str, Any]) -> dict[str, Any]:
+    """Wait for all batches."""
+    return {}
+
+
+def _send_batches(state: Mapping[str, Any]) -> list[Send] | str:
+    settings = state["judge_settings"]
+    sends = [
+        Send("distill_batch", {"judge_settings": settings, "batch": batch})
+        for batch in state["batches"]
+    ]
+    return sends or "commit_alignment"
+
+
+def _send_failed(state: Mapping[str, Any]) -> list[Send] | str:
+    settings = state["judge_settings"]
+    sends = [
+        Send("distill_again", {"judge_settings": settings, "batch": {**batch, "last": True}})
+        for batch in state["batches"]
+        if "error" in state["proposals"].get(str(batch["number"]), {})
+    ]
+    return sends or "consolidate_guidelines"

@@ -1,0 +1,175 @@
+"""What lies outside a memory's items: threads in a checkpointer, and the bytes of SQLite files."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+from pydantic import BaseModel
+
+from memalign_graph.effects import Call, Operation
+from memalign_graph.errors import InvalidInputError
+
+
+def erase_threads(
+    checkpointer: object, marks: set[str], known: Sequence[str]
+) -> Operation[tuple[list[str], list[str]]]:
+    """Delete the threads that carried something.
+
+    Args:
+        checkpointer: Where they lie; None if it is not at hand.
+        marks: Texts that tell a thread which carries it: ids, and an expert's words.
+        known: Threads that are known to have carried it.
+
+    Returns:
+        The ids of the threads deleted, and what may be left, a sentence each.
+
+    Raises:
+        InvalidInputError: If what is given is no checkpointer.
+    """
+    if checkpointer is None:
+        where = f" (known: {', '.join(known)})" if known else ""
+        unseen = (
+            f"Checkpoints were not looked at{where}: give the `checkpointer` of the graphs that "
+            "carried this feedback."
+        )
+        return [], [unseen]
+    if not isinstance(checkpointer, BaseCheckpointSaver):
+        raise InvalidInputError(
+            "checkpointer: give a LangGraph checkpointer, not a value of type "
+            f"{type(checkpointer).__name__}."
+        )
+    saver = checkpointer
+    warnings = []
+    try:
+        carrying = yield Call(
+            lambda: _carrying(saver.list(None), marks), lambda: _acarrying(saver, marks)
+        )
+    except NotImplementedError:
+        carrying = []
+        warnings.append(
+            f"{type(saver).__name__} does not list its threads: only those that feedback was "
+            "given in were deleted."
+        )
+    threads = list(dict.fromkeys([*known, *carrying]))
+    for thread in threads:
+        yield Call(partial(saver.delete_thread, thread), partial(_adelete, saver, thread))
+    return threads, warnings
+
+
+def vacuum(owner: object, name: str) -> Operation[list[str]]:
+    """Rewrite an SQLite file without what was deleted from it, and empty its write-ahead log.
+
+    Args:
+        owner: A store or a checkpointer.
+        name: What to call it.
+
+    Returns:
+        What can't be promised of it, a sentence or none.
+    """
+    if isinstance(owner, InMemoryStore | InMemorySaver):
+        return []
+    connection = getattr(owner, "conn", None)
+    kind = type(connection).__module__.partition(".")[0]
+    if kind == "sqlite3":
+        busy = yield Call(lambda: _vacuum(owner), lambda: asyncio.to_thread(lambda: _vacuum(owner)))
+    elif kind == "aiosqlite":
+        busy = yield Call(lambda: _vacuum_on_its_loop(owner), lambda: _avacuum(owner))
+    else:
+        unknown = (
+            f"{type(owner).__name__}: the items are deleted, but whether their bytes are gone from "
+            f"the disk of this {name} is up to its database (PostgreSQL: VACUUM FULL, and backups)."
+        )
+        return [unknown]
+    in_use = (
+        f"The SQLite file of the {name} is in use by another connection, so that deleted bytes "
+        "may be left in it or its write-ahead log: purge again when it is closed."
+    )
+    return [in_use] if busy else []
+
+
+def _carrying(checkpoints: Iterable[CheckpointTuple], marks: set[str]) -> list[str]:
+    found: dict[str, None] = {}
+    for checkpoint in checkpoints:
+        thread = checkpoint.config["configurable"]["thread_id"]
+        if thread not in found and _carries(checkpoint, marks):
+            found[thread] = None
+    return list(found)
+
+
+async def _acarrying(saver: BaseCheckpointSaver[Any], marks: set[str]) -> list[str]:
+    try:
+        return _carrying([one async for one in saver.alist(None)], marks)
+    except NotImplementedError:
+        # SqliteSaver has no async calls of its own.
+        return await asyncio.to_thread(lambda: _carrying(saver.list(None), marks))
+
+
+async def _adelete(saver: BaseCheckpointSaver[Any], thread: str) -> None:
+    try:
+        await saver.adelete_thread(thread)
+    except NotImplementedError:
+        await asyncio.to_thread(saver.delete_thread, thread)
+
+
+def _carries(checkpoint: CheckpointTuple, marks: set[str]) -> bool:
+    parts = [checkpoint.checkpoint, checkpoint.metadata, checkpoint.pending_writes]
+    return any(mark in text for text in _texts(parts) for mark in marks)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Go through all texts in a value."""
+    match value:
+        case str():
+            yield value
+        case bytes():
+            yield value.decode(errors="ignore")
+        case Mapping():
+            for key, item in value.items():
+                yield from _texts(key)
+                yield from _texts(item)
+        case list() | tuple() | set() | frozenset():
+            for item in value:
+                yield from _texts(item)
+        case BaseModel():
+            yield from _texts(dict(value))
+        case None | bool() | int() | float():
+            pass
+        case _:
+            yield repr(value)
+
+
+_VACUUM = "VACUUM"
+_EMPTY_LOG = "PRAGMA wal_checkpoint(TRUNCATE)"
+
+
+def _vacuum(owner: Any) -> bool:
+    import sqlite3
+
+    with owner.lock:
+        try:
+            owner.conn.execute(_VACUUM)
+        except sqlite3.OperationalError:
+            return True
+        return bool(owner.conn.execute(_EMPTY_LOG).fetchone()[0])
+
+
+async def _avacuum(owner: Any) -> bool:
+    import sqlite3
+
+    async with owner.lock:
+        try:
+            await owner.conn.execute(_VACUUM)
+        except sqlite3.OperationalError:
+            return True
+        async with owner.conn.execute(_EMPTY_LOG) as cursor:
+            row = await cursor.fetchone()
+        return bool(row[0])
+
+
+def _vacuum_on_its_loop(owner: Any) -> bool:
+    loop = getattr(owner, "_loop", None) or owner.loop
+    return asyncio.run_coroutine_threadsafe(_avacuum(owner), loop).result()

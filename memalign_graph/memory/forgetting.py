@@ -1,0 +1,177 @@
+"""Taking feedback back: forgetting, from which one can roll back, and purging, from which not."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from memalign_graph.effects import Operation
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.memory.access import Edit, MemoryAccess
+from memalign_graph.memory.changes import COMMIT_ITEMS, follow_sources, guideline_edits
+from memalign_graph.types import Episode, Guideline
+
+
+@dataclass(frozen=True)
+class Purged:
+    """What `purge` did beyond forgetting."""
+
+    commits: int
+    """How many commits were rid of what they kept of it."""
+
+    vectors: int
+    """How many vectors were removed, of all embedders."""
+
+    thread_ids: list[str]
+    """The threads deleted from the checkpointer."""
+
+    warnings: list[str]
+    """Where traces may be left that could not be removed from here, a sentence each."""
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What `forget` did."""
+
+    episode_ids: list[str]
+    """The episodes forgotten."""
+
+    unknown_ids: list[str]
+    """The ids that name no episode of this memory."""
+
+    guidelines_removed: list[Guideline]
+    """Guidelines that rested on those episodes alone; empty of words after a purge."""
+
+    guidelines_reduced: list[Guideline]
+    """Guidelines that have other sources, as they stand now: `pending` where they have yet to be
+    distilled again from those."""
+
+    purged: Purged | None = None
+    """What a purge did; None if none was asked for."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which episodes are meant: those that meet all that is given."""
+
+    episode_ids: Sequence[str] | None = None
+    """By id."""
+
+    feedback_ids: Sequence[str] | None = None
+    """By the id their feedback has where it came from."""
+
+    author: str | None = None
+    """By the expert who said it."""
+
+    where: Callable[[Episode], Any] | None = None
+    """By a function of the episode."""
+
+    def __post_init__(self) -> None:
+        if all(
+            one is None for one in (self.episode_ids, self.feedback_ids, self.author, self.where)
+        ):
+            raise InvalidInputError(
+                "episode_ids: say which episodes to forget: `episode_ids`, `feedback_ids`, "
+                "`author` or `where`."
+            )
+        if self.where is not None and not callable(self.where):
+            raise InvalidInputError("where: give a function that takes an Episode.")
+
+    @property
+    def by_ids_alone(self) -> bool:
+        """Whether nothing but ids is given, so that no other episode has to be read."""
+        return self.feedback_ids is None and self.author is None and self.where is None
+
+    def meets(self, episode: Episode) -> bool:
+        """Tell whether an episode is meant.
+
+        Args:
+            episode: The episode.
+
+        Returns:
+            Whether it meets all that is given.
+        """
+        if self.episode_ids is not None and episode.id not in self.episode_ids:
+            return False
+        if self.feedback_ids is not None and episode.feedback_id not in self.feedback_ids:
+            return False
+        if self.author is not None and episode.author != self.author:
+            return False
+        return self.where is None or bool(self.where(episode))
+
+
+@dataclass
+class Forgetting:
+    """What is forgotten so far, over several commits."""
+
+    episodes: list[str] = field(default_factory=list)
+    removed: dict[str, Guideline] = field(default_factory=dict)
+    reduced: dict[str, Guideline] = field(default_factory=dict)
+
+
+def forget(
+    access: MemoryAccess, selection: Selection, *, author: str | None = None
+) -> Operation[Forgotten]:
+    """Take episodes back, and every guideline that rests on them alone.
+
+    Args:
+        access: The memory.
+        selection: Which episodes; ids that are not there are told, and harm nothing.
+        author: Who asks for it, if known.
+
+    Returns:
+        What was done.
+    """
+    found = yield from select(access, selection)
+    ids = list(found)
+    done = Forgetting()
+    for start in range(0, len(ids), COMMIT_ITEMS):
+        part = ids[start : start + COMMIT_ITEMS]
+        yield from _forget_part(access, part, done, author)
+    return Forgotten(
+        episode_ids=done.episodes,
+        unknown_ids=[key for key in dict.fromkeys(selection.episode_ids or ()) if key not in found],
+        guidelines_removed=list(done.removed.values()),
+        guidelines_reduced=[one for key, one in done.reduced.items() if key not in done.removed],
+    )
+
+
+def select(access: MemoryAccess, selection: Selection) -> Operation[dict[str, Episode]]:
+    """Find the episodes that are meant.
+
+    Args:
+        access: The memory.
+        selection: Which.
+
+    Returns:
+        The episodes by id.
+    """
+    if selection.by_ids_alone:
+        return (yield from access.episodes(selection.episode_ids or ()))
+    everything = yield from access.all_episodes()
+    return {one.id: one for one in everything if selection.meets(one)}
+
+
+def _forget_part(
+    access: MemoryAccess, ids: Sequence[str], done: Forgetting, author: str | None
+) -> Operation[None]:
+    view = yield from access.refresh()
+    stored = yield from access.episodes(ids)
+    follow = yield from follow_sources(access, set(stored))
+    edits = [Edit("episodes", episode, None) for episode in stored.values()]
+    edits += guideline_edits(follow)
+    yield from access.commit(view, edits, reason="forget", author=author)
+    # A model's answer that waits to be committed may speak of what is forgotten.
+    yield from clear_drafts(access)
+    done.episodes += stored
+    done.removed.update({one.id: one for one in follow.removed})
+    done.reduced.update({one.id: one for one in follow.reduced})
+
+
+def clear_drafts(access: MemoryAccess) -> Operation[None]:
+    """Remove answers of models that wait to be committed.
+
+    Args:
+        access: The memory.
+    """
+    [items] = yield from access.search(access.layout.drafts)
+    yield from access.put(access.layout.drafts, {item["id"]: None for item in items})

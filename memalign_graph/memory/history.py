@@ -1,0 +1,278 @@
+"""A memory's past: which versions there were, what each held, and the way back to one.
+
+A commit says which items it left at which revision. Their content is found where it lies today, or
+in what a later commit keeps of it as it was before; so no version is stored twice.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from memalign_graph.effects import Operation
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.memory.access import Edit, MemoryAccess, read_episode, read_guideline
+from memalign_graph.memory.changes import COMMIT_ITEMS
+from memalign_graph.memory.records import (
+    Changes,
+    Commit,
+    Item,
+    ItemKey,
+    revision_of,
+    version_of,
+    weight,
+)
+from memalign_graph.types import Episode, Guideline
+
+T = TypeVar("T", Episode, Guideline)
+
+State = dict[ItemKey, str]
+"""What a version held: the revision of each item."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A memory as it was at one version."""
+
+    version: str
+    """The version."""
+
+    episodes: list[Episode]
+    """Its episodes, oldest first."""
+
+    guidelines: list[Guideline]
+    """Its guidelines in their order, wherever they stood."""
+
+    missing: list[str]
+    """The ids of items that are not there any more: purged, or lost to another writer."""
+
+
+@dataclass(frozen=True)
+class ItemChange(Generic[T]):
+    """One item at two versions."""
+
+    before: T
+    """At the first."""
+
+    after: T
+    """At the second."""
+
+
+@dataclass(frozen=True)
+class ItemsDiff(Generic[T]):
+    """What became of one kind of item between two versions."""
+
+    added: list[T]
+    """Items that only the second has."""
+
+    removed: list[T]
+    """Items that only the first has."""
+
+    changed: list[ItemChange[T]]
+    """Items that both have, with other content."""
+
+
+@dataclass(frozen=True)
+class MemoryDiff:
+    """What became of a memory between two versions."""
+
+    episodes: ItemsDiff[Episode]
+    """Of its episodes."""
+
+    guidelines: ItemsDiff[Guideline]
+    """Of its guidelines."""
+
+
+@dataclass(frozen=True)
+class _Past:
+    """Everything that commits tell."""
+
+    commits: list[Commit]
+    """Oldest first."""
+
+    changes: Mapping[str, Changes]
+    """What each changed."""
+
+    def find(self, version: str) -> State | None:
+        """Return what a version held, or None if the memory never had it."""
+        state: State = {}
+        total = 0
+        if version == version_of(total):
+            return state
+        for commit in self.commits:
+            total = self._step(commit, state, total)
+            if version == version_of(total):
+                return state
+        # What one writer saw while another, of whom it did not know, wrote beside it.
+        for commit in self.commits:
+            if commit.version == version:
+                return self._as_seen_by(commit)
+        return None
+
+    def _step(self, commit: Commit, state: State, total: int) -> int:
+        record = self.changes.get(commit.id)
+        for change in record.changes if record is not None else ():
+            old = state.pop(change.key, None)
+            total -= weight(change.id, old) if old else 0
+            if change.revision is not None:
+                state[change.key] = change.revision
+                total += weight(change.id, change.revision)
+        return total
+
+    def _as_seen_by(self, commit: Commit) -> State:
+        by_id = {one.id: one for one in self.commits}
+        seen: set[str] = set()
+        to_see = [commit.id]
+        while to_see:
+            key = to_see.pop()
+            if key in by_id and key not in seen:
+                seen.add(key)
+                to_see += by_id[key].parents
+        state: State = {}
+        for one in self.commits:
+            if one.id in seen:
+                self._step(one, state, 0)
+        return state
+
+    def contents(self) -> Iterable[tuple[ItemKey, Item]]:
+        """Return all content that commits keep."""
+        for record in self.changes.values():
+            for change in record.changes:
+                for item in (change.before, change.after):
+                    if item is not None:
+                        yield change.key, item
+
+
+def history(access: MemoryAccess) -> Operation[list[Commit]]:
+    """Read the commits.
+
+    Args:
+        access: The memory.
+
+    Returns:
+        The commits, newest first.
+    """
+    commits = yield from access.commits()
+    return commits[::-1]
+
+
+def snapshot(access: MemoryAccess, version: str) -> Operation[Snapshot]:
+    """Read a memory as it was.
+
+    Args:
+        access: The memory.
+        version: The version, as a judgment, a commit or `version()` names it.
+
+    Returns:
+        What it held.
+
+    Raises:
+        InvalidInputError: If the memory never had this version.
+    """
+    past = yield from _past(access)
+    state = past.find(version) if isinstance(version, str) else None
+    if state is None:
+        raise InvalidInputError(
+            f"version: the memory of {access.criterion.name!r} never had the version {version!r}: "
+            "`history()` lists those it had."
+        )
+    episodes = yield from access.all_episodes()
+    guidelines = yield from access.every_guideline()
+    today: list[tuple[ItemKey, Item]] = [
+        *((("episodes", one.id), one.to_json()) for one in episodes),
+        *((("guidelines", one.id), one.to_json()) for one in guidelines),
+    ]
+    contents = {(key, revision_of(item)): item for key, item in [*past.contents(), *today]}
+    found = {key: contents.get((key, revision)) for key, revision in state.items()}
+    return Snapshot(
+        version=version,
+        episodes=sorted(
+            (read_episode(one) for (kind, _), one in found.items() if one and kind == "episodes"),
+            key=lambda one: (one.created_at, one.id),
+        ),
+        guidelines=sorted(
+            (read_guideline(one) for (kind, _), one in found.items() if one and kind != "episodes"),
+            key=lambda one: (one.position, one.id),
+        ),
+        missing=sorted(key for (_, key), one in found.items() if one is None),
+    )
+
+
+def diff(access: MemoryAccess, a: str, b: str | None = None) -> Operation[MemoryDiff]:
+    """Compare a memory at two versions.
+
+    Args:
+        access: The memory.
+        a: The first version.
+        b: The second; the one that stands, unless given.
+
+    Returns:
+        What became of its items from the first to the second.
+
+    Raises:
+        InvalidInputError: If the memory never had one of them.
+    """
+    before = yield from snapshot(access, a)
+    if b is None:
+        view = yield from access.refresh()
+        b = view.version
+    after = yield from snapshot(access, b)
+    return MemoryDiff(
+        episodes=_diff(before.episodes, after.episodes),
+        guidelines=_diff(before.guidelines, after.guidelines),
+    )
+
+
+def rollback(
+    access: MemoryAccess, version: str, *, author: str | None = None
+) -> Operation[Snapshot]:
+    """Make a memory again what it was, in a new commit.
+
+    Args:
+        access: The memory.
+        version: The version.
+        author: Who asks for it, if known.
+
+    Returns:
+        What the memory holds now; what was purged since is in `missing`, and stays away.
+
+    Raises:
+        InvalidInputError: If the memory never had this version.
+    """
+    wanted = yield from snapshot(access, version)
+    episodes = {one.id: one for one in (yield from access.all_episodes())}
+    guidelines = {one.id: one for one in (yield from access.every_guideline())}
+    edits = [
+        *_edits("episodes", episodes, {one.id: one for one in wanted.episodes}),
+        *_edits("guidelines", guidelines, {one.id: one for one in wanted.guidelines}),
+    ]
+    real = [edit for edit in edits if edit.before != edit.after]
+    for start in range(0, len(real), COMMIT_ITEMS):
+        view = yield from access.refresh()
+        part = real[start : start + COMMIT_ITEMS]
+        yield from access.commit(view, part, reason="rollback", author=author)
+    return wanted
+
+
+def _diff(before: list[T], after: list[T]) -> ItemsDiff[T]:
+    old = {one.id: one for one in before}
+    new = {one.id: one for one in after}
+    return ItemsDiff(
+        added=[one for key, one in new.items() if key not in old],
+        removed=[one for key, one in old.items() if key not in new],
+        changed=[
+            ItemChange(before=old[key], after=one)
+            for key, one in new.items()
+            if key in old and old[key] != one
+        ],
+    )
+
+
+def _edits(kind: Any, now: Mapping[str, Any], then: Mapping[str, Any]) -> list[Edit]:
+    keys = dict.fromkeys([*now, *then])
+    return [Edit(kind, now.get(key), then.get(key)) for key in keys]
+
+
+def _past(access: MemoryAccess) -> Operation[_Past]:
+    commits = yield from access.commits()
+    changes = yield from access.changes(one.id for one in commits)
+    return _Past(commits=commits, changes=changes)

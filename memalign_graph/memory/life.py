@@ -1,0 +1,311 @@
+"""The part of `JudgeMemory` that outlives a single judgment: taking back, going back, moving."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from memalign_graph.effects import Operation, arun, run
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.memory import history, portable
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.changes import revise
+from memalign_graph.memory.forgetting import Forgotten, Selection, forget
+from memalign_graph.memory.history import MemoryDiff, Snapshot
+from memalign_graph.memory.purge import purge
+from memalign_graph.memory.records import Commit
+from memalign_graph.models import DEFAULT_CHAT_MODEL, OncePerLoop
+from memalign_graph.types import Episode, Feedback
+
+Where = Callable[[Episode], Any]
+"""Tells whether an episode is meant."""
+
+
+class MemoryLife:
+    """Forgetting and revising, versions, growth, export and import; see `JudgeMemory`."""
+
+    _access: MemoryAccess
+    _model: OncePerLoop[BaseChatModel] | None
+
+    def forget(
+        self,
+        episode_ids: Iterable[str] | str | None = None,
+        *,
+        feedback_ids: Iterable[str] | str | None = None,
+        author: str | None = None,
+        where: Where | None = None,
+        purge: bool = False,
+        checkpointer: BaseCheckpointSaver[Any] | None = None,
+        by: str | None = None,
+    ) -> Forgotten:
+        """Take feedback back, and what was learned from it alone.
+
+        Guidelines that rest on it alone go. Those with other sources lose their wording and are
+        distilled again from these alone: at once if the memory has a `model`, else by the next
+        alignment or review. What is forgotten can be had back with `rollback`; what is purged
+        can't.
+
+        Args:
+            episode_ids: Which episodes, by id.
+            feedback_ids: Which, by the id their feedback has where it came from.
+            author: Which, by the expert who said it.
+            where: Which, by a function of the `Episode`. Only episodes that meet all that is given
+                are forgotten.
+            purge: Whether to erase it for good: from every item, vector, commit and superseded
+                guideline, from the file of an SQLite store, and from the checkpointer.
+            checkpointer: For a purge: the checkpointer of the graphs that the feedback passed
+                through. Every thread that carried it is deleted.
+            by: Who asks for it.
+
+        Returns:
+            What was done, with the ids that name no episode; for a purge also where traces may be
+            left that could not be reached.
+
+        Raises:
+            InvalidInputError: If nothing says which episodes, or a part can't be used.
+            ChatModelError: If distilling again fails; the feedback is forgotten all the same.
+        """
+        selection = _selection(episode_ids, feedback_ids, author, where)
+        return run(self._forget(selection, purge, checkpointer, by))
+
+    async def aforget(
+        self,
+        episode_ids: Iterable[str] | str | None = None,
+        *,
+        feedback_ids: Iterable[str] | str | None = None,
+        author: str | None = None,
+        where: Where | None = None,
+        purge: bool = False,
+        checkpointer: BaseCheckpointSaver[Any] | None = None,
+        by: str | None = None,
+    ) -> Forgotten:
+        """Async twin of `forget`."""
+        selection = _selection(episode_ids, feedback_ids, author, where)
+        return await arun(self._forget(selection, purge, checkpointer, by))
+
+    def revise(self, episode_id: str, feedback: Feedback | Mapping[str, Any]) -> Episode:
+        """Change what an expert said, and with it what only the old word supported.
+
+        Args:
+            episode_id: Which episode.
+            feedback: What is said instead: `value`, `rationale`, or both; what is not named stays.
+
+        Returns:
+            The episode as it stands now, pending until the next distilling.
+
+        Raises:
+            InvalidInputError: If there is no such episode, or what is said can't be used.
+        """
+        return run(self._revise(episode_id, feedback))
+
+    async def arevise(self, episode_id: str, feedback: Feedback | Mapping[str, Any]) -> Episode:
+        """Async twin of `revise`."""
+        return await arun(self._revise(episode_id, feedback))
+
+    def consolidate(self) -> dict[str, Any]:
+        """Tidy the guidelines up: merge those that say the same, settle those that contradict.
+
+        No guideline disappears except into one that names its sources; the older of two that
+        contradict each other is kept as superseded. Guidelines that lost a source are distilled
+        again. Needs the memory's `model`.
+
+        Returns:
+            What was done: `guidelines` (an entry a change), `memory_version`.
+
+        Raises:
+            InvalidInputError: If the memory has no model.
+            ChatModelError: If a call fails; nothing is changed then.
+            ModelAnswerError: If an answer can't be used; nothing is changed then.
+        """
+        return run(self._consolidate())
+
+    async def aconsolidate(self) -> dict[str, Any]:
+        """Async twin of `consolidate`."""
+        return await arun(self._consolidate())
+
+    def history(self) -> list[Commit]:
+        """Return the commits, newest first: who, when, why, how much, and the version after it."""
+        return run(history.history(self._access))
+
+    async def ahistory(self) -> list[Commit]:
+        """Async twin of `history`."""
+        return await arun(history.history(self._access))
+
+    def at(self, version: str) -> Snapshot:
+        """Return the memory as it was, such as at a judgment's `memory_version`.
+
+        Args:
+            version: The version, as a judgment, a commit or `version()` names it.
+
+        Returns:
+            What it held.
+
+        Raises:
+            InvalidInputError: If the memory never had this version.
+        """
+        return run(history.snapshot(self._access, version))
+
+    async def aat(self, version: str) -> Snapshot:
+        """Async twin of `at`."""
+        return await arun(history.snapshot(self._access, version))
+
+    def diff(self, a: str, b: str | None = None) -> MemoryDiff:
+        """Compare two versions.
+
+        Args:
+            a: The first version.
+            b: The second; the one that stands, unless given.
+
+        Returns:
+            What was added, removed and changed from the first to the second.
+
+        Raises:
+            InvalidInputError: If the memory never had one of them.
+        """
+        return run(history.diff(self._access, a, b))
+
+    async def adiff(self, a: str, b: str | None = None) -> MemoryDiff:
+        """Async twin of `diff`."""
+        return await arun(history.diff(self._access, a, b))
+
+    def rollback(self, version: str, *, author: str | None = None) -> Snapshot:
+        """Make the memory again what it was at a version, in a new commit.
+
+        Args:
+            version: The version.
+            author: Who asks for it.
+
+        Returns:
+            What the memory holds now; what was purged since is in `missing`, and stays away.
+
+        Raises:
+            InvalidInputError: If the memory never had this version.
+        """
+        return run(history.rollback(self._access, version, author=author))
+
+    async def arollback(self, version: str, *, author: str | None = None) -> Snapshot:
+        """Async twin of `rollback`."""
+        return await arun(history.rollback(self._access, version, author=author))
+
+    def export_jsonl(self, path: str | PathLike[str] | None = None) -> str:
+        """Write the memory as lines of JSON: guidelines, episodes, and their vectors.
+
+        Args:
+            path: A file to write it to as well.
+
+        Returns:
+            The text.
+        """
+        return _write(run(portable.export_jsonl(self._access)), path)
+
+    async def aexport_jsonl(self, path: str | PathLike[str] | None = None) -> str:
+        """Async twin of `export_jsonl`."""
+        return _write(await arun(portable.export_jsonl(self._access)), path)
+
+    def import_jsonl(
+        self, source: str | PathLike[str] | Iterable[str], *, author: str | None = None
+    ) -> list[Episode]:
+        """Bring in what `export_jsonl` wrote; ids, times and sources stay as they are.
+
+        What is in this memory already stays where it is newer. Nothing is embedded again for the
+        same embedder. All lines are checked before any is stored.
+
+        Args:
+            source: The text or its lines, or the `Path` of a file.
+            author: Who imports.
+
+        Returns:
+            The episodes imported, as they stand now.
+
+        Raises:
+            InvalidInputError: If a line can't be used, by its number.
+        """
+        return run(portable.import_jsonl(self._access, _lines(source), author=author))
+
+    async def aimport_jsonl(
+        self, source: str | PathLike[str] | Iterable[str], *, author: str | None = None
+    ) -> list[Episode]:
+        """Async twin of `import_jsonl`."""
+        return await arun(portable.import_jsonl(self._access, _lines(source), author=author))
+
+    def _forget(
+        self,
+        selection: Selection,
+        purges: bool,  # noqa: FBT001 - as `forget` names it
+        checkpointer: BaseCheckpointSaver[Any] | None,
+        by: str | None,
+    ) -> Operation[Forgotten]:
+        from memalign_graph.alignment.redistill import redistilled
+
+        if purges:
+            forgotten = yield from purge(self._access, selection, checkpointer, author=by)
+        elif checkpointer is not None:
+            raise InvalidInputError("checkpointer: it is for a purge only: give `purge=True`.")
+        else:
+            forgotten = yield from forget(self._access, selection, author=by)
+        if self._model is None:
+            return forgotten
+        return (yield from redistilled(self._access, self._model.get(), forgotten))
+
+    def _revise(
+        self, episode_id: str, feedback: Feedback | Mapping[str, Any]
+    ) -> Operation[Episode]:
+        from memalign_graph.alignment.redistill import redistill
+
+        episode = yield from revise(self._access, episode_id, feedback)
+        if self._model is not None:
+            yield from redistill(self._access, self._model.get())
+        return episode
+
+    def _consolidate(self) -> Operation[dict[str, Any]]:
+        from memalign_graph.alignment.consolidate import consolidate_memory
+
+        if self._model is None:
+            raise InvalidInputError(
+                "model: consolidating needs a chat model: open the memory with "
+                f"JudgeMemory(..., model={DEFAULT_CHAT_MODEL!r})."
+            )
+        return (yield from consolidate_memory(self._access, self._model.get()))
+
+
+def _selection(
+    episode_ids: Iterable[str] | str | None,
+    feedback_ids: Iterable[str] | str | None,
+    author: str | None,
+    where: Where | None,
+) -> Selection:
+    return Selection(
+        episode_ids=_ids(episode_ids, "episode_ids"),
+        feedback_ids=_ids(feedback_ids, "feedback_ids"),
+        author=author,
+        where=where,
+    )
+
+
+def _ids(given: Iterable[str] | str | None, name: str) -> Sequence[str] | None:
+    if given is None:
+        return None
+    ids = [given] if isinstance(given, str) else list(given)
+    wrong = next((one for one in ids if not isinstance(one, str)), None)
+    if wrong is not None:
+        raise InvalidInputError(
+            f"{name}: an id is text, not a value of type {type(wrong).__name__}."
+        )
+    return ids
+
+
+def _write(text: str, path: str | PathLike[str] | None) -> str:
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text
+
+
+def _lines(source: str | PathLike[str] | Iterable[str]) -> Iterable[str]:
+    if isinstance(source, str):
+        return source.split("\n")
+    if isinstance(source, PathLike):
+        return Path(source).read_text(encoding="utf-8").split("\n")
+    return source

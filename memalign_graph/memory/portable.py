@@ -1,0 +1,210 @@
+"""Export and import: a memory as lines of JSON that people can read.
+
+First a line that says what follows, then guidelines and episodes, and last the vectors, so that a
+memory moves to another store or namespace without anything being embedded again.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from langgraph.store.base import ListNamespacesOp, MatchCondition
+from pydantic import ValidationError
+
+from memalign_graph.effects import Batch, Operation
+from memalign_graph.errors import InvalidInputError, explain
+from memalign_graph.identity import episode_id
+from memalign_graph.memory.access import Edit, MemoryAccess
+from memalign_graph.memory.by_hand import check_guideline_text
+from memalign_graph.memory.changes import COMMIT_ITEMS
+from memalign_graph.memory.records import Item
+from memalign_graph.memory.retrieval_text import retrieval_text
+from memalign_graph.memory.vectors import decode_vector, vector_key
+from memalign_graph.types import Episode, Guideline
+
+FORMAT = 1
+"""The number of the format, in the first line."""
+
+_MANY = 1_000_000
+
+
+def export_jsonl(access: MemoryAccess) -> Operation[str]:
+    """Write a memory as lines of JSON.
+
+    Args:
+        access: The memory.
+
+    Returns:
+        The lines; importing them and exporting again gives the same.
+    """
+    view = yield from access.refresh()
+    guidelines = yield from access.every_guideline()
+    episodes = yield from access.all_episodes()
+    vectors = yield from _all_vectors(access, episodes)
+    head = {
+        "type": "memory",
+        "format": FORMAT,
+        "criterion": access.criterion.to_json(),
+        "version": view.version,
+    }
+    lines = [
+        head,
+        *({"type": "guideline", **one.to_json()} for one in guidelines),
+        *({"type": "episode", **one.to_json()} for one in episodes),
+        *({"type": "vector", **one} for one in vectors),
+    ]
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
+
+def import_jsonl(
+    access: MemoryAccess, lines: Iterable[str], *, author: str | None = None
+) -> Operation[list[Episode]]:
+    """Bring an exported memory into this one; ids, times and sources stay as they are.
+
+    What is there already stays where it is newer. All lines are checked before any is stored.
+
+    Args:
+        access: The memory.
+        lines: The lines.
+        author: Who imports, if known.
+
+    Returns:
+        The episodes imported, as they stand now.
+
+    Raises:
+        InvalidInputError: If a line can't be read, by its number.
+    """
+    read = _Import(access)
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            read.line(line)
+        except ValidationError as error:
+            raise InvalidInputError(f"line {number}: {explain(error)}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidInputError(f"line {number}: {_problem(error)}") from error
+    for embedder, items in read.vectors.items():
+        yield from access.put(access.layout.vectors(embedder), items)
+    stored = yield from access.episodes(read.episodes)
+    standing = {one.id: one for one in (yield from access.every_guideline())}
+    edits: list[Edit] = [
+        *(
+            Edit("guidelines", standing.get(key), _newer(standing.get(key), one))
+            for key, one in read.guidelines.items()
+        ),
+        *(
+            Edit("episodes", stored.get(key), _newer(stored.get(key), one))
+            for key, one in read.episodes.items()
+        ),
+    ]
+    for start in range(0, len(edits), COMMIT_ITEMS):
+        view = yield from access.refresh()
+        part = edits[start : start + COMMIT_ITEMS]
+        yield from access.commit(view, part, reason="import", author=author)
+    found = yield from access.episodes(read.episodes)
+    return list(found.values())
+
+
+class _Import:
+    """What the lines hold, checked."""
+
+    def __init__(self, access: MemoryAccess) -> None:
+        self._criterion = access.criterion
+        self._has_head = False
+        self.episodes: dict[str, Episode] = {}
+        self.guidelines: dict[str, Guideline] = {}
+        self.vectors: dict[str, dict[str, Item | None]] = {}
+
+    def line(self, text: str) -> None:
+        """Read a line; raises ValueError or a kin of it where it can't be used."""
+        fields = json.loads(text)
+        if not isinstance(fields, dict):
+            raise ValueError("it is no JSON object.")
+        kind = fields.pop("type", None)
+        if not self._has_head:
+            self._head(kind, fields)
+            return
+        match kind:
+            case "guideline":
+                self._guideline(Guideline.model_validate(fields))
+            case "episode":
+                self._episode(Episode.model_validate(fields))
+            case "vector":
+                self._vector(fields)
+            case _:
+                raise ValueError(f"its type {kind!r} is not known.")
+
+    def _head(self, kind: Any, fields: dict[str, Any]) -> None:
+        if kind != "memory" or fields.get("format") != FORMAT:
+            raise ValueError(
+                f'an export begins with a line of type "memory" and format {FORMAT}: give what '
+                "`export_jsonl()` wrote."
+            )
+        own, theirs = self._criterion, fields.get("criterion")
+        name = theirs.get("name") if isinstance(theirs, dict) else None
+        if name != own.name:
+            raise ValueError(
+                f"it is the memory of {name!r}, not of {own.name!r}: import it into that one."
+            )
+        self._has_head = True
+
+    def _guideline(self, guideline: Guideline) -> None:
+        if guideline.status != "pending":
+            check_guideline_text(guideline.text)
+        self.guidelines[guideline.id] = guideline
+
+    def _episode(self, episode: Episode) -> None:
+        right = episode_id(episode.example.id, episode.author, episode.feedback_id)
+        if (episode.id, episode.example_id) != (right, episode.example.id):
+            raise ValueError(
+                "id: the episode's id does not fit its example and author: an export can't be "
+                "edited there; use `remember` instead."
+            )
+        if episode.value is not None:
+            value = self._criterion.scale.validate_value(episode.value)
+            episode = episode.model_copy(update={"value": value})
+        self.episodes[episode.id] = episode
+
+    def _vector(self, fields: dict[str, Any]) -> None:
+        key, embedder, vector = (fields[name] for name in ("key", "embedder", "vector"))
+        if not isinstance(key, str) or not isinstance(embedder, str):
+            raise ValueError("key and embedder of a vector are text.")
+        decode_vector(vector)
+        item = {"key": key, "embedder": embedder, "vector": vector}
+        self.vectors.setdefault(embedder, {})[key] = item
+
+
+def _newer(stored: Any, imported: Any) -> Any:
+    if stored is None:
+        return imported
+    return imported if imported.updated_at > stored.updated_at else stored
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is no JSON: {error}"
+    if isinstance(error, KeyError):
+        return f"{error.args[0]} is missing."
+    return str(error)
+
+
+def _all_vectors(access: MemoryAccess, episodes: list[Episode]) -> Operation[list[Item]]:
+    """Read the vectors of the episodes' texts, of all embedders, in a stable order."""
+    prefix = access.layout.all_vectors
+    [namespaces] = yield Batch(
+        access.store,
+        [ListNamespacesOp(match_conditions=(MatchCondition("prefix", prefix),), limit=_MANY)],
+    )
+    texts = [retrieval_text(one.example)[0] for one in episodes]
+    own = sorted(tuple(one) for one in namespaces if tuple(one[:-1]) == prefix)
+    found: list[Item] = []
+    for namespace in own:
+        [items] = yield from access.search(namespace)
+        by_key = {item["key"]: item for item in items}
+        embedders = {item["embedder"] for item in items}
+        keys = dict.fromkeys(
+            vector_key(embedder, text) for embedder in sorted(embedders) for text in texts
+        )
+        found += [by_key[key] for key in keys if key in by_key]
+    return found

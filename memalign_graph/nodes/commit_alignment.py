@@ -1,0 +1,96 @@
+"""`commit_alignment`: what was learned from much feedback, written at once, and the report."""
+
+from memalign_graph.alignment.merging import Conflict, settle
+from memalign_graph.alignment.redistill import learn_again
+from memalign_graph.alignment.report import AlignmentReport, compare_guidelines, total_cost
+from memalign_graph.effects import Operation
+from memalign_graph.memory.changes import learn
+from memalign_graph.memory.forgetting import clear_drafts
+from memalign_graph.memory.learning import GuidelineOperation
+from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
+from memalign_graph.nodes.base import Memories, OperationNode, Run, State, Update
+from memalign_graph.nodes.consolidate import in_order
+from memalign_graph.nodes.measured import measured_node, progress
+from memalign_graph.state import Consolidated, Measured, Proposed, Received, Replayed, Settled
+from memalign_graph.types import Criterion, Guideline
+
+_SHOWN_IDS = 5
+
+
+class CommitAlignmentView(Received, Proposed, Consolidated, Settled, Replayed, Measured):
+    """What the node reads of the state."""
+
+
+def create_commit_alignment_node(
+    criterion: Criterion, *, embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS
+) -> OperationNode:
+    """Create the node that commits what was learned, and reports.
+
+    Running it again changes nothing more.
+
+    Args:
+        criterion: The criterion.
+        embeddings: What the memory embeds with; nothing is embedded here.
+
+    Returns:
+        The node; it reads `CommitAlignmentView` and writes `report`.
+    """
+    memories = Memories(criterion, embeddings)
+
+    def commit_alignment(state: State, run: Run) -> Operation[Update]:
+        access = memories.get(run, state["judge_settings"])
+        answers = in_order(state["proposals"])
+        merged = state.get("merged") or {"operations": [], "conflicts": [], "rewordings": []}
+        conflicts = [Conflict.model_validate(one) for one in merged["conflicts"]]
+        guarded = state.get("guarded")
+        operations = (
+            [GuidelineOperation.model_validate(one) for one in guarded["operations"]]
+            if guarded
+            else [
+                *(GuidelineOperation.model_validate(one) for one in merged["operations"]),
+                *settle(conflicts, state.get("decisions")),
+            ]
+        )
+        rewordings = [
+            GuidelineOperation.model_validate(one) for one in (guarded or merged)["rewordings"]
+        ]
+        reworded = {
+            key: word for one in answers if "rewording" in one for key, word in one["read"].items()
+        }
+        read = {
+            key: word for one in answers if "operations" in one for key, word in one["read"].items()
+        }
+        if rewordings:
+            yield from learn_again(access, rewordings, reworded)
+        if read or operations:
+            yield from learn(access, operations, read, reason="align")
+        if answers:
+            yield from clear_drafts(access)
+        progress(run, "commit", 1, 1)
+        view = yield from access.refresh()
+        before = [Guideline.model_validate(one) for one in state["guidelines_before"]]
+        report = AlignmentReport(
+            **state["received"],
+            guidelines=compare_guidelines(before, (yield from access.every_guideline())),
+            conflicts=conflicts,
+            decisions=state.get("decisions"),
+            replay=guarded["replay"] if guarded else None,
+            batches=len(state["batches"]),
+            cost=total_cost(state["usage"]),
+            memory_version_after=view.version,
+            warnings=_warnings([key for one in answers for key in one.get("cut", [])]),
+        )
+        return {"report": report.to_json()}
+
+    return measured_node("commit_alignment", commit_alignment)
+
+
+def _warnings(cut: list[str]) -> list[str]:
+    if not cut:
+        return []
+    shown = ", ".join(cut[:_SHOWN_IDS]) + (", ..." if len(cut) > _SHOWN_IDS else "")
+    sentence = (
+        f"{len(cut)} record(s) were too long to be distilled whole: the middle of their longest "
+        f"texts was left out ({shown})."
+    )
+    return [sentence]

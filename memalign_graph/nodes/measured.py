@@ -1,0 +1,80 @@
+"""What the nodes of an alignment share: each counts what it uses, and tells how far it is."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from memalign_graph.effects import Operation
+from memalign_graph.nodes.base import OperationNode, Run, State, Update
+from memalign_graph.usage import Meter
+
+
+def measured_node(
+    name: str, operation: Callable[[State, Run], Operation[Update]], *, begins: bool = False
+) -> OperationNode:
+    """Make a node that adds what it used to the state's `usage`.
+
+    Args:
+        name: The node's name.
+        operation: What it does.
+        begins: Whether it is the first of its graph.
+
+    Returns:
+        The node.
+    """
+
+    def measured(state: State, run: Run) -> Operation[Update]:
+        meter = Meter()
+        start = time.time()
+        update = yield from meter.watch(operation(state, run))
+        used = meter.usage.model_dump()
+        entry = {"used": used, "start": start, "stop": time.time(), "begins": begins}
+        return {**update, "usage": [entry]}
+
+    return OperationNode(name, measured)
+
+
+def progress(run: Run, stage: str, done: int, of: int, **more: Any) -> None:
+    """Stream how far an alignment is, as a custom event.
+
+    Args:
+        run: The run.
+        stage: What is going on: `remember`, `distill`, `consolidate`, `replay`, `commit`.
+        done: How much of it is done.
+        of: How much there is.
+        more: Further fields of the event.
+    """
+    run.write({"type": "alignment_progress", "stage": stage, "done": done, "of": of, **more})
+
+
+class Counter:
+    """Counts what nodes that run side by side have done, by run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._done: dict[str, set[int]] = {}
+
+    def note(self, run_key: str, number: int) -> int:
+        """Note one as done.
+
+        Args:
+            run_key: Names the run.
+            number: Which one.
+
+        Returns:
+            How many are.
+        """
+        with self._lock:
+            done = self._done.setdefault(run_key, set())
+            done.add(number)
+            return len(done)
+
+    def clear(self, run_key: str) -> None:
+        """Forget a run.
+
+        Args:
+            run_key: Names the run.
+        """
+        with self._lock:
+            self._done.pop(run_key, None)

@@ -1,0 +1,188 @@
+"""`remember_feedback`: much feedback checked, stored, and packed into batches."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+from uuid import uuid4
+
+from langchain_core.language_models import BaseChatModel
+
+from memalign_graph.agreement import expert_agreement
+from memalign_graph.alignment.batches import DEFAULT_BATCH_SIZE, pack
+from memalign_graph.context import DEFAULT_SETTINGS, resolve_context
+from memalign_graph.effects import Operation
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.changes import check_feedback, remember
+from memalign_graph.models import (
+    DEFAULT_CHAT_MODEL,
+    DEFAULT_EMBEDDINGS,
+    EmbeddingsLike,
+    max_input_tokens,
+)
+from memalign_graph.nodes.base import Memories, Models, OperationNode, Run, State, Update
+from memalign_graph.nodes.measured import measured_node, progress
+from memalign_graph.reading import read_feedback
+from memalign_graph.state import FeedbackView
+from memalign_graph.types import Criterion, Feedback
+
+LearnFrom = Literal["both", "labels", "words"]
+"""What of the feedback is stored and learned from.
+
+- `both`: values and rationales.
+- `labels`: values alone.
+- `words`: rationales alone.
+"""
+
+RememberView = FeedbackView
+"""What the node reads of the state."""
+
+
+def create_remember_node(
+    criterion: Criterion,
+    *,
+    model: BaseChatModel | str = DEFAULT_CHAT_MODEL,
+    embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
+    settings: Mapping[str, Any] = DEFAULT_SETTINGS,
+    learn_from: LearnFrom = "both",
+    batch_size: int = DEFAULT_BATCH_SIZE,
+    use_context_model: bool = True,
+) -> OperationNode:
+    """Create the node that stores feedback and packs what is pending; the first of its graph.
+
+    A record that can't be used is reported with the reason, and does not keep out the others.
+
+    Args:
+        criterion: The criterion.
+        model: The chat model that will distil: its window decides how large a batch is.
+        embeddings: What the memory embeds with.
+        settings: The graph's settings by the names of `MemAlignContext`'s fields; the run's
+            context goes before them.
+        learn_from: What of the feedback is stored and learned from.
+        batch_size: How many pieces of feedback a batch has at most.
+        use_context_model: Whether the model that a run's context names goes before this one.
+
+    Returns:
+        The node; it reads `FeedbackView` and writes `Received`.
+    """
+    memories = Memories(criterion, embeddings)
+    models = Models(model)
+
+    def remember_feedback(state: State, run: Run) -> Operation[Update]:
+        given = state.get("feedback")
+        if not isinstance(given, list | tuple):
+            raise InvalidInputError(
+                "feedback: give a list of Feedback or of its fields, such as "
+                "[{'inputs': ..., 'outputs': ..., 'value': ..., 'rationale': ...}]."
+            )
+        resolved = resolve_context(run.context, settings)
+        access = memories.get(run, resolved)
+        chat = models.get(resolved["model"] if use_context_model else None)
+        read, rejected = _read(list(given), criterion, learn_from, run.thread_id)
+        progress(run, "remember", 0, len(read))
+        view = yield from access.refresh()
+        before = view.version
+        guidelines = yield from access.every_guideline()
+        stored = yield from remember(access, read, note_threads=False)
+        progress(run, "remember", len(read), len(read))
+        agreement = yield from _agreement(access, run)
+        batches = yield from _batches(access, max_input_tokens(chat), batch_size)
+        key = uuid4().hex
+        new, changed = len(stored.new), len(stored.changed)
+        return {
+            "judge_settings": resolved,
+            "received": {
+                "feedback": {
+                    "new": new,
+                    "changed": changed,
+                    "unchanged": len(read) - new - changed,
+                    "rejected": len(rejected),
+                },
+                "rejected": rejected,
+                "agreement": agreement,
+                "memory_version_before": before,
+            },
+            "batches": [
+                {**one, "number": number, "of": len(batches), "run": key}
+                for number, one in enumerate(batches, start=1)
+            ],
+            "guidelines_before": [one.to_json() for one in guidelines],
+            "new_ids": sorted(stored.new | stored.changed),
+            "feedback_ids": list(dict.fromkeys(one.id for one in stored.episodes)),
+            "proposals": None,
+            "decisions": None,
+            "guarded": None,
+        }
+
+    return measured_node("remember_feedback", remember_feedback, begins=True)
+
+
+def _read(
+    given: list[Any], criterion: Criterion, learn_from: LearnFrom, thread_id: str | None
+) -> tuple[list[Feedback], list[dict[str, Any]]]:
+    read: list[Feedback] = []
+    rejected: list[dict[str, Any]] = []
+    for index, one in enumerate(given):
+        try:
+            feedback = check_feedback(_part(_fields(one), learn_from), criterion)
+        except InvalidInputError as error:
+            rejected.append({"index": index, "reason": str(error)})
+        else:
+            own = feedback.thread_id or thread_id
+            read.append(feedback.model_copy(update={"thread_id": own}))
+    return read, rejected
+
+
+def _fields(given: Any) -> Any:
+    if not isinstance(given, Feedback | Mapping):
+        raise InvalidInputError(
+            f"feedback: a record of type {type(given).__name__} is no Feedback: give an object "
+            "with `inputs`, `outputs`, and `value`, `rationale` or both."
+        )
+    return given
+
+
+def _part(given: Any, learn_from: LearnFrom) -> Feedback:
+    """Read feedback, and take from it what is not to be learned from."""
+    feedback = read_feedback(given)
+    if learn_from == "both":
+        return feedback
+    kept, left_out = ("value", "rationale") if learn_from == "labels" else ("rationale", "value")
+    if getattr(feedback, kept) is None:
+        raise InvalidInputError(
+            f"{kept}: the record has none, and with learn_from={learn_from!r} nothing else counts."
+        )
+    return feedback.model_copy(update={left_out: None})
+
+
+def _agreement(access: MemoryAccess, run: Run) -> Operation[dict[str, Any]]:
+    view = yield from access.refresh()
+    episodes = yield from access.episodes(view.shared())
+    agreement = expert_agreement(list(episodes.values()), access.criterion.scale)
+    if agreement.examples:
+        run.write(
+            {
+                "type": "alignment_agreement",
+                "criterion": access.criterion.name,
+                **agreement.model_dump(mode="json"),
+            }
+        )
+    return agreement.model_dump(mode="json")
+
+
+def _batches(access: MemoryAccess, window: int, batch_size: int) -> Operation[list[dict[str, Any]]]:
+    """Pack what is pending: feedback, and guidelines that lost a source."""
+    view = yield from access.refresh()
+    pending = yield from access.episodes(view.pending())
+    standing = yield from access.all_guidelines()
+    reworded = yield from access.all_guidelines("pending")
+    packed = pack(
+        list(pending.values()),
+        access.criterion,
+        standing,
+        max_input_tokens=window,
+        most=batch_size,
+    )
+    return [
+        *({"episode_ids": ids} for ids in packed),
+        *({"guideline_id": one.id} for one in reworded),
+    ]

@@ -1,0 +1,94 @@
+"""`replay_cases`: seen cases judged again with what is to be committed."""
+
+from langchain_core.language_models import BaseChatModel
+
+from memalign_graph.alignment.merging import Conflict, settle
+from memalign_graph.alignment.replay import DEFAULT_REPLAY_CASES, Judge, replay
+from memalign_graph.effects import Operation
+from memalign_graph.memory.learning import GuidelineOperation
+from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS, EmbeddingsLike
+from memalign_graph.nodes.base import Memories, Models, OperationNode, Run, State, Update
+from memalign_graph.nodes.measured import measured_node, progress
+from memalign_graph.prompts.judge import DEFAULT_MAX_GUIDELINE_TOKENS
+from memalign_graph.state import Consolidated, Received, Settled
+from memalign_graph.types import Criterion, Guideline
+
+
+class ReplayView(Received, Consolidated, Settled):
+    """What the node reads of the state."""
+
+
+def create_replay_node(
+    criterion: Criterion,
+    *,
+    model: BaseChatModel | str = DEFAULT_CHAT_MODEL,
+    distill_model: BaseChatModel | str | None = None,
+    embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
+    cases: int = DEFAULT_REPLAY_CASES,
+    use_guidelines: bool = True,
+    use_episodes: bool = True,
+    max_guideline_tokens: int = DEFAULT_MAX_GUIDELINE_TOKENS,
+) -> OperationNode:
+    """Create the node that keeps guidelines from breaking what worked.
+
+    Args:
+        criterion: The criterion.
+        model: The judge's chat model, or a `"provider:name"` string.
+        distill_model: The model that narrows guidelines; the judge's own unless given.
+        embeddings: What the memory embeds with.
+        cases: How many seen cases are judged again at most.
+        use_guidelines: Whether the judge is given guidelines.
+        use_episodes: Whether the judge is shown similar cases.
+        max_guideline_tokens: How much of its prompt guidelines may take.
+
+    Returns:
+        The node; it reads `ReplayView` and writes `Replayed`.
+    """
+    memories = Memories(criterion, embeddings)
+    judges = Models(model)
+    distillers = Models(distill_model or model)
+
+    def replay_cases(state: State, run: Run) -> Operation[Update]:
+        settings = state["judge_settings"]
+        merged = state["merged"]
+        conflicts = [Conflict.model_validate(one) for one in merged["conflicts"]]
+        operations = [
+            *(GuidelineOperation.model_validate(one) for one in merged["operations"]),
+            *(GuidelineOperation.model_validate(one) for one in merged["rewordings"]),
+            *settle(conflicts, state.get("decisions")),
+        ]
+        judge = Judge(
+            chat=judges.get(settings["model"]),
+            distiller=distillers.get(settings["model"] if distill_model is None else None),
+            k=settings["k"] if use_episodes else 0,
+            use_guidelines=use_guidelines,
+            max_guideline_tokens=max_guideline_tokens,
+            limit=run.max_concurrency,
+        )
+        kept, seen = yield from replay(
+            memories.get(run, settings),
+            judge,
+            operations,
+            before=[Guideline.model_validate(one) for one in state["guidelines_before"]],
+            new_episodes=state["new_ids"],
+            cases=cases,
+            tell=lambda done, of: progress(run, "replay", done, of),
+        )
+        rewordings = {one["guideline_id"] for one in merged["rewordings"]}
+        return {
+            "guarded": {
+                "operations": [
+                    one.model_dump(mode="json")
+                    for one in kept
+                    if one.action == "merge" or one.guideline_id not in rewordings
+                ],
+                "rewordings": [
+                    one.model_dump(mode="json")
+                    for one in kept
+                    if one.action != "merge" and one.guideline_id in rewordings
+                ],
+                "replay": seen.model_dump(mode="json"),
+            }
+        }
+
+    return measured_node("replay_cases", replay_cases)

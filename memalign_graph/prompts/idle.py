@@ -1,0 +1,69 @@
+"""Whether a proposed guideline teaches anything: small models like to repeat what they see."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from memalign_graph.memory.learning import GuidelineOperation, plain_words
+from memalign_graph.types import Criterion, Episode, Guideline
+
+_ANY_RULE = (
+    "the and are not for value should must case output outputs criterion guideline then when that "
+    "with this whether"
+)
+
+_WORD = re.compile(r"\w+")
+
+_CONTENT_CHARS = 3
+"""The length from which a word counts as one that could say something."""
+
+_SENTENCE_WORDS = 5
+"""A text of fewer words is an expert's shorthand, and left alone."""
+
+
+def why_idle(
+    operation: GuidelineOperation,
+    *,
+    criterion: Criterion,
+    guidelines: Mapping[str, Guideline],
+    episodes: Sequence[Episode],
+) -> str | None:
+    """Say why an operation teaches nothing, if so.
+
+    Args:
+        operation: The operation.
+        criterion: The criterion.
+        guidelines: The guidelines it could change, by handle.
+        episodes: The feedback it was made from.
+
+    Returns:
+        What is wrong with it, to be told to the model; None if nothing is.
+    """
+    if operation.text is None:
+        return None
+    words = plain_words(operation.text)
+    for handle, guideline in guidelines.items():
+        if operation.guideline_id == guideline.id and words == plain_words(guideline.text):
+            return (
+                f"it gives {handle} the words it has: if the expert says something else, add that "
+                "as a guideline of its own"
+            )
+    outputs = [one.example.outputs for one in episodes if one.id in operation.episode_ids]
+    texts = [one if isinstance(one, str) else json.dumps(one) for one in outputs]
+    if any(words == plain_words(text) for text in texts):
+        return "it repeats the output that was judged: write the expert's reason as a rule"
+    long_enough = len(_WORD.findall(operation.text)) >= _SENTENCE_WORDS
+    repeats_scale = words.removeprefix("the value is ") == plain_words(criterion.scale.describe())
+    says_more = _content_words(operation.text) - _said_already(criterion)
+    if repeats_scale or (long_enough and not says_more):
+        return "it says no more than the criterion: write the expert's reason as a rule"
+    return None
+
+
+def _said_already(criterion: Criterion) -> set[str]:
+    """Return the words that make no rule: the criterion's, the scale's, and those of any rule."""
+    return _content_words(f"{criterion.instructions} {criterion.scale.describe()} {_ANY_RULE}")
+
+
+def _content_words(text: str) -> set[str]:
+    return {word for word in _WORD.findall(text.casefold()) if len(word) >= _CONTENT_CHARS}

@@ -1,0 +1,136 @@
+"""The prompt to compare guidelines: which say the same, and which contradict each other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
+
+from memalign_graph.prompts.fences import defuse
+from memalign_graph.types import Criterion
+
+_PAIR = 2
+
+_SYSTEM = """\
+You keep the rules in order by which a judge applies one criterion. Several people wrote them, so \
+that some say the same and some may contradict each other.
+
+Criterion "{name}":
+{instructions}
+
+The value is {scale}
+
+Find in the numbered rules
+- duplicates: rules that demand the same of the same cases, in other words. A rule that demands \
+more, or less, or speaks of other cases is no duplicate.
+- contradictions: pairs of rules of which one demands what the other forbids, so that no case can \
+meet both.
+Compare what the rules demand, not how they sound: "always apologise" and "never apologise" are \
+near in words and opposite in meaning; most rules that sound alike are neither.
+
+Answer with a JSON object: "duplicates" is a list of groups of numbers, in each the best worded \
+first; "contradictions" is a list of pairs of numbers. Empty lists where there are none."""
+
+
+@dataclass(frozen=True)
+class Relations:
+    """How rules stand to each other, by their places in the list that was shown, from 0 on."""
+
+    duplicates: list[list[int]]
+    """Groups that say the same, in each the best worded first."""
+
+    contradictions: list[tuple[int, int]]
+    """Pairs of which one demands what the other forbids."""
+
+
+def relations_schema(count: int) -> dict[str, Any]:
+    """Return the JSON Schema of the answer.
+
+    Args:
+        count: How many rules were shown.
+
+    Returns:
+        A schema with a title, every property required and no others allowed.
+    """
+    rule = {"type": "integer", "minimum": 1, "maximum": count}
+    group = {"type": "array", "items": rule}
+    return {
+        "title": "guideline_relations",
+        "description": "Which rules say the same, and which contradict each other.",
+        "type": "object",
+        "properties": {
+            "duplicates": {"type": "array", "items": group, "maxItems": count},
+            "contradictions": {"type": "array", "items": group, "maxItems": count},
+        },
+        "required": ["duplicates", "contradictions"],
+        "additionalProperties": False,
+    }
+
+
+def relations_prompt(criterion: Criterion, texts: Sequence[str]) -> list[BaseMessage]:
+    """Write the prompt.
+
+    Args:
+        criterion: The criterion.
+        texts: The guidelines.
+
+    Returns:
+        The messages.
+    """
+    system = _SYSTEM.format(
+        name=criterion.name,
+        instructions=criterion.instructions.strip(),
+        scale=criterion.scale.describe(),
+    )
+    lines = "\n".join(f"{number}. {defuse(text)}" for number, text in enumerate(texts, start=1))
+    closing = 'Answer in this shape: {"duplicates": [[1, 4]], "contradictions": [[2, 5]]}'
+    return [SystemMessage(system), HumanMessage(f"The rules:\n{lines}\n\n{closing}")]
+
+
+def read_relations(answer: dict[str, Any], count: int) -> Relations:
+    """Check an answer.
+
+    Args:
+        answer: The parsed answer.
+        count: How many rules were shown.
+
+    Returns:
+        The relations; what contradicts each other is no duplicate.
+
+    Raises:
+        ValueError: If a part is missing or of the wrong kind, or a number stands for no rule.
+    """
+    groups = [_read_group(one, count) for one in _read_list(answer, "duplicates")]
+    pairs = [_read_group(one, count) for one in _read_list(answer, "contradictions")]
+    contradictions: list[tuple[int, int]] = []
+    for pair in pairs:
+        if len(pair) > _PAIR:
+            raise ValueError('a group in "contradictions" has more than two numbers: give pairs')
+        if len(pair) == _PAIR:
+            contradictions.append((min(pair), max(pair)))
+    opposed = {frozenset(pair) for pair in contradictions}
+    duplicates = [
+        group
+        for group in groups
+        if len(group) >= _PAIR
+        and not any(frozenset((a, b)) in opposed for a in group for b in group if a != b)
+    ]
+    return Relations(duplicates, list(dict.fromkeys(contradictions)))
+
+
+def _read_list(answer: dict[str, Any], name: str) -> list[Any]:
+    found = answer.get(name)
+    if not isinstance(found, list):
+        raise ValueError(f'it has no list of "{name}"')
+    return found
+
+
+def _read_group(group: Any, count: int) -> list[int]:
+    if not isinstance(group, list) or any(
+        isinstance(one, bool) or not isinstance(one, int) for one in group
+    ):
+        raise ValueError("a group is no list of numbers")
+    wrong = next((one for one in group if not 1 <= one <= count), None)
+    if wrong is not None:
+        raise ValueError(f"{wrong} is no rule: they are numbered from 1 to {count}")
+    return list(dict.fromkeys(one - 1 for one in group))

@@ -1,0 +1,53 @@
+"""What callers give, read as what the package speaks of: errors name the field in one sentence."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from memalign_graph.errors import InvalidInputError, explain
+from memalign_graph.types import Example, Feedback
+
+FeedbackLike = Feedback | Mapping[str, Any]
+"""Feedback, or its fields."""
+
+ExampleLike = Example | Mapping[str, Any]
+"""An example, or its fields."""
+
+
+def read_feedback(feedback: FeedbackLike) -> Feedback:
+    """Read feedback from its fields.
+
+    Args:
+        feedback: Feedback, or its fields.
+
+    Returns:
+        The feedback.
+
+    Raises:
+        InvalidInputError: If it can't be used, in one sentence that names the field.
+    """
+    try:
+        return Feedback.model_validate(
+            dict(feedback) if isinstance(feedback, Mapping) else feedback
+        )
+    except ValidationError as error:
+        raise InvalidInputError(explain(error)) from error
+
+
+def read_example(example: ExampleLike) -> Example:
+    """Read an example from its fields.
+
+    Args:
+        example: An example, or its fields.
+
+    Returns:
+        The example.
+
+    Raises:
+        InvalidInputError: If it can't be used, in one sentence that names the field.
+    """
+    try:
+        return Example.model_validate(dict(example) if isinstance(example, Mapping) else example)
+    except ValidationError as error:
+        raise InvalidInputError(explain(error)) from error
