@@ -134,7 +134,7 @@ def _perform(effect: Effect) -> Any:
             return store.batch(ops)
         case Chat(model, messages):
             try:
-                return read_output(model.runnable.invoke(list(messages)))
+                return _read(model, model.runnable.invoke(list(messages)))
             except Exception as error:  # noqa: BLE001 - providers share no base class
                 return _reply_to(error, model)
         case Embed(embeddings, texts):
@@ -159,7 +159,7 @@ async def _aperform(effect: Effect) -> Any:  # noqa: PLR0911 - one for each effe
                 return await asyncio.to_thread(store.batch, ops)
         case Chat(model, messages):
             try:
-                return read_output(await model.runnable.ainvoke(list(messages)))
+                return _read(model, await model.runnable.ainvoke(list(messages)))
             except Exception as error:  # noqa: BLE001 - providers share no base class
                 return _reply_to(error, model)
         case Embed(embeddings, texts):
@@ -187,6 +187,16 @@ async def _gather(operations: Sequence[Operation[Any]], limit: int) -> list[Any]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _read(model: StructuredModel, output: Any) -> ChatReply:
+    if model.parser is None:
+        return read_output(output)
+    try:
+        parsed, problem = model.parser.invoke(output), None
+    except Exception as error:  # noqa: BLE001 - a parser's error is told to the model
+        parsed, problem = None, error
+    return read_output({"raw": output, "parsed": parsed, "parsing_error": problem})
 
 
 def _reply_to(error: Exception, model: StructuredModel) -> ChatReply:

@@ -99,8 +99,14 @@ def chat_failure(error: Exception, model: StructuredModel) -> ChatReply | MemAli
     if kind == "LengthFinishReasonError":
         completion = getattr(error, "completion", None)
         text = completion.choices[0].message.content if completion is not None else ""
-        problem = "it was cut off at the output limit: answer more briefly"
-        return ChatReply(answer=None, text=text or "", problem=problem)
+        usage = getattr(completion, "usage", None)
+        return ChatReply(
+            answer=None,
+            text=text or "",
+            problem="it was cut off at the output limit: answer more briefly",
+            input_tokens=getattr(usage, "prompt_tokens", None),
+            output_tokens=getattr(usage, "completion_tokens", None),
+        )
     if kind == "ContentFilterFinishReasonError":
         return ChatReply(answer=None, text="", problem="a content filter stopped it")
     return ChatModelError(f"The chat model {model.name} failed: {_reason(error)}")

@@ -66,6 +66,9 @@ class Retrieved(TypedDict):
     recall_vector: str | None
     """The example's own embedding in base64, so that feedback on it embeds nothing again."""
 
+    recall_nearness: NotRequired[dict[str, float]]
+    """The similarity of further episodes, by id: it tells which guidelines bear on the example."""
+
     recall_warnings: list[str]
     """What retrieval did without."""
 
@@ -85,6 +88,12 @@ class Distilled(TypedDict):
 
     distilled: dict[str, str]
     """What was read: the word of each episode (`Episode.word`) by its id."""
+
+    rewordings: NotRequired[list[dict[str, Any]]]
+    """`GuidelineOperation`s as JSON for guidelines that had lost a source."""
+
+    reworded: NotRequired[dict[str, str]]
+    """What was read for those: the word of each episode by its id."""
 
 
 class JudgeState(ExampleInput, Retrieved, Assembled, JudgeOutput):

@@ -7,10 +7,11 @@ state and memories keep in their store.
 from copy import deepcopy
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from uuid import uuid4
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -56,6 +57,11 @@ GuidelineStatus = Literal["standing", "pending", "superseded"]
   again from those that are left.
 - `superseded`: another rule took its place; kept with the reason, and out of the prompt.
 """
+
+UtcDatetime = Annotated[
+    datetime, AfterValidator(lambda at: at if at.tzinfo else at.replace(tzinfo=UTC))
+]
+"""A time; in UTC, unless it says otherwise, so that all can be compared."""
 
 _MAX_NAME_CHARS = 100
 _ITEM_DEPTH = 10
@@ -198,7 +204,7 @@ class Feedback(_Model):
     thread_id: str | None = None
     """The LangGraph thread it was given in, if any."""
 
-    given_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    given_at: UtcDatetime = Field(default_factory=lambda: datetime.now(UTC))
     """When it was given; now, unless told, and in UTC, unless it says otherwise. Of two words of
     one author on one example the newer counts."""
 
@@ -212,11 +218,6 @@ class Feedback(_Model):
             return data
         rest = {name: value for name, value in data.items() if name not in flat}
         return {**rest, "example": flat}
-
-    @field_validator("given_at")
-    @classmethod
-    def _in_utc(cls, given_at: datetime) -> datetime:
-        return given_at if given_at.tzinfo else given_at.replace(tzinfo=UTC)
 
     @field_validator("rationale", "author", "id", "thread_id", mode="after")
     @classmethod
@@ -278,13 +279,13 @@ class Episode(_Model):
     thread_ids: list[str] = []
     """The threads it passed through."""
 
-    given_at: datetime
+    given_at: UtcDatetime
     """When the expert said it."""
 
-    created_at: datetime
+    created_at: UtcDatetime
     """When it was first stored."""
 
-    updated_at: datetime
+    updated_at: UtcDatetime
     """When it was last changed."""
 
     @classmethod
@@ -364,10 +365,10 @@ class Guideline(_Model):
     position: int
     """Where it stands among the guidelines: microseconds since 1970 at its making, lowest first."""
 
-    created_at: datetime
+    created_at: UtcDatetime
     """When it was first stored."""
 
-    updated_at: datetime
+    updated_at: UtcDatetime
     """When it was last changed."""
 
 

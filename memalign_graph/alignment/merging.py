@@ -66,6 +66,9 @@ class Side(BaseModel):
     episode_ids: list[str]
     """Its sources."""
 
+    by_expert: bool = False
+    """Whether an expert wrote it by hand."""
+
 
 class Conflict(BaseModel):
     """Two guidelines that contradict each other."""
@@ -312,8 +315,10 @@ def settle(
         )
         if winner.guideline_id in lost or loser.guideline_id in lost:
             continue  # what has lost already decides nothing
-        lost.add(loser.guideline_id)
         decided = decisions is not None and conflict.id in decisions
+        if loser.by_expert and not decided:
+            continue  # two of an expert's own: nothing but an expert decides between them
+        lost.add(loser.guideline_id)
         operations.append(
             GuidelineOperation(
                 action="retire",
@@ -334,7 +339,12 @@ def _operation(action: Any, rule: Rule, sources: list[str], **fields: Any) -> Gu
 
 
 def _side(rule: Rule) -> Side:
-    return Side(guideline_id=rule.id, text=rule.text, episode_ids=rule.sources)
+    return Side(
+        guideline_id=rule.id,
+        text=rule.text,
+        episode_ids=rule.sources,
+        by_expert=rule.by_expert,
+    )
 
 
 def _outweighs(one: Rule, other: Rule, given_at: Mapping[str, datetime]) -> bool:

@@ -1,5 +1,6 @@
 """Guidelines that lost a source, distilled again from the sources that are left."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -66,6 +67,32 @@ def reword(
     return operation, words
 
 
+def reword_all(
+    access: MemoryAccess, chat: BaseChatModel, guidelines: Sequence[Guideline]
+) -> Operation[tuple[list[GuidelineOperation], dict[str, str]]]:
+    """Ask for the wordings of some pending guidelines, one after the other.
+
+    Args:
+        access: The memory.
+        chat: The model that distils.
+        guidelines: The guidelines, without words.
+
+    Returns:
+        What becomes of them, and the words of the episodes that were read, by id.
+
+    Raises:
+        ModelAnswerError: If the model gives no answer that can be used.
+        ChatModelError: If a call fails.
+    """
+    operations: list[GuidelineOperation] = []
+    read: dict[str, str] = {}
+    for guideline in guidelines:
+        operation, words = yield from reword(access, chat, guideline)
+        operations.append(operation)
+        read |= words
+    return operations, read
+
+
 def redistill(access: MemoryAccess, chat: BaseChatModel) -> Operation[dict[str, Any]]:
     """Distil all pending guidelines again.
 
@@ -80,12 +107,8 @@ def redistill(access: MemoryAccess, chat: BaseChatModel) -> Operation[dict[str, 
         ModelAnswerError: If the model gives no answer that can be used.
         ChatModelError: If a call fails.
     """
-    operations: list[GuidelineOperation] = []
-    read: dict[str, str] = {}
-    for guideline in (yield from access.all_guidelines("pending")):
-        operation, words = yield from reword(access, chat, guideline)
-        operations.append(operation)
-        read |= words
+    waiting = yield from access.all_guidelines("pending")
+    operations, read = yield from reword_all(access, chat, waiting)
     learned = yield from learn_again(access, operations, read)
     yield from clear_drafts(access)
     return learned

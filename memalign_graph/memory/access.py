@@ -6,7 +6,7 @@ batches of their own, so that a store never holds a read transaction it then wan
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
 from pydantic import BaseModel, ValidationError
@@ -20,6 +20,7 @@ from memalign_graph.memory.records import (
     Changes,
     Commit,
     Item,
+    ItemKey,
     ItemKind,
     clock,
     commit_id,
@@ -27,7 +28,7 @@ from memalign_graph.memory.records import (
     tally,
 )
 from memalign_graph.memory.vectors import decode_vector
-from memalign_graph.memory.view import MemoryView, Update, view_of
+from memalign_graph.memory.view import EpisodeRow, MemoryView, Update, row_of, view_of
 from memalign_graph.models import Embedder
 from memalign_graph.types import Criterion, Episode, Guideline, GuidelineStatus
 
@@ -36,6 +37,11 @@ M = TypeVar("M", bound=BaseModel)
 
 _EVERYTHING = 1_000_000_000
 """A search limit above any memory's size: never pages, since items move between them."""
+
+_TIP = "tip"
+
+_TRIES = 5
+"""How often a reading is begun again because someone wrote in between."""
 
 BATCH_ITEMS = 1_000
 """How many items one batch reads or, of vectors, writes: SQLite bounds a statement's variables."""
@@ -49,18 +55,29 @@ class Edit:
     before: Episode | Guideline | None
     after: Episode | Guideline | None
 
-    def to_change(self) -> Change:
-        """Return the edit as a commit records it."""
+    @property
+    def item_id(self) -> str:
+        """The item's id."""
         item = self.after or self.before
         if item is None:
             raise ValueError("an edit has a before or an after.")
+        return item.id
+
+    def to_change(self) -> Change:
+        """Return the edit as a commit records it."""
         return Change(
             kind=self.kind,
-            id=item.id,
+            id=self.item_id,
             revision=None if self.after is None else revision_of(self.after.to_json()),
             before=None if self.before is None else self.before.to_json(),
-            after=self.after.to_json() if isinstance(self.after, Guideline) else None,
+            after=self.after.to_json() if self.after is not None and self._is_told() else None,
         )
+
+    def _is_told(self) -> bool:
+        """Whether the commit keeps the item as it is after, too: for writers at the same moment."""
+        if isinstance(self.before, Episode) and isinstance(self.after, Episode):
+            return not self.before.says_the_same_as(self.after)
+        return self.kind == "guidelines"
 
 
 @dataclass(frozen=True)
@@ -84,17 +101,30 @@ class MemoryAccess:
             The view.
         """
         view = self.view
-        while True:
+        tip = yield from self._tip()
+        for tries_left in reversed(range(_TRIES)):
+            if view.is_at(tip):
+                return view
             generation, since = view.mark()
             now_us = clock.now_us()
             if since is None:
                 update = yield from self._read_whole()
             else:
                 update = yield from self._read_changes(view, since)
-                if not update.commits:
-                    return view
-            if view.apply(generation, update, now_us=now_us):
-                return view
+            now = yield from self._tip()
+            if now != tip and tries_left:
+                tip = now  # someone wrote meanwhile, so that what was read may not fit together
+                continue
+            update.tip = tip if now == tip else None
+            if not view.apply(generation, update, now_us=now_us):
+                return (yield from self.refresh())
+            break
+        return view
+
+    def _tip(self) -> Operation[str | None]:
+        """Read which commit was the last to be written: every batch of writes ends with it."""
+        [found] = yield Batch(self.store, [GetOp(self.layout.tip, _TIP)])
+        return None if found is None else str(found.value["id"])
 
     def episodes(self, ids: Iterable[str]) -> Operation[dict[str, Episode]]:
         """Read some episodes.
@@ -146,6 +176,7 @@ class MemoryAccess:
         reason: str,
         author: str | None,
         purges: bool = False,
+        again: bool = False,
     ) -> Operation[Commit | None]:
         """Write changes and the commit that records them, all or nothing.
 
@@ -155,14 +186,17 @@ class MemoryAccess:
             reason: What makes the change.
             author: Who makes it, if known.
             purges: Whether nothing is to be kept of the items as they were.
+            again: Whether to write also what does not change: so that the last of two commits at
+                one moment is what the items hold.
 
         Returns:
             The commit; None if nothing changes.
         """
-        real = [edit for edit in edits if edit.before != edit.after]
+        real = [edit for edit in edits if again or edit.before != edit.after]
         if not real:
             return None
         changes = [edit.to_change() for edit in real]
+        author = check_name(author, "author")
         at_us = max(clock.now_us(), view.newest_us + 1)
         commit = Commit(
             id=commit_id(at_us),
@@ -187,6 +221,7 @@ class MemoryAccess:
         items.append((self.layout.changes, commit.id, record.model_dump(mode="json")))
         # Last, so that whoever sees the commit sees what it speaks of in any store.
         items.append((self.layout.commits, commit.id, commit.model_dump(mode="json")))
+        items.append((self.layout.tip, _TIP, {"id": commit.id}))
         for _, key, item in items:
             try:
                 check_json(item, f"the item {key}")
@@ -196,24 +231,34 @@ class MemoryAccess:
         return commit
 
     def rivals(self, commit: Commit, known: frozenset[str]) -> Operation[list[Change]]:
-        """Find what others changed of the same items at the same moment as one of our commits.
+        """Find what others did, at the same moment, in commits on the same items as one of ours.
 
         Args:
             commit: Our commit, written.
             known: The commits our view knew before.
 
         Returns:
-            The changes, by commits that are neither ours nor were known, of items that ours
-            changes.
+            All changes of the commits that are neither ours nor were known and touch an item that
+            ours touches.
         """
         _, since = self.view.mark()
         found = yield from self._commits_since(since or 0)
-        others = [key for one in found if (key := one["id"]) != commit.id and key not in known]
+        parents = {one["id"]: one["parents"] for one in found}
+        others = [
+            key
+            for key in parents
+            if key != commit.id and key not in known and not _has_seen(key, commit.id, parents)
+        ]
         if not others:
             return []
         records = yield from self.changes([commit.id, *sorted(others)])
         ours = {change.key for change in records.pop(commit.id).changes}
-        return [one for record in records.values() for one in record.changes if one.key in ours]
+        return [
+            one
+            for record in records.values()
+            if ours & {change.key for change in record.changes}
+            for one in record.changes
+        ]
 
     def commits(self) -> Operation[list[Commit]]:
         """Read all commits.
@@ -258,8 +303,8 @@ class MemoryAccess:
         )
         return Update(
             commits=[_read_commit(item) for item in commits],
-            episodes={one.id: one for one in map(read_episode, episodes)},
-            guidelines={one.id: one for one in map(read_guideline, guidelines)},
+            episodes={item["id"]: self._row(item) for item in episodes},
+            guidelines={item["id"]: revision_of(item) for item in guidelines},
             vectors={item["key"]: decode_vector(item["vector"]) for item in vectors},
         )
 
@@ -271,19 +316,27 @@ class MemoryAccess:
             key=lambda commit: commit.id,
         )
         update = Update(commits=commits)
-        if not commits:
-            return update
         records = yield from self.changes(commit.id for commit in commits)
-        touched = {one.key for record in records.values() for one in record.changes}
-        episodes = {key for kind, key in touched if kind == "episodes"}
-        guidelines = {key for kind, key in touched if kind == "guidelines"}
+        touched = {one.key: None for record in records.values() for one in record.changes}
+        yield from self._read_items(update, touched)
+        return update
+
+    def _read_items(self, update: Update, keys: Iterable[ItemKey]) -> Operation[None]:
+        episodes = [key for kind, key in keys if kind == "episodes"]
+        guidelines = [key for kind, key in keys if kind == "guidelines"]
         if episodes:
-            there = yield from self.episodes(episodes)
+            there = yield from self.get(self.layout.episodes, episodes, self._row)
             update.episodes.update({key: there.get(key) for key in episodes})
         if guidelines:
-            standing = yield from self.get(self.layout.guidelines, guidelines, read_guideline)
-            update.guidelines.update({key: standing.get(key) for key in guidelines})
-        return update
+            revisions = yield from self.get(self.layout.guidelines, guidelines, revision_of)
+            update.guidelines.update({key: revisions.get(key) for key in guidelines})
+
+    def _row(self, item: Item) -> EpisodeRow:
+        try:
+            return row_of(item, self.embedder.id)
+        except (KeyError, TypeError):
+            read_episode(item)  # says what is wrong with it
+            raise
 
     def get(
         self, namespace: Namespace, ids: Iterable[str], read: Callable[[Item], T]
@@ -355,6 +408,26 @@ def read_guideline(item: Item) -> Guideline:
     return _read(Guideline, item, "guideline")
 
 
+def check_name(given: Any, name: str) -> str | None:
+    """Check who does something.
+
+    Args:
+        given: What was given.
+        name: What to call it in an error.
+
+    Returns:
+        The name; None if none was given.
+
+    Raises:
+        InvalidInputError: If it is no text, or empty.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, str) or not given.strip():
+        raise InvalidInputError(f"{name}: give a name, which is text.")
+    return given.strip()
+
+
 def chunks(keys: list[str], size: int) -> Iterable[list[str]]:
     """Cut a list of keys into parts.
 
@@ -366,6 +439,19 @@ def chunks(keys: list[str], size: int) -> Iterable[list[str]]:
         The parts.
     """
     return (keys[start : start + size] for start in range(0, len(keys), size))
+
+
+def _has_seen(commit: str, other: str, parents: Mapping[str, list[str]]) -> bool:
+    """Tell whether a commit's writer knew another commit."""
+    to_see, seen = [commit], set()
+    while to_see:
+        key = to_see.pop()
+        if key == other:
+            return True
+        if key not in seen:
+            seen.add(key)
+            to_see += parents.get(key, [])
+    return False
 
 
 def _read_commit(item: Item) -> Commit:

@@ -6,9 +6,11 @@ from typing import Any
 from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import check_json, digest
-from memalign_graph.memory.access import Edit, MemoryAccess
+from memalign_graph.memory.access import Edit, MemoryAccess, check_name
 from memalign_graph.memory.learning import plain_words
 from memalign_graph.memory.records import clock
+from memalign_graph.memory.rivals import edits_made, settle_rivals
+from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Guideline
 
 MAX_GUIDELINE_CHARS = 2_000
@@ -30,6 +32,7 @@ def add_guideline(access: MemoryAccess, text: str, *, author: str | None) -> Ope
         InvalidInputError: If the text is empty, too long or no text.
     """
     text = check_guideline_text(text)
+    author = check_name(author, "author")
     view = yield from access.refresh()
     standing = yield from access.all_guidelines()
     words = plain_words(text)
@@ -48,7 +51,7 @@ def add_guideline(access: MemoryAccess, text: str, *, author: str | None) -> Ope
         updated_at=now,
     )
     edits = [Edit("guidelines", None, guideline)]
-    yield from access.commit(view, edits, reason="add_guideline", author=author)
+    yield from _commit(access, view, edits, reason="add_guideline", author=author)
     return guideline
 
 
@@ -70,9 +73,10 @@ def edit_guideline(
         InvalidInputError: If the text is empty, too long or no text, or there is no such guideline.
     """
     text = check_guideline_text(text)
+    author = check_name(author, "author")
     view = yield from access.refresh()
     guideline = yield from _guideline(access, guideline_id)
-    if guideline.text == text:
+    if guideline.text == text and guideline.status == "standing":
         return guideline
     for other in (yield from access.all_guidelines()):
         if other.id != guideline_id and plain_words(other.text) == plain_words(text):
@@ -80,13 +84,16 @@ def edit_guideline(
     after = guideline.model_copy(
         update={
             "text": text,
+            "status": "standing",
+            "superseded_by": None,
+            "reason": None,
             "origin": "expert",
             "author": author,
             "updated_at": datetime.now(UTC),
         }
     )
     edits = [Edit("guidelines", guideline, after)]
-    yield from access.commit(view, edits, reason="edit_guideline", author=author)
+    yield from _commit(access, view, edits, reason="edit_guideline", author=author)
     return after
 
 
@@ -109,7 +116,7 @@ def remove_guideline(
     view = yield from access.refresh()
     guideline = yield from _guideline(access, guideline_id)
     edits = [Edit("guidelines", guideline, None)]
-    yield from access.commit(view, edits, reason="remove_guideline", author=author)
+    yield from _commit(access, view, edits, reason="remove_guideline", author=author)
     return guideline
 
 
@@ -138,9 +145,16 @@ def check_guideline_text(text: Any) -> str:
     return " ".join(text.split())
 
 
+def _commit(
+    access: MemoryAccess, view: MemoryView, edits: list[Edit], *, reason: str, author: str | None
+) -> Operation[None]:
+    known = view.known_commits()
+    commit = yield from access.commit(view, edits, reason=reason, author=author)
+    yield from settle_rivals(access, commit, known, edits_made(edits), taken_back=set())
+
+
 def _guideline(access: MemoryAccess, guideline_id: str) -> Operation[Guideline]:
-    standing = yield from access.all_guidelines()
-    for guideline in standing:
+    for guideline in (yield from access.every_guideline()):
         if guideline.id == guideline_id:
             return guideline
     raise InvalidInputError(

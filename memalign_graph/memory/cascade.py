@@ -1,8 +1,10 @@
 """What becomes of guidelines when feedback they rest on is taken back."""
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from memalign_graph.memory.access import Edit
 from memalign_graph.types import Guideline
 
 
@@ -10,8 +12,8 @@ from memalign_graph.types import Guideline
 class Cascade:
     """Which guidelines go, and which lose a source."""
 
-    standing: list[Guideline]
-    """The guidelines as they were."""
+    before: dict[str, Guideline]
+    """The guidelines it touches as they were, by id."""
 
     removed: list[Guideline]
     """Guidelines that rested on that feedback alone, and superseded ones that rested on it."""
@@ -21,28 +23,104 @@ class Cascade:
     it may hold what was taken back: they are to be distilled again. Only what an expert worded by
     hand keeps its words."""
 
+    restored: list[Guideline]
+    """Guidelines that had been superseded by one that is removed: they stand again."""
 
-def cascade(guidelines: Iterable[Guideline], episode_ids: set[str]) -> Cascade:
+    @property
+    def touched(self) -> list[Guideline]:
+        """All of them."""
+        return [*self.removed, *self.reduced, *self.restored]
+
+
+def cascade(
+    guidelines: Iterable[Guideline],
+    episode_ids: AbstractSet[str],
+    *,
+    only: AbstractSet[str] | None = None,
+    keep_by_hand: bool = True,
+) -> Cascade:
     """Follow the provenance of guidelines when episodes are forgotten or replaced.
 
     Args:
         guidelines: All guidelines, wherever they stand.
         episode_ids: The episodes taken back.
+        only: The guidelines that may go or lose a source; all, unless told.
+        keep_by_hand: Whether what an expert worded by hand keeps its words.
 
     Returns:
         What becomes of the guidelines that rest on them; the others are not in it.
     """
-    standing = list(guidelines)
-    removed, reduced = [], []
-    for guideline in standing:
-        if not episode_ids & set(guideline.episode_ids):
+    everything = {one.id: one for one in guidelines}
+    removed: dict[str, Guideline] = {}
+    reduced: dict[str, Guideline] = {}
+    for guideline in everything.values():
+        if episode_ids.isdisjoint(guideline.episode_ids):
+            continue
+        if only is not None and guideline.id not in only:
             continue
         left = [key for key in guideline.episode_ids if key not in episode_ids]
         if not left or guideline.status == "superseded":
-            removed.append(guideline)
-        elif guideline.origin == "expert":
-            reduced.append(guideline.model_copy(update={"episode_ids": left}))
+            removed[guideline.id] = guideline
+        elif guideline.origin == "expert" and keep_by_hand:
+            reduced[guideline.id] = guideline.model_copy(update={"episode_ids": left})
         else:
-            blank = {"episode_ids": left, "text": "", "status": "pending"}
-            reduced.append(guideline.model_copy(update=blank))
-    return Cascade(standing=standing, removed=removed, reduced=reduced)
+            reduced[guideline.id] = without_words(guideline, left)
+    restored = superseded_by(everything.values(), removed.values())
+    touched = {*removed, *reduced, *restored.before}
+    return Cascade(
+        before={key: one for key, one in everything.items() if key in touched},
+        removed=list(removed.values()),
+        reduced=list(reduced.values()),
+        restored=restored.restored,
+    )
+
+
+def superseded_by(guidelines: Iterable[Guideline], removed: Iterable[Guideline]) -> Cascade:
+    """Let guidelines stand again whose place was taken by one that goes.
+
+    Args:
+        guidelines: All guidelines.
+        removed: Those that go.
+
+    Returns:
+        The guidelines that stand again.
+    """
+    gone = {one.id for one in removed}
+    before = {one.id: one for one in guidelines if one.superseded_by in gone and one.id not in gone}
+    again = {"status": "standing", "superseded_by": None, "reason": None}
+    restored = [one.model_copy(update=again) for one in before.values()]
+    return Cascade(before=before, removed=[], reduced=[], restored=restored)
+
+
+def without_words(guideline: Guideline, episode_ids: list[str]) -> Guideline:
+    """Take a guideline's wording away, until it is distilled again.
+
+    Args:
+        guideline: The guideline.
+        episode_ids: The sources that are left to it.
+
+    Returns:
+        The guideline, pending.
+    """
+    return guideline.model_copy(
+        update={
+            "episode_ids": episode_ids,
+            "text": "",
+            "status": "pending",
+            "origin": "distilled",
+            "author": None,
+        }
+    )
+
+
+def cascade_edits(follow: Cascade) -> list[Edit]:
+    """Write a cascade as edits.
+
+    Args:
+        follow: The cascade.
+
+    Returns:
+        An edit for each guideline that it touches.
+    """
+    after = {one.id: one for one in [*follow.reduced, *follow.restored]}
+    return [Edit("guidelines", one, after.get(key)) for key, one in follow.before.items()]

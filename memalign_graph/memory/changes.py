@@ -10,13 +10,15 @@ from typing import Any
 
 from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.memory.access import Edit, MemoryAccess
-from memalign_graph.memory.cascade import Cascade, cascade
+from memalign_graph.memory.access import Edit, MemoryAccess, read_episode, read_guideline
+from memalign_graph.memory.cascade import Cascade, cascade, cascade_edits
 from memalign_graph.memory.embedding import embed, store_vectors, stored_vectors
 from memalign_graph.memory.learning import GuidelineOperation, apply_operations, learned_before
 from memalign_graph.memory.records import Change, clock
 from memalign_graph.memory.retrieval_text import retrieval_text
+from memalign_graph.memory.rivals import edits_made, settle_rivals
 from memalign_graph.memory.vectors import Vector, vector_key
+from memalign_graph.memory.words import newer_word, takes_back
 from memalign_graph.reading import read_feedback
 from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline
 
@@ -94,26 +96,25 @@ def _remember_part(
     said: dict[str, Episode] = {}
     for key, one in zip(ids, checked, strict=True):
         episode = Episode.from_feedback(one, _first_status(one))
-        said[key] = _merge(said.get(key), episode)
+        said[key] = newer_word(said.get(key), episode)
     view = yield from access.refresh()
     stored = yield from access.episodes(said)
-    after = {key: _merge(stored.get(key), episode) for key, episode in said.items()}
+    after = {key: newer_word(stored.get(key), episode) for key, episode in said.items()}
     if not note_threads:
         same = {key for key, old in stored.items() if old.says_the_same_as(after[key])}
         after.update({key: stored[key] for key in same})
-    replaced = {key for key, old in stored.items() if _takes_back(old, after[key])}
+    replaced = {key for key, old in stored.items() if takes_back(old, after[key])}
     follow = yield from follow_sources(access, replaced)
     yield from _store_missing_vectors(
         access, [one for one in after.values() if one.id not in stored], known_vectors
     )
     edits = [Edit("episodes", stored.get(key), episode) for key, episode in after.items()]
+    edits += cascade_edits(follow)
     authors = {one.author for one in checked}
-    yield from access.commit(
-        view,
-        [*edits, *guideline_edits(follow)],
-        reason="remember",
-        author=authors.pop() if len(authors) == 1 else None,
-    )
+    by = authors.pop() if len(authors) == 1 else None
+    known = view.known_commits()
+    commit = yield from access.commit(view, edits, reason="remember", author=by)
+    yield from settle_rivals(access, commit, known, edits_made(edits), taken_back=replaced)
     return Remembered(
         episodes=[after[key] for key in ids],
         new=set(after) - set(stored),
@@ -137,6 +138,8 @@ def revise(
     Raises:
         InvalidInputError: If there is no such episode, or what is said can't be used.
     """
+    if not isinstance(episode_id, str):
+        raise InvalidInputError("episode_id: give an episode's id, which is text.")
     view = yield from access.refresh()
     stored = (yield from access.episodes([episode_id])).get(episode_id)
     if stored is None:
@@ -145,7 +148,7 @@ def revise(
             "`episodes()` lists them."
         )
     said = read_feedback(_revision(stored, feedback))
-    if said.episode_id != stored.id:
+    if (said.episode_id, said.id) != (stored.id, stored.feedback_id):
         raise InvalidInputError(
             "feedback: it is another expert's, or on another example: give `value` and "
             "`rationale` alone, or use `remember`."
@@ -156,6 +159,9 @@ def revise(
             "value": said.value,
             "rationale": said.rationale,
             "status": "pending",
+            "thread_ids": list(
+                dict.fromkeys([*stored.thread_ids, *([said.thread_id] if said.thread_id else [])])
+            ),
             "given_at": max(said.given_at, stored.given_at),
             "updated_at": datetime.now(UTC),
         }
@@ -163,17 +169,23 @@ def revise(
     if stored.says_the_same_as(after):
         return stored
     follow = yield from follow_sources(access, {stored.id})
-    edits = [Edit("episodes", stored, after), *guideline_edits(follow)]
-    yield from access.commit(view, edits, reason="revise", author=stored.author)
+    edits = [Edit("episodes", stored, after), *cascade_edits(follow)]
+    known = view.known_commits()
+    commit = yield from access.commit(view, edits, reason="revise", author=stored.author)
+    yield from settle_rivals(access, commit, known, edits_made(edits), taken_back={stored.id})
     return after
 
 
 def _revision(stored: Episode, feedback: Feedback | Mapping[str, Any]) -> dict[str, Any]:
-    given = (
-        {name: getattr(feedback, name) for name in feedback.model_fields_set}
-        if isinstance(feedback, Feedback)
-        else dict(feedback)
-    )
+    if isinstance(feedback, Feedback):
+        given = {name: getattr(feedback, name) for name in feedback.model_fields_set}
+    elif isinstance(feedback, Mapping):
+        given = dict(feedback)
+    else:
+        raise InvalidInputError(
+            "feedback: give what is said instead, as Feedback or as an object with `value`, "
+            f"`rationale` or both, not a value of type {type(feedback).__name__}."
+        )
     kept = {
         "value": stored.value,
         "rationale": stored.rationale,
@@ -216,7 +228,8 @@ def learn(
     while True:
         view = yield from access.refresh()
         known = view.known_commits()
-        stored = yield from access.episodes({*read, *rivals.changed})
+        there = yield from access.episodes({*read, *rivals.changed, *rivals.said})
+        stored = {**there, **{key: one for key, one in rivals.said.items() if key in there}}
         kept = {one.id: one for one in (yield from access.every_guideline())}
         same = {
             key
@@ -241,11 +254,11 @@ def learn(
         ]
         # The guidelines at once, with the first of the episodes: cut off after it, the same call
         # made again finds the guidelines with all their sources.
+        learned = {
+            key: _after_learning(one, live=live, rivals=rivals) for key, one in stored.items()
+        }
         flips = [
-            edit
-            for one in stored.values()
-            if (edit := Edit("episodes", one, _after_learning(one, live=live, rivals=rivals)))
-            and edit.before != edit.after
+            Edit("episodes", there[key], one) for key, one in learned.items() if one != there[key]
         ]
         room = max(COMMIT_ITEMS - len(edits), 0)
         edits += flips[:room]
@@ -273,25 +286,32 @@ class _Rivals:
         """Items they removed, which stay removed."""
         self.changed: set[str] = set()
         """Episodes they changed, which may have lost it under our commit: distilled again."""
+        self.said: dict[str, Episode] = {}
+        """Episodes that they gave another word."""
         self._sources: dict[str, list[str]] = {}
+        self._by_hand: dict[str, Guideline] = {}
 
     def note(self, changes: Sequence[Change], read: Mapping[str, str]) -> None:
         self.removed |= {one.id for one in changes if one.revision is None}
-        self.changed |= {one.id for one in changes if one.kind == "episodes"} - set(read)
+        episodes = [one for one in changes if one.kind == "episodes"]
+        self.changed |= {one.id for one in episodes} - set(read)
+        self.said |= {one.id: read_episode(one.after) for one in episodes if one.after is not None}
         self.changed -= self.removed
         for one in changes:
-            if one.after is not None:
-                sources = self._sources.setdefault(one.id, [])
-                sources += one.after.get("episode_ids", [])
+            if one.kind == "guidelines" and one.after is not None:
+                guideline = read_guideline(one.after)
+                self._sources.setdefault(one.id, []).extend(guideline.episode_ids)
+                if guideline.origin == "expert":
+                    self._by_hand[one.id] = guideline
 
     def joined(self, kept: Mapping[str, Guideline]) -> dict[str, Guideline]:
         """Return the guidelines with their sources beside ours, less what they removed."""
         joined = {}
-        for key, guideline in kept.items():
+        for key, guideline in {**kept, **self._by_hand}.items():
             sources = dict.fromkeys([*guideline.episode_ids, *self._sources.get(key, [])])
             joined[key] = guideline.model_copy(update={"episode_ids": list(sources)})
         follow = cascade(joined.values(), self.removed)
-        joined.update({one.id: one for one in follow.reduced})
+        joined.update({one.id: one for one in [*follow.reduced, *follow.restored]})
         gone = self.removed | {one.id for one in follow.removed}
         return {key: one for key, one in joined.items() if key not in gone}
 
@@ -336,34 +356,6 @@ def _first_status(feedback: Feedback) -> Any:
     return "distilled" if feedback.agrees else "pending"
 
 
-def _merge(stored: Episode | None, said: Episode) -> Episode:
-    """Return the episode to keep.
-
-    The stored one where the word is the same, where it is newer (a retry may bring an old word
-    late), or where a value alone is said that does not contradict it: whoever confirms a value
-    does not take the words back.
-    """
-    if stored is None:
-        return said
-    threads = list(dict.fromkeys([*stored.thread_ids, *said.thread_ids]))
-    confirms = said.rationale is None and stored.value in (None, said.value)
-    repeats = said.value is None and said.rationale == stored.rationale
-    if repeats or stored.says_the_same_as(said) or stored.given_at > said.given_at:
-        kept = stored.model_copy(update={"thread_ids": threads})
-    elif confirms:
-        kept = stored.model_copy(update={"thread_ids": threads, "value": said.value})
-    else:
-        return said.model_copy(update={"thread_ids": threads, "created_at": stored.created_at})
-    if kept == stored:
-        return stored
-    return kept.model_copy(update={"updated_at": said.updated_at})
-
-
-def _takes_back(stored: Episode, after: Episode) -> bool:
-    """Tell whether what the stored word supported has lost its support."""
-    return stored.rationale != after.rationale or stored.value not in (None, after.value)
-
-
 def _after_learning(episode: Episode, *, live: set[str], rivals: _Rivals) -> Episode | None:
     if episode.id in rivals.removed:
         return None
@@ -382,25 +374,8 @@ def follow_sources(access: MemoryAccess, taken_back: set[str]) -> Operation[Casc
     Returns:
         The guidelines that go or lose a source.
     """
-    if not taken_back:
-        return Cascade(standing=[], removed=[], reduced=[])
-    return cascade((yield from access.every_guideline()), taken_back)
-
-
-def guideline_edits(follow: Cascade) -> list[Edit]:
-    """Write a cascade as edits.
-
-    Args:
-        follow: The cascade.
-
-    Returns:
-        An edit a guideline that it touches.
-    """
-    after = {one.id: one for one in follow.reduced}
-    touched = {one.id for one in follow.removed} | set(after)
-    return [
-        Edit("guidelines", one, after.get(one.id)) for one in follow.standing if one.id in touched
-    ]
+    guidelines = (yield from access.every_guideline()) if taken_back else []
+    return cascade(guidelines, taken_back)
 
 
 def _store_missing_vectors(

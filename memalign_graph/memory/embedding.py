@@ -3,10 +3,11 @@
 import logging
 from collections.abc import Iterable, Mapping
 
-from langgraph.store.base import SearchOp
+from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 
 from memalign_graph.effects import Batch, Embed, Gather, Operation
 from memalign_graph.memory.access import MemoryAccess, chunks
+from memalign_graph.memory.layout import Namespace
 from memalign_graph.memory.retrieval_text import retrieval_text
 from memalign_graph.memory.vectors import Vector, decode_vector, encode_vector, normalised
 from memalign_graph.memory.view import MemoryView
@@ -15,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 _EMBED_TEXTS = 256
 """How many texts go into one embedding request."""
+
+_MANY = 1_000_000
 
 _EMBED_REQUESTS = 8
 """How many embedding requests are under way at a time."""
@@ -77,6 +80,28 @@ def store_vectors(access: MemoryAccess, vectors: Mapping[str, Vector]) -> Operat
         for key, vector in vectors.items()
     }
     yield from access.put(namespace, items)
+
+
+def embedder_namespaces(access: MemoryAccess) -> Operation[dict[str, Namespace]]:
+    """Find the embedders that made vectors for a memory.
+
+    Args:
+        access: The memory.
+
+    Returns:
+        Where each one's vectors lie, by embedder id, in a stable order.
+    """
+    prefix = access.layout.all_vectors
+    search = ListNamespacesOp(match_conditions=(MatchCondition("prefix", prefix),), limit=_MANY)
+    [namespaces] = yield Batch(access.store, [search])
+    found: dict[str, Namespace] = {}
+    for namespace in sorted(tuple(one) for one in namespaces):
+        [items] = yield Batch(access.store, [SearchOp(namespace, limit=1)])
+        embedder = items[0].value.get("embedder") if items else None
+        # Another memory may lie below: of a criterion that is named like a kind of item.
+        if isinstance(embedder, str) and access.layout.vectors(embedder) == namespace:
+            found[embedder] = namespace
+    return found
 
 
 def index_missing(access: MemoryAccess, view: MemoryView) -> Operation[None]:

@@ -14,6 +14,26 @@ from memalign_graph.effects import Call, Operation
 from memalign_graph.errors import InvalidInputError
 
 
+def check_checkpointer(checkpointer: object) -> BaseCheckpointSaver[Any] | None:
+    """Check what is given as a checkpointer.
+
+    Args:
+        checkpointer: What is given.
+
+    Returns:
+        The checkpointer, if one is given.
+
+    Raises:
+        InvalidInputError: If it is something else.
+    """
+    if checkpointer is None or isinstance(checkpointer, BaseCheckpointSaver):
+        return checkpointer
+    raise InvalidInputError(
+        "checkpointer: give a LangGraph checkpointer, not a value of type "
+        f"{type(checkpointer).__name__}."
+    )
+
+
 def erase_threads(
     checkpointer: object, marks: set[str], known: Sequence[str]
 ) -> Operation[tuple[list[str], list[str]]]:
@@ -22,7 +42,7 @@ def erase_threads(
     Args:
         checkpointer: Where they lie; None if it is not at hand.
         marks: Texts that tell a thread which carries it: ids, and an expert's words.
-        known: Threads that are known to have carried it.
+        known: Threads that are known to have carried it, where the checkpointer lists none.
 
     Returns:
         The ids of the threads deleted, and what may be left, a sentence each.
@@ -30,31 +50,25 @@ def erase_threads(
     Raises:
         InvalidInputError: If what is given is no checkpointer.
     """
-    if checkpointer is None:
+    saver = check_checkpointer(checkpointer)
+    if saver is None:
         where = f" (known: {', '.join(known)})" if known else ""
         unseen = (
             f"Checkpoints were not looked at{where}: give the `checkpointer` of the graphs that "
             "carried this feedback."
         )
         return [], [unseen]
-    if not isinstance(checkpointer, BaseCheckpointSaver):
-        raise InvalidInputError(
-            "checkpointer: give a LangGraph checkpointer, not a value of type "
-            f"{type(checkpointer).__name__}."
-        )
-    saver = checkpointer
     warnings = []
     try:
-        carrying = yield Call(
+        threads = yield Call(
             lambda: _carrying(saver.list(None), marks), lambda: _acarrying(saver, marks)
         )
     except NotImplementedError:
-        carrying = []
+        threads = list(known)
         warnings.append(
             f"{type(saver).__name__} does not list its threads: only those that feedback was "
             "given in were deleted."
         )
-    threads = list(dict.fromkeys([*known, *carrying]))
     for thread in threads:
         yield Call(partial(saver.delete_thread, thread), partial(_adelete, saver, thread))
     return threads, warnings
@@ -73,10 +87,10 @@ def vacuum(owner: object, name: str) -> Operation[list[str]]:
     if isinstance(owner, InMemoryStore | InMemorySaver):
         return []
     connection = getattr(owner, "conn", None)
-    kind = type(connection).__module__.partition(".")[0]
-    if kind == "sqlite3":
+    kinds = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
+    if "sqlite3" in kinds:
         busy = yield Call(lambda: _vacuum(owner), lambda: asyncio.to_thread(lambda: _vacuum(owner)))
-    elif kind == "aiosqlite":
+    elif "aiosqlite" in kinds:
         busy = yield Call(lambda: _vacuum_on_its_loop(owner), lambda: _avacuum(owner))
     else:
         unknown = (

@@ -1,13 +1,15 @@
 """Taking feedback back: forgetting, from which one can roll back, and purging, from which not."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.memory.access import Edit, MemoryAccess
-from memalign_graph.memory.changes import COMMIT_ITEMS, follow_sources, guideline_edits
+from memalign_graph.memory.cascade import cascade_edits
+from memalign_graph.memory.changes import COMMIT_ITEMS, follow_sources
+from memalign_graph.memory.rivals import edits_made, settle_rivals
 from memalign_graph.types import Episode, Guideline
 
 
@@ -36,7 +38,7 @@ class Forgotten:
     """The episodes forgotten."""
 
     unknown_ids: list[str]
-    """The ids that name no episode of this memory."""
+    """The episode ids and feedback ids that name nothing in this memory."""
 
     guidelines_removed: list[Guideline]
     """Guidelines that rested on those episodes alone; empty of words after a purge."""
@@ -75,11 +77,32 @@ class Selection:
             )
         if self.where is not None and not callable(self.where):
             raise InvalidInputError("where: give a function that takes an Episode.")
+        if self.author is not None and (not isinstance(self.author, str) or not self.author):
+            raise InvalidInputError(
+                "author: give one expert's name; for several or for anonymous feedback use "
+                "`where`, such as where=lambda episode: episode.author is None."
+            )
 
     @property
     def by_ids_alone(self) -> bool:
         """Whether nothing but ids is given, so that no other episode has to be read."""
         return self.feedback_ids is None and self.author is None and self.where is None
+
+    def unknown(self, episodes: Collection[Episode]) -> list[str]:
+        """Tell which ids name nothing.
+
+        Args:
+            episodes: All episodes.
+
+        Returns:
+            The episode ids and feedback ids that none of them has.
+        """
+        known = {one.id for one in episodes}
+        known_feedback = {one.feedback_id for one in episodes}
+        return [
+            *(key for key in dict.fromkeys(self.episode_ids or ()) if key not in known),
+            *(key for key in dict.fromkeys(self.feedback_ids or ()) if key not in known_feedback),
+        ]
 
     def meets(self, episode: Episode) -> bool:
         """Tell whether an episode is meant.
@@ -121,34 +144,33 @@ def forget(
     Returns:
         What was done.
     """
-    found = yield from select(access, selection)
-    ids = list(found)
+    everything = yield from select(access, selection)
+    ids = [key for key, one in everything.items() if selection.meets(one)]
     done = Forgetting()
     for start in range(0, len(ids), COMMIT_ITEMS):
         part = ids[start : start + COMMIT_ITEMS]
         yield from _forget_part(access, part, done, author)
     return Forgotten(
         episode_ids=done.episodes,
-        unknown_ids=[key for key in dict.fromkeys(selection.episode_ids or ()) if key not in found],
+        unknown_ids=selection.unknown(list(everything.values())),
         guidelines_removed=list(done.removed.values()),
         guidelines_reduced=[one for key, one in done.reduced.items() if key not in done.removed],
     )
 
 
 def select(access: MemoryAccess, selection: Selection) -> Operation[dict[str, Episode]]:
-    """Find the episodes that are meant.
+    """Read the episodes among which those are that are meant.
 
     Args:
         access: The memory.
-        selection: Which.
+        selection: Which are meant.
 
     Returns:
-        The episodes by id.
+        The episodes by id: those it names, or all.
     """
     if selection.by_ids_alone:
         return (yield from access.episodes(selection.episode_ids or ()))
-    everything = yield from access.all_episodes()
-    return {one.id: one for one in everything if selection.meets(one)}
+    return {one.id: one for one in (yield from access.all_episodes())}
 
 
 def _forget_part(
@@ -158,8 +180,10 @@ def _forget_part(
     stored = yield from access.episodes(ids)
     follow = yield from follow_sources(access, set(stored))
     edits = [Edit("episodes", episode, None) for episode in stored.values()]
-    edits += guideline_edits(follow)
-    yield from access.commit(view, edits, reason="forget", author=author)
+    edits += cascade_edits(follow)
+    known = view.known_commits()
+    commit = yield from access.commit(view, edits, reason="forget", author=author)
+    yield from settle_rivals(access, commit, known, edits_made(edits), taken_back=set(stored))
     # A model's answer that waits to be committed may speak of what is forgotten.
     yield from clear_drafts(access)
     done.episodes += stored

@@ -10,7 +10,13 @@ from typing import Any, Generic, TypeVar
 
 from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.memory.access import Edit, MemoryAccess, read_episode, read_guideline
+from memalign_graph.memory.access import (
+    Edit,
+    MemoryAccess,
+    check_name,
+    read_episode,
+    read_guideline,
+)
 from memalign_graph.memory.changes import COMMIT_ITEMS
 from memalign_graph.memory.records import (
     Changes,
@@ -21,6 +27,7 @@ from memalign_graph.memory.records import (
     version_of,
     weight,
 )
+from memalign_graph.memory.rivals import edits_made, settle_rivals
 from memalign_graph.types import Episode, Guideline
 
 T = TypeVar("T", Episode, Guideline)
@@ -238,6 +245,7 @@ def rollback(
     Raises:
         InvalidInputError: If the memory never had this version.
     """
+    author = check_name(author, "author")
     wanted = yield from snapshot(access, version)
     episodes = {one.id: one for one in (yield from access.all_episodes())}
     guidelines = {one.id: one for one in (yield from access.every_guideline())}
@@ -248,8 +256,10 @@ def rollback(
     real = [edit for edit in edits if edit.before != edit.after]
     for start in range(0, len(real), COMMIT_ITEMS):
         view = yield from access.refresh()
+        known = view.known_commits()
         part = real[start : start + COMMIT_ITEMS]
-        yield from access.commit(view, part, reason="rollback", author=author)
+        commit = yield from access.commit(view, part, reason="rollback", author=author)
+        yield from settle_rivals(access, commit, known, edits_made(part), taken_back=set())
     return wanted
 
 

@@ -52,6 +52,11 @@ class MemoryLayout:
         return (*self.root, "changes")
 
     @property
+    def tip(self) -> Namespace:
+        """One item, which names the commit that was the last to be written."""
+        return (*self.root, "tip")
+
+    @property
     def drafts(self) -> Namespace:
         """One item an answer of a model that is not committed yet; gone once it is."""
         return (*self.root, "drafts")

@@ -128,8 +128,7 @@ class _Table:
             return same.id  # it stands already, and is the expert's to change
         if same is None:
             same = self._new(text)
-        elif same.status == "superseded":
-            same = self._set(same, status="standing", superseded_by=None, reason=None)
+        same = self._revived(same)
         self._report(operation, self._with_sources(same, sources), sources)
         return same.id
 
@@ -143,6 +142,7 @@ class _Table:
             # Another says just that already.
             del self._after[target.id]
             if same.origin != "expert":
+                same = self._revived(same)
                 same = self._with_sources(same, [*target.episode_ids, *sources])
             self._report(operation, same, sources)
             return
@@ -217,6 +217,12 @@ class _Table:
         self._position += 1
         self._after[key] = guideline
         return guideline
+
+    def _revived(self, guideline: Guideline) -> Guideline:
+        """Let a rule stand again that newer feedback says again."""
+        if guideline.status != "superseded":
+            return guideline
+        return self._set(guideline, status="standing", superseded_by=None, reason=None)
 
     def _with_sources(self, guideline: Guideline, sources: Iterable[str]) -> Guideline:
         merged = list(dict.fromkeys([*guideline.episode_ids, *sources]))

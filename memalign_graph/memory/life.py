@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.memory import history, portable
-from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.access import MemoryAccess, check_name
 from memalign_graph.memory.changes import revise
 from memalign_graph.memory.forgetting import Forgotten, Selection, forget
 from memalign_graph.memory.history import MemoryDiff, Snapshot
@@ -240,6 +240,7 @@ class MemoryLife:
     ) -> Operation[Forgotten]:
         from memalign_graph.alignment.redistill import redistilled
 
+        by = check_name(by, "by")
         if purges:
             forgotten = yield from purge(self._access, selection, checkpointer, author=by)
         elif checkpointer is not None:
@@ -280,21 +281,21 @@ def _selection(
     return Selection(
         episode_ids=_ids(episode_ids, "episode_ids"),
         feedback_ids=_ids(feedback_ids, "feedback_ids"),
-        author=author,
+        author=check_name(author, "author"),
         where=where,
     )
 
 
-def _ids(given: Iterable[str] | str | None, name: str) -> Sequence[str] | None:
+def _ids(given: Any, name: str) -> Sequence[str] | None:
     if given is None:
         return None
-    ids = [given] if isinstance(given, str) else list(given)
-    wrong = next((one for one in ids if not isinstance(one, str)), None)
-    if wrong is not None:
-        raise InvalidInputError(
-            f"{name}: an id is text, not a value of type {type(wrong).__name__}."
-        )
-    return ids
+    ids = [given] if isinstance(given, str) else given
+    if not isinstance(ids, Iterable):
+        raise InvalidInputError(f"{name}: give an id, which is text, or several.")
+    found = list(ids)
+    if any(not isinstance(one, str) for one in found):
+        raise InvalidInputError(f"{name}: an id is text: give one, or several.")
+    return found
 
 
 def _write(text: str, path: str | PathLike[str] | None) -> str:
@@ -303,9 +304,14 @@ def _write(text: str, path: str | PathLike[str] | None) -> str:
     return text
 
 
-def _lines(source: str | PathLike[str] | Iterable[str]) -> Iterable[str]:
+def _lines(source: Any) -> Iterable[str]:
     if isinstance(source, str):
         return source.split("\n")
     if isinstance(source, PathLike):
-        return Path(source).read_text(encoding="utf-8").split("\n")
-    return source
+        try:
+            return Path(source).read_text(encoding="utf-8").split("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInputError(f"source: {str(source)!r} can't be read: {error}") from error
+    if isinstance(source, Iterable) and not isinstance(source, bytes | Mapping):
+        return source
+    raise InvalidInputError("source: give the text of an export, its lines, or a file's Path.")

@@ -4,28 +4,34 @@ First a line that says what follows, then guidelines and episodes, and last the 
 memory moves to another store or namespace without anything being embedded again.
 """
 
+import base64
 import json
 from collections.abc import Iterable
 from typing import Any
 
-from langgraph.store.base import ListNamespacesOp, MatchCondition
+from langgraph.store.base import SearchOp
 from pydantic import ValidationError
 
 from memalign_graph.effects import Batch, Operation
-from memalign_graph.errors import InvalidInputError, explain
-from memalign_graph.identity import episode_id
-from memalign_graph.memory.access import Edit, MemoryAccess
+from memalign_graph.errors import EmbeddingError, InvalidInputError, explain
+from memalign_graph.identity import check_json, episode_id
+from memalign_graph.memory.access import Edit, MemoryAccess, check_name
 from memalign_graph.memory.by_hand import check_guideline_text
+from memalign_graph.memory.cascade import cascade, cascade_edits
 from memalign_graph.memory.changes import COMMIT_ITEMS
+from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.records import Item
 from memalign_graph.memory.retrieval_text import retrieval_text
-from memalign_graph.memory.vectors import decode_vector, vector_key
+from memalign_graph.memory.rivals import edits_made, settle_rivals
+from memalign_graph.memory.vectors import decode_vector, normalised, vector_key
+from memalign_graph.memory.words import takes_back
 from memalign_graph.types import Episode, Guideline
 
 FORMAT = 1
 """The number of the format, in the first line."""
 
-_MANY = 1_000_000
+_DEPTH = 10
+"""How much deeper a value may lie in a line than in the example it belongs to."""
 
 
 def export_jsonl(access: MemoryAccess) -> Operation[str]:
@@ -74,36 +80,57 @@ def import_jsonl(
     Raises:
         InvalidInputError: If a line can't be read, by its number.
     """
+    author = check_name(author, "author")
     read = _Import(access)
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
         try:
-            read.line(line)
+            if not isinstance(line, str):
+                raise ValueError(f"it is of type {type(line).__name__}, not text.")  # noqa: TRY301
+            if line.strip():
+                read.line(line)
         except ValidationError as error:
             raise InvalidInputError(f"line {number}: {explain(error)}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidInputError(f"line {number}: {_problem(error)}") from error
-    for embedder, items in read.vectors.items():
-        yield from access.put(access.layout.vectors(embedder), items)
+    if not read.has_head:
+        raise InvalidInputError("source: it has no lines: give what `export_jsonl()` wrote.")
+    yield from _store_vectors(access, read)
+    view = yield from access.refresh()
+    known = view.known_commits()
     stored = yield from access.episodes(read.episodes)
     standing = {one.id: one for one in (yield from access.every_guideline())}
+    episodes = {key: _newer(stored.get(key), one) for key, one in read.episodes.items()}
+    guidelines = {key: _newer(standing.get(key), one) for key, one in read.guidelines.items()}
+    replaced = {key for key, old in stored.items() if takes_back(old, episodes[key])}
+    # What only the old word supported goes, unless the import brings it.
+    others = [one for key, one in standing.items() if key not in guidelines]
     edits: list[Edit] = [
-        *(
-            Edit("guidelines", standing.get(key), _newer(standing.get(key), one))
-            for key, one in read.guidelines.items()
-        ),
-        *(
-            Edit("episodes", stored.get(key), _newer(stored.get(key), one))
-            for key, one in read.episodes.items()
-        ),
+        *(Edit("guidelines", standing.get(key), one) for key, one in guidelines.items()),
+        *cascade_edits(cascade(others, replaced)),
+        *(Edit("episodes", stored.get(key), one) for key, one in episodes.items()),
     ]
     for start in range(0, len(edits), COMMIT_ITEMS):
-        view = yield from access.refresh()
         part = edits[start : start + COMMIT_ITEMS]
-        yield from access.commit(view, part, reason="import", author=author)
+        commit = yield from access.commit(view, part, reason="import", author=author)
+        yield from settle_rivals(access, commit, known, edits_made(part), taken_back=replaced)
+        view = yield from access.refresh()
+        known = view.known_commits()
     found = yield from access.episodes(read.episodes)
     return list(found.values())
+
+
+def _store_vectors(access: MemoryAccess, read: "_Import") -> Operation[None]:
+    for embedder, items in read.vectors.items():
+        namespace = access.layout.vectors(embedder)
+        [first] = yield Batch(access.store, [SearchOp(namespace, limit=1)])
+        there = {len(decode_vector(one.value["vector"])) for one in first}
+        dimensions = {len(decode_vector(item["vector"])) for item in items.values()} | there
+        if len(dimensions) > 1:
+            raise InvalidInputError(
+                f"vector: vectors of the embeddings {embedder} have different dimensions "
+                f"({', '.join(map(str, sorted(dimensions)))}): they are of different embedders."
+            )
+        yield from access.put(namespace, dict(items))
 
 
 class _Import:
@@ -111,18 +138,19 @@ class _Import:
 
     def __init__(self, access: MemoryAccess) -> None:
         self._criterion = access.criterion
-        self._has_head = False
+        self.has_head = False
         self.episodes: dict[str, Episode] = {}
         self.guidelines: dict[str, Guideline] = {}
-        self.vectors: dict[str, dict[str, Item | None]] = {}
+        self.vectors: dict[str, dict[str, Item]] = {}
 
     def line(self, text: str) -> None:
         """Read a line; raises ValueError or a kin of it where it can't be used."""
         fields = json.loads(text)
         if not isinstance(fields, dict):
             raise ValueError("it is no JSON object.")
+        check_json(fields, "the line", depth=-_DEPTH)
         kind = fields.pop("type", None)
-        if not self._has_head:
+        if not self.has_head:
             self._head(kind, fields)
             return
         match kind:
@@ -147,9 +175,10 @@ class _Import:
             raise ValueError(
                 f"it is the memory of {name!r}, not of {own.name!r}: import it into that one."
             )
-        self._has_head = True
+        self.has_head = True
 
     def _guideline(self, guideline: Guideline) -> None:
+        _text(guideline.model_dump(), "id")
         if guideline.status != "pending":
             check_guideline_text(guideline.text)
         self.guidelines[guideline.id] = guideline
@@ -167,12 +196,21 @@ class _Import:
         self.episodes[episode.id] = episode
 
     def _vector(self, fields: dict[str, Any]) -> None:
-        key, embedder, vector = (fields[name] for name in ("key", "embedder", "vector"))
-        if not isinstance(key, str) or not isinstance(embedder, str):
-            raise ValueError("key and embedder of a vector are text.")
-        decode_vector(vector)
+        key, embedder, vector = (_text(fields, name) for name in ("key", "embedder", "vector"))
+        base64.b64decode(vector, validate=True)
+        try:
+            normalised([decode_vector(vector)], 1, embedder)
+        except EmbeddingError as error:
+            raise ValueError(f"vector: {error}") from error
         item = {"key": key, "embedder": embedder, "vector": vector}
         self.vectors.setdefault(embedder, {})[key] = item
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    text = fields[name]
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"{name}: give text, not empty.")
+    return text
 
 
 def _newer(stored: Any, imported: Any) -> Any:
@@ -186,25 +224,17 @@ def _problem(error: Exception) -> str:
         return f"it is no JSON: {error}"
     if isinstance(error, KeyError):
         return f"{error.args[0]} is missing."
+    if isinstance(error, RecursionError):
+        return "it is nested too deep."
     return str(error)
 
 
 def _all_vectors(access: MemoryAccess, episodes: list[Episode]) -> Operation[list[Item]]:
     """Read the vectors of the episodes' texts, of all embedders, in a stable order."""
-    prefix = access.layout.all_vectors
-    [namespaces] = yield Batch(
-        access.store,
-        [ListNamespacesOp(match_conditions=(MatchCondition("prefix", prefix),), limit=_MANY)],
-    )
-    texts = [retrieval_text(one.example)[0] for one in episodes]
-    own = sorted(tuple(one) for one in namespaces if tuple(one[:-1]) == prefix)
+    texts = dict.fromkeys(retrieval_text(one.example)[0] for one in episodes)
     found: list[Item] = []
-    for namespace in own:
-        [items] = yield from access.search(namespace)
-        by_key = {item["key"]: item for item in items}
-        embedders = {item["embedder"] for item in items}
-        keys = dict.fromkeys(
-            vector_key(embedder, text) for embedder in sorted(embedders) for text in texts
-        )
-        found += [by_key[key] for key in keys if key in by_key]
+    for embedder, namespace in (yield from embedder_namespaces(access)).items():
+        keys = [vector_key(embedder, text) for text in texts]
+        there = yield from access.get(namespace, keys, lambda item: item)
+        found += there.values()
     return found

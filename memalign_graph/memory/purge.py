@@ -1,32 +1,43 @@
 """Purging: feedback erased from everything that a memory keeps of it.
 
-The order makes it safe to be cut off: the content of the episodes goes last, so that the same call
-made again finds what is left to do.
+The order makes it safe to be cut off: what tells the traces, the content of the episodes, goes
+last, so that the same call made again finds what is left to do.
 """
 
 import re
-from collections.abc import Mapping
+import string
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
-
-from memalign_graph.effects import Batch, Operation
-from memalign_graph.identity import canonical_json
+from memalign_graph.effects import Operation
 from memalign_graph.memory.access import (
     Edit,
     MemoryAccess,
     read_episode,
     read_guideline,
 )
-from memalign_graph.memory.erasure import erase_threads, vacuum
-from memalign_graph.memory.forgetting import Forgotten, Purged, Selection, clear_drafts, select
-from memalign_graph.memory.records import Change, Changes, Item
+from memalign_graph.memory.cascade import cascade_edits, superseded_by, without_words
+from memalign_graph.memory.embedding import embedder_namespaces
+from memalign_graph.memory.erasure import check_checkpointer, erase_threads, vacuum
+from memalign_graph.memory.forgetting import Forgotten, Purged, Selection, clear_drafts
+from memalign_graph.memory.records import Change, Changes, Item, ItemKind
 from memalign_graph.memory.retrieval_text import retrieval_text
+from memalign_graph.memory.rivals import edits_made, settle_rivals
 from memalign_graph.memory.vectors import vector_key
 from memalign_graph.types import Episode, Guideline
 
-_WORD = re.compile(r"[\w-]{4,}")
-_MANY = 1_000_000
+_SHORT = 4
+"""A word of fewer characters says little, unless a digit or a sign makes it one of a kind."""
+
+_GRAM = 3
+"""How many characters of a script without blanks are compared at a time."""
+
+_NO_BLANKS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f]+")
+"""Japanese, Chinese, Korean and Thai, which write no blanks between words, or not all."""
+
+_MARK_CHARS = 12
+"""The shortest text that tells a checkpoint which carries it."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,9 @@ class _Traces:
 
     words: set[str]
     """Words that nothing but these episodes brought into the memory."""
+
+    marks: set[str]
+    """Ids and longer texts that tell a checkpoint which carries something of these episodes."""
 
     authors: set[str]
     """Experts who have nothing else in the memory."""
@@ -67,14 +81,18 @@ def purge(
     Returns:
         What was done.
     """
+    check_checkpointer(checkpointer)
     traces = yield from _trace(access, selection)
-    vectors = yield from _remove_vectors(access, traces)
     yield from clear_drafts(access)
-    commits = yield from _scrub(access, traces)
-    threads, warnings = yield from erase_threads(checkpointer, _marks(traces), _threads(traces))
+    known = sorted({key for one in traces.versions for key in one.thread_ids})
+    threads, warnings = yield from erase_threads(checkpointer, traces.marks, known)
+    vectors = yield from _remove_vectors(access, traces)
+    commits = yield from _scrub(access, traces, "guidelines")
     forgotten, hand_written = yield from _remove(access, traces, author)
-    # Once more: a commit made meanwhile may have kept what was there before it.
-    commits += yield from _scrub(access, traces)
+    # Once more: what was done meanwhile may have kept, or made again, what was there before.
+    vectors += yield from _remove_vectors(access, traces)
+    commits |= yield from _scrub(access, traces, "guidelines")
+    commits |= yield from _scrub(access, traces, "episodes")
     yield from access.refresh()
     warnings += yield from vacuum(access.store, "store")
     if checkpointer is not None:
@@ -84,14 +102,13 @@ def purge(
         "and take it away with `remove_guideline` if it should go."
         for one in hand_written
     ]
-    wanted = dict.fromkeys(selection.episode_ids or ())
     return Forgotten(
         episode_ids=list(forgotten.episodes),
-        unknown_ids=[key for key in wanted if key not in traces.episodes],
+        unknown_ids=selection.unknown(traces.versions),
         guidelines_removed=forgotten.removed,
         guidelines_reduced=forgotten.reduced,
         purged=Purged(
-            commits=commits, vectors=vectors, thread_ids=threads, warnings=list(warnings)
+            commits=len(commits), vectors=vectors, thread_ids=threads, warnings=list(warnings)
         ),
     )
 
@@ -104,8 +121,8 @@ class _Removed:
 
 
 def _trace(access: MemoryAccess, selection: Selection) -> Operation[_Traces]:
-    live = yield from select(access, selection)
     everything = yield from access.all_episodes()
+    live = {one.id: one for one in everything if selection.meets(one)}
     records = yield from _records(access)
     found: dict[str, list[Episode]] = {key: [one] for key, one in live.items()}
     past = [
@@ -121,15 +138,17 @@ def _trace(access: MemoryAccess, selection: Selection) -> Operation[_Traces]:
         if one.id in found and one.id not in live:
             found[one.id].append(one)
     rest = [one for one in everything if one.id not in found]
-    known = _words(access.criterion.instructions)
-    for one in rest:
-        known |= _said(one)
+    known = _words(access.criterion.instructions).union(*(_words_of(one) for one in rest))
+    kept_texts = {text for one in rest for text in _texts_of(one)}
+    kept_examples = {one.example_id for one in rest}
     versions = [one for several in found.values() for one in several]
-    said = {word for one in versions for word in _said(one)}
+    texts = {text for one in versions for text in _texts_of(one) if len(text) >= _MARK_CHARS}
+    ids = {one.id for one in versions} | {one.example_id for one in versions}
     authors = {one.author for one in versions if one.author}
     return _Traces(
         episodes=found,
-        words=said - known,
+        words={word for one in versions for word in _words_of(one)} - known,
+        marks=(texts - kept_texts) | (ids - kept_examples),
         authors=authors - {one.author for one in rest},
     )
 
@@ -144,55 +163,55 @@ def _remove_vectors(access: MemoryAccess, traces: _Traces) -> Operation[int]:
     everything = yield from access.all_episodes()
     kept = {retrieval_text(one.example)[0] for one in everything if one.id not in traces.episodes}
     texts = {retrieval_text(one.example)[0] for one in traces.versions} - kept
-    prefix = access.layout.all_vectors
-    [namespaces] = yield Batch(
-        access.store,
-        [ListNamespacesOp(match_conditions=(MatchCondition("prefix", prefix),), limit=_MANY)],
-    )
     removed = 0
-    for namespace in namespaces:
-        if tuple(namespace[:-1]) != prefix:
-            continue
-        [first] = yield Batch(access.store, [SearchOp(namespace, limit=1)])
-        if not first:
-            continue
-        keys = [vector_key(first[0].value["embedder"], text) for text in texts]
+    for embedder, namespace in (yield from embedder_namespaces(access)).items():
+        keys = [vector_key(embedder, text) for text in texts]
         there = yield from access.get(namespace, keys, lambda item: item["key"])
         yield from access.put(namespace, dict.fromkeys(there))
         removed += len(there)
     return removed
 
 
-def _scrub(access: MemoryAccess, traces: _Traces) -> Operation[int]:
-    """Take out of the commits what they keep of the items as they were; returns how many."""
+def _scrub(access: MemoryAccess, traces: _Traces, kind: ItemKind) -> Operation[set[str]]:
+    """Take out of the commits what they keep of one kind of items; returns which commits."""
     records = yield from _records(access)
     touched: dict[str, Item | None] = {}
     for record in records:
-        changes = [
-            change.purge() if not change.purged and _keeps(change, traces) else change
-            for change in record.changes
-        ]
+        changes = [_scrubbed(one, traces) if one.kind == kind else one for one in record.changes]
         if changes != record.changes:
             scrubbed = record.model_copy(update={"changes": changes})
             touched[record.id] = scrubbed.model_dump(mode="json")
-    yield from access.put(access.layout.changes, touched)
     commits = yield from access.commits()
-    yield from access.put(
-        access.layout.commits,
-        {
-            one.id: one.model_copy(update={"author": None}).model_dump(mode="json")
-            for one in commits
-            if one.author in traces.authors
-        },
-    )
-    return len(touched)
+    named = {
+        one.id: one.model_copy(update={"author": None}).model_dump(mode="json")
+        for one in commits
+        if one.author in traces.authors
+    }
+    yield from access.put(access.layout.commits, dict(named))
+    yield from access.put(access.layout.changes, touched)
+    return {*touched, *named}
 
 
-def _keeps(change: Change, traces: _Traces) -> bool:
-    if change.kind == "episodes":
-        return change.before is not None and change.id in traces.episodes
+def _scrubbed(change: Change, traces: _Traces) -> Change:
     versions = [one for one in (change.before, change.after) if one is not None]
-    return any(traces.rests(read_guideline(one)) for one in versions)
+    if change.purged or not versions:
+        return change
+    if change.kind == "episodes":
+        return change.purge() if change.id in traces.episodes else change
+    if any(traces.rests(read_guideline(one)) for one in versions):
+        return change.purge()
+    return change.model_copy(
+        update={
+            "before": _unnamed(change.before, traces),
+            "after": _unnamed(change.after, traces),
+        }
+    )
+
+
+def _unnamed(item: Item | None, traces: _Traces) -> Item | None:
+    if item is None or item.get("author") not in traces.authors:
+        return item
+    return {**item, "author": None}
 
 
 def _remove(
@@ -205,47 +224,62 @@ def _remove(
     hand_written = [
         one for one in everything if not one.episode_ids and one.text and traces.rests(one)
     ]
-    edits: list[Edit] = [Edit("episodes", one, None) for one in episodes.values()]
     removed: list[Guideline] = []
     reduced: list[Guideline] = []
+    edits: list[Edit] = [Edit("episodes", one, None) for one in episodes.values()]
     for guideline in everything:
         if not guideline.episode_ids or not traces.rests(guideline):
+            if guideline.author in traces.authors:
+                unnamed = guideline.model_copy(update={"author": None})
+                edits.append(Edit("guidelines", guideline, unnamed))
             continue
         left = [key for key in guideline.episode_ids if key not in traces.episodes]
-        blank = guideline.model_copy(
-            update={
-                "episode_ids": left,
-                "text": "",
-                "status": "pending",
-                "origin": "distilled",
-                "author": None,
-            }
-        )
         gone = not left or guideline.status == "superseded"
+        blank = without_words(guideline, left)
         edits.append(Edit("guidelines", guideline, None if gone else blank))
         (removed if gone else reduced).append(blank)
+    edits += cascade_edits(superseded_by(everything, removed))
     by = author if author not in traces.authors else None
-    yield from access.commit(view, edits, reason="purge", author=by, purges=True)
+    known = view.known_commits()
+    commit = yield from access.commit(view, edits, reason="purge", author=by, purges=True)
+    yield from settle_rivals(
+        access, commit, known, edits_made(edits), taken_back=set(traces.episodes), purges=True
+    )
     return _Removed(list(episodes), removed, reduced), hand_written
 
 
-def _marks(traces: _Traces) -> set[str]:
-    """Return what tells that a checkpoint carries something of the episodes."""
-    versions = traces.versions
-    ids = {one.id for one in versions} | {one.example_id for one in versions}
-    words = {one.rationale for one in versions if one.rationale}
-    return ids | {text for text in words if len(text) >= 12}  # noqa: PLR2004 - shorter says little
+def _texts_of(episode: Episode) -> list[str]:
+    """Return all that was said: by the application, its users, the judge and the expert."""
+    example = episode.example
+    judged = episode.judgment.rationale if episode.judgment else ""
+    values = [example.inputs, example.outputs, example.reference_outputs]
+    return [one for one in [*_leaves(values), episode.rationale or "", judged] if one]
 
 
-def _threads(traces: _Traces) -> list[str]:
-    versions = traces.versions
-    return list(dict.fromkeys(thread for one in versions for thread in one.thread_ids))
+def _leaves(value: Any) -> Iterator[str]:
+    """Go through the texts in a JSON value, without the keys they stand under."""
+    match value:
+        case str():
+            yield value
+        case list():
+            for item in value:
+                yield from _leaves(item)
+        case dict():
+            for item in value.values():
+                yield from _leaves(item)
 
 
-def _said(episode: Episode) -> set[str]:
-    example: Mapping[str, object] = episode.example.to_json()
-    return _words(canonical_json(example)) | _words(episode.rationale or "")
+def _words_of(episode: Episode) -> set[str]:
+    names = [episode.author or "", episode.feedback_id or ""]
+    return _words(" ".join([*_texts_of(episode), *names]))
 
 
 def _words(text: str) -> set[str]:
-    return {word.casefold() for word in _WORD.findall(text)}
+    words: set[str] = set()
+    for run in _NO_BLANKS.findall(text):
+        words |= {run[start : start + _GRAM] for start in range(max(len(run) - _GRAM + 1, 1))}
+    for part in _NO_BLANKS.sub(" ", text).split():
+        word = part.strip(string.punctuation).casefold()
+        pieces = [word, *re.split(r"[^\w]+", word)]
+        words |= {one for one in pieces if len(one) >= _SHORT or re.search(r"\d|@", one)}
+    return words - {""}

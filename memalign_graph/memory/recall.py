@@ -1,8 +1,9 @@
 """Finding the examples in memory that are most like one to be judged."""
 
 import logging
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from memalign_graph.effects import Operation
 from memalign_graph.errors import EmbeddingError
@@ -13,6 +14,9 @@ from memalign_graph.memory.vectors import Vector, decode_vector, encode_vector, 
 from memalign_graph.types import Episode, Example, RecalledExample
 
 logger = logging.getLogger(__name__)
+
+_NEAR = 50
+"""How many neighbours tell which guidelines bear on an example."""
 
 _TRUNCATED = (
     f"Inputs and outputs are longer than the {MAX_BYTES:,} bytes that are embedded: similar "
@@ -32,6 +36,9 @@ class Recall:
 
     vector: str | None = None
     """The example's own vector in base64, to be kept for when feedback on it is stored."""
+
+    nearness: Mapping[str, float] = field(default_factory=dict)
+    """The similarity of further episodes, by id: it tells which guidelines bear on the example."""
 
     warning: str | None = None
     """What was done without, in a sentence."""
@@ -65,7 +72,9 @@ def recall(access: MemoryAccess, example: Example, k: int) -> Operation[Recall]:
     vector = view.index.get(key)
     if vector is None:
         vector = (yield from embed(access, {key: text}))[key]
-    nearest = view.index.search(vector, k)
+    # Guidelines are chosen by their sources, of which there are more than similar examples.
+    wide = view.index.search(vector, max(k, _NEAR) if view.has_many_guidelines else k)
+    nearest = wide[:k]
     ids = [episode for near, _ in nearest for episode in view.episodes_at(near)]
     episodes = yield from access.episodes(ids)
     found = [
@@ -79,6 +88,11 @@ def recall(access: MemoryAccess, example: Example, k: int) -> Operation[Recall]:
         examples=found[:k],
         version=view.version,
         vector=encode_vector(vector),
+        nearness={
+            episode: round(similarity, 4)
+            for near, similarity in wide[k:]
+            for episode in view.episodes_at(near)
+        },
         warning=warning,
     )
 

@@ -39,8 +39,8 @@ class Change(BaseModel):
     """The item before the change; None where it is new, or purged since."""
 
     after: Item | None = None
-    """A guideline after the change: two writers' sources are brought together by it. Not kept of
-    episodes, which are many and long."""
+    """The item after the change, of guidelines and of episodes that say something else now: it
+    brings two writers at one moment together."""
 
     purged: bool = False
     """Whether the item as it was before has been purged."""

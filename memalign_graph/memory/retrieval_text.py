@@ -22,7 +22,20 @@ def retrieval_text(example: Example) -> tuple[str, bool]:
     Returns:
         The text, and whether something was cut off to keep it within 8,000 bytes.
     """
-    inputs, outputs = _plain(example.inputs), _plain(example.outputs)
+    return text_of(example.inputs, example.outputs)
+
+
+def text_of(inputs: Any, outputs: Any) -> tuple[str, bool]:
+    """Write inputs and outputs as `retrieval_text` does.
+
+    Args:
+        inputs: The example's inputs.
+        outputs: Its outputs.
+
+    Returns:
+        The text, and whether something was cut off.
+    """
+    inputs, outputs = _plain(inputs), _plain(outputs)
     room = MAX_BYTES - 2
     half = room // 2
     spare = max(0, half - len(outputs.encode()))

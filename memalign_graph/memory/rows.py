@@ -12,17 +12,24 @@ else:
     Found = Any
 """Similarities and the rows that have them, most similar first."""
 
-CODES_FROM = 10_000
-"""From how many rows on codes are made: fewer are compared one by one, in a few milliseconds."""
+_CODES_FROM = 10_000_000
+"""From how many numbers in a matrix on codes are made: fewer are compared in 3 ms or so."""
 
 _CATCH_UP = 2_048
 """How many rows an addition encodes beside its own, so that none has to encode them all."""
 
-_CANDIDATES = (1_024, 8_192)
-"""How many rows a search takes from the codes, and how many where those do not settle it."""
+_CANDIDATES = 1_024
+"""How many rows a search takes from the codes at least, where there are many."""
+
+_CANDIDATES_A_DIMENSION = 4
+"""How many it takes for each dimension: where they do not settle it, it compares all rows, which
+costs the more, the more dimensions there are."""
+
+_GROW = 8_192
+"""How many rows a matrix makes room for at most, beyond what is needed."""
 
 _LOOK = 256
-"""How many candidates are compared at once."""
+"""How many candidates are compared first, to tell which of the others may be nearer still."""
 
 
 class VectorRows:
@@ -69,10 +76,10 @@ class VectorRows:
 
         stop = self._count + len(vectors)
         if len(self._matrix) < stop:
-            self._resize(max(stop, len(self._matrix) * 5 // 4))
+            self._resize(max(stop, len(self._matrix) + min(len(self._matrix) // 4, _GROW)))
         np.stack(vectors, out=self._matrix[self._count : stop])
         self._count = stop
-        if self._codes is not None or stop >= CODES_FROM:
+        if self._codes is not None or stop * self.dimension >= _CODES_FROM:
             self._encode(len(vectors))
 
     def remove(self, rows: Iterable[int]) -> list[tuple[int, int]]:
@@ -113,25 +120,27 @@ class VectorRows:
         Returns:
             Their similarities and the rows, most similar first.
         """
-        for taken in _CANDIDATES:
-            found = self._nearest_by_codes(query, k, taken)
-            if found is not None:
-                return found
-        return _compare(query, self._matrix[: self._count], k)
+        found = self._nearest_by_codes(query, k)
+        return _compare(query, self._matrix[: self._count], k) if found is None else found
 
-    def _nearest_by_codes(self, query: Floats, k: int, taken: int) -> Found | None:
-        """Find the nearest rows among those taken from the codes; None if others may be nearer."""
+    def _nearest_by_codes(self, query: Floats, k: int) -> Found | None:
+        """Find the nearest rows with the help of codes; None if these can't tell."""
         matrix, codes = self._matrix[: self._count], self._codes
-        if codes is None or not 4 * k <= taken <= len(codes) // 8:
+        if codes is None:
+            return None
+        taken = max(_CANDIDATES, _CANDIDATES_A_DIMENSION * self.dimension)
+        taken = min(taken, len(codes) // 4)
+        if taken < max(_LOOK, 4 * k):
             return None
         scores, rows = _compare(query, matrix[len(codes) :], k)
         best = _better((scores, rows + len(codes)), query, matrix, codes.misfits, k)
         candidates = codes.candidates(query, taken)
-        for start in range(0, len(candidates.rows), _LOOK):
-            if _settled(best, candidates.bounds[start], k):
-                return best
-            best = _better(best, query, matrix, candidates.rows[start : start + _LOOK], k)
-        return best if _settled(best, candidates.rest, k) else None
+        best = _better(best, query, matrix, candidates.rows[:_LOOK], k)
+        if len(best[0]) < k or best[0][-1] < candidates.rest:
+            return None
+        # Bounds fall: those that the k-th so far has not reached come first.
+        open_ones = int((candidates.bounds > best[0][-1]).sum())
+        return _better(best, query, matrix, candidates.rows[_LOOK:open_ones], k)
 
     def _encode(self, added: int) -> None:
         self._added_since_fit += added
@@ -148,10 +157,13 @@ class VectorRows:
         self._codes.append(self._matrix[start:stop])
 
     def _shrink(self) -> None:
-        if self._count < CODES_FROM // 2:
+        if self._count * self.dimension < _CODES_FROM // 2:
             self._codes = None
         if len(self._matrix) > 4 * (self._count + _LOOK):
             self._resize(self._count + _LOOK)
+            if self._codes is not None:  # FAISS gives no memory back but with the whole index.
+                self._codes = None
+                self._encode(self._count)
 
     def _resize(self, rows: int) -> None:
         # In place: the system then need not copy a large matrix. Nothing else may refer to it.
@@ -180,12 +192,9 @@ def _better(best: Found, query: Floats, matrix: Floats, rows: RowNumbers, k: int
     """Return the best of what was found and some rows of a matrix."""
     import numpy as np
 
+    if not len(rows):
+        return best
     scores, places = _compare(query, matrix[rows], k)
     scores = np.concatenate((best[0], scores))
     order = np.argsort(-scores, kind="stable")[:k]
     return scores[order], np.concatenate((best[1], rows[places]))[order]
-
-
-def _settled(best: Found, bound: float, k: int) -> bool:
-    """Tell whether nothing of at most this similarity belongs to the best."""
-    return len(best[0]) == k and bool(best[0][-1] >= bound)

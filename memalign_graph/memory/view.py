@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from langgraph.store.base import BaseStore
 
 from memalign_graph.memory.layout import MemoryLayout
-from memalign_graph.memory.records import Change, Commit, revision_of, version_of, weight
-from memalign_graph.memory.retrieval_text import retrieval_text
+from memalign_graph.memory.records import Change, Commit, Item, revision_of, version_of, weight
+from memalign_graph.memory.retrieval_text import text_of
 from memalign_graph.memory.vectors import Vector, VectorIndex, vector_key
-from memalign_graph.types import Episode, EpisodeStatus, Guideline
+from memalign_graph.types import EpisodeStatus
 
 OVERLAP_US = 60_000_000
 """How far a reader looks back behind the newest commit it knows, in microseconds.
@@ -20,6 +20,9 @@ A commit is dated after all that its writer had seen (see `newest_us`), whatever
 What is left are writers who did not see each other, one of them waiting for a lock or with a clock
 that is behind: one minute covers them with room to spare.
 """
+
+
+_MANY_GUIDELINES = 20
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,25 @@ class EpisodeRow:
     status: EpisodeStatus
 
 
+def row_of(item: Item, embedder: str) -> EpisodeRow:
+    """Read from an episode's item what the view keeps, without reading it whole.
+
+    Args:
+        item: The item.
+        embedder: The embedder's id.
+
+    Returns:
+        The row.
+
+    Raises:
+        KeyError: If the item is no episode's.
+    """
+    text, _ = text_of(item["example"]["inputs"], item["example"]["outputs"])
+    return EpisodeRow(
+        revision=revision_of(item), vector_key=vector_key(embedder, text), status=item["status"]
+    )
+
+
 @dataclass
 class Update:
     """What a reader found in the store, to be brought into the view."""
@@ -38,11 +60,14 @@ class Update:
     commits: list[Commit]
     """Commits that the view did not know."""
 
-    episodes: dict[str, Episode | None] = field(default_factory=dict)
+    episodes: dict[str, EpisodeRow | None] = field(default_factory=dict)
     """Episodes that may have changed; None where one is gone."""
 
-    guidelines: dict[str, Guideline | None] = field(default_factory=dict)
-    """Guidelines that may have changed; None where one is gone."""
+    guidelines: dict[str, str | None] = field(default_factory=dict)
+    """The revisions of guidelines that may have changed; None where one is gone."""
+
+    tip: str | None = None
+    """The commit that was the last to be written when the reading began."""
 
     vectors: dict[str, Vector] = field(default_factory=dict)
     """Stored vectors by key; those of no live episode are left aside."""
@@ -59,7 +84,6 @@ class MemoryView:
     def __init__(self, embedder: str) -> None:
         self.index = VectorIndex(embedder)
         """Vectors by vector key."""
-        self._embedder = embedder
         self._lock = threading.Lock()
         self._generation = 0
         self._newest_us = 0
@@ -69,6 +93,8 @@ class MemoryView:
         self._episodes: dict[str, EpisodeRow] = {}
         self._guidelines: dict[str, str] = {}
         self._episodes_at: dict[str, set[str]] = {}
+        self._missing: set[str] = set()
+        self._tip: str | None = None
         self._total = 0
 
     @property
@@ -95,6 +121,11 @@ class MemoryView:
         """Whether there is no episode."""
         return not self._episodes
 
+    @property
+    def has_many_guidelines(self) -> bool:
+        """Whether there are so many guidelines that they may not all fit into a prompt."""
+        return len(self._guidelines) > _MANY_GUIDELINES
+
     def pending(self) -> list[str]:
         """Return the ids of the episodes that await distilling, in a stable order."""
         with self._lock:
@@ -110,6 +141,18 @@ class MemoryView:
         with self._lock:
             groups = [ids for ids in self._episodes_at.values() if len(ids) > 1]
         return sorted(key for ids in groups for key in ids)
+
+    def is_at(self, tip: str | None) -> bool:
+        """Tell whether nothing was committed since the view was last brought up to date.
+
+        Args:
+            tip: The commit that was the last to be written.
+
+        Returns:
+            Whether the view has seen it, and with it all before it.
+        """
+        with self._lock:
+            return tip is not None and tip == self._tip
 
     def mark(self) -> tuple[int, int | None]:
         """Begin a reading.
@@ -152,12 +195,13 @@ class MemoryView:
             if generation != self._generation:
                 return False
             self._generation += 1
-            for key, episode in update.episodes.items():
-                self._set_episode(key, episode)
-            self.index.add(self._wanted(self.index.fitting(update.vectors)))
-            for key, guideline in update.guidelines.items():
-                self._set_guideline(key, guideline)
+            for key, row in update.episodes.items():
+                self._set_episode(key, row)
+            self._add(self.index.fitting(update.vectors))
+            for key, revision in update.guidelines.items():
+                self._set_guideline(key, revision)
             self._note(update.commits, now_us)
+            self._tip = update.tip
             return True
 
     def add_vectors(self, vectors: Mapping[str, Vector]) -> None:
@@ -170,10 +214,12 @@ class MemoryView:
             EmbeddingError: If one has another dimension than those that are there.
         """
         with self._lock:
-            self.index.add(self._wanted(vectors))
+            self._add(vectors)
 
-    def _wanted(self, vectors: Mapping[str, Vector]) -> dict[str, Vector]:
-        return {key: one for key, one in vectors.items() if key in self._episodes_at}
+    def _add(self, vectors: Mapping[str, Vector]) -> None:
+        wanted = {key: one for key, one in vectors.items() if key in self._episodes_at}
+        self.index.add(wanted)
+        self._missing -= wanted.keys()
 
     def missing_texts(self) -> dict[str, str]:
         """Return which episodes have no vector in the index yet.
@@ -182,9 +228,7 @@ class MemoryView:
             Their ids by vector key.
         """
         with self._lock:
-            return {
-                key: min(ids) for key, ids in self._episodes_at.items() if key not in self.index
-            }
+            return {key: min(self._episodes_at[key]) for key in sorted(self._missing)}
 
     def episodes_at(self, key: str) -> list[str]:
         """Return the ids of the episodes whose example has this vector.
@@ -221,39 +265,34 @@ class MemoryView:
         row = self._episodes.get(change.id)
         return row.revision if row else None
 
-    def _set_episode(self, key: str, episode: Episode | None) -> None:
+    def _set_episode(self, key: str, row: EpisodeRow | None) -> None:
         old = self._episodes.pop(key, None)
-        if episode is not None:
-            self._episodes[key] = row = self._row(episode)
+        if row is not None:
+            self._episodes[key] = row
             self._episodes_at.setdefault(row.vector_key, set()).add(key)
+            if row.vector_key not in self.index:
+                self._missing.add(row.vector_key)
             self._total += weight(key, row.revision)
         if old is not None:
             self._total -= weight(key, old.revision)
-            if episode is None or old.vector_key != self._episodes[key].vector_key:
+            if row is None or old.vector_key != row.vector_key:
                 self._leave(old.vector_key, key)
-
-    def _row(self, episode: Episode) -> EpisodeRow:
-        text, _ = retrieval_text(episode.example)
-        return EpisodeRow(
-            revision=revision_of(episode.to_json()),
-            vector_key=vector_key(self._embedder, text),
-            status=episode.status,
-        )
 
     def _leave(self, vector: str, key: str) -> None:
         ids = self._episodes_at[vector]
         ids.discard(key)
         if not ids:
             del self._episodes_at[vector]
+            self._missing.discard(vector)
             self.index.remove({vector})
 
-    def _set_guideline(self, key: str, guideline: Guideline | None) -> None:
+    def _set_guideline(self, key: str, revision: str | None) -> None:
         old = self._guidelines.pop(key, None)
         if old is not None:
             self._total -= weight(key, old)
-        if guideline is not None:
-            self._guidelines[key] = revision_of(guideline.to_json())
-            self._total += weight(key, self._guidelines[key])
+        if revision is not None:
+            self._guidelines[key] = revision
+            self._total += weight(key, revision)
 
     def _note(self, commits: list[Commit], now_us: int) -> None:
         seen = {parent for commit in commits for parent in commit.parents}

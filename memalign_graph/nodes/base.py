@@ -20,7 +20,9 @@ from memalign_graph.models import (
     Embedder,
     EmbeddingsLike,
     OncePerLoop,
+    StructuredModel,
     resolve_chat_model,
+    with_schema,
 )
 from memalign_graph.reading import read_example
 from memalign_graph.types import Criterion, Episode, Example, Feedback
@@ -34,6 +36,8 @@ Update = dict[str, Any]
 
 DEFAULT_MAX_CONCURRENCY = 32
 """How much is under way at a time where the run's config does not tell."""
+
+_BOUND_MODELS = 8
 
 _CHECKPOINTER = "__pregel_checkpointer"
 """Where LangGraph keeps the checkpointer of a run in its config; it has no public name."""
@@ -130,6 +134,7 @@ class Models:
     def __init__(self, own: BaseChatModel | str) -> None:
         self._own = own
         self._resolved: dict[str | None, OncePerLoop[BaseChatModel]] = {}
+        self._bound: dict[int, BoundModel] = {}
 
     def get(self, override: str | None = None) -> BaseChatModel:
         """Return the chat model to call.
@@ -148,6 +153,39 @@ class Models:
             named = self._own if key is None else key
             self._resolved[key] = OncePerLoop(lambda: resolve_chat_model(named))
         return self._resolved[key].get()
+
+    def bound(self, schema: dict[str, Any], override: str | None = None) -> "BoundModel":
+        """Return the chat model to call, bound to a schema, always the same one.
+
+        Args:
+            schema: The JSON Schema of the answer.
+            override: The run's model, where its context names another than the node's own.
+
+        Returns:
+            The chat model, and the same bound.
+
+        Raises:
+            InvalidInputError: If a string can't be resolved, or the model has no structured output.
+        """
+        chat = self.get(override)
+        bound = self._bound.get(id(chat))
+        if bound is None or bound.chat is not chat:
+            if len(self._bound) >= _BOUND_MODELS:
+                self._bound.clear()  # of event loops that have ended
+            bound = BoundModel(chat, with_schema(chat, schema))
+            self._bound[id(chat)] = bound
+        return bound
+
+
+@dataclass(frozen=True)
+class BoundModel:
+    """A chat model, and the same bound to a schema."""
+
+    chat: BaseChatModel
+    """The model."""
+
+    structured: StructuredModel
+    """The same, answering in the shape of the schema."""
 
 
 class Memories:

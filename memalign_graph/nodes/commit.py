@@ -1,7 +1,9 @@
 """`commit_memory`: what was learned, written in one commit."""
 
+from memalign_graph.alignment.redistill import learn_again
 from memalign_graph.effects import Operation
 from memalign_graph.memory.changes import learn
+from memalign_graph.memory.forgetting import clear_drafts
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.nodes.base import Memories, OperationNode, Run, State, Update, store_feedback
@@ -38,6 +40,10 @@ def create_commit_node(
             learned = yield from learn(access, [], {})
             learned["episode_ids"] = [episode.id]
         else:
+            again = [GuidelineOperation.model_validate(one) for one in state.get("rewordings", [])]
+            if again:
+                yield from learn_again(access, again, state.get("reworded", {}))
+                yield from clear_drafts(access)
             learned = yield from learn(
                 access,
                 [GuidelineOperation.model_validate(one) for one in state["operations"]],

@@ -4,6 +4,7 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
+from memalign_graph.alignment.redistill import reword_all
 from memalign_graph.asking import ask
 from memalign_graph.effects import Operation
 from memalign_graph.models import (
@@ -64,7 +65,8 @@ def create_distill_node(
         access = memories.get(run, settings)
         episode = yield from store_feedback(access, feedback, state)
         if episode.status != "pending":
-            return {"operations": [], "distilled": {episode.id: episode.word}}
+            nothing: Update = {"operations": [], "rewordings": [], "reworded": {}}
+            return {**nothing, "distilled": {episode.id: episode.word}}
         view = yield from access.refresh()
         others = [key for key in view.pending() if key != episode.id][:_MAX_PENDING]
         pending = yield from access.episodes(others)
@@ -81,9 +83,14 @@ def create_distill_node(
 
         bound = with_schema(chat, operations_schema(prompt))
         operations, _ = yield from ask(bound, prompt.messages, read, purpose="distil feedback")
+        # What this expert took back may have left guidelines without words.
+        waiting = yield from access.all_guidelines("pending")
+        again, words = yield from reword_all(access, chat, waiting[:_MAX_PENDING])
         return {
             "operations": [one.model_dump(mode="json") for one in operations],
             "distilled": {one.id: one.word for one in prompt.episodes.values()},
+            "rewordings": [one.model_dump(mode="json") for one in again],
+            "reworded": words,
         }
 
     return OperationNode("distill_feedback", distill_feedback)

@@ -6,7 +6,7 @@ from langchain_core.language_models import BaseChatModel
 
 from memalign_graph.asking import ask
 from memalign_graph.effects import Operation
-from memalign_graph.models import DEFAULT_CHAT_MODEL, max_input_tokens, with_schema
+from memalign_graph.models import DEFAULT_CHAT_MODEL, max_input_tokens
 from memalign_graph.nodes.base import Models, OperationNode, Run, State, Update, example_of
 from memalign_graph.prompts.judge import (
     DEFAULT_MAX_GUIDELINE_TOKENS,
@@ -44,20 +44,21 @@ def create_judge_node(
 
     def judge(state: State, run: Run) -> Operation[Update]:
         example = example_of(state)
-        chat = models.get(state.get("judge_settings", {}).get("model"))
+        model_used = models.bound(schema, state.get("judge_settings", {}).get("model"))
         prompt = judge_prompt(
             criterion,
             example,
             guidelines=[Guideline.model_validate(one) for one in state.get("guidelines", [])],
             recalled=[RecalledExample.model_validate(one) for one in state.get("recalled", [])],
+            nearness=state.get("recall_nearness"),
             max_guideline_tokens=max_guideline_tokens,
-            max_input_tokens=max_input_tokens(chat),
+            max_input_tokens=max_input_tokens(model_used.chat),
         )
 
         def read(answer: dict[str, Any], _last: bool) -> Any:  # noqa: FBT001 - as `ask` calls it
             return read_answer(answer, criterion)
 
-        bound = with_schema(chat, schema)
+        bound = model_used.structured
         (value, rationale), reply = yield from ask(bound, prompt.messages, read, purpose="judge")
         judgment = Judgment(
             criterion=criterion.name,

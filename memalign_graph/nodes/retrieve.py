@@ -72,6 +72,7 @@ def create_retrieve_node(
             "recalled": [one.to_json() for one in found.examples],
             "recall_version": found.version,
             "recall_vector": found.vector,
+            "recall_nearness": dict(found.nearness),
             "recall_warnings": [found.warning] if found.warning else [],
         }
 

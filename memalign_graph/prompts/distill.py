@@ -162,7 +162,8 @@ def distill_prompt(
 
     The first case is always in it, cut to fit where it must be; the others as far as the window
     reaches. Feedback on one case stays together, and all is shown in order of time. Guidelines
-    take at most a quarter of the window: those of experts first, then the newest.
+    take at most a quarter of the window: those of experts first, then those that rest on most
+    feedback.
 
     Args:
         criterion: The criterion.
@@ -260,7 +261,7 @@ def _text_tokens(value: Any) -> int:
 
 def _shown_guidelines(guidelines: Sequence[Guideline], max_input_tokens: int) -> list[Guideline]:
     budget = min(max_input_tokens // 4, _GUIDELINE_TOKENS)
-    return choose_guidelines(guidelines, [], max_tokens=budget)
+    return choose_guidelines(guidelines, max_tokens=budget)
 
 
 def _system_text(

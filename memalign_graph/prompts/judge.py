@@ -4,7 +4,7 @@ Laid out for prefix caching: criterion and guidelines first, the same from case 
 episodes next; the case last. Nothing an application wrote stands in the system message.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ DEFAULT_MAX_GUIDELINE_TOKENS = 2_000
 
 ANSWER_TOKENS = 1_024
 """The room left in the context window for the answer, in tokens."""
+
+_HANDFUL = 8
 
 _EPISODE_FIELD_TOKENS = 400
 """How much of one text of an episode is shown, in tokens: enough to see what it is like."""
@@ -124,19 +126,23 @@ def judge_prompt(
     *,
     guidelines: Sequence[Guideline],
     recalled: Sequence[RecalledExample],
+    nearness: Mapping[str, float] | None = None,
     max_guideline_tokens: int,
     max_input_tokens: int,
 ) -> JudgePrompt:
     """Write the prompt for one case.
 
     Guidelines come first in the budget, then the case, then similar examples until the window is
-    full. What does not fit is left out and said.
+    full. What does not fit is left out and said. If the guidelines outgrow their budget, four
+    fifths of it go to those that are given for every case, so that the prompt keeps a beginning
+    that providers can cache, and the rest to those that bear on this one.
 
     Args:
         criterion: The criterion.
         example: The case to be judged.
         guidelines: The guidelines that stand, in their order.
         recalled: Similar examples, most similar first.
+        nearness: The similarity of further episodes to the case, by id.
         max_guideline_tokens: How much of the prompt guidelines may take, in tokens.
         max_input_tokens: The model's context window, in tokens.
 
@@ -145,14 +151,18 @@ def judge_prompt(
     """
     warnings: list[str] = []
     budget = min(max_guideline_tokens, max_input_tokens // 3)
-    shown = choose_guidelines(guidelines, recalled, max_tokens=budget)
-    if len(shown) < len(guidelines):
+    near = {**_nearness(recalled), **(nearness or {})}
+    shown, relevant = _divide(guidelines, near, max_tokens=budget)
+    left_out = len(guidelines) - len(shown) - len(relevant)
+    if left_out:
         warnings.append(
-            f"{len(guidelines) - len(shown)} of {len(guidelines)} guidelines did not fit into "
-            f"{budget:,} tokens: those that bear on the most similar examples were given."
+            f"{left_out} of {len(guidelines)} guidelines did not fit into {budget:,} tokens: given "
+            "were those that rest on most feedback, and those that bear on similar examples."
         )
     system = _system_text(criterion, shown)
-    room = max_input_tokens - ANSWER_TOKENS - estimate_tokens(system) - estimate_tokens(_CLOSING)
+    rules = _rules(relevant, len(shown))
+    fixed = estimate_tokens(system) + estimate_tokens(rules) + estimate_tokens(_CLOSING)
+    room = max_input_tokens - ANSWER_TOKENS - fixed
     case, is_cut = render_example("case", example, max_tokens=max(room, 3))
     if is_cut:
         warnings.append(
@@ -175,42 +185,93 @@ def judge_prompt(
         episodes.extend(one.episodes)
     if blocks:
         blocks.insert(0, "Earlier cases that are most like this one, with the experts' words:")
+    if rules:
+        blocks.insert(0, rules)
     human = "\n\n".join([*blocks, "The case to judge:", case, _CLOSING])
     return JudgePrompt(
         messages=[SystemMessage(system), HumanMessage(human)],
-        guidelines=shown,
+        guidelines=[*shown, *relevant],
         episodes=episodes,
         warnings=warnings,
     )
 
 
-def choose_guidelines(
-    guidelines: Sequence[Guideline], recalled: Sequence[RecalledExample], *, max_tokens: int
-) -> list[Guideline]:
-    """Choose the guidelines that fit a budget.
+def _divide(
+    guidelines: Sequence[Guideline], nearness: Mapping[str, float], *, max_tokens: int
+) -> tuple[list[Guideline], list[Guideline]]:
+    """Choose what is given for every case, and what for this one besides."""
+    shown = choose_guidelines(guidelines, max_tokens=max_tokens)
+    if len(shown) == len(guidelines):
+        return shown, []
+    average = sum(_cost(one, len(guidelines)) for one in guidelines) // len(guidelines)
+    # A budget for a handful has no beginning worth caching: it all goes to what bears on the case.
+    shared = max_tokens * 4 // 5 if max_tokens >= _HANDFUL * average else 0
+    shown = choose_guidelines(guidelines, max_tokens=shared)
+    known = {one.id for one in shown}
+    rest = [one for one in guidelines if one.id not in known]
+    room = max_tokens - sum(_cost(one, len(guidelines)) for one in shown)
+    relevant = relevant_guidelines(rest, nearness, max_tokens=room)
+    if shown:
+        return shown, relevant
+    room -= sum(_cost(one, len(guidelines)) for one in relevant)
+    chosen = {one.id for one in relevant}
+    others = [one for one in guidelines if one.id not in chosen]
+    chosen |= {one.id for one in choose_guidelines(others, max_tokens=room)}
+    return [], [one for one in guidelines if one.id in chosen]
 
-    All of them where they fit. Else first those that experts wrote by hand, then those whose
-    sources are most similar to the case, then the newest.
+
+def choose_guidelines(guidelines: Sequence[Guideline], *, max_tokens: int) -> list[Guideline]:
+    """Choose the guidelines that fit a budget, whatever the case.
+
+    All of them where they fit. Else first those that experts wrote by hand, then those that rest
+    on most feedback, then the newest.
 
     Args:
         guidelines: The guidelines that stand, in their order.
-        recalled: Similar examples, most similar first.
         max_tokens: The budget.
 
     Returns:
         The chosen ones, in the order they came.
     """
-    nearness = {
-        episode.id: one.similarity for one in reversed(recalled) for episode in one.episodes
+    if sum(_cost(one, len(guidelines)) for one in guidelines) <= max_tokens:
+        return list(guidelines)
+
+    def worth(guideline: Guideline) -> tuple[bool, int, int]:
+        return guideline.origin == "expert", len(guideline.episode_ids), guideline.position
+
+    return _fitting(guidelines, sorted(guidelines, key=worth, reverse=True), max_tokens)
+
+
+def relevant_guidelines(
+    guidelines: Sequence[Guideline], nearness: Mapping[str, float], *, max_tokens: int
+) -> list[Guideline]:
+    """Choose the guidelines that bear on a case, by how similar their sources are to it.
+
+    Args:
+        guidelines: The guidelines, in their order.
+        nearness: The similarity of episodes to the case, by id; the others are far from it.
+        max_tokens: The budget.
+
+    Returns:
+        The chosen ones, in the order they came.
+    """
+    near = {
+        one.id: max((nearness[key] for key in one.episode_ids if key in nearness), default=None)
+        for one in guidelines
     }
+    ranked = sorted(
+        (one for one in guidelines if near[one.id] is not None),
+        key=lambda one: (-(near[one.id] or 0.0), -one.position),
+    )
+    return _fitting(guidelines, ranked, max_tokens)
 
-    def worth(guideline: Guideline) -> tuple[bool, float, int]:
-        near = max((nearness.get(key, -1.0) for key in guideline.episode_ids), default=-1.0)
-        return guideline.origin == "expert", near, guideline.position
 
+def _fitting(
+    guidelines: Sequence[Guideline], ranked: Iterable[Guideline], max_tokens: int
+) -> list[Guideline]:
     chosen = set()
-    for guideline in sorted(guidelines, key=worth, reverse=True):
-        cost = estimate_tokens(_line(guideline, len(guidelines)))
+    for guideline in ranked:
+        cost = _cost(guideline, len(guidelines))
         if cost <= max_tokens:
             max_tokens -= cost
             chosen.add(guideline.id)
@@ -225,6 +286,21 @@ def _system_text(criterion: Criterion, guidelines: Sequence[Guideline]) -> str:
         scale=criterion.scale.describe(),
         guidelines=_GUIDELINES.format(lines=lines) if guidelines else "",
     )
+
+
+def _cost(guideline: Guideline, number: int) -> int:
+    return estimate_tokens(_line(guideline, number))
+
+
+def _rules(relevant: Sequence[Guideline], before: int) -> str:
+    if not relevant:
+        return ""
+    lines = [_line(one, number) for number, one in enumerate(relevant, start=before + 1)]
+    return "\n".join(["Further guidelines from the experts, on cases like this one:", *lines])
+
+
+def _nearness(recalled: Sequence[RecalledExample]) -> dict[str, float]:
+    return {episode.id: one.similarity for one in recalled for episode in one.episodes}
 
 
 def _line(guideline: Guideline, number: int) -> str:

@@ -1,0 +1,110 @@
+"""Two writers at one moment: what one of them does when it finds the other's commit beside its own.
+
+A store has no compare-and-set, so two commits that did not see each other may both have written
+the same item. Whoever finds that out brings the two together and commits again, so that the last
+commit is also what the items hold.
+"""
+
+from collections.abc import Mapping
+
+from memalign_graph.effects import Operation
+from memalign_graph.memory.access import Edit, MemoryAccess, read_episode, read_guideline
+from memalign_graph.memory.cascade import cascade, cascade_edits
+from memalign_graph.memory.records import Change, Commit, ItemKey
+from memalign_graph.memory.words import newer_word
+from memalign_graph.types import Episode, Guideline
+
+_TRIES = 20
+
+Mine = Mapping[ItemKey, Episode | Guideline | None]
+"""What a commit made of each item; None where it removed it."""
+
+
+def edits_made(edits: list[Edit]) -> Mine:
+    """Return what some edits make of their items.
+
+    Args:
+        edits: The edits.
+
+    Returns:
+        The items after them, by kind and id.
+    """
+    made: dict[ItemKey, Episode | Guideline | None] = {}
+    for edit in edits:
+        item = edit.after or edit.before
+        if item is not None and edit.before != edit.after:
+            made[edit.kind, item.id] = edit.after
+    return made
+
+
+def settle_rivals(
+    access: MemoryAccess,
+    commit: Commit | None,
+    known: frozenset[str],
+    mine: Mine,
+    *,
+    taken_back: set[str],
+    purges: bool = False,
+) -> Operation[None]:
+    """Bring a commit together with those made at the same moment on the same items.
+
+    What one of the two removed stays removed; of two words of one expert the newer counts; what an
+    expert wrote by hand goes before what a model wrote; and what the other learned from feedback
+    that is taken back is taken back with it.
+
+    Args:
+        access: The memory.
+        commit: The commit, written; None if there was nothing to write.
+        known: The commits that were known before it.
+        mine: What it made of its items.
+        taken_back: The episodes that it took back, or gave another word.
+        purges: Whether nothing is to be kept of the items as they were.
+    """
+    for _ in range(_TRIES):
+        theirs = [] if commit is None else (yield from access.rivals(commit, known))
+        if commit is None or not theirs:
+            return
+        view = yield from access.refresh()
+        known = view.known_commits()
+        contested = [change for change in theirs if change.key in mine]
+        episodes = yield from access.episodes(one.id for one in contested)
+        guidelines = {one.id: one for one in (yield from access.every_guideline())}
+        stored: dict[ItemKey, Episode | Guideline] = {
+            **{("episodes", key): one for key, one in episodes.items()},
+            **{("guidelines", key): one for key, one in guidelines.items()},
+        }
+        edits = [
+            Edit(change.kind, stored.get(change.key), _both(change, mine, stored))
+            for change in contested
+        ]
+        touched = {one.id for one in theirs if one.kind == "guidelines"}
+        after = {edit.after.id: edit.after for edit in edits if isinstance(edit.after, Guideline)}
+        follow = cascade({**guidelines, **after}.values(), taken_back, only=touched)
+        dealt = {edit.item_id for edit in edits} & {one.id for one in follow.touched}
+        edits = [edit for edit in edits if edit.item_id not in dealt]
+        edits += [
+            Edit("guidelines", guidelines.get(edit.item_id), edit.after)
+            for edit in cascade_edits(follow)
+        ]
+        commit = yield from access.commit(
+            view, edits, reason=commit.reason, author=commit.author, purges=purges, again=True
+        )
+
+
+def _both(
+    change: Change, mine: Mine, stored: Mapping[ItemKey, Episode | Guideline]
+) -> Episode | Guideline | None:
+    ours, there = mine[change.key], stored.get(change.key)
+    if ours is None or change.revision is None:
+        return None
+    if isinstance(ours, Guideline):
+        theirs = there if change.after is None else read_guideline(change.after)
+        versions = [one for one in (ours, theirs, there) if isinstance(one, Guideline)]
+        by_hand = [one for one in versions if one.origin == "expert"]
+        return max(by_hand, key=lambda one: one.updated_at) if by_hand else there or ours
+    said = [ours, there, None if change.after is None else read_episode(change.after)]
+    versions_said = [one for one in said if isinstance(one, Episode)]
+    kept = versions_said[0]
+    for one in versions_said[1:]:
+        kept = newer_word(kept, one)
+    return kept
