@@ -1,4 +1,4 @@
-"""What `langgraph.json` serves: a judge and a review graph, for Studio and the Agent Server.
+"""What `langgraph.json` serves to Studio and the Agent Server: graphs to judge, review and align.
 
 The criterion is `support_tone`, or the one in the JSON file that `MEMALIGN_CRITERION` names; the
 models come from the environment (see `models.models_from_environment`). Store and checkpointer are
@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from memalign_graph.errors import InvalidInputError, explain
-from memalign_graph.graphs import create_judge_graph, create_review_graph
+from memalign_graph.graphs import create_alignment_graph, create_judge_graph, create_review_graph
 from memalign_graph.models import models_from_environment
 from memalign_graph.types import Criterion
 
@@ -49,3 +49,6 @@ judge = create_judge_graph(_criterion, model=_model, embeddings=_embeddings).com
 
 review = create_review_graph(_criterion, model=_model, embeddings=_embeddings).compile()
 """`{inputs, outputs, reference_outputs?}` -> `{judgment, feedback, learned}`, with an interrupt."""
+
+align = create_alignment_graph(_criterion, model=_model, embeddings=_embeddings).compile()
+"""`{feedback: [...]}` -> `{report}`."""

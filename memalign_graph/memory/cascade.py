@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from memalign_graph.memory.access import Edit
 from memalign_graph.types import Guideline
@@ -62,7 +63,8 @@ def cascade(
         if not left or guideline.status == "superseded":
             removed[guideline.id] = guideline
         elif guideline.origin == "expert" and keep_by_hand:
-            reduced[guideline.id] = guideline.model_copy(update={"episode_ids": left})
+            less = {"episode_ids": left, "updated_at": datetime.now(UTC)}
+            reduced[guideline.id] = guideline.model_copy(update=less)
         else:
             reduced[guideline.id] = without_words(guideline, left)
     restored = superseded_by(everything.values(), removed.values())
@@ -87,7 +89,12 @@ def superseded_by(guidelines: Iterable[Guideline], removed: Iterable[Guideline])
     """
     gone = {one.id for one in removed}
     before = {one.id: one for one in guidelines if one.superseded_by in gone and one.id not in gone}
-    again = {"status": "standing", "superseded_by": None, "reason": None}
+    again = {
+        "status": "standing",
+        "superseded_by": None,
+        "reason": None,
+        "updated_at": datetime.now(UTC),
+    }
     restored = [one.model_copy(update=again) for one in before.values()]
     return Cascade(before=before, removed=[], reduced=[], restored=restored)
 
@@ -109,6 +116,7 @@ def without_words(guideline: Guideline, episode_ids: list[str]) -> Guideline:
             "status": "pending",
             "origin": "distilled",
             "author": None,
+            "updated_at": datetime.now(UTC),
         }
     )
 

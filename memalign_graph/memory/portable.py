@@ -104,8 +104,17 @@ def import_jsonl(
     replaced = {key for key, old in stored.items() if takes_back(old, episodes[key])}
     # What only the old word supported goes, unless the import brings it.
     others = [one for key, one in standing.items() if key not in guidelines]
+    # A case that was left out of the lines takes its rules along, as if it were forgotten.
+    named = sorted({key for one in guidelines.values() for key in one.episode_ids} - set(episodes))
+    missing = set(named) - set((yield from access.episodes(named)))
+    follow = cascade(guidelines.values(), missing)
+    guidelines |= {one.id: one for one in [*follow.reduced, *follow.restored]}
+    gone = {one.id for one in follow.removed}
     edits: list[Edit] = [
-        *(Edit("guidelines", standing.get(key), one) for key, one in guidelines.items()),
+        *(
+            Edit("guidelines", standing.get(key), None if key in gone else one)
+            for key, one in guidelines.items()
+        ),
         *cascade_edits(cascade(others, replaced)),
         *(Edit("episodes", stored.get(key), one) for key, one in episodes.items()),
     ]

@@ -176,13 +176,8 @@ def distill_prompt(
     Returns:
         The prompt.
     """
-    shown_guidelines = _shown_guidelines(guidelines, max_input_tokens)
-    changeable = [one for one in shown_guidelines if one.origin == "distilled"]
-    handles = {f"G{number}": one for number, one in enumerate(changeable, start=1)}
-    standing = _render_guidelines(
-        handles, [one for one in shown_guidelines if one.origin == "expert"]
-    )
-    system = _system_text(criterion, handles, guidelines, episodes)
+    handles, standing = _standing(guidelines, max_input_tokens)
+    system = _system_text(criterion, handles, guidelines, several=len(episodes) > 1)
     room = _room(system, standing, max_input_tokens)
     cases: list[list[Episode]] = []
     cut: list[str] = []
@@ -230,10 +225,9 @@ def feedback_window(
     Returns:
         The room, in tokens.
     """
-    shown = _shown_guidelines(guidelines, max_input_tokens)
-    handles = {f"G{number}": one for number, one in enumerate(shown, start=1)}
-    system = _system_text(criterion, handles, guidelines, ())
-    return _room(system, _render_guidelines(handles, []), max_input_tokens)
+    handles, standing = _standing(guidelines, max_input_tokens)
+    system = _system_text(criterion, handles, guidelines, several=True)
+    return _room(system, standing, max_input_tokens)
 
 
 def feedback_tokens(case: Sequence[Episode]) -> int:
@@ -259,16 +253,23 @@ def _text_tokens(value: Any) -> int:
     return estimate_tokens(text)
 
 
-def _shown_guidelines(guidelines: Sequence[Guideline], max_input_tokens: int) -> list[Guideline]:
+def _standing(
+    guidelines: Sequence[Guideline], max_input_tokens: int
+) -> tuple[dict[str, Guideline], str]:
+    """Return the guidelines that may be changed, by handle, and how all that fit are shown."""
     budget = min(max_input_tokens // 4, _GUIDELINE_TOKENS)
-    return choose_guidelines(guidelines, max_tokens=budget)
+    shown = choose_guidelines(guidelines, max_tokens=budget)
+    changeable = [one for one in shown if one.origin == "distilled"]
+    handles = {f"G{number}": one for number, one in enumerate(changeable, start=1)}
+    return handles, _render_guidelines(handles, [one for one in shown if one.origin == "expert"])
 
 
 def _system_text(
     criterion: Criterion,
     handles: Mapping[str, Guideline],
     guidelines: Sequence[Guideline],
-    episodes: Sequence[Episode],
+    *,
+    several: bool,
 ) -> str:
     return _SYSTEM.format(
         name=criterion.name,
@@ -278,7 +279,7 @@ def _system_text(
         if guidelines
         else "at least one",
         actions=_ADD + (_CHANGE if handles else ""),
-        order=_IN_ORDER if len(episodes) > 1 else "",
+        order=_IN_ORDER if several else "",
     )
 
 

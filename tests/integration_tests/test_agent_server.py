@@ -81,9 +81,9 @@ def _run(client: SyncLangGraphClient, thread: str | None, graph: str, **kwargs: 
     return client.runs.wait(thread, graph, raise_error=False, **kwargs)
 
 
-def test_both_graphs_are_listed_with_their_schemas(client: SyncLangGraphClient) -> None:
+def test_all_graphs_are_listed_with_their_schemas(client: SyncLangGraphClient) -> None:
     assistants = {one["graph_id"]: one["assistant_id"] for one in client.assistants.search()}
-    assert set(assistants) == {"judge", "review"}
+    assert set(assistants) == {"align", "judge", "review"}
     schemas = client.assistants.get_schemas(assistants["review"])
     assert schemas["input_schema"] is not None
     assert schemas["output_schema"] is not None
@@ -127,6 +127,20 @@ def test_judge_interrupt_resume_and_learn(client: SyncLangGraphClient) -> None:
     judged = _run(client, other, "judge", input=CASE, context=context)["judgment"]
     assert judged["guideline_ids"] == [learned["guideline_id"]]
     assert judged["episode_ids"] == result["learned"]["episode_ids"]
+
+
+def test_many_comments_are_learned_at_once(client: SyncLangGraphClient) -> None:
+    context = {"namespace": ["many"]}
+    said = [{**CASE, "rationale": f"Reason {n}.", "author": f"expert {n}"} for n in range(3)]
+    thread = client.threads.create()["thread_id"]
+    given = {"feedback": [*said, {"inputs": "no outputs"}]}
+    report = _run(client, thread, "align", input=given, context=context)["report"]
+    assert report["feedback"] == {"new": 3, "changed": 0, "unchanged": 0, "rejected": 1}
+    items = client.store.search_items(["many", "support_tone", "guidelines"])["items"]
+    assert [one["id"] for one in report["guidelines"]["added"]] == [one["key"] for one in items]
+    again = _run(client, thread, "align", input=given, context=context)["report"]
+    assert again["feedback"]["unchanged"] == 3
+    assert again["cost"]["chat_calls"] == 0
 
 
 def test_bad_input_is_told_in_a_sentence(client: SyncLangGraphClient) -> None:

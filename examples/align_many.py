@@ -1,0 +1,93 @@
+"""Learn from many comments at once, with a progress bar: three experts, some of whom disagree.
+
+Run it twice: the second time nothing is new, and it costs nothing. A file of your own works, too:
+`python examples/align_many.py memory.sqlite feedback.jsonl`, a JSON object a line with `inputs`,
+`outputs`, and `value` (true or false), `rationale` or both.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from memalign_graph import Criterion, create_alignment_graph
+from memalign_graph.local import open_local_store
+from memalign_graph.models import models_from_environment
+
+CRITERION = Criterion(
+    name="support_tone", instructions="Is the reply appropriate for the customer?"
+)
+SORRY = "A reply about something lost or broken must say sorry before anything else."
+PHONE = "Never send a customer to the phone line: give the answer in the reply."
+CASES = [
+    ("My order never came.", "Check the tracking page.", {"ann": SORRY, "bob": "Too cold."}),
+    ("The cup arrived broken.", "Send us a photo.", {"ann": SORRY}),
+    ("Where is my invoice?", "Call us between 9 and 5.", {"cem": PHONE}),
+    ("How do I change my address?", "Please call our hotline.", {"cem": PHONE, "bob": None}),
+    ("How do I reset my password?", "Click on 'Forgot it?'.", {"ann": None}),
+]
+
+
+def sample_feedback() -> list[dict[str, Any]]:
+    """Write the cases as feedback; an expert without words only says that the reply is right."""
+    return [
+        {
+            "inputs": inputs,
+            "outputs": outputs,
+            "value": words is None,
+            "rationale": words,
+            "author": author,
+        }
+        for inputs, outputs, said in CASES
+        for author, words in said.items()
+    ]
+
+
+def align(path: Path, feedback: list[dict[str, Any]]) -> dict[str, Any]:
+    """Align the memory in a file, and show how far it is."""
+    model, embeddings = models_from_environment()
+    builder = create_alignment_graph(CRITERION, model=model, embeddings=embeddings)
+    report: dict[str, Any] = {}
+    with open_local_store(path) as store, tqdm(unit="step", file=sys.stdout) as bar:
+        graph = builder.compile(store=store)
+        for mode, part in graph.stream({"feedback": feedback}, stream_mode=["custom", "values"]):
+            if mode == "values" and isinstance(part, dict):
+                report = part.get("report", report)
+            elif isinstance(part, dict) and part["type"] == "alignment_progress":
+                bar.set_description(part["stage"])
+                bar.total, bar.n = part["of"], part["done"]
+                bar.refresh()
+    return report
+
+
+def main(path: Path, feedback: list[dict[str, Any]]) -> None:
+    """Align, and say what came of it."""
+    report = align(path, feedback)
+    print("feedback:", report["feedback"])
+    for rejected in report["rejected"]:
+        print(f"not taken: record {rejected['index']}: {rejected['reason']}")
+    agreement = report["agreement"]
+    print(
+        f"experts: {len(agreement['disagreements'])} of {agreement['examples']} case(s) that "
+        f"several of them judged are in dispute, Krippendorff's alpha {agreement['alpha']}"
+    )
+    for action, changes in report["guidelines"].items():
+        for one in changes:
+            print(f"{action}: {one['text']} (from {len(one['episode_ids'])} comment(s))")
+    cost = report["cost"]
+    print(f"{cost['chat_calls']} chat call(s), {cost['texts_embedded']} text(s) embedded")
+
+
+if __name__ == "__main__":
+    given = sample_feedback()
+    if len(sys.argv) > 2:  # noqa: PLR2004 - a memory and a file of feedback
+        lines = Path(sys.argv[2]).read_text(encoding="utf-8").splitlines()
+        given = [json.loads(line) for line in lines if line.strip()]
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]), given)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            main(Path(folder) / "memory.sqlite", given)
