@@ -1,4 +1,4 @@
-"""Canonical JSON, and the ids and revisions hashed from it."""
+"""Canonical JSON, the ids and revisions hashed from it, and names that stores take."""
 
 import hashlib
 import json
@@ -120,3 +120,31 @@ def episode_id(example_id: str, author: str | None, feedback_id: str | None) -> 
     else:
         voice = ["anonymous"]
     return digest([example_id, *voice])
+
+
+def check_label(label: str, name: str) -> str:
+    """Check a name that becomes part of a store namespace.
+
+    Args:
+        label: The name.
+        name: What to call it in an error.
+
+    Returns:
+        The name, unchanged.
+
+    Raises:
+        ValueError: If it is empty, has blanks around it, or holds a dot or a control character.
+    """
+    if not label.strip():
+        raise ValueError(f"{name} must not be empty.")
+    if label != label.strip():
+        raise ValueError(f"{name} must not begin or end with blanks: {label!r}.")
+    if "." in label:
+        raise ValueError(
+            f"{name} must not hold a dot, which separates namespaces: write {label!r} as "
+            f"{label.replace('.', '_')!r}."
+        )
+    if not label.isprintable():
+        raise ValueError(f"{name} must not hold control characters: {label!r}.")
+    check_json(label, name)
+    return label

@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from memalign_graph.identity import check_json, digest, episode_id
+from memalign_graph.identity import check_json, check_label, digest, episode_id
 from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale, Value
 
 __all__ = [
@@ -383,34 +383,6 @@ class RecalledExample(_Model):
 
     similarity: float
     """Cosine similarity to the example asked about, from -1 to 1."""
-
-
-def check_label(label: str, name: str) -> str:
-    """Check a name that becomes part of a store namespace.
-
-    Args:
-        label: The name.
-        name: What to call it in an error.
-
-    Returns:
-        The name, unchanged.
-
-    Raises:
-        ValueError: If it is empty, has blanks around it, or holds a dot or a control character.
-    """
-    if not label.strip():
-        raise ValueError(f"{name} must not be empty.")
-    if label != label.strip():
-        raise ValueError(f"{name} must not begin or end with blanks: {label!r}.")
-    if "." in label:
-        raise ValueError(
-            f"{name} must not hold a dot, which separates namespaces: write {label!r} as "
-            f"{label.replace('.', '_')!r}."
-        )
-    if not label.isprintable():
-        raise ValueError(f"{name} must not hold control characters: {label!r}.")
-    check_json(label, name)
-    return label
 
 
 def _is_empty(value: Any) -> bool:

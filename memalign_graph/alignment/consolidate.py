@@ -52,7 +52,7 @@ def merge_proposals(
         ModelAnswerError: If the model gives no answer that can be used.
         ChatModelError: If a call fails.
     """
-    table = Table((yield from access.all_guidelines()), proposals)
+    table = Table((yield from access.every_guideline()), proposals)
     relations = Relations([], [])
     if compare and len(table.rules) >= _SMALLEST:
         relations = yield from find_relations(access, chat, table.texts)
@@ -113,7 +113,7 @@ def consolidate_memory(access: MemoryAccess, chat: BaseChatModel) -> Operation[d
         ModelAnswerError: If the model gives no answer that can be used.
         ChatModelError: If a call fails.
     """
-    again = yield from redistill(access, chat)
+    again = yield from redistill(access, chat, keep_drafts=True)
     merged = yield from merge_proposals(access, chat, [], compare=True)
     operations = [*merged.operations, *settle(merged.conflicts)]
     learned = yield from learn(access, operations, {}, reason="consolidate")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from memalign_graph.memory.learning import GuidelineOperation, guideline_id, plain_words
+from memalign_graph.memory.learning import GuidelineOperation, free_id, plain_words
 from memalign_graph.prompts.relations import Relations
 from memalign_graph.types import Guideline
 
@@ -104,19 +104,24 @@ class Table:
 
     def __init__(
         self,
-        standing: Sequence[Guideline],
+        guidelines: Sequence[Guideline],
         proposals: Sequence[Sequence[GuidelineOperation]],
     ) -> None:
         """Lay the rules out; the same words are one rule.
 
         Args:
-            standing: The guidelines that stand, in their order.
+            guidelines: All guidelines, in their order; those that stand are laid out.
             proposals: What each batch proposes.
         """
         self.rules: list[Rule] = [
             Rule(id=one.id, text=one.text, sources=list(one.episode_ids), guideline=one)
-            for one in standing
+            for one in guidelines
+            if one.status == "standing"
         ]
+        self._taken = {one.id: one for one in guidelines}
+        self._superseded = {
+            plain_words(one.text): one.id for one in guidelines if one.status == "superseded"
+        }
         self._retired: list[tuple[int, int | None, list[str]]] = []
         for operations in proposals:
             for operation in operations:
@@ -129,7 +134,8 @@ class Table:
 
     def contested(self) -> set[str]:
         """Return the ids of the episodes whose dates decide."""
-        return {key for rule in self.rules for key in rule.sources}
+        retiring = {key for _, _, sources in self._retired for key in sources}
+        return retiring.union(*(rule.sources for rule in self.rules))
 
     def merge(
         self,
@@ -192,7 +198,9 @@ class Table:
                 self._source(rule, operation.episode_ids)
                 return place
         text = operation.text or ""
-        rule = Rule(id=guideline_id(text), text=text, sources=[])
+        # A rule said again that was superseded is that guideline, and stands again.
+        key = self._superseded.get(words) or free_id(text, self._taken)
+        rule = Rule(id=key, text=text, sources=[])
         self._source(rule, operation.episode_ids)
         self.rules.append(rule)
         return len(self.rules) - 1

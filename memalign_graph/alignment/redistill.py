@@ -13,7 +13,8 @@ from memalign_graph.memory.changes import learn
 from memalign_graph.memory.forgetting import Forgotten, clear_drafts
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.models import max_input_tokens, with_schema
-from memalign_graph.prompts.distill import distill_prompt, operations_schema, read_operations
+from memalign_graph.prompts.distill import distill_prompt
+from memalign_graph.prompts.operations import operations_schema, read_operations
 from memalign_graph.types import Guideline
 
 _SOURCES = 50
@@ -93,12 +94,15 @@ def reword_all(
     return operations, read
 
 
-def redistill(access: MemoryAccess, chat: BaseChatModel) -> Operation[dict[str, Any]]:
+def redistill(
+    access: MemoryAccess, chat: BaseChatModel, *, keep_drafts: bool = False
+) -> Operation[dict[str, Any]]:
     """Distil all pending guidelines again.
 
     Args:
         access: The memory.
         chat: The model that distils.
+        keep_drafts: Whether answers that wait to be committed are still needed.
 
     Returns:
         What was learned, as `learn` tells it.
@@ -110,7 +114,8 @@ def redistill(access: MemoryAccess, chat: BaseChatModel) -> Operation[dict[str, 
     waiting = yield from access.all_guidelines("pending")
     operations, read = yield from reword_all(access, chat, waiting)
     learned = yield from learn_again(access, operations, read)
-    yield from clear_drafts(access)
+    if waiting and not keep_drafts:
+        yield from clear_drafts(access)
     return learned
 
 

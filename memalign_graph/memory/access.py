@@ -6,14 +6,22 @@ batches of their own, so that a store never holds a read transaction it then wan
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from memalign_graph.effects import Batch, Operation
-from memalign_graph.errors import InvalidInputError, MemAlignError, explain
+from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import check_json
+from memalign_graph.memory.items import (
+    Edit,
+    check_name,
+    read_changes,
+    read_commit,
+    read_episode,
+    read_guideline,
+)
 from memalign_graph.memory.layout import MemoryLayout, Namespace
 from memalign_graph.memory.records import (
     Change,
@@ -21,7 +29,6 @@ from memalign_graph.memory.records import (
     Commit,
     Item,
     ItemKey,
-    ItemKind,
     clock,
     commit_id,
     revision_of,
@@ -45,39 +52,6 @@ _TRIES = 5
 
 BATCH_ITEMS = 1_000
 """How many items one batch reads or, of vectors, writes: SQLite bounds a statement's variables."""
-
-
-@dataclass(frozen=True)
-class Edit:
-    """One item before and after a change; None where it is not there."""
-
-    kind: ItemKind
-    before: Episode | Guideline | None
-    after: Episode | Guideline | None
-
-    @property
-    def item_id(self) -> str:
-        """The item's id."""
-        item = self.after or self.before
-        if item is None:
-            raise ValueError("an edit has a before or an after.")
-        return item.id
-
-    def to_change(self) -> Change:
-        """Return the edit as a commit records it."""
-        return Change(
-            kind=self.kind,
-            id=self.item_id,
-            revision=None if self.after is None else revision_of(self.after.to_json()),
-            before=None if self.before is None else self.before.to_json(),
-            after=self.after.to_json() if self.after is not None and self._is_told() else None,
-        )
-
-    def _is_told(self) -> bool:
-        """Whether the commit keeps the item as it is after, too: for writers at the same moment."""
-        if isinstance(self.before, Episode) and isinstance(self.after, Episode):
-            return not self.before.says_the_same_as(self.after)
-        return self.kind == "guidelines"
 
 
 @dataclass(frozen=True)
@@ -267,7 +241,7 @@ class MemoryAccess:
             The commits, oldest first.
         """
         [items] = yield from self.search(self.layout.commits)
-        return sorted(map(_read_commit, items), key=lambda one: one.id)
+        return sorted(map(read_commit, items), key=lambda one: one.id)
 
     def changes(self, commit_ids: Iterable[str]) -> Operation[dict[str, Changes]]:
         """Read what some commits changed.
@@ -278,7 +252,7 @@ class MemoryAccess:
         Returns:
             Their changes by commit id, in the order of the ids.
         """
-        return (yield from self.get(self.layout.changes, commit_ids, _read_changes))
+        return (yield from self.get(self.layout.changes, commit_ids, read_changes))
 
     def put(self, namespace: Namespace, items: Mapping[str, Item | None]) -> Operation[None]:
         """Write items that are no part of the memory's content.
@@ -302,7 +276,7 @@ class MemoryAccess:
             layout.commits, layout.episodes, layout.guidelines, layout.vectors(self.embedder.id)
         )
         return Update(
-            commits=[_read_commit(item) for item in commits],
+            commits=[read_commit(item) for item in commits],
             episodes={item["id"]: self._row(item) for item in episodes},
             guidelines={item["id"]: revision_of(item) for item in guidelines},
             vectors={item["key"]: decode_vector(item["vector"]) for item in vectors},
@@ -312,7 +286,7 @@ class MemoryAccess:
         found = yield from self._commits_since(since)
         fresh = view.unknown({item["id"] for item in found})
         commits = sorted(
-            (_read_commit(item) for item in found if item["id"] in fresh),
+            (read_commit(item) for item in found if item["id"] in fresh),
             key=lambda commit: commit.id,
         )
         update = Update(commits=commits)
@@ -378,56 +352,6 @@ class MemoryAccess:
         ]
 
 
-def read_episode(item: Item) -> Episode:
-    """Read an episode from its item.
-
-    Args:
-        item: The item.
-
-    Returns:
-        The episode.
-
-    Raises:
-        MemAlignError: If it can't be read.
-    """
-    return _read(Episode, item, "episode")
-
-
-def read_guideline(item: Item) -> Guideline:
-    """Read a guideline from its item.
-
-    Args:
-        item: The item.
-
-    Returns:
-        The guideline.
-
-    Raises:
-        MemAlignError: If it can't be read.
-    """
-    return _read(Guideline, item, "guideline")
-
-
-def check_name(given: Any, name: str) -> str | None:
-    """Check who does something.
-
-    Args:
-        given: What was given.
-        name: What to call it in an error.
-
-    Returns:
-        The name; None if none was given.
-
-    Raises:
-        InvalidInputError: If it is no text, or empty.
-    """
-    if given is None:
-        return None
-    if not isinstance(given, str) or not given.strip():
-        raise InvalidInputError(f"{name}: give a name, which is text.")
-    return given.strip()
-
-
 def chunks(keys: list[str], size: int) -> Iterable[list[str]]:
     """Cut a list of keys into parts.
 
@@ -452,20 +376,3 @@ def _has_seen(commit: str, other: str, parents: Mapping[str, list[str]]) -> bool
             seen.add(key)
             to_see += parents.get(key, [])
     return False
-
-
-def _read_commit(item: Item) -> Commit:
-    return _read(Commit, item, "commit")
-
-
-def _read_changes(item: Item) -> Changes:
-    return _read(Changes, item, "record of changes")
-
-
-def _read(model: type[M], item: Item, kind: str) -> M:
-    try:
-        return model.model_validate(item)
-    except ValidationError as error:
-        raise MemAlignError(
-            f"The {kind} {item.get('id')!r} in the store can't be read: {explain(error)}"
-        ) from error

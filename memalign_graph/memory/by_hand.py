@@ -6,7 +6,8 @@ from typing import Any
 from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import check_json, digest
-from memalign_graph.memory.access import Edit, MemoryAccess, check_name
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.items import Edit, check_name
 from memalign_graph.memory.learning import plain_words
 from memalign_graph.memory.records import clock
 from memalign_graph.memory.rivals import edits_made, settle_rivals

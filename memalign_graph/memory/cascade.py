@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from memalign_graph.memory.access import Edit
+from memalign_graph.memory.items import Edit
 from memalign_graph.types import Guideline
 
 

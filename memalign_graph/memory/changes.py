@@ -10,9 +10,10 @@ from typing import Any
 
 from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.memory.access import Edit, MemoryAccess, read_episode, read_guideline
+from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cascade import Cascade, cascade, cascade_edits
 from memalign_graph.memory.embedding import embed, store_vectors, stored_vectors
+from memalign_graph.memory.items import Edit, read_episode, read_guideline
 from memalign_graph.memory.learning import GuidelineOperation, apply_operations, learned_before
 from memalign_graph.memory.records import Change, clock
 from memalign_graph.memory.retrieval_text import retrieval_text

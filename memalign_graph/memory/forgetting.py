@@ -6,9 +6,10 @@ from typing import Any
 
 from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.memory.access import Edit, MemoryAccess
+from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cascade import cascade_edits
 from memalign_graph.memory.changes import COMMIT_ITEMS, follow_sources
+from memalign_graph.memory.items import Edit
 from memalign_graph.memory.rivals import edits_made, settle_rivals
 from memalign_graph.types import Episode, Guideline
 

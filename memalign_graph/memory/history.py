@@ -10,14 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.memory.access import (
-    Edit,
-    MemoryAccess,
-    check_name,
-    read_episode,
-    read_guideline,
-)
+from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.changes import COMMIT_ITEMS
+from memalign_graph.memory.items import Edit, check_name, read_episode, read_guideline
 from memalign_graph.memory.records import (
     Changes,
     Commit,

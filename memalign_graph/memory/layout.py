@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.types import check_label
+from memalign_graph.identity import check_label
 
 DEFAULT_NAMESPACE = ("memalign",)
 """The namespace where none is given."""

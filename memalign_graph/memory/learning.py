@@ -58,6 +58,23 @@ def guideline_id(text: str) -> str:
     return digest(["guideline", plain_words(text)])
 
 
+def free_id(text: str, taken: Mapping[str, Guideline]) -> str:
+    """Name a new guideline; the same as `guideline_id`, unless a reworded one has that id.
+
+    Args:
+        text: Its wording.
+        taken: All guidelines by id.
+
+    Returns:
+        An id that none has; the same for the same guidelines.
+    """
+    key, number = guideline_id(text), 0
+    while key in taken:
+        number += 1
+        key = digest(["guideline", plain_words(text), number])
+    return key
+
+
 def apply_operations(
     guidelines: Iterable[Guideline],
     operations: Iterable[GuidelineOperation],
@@ -204,18 +221,15 @@ class _Table:
         return min(same, key=lambda one: one.status == "superseded", default=None)
 
     def _new(self, text: str) -> Guideline:
-        key = guideline_id(text)
-        if key in self._after:  # reworded since
-            key = digest(["guideline", text, self._position])
         guideline = Guideline(
-            id=key,
+            id=free_id(text, self._after),
             text=text,
             position=self._position,
             created_at=self._now,
             updated_at=self._now,
         )
         self._position += 1
-        self._after[key] = guideline
+        self._after[guideline.id] = guideline
         return guideline
 
     def _revived(self, guideline: Guideline) -> Guideline:

@@ -11,10 +11,11 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.memory import history, portable
-from memalign_graph.memory.access import MemoryAccess, check_name
+from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.changes import revise
 from memalign_graph.memory.forgetting import Forgotten, Selection, forget
 from memalign_graph.memory.history import MemoryDiff, Snapshot
+from memalign_graph.memory.items import check_name
 from memalign_graph.memory.purge import purge
 from memalign_graph.memory.records import Commit
 from memalign_graph.models import DEFAULT_CHAT_MODEL, OncePerLoop

@@ -15,11 +15,12 @@ from pydantic import ValidationError
 from memalign_graph.effects import Batch, Operation
 from memalign_graph.errors import EmbeddingError, InvalidInputError, explain
 from memalign_graph.identity import check_json, episode_id
-from memalign_graph.memory.access import Edit, MemoryAccess, check_name
+from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.by_hand import check_guideline_text
 from memalign_graph.memory.cascade import cascade, cascade_edits
 from memalign_graph.memory.changes import COMMIT_ITEMS
 from memalign_graph.memory.embedding import embedder_namespaces
+from memalign_graph.memory.items import Edit, check_name
 from memalign_graph.memory.records import Item
 from memalign_graph.memory.retrieval_text import retrieval_text
 from memalign_graph.memory.rivals import edits_made, settle_rivals

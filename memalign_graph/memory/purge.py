@@ -11,16 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from memalign_graph.effects import Operation
-from memalign_graph.memory.access import (
-    Edit,
-    MemoryAccess,
-    read_episode,
-    read_guideline,
-)
+from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cascade import cascade_edits, superseded_by, without_words
 from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.erasure import check_checkpointer, erase_threads, vacuum
 from memalign_graph.memory.forgetting import Forgotten, Purged, Selection, clear_drafts
+from memalign_graph.memory.items import Edit, read_episode, read_guideline
 from memalign_graph.memory.records import Change, Changes, Item, ItemKind
 from memalign_graph.memory.retrieval_text import retrieval_text
 from memalign_graph.memory.rivals import edits_made, settle_rivals

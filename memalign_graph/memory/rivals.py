@@ -8,8 +8,9 @@ commit is also what the items hold.
 from collections.abc import Mapping
 
 from memalign_graph.effects import Operation
-from memalign_graph.memory.access import Edit, MemoryAccess, read_episode, read_guideline
+from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cascade import cascade, cascade_edits
+from memalign_graph.memory.items import Edit, read_episode, read_guideline
 from memalign_graph.memory.records import Change, Commit, ItemKey
 from memalign_graph.memory.words import newer_word
 from memalign_graph.types import Episode, Guideline

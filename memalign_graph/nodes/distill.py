@@ -23,7 +23,8 @@ from memalign_graph.nodes.base import (
     Update,
     store_feedback,
 )
-from memalign_graph.prompts.distill import distill_prompt, operations_schema, read_operations
+from memalign_graph.prompts.distill import distill_prompt
+from memalign_graph.prompts.operations import operations_schema, read_operations
 from memalign_graph.state import Retrieved, ReviewOutput
 from memalign_graph.types import Criterion, Episode, Feedback
 

@@ -19,7 +19,8 @@ from memalign_graph.models import (
 )
 from memalign_graph.nodes.base import Memories, Models, OperationNode, Run, State, Update
 from memalign_graph.nodes.measured import Counter, measured_node, progress
-from memalign_graph.prompts.distill import distill_prompt, operations_schema, read_operations
+from memalign_graph.prompts.distill import distill_prompt
+from memalign_graph.prompts.operations import operations_schema, read_operations
 from memalign_graph.state import Batched
 from memalign_graph.types import Criterion, Episode
 

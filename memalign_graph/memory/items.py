@@ -1,0 +1,134 @@
+"""Store items read as what they hold, and edits of them."""
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from memalign_graph.errors import InvalidInputError, MemAlignError, explain
+from memalign_graph.memory.records import Change, Changes, Commit, Item, ItemKind, revision_of
+from memalign_graph.types import Episode, Guideline
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One item before and after a change; None where it is not there."""
+
+    kind: ItemKind
+    before: Episode | Guideline | None
+    after: Episode | Guideline | None
+
+    @property
+    def item_id(self) -> str:
+        """The item's id."""
+        item = self.after or self.before
+        if item is None:
+            raise ValueError("an edit has a before or an after.")
+        return item.id
+
+    def to_change(self) -> Change:
+        """Return the edit as a commit records it."""
+        return Change(
+            kind=self.kind,
+            id=self.item_id,
+            revision=None if self.after is None else revision_of(self.after.to_json()),
+            before=None if self.before is None else self.before.to_json(),
+            after=self.after.to_json() if self.after is not None and self._is_told() else None,
+        )
+
+    def _is_told(self) -> bool:
+        """Whether the commit keeps the item as it is after, too: for writers at the same moment."""
+        if isinstance(self.before, Episode) and isinstance(self.after, Episode):
+            return not self.before.says_the_same_as(self.after)
+        return self.kind == "guidelines"
+
+
+def read_episode(item: Item) -> Episode:
+    """Read an episode from its item.
+
+    Args:
+        item: The item.
+
+    Returns:
+        The episode.
+
+    Raises:
+        MemAlignError: If it can't be read.
+    """
+    return _read(Episode, item, "episode")
+
+
+def read_guideline(item: Item) -> Guideline:
+    """Read a guideline from its item.
+
+    Args:
+        item: The item.
+
+    Returns:
+        The guideline.
+
+    Raises:
+        MemAlignError: If it can't be read.
+    """
+    return _read(Guideline, item, "guideline")
+
+
+def check_name(given: Any, name: str) -> str | None:
+    """Check who does something.
+
+    Args:
+        given: What was given.
+        name: What to call it in an error.
+
+    Returns:
+        The name; None if none was given.
+
+    Raises:
+        InvalidInputError: If it is no text, or empty.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, str) or not given.strip():
+        raise InvalidInputError(f"{name}: give a name, which is text.")
+    return given.strip()
+
+
+def read_commit(item: Item) -> Commit:
+    """Read a commit from its item.
+
+    Args:
+        item: The item.
+
+    Returns:
+        The commit.
+
+    Raises:
+        MemAlignError: If it can't be read.
+    """
+    return _read(Commit, item, "commit")
+
+
+def read_changes(item: Item) -> Changes:
+    """Read what a commit changed from its item.
+
+    Args:
+        item: The item.
+
+    Returns:
+        The changes.
+
+    Raises:
+        MemAlignError: If it can't be read.
+    """
+    return _read(Changes, item, "record of changes")
+
+
+def _read(model: type[M], item: Item, kind: str) -> M:
+    try:
+        return model.model_validate(item)
+    except ValidationError as error:
+        raise MemAlignError(
+            f"The {kind} {item.get('id')!r} in the store can't be read: {explain(error)}"
+        ) from error
