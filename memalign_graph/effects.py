@@ -7,7 +7,7 @@ written once, as operations and pure functions.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -149,14 +149,10 @@ def _perform(effect: Effect) -> Any:
             return blocking()
 
 
-async def _aperform(effect: Effect) -> Any:  # noqa: PLR0911 - one for each effect
+async def _aperform(effect: Effect) -> Any:
     match effect:
         case Batch(store, ops):
-            try:
-                return await store.abatch(ops)
-            except NotImplementedError:
-                # SqliteStore has no async calls of its own.
-                return await asyncio.to_thread(store.batch, ops)
+            return await _finish(_abatch(store, ops))
         case Chat(model, messages):
             try:
                 return _read(model, await model.runnable.ainvoke(list(messages)))
@@ -171,6 +167,29 @@ async def _aperform(effect: Effect) -> Any:  # noqa: PLR0911 - one for each effe
             return await _gather(operations, limit)
         case Call(awaited=awaited):
             return await awaited()
+
+
+async def _abatch(store: BaseStore, ops: Sequence[Op]) -> Any:
+    try:
+        return await store.abatch(ops)
+    except NotImplementedError:
+        # SqliteStore has no async calls of its own.
+        return await asyncio.to_thread(store.batch, ops)
+
+
+async def _finish(awaitable: Coroutine[Any, Any, T]) -> T:
+    """Let a batch that has begun end, also where its caller is cancelled meanwhile.
+
+    Cancelled in the middle a store may be left with half a batch, or with an open transaction.
+    """
+    task = asyncio.ensure_future(awaitable)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.cancelled():
+            await asyncio.wait([task])
+            task.exception()  # looked at, so that nobody warns of it
+        raise
 
 
 async def _gather(operations: Sequence[Operation[Any]], limit: int) -> list[Any]:

@@ -179,7 +179,7 @@ class Batched(TypedDict):
     """The run's settings."""
 
     batch: dict[str, Any]
-    """One of `Received.batches`, with `last`: whether a failure now fails the run."""
+    """One of `Received.batches`."""
 
 
 class Proposed(TypedDict):
@@ -192,7 +192,7 @@ class Proposed(TypedDict):
 class Consolidated(TypedDict):
     """What `consolidate_guidelines` leaves for the nodes after it."""
 
-    merged: dict[str, Any]
+    merged: dict[str, Any] | None
     """`operations` on guidelines, `rewordings` of pending ones, and `conflicts`."""
 
 

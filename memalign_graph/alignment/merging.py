@@ -226,10 +226,12 @@ class Table:
         other are never brought together.
         """
         keeper = list(range(len(self.rules)))
+        replaced = [(place, instead) for place, instead, _ in self._retired if instead is not None]
+        opposed = [*relations.contradictions, *replaced]
         for group in relations.duplicates:
             joined = {keeper[place] for place in group}
             members = [place for place, kept in enumerate(keeper) if kept in joined]
-            if any(a in members and b in members for a, b in relations.contradictions):
+            if any(a in members and b in members for a, b in opposed):
                 continue
             best = {place: rank for rank, place in enumerate(group)}
 

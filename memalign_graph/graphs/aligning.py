@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.runnables import RunnableLambda
 from langgraph.graph import END, START
 from langgraph.types import Send
 
@@ -17,12 +16,14 @@ from memalign_graph.graphs.options import (
     check_count,
     check_distill_model,
     check_embeddings,
+    check_flag,
     run_settings,
 )
 from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.nodes import (
     create_commit_alignment_node,
     create_consolidate_node,
+    create_distill_again_node,
     create_distill_batch_node,
     create_remember_node,
     create_replay_node,
@@ -31,7 +32,11 @@ from memalign_graph.nodes import (
 from memalign_graph.nodes.base import DEFAULT_MAX_CONCURRENCY
 from memalign_graph.nodes.commit_alignment import CommitAlignmentView
 from memalign_graph.nodes.consolidate import ConsolidateView
-from memalign_graph.nodes.distill_batch import DistillBatchView
+from memalign_graph.nodes.distill_batch import (
+    DistillAgainView,
+    DistillBatchView,
+    create_collect_node,
+)
 from memalign_graph.nodes.remember import LearnFrom, RememberView
 from memalign_graph.nodes.replay import ReplayView
 from memalign_graph.nodes.settle import SettleView
@@ -103,6 +108,8 @@ def create_alignment_graph(
     check_choice("guard", guard, (*get_args(Guard), None))
     check_count("batch_size", batch_size)
     check_count("replay_cases", replay_cases)
+    check_flag("use_guidelines", use_guidelines)
+    check_flag("use_episodes", use_episodes)
     builder: Graph = _ParallelGraph(
         AlignmentState,
         context_schema=context_schema(k=resolved["k"], model=model, review="never"),
@@ -126,9 +133,10 @@ def create_alignment_graph(
         input_schema=RememberView,
     )
     distill = create_distill_batch_node(criterion, **shared)
+    again = create_distill_again_node(criterion, **shared)
     builder.add_node("distill_batch", distill, input_schema=DistillBatchView)
-    builder.add_node("distill_again", distill, input_schema=DistillBatchView)
-    builder.add_node("collect_proposals", RunnableLambda(_collect), input_schema=ConsolidateView)
+    builder.add_node("distill_again", again, input_schema=DistillAgainView)
+    builder.add_node("collect_proposals", create_collect_node(), input_schema=DistillAgainView)
     builder.add_node(
         "consolidate_guidelines",
         create_consolidate_node(criterion, always=conflicts == "ask", **shared),
@@ -142,7 +150,7 @@ def create_alignment_graph(
     )
     builder.add_edge("distill_batch", "collect_proposals")
     builder.add_conditional_edges(
-        "collect_proposals", _send_failed, ["distill_again", "consolidate_guidelines"]
+        "collect_proposals", _after_batches, ["distill_again", "consolidate_guidelines"]
     )
     builder.add_edge("distill_again", "consolidate_guidelines")
     last = "consolidate_guidelines"
@@ -182,11 +190,6 @@ class _ParallelGraph(Graph):
         return compiled.with_config(max_concurrency=DEFAULT_MAX_CONCURRENCY)
 
 
-def _collect(_state: Mapping[str, Any]) -> dict[str, Any]:
-    """Wait for all batches."""
-    return {}
-
-
 def _send_batches(state: Mapping[str, Any]) -> list[Send] | str:
     settings = state["judge_settings"]
     sends = [
@@ -196,11 +199,6 @@ def _send_batches(state: Mapping[str, Any]) -> list[Send] | str:
     return sends or "commit_alignment"
 
 
-def _send_failed(state: Mapping[str, Any]) -> list[Send] | str:
-    settings = state["judge_settings"]
-    sends = [
-        Send("distill_again", {"judge_settings": settings, "batch": {**batch, "last": True}})
-        for batch in state["batches"]
-        if "error" in state["proposals"].get(str(batch["number"]), {})
-    ]
-    return sends or "consolidate_guidelines"
+def _after_batches(state: Mapping[str, Any]) -> str:
+    failed = any("error" in one for one in state["proposals"].values())
+    return "distill_again" if failed else "consolidate_guidelines"

@@ -16,6 +16,7 @@ from memalign_graph.graphs.options import (
     Graph,
     check_distill_model,
     check_embeddings,
+    check_flag,
     run_settings,
 )
 from memalign_graph.models import (
@@ -188,6 +189,8 @@ def _add_judging(
     stores_feedback: bool = False,
 ) -> None:
     check_embeddings(embeddings)
+    check_flag("use_guidelines", use_guidelines)
+    check_flag("use_episodes", use_episodes)
     if on_embedding_error not in get_args(OnEmbeddingError):
         raise InvalidInputError(
             f"on_embedding_error: {on_embedding_error!r} is not known: give 'raise' or "

@@ -127,3 +127,17 @@ def check_count(name: str, given: Any) -> None:
     """
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         raise InvalidInputError(f"{name}: {given!r} is not a whole number from 1 on.")
+
+
+def check_flag(name: str, given: Any) -> None:
+    """Check an option that is on or off.
+
+    Args:
+        name: The option.
+        given: What was given.
+
+    Raises:
+        InvalidInputError: If it can't be used.
+    """
+    if not isinstance(given, bool):
+        raise InvalidInputError(f"{name}: {given!r} is neither True nor False.")

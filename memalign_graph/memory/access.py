@@ -213,7 +213,7 @@ class MemoryAccess:
 
         Returns:
             All changes of the commits that are neither ours nor were known and touch an item that
-            ours touches.
+            ours touches, or that a guideline of ours names as its source; or the other way round.
         """
         _, since = self.view.mark()
         found = yield from self._commits_since(since or 0)
@@ -226,13 +226,8 @@ class MemoryAccess:
         if not others:
             return []
         records = yield from self.changes([commit.id, *sorted(others)])
-        ours = {change.key for change in records.pop(commit.id).changes}
-        return [
-            one
-            for record in records.values()
-            if ours & {change.key for change in record.changes}
-            for one in record.changes
-        ]
+        ours = records.pop(commit.id)
+        return [one for record in records.values() if ours.meets(record) for one in record.changes]
 
     def commits(self) -> Operation[list[Commit]]:
         """Read all commits.

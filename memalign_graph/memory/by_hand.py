@@ -116,7 +116,13 @@ def remove_guideline(
     """
     view = yield from access.refresh()
     guideline = yield from _guideline(access, guideline_id)
-    edits = [Edit("guidelines", guideline, None)]
+    others = [
+        one for one in (yield from access.every_guideline()) if one.superseded_by == guideline_id
+    ]
+    edits = [
+        Edit("guidelines", guideline, None),
+        *(Edit("guidelines", one, _by_none(one)) for one in others),
+    ]
     yield from _commit(access, view, edits, reason="remove_guideline", author=author)
     return guideline
 
@@ -144,6 +150,10 @@ def check_guideline_text(text: Any) -> str:
     except ValueError as error:
         raise InvalidInputError(str(error)) from error
     return " ".join(text.split())
+
+
+def _by_none(guideline: Guideline) -> Guideline:
+    return guideline.model_copy(update={"superseded_by": None, "updated_at": datetime.now(UTC)})
 
 
 def _commit(

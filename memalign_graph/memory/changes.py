@@ -15,7 +15,7 @@ from memalign_graph.memory.cascade import Cascade, cascade, cascade_edits
 from memalign_graph.memory.embedding import embed, store_vectors, stored_vectors
 from memalign_graph.memory.items import Edit, read_episode, read_guideline
 from memalign_graph.memory.learning import GuidelineOperation, apply_operations, learned_before
-from memalign_graph.memory.records import Change, clock
+from memalign_graph.memory.records import Change, Changes, clock
 from memalign_graph.memory.retrieval_text import retrieval_text
 from memalign_graph.memory.rivals import edits_made, settle_rivals
 from memalign_graph.memory.vectors import Vector, vector_key
@@ -226,6 +226,7 @@ def learn(
         the `memory_version` after it.
     """
     rivals = _Rivals()
+    ours: list[str] = []
     while True:
         view = yield from access.refresh()
         known = view.known_commits()
@@ -249,6 +250,7 @@ def learn(
             position=clock.now_us(ticks=2 * len(operations) + 1),
         )
         after = {**standing, **changed}
+        rivals.ours |= changed.keys()
         edits = [
             *(Edit("guidelines", kept.get(key), after[key]) for key in after),
             *(Edit("guidelines", one, None) for key, one in kept.items() if key not in after),
@@ -270,7 +272,11 @@ def learn(
             commit = yield from access.commit(view, part, reason=reason, author=author)
         outcome += learned_before(valid, kept, same - fresh)
         theirs = [] if commit is None else (yield from access.rivals(commit, known))
+        if commit is not None:
+            ours.append(commit.id)
         if not theirs:
+            if rivals.purged:
+                yield from _purge_guidelines(access, ours)
             return {
                 "episode_ids": sorted(same - spared),
                 "guidelines": outcome,
@@ -289,11 +295,16 @@ class _Rivals:
         """Episodes they changed, which may have lost it under our commit: distilled again."""
         self.said: dict[str, Episode] = {}
         """Episodes that they gave another word."""
+        self.purged = False
+        """Whether one of them purged something: then our commits must not keep it, either."""
+        self.ours: set[str] = set()
+        """Guidelines that our own commits changed."""
         self._sources: dict[str, list[str]] = {}
         self._by_hand: dict[str, Guideline] = {}
 
     def note(self, changes: Sequence[Change], read: Mapping[str, str]) -> None:
         self.removed |= {one.id for one in changes if one.revision is None}
+        self.purged = self.purged or any(one.purged for one in changes)
         episodes = [one for one in changes if one.kind == "episodes"]
         self.changed |= {one.id for one in episodes} - set(read)
         self.said |= {one.id: read_episode(one.after) for one in episodes if one.after is not None}
@@ -311,10 +322,30 @@ class _Rivals:
         for key, guideline in {**kept, **self._by_hand}.items():
             sources = dict.fromkeys([*guideline.episode_ids, *self._sources.get(key, [])])
             joined[key] = guideline.model_copy(update={"episode_ids": list(sources)})
-        follow = cascade(joined.values(), self.removed)
-        joined.update({one.id: one for one in [*follow.reduced, *follow.restored]})
-        gone = self.removed | {one.id for one in follow.removed}
-        return {key: one for key, one in joined.items() if key not in gone}
+        # What we learned from a word that they replaced goes with it.
+        for taken_back, only in ((self.removed, None), (set(self.said), self.ours)):
+            follow = cascade(joined.values(), taken_back, only=only)
+            joined.update({one.id: one for one in [*follow.reduced, *follow.restored]})
+            gone = self.removed | {one.id for one in follow.removed}
+            joined = {key: one for key, one in joined.items() if key not in gone}
+        return joined
+
+
+def _purge_guidelines(access: MemoryAccess, commit_ids: Sequence[str]) -> Operation[None]:
+    """Take out of commits what they keep of guidelines: it may hold what was purged meanwhile."""
+    records = yield from access.changes(commit_ids)
+    yield from access.put(
+        access.layout.changes,
+        {
+            key: Changes(
+                id=key,
+                changes=[
+                    one.purge() if one.kind == "guidelines" else one for one in record.changes
+                ],
+            ).model_dump(mode="json")
+            for key, record in records.items()
+        },
+    )
 
 
 def _valid(

@@ -51,18 +51,18 @@ class Candidates:
     """The rows, most promising first."""
 
     bounds: Floats
-    """What each one's similarity is at most."""
+    """What each one's similarity is at most, but for the chance that `_SURE` leaves."""
 
     rest: float
-    """What the similarity of all others is at most."""
+    """What the similarity of all others is at most, likewise; misfits are not among them."""
 
 
 class RowCodes:
     """Codes of the first rows of a matrix.
 
     A dimension's codes are even steps over the range that a sample of the rows has there, so what
-    all vectors share costs no precision. A row beyond that range is a misfit, and always to be
-    looked at itself.
+    all vectors share costs no precision. A row beyond that range is a misfit: its code says
+    nothing, and it is always to be compared itself.
     """
 
     def __init__(self, sample: Floats) -> None:
@@ -92,7 +92,7 @@ class RowCodes:
 
     @property
     def misfits(self) -> Rows:
-        """The rows whose codes say nothing."""
+        """The rows to be compared in any case."""
         import numpy as np
 
         return np.flatnonzero(self._misfit)
@@ -153,7 +153,7 @@ class RowCodes:
             count: How many rows to find at most.
 
         Returns:
-            The rows, with what is sure about them and about all others.
+            The rows, with bounds on their similarity and on that of all others.
         """
         import numpy as np
 

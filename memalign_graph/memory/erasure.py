@@ -13,6 +13,9 @@ from pydantic import BaseModel
 from memalign_graph.effects import Call, Operation
 from memalign_graph.errors import InvalidInputError
 
+Mark = frozenset[str]
+"""Texts that together tell a checkpoint which carries something."""
+
 
 def check_checkpointer(checkpointer: object) -> BaseCheckpointSaver[Any] | None:
     """Check what is given as a checkpointer.
@@ -35,13 +38,13 @@ def check_checkpointer(checkpointer: object) -> BaseCheckpointSaver[Any] | None:
 
 
 def erase_threads(
-    checkpointer: object, marks: set[str], known: Sequence[str]
+    checkpointer: object, marks: set[Mark], known: Sequence[str]
 ) -> Operation[tuple[list[str], list[str]]]:
     """Delete the threads that carried something.
 
     Args:
         checkpointer: Where they lie; None if it is not at hand.
-        marks: Texts that tell a thread which carries it: ids, and an expert's words.
+        marks: What tells a thread that carries it.
         known: Threads that are known to have carried it, where the checkpointer lists none.
 
     Returns:
@@ -105,7 +108,7 @@ def vacuum(owner: object, name: str) -> Operation[list[str]]:
     return [in_use] if busy else []
 
 
-def _carrying(checkpoints: Iterable[CheckpointTuple], marks: set[str]) -> list[str]:
+def _carrying(checkpoints: Iterable[CheckpointTuple], marks: set[Mark]) -> list[str]:
     found: dict[str, None] = {}
     for checkpoint in checkpoints:
         thread = checkpoint.config["configurable"]["thread_id"]
@@ -114,7 +117,7 @@ def _carrying(checkpoints: Iterable[CheckpointTuple], marks: set[str]) -> list[s
     return list(found)
 
 
-async def _acarrying(saver: BaseCheckpointSaver[Any], marks: set[str]) -> list[str]:
+async def _acarrying(saver: BaseCheckpointSaver[Any], marks: set[Mark]) -> list[str]:
     try:
         return _carrying([one async for one in saver.alist(None)], marks)
     except NotImplementedError:
@@ -129,9 +132,10 @@ async def _adelete(saver: BaseCheckpointSaver[Any], thread: str) -> None:
         await asyncio.to_thread(saver.delete_thread, thread)
 
 
-def _carries(checkpoint: CheckpointTuple, marks: set[str]) -> bool:
+def _carries(checkpoint: CheckpointTuple, marks: set[Mark]) -> bool:
     parts = [checkpoint.checkpoint, checkpoint.metadata, checkpoint.pending_writes]
-    return any(mark in text for text in _texts(parts) for mark in marks)
+    text = "\n".join(_texts(parts))
+    return any(all(part in text for part in mark) for mark in marks)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -158,6 +162,9 @@ def _texts(value: Any) -> Iterator[str]:
 
 _VACUUM = "VACUUM"
 _EMPTY_LOG = "PRAGMA wal_checkpoint(TRUNCATE)"
+_JOURNAL = "PRAGMA journal_mode"
+_DELETE_JOURNAL = "PRAGMA journal_mode=DELETE"
+_PERSIST_JOURNAL = "PRAGMA journal_mode=PERSIST"
 
 
 def _vacuum(owner: Any) -> bool:
@@ -168,20 +175,29 @@ def _vacuum(owner: Any) -> bool:
             owner.conn.execute(_VACUUM)
         except sqlite3.OperationalError:
             return True
+        if owner.conn.execute(_JOURNAL).fetchone()[0] == "persist":
+            # A journal that persists keeps old pages; changing the mode removes it.
+            owner.conn.execute(_DELETE_JOURNAL)
+            owner.conn.execute(_PERSIST_JOURNAL)
         return bool(owner.conn.execute(_EMPTY_LOG).fetchone()[0])
 
 
 async def _avacuum(owner: Any) -> bool:
     import sqlite3
 
+    async def first(statement: str) -> Any:
+        async with owner.conn.execute(statement) as cursor:
+            return (await cursor.fetchone() or [None])[0]
+
     async with owner.lock:
         try:
-            await owner.conn.execute(_VACUUM)
+            await first(_VACUUM)
         except sqlite3.OperationalError:
             return True
-        async with owner.conn.execute(_EMPTY_LOG) as cursor:
-            row = await cursor.fetchone()
-        return bool(row[0])
+        if await first(_JOURNAL) == "persist":
+            await first(_DELETE_JOURNAL)
+            await first(_PERSIST_JOURNAL)
+        return bool(await first(_EMPTY_LOG))
 
 
 def _vacuum_on_its_loop(owner: Any) -> bool:

@@ -254,7 +254,13 @@ def rollback(
         known = view.known_commits()
         part = real[start : start + COMMIT_ITEMS]
         commit = yield from access.commit(view, part, reason="rollback", author=author)
-        yield from settle_rivals(access, commit, known, edits_made(part), taken_back=set())
+        taken_back = {
+            edit.item_id
+            for edit in part
+            if isinstance(edit.before, Episode)
+            and not (isinstance(edit.after, Episode) and edit.before.says_the_same_as(edit.after))
+        }
+        yield from settle_rivals(access, commit, known, edits_made(part), taken_back=taken_back)
     return wanted
 
 

@@ -20,13 +20,16 @@ class Edit:
     before: Episode | Guideline | None
     after: Episode | Guideline | None
 
+    id: str | None = None
+    """The item's id, where it is there neither before nor after: another writer removed it, too."""
+
     @property
     def item_id(self) -> str:
         """The item's id."""
         item = self.after or self.before
-        if item is None:
-            raise ValueError("an edit has a before or an after.")
-        return item.id
+        if item is None and self.id is None:
+            raise ValueError("an edit has a before, an after, or an id.")
+        return item.id if item is not None else str(self.id)
 
     def to_change(self) -> Change:
         """Return the edit as a commit records it."""

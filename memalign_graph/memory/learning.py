@@ -157,7 +157,8 @@ class _Table:
         same = self._in_words(text)
         if same is not None and same.id != target.id:
             # Another says just that already.
-            del self._after[target.id]
+            self._drop(target.id, heir=same.id)
+            same = self._after[same.id]
             if same.origin != "expert":
                 same = self._revived(same)
                 same = self._with_sources(same, [*target.episode_ids, *sources])
@@ -184,7 +185,7 @@ class _Table:
         if instead == key or (instead is not None and (by is None or by.status != "standing")):
             return  # what was to take its place is not there after all
         if target.status == "pending":
-            del self._after[key]  # nothing is left of it that could be kept
+            self._drop(key, heir=None)  # nothing is left of it that could be kept
         elif target.status == "standing":
             target = self._set(
                 target,
@@ -205,8 +206,8 @@ class _Table:
             reason = operation.reason or "An expert's own guideline says the same."
             loser = self._set(loser, status="superseded", superseded_by=winner.id, reason=reason)
         else:
-            del self._after[loser.id]
-            self._with_sources(winner, loser.episode_ids)
+            self._drop(loser.id, heir=winner.id)
+            self._with_sources(self._after[winner.id], loser.episode_ids)
         self._report(operation, loser, loser.episode_ids)
 
     def _target(self, operation: GuidelineOperation) -> Guideline | None:
@@ -231,6 +232,15 @@ class _Table:
         self._position += 1
         self._after[guideline.id] = guideline
         return guideline
+
+    def _drop(self, key: str, *, heir: str | None) -> None:
+        """Take a guideline away; what it had superseded is the heir's to supersede."""
+        del self._after[key]
+        for one in [one for one in self._after.values() if one.superseded_by == key]:
+            if heir is None or heir == one.id:
+                self._revived(one)
+            else:
+                self._set(one, superseded_by=heir)
 
     def _revived(self, guideline: Guideline) -> Guideline:
         """Let a rule stand again that newer feedback says again."""

@@ -14,7 +14,7 @@ from memalign_graph.effects import Operation
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cascade import cascade_edits, superseded_by, without_words
 from memalign_graph.memory.embedding import embedder_namespaces
-from memalign_graph.memory.erasure import check_checkpointer, erase_threads, vacuum
+from memalign_graph.memory.erasure import Mark, check_checkpointer, erase_threads, vacuum
 from memalign_graph.memory.forgetting import Forgotten, Purged, Selection, clear_drafts
 from memalign_graph.memory.items import Edit, read_episode, read_guideline
 from memalign_graph.memory.records import Change, Changes, Item, ItemKind
@@ -23,7 +23,7 @@ from memalign_graph.memory.rivals import edits_made, settle_rivals
 from memalign_graph.memory.vectors import vector_key
 from memalign_graph.types import Episode, Guideline
 
-_SHORT = 4
+_SHORT = 3
 """A word of fewer characters says little, unless a digit or a sign makes it one of a kind."""
 
 _GRAM = 3
@@ -46,8 +46,8 @@ class _Traces:
     words: set[str]
     """Words that nothing but these episodes brought into the memory."""
 
-    marks: set[str]
-    """Ids and longer texts that tell a checkpoint which carries something of these episodes."""
+    marks: set[Mark]
+    """What tells a checkpoint which carries something of these episodes."""
 
     authors: set[str]
     """Experts who have nothing else in the memory."""
@@ -135,18 +135,34 @@ def _trace(access: MemoryAccess, selection: Selection) -> Operation[_Traces]:
             found[one.id].append(one)
     rest = [one for one in everything if one.id not in found]
     known = _words(access.criterion.instructions).union(*(_words_of(one) for one in rest))
-    kept_texts = {text for one in rest for text in _texts_of(one)}
-    kept_examples = {one.example_id for one in rest}
     versions = [one for several in found.values() for one in several]
-    texts = {text for one in versions for text in _texts_of(one) if len(text) >= _MARK_CHARS}
-    ids = {one.id for one in versions} | {one.example_id for one in versions}
     authors = {one.author for one in versions if one.author}
     return _Traces(
         episodes=found,
         words={word for one in versions for word in _words_of(one)} - known,
-        marks=(texts - kept_texts) | (ids - kept_examples),
+        marks=_marks(versions, rest),
         authors=authors - {one.author for one in rest},
     )
+
+
+def _marks(versions: list[Episode], rest: list[Episode]) -> set[Mark]:
+    """Tell how to know a checkpoint that carries something of some episodes, and not of others.
+
+    By an id; by what the expert wrote; or by the texts of one side of the example,
+    all of them, since a part, such as a system prompt, is in other threads too.
+    """
+    kept = {text for one in rest for text in _texts_of(one)}
+    ids = {one.id for one in versions} | {one.example_id for one in versions}
+    ids |= {one.judgment.id for one in versions if one.judgment}
+    words = [one.rationale for one in versions]
+    sides = [
+        [text for text in _leaves(value) if len(text) >= _MARK_CHARS]
+        for one in versions
+        for value in (one.example.inputs, one.example.outputs, one.example.reference_outputs)
+    ]
+    texts = [[one] for one in words if one and len(one) >= _MARK_CHARS]
+    found = {frozenset(side) for side in [*sides, *texts] if side and not kept.issuperset(side)}
+    return found | {frozenset([key]) for key in ids - {one.example_id for one in rest}}
 
 
 def _records(access: MemoryAccess) -> Operation[list[Changes]]:

@@ -11,12 +11,16 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed, index_missing
 from memalign_graph.memory.retrieval_text import MAX_BYTES, retrieval_text
 from memalign_graph.memory.vectors import Vector, decode_vector, encode_vector, vector_key
+from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Episode, Example, RecalledExample
 
 logger = logging.getLogger(__name__)
 
 _NEAR = 50
 """How many neighbours tell which guidelines bear on an example."""
+
+_TIES = 8
+_EQUAL = 1e-5
 
 _TRUNCATED = (
     f"Inputs and outputs are longer than the {MAX_BYTES:,} bytes that are embedded: similar "
@@ -73,7 +77,7 @@ def recall(access: MemoryAccess, example: Example, k: int) -> Operation[Recall]:
     if vector is None:
         vector = (yield from embed(access, {key: text}))[key]
     # Guidelines are chosen by their sources, of which there are more than similar examples.
-    wide = view.index.search(vector, max(k, _NEAR) if view.has_many_guidelines else k)
+    wide = _search(view, vector, max(k, _NEAR) if view.has_many_guidelines else k)
     nearest = wide[:k]
     ids = [episode for near, _ in nearest for episode in view.episodes_at(near)]
     episodes = yield from access.episodes(ids)
@@ -118,7 +122,7 @@ def recall_besides(
     if vector is None:
         return []
     near: list[tuple[list[str], float]] = []
-    for key, similarity in access.view.index.search(vector, k + len(besides)):
+    for key, similarity in _search(access.view, vector, k + len(besides)):
         ids = [one for one in access.view.episodes_at(key) if one not in besides]
         near += [(ids, similarity)] if ids else []
     episodes = yield from access.episodes(one for ids, _ in near[:k] for one in ids)
@@ -128,6 +132,17 @@ def recall_besides(
         for recalled in _group([episodes[one] for one in ids if one in episodes], similarity)
     ]
     return found[:k]
+
+
+def _search(view: MemoryView, vector: Vector, k: int) -> list[tuple[str, float]]:
+    """Find the nearest; those that are equally near in the same order in every process."""
+    asked = k + _TIES
+    while True:
+        found = view.index.search(vector, asked)
+        tied = len(found) > k and found[-1][1] >= found[k - 1][1] - _EQUAL
+        if len(found) < asked or not tied:
+            return sorted(found, key=lambda one: (-round(one[1], 5), one[0]))[:k]
+        asked *= 2
 
 
 def recall_without_episodes(access: MemoryAccess, error: EmbeddingError) -> Operation[Recall]:

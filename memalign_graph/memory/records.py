@@ -124,6 +124,32 @@ class Changes(BaseModel):
     changes: list[Change]
     """An entry an item."""
 
+    def meets(self, other: "Changes") -> bool:
+        """Tell whether two commits have to do with the same items.
+
+        Args:
+            other: What the other commit changed.
+
+        Returns:
+            Whether one of them changed an item that the other changed, too, or that a guideline
+            of the other names as its source.
+        """
+        return bool(self.keys() & other.reach() or self.reach() & other.keys())
+
+    def keys(self) -> set[ItemKey]:
+        """Return the items it changed."""
+        return {change.key for change in self.changes}
+
+    def reach(self) -> set[ItemKey]:
+        """Return the items it changed, and those that its guidelines name."""
+        named: set[ItemKey] = {
+            ("episodes", key)
+            for change in self.changes
+            if change.kind == "guidelines" and change.after is not None
+            for key in change.after.get("episode_ids", [])
+        }
+        return self.keys() | named
+
 
 def tally(changes: Iterable[Change], kind: ItemKind) -> Tally:
     """Count the changes of one kind of item.

@@ -75,12 +75,13 @@ def settle_rivals(
             **{("guidelines", key): one for key, one in guidelines.items()},
         }
         edits = [
-            Edit(change.kind, stored.get(change.key), _both(change, mine, stored))
+            Edit(change.kind, stored.get(change.key), _both(change, mine, stored), change.id)
             for change in contested
         ]
         touched = {one.id for one in theirs if one.kind == "guidelines"}
+        gone = {one.id for one in theirs if one.kind == "episodes" and one.revision is None}
         after = {edit.after.id: edit.after for edit in edits if isinstance(edit.after, Guideline)}
-        follow = cascade({**guidelines, **after}.values(), taken_back, only=touched)
+        follow = cascade({**guidelines, **after}.values(), taken_back | gone, only=touched)
         dealt = {edit.item_id for edit in edits} & {one.id for one in follow.touched}
         edits = [edit for edit in edits if edit.item_id not in dealt]
         edits += [

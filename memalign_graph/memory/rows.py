@@ -1,4 +1,4 @@
-"""Vectors as the rows of a matrix: the nearest ones found fast, and none found wrongly."""
+"""Vectors as the rows of a matrix, and the rows nearest to a vector found fast."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,10 +35,10 @@ _LOOK = 256
 class VectorRows:
     """A matrix of vectors that grows, shrinks and finds the rows nearest to a vector.
 
-    A search finds what comparing all rows finds. In a large matrix codes of eight bits tell which
-    rows can be among the nearest at all (see `RowCodes`), and those are compared; where too many
-    are nearly alike, all are. Codes are made little by little as rows are added, and rows without
-    are compared.
+    In a large matrix, codes of eight bits tell which rows can be among the nearest at all, and
+    those are compared; where too many are nearly alike, all are. So a search finds what comparing
+    all rows finds, whatever the vectors are, but for a chance below 0.0003 a row (see `codes`).
+    Codes are made little by little as rows are added, and rows without one are compared.
     """
 
     def __init__(self, dimension: int) -> None:

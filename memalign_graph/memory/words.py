@@ -15,19 +15,20 @@ def newer_word(stored: Episode | None, said: Episode) -> Episode:
         said: What is said.
 
     Returns:
-        One of the two, with the threads of both.
+        One of the two, with the threads of both, and the id that the feedback has elsewhere.
     """
     if stored is None:
         return said
     threads = list(dict.fromkeys([*stored.thread_ids, *said.thread_ids]))
+    both = {"thread_ids": threads, "feedback_id": said.feedback_id or stored.feedback_id}
     confirms = said.rationale is None and stored.value in (None, said.value)
     repeats = said.value is None and said.rationale == stored.rationale
     if repeats or stored.says_the_same_as(said) or stored.given_at > said.given_at:
-        kept = stored.model_copy(update={"thread_ids": threads})
+        kept = stored.model_copy(update=both)
     elif confirms:
-        kept = stored.model_copy(update={"thread_ids": threads, "value": said.value})
+        kept = stored.model_copy(update={**both, "value": said.value})
     else:
-        return said.model_copy(update={"thread_ids": threads, "created_at": stored.created_at})
+        return said.model_copy(update={**both, "created_at": stored.created_at})
     if kept == stored:
         return stored
     return kept.model_copy(update={"updated_at": said.updated_at})

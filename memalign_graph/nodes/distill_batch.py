@@ -1,14 +1,15 @@
-"""`distill_batch`: one batch of feedback made into proposals, beside the other batches."""
+"""`distill_batch`: a batch of feedback made into proposals; `distill_again`: those that failed."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
 from memalign_graph.alignment.drafts import ask_once
 from memalign_graph.alignment.redistill import reword
-from memalign_graph.effects import Operation
-from memalign_graph.errors import ChatModelError, ModelAnswerError
+from memalign_graph.effects import Gather, Operation
+from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
@@ -18,16 +19,20 @@ from memalign_graph.models import (
     with_schema,
 )
 from memalign_graph.nodes.base import Memories, Models, OperationNode, Run, State, Update
-from memalign_graph.nodes.measured import Counter, measured_node, progress
+from memalign_graph.nodes.measured import counter, measured_node, progress
 from memalign_graph.prompts.distill import distill_prompt
 from memalign_graph.prompts.operations import operations_schema, read_operations
-from memalign_graph.state import Batched
+from memalign_graph.state import Batched, Proposed, Received
 from memalign_graph.types import Criterion, Episode
 
 logger = logging.getLogger(__name__)
 
 DistillBatchView = Batched
-"""What the node is sent."""
+"""What `distill_batch` is sent."""
+
+
+class DistillAgainView(Received, Proposed):
+    """What `distill_again` reads of the state."""
 
 
 def create_distill_batch_node(
@@ -39,8 +44,8 @@ def create_distill_batch_node(
 ) -> OperationNode:
     """Create the node that distils one batch; many run side by side, each sent its own.
 
-    A failure is left for a second try when the other batches are done, so that it does not stop
-    them; then it fails the run.
+    A failure is left to `distill_again`, when the other batches are done, so that it does not stop
+    them.
 
     Args:
         criterion: The criterion.
@@ -53,7 +58,6 @@ def create_distill_batch_node(
     """
     memories = Memories(criterion, embeddings)
     models = Models(model)
-    counter = Counter()
 
     def distill_batch(state: State, run: Run) -> Operation[Update]:
         batch = state["batch"]
@@ -61,13 +65,8 @@ def create_distill_batch_node(
         access = memories.get(run, settings)
         chat = models.get(settings["model"] if use_context_model else None)
         try:
-            if "guideline_id" in batch:
-                proposal = yield from _reword(access, chat, batch["guideline_id"])
-            else:
-                proposal = yield from _distil(access, chat, batch["episode_ids"])
+            proposal = yield from _propose(access, chat, batch)
         except (ChatModelError, ModelAnswerError) as error:
-            if batch.get("last"):
-                raise
             logger.warning(
                 "Batch %d of %d failed and is tried again: %s", batch["number"], batch["of"], error
             )
@@ -75,11 +74,88 @@ def create_distill_batch_node(
         else:
             done = counter.note(batch["run"], batch["number"])
             progress(run, "distill", done, batch["of"], batch=batch["number"])
-            if done == batch["of"]:
-                counter.clear(batch["run"])
         return {"proposals": {str(batch["number"]): proposal}}
 
     return measured_node("distill_batch", distill_batch)
+
+
+def create_collect_node() -> OperationNode:
+    """Create the node that waits for all batches, and tells when they are done.
+
+    Returns:
+        The node; it reads `DistillAgainView` and writes nothing.
+    """
+
+    def collect_proposals(state: State, run: Run) -> Operation[Update]:
+        yield from ()  # nothing is asked of the outside here
+        counter.clear(state["batches"][0]["run"])
+        done = sum("error" not in one for one in state["proposals"].values())
+        # Said here too, for a run that goes on in another process has not counted them all.
+        progress(run, "distill", done, len(state["batches"]))
+        return {}
+
+    return OperationNode("collect_proposals", collect_proposals)
+
+
+def create_distill_again_node(
+    criterion: Criterion,
+    *,
+    model: BaseChatModel | str = DEFAULT_CHAT_MODEL,
+    embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
+    use_context_model: bool = True,
+) -> OperationNode:
+    """Create the node that tries the batches again that failed, all of them before it fails.
+
+    Args:
+        criterion: The criterion.
+        model: The chat model that distils, or a `"provider:name"` string.
+        embeddings: What the memory embeds with; nothing is embedded here.
+        use_context_model: Whether the model that a run's context names goes before this one.
+
+    Returns:
+        The node; it reads `DistillAgainView` and writes `Proposed`.
+    """
+    memories = Memories(criterion, embeddings)
+    models = Models(model)
+
+    def distill_again(state: State, run: Run) -> Operation[Update]:
+        settings = state["judge_settings"]
+        access = memories.get(run, settings)
+        chat = models.get(settings["model"] if use_context_model else None)
+        failed = [
+            one for one in state["batches"] if "error" in state["proposals"][str(one["number"])]
+        ]
+        done: list[Any] = yield Gather(
+            [_caught(_propose(access, chat, one)) for one in failed], run.max_concurrency
+        )
+        problem = next((one for one in done if isinstance(one, MemAlignError)), None)
+        if problem is not None:
+            raise problem
+        total = len(state["batches"])
+        progress(run, "distill", total, total)
+        return {
+            "proposals": {
+                str(batch["number"]): proposal for batch, proposal in zip(failed, done, strict=True)
+            }
+        }
+
+    return measured_node("distill_again", distill_again)
+
+
+def _caught(operation: Operation[dict[str, Any]]) -> Operation[dict[str, Any] | MemAlignError]:
+    """Return a failure instead of raising it, so that those beside it come to their end."""
+    try:
+        return (yield from operation)
+    except (ChatModelError, ModelAnswerError) as error:
+        return error
+
+
+def _propose(
+    access: MemoryAccess, chat: BaseChatModel, batch: Mapping[str, Any]
+) -> Operation[dict[str, Any]]:
+    if "guideline_id" in batch:
+        return (yield from _reword(access, chat, batch["guideline_id"]))
+    return (yield from _distil(access, chat, batch["episode_ids"]))
 
 
 def _distil(

@@ -70,11 +70,15 @@ class Counter:
             done.add(number)
             return len(done)
 
-    def clear(self, run_key: str) -> None:
+    def clear(self, run_key: str | None) -> None:
         """Forget a run.
 
         Args:
             run_key: Names the run.
         """
         with self._lock:
-            self._done.pop(run_key, None)
+            self._done.pop(run_key or "", None)
+
+
+counter = Counter()
+"""What the runs of this process have done."""

@@ -109,6 +109,7 @@ def create_remember_node(
             "new_ids": sorted(stored.new | stored.changed),
             "feedback_ids": list(dict.fromkeys(one.id for one in stored.episodes)),
             "proposals": None,
+            "merged": None,
             "decisions": None,
             "guarded": None,
         }
