@@ -253,7 +253,10 @@ class Table:
         fresh = list(dict.fromkeys([*rule.fresh, *new]))
         operations: list[GuidelineOperation] = []
         if fresh and rule.reworded:
-            operations.append(_operation("revise", rule, fresh, guideline_id=rule.id))
+            before = rule.guideline.text if rule.guideline is not None else None
+            operations.append(
+                _operation("revise", rule, fresh, guideline_id=rule.id, before=before)
+            )
         elif fresh:
             operations.append(_operation("add", rule, fresh))
         operations += [

@@ -63,6 +63,7 @@ def reword(
         action="revise",
         guideline_id=guideline.id,
         text=proposed[0].text,
+        before="",
         episode_ids=list(words),
     )
     return operation, words

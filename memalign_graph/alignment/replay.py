@@ -6,7 +6,7 @@ operation is narrowed once, else dropped, until no case turns any more.
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -88,6 +88,8 @@ class _Guard:
     """The operations as they are after what was found so far."""
 
     operations: list[GuidelineOperation]
+    standing: dict[str, str] = field(default_factory=dict)
+    """The wordings of the guidelines that are there, by id."""
     narrowed: set[str] = field(default_factory=set)
     """The wordings that came of narrowing: none is narrowed twice."""
     broken: list[BrokenCase] = field(default_factory=list)
@@ -148,6 +150,7 @@ def _replay(
 ) -> Operation[tuple[list[GuidelineOperation], Replay]]:
     chosen = yield from _choose(access, guard.operations, cases)
     standing = yield from access.every_guideline()
+    guard.standing = {one.id: one.text for one in standing}
     tell(0, len(chosen))
 
     def with_first(count: int) -> list[Guideline]:
@@ -261,12 +264,13 @@ def _judge(
     """Judge a case without itself, and some others, among the episodes."""
     example = case.episodes[0].example
     own = {one.id for one in case.episodes}
-    recalled = yield from recall_besides(access, example, judge.k, own | without)
+    found = yield from recall_besides(access, example, judge.k, own | without)
     prompt = judge_prompt(
         access.criterion,
         example,
         guidelines=guidelines if judge.use_guidelines else [],
-        recalled=recalled,
+        recalled=found.examples,
+        nearness=found.nearness,
         max_guideline_tokens=judge.max_guideline_tokens,
         max_input_tokens=max_input_tokens(judge.chat),
     )
@@ -326,7 +330,7 @@ def _mend(
                 episode_ids=[one.id for one in case.episodes],
                 expected=case.expected,
                 got=got,
-                guideline=_shown(operation),
+                guideline=_shown(operation, guard.standing),
                 outcome="dropped" if narrower is None else "narrowed",
                 narrowed_to=None if narrower is None else narrower.text,
             )
@@ -356,8 +360,11 @@ def _narrow(
     return operation.model_copy(update={"text": text})
 
 
-def _shown(operation: GuidelineOperation) -> str:
-    return operation.text or f"({operation.action} {operation.guideline_id})"
+def _shown(operation: GuidelineOperation, standing: Mapping[str, str]) -> str:
+    if operation.action in ("add", "revise") and operation.text:
+        return operation.text
+    target = standing.get(operation.guideline_id or "", operation.guideline_id)
+    return f"({operation.action}) {target}"
 
 
 def _agree(scale: Scale, got: Value, case: Case) -> bool:

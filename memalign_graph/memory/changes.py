@@ -15,9 +15,9 @@ from memalign_graph.memory.cascade import Cascade, cascade, cascade_edits
 from memalign_graph.memory.embedding import embed, store_vectors, stored_vectors
 from memalign_graph.memory.items import Edit, read_episode, read_guideline
 from memalign_graph.memory.learning import GuidelineOperation, apply_operations, learned_before
-from memalign_graph.memory.records import Change, Changes, clock
+from memalign_graph.memory.records import Change, clock
 from memalign_graph.memory.retrieval_text import retrieval_text
-from memalign_graph.memory.rivals import edits_made, settle_rivals
+from memalign_graph.memory.rivals import edits_made, purge_records, settle_rivals
 from memalign_graph.memory.vectors import Vector, vector_key
 from memalign_graph.memory.words import newer_word, takes_back
 from memalign_graph.reading import read_feedback
@@ -238,7 +238,7 @@ def learn(
             for key, word in read.items()
             if key in stored and key not in rivals.removed and stored[key].word == word
         }
-        valid, spared = _valid(operations, gone=set(read) - same)
+        valid, spared = _valid(operations, kept, gone=set(read) - same)
         fresh = same if relearn else {key for key in same if stored[key].status == "pending"}
         live = fresh - spared
         standing = rivals.joined(kept)
@@ -252,8 +252,10 @@ def learn(
         after = {**standing, **changed}
         rivals.ours |= changed.keys()
         edits = [
-            *(Edit("guidelines", kept.get(key), after[key]) for key in after),
-            *(Edit("guidelines", one, None) for key, one in kept.items() if key not in after),
+            edit
+            for key in dict.fromkeys([*kept, *after])
+            if (edit := Edit("guidelines", kept.get(key), after.get(key), key))
+            and (edit.before != edit.after or key in rivals.contested)
         ]
         # The guidelines at once, with the first of the episodes: cut off after it, the same call
         # made again finds the guidelines with all their sources.
@@ -265,7 +267,7 @@ def learn(
         ]
         room = max(COMMIT_ITEMS - len(edits), 0)
         edits += flips[:room]
-        commit = yield from access.commit(view, edits, reason=reason, author=author)
+        commit = yield from access.commit(view, edits, reason=reason, author=author, again=True)
         for start in range(room, len(flips), COMMIT_ITEMS):
             view = yield from access.refresh()
             part = flips[start : start + COMMIT_ITEMS]
@@ -276,13 +278,13 @@ def learn(
             ours.append(commit.id)
         if not theirs:
             if rivals.purged:
-                yield from _purge_guidelines(access, ours)
+                yield from purge_records(access, ours)
             return {
                 "episode_ids": sorted(same - spared),
                 "guidelines": outcome,
                 "memory_version": commit.version if commit is not None else view.version,
             }
-        rivals.note(theirs, read)
+        rivals.note(theirs, read, changed)
 
 
 class _Rivals:
@@ -292,9 +294,11 @@ class _Rivals:
         self.removed: set[str] = set()
         """Items they removed, which stay removed."""
         self.changed: set[str] = set()
-        """Episodes they changed, which may have lost it under our commit: distilled again."""
+        """Episodes they learned from, into a wording that is lost under ours: distilled again."""
         self.said: dict[str, Episode] = {}
         """Episodes that they gave another word."""
+        self.contested: set[str] = set()
+        """Guidelines that both changed: written again, so that the last commit is what is held."""
         self.purged = False
         """Whether one of them purged something: then our commits must not keep it, either."""
         self.ours: set[str] = set()
@@ -302,11 +306,18 @@ class _Rivals:
         self._sources: dict[str, list[str]] = {}
         self._by_hand: dict[str, Guideline] = {}
 
-    def note(self, changes: Sequence[Change], read: Mapping[str, str]) -> None:
+    def note(
+        self,
+        changes: Sequence[Change],
+        read: Mapping[str, str],
+        ours: Mapping[str, Guideline | None],
+    ) -> None:
         self.removed |= {one.id for one in changes if one.revision is None}
+        self.contested = {one.id for one in changes if one.kind == "guidelines"} & self.ours
         self.purged = self.purged or any(one.purged for one in changes)
         episodes = [one for one in changes if one.kind == "episodes"]
-        self.changed |= {one.id for one in episodes} - set(read)
+        if any(self._lost(one, ours) for one in changes):
+            self.changed |= {one.id for one in episodes} - set(read)
         self.said |= {one.id: read_episode(one.after) for one in episodes if one.after is not None}
         self.changed -= self.removed
         for one in changes:
@@ -315,6 +326,11 @@ class _Rivals:
                 self._sources.setdefault(one.id, []).extend(guideline.episode_ids)
                 if guideline.origin == "expert":
                     self._by_hand[one.id] = guideline
+
+    def _lost(self, change: Change, ours: Mapping[str, Guideline | None]) -> bool:
+        mine = ours.get(change.id)
+        theirs = change.after if change.kind == "guidelines" else None
+        return mine is not None and theirs is not None and theirs.get("text") != mine.text
 
     def joined(self, kept: Mapping[str, Guideline]) -> dict[str, Guideline]:
         """Return the guidelines with their sources beside ours, less what they removed."""
@@ -331,31 +347,23 @@ class _Rivals:
         return joined
 
 
-def _purge_guidelines(access: MemoryAccess, commit_ids: Sequence[str]) -> Operation[None]:
-    """Take out of commits what they keep of guidelines: it may hold what was purged meanwhile."""
-    records = yield from access.changes(commit_ids)
-    yield from access.put(
-        access.layout.changes,
-        {
-            key: Changes(
-                id=key,
-                changes=[
-                    one.purge() if one.kind == "guidelines" else one for one in record.changes
-                ],
-            ).model_dump(mode="json")
-            for key, record in records.items()
-        },
-    )
-
-
 def _valid(
-    operations: Sequence[GuidelineOperation], *, gone: set[str]
+    operations: Sequence[GuidelineOperation], kept: Mapping[str, Guideline], *, gone: set[str]
 ) -> tuple[list[GuidelineOperation], set[str]]:
-    """Leave out operations that come from feedback taken back, and name their other sources."""
+    """Leave out operations that come from what was taken back, and name their other sources.
+
+    From feedback that is gone, or from a wording that a guideline has lost since.
+    """
     valid, spared = [], set()
     for operation in operations:
         sources = set(operation.episode_ids)
-        if sources & gone:
+        target = kept.get(operation.guideline_id or "")
+        lost = (
+            operation.before is not None
+            and target is not None
+            and target.text not in (operation.before, operation.text)
+        )
+        if sources & gone or lost:
             spared |= sources - gone
         else:
             valid.append(operation)

@@ -5,12 +5,13 @@ in what a later commit keeps of it as it was before; so no version is stored twi
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.cascade import cascade
 from memalign_graph.memory.changes import COMMIT_ITEMS
 from memalign_graph.memory.items import Edit, check_name, read_episode, read_guideline
 from memalign_graph.memory.records import (
@@ -241,16 +242,22 @@ def rollback(
         InvalidInputError: If the memory never had this version.
     """
     author = check_name(author, "author")
+    view = yield from access.refresh()
     wanted = yield from snapshot(access, version)
     episodes = {one.id: one for one in (yield from access.all_episodes())}
     guidelines = {one.id: one for one in (yield from access.every_guideline())}
+    then = {one.id: one for one in wanted.guidelines}
+    # A rule does not come back without its source.
+    follow = cascade(then.values(), set(wanted.missing))
+    then |= {one.id: one for one in [*follow.reduced, *follow.restored]}
+    for gone in follow.removed:
+        del then[gone.id]
     edits = [
         *_edits("episodes", episodes, {one.id: one for one in wanted.episodes}),
-        *_edits("guidelines", guidelines, {one.id: one for one in wanted.guidelines}),
+        *_edits("guidelines", guidelines, then),
     ]
     real = [edit for edit in edits if edit.before != edit.after]
     for start in range(0, len(real), COMMIT_ITEMS):
-        view = yield from access.refresh()
         known = view.known_commits()
         part = real[start : start + COMMIT_ITEMS]
         commit = yield from access.commit(view, part, reason="rollback", author=author)
@@ -261,7 +268,8 @@ def rollback(
             and not (isinstance(edit.after, Episode) and edit.before.says_the_same_as(edit.after))
         }
         yield from settle_rivals(access, commit, known, edits_made(part), taken_back=taken_back)
-    return wanted
+        view = yield from access.refresh()
+    return replace(wanted, guidelines=sorted(then.values(), key=lambda one: (one.position, one.id)))
 
 
 def _diff(before: list[T], after: list[T]) -> ItemsDiff[T]:

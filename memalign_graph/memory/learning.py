@@ -36,6 +36,9 @@ class GuidelineOperation(BaseModel):
     episode_ids: list[str] = []
     """The episodes the operation comes from; none where it only tidies up."""
 
+    before: str | None = None
+    """The wording of the guideline to be revised, as the model was shown it."""
+
     superseded_by: str | None = None
     """The guideline that takes the place of this one, where it is known by its id."""
 

@@ -105,10 +105,16 @@ def import_jsonl(
     replaced = {key for key, old in stored.items() if takes_back(old, episodes[key])}
     # What only the old word supported goes, unless the import brings it.
     others = [one for key, one in standing.items() if key not in guidelines]
-    # A case that was left out of the lines takes its rules along, as if it were forgotten.
+    # A case that was left out of the lines takes its rules along, as if it were forgotten; and so
+    # does a word that the memory has a newer one for.
     named = sorted({key for one in guidelines.values() for key in one.episode_ids} - set(episodes))
     missing = set(named) - set((yield from access.episodes(named)))
-    follow = cascade(guidelines.values(), missing)
+    outdated = {key for key, one in read.episodes.items() if takes_back(one, episodes[key])}
+    follow = cascade(
+        guidelines.values(),
+        missing | outdated,
+        only={key for key, one in guidelines.items() if one != standing.get(key)},
+    )
     guidelines |= {one.id: one for one in [*follow.reduced, *follow.restored]}
     gone = {one.id for one in follow.removed}
     edits: list[Edit] = [

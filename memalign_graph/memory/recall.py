@@ -103,7 +103,7 @@ def recall(access: MemoryAccess, example: Example, k: int) -> Operation[Recall]:
 
 def recall_besides(
     access: MemoryAccess, example: Example, k: int, besides: AbstractSet[str]
-) -> Operation[list[RecalledExample]]:
+) -> Operation[Recall]:
     """Find similar examples among some episodes, as if the others were not there.
 
     The example is one that memory holds, so that nothing is embedded; the view is taken as it is.
@@ -115,15 +115,17 @@ def recall_besides(
         besides: The ids of the episodes that do not count.
 
     Returns:
-        Up to k examples, most similar first.
+        What was found.
     """
+    view = access.view
     text, _ = retrieval_text(example)
-    vector = access.view.index.get(vector_key(access.embedder.id, text)) if k else None
+    vector = view.index.get(vector_key(access.embedder.id, text)) if k else None
     if vector is None:
-        return []
+        return Recall(examples=[], version=view.version)
+    wanted = max(k, _NEAR) if view.has_many_guidelines else k
     near: list[tuple[list[str], float]] = []
-    for key, similarity in _search(access.view, vector, k + len(besides)):
-        ids = [one for one in access.view.episodes_at(key) if one not in besides]
+    for key, similarity in _search(view, vector, wanted + len(besides)):
+        ids = [one for one in view.episodes_at(key) if one not in besides]
         near += [(ids, similarity)] if ids else []
     episodes = yield from access.episodes(one for ids, _ in near[:k] for one in ids)
     found = [
@@ -131,7 +133,8 @@ def recall_besides(
         for ids, similarity in near[:k]
         for recalled in _group([episodes[one] for one in ids if one in episodes], similarity)
     ]
-    return found[:k]
+    further = {one: round(similarity, 4) for ids, similarity in near[k:wanted] for one in ids}
+    return Recall(examples=found[:k], version=view.version, nearness=further)
 
 
 def _search(view: MemoryView, vector: Vector, k: int) -> list[tuple[str, float]]:

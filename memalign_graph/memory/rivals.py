@@ -5,13 +5,13 @@ the same item. Whoever finds that out brings the two together and commits again,
 commit is also what the items hold.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from memalign_graph.effects import Operation
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cascade import cascade, cascade_edits
 from memalign_graph.memory.items import Edit, read_episode, read_guideline
-from memalign_graph.memory.records import Change, Commit, ItemKey
+from memalign_graph.memory.records import Change, Changes, Commit, ItemKey
 from memalign_graph.memory.words import newer_word
 from memalign_graph.types import Episode, Guideline
 
@@ -61,10 +61,15 @@ def settle_rivals(
         taken_back: The episodes that it took back, or gave another word.
         purges: Whether nothing is to be kept of the items as they were.
     """
+    ours: list[str] = []
+    purged = False
     for _ in range(_TRIES):
         theirs = [] if commit is None else (yield from access.rivals(commit, known))
+        if commit is not None:
+            ours.append(commit.id)
         if commit is None or not theirs:
-            return
+            break
+        purged = purged or (not purges and any(one.purged for one in theirs))
         view = yield from access.refresh()
         known = view.known_commits()
         contested = [change for change in theirs if change.key in mine]
@@ -91,6 +96,26 @@ def settle_rivals(
         commit = yield from access.commit(
             view, edits, reason=commit.reason, author=commit.author, purges=purges, again=True
         )
+    if purged:
+        yield from purge_records(access, ours)
+
+
+def purge_records(access: MemoryAccess, commit_ids: Sequence[str]) -> Operation[None]:
+    """Take out of commits what they keep of items: it may hold what was purged meanwhile.
+
+    Args:
+        access: The memory.
+        commit_ids: The commits.
+    """
+    records = yield from access.changes(commit_ids)
+    scrubbed = {
+        key: Changes(id=key, changes=[one.purge() for one in record.changes])
+        for key, record in records.items()
+    }
+    yield from access.put(
+        access.layout.changes,
+        {key: record.model_dump(mode="json") for key, record in scrubbed.items()},
+    )
 
 
 def _both(

@@ -88,10 +88,10 @@ def create_collect_node() -> OperationNode:
 
     def collect_proposals(state: State, run: Run) -> Operation[Update]:
         yield from ()  # nothing is asked of the outside here
-        counter.clear(state["batches"][0]["run"])
+        told = counter.clear(state["batches"][0]["run"])
         done = sum("error" not in one for one in state["proposals"].values())
-        # Said here too, for a run that goes on in another process has not counted them all.
-        progress(run, "distill", done, len(state["batches"]))
+        if told < done:  # by another process, before this one went on with the run
+            progress(run, "distill", done, len(state["batches"]))
         return {}
 
     return OperationNode("collect_proposals", collect_proposals)

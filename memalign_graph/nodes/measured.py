@@ -70,14 +70,17 @@ class Counter:
             done.add(number)
             return len(done)
 
-    def clear(self, run_key: str | None) -> None:
+    def clear(self, run_key: str) -> int:
         """Forget a run.
 
         Args:
             run_key: Names the run.
+
+        Returns:
+            How many it had done.
         """
         with self._lock:
-            self._done.pop(run_key or "", None)
+            return len(self._done.pop(run_key, ()))
 
 
 counter = Counter()

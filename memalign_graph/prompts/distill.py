@@ -13,6 +13,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from memalign_graph.prompts.cases import by_case, render_example, render_words
 from memalign_graph.prompts.fences import defuse, estimate_tokens
+from memalign_graph.prompts.idle import SHAPE
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
 from memalign_graph.types import Criterion, Episode, Guideline
 
@@ -65,6 +66,14 @@ The feedback is in order of time: where it contradicts itself or a guideline, th
 _CLOSING = (
     "Rewrite the expert's reason, not the output, as a rule for other cases of this kind. Keep the "
     "expert's terms. Answer in this shape: {shape}"
+)
+
+# A small model that is shown a shape beside much feedback gives the shape back.
+_CLOSING_OF_SEVERAL = (
+    "Write the rules by which these experts judge, one sentence each, in their own terms: what a "
+    "case must have or must not have, and which value follows. Write a rule of its own for each "
+    'different reason; name in "feedback" all the feedback that it comes from. Answer with a JSON '
+    'object that has "operations", a list of objects with {fields}.'
 )
 
 
@@ -141,7 +150,7 @@ def distill_prompt(
         blocks.append(block)
         shown |= named
         cut += [one.id for one in case] if is_cut else []
-    closing = _CLOSING.format(shape=_shape(handles, shown))
+    closing = _closing(handles, shown)
     human = "\n\n".join([standing, "Feedback to learn from:", *blocks, closing])
     return DistillPrompt(
         messages=[SystemMessage(system), HumanMessage(human)],
@@ -225,18 +234,21 @@ def _system_text(
 
 
 def _room(system: str, standing: str, max_input_tokens: int) -> int:
-    fixed = estimate_tokens(system) + estimate_tokens(standing) + estimate_tokens(_CLOSING)
+    fixed = (
+        estimate_tokens(system) + estimate_tokens(standing) + estimate_tokens(_CLOSING_OF_SEVERAL)
+    )
     return max_input_tokens - ANSWER_TOKENS - fixed - _FRAME_TOKENS
 
 
-def _shape(guidelines: Mapping[str, Guideline], episodes: Mapping[str, Episode]) -> str:
-    """Write an answer as an example, for models that do not see the schema."""
-    operation: dict[str, Any] = {"text": "the rule", "action": "add"}
+def _closing(guidelines: Mapping[str, Guideline], episodes: Mapping[str, Episode]) -> str:
+    """Say once more what is asked for, and how, for models that do not see the schema."""
+    operation: dict[str, Any] = {"text": SHAPE, "action": "add"}
     if guidelines:
         operation["guideline"] = "none"
-    if len(episodes) > 1:
-        operation["feedback"] = [next(iter(episodes))]
-    return json.dumps({"operations": [operation]})
+    if len(episodes) == 1:
+        return _CLOSING.format(shape=json.dumps({"operations": [operation]}))
+    operation["feedback"] = []
+    return _CLOSING_OF_SEVERAL.format(fields=", ".join(f'"{name}"' for name in operation))
 
 
 def _render_guidelines(handles: dict[str, Guideline], fixed: list[Guideline]) -> str:

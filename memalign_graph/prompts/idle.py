@@ -12,6 +12,9 @@ _ANY_RULE = (
     "with this whether"
 )
 
+SHAPE = "the rule"
+"""What stands for a guideline where the shape of an answer is shown."""
+
 _WORD = re.compile(r"\w+")
 
 _CONTENT_CHARS = 3
@@ -48,6 +51,8 @@ def why_idle(
                 f"it gives {handle} the words it has: if the expert says something else, add that "
                 "as a guideline of its own"
             )
+    if words == SHAPE or not _content_words(operation.text):
+        return "it repeats the shape of the answer: write the expert's reason as a rule"
     outputs = [one.example.outputs for one in episodes if one.id in operation.episode_ids]
     texts = [one if isinstance(one, str) else json.dumps(one) for one in outputs]
     if any(words == plain_words(text) for text in texts):

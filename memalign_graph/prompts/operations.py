@@ -120,6 +120,7 @@ def _read_operation(operation: Any, prompt: DistillPrompt) -> GuidelineOperation
         action=action,
         guideline_id=guideline.id if guideline else None,
         text=text or None,
+        before=guideline.text if guideline and action == "revise" else None,
         episode_ids=_read_sources(operation, prompt),
     )
 
