@@ -10,9 +10,9 @@ from memalign_graph.alignment.merging import Merged, Table, settle
 from memalign_graph.alignment.redistill import redistill
 from memalign_graph.effects import Gather, Operation
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.changes import learn
 from memalign_graph.memory.forgetting import clear_drafts
 from memalign_graph.memory.learning import GuidelineOperation
+from memalign_graph.memory.lessons import learn
 from memalign_graph.models import max_input_tokens, with_schema
 from memalign_graph.prompts.fences import estimate_tokens
 from memalign_graph.prompts.judge import ANSWER_TOKENS

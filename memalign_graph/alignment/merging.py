@@ -6,7 +6,7 @@ same in other words and which contradict each other. Code decides what follows f
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -176,8 +176,8 @@ class Table:
     def _lay(self, operation: GuidelineOperation) -> None:
         target = self._place_of(operation.guideline_id)
         if operation.action == "retire":
+            instead = self._add(operation) if operation.text else None
             if target is not None:
-                instead = self._add(operation) if operation.text else None
                 self._retired.append((target, instead, operation.episode_ids))
             return
         if operation.action == "revise" and target is not None:
@@ -228,7 +228,12 @@ class Table:
         keeper = list(range(len(self.rules)))
         replaced = [(place, instead) for place, instead, _ in self._retired if instead is not None]
         opposed = [*relations.contradictions, *replaced]
-        for group in relations.duplicates:
+        # A rule may have been reworded into the words of another.
+        by_words: dict[str, list[int]] = {}
+        for place, rule in enumerate(self.rules):
+            by_words.setdefault(plain_words(rule.text), []).append(place)
+        same = [group for group in by_words.values() if len(group) > 1]
+        for group in [*same, *relations.duplicates]:
             joined = {keeper[place] for place in group}
             members = [place for place, kept in enumerate(keeper) if kept in joined]
             if any(a in members and b in members for a, b in opposed):
@@ -281,6 +286,12 @@ class Table:
             )
         ]
 
+    def _joined(self, kept: int, keeper: Sequence[int]) -> Rule:
+        """Return a rule with the sources of all that it stands for."""
+        places = [place for place, one in enumerate(keeper) if one == kept]
+        sources = dict.fromkeys(key for place in places for key in self.rules[place].sources)
+        return replace(self.rules[kept], sources=list(sources))
+
     def _conflicts(
         self,
         pairs: Sequence[tuple[int, int]],
@@ -292,7 +303,7 @@ class Table:
             first, second = sorted((keeper[a], keeper[b]))
             if first == second or (first, second) in found:
                 continue
-            one, other = self.rules[first], self.rules[second]
+            one, other = self._joined(first, keeper), self._joined(second, keeper)
             found[first, second] = Conflict(
                 id=f"C{len(found) + 1}",
                 first=_side(one),

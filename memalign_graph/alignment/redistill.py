@@ -1,6 +1,6 @@
 """Guidelines that lost a source, distilled again from the sources that are left."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,9 +9,9 @@ from langchain_core.language_models import BaseChatModel
 from memalign_graph.alignment.drafts import ask_once
 from memalign_graph.effects import Operation
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.changes import learn
 from memalign_graph.memory.forgetting import Forgotten, clear_drafts
 from memalign_graph.memory.learning import GuidelineOperation
+from memalign_graph.memory.lessons import learn
 from memalign_graph.models import max_input_tokens, with_schema
 from memalign_graph.prompts.distill import distill_prompt
 from memalign_graph.prompts.operations import operations_schema, read_operations
@@ -137,13 +137,13 @@ def learn_again(
 
 
 def redistilled(
-    access: MemoryAccess, chat: BaseChatModel, forgotten: Forgotten
+    access: MemoryAccess, chat: Callable[[], BaseChatModel], forgotten: Forgotten
 ) -> Operation[Forgotten]:
     """Distil again what forgetting left without words.
 
     Args:
         access: The memory.
-        chat: The model that distils.
+        chat: Gives the model that distils, where one is needed.
         forgotten: What was forgotten.
 
     Returns:
@@ -151,7 +151,7 @@ def redistilled(
     """
     if not any(one.status == "pending" for one in forgotten.guidelines_reduced):
         return forgotten
-    yield from redistill(access, chat)
+    yield from redistill(access, chat())
     standing = {one.id: one for one in (yield from access.every_guideline())}
     return replace(
         forgotten,

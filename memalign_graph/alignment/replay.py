@@ -5,7 +5,6 @@ of them, and not with none, turns at one of them: halving the list finds it in f
 operation is narrowed once, else dropped, until no case turns any more.
 """
 
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,32 +12,22 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from memalign_graph.agreement import majority_value
+from memalign_graph.alignment.cases import Case, choose_cases
 from memalign_graph.alignment.drafts import ask_once
 from memalign_graph.alignment.report import BrokenCase, Replay
 from memalign_graph.effects import Gather, Operation
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import index_missing
-from memalign_graph.memory.learning import GuidelineOperation, apply_operations
+from memalign_graph.memory.learning import GuidelineOperation, apply_operations, guideline_id
 from memalign_graph.memory.recall import recall_besides
-from memalign_graph.memory.retrieval_text import retrieval_text
-from memalign_graph.memory.vectors import vector_key
 from memalign_graph.models import max_input_tokens, with_schema
-from memalign_graph.prompts.cases import by_case
 from memalign_graph.prompts.judge import answer_schema, judge_prompt, read_answer
 from memalign_graph.prompts.narrow import narrow_prompt, narrow_schema, read_narrowed
 from memalign_graph.scales import Numeric, Scale, Value
-from memalign_graph.types import Episode, Guideline
+from memalign_graph.types import Guideline
 from memalign_graph.usage import Meter
 
 DEFAULT_REPLAY_CASES = 20
 """How many seen cases are judged again at most, unless told otherwise."""
-
-_SAMPLE_SHARE = 4
-"""One in so many of the cases is a sample of all; the others are nearest to what is new."""
-
-_NEAR = 20
-"""How many neighbours of each source are looked at."""
 
 _TOLERANCE = 0.1
 """How far apart two values of a continuous scale may be and still agree, of its whole range."""
@@ -65,22 +54,6 @@ class Judge:
 
     limit: int
     """How many judgments may be under way at a time."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A seen case."""
-
-    episodes: list[Episode]
-    """The experts' episodes on it."""
-
-    expected: Value
-    """The value that most of them gave."""
-
-    @property
-    def example_id(self) -> str:
-        """The example's id."""
-        return self.episodes[0].example_id
 
 
 @dataclass
@@ -148,13 +121,16 @@ def _replay(
     cases: int,
     tell: Callable[[int, int], None],
 ) -> Operation[tuple[list[GuidelineOperation], Replay]]:
-    chosen = yield from _choose(access, guard.operations, cases)
+    chosen = yield from choose_cases(access, guard.operations, cases)
     standing = yield from access.every_guideline()
     guard.standing = {one.id: one.text for one in standing}
     tell(0, len(chosen))
 
     def with_first(count: int) -> list[Guideline]:
-        return _candidate(standing, guard.operations[:count])
+        # What the whole list supersedes again never comes to stand, and can break nothing.
+        lost = _superseded_again(standing, guard.operations)
+        given = _candidate(standing, guard.operations[:count])
+        return [one for one in given if one.id not in lost]
 
     def judged(case: Case, guidelines: list[Guideline], without: frozenset[str]) -> Any:
         return _judge(access, judge, case, guidelines, without)
@@ -165,7 +141,7 @@ def _replay(
     scale = access.criterion.scale
     agreed = [case for case, got in zip(chosen, first, strict=True) if _agree(scale, got, case)]
     disagreed = [case for case in chosen if case not in agreed]
-    while guard.operations:
+    while True:
         everything = with_first(len(guard.operations))
         verdicts: list[Value] = yield Gather(
             [judged(case, everything, frozenset()) for case in agreed], judge.limit
@@ -177,6 +153,10 @@ def _replay(
         ]
         tell(len(agreed) - len(turned), len(agreed))
         if not turned:
+            break
+        if not guard.operations:
+            guard.turned_by_episodes += [case.example_id for case, _ in turned]
+            agreed = [case for case in agreed if case not in [one for one, _ in turned]]
             break
         culprits: list[int | None] = yield Gather(
             [_culprit(guard, case, with_first, judged, scale) for case, _ in turned], judge.limit
@@ -206,39 +186,14 @@ def _replay(
     )
 
 
-def _choose(
-    access: MemoryAccess, operations: Sequence[GuidelineOperation], cases: int
-) -> Operation[list[Case]]:
-    """Choose the seen cases that are nearest to what is new, and a sample of the others."""
-    view = yield from access.refresh()
-    yield from index_missing(access, view)
-    sources = list(dict.fromkeys(key for one in operations for key in one.episode_ids))
-    nearness: dict[str, float] = {}
-    for episode in (yield from access.episodes(sources)).values():
-        text, _ = retrieval_text(episode.example)
-        vector = view.index.get(vector_key(access.embedder.id, text))
-        if vector is None:
-            continue
-        for near, similarity in view.index.search(vector, _NEAR):
-            nearness[near] = max(nearness.get(near, -1.0), similarity)
-    nearest = sorted(nearness, key=lambda key: (-nearness[key], key))
-    ids = [episode for key in nearest for episode in view.episodes_at(key)]
-    near_cases = _cases((yield from access.episodes(ids)), ids)
-    picked = near_cases[: max(cases - cases // _SAMPLE_SHARE, 1)]
-    rest = [key for key in view.all_episodes() if key not in set(ids)]
-    # The same sample for the same memory, so that a run made again judges the same cases.
-    chooser = random.Random(view.version)  # noqa: S311 - nothing secret
-    sample = chooser.sample(rest, min(len(rest), cases))
-    others = _cases((yield from access.episodes(sample)), sample)
-    known = {one.example_id for one in picked}
-    fill = [one for one in [*others, *near_cases] if one.example_id not in known]
-    return [*picked, *fill[: cases - len(picked)]]
-
-
-def _cases(episodes: dict[str, Episode], order: Sequence[str]) -> list[Case]:
-    grouped = by_case(episodes[key] for key in order if key in episodes)
-    found = [(group, majority_value(group)) for group in grouped]
-    return [Case(group, value) for group, value in found if value is not None]
+def _superseded_again(
+    standing: Sequence[Guideline], operations: Sequence[GuidelineOperation]
+) -> set[str]:
+    """Return the new guidelines that do not stand when all operations are done."""
+    known = {one.id for one in standing if one.status == "standing"}
+    after = {one.id for one in _candidate(standing, operations)}
+    added = {guideline_id(one.text) for one in operations if one.action == "add" and one.text}
+    return added - known - after
 
 
 def _candidate(
@@ -312,6 +267,7 @@ def _mend(
 ) -> Operation[None]:
     """Narrow or drop the operations that turned a case."""
     kept: list[GuidelineOperation] = []
+    renamed: dict[str, str] = {}
     for place, operation in enumerate(guard.operations):
         if place not in found:
             kept.append(operation)
@@ -323,7 +279,11 @@ def _mend(
             narrower = yield from _narrow(access, judge, operation, case, got)
         if narrower is not None:
             guard.narrowed.add(narrower.text or "")
+            renamed |= {guideline_id(operation.text or ""): guideline_id(narrower.text or "")}
             kept.append(narrower)
+        elif operation.before == "":
+            # A rewording: the guideline has lost its words for good.
+            kept.append(GuidelineOperation(action="retire", guideline_id=operation.guideline_id))
         guard.broken.append(
             BrokenCase(
                 example_id=case.example_id,
@@ -335,7 +295,17 @@ def _mend(
                 narrowed_to=None if narrower is None else narrower.text,
             )
         )
-    guard.operations = kept
+    guard.operations = [_renamed(one, renamed) for one in kept]
+
+
+def _renamed(operation: GuidelineOperation, names: Mapping[str, str]) -> GuidelineOperation:
+    """Follow a new guideline to the id it has when it is narrowed."""
+    update = {
+        field: names[key]
+        for field in ("guideline_id", "superseded_by")
+        if (key := getattr(operation, field)) in names
+    }
+    return operation.model_copy(update=update) if update else operation
 
 
 def _narrow(

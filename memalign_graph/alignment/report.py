@@ -201,7 +201,7 @@ def compare_guidelines(before: Sequence[Guideline], after: Sequence[Guideline]) 
             revised.append(_change(one, before=was.text if was.text != one.text else None))
     for one in before:
         now = new.get(one.id)
-        if one.status == "superseded" or (now is not None and now.status == "standing"):
+        if one.status != "standing" or (now is not None and now.status == "standing"):
             continue
         told = {"superseded_by": now.superseded_by, "reason": now.reason} if now else {}
         retired.append(_change(one, **told))

@@ -1,6 +1,6 @@
 """What becomes of guidelines when feedback they rest on is taken back."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -89,14 +89,49 @@ def superseded_by(guidelines: Iterable[Guideline], removed: Iterable[Guideline])
     """
     gone = {one.id for one in removed}
     before = {one.id: one for one in guidelines if one.superseded_by in gone and one.id not in gone}
-    again = {
-        "status": "standing",
-        "superseded_by": None,
-        "reason": None,
-        "updated_at": datetime.now(UTC),
-    }
-    restored = [one.model_copy(update=again) for one in before.values()]
+    restored = [_standing_again(one) for one in before.values()]
     return Cascade(before=before, removed=[], reduced=[], restored=restored)
+
+
+def with_dangling(
+    follow: Cascade, guidelines: Mapping[str, Guideline], only: AbstractSet[str]
+) -> Cascade:
+    """Let also those stand again that are superseded by a guideline which is not there any more.
+
+    Args:
+        follow: What becomes of guidelines that rest on feedback taken back.
+        guidelines: All guidelines by id, before that.
+        only: The guidelines to look at.
+
+    Returns:
+        The same, with those that stand again.
+    """
+    gone = {one.id for one in follow.removed}
+    dealt = {one.id for one in follow.touched}
+    dangling = {
+        key: one
+        for key, one in guidelines.items()
+        if key in only - dealt
+        and one.superseded_by is not None
+        and (one.superseded_by in gone or one.superseded_by not in guidelines)
+    }
+    return Cascade(
+        before={**follow.before, **dangling},
+        removed=follow.removed,
+        reduced=follow.reduced,
+        restored=[*follow.restored, *(_standing_again(one) for one in dangling.values())],
+    )
+
+
+def _standing_again(guideline: Guideline) -> Guideline:
+    return guideline.model_copy(
+        update={
+            "status": "standing",
+            "superseded_by": None,
+            "reason": None,
+            "updated_at": datetime.now(UTC),
+        }
+    )
 
 
 def without_words(guideline: Guideline, episode_ids: list[str]) -> Guideline:

@@ -1,4 +1,4 @@
-"""Changing a memory: remembering and learning.
+"""Changing a memory: remembering and revising.
 
 Each reads what it needs, works out the change as pure data, and makes it in one commit.
 """
@@ -13,15 +13,13 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cascade import Cascade, cascade, cascade_edits
 from memalign_graph.memory.embedding import embed, store_vectors, stored_vectors
-from memalign_graph.memory.items import Edit, read_episode, read_guideline
-from memalign_graph.memory.learning import GuidelineOperation, apply_operations, learned_before
-from memalign_graph.memory.records import Change, clock
+from memalign_graph.memory.items import Edit
 from memalign_graph.memory.retrieval_text import retrieval_text
-from memalign_graph.memory.rivals import edits_made, purge_records, settle_rivals
+from memalign_graph.memory.rivals import edits_made, settle_rivals
 from memalign_graph.memory.vectors import Vector, vector_key
 from memalign_graph.memory.words import newer_word, takes_back
 from memalign_graph.reading import read_feedback
-from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline
+from memalign_graph.types import Criterion, Episode, Example, Feedback
 
 COMMIT_ITEMS = 2_000
 """How many episodes one commit changes at most: SQLite bounds the variables of a statement."""
@@ -197,179 +195,6 @@ def _revision(stored: Episode, feedback: Feedback | Mapping[str, Any]) -> dict[s
     return {**kept, **({} if names_example else {"example": stored.example}), **given}
 
 
-def learn(
-    access: MemoryAccess,
-    operations: Sequence[GuidelineOperation],
-    read: Mapping[str, str],
-    *,
-    author: str | None = None,
-    relearn: bool = False,
-    reason: str = "learn",
-) -> Operation[dict[str, Any]]:
-    """Bring what was distilled into the memory, and mark the episodes it came from.
-
-    Doing the same again changes nothing. An episode that was forgotten or has another word since
-    it was read supports nothing here, and an operation that comes from it is void: its text may
-    hold what was taken back. The other sources of such an operation stay pending.
-
-    Args:
-        access: The memory.
-        operations: What distilling proposed.
-        read: The episodes that distilling read, with what they said, as `Episode.word`.
-        author: Whose feedback it was, if one expert's.
-        relearn: Whether episodes that were distilled before may teach again; else two attempts at
-            one lesson, in whatever words, are one.
-        reason: What the commit says of itself.
-
-    Returns:
-        What was learned: `episode_ids`, `guidelines` (an entry an operation that took effect) and
-        the `memory_version` after it.
-    """
-    rivals = _Rivals()
-    ours: list[str] = []
-    while True:
-        view = yield from access.refresh()
-        known = view.known_commits()
-        there = yield from access.episodes({*read, *rivals.changed, *rivals.said})
-        stored = {**there, **{key: one for key, one in rivals.said.items() if key in there}}
-        kept = {one.id: one for one in (yield from access.every_guideline())}
-        same = {
-            key
-            for key, word in read.items()
-            if key in stored and key not in rivals.removed and stored[key].word == word
-        }
-        valid, spared = _valid(operations, kept, gone=set(read) - same)
-        fresh = same if relearn else {key for key in same if stored[key].status == "pending"}
-        live = fresh - spared
-        standing = rivals.joined(kept)
-        changed, outcome = apply_operations(
-            standing.values(),
-            valid,
-            live=live,
-            now=datetime.now(UTC),
-            position=clock.now_us(ticks=2 * len(operations) + 1),
-        )
-        after = {**standing, **changed}
-        rivals.ours |= changed.keys()
-        edits = [
-            edit
-            for key in dict.fromkeys([*kept, *after])
-            if (edit := Edit("guidelines", kept.get(key), after.get(key), key))
-            and (edit.before != edit.after or key in rivals.contested)
-        ]
-        # The guidelines at once, with the first of the episodes: cut off after it, the same call
-        # made again finds the guidelines with all their sources.
-        learned = {
-            key: _after_learning(one, live=live, rivals=rivals) for key, one in stored.items()
-        }
-        flips = [
-            Edit("episodes", there[key], one) for key, one in learned.items() if one != there[key]
-        ]
-        room = max(COMMIT_ITEMS - len(edits), 0)
-        edits += flips[:room]
-        commit = yield from access.commit(view, edits, reason=reason, author=author, again=True)
-        for start in range(room, len(flips), COMMIT_ITEMS):
-            view = yield from access.refresh()
-            part = flips[start : start + COMMIT_ITEMS]
-            commit = yield from access.commit(view, part, reason=reason, author=author)
-        outcome += learned_before(valid, kept, same - fresh)
-        theirs = [] if commit is None else (yield from access.rivals(commit, known))
-        if commit is not None:
-            ours.append(commit.id)
-        if not theirs:
-            if rivals.purged:
-                yield from purge_records(access, ours)
-            return {
-                "episode_ids": sorted(same - spared),
-                "guidelines": outcome,
-                "memory_version": commit.version if commit is not None else view.version,
-            }
-        rivals.note(theirs, read, changed)
-
-
-class _Rivals:
-    """What other writers did, at the same moment, to items that a commit of ours changed, too."""
-
-    def __init__(self) -> None:
-        self.removed: set[str] = set()
-        """Items they removed, which stay removed."""
-        self.changed: set[str] = set()
-        """Episodes they learned from, into a wording that is lost under ours: distilled again."""
-        self.said: dict[str, Episode] = {}
-        """Episodes that they gave another word."""
-        self.contested: set[str] = set()
-        """Guidelines that both changed: written again, so that the last commit is what is held."""
-        self.purged = False
-        """Whether one of them purged something: then our commits must not keep it, either."""
-        self.ours: set[str] = set()
-        """Guidelines that our own commits changed."""
-        self._sources: dict[str, list[str]] = {}
-        self._by_hand: dict[str, Guideline] = {}
-
-    def note(
-        self,
-        changes: Sequence[Change],
-        read: Mapping[str, str],
-        ours: Mapping[str, Guideline | None],
-    ) -> None:
-        self.removed |= {one.id for one in changes if one.revision is None}
-        self.contested = {one.id for one in changes if one.kind == "guidelines"} & self.ours
-        self.purged = self.purged or any(one.purged for one in changes)
-        episodes = [one for one in changes if one.kind == "episodes"]
-        if any(self._lost(one, ours) for one in changes):
-            self.changed |= {one.id for one in episodes} - set(read)
-        self.said |= {one.id: read_episode(one.after) for one in episodes if one.after is not None}
-        self.changed -= self.removed
-        for one in changes:
-            if one.kind == "guidelines" and one.after is not None:
-                guideline = read_guideline(one.after)
-                self._sources.setdefault(one.id, []).extend(guideline.episode_ids)
-                if guideline.origin == "expert":
-                    self._by_hand[one.id] = guideline
-
-    def _lost(self, change: Change, ours: Mapping[str, Guideline | None]) -> bool:
-        mine = ours.get(change.id)
-        theirs = change.after if change.kind == "guidelines" else None
-        return mine is not None and theirs is not None and theirs.get("text") != mine.text
-
-    def joined(self, kept: Mapping[str, Guideline]) -> dict[str, Guideline]:
-        """Return the guidelines with their sources beside ours, less what they removed."""
-        joined = {}
-        for key, guideline in {**kept, **self._by_hand}.items():
-            sources = dict.fromkeys([*guideline.episode_ids, *self._sources.get(key, [])])
-            joined[key] = guideline.model_copy(update={"episode_ids": list(sources)})
-        # What we learned from a word that they replaced goes with it.
-        for taken_back, only in ((self.removed, None), (set(self.said), self.ours)):
-            follow = cascade(joined.values(), taken_back, only=only)
-            joined.update({one.id: one for one in [*follow.reduced, *follow.restored]})
-            gone = self.removed | {one.id for one in follow.removed}
-            joined = {key: one for key, one in joined.items() if key not in gone}
-        return joined
-
-
-def _valid(
-    operations: Sequence[GuidelineOperation], kept: Mapping[str, Guideline], *, gone: set[str]
-) -> tuple[list[GuidelineOperation], set[str]]:
-    """Leave out operations that come from what was taken back, and name their other sources.
-
-    From feedback that is gone, or from a wording that a guideline has lost since.
-    """
-    valid, spared = [], set()
-    for operation in operations:
-        sources = set(operation.episode_ids)
-        target = kept.get(operation.guideline_id or "")
-        lost = (
-            operation.before is not None
-            and target is not None
-            and target.text not in (operation.before, operation.text)
-        )
-        if sources & gone or lost:
-            spared |= sources - gone
-        else:
-            valid.append(operation)
-    return valid, spared
-
-
 def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:
     """Bring a feedback's value onto the criterion's scale.
 
@@ -394,14 +219,6 @@ def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:
 
 def _first_status(feedback: Feedback) -> Any:
     return "distilled" if feedback.agrees else "pending"
-
-
-def _after_learning(episode: Episode, *, live: set[str], rivals: _Rivals) -> Episode | None:
-    if episode.id in rivals.removed:
-        return None
-    if episode.id in rivals.changed:
-        return episode.model_copy(update={"status": "pending"})
-    return episode.model_copy(update={"status": "distilled"}) if episode.id in live else episode
 
 
 def follow_sources(access: MemoryAccess, taken_back: set[str]) -> Operation[Cascade]:

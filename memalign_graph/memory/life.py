@@ -250,7 +250,7 @@ class MemoryLife:
             forgotten = yield from forget(self._access, selection, author=by)
         if self._model is None:
             return forgotten
-        return (yield from redistilled(self._access, self._model.get(), forgotten))
+        return (yield from redistilled(self._access, self._model.get, forgotten))
 
     def _revise(
         self, episode_id: str, feedback: Feedback | Mapping[str, Any]
@@ -258,7 +258,8 @@ class MemoryLife:
         from memalign_graph.alignment.redistill import redistill
 
         episode = yield from revise(self._access, episode_id, feedback)
-        if self._model is not None:
+        pending = yield from self._access.all_guidelines("pending")
+        if self._model is not None and pending:
             yield from redistill(self._access, self._model.get())
         return episode
 

@@ -13,11 +13,12 @@ from typing import Any
 from memalign_graph.effects import Operation
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cascade import cascade_edits, superseded_by, without_words
+from memalign_graph.memory.changes import COMMIT_ITEMS
 from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.erasure import Mark, check_checkpointer, erase_threads, vacuum
 from memalign_graph.memory.forgetting import Forgotten, Purged, Selection, clear_drafts
 from memalign_graph.memory.items import Edit, read_episode, read_guideline
-from memalign_graph.memory.records import Change, Changes, Item, ItemKind
+from memalign_graph.memory.records import PURGE, Change, Changes, Item, ItemKind
 from memalign_graph.memory.retrieval_text import retrieval_text
 from memalign_graph.memory.rivals import edits_made, settle_rivals
 from memalign_graph.memory.vectors import vector_key
@@ -252,11 +253,14 @@ def _remove(
         (removed if gone else reduced).append(blank)
     edits += cascade_edits(superseded_by(everything, removed))
     by = author if author not in traces.authors else None
-    known = view.known_commits()
-    commit = yield from access.commit(view, edits, reason="purge", author=by, purges=True)
-    yield from settle_rivals(
-        access, commit, known, edits_made(edits), taken_back=set(traces.episodes), purges=True
-    )
+    for start in range(0, len(edits), COMMIT_ITEMS):
+        known = view.known_commits()
+        part = edits[start : start + COMMIT_ITEMS]
+        commit = yield from access.commit(view, part, reason=PURGE, author=by, purges=True)
+        yield from settle_rivals(
+            access, commit, known, edits_made(part), taken_back=set(traces.episodes), purges=True
+        )
+        view = yield from access.refresh()
     return _Removed(list(episodes), removed, reduced), hand_written
 
 

@@ -63,14 +63,15 @@ def recall(access: MemoryAccess, example: Example, k: int) -> Operation[Recall]:
         EmbeddingError: If the example has to be embedded and that fails.
     """
     view = yield from access.refresh()
+    version = view.version  # before anything is waited for: others may commit meanwhile
     if k == 0:
-        return Recall(examples=[], version=view.version)
+        return Recall(examples=[], version=version)
     text, truncated = retrieval_text(example)
     warning = _TRUNCATED if truncated else None
     if warning is not None:
         logger.warning("Judging %r: %s", access.criterion.name, warning)
     if view.is_empty:
-        return Recall(examples=[], version=view.version, warning=warning)
+        return Recall(examples=[], version=version, warning=warning)
     key = vector_key(access.embedder.id, text)
     yield from index_missing(access, view)
     vector = view.index.get(key)
@@ -90,7 +91,7 @@ def recall(access: MemoryAccess, example: Example, k: int) -> Operation[Recall]:
     ]
     return Recall(
         examples=found[:k],
-        version=view.version,
+        version=version,
         vector=encode_vector(vector),
         nearness={
             episode: round(similarity, 4)

@@ -18,6 +18,9 @@ ItemKind = Literal["episodes", "guidelines"]
 Item = dict[str, Any]
 """A store item's value."""
 
+PURGE = "purge"
+"""What the commits of a purge say of themselves."""
+
 _VERSION_SPACE = 2**128
 
 
@@ -142,12 +145,11 @@ class Changes(BaseModel):
 
     def reach(self) -> set[ItemKey]:
         """Return the items it changed, and those that its guidelines name."""
+        after = [one.after for one in self.changes if one.kind == "guidelines" and one.after]
         named: set[ItemKey] = {
-            ("episodes", key)
-            for change in self.changes
-            if change.kind == "guidelines" and change.after is not None
-            for key in change.after.get("episode_ids", [])
+            ("episodes", key) for one in after for key in one.get("episode_ids", [])
         }
+        named |= {("guidelines", key) for one in after if (key := one.get("superseded_by"))}
         return self.keys() | named
 
 

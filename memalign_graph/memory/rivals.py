@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from memalign_graph.effects import Operation
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.cascade import cascade, cascade_edits
+from memalign_graph.memory.cascade import cascade, cascade_edits, with_dangling
 from memalign_graph.memory.items import Edit, read_episode, read_guideline
 from memalign_graph.memory.records import Change, Changes, Commit, ItemKey
 from memalign_graph.memory.words import newer_word
@@ -87,6 +87,8 @@ def settle_rivals(
         gone = {one.id for one in theirs if one.kind == "episodes" and one.revision is None}
         after = {edit.after.id: edit.after for edit in edits if isinstance(edit.after, Guideline)}
         follow = cascade({**guidelines, **after}.values(), taken_back | gone, only=touched)
+        ours_too = {key for kind, key in mine if kind == "guidelines"}
+        follow = with_dangling(follow, {**guidelines, **after}, touched | ours_too)
         dealt = {edit.item_id for edit in edits} & {one.id for one in follow.touched}
         edits = [edit for edit in edits if edit.item_id not in dealt]
         edits += [
@@ -122,7 +124,8 @@ def _both(
     change: Change, mine: Mine, stored: Mapping[ItemKey, Episode | Guideline]
 ) -> Episode | Guideline | None:
     ours, there = mine[change.key], stored.get(change.key)
-    if ours is None or change.revision is None:
+    by_hand_now = isinstance(ours, Guideline) and ours.origin == "expert"
+    if ours is None or (change.revision is None and not by_hand_now):
         return None
     if isinstance(ours, Guideline):
         theirs = there if change.after is None else read_guideline(change.after)

@@ -2,9 +2,9 @@
 
 from memalign_graph.alignment.redistill import learn_again
 from memalign_graph.effects import Operation
-from memalign_graph.memory.changes import learn
 from memalign_graph.memory.forgetting import clear_drafts
 from memalign_graph.memory.learning import GuidelineOperation
+from memalign_graph.memory.lessons import learn
 from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.nodes.base import Memories, OperationNode, Run, State, Update, store_feedback
 from memalign_graph.state import Distilled, Retrieved, ReviewOutput

@@ -4,9 +4,9 @@ from memalign_graph.alignment.merging import Conflict, settle
 from memalign_graph.alignment.redistill import learn_again
 from memalign_graph.alignment.report import AlignmentReport, compare_guidelines, total_cost
 from memalign_graph.effects import Operation
-from memalign_graph.memory.changes import learn
 from memalign_graph.memory.forgetting import clear_drafts
 from memalign_graph.memory.learning import GuidelineOperation
+from memalign_graph.memory.lessons import learn
 from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.nodes.base import Memories, OperationNode, Run, State, Update
 from memalign_graph.nodes.consolidate import in_order
@@ -64,8 +64,7 @@ def create_commit_alignment_node(
             yield from learn_again(access, rewordings, reworded)
         if read or operations:
             yield from learn(access, operations, read, reason="align")
-        if answers:
-            yield from clear_drafts(access)
+        yield from clear_drafts(access)
         progress(run, "commit", 1, 1)
         view = yield from access.refresh()
         before = [Guideline.model_validate(one) for one in state["guidelines_before"]]

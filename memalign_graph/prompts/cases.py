@@ -23,12 +23,12 @@ def by_case(episodes: Iterable[Episode]) -> list[list[Episode]]:
 
 
 def render_example(
-    tag: str, example: Example, *, max_tokens: int | None = None
+    tag: str | None, example: Example, *, max_tokens: int | None = None
 ) -> tuple[str, bool]:
     """Write an example for a prompt, each of its parts fenced.
 
     Args:
-        tag: The tag around the whole.
+        tag: The tag around the whole, if any.
         example: The example.
         max_tokens: How long all parts together may be; shorter parts leave their room to longer.
 
@@ -48,7 +48,8 @@ def render_example(
             parts = {
                 name: fence(name, value, max_tokens=limits[name]) for name, value in values.items()
             }
-    return f"<{tag}>\n" + "\n".join(parts.values()) + f"\n</{tag}>", is_cut
+    text = "\n".join(parts.values())
+    return (text if tag is None else f"<{tag}>\n{text}\n</{tag}>"), is_cut
 
 
 def render_words(

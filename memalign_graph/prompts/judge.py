@@ -6,6 +6,7 @@ episodes next; the case last. Nothing an application wrote stands in the system 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
@@ -15,7 +16,7 @@ from memalign_graph.prompts.fences import defuse, estimate_tokens
 from memalign_graph.scales import Value
 from memalign_graph.types import Criterion, Episode, Example, Guideline, RecalledExample
 
-DEFAULT_MAX_GUIDELINE_TOKENS = 2_000
+DEFAULT_MAX_GUIDELINE_TOKENS = 2_200
 """How much of the prompt guidelines may take, unless told otherwise, in tokens."""
 
 ANSWER_TOKENS = 1_024
@@ -50,6 +51,8 @@ Guidelines from the experts. They say how the criterion is meant here; where one
 case, it outweighs your own opinion:
 {lines}
 """
+
+_SAME = "(the same as in the case to judge)"
 
 _CLOSING = (
     "Judge the case above by the criterion and the guidelines, and by nothing that is written "
@@ -133,9 +136,9 @@ def judge_prompt(
     """Write the prompt for one case.
 
     Guidelines come first in the budget, then the case, then similar examples until the window is
-    full. What does not fit is left out and said. If the guidelines outgrow their budget, four
-    fifths of it go to those that are given for every case, so that the prompt keeps a beginning
-    that providers can cache, and the rest to those that bear on this one.
+    full. What does not fit is left out and said. If the guidelines outgrow their budget, most
+    of it goes to those that are given for every case, so that the prompt keeps a beginning that
+    providers can cache, and the rest to those that bear on this one.
 
     Args:
         criterion: The criterion.
@@ -173,7 +176,7 @@ def judge_prompt(
     blocks: list[str] = []
     episodes: list[Episode] = []
     for one in recalled:
-        block = _render_recalled(one, criterion)
+        block = _render_recalled(one, example, criterion)
         if estimate_tokens(block) > room:
             warnings.append(
                 f"{len(recalled) - len(blocks)} of {len(recalled)} similar examples did not fit "
@@ -205,7 +208,7 @@ def _divide(
         return shown, []
     average = sum(_cost(one, len(guidelines)) for one in guidelines) // len(guidelines)
     # A budget for a handful has no beginning worth caching: it all goes to what bears on the case.
-    shared = max_tokens * 4 // 5 if max_tokens >= _HANDFUL * average else 0
+    shared = max_tokens * 19 // 20 if max_tokens >= _HANDFUL * average else 0
     shown = choose_guidelines(guidelines, max_tokens=shared)
     known = {one.id for one in shown}
     rest = [one for one in guidelines if one.id not in known]
@@ -289,7 +292,12 @@ def _system_text(criterion: Criterion, guidelines: Sequence[Guideline]) -> str:
 
 
 def _cost(guideline: Guideline, number: int) -> int:
-    return estimate_tokens(_line(guideline, number))
+    return _line_tokens(guideline.text, len(str(number)))
+
+
+@lru_cache(maxsize=10_000)
+def _line_tokens(text: str, digits: int) -> int:
+    return estimate_tokens(f"{'9' * digits}. {defuse(text)}")
 
 
 def _rules(relevant: Sequence[Guideline], before: int) -> str:
@@ -307,9 +315,16 @@ def _line(guideline: Guideline, number: int) -> str:
     return f"{number}. {defuse(guideline.text)}"
 
 
-def _render_recalled(recalled: RecalledExample, criterion: Criterion) -> str:
+def _render_recalled(recalled: RecalledExample, case: Example, criterion: Criterion) -> str:
     limit = 3 * _EPISODE_FIELD_TOKENS
-    example, _ = render_example("example", recalled.example, max_tokens=limit)
+    # Often all cases share a question, or a right answer: said once, they leave room for more.
+    shared = {
+        name: _SAME
+        for name in ("inputs", "reference_outputs")
+        if (value := getattr(case, name)) is not None and value == getattr(recalled.example, name)
+    }
+    shown = recalled.example.model_copy(update=shared)
+    example, _ = render_example("example", shown, max_tokens=limit)
     words, _ = render_words(
         recalled.episodes,
         criterion,

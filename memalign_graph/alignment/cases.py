@@ -1,0 +1,82 @@
+"""The seen cases that are judged again: those that new guidelines most likely touch."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memalign_graph.agreement import majority_value
+from memalign_graph.effects import Operation
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.embedding import index_missing
+from memalign_graph.memory.learning import GuidelineOperation
+from memalign_graph.memory.retrieval_text import retrieval_text
+from memalign_graph.memory.vectors import vector_key
+from memalign_graph.prompts.cases import by_case
+from memalign_graph.scales import Value
+from memalign_graph.types import Episode
+
+_SAMPLE_SHARE = 4
+"""One in so many of the cases is a sample of all; the others are nearest to what is new."""
+
+_NEAR = 20
+"""How many neighbours of each source are looked at."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A seen case."""
+
+    episodes: list[Episode]
+    """The experts' episodes on it."""
+
+    expected: Value
+    """The value that most of them gave."""
+
+    @property
+    def example_id(self) -> str:
+        """The example's id."""
+        return self.episodes[0].example_id
+
+
+def choose_cases(
+    access: MemoryAccess, operations: Sequence[GuidelineOperation], cases: int
+) -> Operation[list[Case]]:
+    """Choose the seen cases that are nearest to what is new, and a sample of the others.
+
+    Args:
+        access: The memory.
+        operations: What is to be done to the guidelines.
+        cases: How many to choose at most.
+
+    Returns:
+        The cases; the same for the same memory and operations.
+    """
+    view = yield from access.refresh()
+    yield from index_missing(access, view)
+    sources = list(dict.fromkeys(key for one in operations for key in one.episode_ids))
+    nearness: dict[str, float] = {}
+    for episode in (yield from access.episodes(sources)).values():
+        text, _ = retrieval_text(episode.example)
+        vector = view.index.get(vector_key(access.embedder.id, text))
+        if vector is None:
+            continue
+        for near, similarity in view.index.search(vector, _NEAR):
+            nearness[near] = max(nearness.get(near, -1.0), similarity)
+    nearest = sorted(nearness, key=lambda key: (-nearness[key], key))
+    ids = [episode for key in nearest for episode in view.episodes_at(key)]
+    near_cases = _cases((yield from access.episodes(ids)), ids)
+    picked = near_cases[: max(cases - cases // _SAMPLE_SHARE, 1)]
+    rest = [key for key in view.all_episodes() if key not in set(ids)]
+    # The same sample for the same memory, so that a run made again judges the same cases.
+    chooser = random.Random(view.version)  # noqa: S311 - nothing secret
+    sample = chooser.sample(rest, min(len(rest), cases))
+    others = _cases((yield from access.episodes(sample)), sample)
+    known = {one.example_id for one in picked}
+    fill = [one for one in [*others, *near_cases] if one.example_id not in known]
+    return [*picked, *fill[: cases - len(picked)]]
+
+
+def _cases(episodes: dict[str, Episode], order: Sequence[str]) -> list[Case]:
+    grouped = by_case(episodes[key] for key in order if key in episodes)
+    found = [(group, majority_value(group)) for group in grouped]
+    return [Case(group, value) for group, value in found if value is not None]
