@@ -162,13 +162,18 @@ class Table:
             groups.setdefault(keeper[place], []).append(place)
         for kept in sorted(groups):
             operations += self._operations(kept, groups[kept])
+        gone: set[int] = set()
         for place, instead, sources in self._retired:
             if instead is None and not self.rules[place].by_expert:
-                operations += self._retire(place, sources, given_at)
+                retire = self._retire(place, sources, given_at)
+                operations += retire
+                gone |= {keeper[place]} if retire else set()
         pairs = [
             *((place, instead) for place, instead, _ in self._retired if instead is not None),
             *relations.contradictions,
         ]
+        # What is retired outright wins nothing.
+        pairs = [pair for pair in pairs if gone.isdisjoint(keeper[one] for one in pair)]
         if touched_only:
             pairs = [pair for pair in pairs if any(self.rules[one].is_touched for one in pair)]
         return Merged(operations, self._conflicts(pairs, keeper, given_at))
@@ -236,15 +241,15 @@ class Table:
         for group in [*same, *relations.duplicates]:
             joined = {keeper[place] for place in group}
             members = [place for place, kept in enumerate(keeper) if kept in joined]
-            if any(a in members and b in members for a, b in opposed):
+            if group not in same and any(a in members and b in members for a, b in opposed):
                 continue
             best = {place: rank for rank, place in enumerate(group)}
 
-            def worth(place: int, best: Mapping[int, int] = best) -> tuple[bool, bool, int, int]:
+            def worth(place: int, best: Mapping[int, int] = best) -> tuple[bool | int, ...]:
                 rule = self.rules[place]
                 old = rule.guideline is not None
                 rank = 0 if old else best.get(place, len(best))
-                return not rule.by_expert, not old, rank, place
+                return not rule.by_expert, not old, rule.reworded, rank, place
 
             first = min(members, key=worth)
             for place in members:
@@ -254,7 +259,7 @@ class Table:
     def _operations(self, kept: int, group: Sequence[int]) -> list[GuidelineOperation]:
         rule = self.rules[kept]
         others = [self.rules[place] for place in group if place != kept]
-        new = [key for one in others if one.guideline is None for key in one.sources]
+        new = [key for one in others for key in (one.fresh if one.guideline else one.sources)]
         fresh = list(dict.fromkeys([*rule.fresh, *new]))
         operations: list[GuidelineOperation] = []
         if fresh and rule.reworded:

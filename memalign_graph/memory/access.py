@@ -24,7 +24,6 @@ from memalign_graph.memory.items import (
 )
 from memalign_graph.memory.layout import MemoryLayout, Namespace
 from memalign_graph.memory.records import (
-    Change,
     Changes,
     Commit,
     Item,
@@ -204,7 +203,9 @@ class MemoryAccess:
         yield Batch(self.store, [PutOp(*item, index=False) for item in items])
         return commit
 
-    def rivals(self, commit: Commit, known: frozenset[str]) -> Operation[list[Change]]:
+    def rivals(
+        self, commit: Commit, known: frozenset[str]
+    ) -> Operation[tuple[Changes, list[Changes]]]:
         """Find what others did, at the same moment, in commits on the same items as one of ours.
 
         Args:
@@ -212,8 +213,9 @@ class MemoryAccess:
             known: The commits our view knew before.
 
         Returns:
-            All changes of the commits that are neither ours nor were known and touch an item that
-            ours touches, or that a guideline of ours names as its source; or the other way round.
+            What ours changed; and the same of the commits that are neither ours nor were known and
+            touch an item that ours touches, or that a guideline of ours names as its source; or
+            the other way round.
         """
         _, since = self.view.mark()
         found = yield from self._commits_since(since or 0)
@@ -224,10 +226,10 @@ class MemoryAccess:
             if key != commit.id and key not in known and not _has_seen(key, commit.id, parents)
         ]
         if not others:
-            return []
+            return Changes(id=commit.id, changes=[]), []
         records = yield from self.changes([commit.id, *sorted(others)])
         ours = records.pop(commit.id)
-        return [one for record in records.values() if ours.meets(record) for one in record.changes]
+        return ours, [record for record in records.values() if ours.meets(record)]
 
     def commits(self) -> Operation[list[Commit]]:
         """Read all commits.

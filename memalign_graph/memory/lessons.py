@@ -10,7 +10,7 @@ from memalign_graph.memory.cascade import Cascade, cascade, with_dangling
 from memalign_graph.memory.changes import COMMIT_ITEMS
 from memalign_graph.memory.items import Edit, read_episode, read_guideline
 from memalign_graph.memory.learning import GuidelineOperation, apply_operations, learned_before
-from memalign_graph.memory.records import PURGE, Change, clock
+from memalign_graph.memory.records import PURGE, Change, Changes, clock
 from memalign_graph.memory.rivals import purge_records
 from memalign_graph.types import Episode, Guideline
 
@@ -97,14 +97,17 @@ def learn(
         room = max(COMMIT_ITEMS - len(edits), 0)
         edits += flips[:room]
         commit = yield from access.commit(view, edits, reason=reason, author=author, again=True)
+        first = commit
         for start in range(room, len(flips), COMMIT_ITEMS):
             view = yield from access.refresh()
             part = flips[start : start + COMMIT_ITEMS]
             commit = yield from access.commit(view, part, reason=reason, author=author)
         outcome += learned_before(valid, kept, same - fresh)
-        theirs = [] if commit is None else (yield from access.rivals(commit, known))
-        if commit is not None:
-            ours.append(commit.id)
+        theirs: list[Changes] = []
+        if first is not None:
+            mine, theirs = yield from access.rivals(first, known)
+            rivals.share_out(mine, theirs)
+            ours.append(first.id)
         if not theirs:
             if rivals.purged:
                 yield from purge_records(access, ours)
@@ -113,7 +116,7 @@ def learn(
                 "guidelines": outcome,
                 "memory_version": commit.version if commit is not None else view.version,
             }
-        rivals.note(theirs, read, changed)
+        rivals.note([one for record in theirs for one in record.changes], read, changed)
 
 
 class _Rivals:
@@ -130,6 +133,8 @@ class _Rivals:
         """Guidelines that both changed: written again, so that the last commit is what is held."""
         self.purged = False
         """Whether one of them purged something: then our commits must not keep it, either."""
+        self.taken: dict[str, set[str]] = {}
+        """Sources to be taken back from guidelines, since another's commit learned from them."""
         self.merged: dict[str, tuple[Guideline, str]] = {}
         """Guidelines that our own commits merged, with the ids of those they went into."""
         self.ours: set[str] = set()
@@ -158,6 +163,20 @@ class _Rivals:
                 if guideline.origin == "expert":
                     self._by_hand[one.id] = guideline
 
+    def share_out(self, mine: Changes, theirs: Sequence[Changes]) -> None:
+        """Leave to one writer what both learned from: the one whose commit has the smaller id.
+
+        Each that sees the other does the same to both commits, so that it does not matter who does.
+        """
+        for other in theirs:
+            both = mine.learned_from() & other.learned_from()
+            first, second = sorted((mine, other), key=lambda one: one.id)
+            given = first.sources_given()
+            both &= set().union(*given.values())  # where the first found no lesson, the second may
+            for key, sources in second.sources_given().items():
+                taken = (sources & both) - given.get(key, set())
+                self.taken.setdefault(key, set()).update(taken)
+
     def _lost(self, change: Change, ours: Mapping[str, Guideline | None]) -> bool:
         mine = ours.get(change.id)
         theirs = change.after if change.kind == "guidelines" else None
@@ -168,7 +187,9 @@ class _Rivals:
         joined = {}
         for key, guideline in {**kept, **self._by_hand}.items():
             sources = dict.fromkeys([*guideline.episode_ids, *self._sources.get(key, [])])
-            joined[key] = guideline.model_copy(update={"episode_ids": list(sources)})
+            left = [one for one in sources if one not in self.taken.get(key, ())]
+            if left or not sources:
+                joined[key] = guideline.model_copy(update={"episode_ids": left})
         # Two that merged each into the other's: ours comes back, or the rule would be lost.
         for loser, winner in self.merged.values():
             if winner in self.removed and loser.id not in self.removed:

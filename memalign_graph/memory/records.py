@@ -143,6 +143,26 @@ class Changes(BaseModel):
         """Return the items it changed."""
         return {change.key for change in self.changes}
 
+    def learned_from(self) -> set[str]:
+        """Return the ids of the episodes that it marked as distilled, and did nothing else to."""
+        return {
+            one.id
+            for one in self.changes
+            if one.kind == "episodes"
+            and one.before is not None
+            and one.before.get("status") == "pending"
+            and one.revision == revision_of({**one.before, "status": "distilled"})
+        }
+
+    def sources_given(self) -> dict[str, set[str]]:
+        """Return the sources it gave to guidelines, by guideline id."""
+        return {
+            one.id: set(one.after.get("episode_ids", []))
+            - set((one.before or {}).get("episode_ids", []))
+            for one in self.changes
+            if one.kind == "guidelines" and one.after is not None
+        }
+
     def reach(self) -> set[ItemKey]:
         """Return the items it changed, and those that its guidelines name."""
         after = [one.after for one in self.changes if one.kind == "guidelines" and one.after]

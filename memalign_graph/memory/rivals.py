@@ -64,10 +64,12 @@ def settle_rivals(
     ours: list[str] = []
     purged = False
     for _ in range(_TRIES):
-        theirs = [] if commit is None else (yield from access.rivals(commit, known))
-        if commit is not None:
-            ours.append(commit.id)
-        if commit is None or not theirs:
+        if commit is None:
+            break
+        ours.append(commit.id)
+        _, records = yield from access.rivals(commit, known)
+        theirs = [change for record in records for change in record.changes]
+        if not theirs:
             break
         purged = purged or (not purges and any(one.purged for one in theirs))
         view = yield from access.refresh()

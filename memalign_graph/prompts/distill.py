@@ -266,7 +266,8 @@ def _render_case(
     episodes = list(named.values())
     limit = min(3 * _FIELD_TOKENS, max_tokens * 2 // 3)
     words_limit = min(_FIELD_TOKENS, max_tokens // 3 // len(episodes))
-    example, is_cut = render_example(None, episodes[0].example, max_tokens=limit)
+    tag = "example" if alone else None
+    example, is_cut = render_example(tag, episodes[0].example, max_tokens=limit)
     words, words_cut = render_words(
         episodes,
         criterion,

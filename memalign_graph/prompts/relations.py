@@ -83,7 +83,11 @@ def relations_prompt(criterion: Criterion, texts: Sequence[str]) -> list[BaseMes
         scale=criterion.scale.describe(),
     )
     lines = "\n".join(f"{number}. {defuse(text)}" for number, text in enumerate(texts, start=1))
-    closing = 'Answer in this shape: {"duplicates": [[1, 4]], "contradictions": [[2, 5]]}'
+    # No numbers as an example: a small model gives them back.
+    closing = (
+        'Answer with a JSON object that has "duplicates" and "contradictions", each a list of '
+        "lists of numbers, empty where there are none."
+    )
     return [SystemMessage(system), HumanMessage(f"The rules:\n{lines}\n\n{closing}")]
 
 
