@@ -8,9 +8,9 @@ from memalign_graph.agreement import majority_value
 from memalign_graph.effects import Operation
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing
+from memalign_graph.memory.index.retrieval_text import retrieval_text
+from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.learning import GuidelineOperation
-from memalign_graph.memory.retrieval_text import retrieval_text
-from memalign_graph.memory.vectors import vector_key
 from memalign_graph.prompts.cases import by_case
 from memalign_graph.scales import Value
 from memalign_graph.types import Episode

@@ -1,10 +1,14 @@
 """A judge's memory, kept in any LangGraph store.
 
-- `judge_memory`: `JudgeMemory`, what users call.
-- `recall`, `changes`, `by_hand`: what it does, as operations (see `memalign_graph.effects`).
-- `access`: the way to the store; `layout`: where things lie in it; `records`: commits, versions.
-- `view`, `vectors`: what is derived from the store in this process; the FAISS index.
-- `cascade`, `learning`, `retrieval_text`: pure functions.
+- `judge_memory`, `life`: `JudgeMemory`, what users call. Everything else is what it does, as
+  operations (see `memalign_graph.effects`) and pure functions:
+- `recall`, `changes`, `lessons`, `by_hand`: what is known, said, learned and written by hand.
+- `forgetting`, `purge`, `erasure`: what is taken back, and erased for good.
+- `history`, `portable`: what it was before, and how it moves.
+- `learning`, `cascade`, `words`: what becomes of guidelines and of experts' words; pure.
+- `rivals`: two writers at one moment.
+- `access`, `items`, `layout`, `records`: the way to the store, what lies there, and commits.
+- `view`, `embedding`, `index`: what a process derives from the store; vectors and their index.
 """
 
 from memalign_graph.memory.forgetting import Forgotten

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from memalign_graph.effects import Batch, Operation
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import check_json
+from memalign_graph.memory.index.vectors import decode_vector
 from memalign_graph.memory.items import (
     Edit,
     check_name,
@@ -33,7 +34,6 @@ from memalign_graph.memory.records import (
     revision_of,
     tally,
 )
-from memalign_graph.memory.vectors import decode_vector
 from memalign_graph.memory.view import EpisodeRow, MemoryView, Update, row_of, view_of
 from memalign_graph.models import Embedder
 from memalign_graph.types import Criterion, Episode, Guideline, GuidelineStatus

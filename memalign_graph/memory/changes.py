@@ -13,10 +13,10 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cascade import Cascade, cascade, cascade_edits
 from memalign_graph.memory.embedding import embed, store_vectors, stored_vectors
+from memalign_graph.memory.index.retrieval_text import retrieval_text
+from memalign_graph.memory.index.vectors import Vector, vector_key
 from memalign_graph.memory.items import Edit
-from memalign_graph.memory.retrieval_text import retrieval_text
 from memalign_graph.memory.rivals import edits_made, settle_rivals
-from memalign_graph.memory.vectors import Vector, vector_key
 from memalign_graph.memory.words import newer_word, takes_back
 from memalign_graph.reading import read_feedback
 from memalign_graph.types import Criterion, Episode, Example, Feedback

@@ -7,9 +7,9 @@ from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 
 from memalign_graph.effects import Batch, Embed, Gather, Operation
 from memalign_graph.memory.access import MemoryAccess, chunks
+from memalign_graph.memory.index.retrieval_text import retrieval_text
+from memalign_graph.memory.index.vectors import Vector, decode_vector, encode_vector, normalised
 from memalign_graph.memory.layout import Namespace
-from memalign_graph.memory.retrieval_text import retrieval_text
-from memalign_graph.memory.vectors import Vector, decode_vector, encode_vector, normalised
 from memalign_graph.memory.view import MemoryView
 
 logger = logging.getLogger(__name__)

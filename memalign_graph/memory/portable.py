@@ -20,11 +20,11 @@ from memalign_graph.memory.by_hand import check_guideline_text
 from memalign_graph.memory.cascade import cascade, cascade_edits
 from memalign_graph.memory.changes import COMMIT_ITEMS
 from memalign_graph.memory.embedding import embedder_namespaces
+from memalign_graph.memory.index.retrieval_text import retrieval_text
+from memalign_graph.memory.index.vectors import decode_vector, normalised, vector_key
 from memalign_graph.memory.items import Edit, check_name
 from memalign_graph.memory.records import Item
-from memalign_graph.memory.retrieval_text import retrieval_text
 from memalign_graph.memory.rivals import edits_made, settle_rivals
-from memalign_graph.memory.vectors import decode_vector, normalised, vector_key
 from memalign_graph.memory.words import takes_back
 from memalign_graph.types import Episode, Guideline
 

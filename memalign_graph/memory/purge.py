@@ -17,11 +17,11 @@ from memalign_graph.memory.changes import COMMIT_ITEMS
 from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.erasure import Mark, check_checkpointer, erase_threads, vacuum
 from memalign_graph.memory.forgetting import Forgotten, Purged, Selection, clear_drafts
+from memalign_graph.memory.index.retrieval_text import retrieval_text
+from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.items import Edit, read_episode, read_guideline
 from memalign_graph.memory.records import PURGE, Change, Changes, Item, ItemKind
-from memalign_graph.memory.retrieval_text import retrieval_text
 from memalign_graph.memory.rivals import edits_made, settle_rivals
-from memalign_graph.memory.vectors import vector_key
 from memalign_graph.types import Episode, Guideline
 
 _SHORT = 3

@@ -9,8 +9,8 @@ from memalign_graph.effects import Operation
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed, index_missing
-from memalign_graph.memory.retrieval_text import MAX_BYTES, retrieval_text
-from memalign_graph.memory.vectors import Vector, decode_vector, encode_vector, vector_key
+from memalign_graph.memory.index.retrieval_text import MAX_BYTES, retrieval_text
+from memalign_graph.memory.index.vectors import Vector, decode_vector, encode_vector, vector_key
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Episode, Example, RecalledExample
 

@@ -87,10 +87,15 @@ def settle_rivals(
         ]
         touched = {one.id for one in theirs if one.kind == "guidelines"}
         gone = {one.id for one in theirs if one.kind == "episodes" and one.revision is None}
-        after = {edit.after.id: edit.after for edit in edits if isinstance(edit.after, Guideline)}
-        follow = cascade({**guidelines, **after}.values(), taken_back | gone, only=touched)
+        final = dict(guidelines)
+        for edit in edits:
+            if isinstance(edit.after, Guideline):
+                final[edit.item_id] = edit.after
+            elif edit.after is None:
+                final.pop(edit.item_id, None)
+        follow = cascade(final.values(), taken_back | gone, only=touched)
         ours_too = {key for kind, key in mine if kind == "guidelines"}
-        follow = with_dangling(follow, {**guidelines, **after}, touched | ours_too)
+        follow = with_dangling(follow, final, touched | ours_too)
         dealt = {edit.item_id for edit in edits} & {one.id for one in follow.touched}
         edits = [edit for edit in edits if edit.item_id not in dealt]
         edits += [

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from langgraph.store.base import BaseStore
 
+from memalign_graph.memory.index.retrieval_text import text_of
+from memalign_graph.memory.index.vectors import Vector, VectorIndex, vector_key
 from memalign_graph.memory.layout import MemoryLayout
 from memalign_graph.memory.records import Change, Commit, Item, revision_of, version_of, weight
-from memalign_graph.memory.retrieval_text import text_of
-from memalign_graph.memory.vectors import Vector, VectorIndex, vector_key
 from memalign_graph.types import EpisodeStatus
 
 OVERLAP_US = 60_000_000

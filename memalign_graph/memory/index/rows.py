@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memalign_graph.memory.codes import SAMPLE, Floats, RowCodes
-from memalign_graph.memory.codes import Rows as RowNumbers
+from memalign_graph.memory.index.codes import SAMPLE, Floats, RowCodes
+from memalign_graph.memory.index.codes import Rows as RowNumbers
 
 if TYPE_CHECKING:
     Found = tuple[Floats, RowNumbers]

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from memalign_graph.errors import EmbeddingError
-from memalign_graph.memory.rows import VectorRows
-from memalign_graph.memory.shared_lock import SharedLock
+from memalign_graph.memory.index.rows import VectorRows
+from memalign_graph.memory.index.shared_lock import SharedLock
 
 if TYPE_CHECKING:
     import numpy as np
