@@ -5,6 +5,7 @@ expert and learns from the answer; `create_alignment_graph` learns from much fee
 `JudgeMemory` is that memory, in any LangGraph store.
 """
 
+from memalign_graph.alignment.report import AlignmentReport
 from memalign_graph.context import MemAlignContext
 from memalign_graph.errors import (
     ChatModelError,
@@ -19,7 +20,7 @@ from memalign_graph.graphs import (
     create_judge_graph,
     create_review_graph,
 )
-from memalign_graph.memory import JudgeMemory
+from memalign_graph.memory import Commit, Forgotten, JudgeMemory, MemoryDiff, Snapshot
 from memalign_graph.nodes import (
     create_assemble_node,
     create_commit_alignment_node,
@@ -49,14 +50,17 @@ from memalign_graph.types import (
 )
 
 __all__ = [
+    "AlignmentReport",
     "Boolean",
     "Categorical",
     "ChatModelError",
+    "Commit",
     "Criterion",
     "EmbeddingError",
     "Episode",
     "Example",
     "Feedback",
+    "Forgotten",
     "Guideline",
     "InvalidInputError",
     "JudgeMemory",
@@ -64,9 +68,11 @@ __all__ = [
     "MemAlignContext",
     "MemAlignError",
     "MemAlignWarning",
+    "MemoryDiff",
     "ModelAnswerError",
     "Numeric",
     "Pairwise",
+    "Snapshot",
     "create_alignment_graph",
     "create_assemble_node",
     "create_commit_alignment_node",

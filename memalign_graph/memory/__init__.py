@@ -12,6 +12,8 @@
 """
 
 from memalign_graph.memory.forgetting import Forgotten
+from memalign_graph.memory.history import MemoryDiff, Snapshot
 from memalign_graph.memory.judge_memory import JudgeMemory
+from memalign_graph.memory.records import Commit
 
-__all__ = ["Forgotten", "JudgeMemory"]
+__all__ = ["Commit", "Forgotten", "JudgeMemory", "MemoryDiff", "Snapshot"]

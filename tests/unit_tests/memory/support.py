@@ -1,5 +1,6 @@
 """What memory tests share: stores opened anew, a store that is watched, feedback in one line."""
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import Criterion, Episode, Example, Feedback, JudgeMemory
 from memalign_graph.effects import Batch, Effect, Operation, _perform, arun, run
-from memalign_graph.memory import changes
+from memalign_graph.memory import lessons
 from memalign_graph.memory.learning import GuidelineOperation
 from tests.loopback import LoopbackServer
 from tests.loopback.embedding import embed
@@ -50,7 +51,7 @@ def learn(
 ) -> dict[str, Any]:
     """Learn as the graphs do, from all episodes as they stand."""
     words = {one.id: one.word for one in memory.episodes()}
-    return run(changes.learn(memory.access, operations, words, author=author, relearn=True))
+    return run(lessons.learn(memory.access, operations, words, author=author, relearn=True))
 
 
 def connect(path: Path | str) -> sqlite3.Connection:
@@ -145,6 +146,16 @@ def is_content(put: PutOp) -> bool:
     return "vectors" not in put.namespace
 
 
+def kind_of(item: SearchItem) -> str:
+    """The kind of an item of the memory of `CRITERION`."""
+    return item.namespace[2]
+
+
+def dump(value: Any) -> str:
+    """A value as text that can be searched."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 @dataclass
 class Bench:
     """A memory in one kind of store, called in one way."""
@@ -181,7 +192,7 @@ class Bench:
     async def learn(self, *operations: GuidelineOperation) -> dict[str, Any]:
         access = self.memory().access
         words = {one.id: one.word for one in await self.do("episodes")}
-        operation = changes.learn(access, operations, words, relearn=True)
+        operation = lessons.learn(access, operations, words, relearn=True)
         return await arun(operation) if self.awaits else run(operation)
 
     async def guidelines(self) -> dict[str, set[str]]:
@@ -200,6 +211,25 @@ class Bench:
         except NotImplementedError:
             [found] = self.store.batch(search)
         return [one for one in found if kind is None or kind in one.namespace]  # type: ignore[union-attr,misc]
+
+    async def contents(self) -> dict[str, str]:
+        """The episodes and guidelines as they lie in the store, byte for byte."""
+        kinds = [await self.items(kind) for kind in ("episodes", "guidelines")]
+        return {
+            "/".join((*one.namespace, one.key)): json.dumps(one.value)
+            for items in kinds
+            for one in items
+        }
+
+    async def holding(self, text: str) -> list[str]:
+        """The kinds of items that hold a text, whatever its case."""
+        return sorted(
+            {
+                kind_of(one)
+                for one in await self.items()
+                if text.casefold() in f"{one.key} {dump(one.value)}".casefold()
+            }
+        )
 
     def embedded(self) -> list[str]:
         """The texts embedded since the last look."""

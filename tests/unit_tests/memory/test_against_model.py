@@ -11,14 +11,23 @@ STEPS = 300
 
 
 @dataclass
+class Rule:
+    """What a guideline should be."""
+
+    text: str
+    """Empty while it is pending."""
+    sources: set[str] = field(default_factory=set)
+    by_hand: bool = False
+
+
+@dataclass
 class Model:
     """What a memory should hold."""
 
     words: dict[str, str | None] = field(default_factory=dict)
     """Rationales by episode id."""
     pending: set[str] = field(default_factory=set)
-    sources: dict[str, set[str]] = field(default_factory=dict)
-    """Episode ids by guideline text."""
+    rules: list[Rule] = field(default_factory=list)
 
     def remember(self, feedback: Feedback) -> None:
         key = feedback.episode_id
@@ -35,12 +44,36 @@ class Model:
         self.pending -= keys
 
     def take_back(self, keys: set[str]) -> None:
-        touched = [text for text, ids in self.sources.items() if ids & keys]
-        for text in touched:
-            self.sources[text] -= keys
-            self.pending |= self.sources[text]
-            if not self.sources[text]:
-                del self.sources[text]
+        for rule in [one for one in self.rules if one.sources & keys]:
+            rule.sources -= keys
+            rule.text = rule.text if rule.by_hand else ""
+            if not rule.sources:
+                self.rules.remove(rule)
+
+    def learn(self, text: str, keys: set[str], target: Rule | None = None) -> None:
+        """Add a rule, or give one that is pending its words."""
+        same = self.saying(text)
+        if same is None and target is not None:
+            target.text = text
+            return
+        if same is None:
+            self.rules.append(same := Rule(text))
+        if target is not None:
+            self.rules.remove(target)
+        same.sources |= keys
+        self.pending.clear()
+
+    def saying(self, text: str) -> Rule | None:
+        return next((one for one in self.rules if one.text == text), None)
+
+    @property
+    def texts(self) -> list[str]:
+        return sorted(one.text for one in self.rules if one.text)
+
+    @property
+    def waiting(self) -> list[list[str]]:
+        """The sources of pending guidelines."""
+        return sorted(sorted(one.sources) for one in self.rules if not one.text)
 
 
 class Trial:
@@ -51,6 +84,7 @@ class Trial:
         self.opener = opener
         self.model = Model()
         self.edits = 0
+        self.reworded = 0
         self.memories = [self.open(), self.open()]
         self.memory = self.memories[0]
 
@@ -58,7 +92,19 @@ class Trial:
         return JudgeMemory(self.opener(), CRITERION, embeddings=hashed)
 
     def step(self) -> None:
-        kinds = ("remember", "remember", "forget", "learn", "learn", "add", "edit", "remove")
+        kinds = [
+            "remember",
+            "remember",
+            "revise",
+            "forget",
+            "learn",
+            "learn",
+            "learn",
+            "reword",
+            "add",
+            "edit",
+            "remove",
+        ]
         if self.random.random() < 0.2:
             self.memory = self.random.choice(self.memories)
         getattr(self, self.random.choice(kinds))()
@@ -72,6 +118,16 @@ class Trial:
         self.memory.remember(given)
         self.model.remember(given)
 
+    def revise(self) -> None:
+        for key in self.some(self.model.words, 1):
+            word = f"Word {self.random.randrange(3)}."
+            after = self.memory.revise(key, {"rationale": word})
+            assert (after.id, after.rationale) == (key, word)
+            if self.model.words[key] != word:
+                self.model.forget({key})
+                self.model.words[key] = word
+                self.model.pending.add(key)
+
     def forget(self) -> None:
         keys = self.some(self.model.words, 2)
         done = self.memory.forget([*keys, "no such"])
@@ -83,31 +139,50 @@ class Trial:
         text = f"Lesson {self.random.randrange(12)}."
         learn(self.memory, *([op("add", *sorted(keys), text=text)] if keys else []))
         if keys:
-            self.model.sources.setdefault(text, set()).update(keys)
+            self.model.learn(text, keys)
         self.model.pending.clear()
+
+    def reword(self) -> None:
+        """Give a pending guideline words again, as distilling it from its sources does."""
+        everything = self.memory.guidelines(include_superseded=True)
+        for rule in [one for one in everything if one.status == "pending"][:1]:
+            self.reworded += 1
+            text = f"Lesson {self.random.randrange(12)}."
+            sources = sorted(rule.episode_ids)
+            learn(self.memory, op("revise", *sources, guideline_id=rule.id, text=text))
+            target = next(
+                one for one in self.model.rules if not one.text and sorted(one.sources) == sources
+            )
+            self.model.learn(text, set(sources), target)
+            self.model.pending.clear()
 
     def add(self) -> None:
         text = f"By hand {self.random.randrange(6)}."
         self.memory.add_guideline(text)
-        self.model.sources.setdefault(text, set())
+        if self.model.saying(text) is None:
+            self.model.rules.append(Rule(text, by_hand=True))
 
     def edit(self) -> None:
-        for text in self.some(self.model.sources, 1):
+        for text in self.some(self.model.texts, 1):
             self.edits += 1
             after = f"Edit {self.edits}."
             self.memory.edit_guideline(self.id_of(text), after)
-            self.model.sources[after] = self.model.sources.pop(text)
+            rule = self.model.saying(text)
+            assert rule is not None
+            rule.text, rule.by_hand = after, True
 
     def remove(self) -> None:
-        for text in self.some(self.model.sources, 1):
+        for text in self.some(self.model.texts, 1):
             self.memory.remove_guideline(self.id_of(text))
-            del self.model.sources[text]
+            rule = self.model.saying(text)
+            assert rule is not None
+            self.model.rules.remove(rule)
 
     def id_of(self, text: str) -> str:
         [found] = [rule.id for rule in self.memory.guidelines() if rule.text == text]
         return found
 
-    def some(self, among: dict[str, Any], most: int) -> set[str]:
+    def some(self, among: Any, most: int) -> set[str]:
         count = min(self.random.randint(0, most), len(among))
         return set(self.random.sample(sorted(among), count))
 
@@ -122,7 +197,11 @@ class Trial:
             assert set(memory.access.view.pending()) == self.model.pending
         assert {one.id: one.rationale for one in cold.episodes()} == self.model.words
         rules = {rule.text: set(rule.episode_ids) for rule in cold.guidelines()}
-        assert rules == self.model.sources
+        assert rules == {one.text: one.sources for one in self.model.rules if one.text}
+        everything = cold.guidelines(include_superseded=True)
+        waiting = [sorted(one.episode_ids) for one in everything if one.status == "pending"]
+        assert sorted(waiting) == self.model.waiting
+        assert len(everything) == len(rules) + len(waiting)
 
 
 def test_random_changes_do_what_the_model_says(any_opener: Opener) -> None:
@@ -133,4 +212,5 @@ def test_random_changes_do_what_the_model_says(any_opener: Opener) -> None:
             trial.check()
     trial.check()
     assert len(trial.model.words) > 10
-    assert len(trial.model.sources) > 3
+    assert len(trial.model.texts) > 3
+    assert trial.reworded > 5

@@ -8,7 +8,8 @@ from langgraph.store.base import PutOp
 
 from memalign_graph import EmbeddingError, JudgeMemory
 from memalign_graph.effects import arun, run
-from memalign_graph.memory import by_hand, changes
+from memalign_graph.memory import by_hand, changes, forgetting, history, lessons
+from memalign_graph.memory.records import version_of
 from tests.loopback import LoopbackServer, error
 from tests.unit_tests.memory.support import (
     CRITERION,
@@ -44,7 +45,9 @@ def test_vectors_are_written_before_what_needs_them(
     vectors, content = store.writes
     assert not any(map(is_content, vectors))
     assert all(map(is_content, content))
-    assert [put.namespace[-1] for put in content] == ["episodes", "episodes", "commits"]
+    assert [put.namespace[-1] for put in content] == [
+        "episodes", "episodes", "changes", "commits", "tip",
+    ]  # fmt: skip
 
 
 def test_every_change_is_one_batch_that_ends_with_its_commit(
@@ -60,8 +63,9 @@ def test_every_change_is_one_batch_that_ends_with_its_commit(
     batches = content_batches(store)
     assert len(batches) == 7
     for batch in batches:
-        assert [put.namespace[-1] for put in batch].count("commits") == 1
-        assert batch[-1].namespace[-1] == "commits"
+        kinds = [put.namespace[-1] for put in batch]
+        assert (kinds.count("changes"), kinds.count("commits")) == (1, 1)
+        assert kinds[-2:] == ["commits", "tip"]
 
 
 def test_no_batch_both_reads_and_writes(store: WatchedStore, memory: JudgeMemory) -> None:
@@ -96,10 +100,14 @@ async def change(memory: JudgeMemory, name: str, *, awaits: bool) -> Any:
     [rule] = memory.guidelines()
     operations: dict[str, Callable[[], Any]] = {
         "remember": lambda: changes.remember(memory.access, [said("three"), said("one", "New.")]),
-        "learn": lambda: changes.learn(
+        "learn": lambda: lessons.learn(
             memory.access, [op("add", two, text="New.")], {two.id: two.word}, relearn=True
         ),
-        "forget": lambda: changes.forget(memory.access, [one.id]),
+        "revise": lambda: changes.revise(memory.access, one.id, {"rationale": "New."}),
+        "forget": lambda: forgetting.forget(
+            memory.access, forgetting.Selection(episode_ids=[one.id])
+        ),
+        "rollback": lambda: history.rollback(memory.access, version_of(0)),
         "edit": lambda: by_hand.edit_guideline(memory.access, rule.id, "New.", author=None),
     }
     operation = operations[name]()
@@ -107,7 +115,7 @@ async def change(memory: JudgeMemory, name: str, *, awaits: bool) -> Any:
 
 
 @pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("name", ["remember", "learn", "forget", "edit"])
+@pytest.mark.parametrize("name", ["remember", "learn", "forget", "revise", "edit", "rollback"])
 async def test_a_change_that_fails_leaves_the_old_memory(
     store: WatchedStore, memory: JudgeMemory, reopen: Any, name: str, *, awaits: bool
 ) -> None:

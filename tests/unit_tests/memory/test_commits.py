@@ -18,10 +18,21 @@ from tests.unit_tests.memory.support import (
 )
 
 
-async def commits(bench: Bench) -> list[dict[str, Any]]:
-    items = await bench.items("commits")
+async def ordered(bench: Bench, kind: str) -> list[dict[str, Any]]:
+    items = await bench.items(kind)
     assert [item.key for item in items] == [item.value["id"] for item in items]
     return sorted((item.value for item in items), key=lambda value: str(value["id"]))
+
+
+async def commits(bench: Bench) -> list[dict[str, Any]]:
+    return await ordered(bench, "commits")
+
+
+async def changes(bench: Bench) -> list[list[dict[str, Any]]]:
+    """What each commit changed, in the order of the commits."""
+    found = await ordered(bench, "changes")
+    assert [one["id"] for one in found] == [one["id"] for one in await commits(bench)]
+    return [one["changes"] for one in found]
 
 
 async def test_a_commit_holds_an_integer_time_of_sixteen_digits(bench: Bench) -> None:
@@ -64,24 +75,44 @@ async def test_a_commit_keeps_what_was_before(bench: Bench) -> None:
     [one] = await bench.remember(said())
     [edited] = await bench.remember(said(rationale="Another word."))
     await bench.do("forget", one.id)
-    made, changed, gone = [(await commits(bench))[number]["changes"] for number in range(3)]
+    made, changed, gone = await changes(bench)
+    about = {"kind": "episodes", "id": one.id, "purged": False}
     assert made == [
-        {"kind": "episodes", "id": one.id, "revision": revision_of(one.to_json()), "before": None}
+        {**about, "revision": revision_of(one.to_json()), "before": None, "after": None}
     ]
     assert changed[0]["before"] == one.to_json()
     assert changed[0]["revision"] == revision_of(edited.to_json())
-    assert gone == [
-        {"kind": "episodes", "id": one.id, "revision": None, "before": edited.to_json()}
-    ]
+    assert gone == [{**about, "revision": None, "before": edited.to_json(), "after": None}]
+
+
+async def test_a_commit_says_how_much_it_changed_and_not_what(bench: Bench) -> None:
+    [one, _] = await bench.remember(said("one", "PLANTED"), said("two", "PLANTED"))
+    await bench.learn(op("add", one, text="PLANTED rule."))
+    await bench.remember(said("one", "Another word."), said("three"))
+    first, learned, last = await commits(bench)
+    assert first["episodes"] == {"added": 2, "changed": 0, "removed": 0}
+    assert first["guidelines"] == {"added": 0, "changed": 0, "removed": 0}
+    assert learned["episodes"] == {"added": 0, "changed": 2, "removed": 0}
+    assert learned["guidelines"] == {"added": 1, "changed": 0, "removed": 0}
+    assert last["episodes"] == {"added": 1, "changed": 1, "removed": 0}
+    assert last["guidelines"] == {"added": 0, "changed": 0, "removed": 1}
+    assert "PLANTED" not in str([first, learned, last])
+
+
+async def test_a_commit_keeps_a_guideline_before_and_after(bench: Bench) -> None:
+    rule = await bench.do("add_guideline", "Be warm.")
+    after = await bench.do("edit_guideline", rule.id, "Be kind.")
+    _, [edited] = await changes(bench)
+    assert (edited["before"], edited["after"]) == (rule.to_json(), after.to_json())
 
 
 async def test_a_commit_names_every_item_it_changed_and_no_other(bench: Bench) -> None:
     [one, _] = await bench.remember(said("one"), said("two"))
     await bench.learn(op("add", one, text="Be warm."))
     await bench.remember(said("one", "Another word."), said("two"))
-    last = (await commits(bench))[-1]
-    rules = [change for change in last["changes"] if change["kind"] == "guidelines"]
-    assert [change["id"] for change in last["changes"] if change not in rules] == [one.id]
+    last = (await changes(bench))[-1]
+    rules = [change for change in last if change["kind"] == "guidelines"]
+    assert [change["id"] for change in last if change not in rules] == [one.id]
     assert [(change["revision"], change["before"]["text"]) for change in rules] == [
         (None, "Be warm.")
     ]

@@ -60,14 +60,28 @@ async def test_a_guideline_that_rests_on_it_alone_goes(bench: Bench) -> None:
     assert await bench.statuses() == {"two": "distilled"}
 
 
-async def test_a_guideline_with_other_sources_stays_with_those(bench: Bench) -> None:
+async def test_a_guideline_with_other_sources_loses_its_words_and_keeps_those(bench: Bench) -> None:
     [one, two, three, _] = await bench.remember(*map(said, ("one", "two", "three", "four")))
     await bench.learn(op("add", one, two, three, text="Of three."))
+    [before] = await bench.do("guidelines")
     forgotten = await bench.do("forget", one.id)
     assert forgotten.guidelines_removed == []
-    assert [rule.text for rule in forgotten.guidelines_reduced] == ["Of three."]
-    assert await bench.guidelines() == {"Of three.": {two.id, three.id}}
-    assert await bench.statuses() == {"two": "pending", "three": "pending", "four": "distilled"}
+    assert await bench.guidelines() == {}
+    [after] = await bench.do("guidelines", include_superseded=True)
+    assert forgotten.guidelines_reduced == [after]
+    assert (after.id, after.position) == (before.id, before.position)
+    assert (after.text, after.status) == ("", "pending")
+    assert after.episode_ids == [two.id, three.id]
+    assert set((await bench.statuses()).values()) == {"distilled"}
+
+
+async def test_a_guideline_that_an_expert_reworded_keeps_its_words(bench: Bench) -> None:
+    [one, two] = await bench.remember(said("one"), said("two"))
+    await bench.learn(op("add", one, two, text="Of both."))
+    [rule] = await bench.do("guidelines")
+    await bench.do("edit_guideline", rule.id, "The expert's words.")
+    await bench.do("forget", one.id)
+    assert await bench.guidelines() == {"The expert's words.": {two.id}}
 
 
 async def test_a_guideline_goes_with_the_last_of_its_sources(bench: Bench) -> None:
@@ -75,9 +89,10 @@ async def test_a_guideline_goes_with_the_last_of_its_sources(bench: Bench) -> No
     await bench.learn(op("add", one, two, text="Of two."), op("add", one, two, three, text="3"))
     forgotten = await bench.do("forget", [one.id, two.id])
     assert [rule.text for rule in forgotten.guidelines_removed] == ["Of two."]
-    assert await bench.guidelines() == {"3": {three.id}}
+    [left] = await bench.do("guidelines", include_superseded=True)
+    assert (left.status, left.episode_ids) == ("pending", [three.id])
     await bench.do("forget", three.id)
-    assert await bench.guidelines() == {}
+    assert await bench.do("guidelines", include_superseded=True) == []
 
 
 async def test_a_guideline_an_expert_wrote_stays(bench: Bench) -> None:
@@ -91,13 +106,16 @@ async def test_all_of_it_is_one_commit(bench: Bench) -> None:
     [one, two] = await bench.remember(said("one"), said("two"))
     await bench.learn(op("add", one, text="1"), op("add", one, two, text="12"))
     before = len(await bench.items("commits"))
-    await bench.do("forget", one.id, author="ann")
+    await bench.do("forget", one.id, by="ann")
     commits = [item.value for item in await bench.items("commits")]
     [last] = [commit for commit in commits if commit["reason"] == "forget"]
     assert len(commits) == before + 1
     assert last["author"] == "ann"
-    assert sorted(change["kind"] for change in last["changes"]) == [
-        "episodes", "episodes", "guidelines", "guidelines",
+    assert last["episodes"] == {"added": 0, "changed": 0, "removed": 1}
+    assert last["guidelines"] == {"added": 0, "changed": 1, "removed": 1}
+    [changed] = [one.value for one in await bench.items("changes") if one.key == last["id"]]
+    assert sorted(change["kind"] for change in changed["changes"]) == [
+        "episodes", "guidelines", "guidelines",
     ]  # fmt: skip
 
 

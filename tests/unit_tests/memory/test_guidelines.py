@@ -6,7 +6,8 @@ import pytest
 
 from memalign_graph import InvalidInputError
 from memalign_graph.effects import run
-from memalign_graph.memory import changes
+from memalign_graph.memory import lessons
+from memalign_graph.memory.learning import guideline_id
 from tests.unit_tests.memory.support import Bench, learn, op, said
 
 
@@ -139,14 +140,11 @@ async def test_a_revised_guideline_keeps_its_old_sources(bench: Bench) -> None:
     assert await bench.guidelines() == {"Be warm and brief.": {one.id, two.id}}
 
 
-async def test_a_retired_guideline_goes(bench: Bench) -> None:
+async def test_a_distilled_guidelines_id_is_the_hash_of_its_plain_words(bench: Bench) -> None:
     [one] = await bench.remember(said())
-    await bench.learn(op("add", one, text="Be warm."))
+    await bench.learn(op("add", one, text="Say  SORRY first."))
     [rule] = await bench.do("guidelines")
-    learned = await bench.learn(op("retire", one, guideline_id=rule.id))
-    assert await bench.do("guidelines") == []
-    again = await bench.learn(op("retire", one, guideline_id=rule.id))
-    assert again["memory_version"] == learned["memory_version"]
+    assert rule.id == guideline_id("say sorry first")
 
 
 async def test_several_operations_build_on_each_other(bench: Bench) -> None:
@@ -158,24 +156,37 @@ async def test_several_operations_build_on_each_other(bench: Bench) -> None:
     assert [rule.text for rule in await bench.do("guidelines")] == ["A.", "B."]
 
 
-def test_a_lesson_from_forgotten_feedback_is_void(near: Bench) -> None:
+@pytest.mark.parametrize("take_back", ["forget", "another word"])
+def test_a_lesson_from_feedback_taken_back_is_void_and_its_other_sources_wait(
+    near: Bench, take_back: str
+) -> None:
     memory = near.memory()
-    one, two = memory.remember([said("one"), said("two")])
-    words = {one.id: one.word, two.id: two.word}
-    memory.forget(one.id)
-    lessons = [op("add", one, text="Of one."), op("add", one, two, text="Of both.")]
-    run(changes.learn(memory.access, lessons, words))
-    assert [(rule.text, rule.episode_ids) for rule in memory.guidelines()] == [
-        ("Of both.", [two.id])
+    one, two, three = memory.remember([said("one"), said("two"), said("three")])
+    words = {each.id: each.word for each in (one, two, three)}
+    if take_back == "forget":
+        memory.forget(one.id)
+    else:
+        memory.remember(said("one", "Another word."))
+    taught = [
+        op("add", one, text="Of one."),
+        op("add", one, two, text="Of both."),
+        op("add", three, text="Of three."),
     ]
-    assert [one.id for one in memory.episodes()] == [two.id]
+    learned = run(lessons.learn(memory.access, taught, words))
+    assert [(rule.text, rule.episode_ids) for rule in memory.guidelines()] == [
+        ("Of three.", [three.id])
+    ]
+    assert learned["episode_ids"] == [three.id]
+    assert [done["text"] for done in learned["guidelines"]] == ["Of three."]
+    statuses = {each.id: each.status for each in memory.episodes() if each.id != one.id}
+    assert statuses == {two.id: "pending", three.id: "distilled"}
 
 
 def test_a_lesson_from_a_word_since_edited_is_void(near: Bench) -> None:
     memory = near.memory()
     one = memory.remember(said())
     memory.remember(said(rationale="Another word."))
-    learned = run(changes.learn(memory.access, [op("add", one, text="Old.")], {one.id: one.word}))
+    learned = run(lessons.learn(memory.access, [op("add", one, text="Old.")], {one.id: one.word}))
     assert (learned["episode_ids"], learned["guidelines"]) == ([], [])
     assert memory.guidelines() == []
     assert [episode.status for episode in memory.episodes()] == ["pending"]

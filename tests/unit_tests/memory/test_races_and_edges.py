@@ -19,7 +19,7 @@ from memalign_graph import (
     Numeric,
 )
 from memalign_graph.effects import Batch, Effect, Operation, run
-from memalign_graph.memory import changes
+from memalign_graph.memory import lessons
 from memalign_graph.memory.recall import recall
 from tests.unit_tests.memory.support import (
     CRITERION,
@@ -94,14 +94,18 @@ def test_vectors_of_another_dimension_are_refused_before_anything_is_stored(
     assert len(again.recall(QUERY)) == 1
 
 
-def test_an_unchanged_word_said_along_with_an_edit_is_distilled_again(memory: JudgeMemory) -> None:
+def test_an_unchanged_word_said_along_with_an_edit_stays_the_guidelines_source(
+    memory: JudgeMemory,
+) -> None:
     one, two = memory.remember([said("one"), said("two")])
     learn(memory, op("add", one, two, text="Both."))
     memory.remember([said("one", "Another word."), said("two")])
     assert {e.example.inputs: e.status for e in memory.episodes()} == {
         "one": "pending",
-        "two": "pending",
+        "two": "distilled",
     }
+    [rule] = memory.guidelines(include_superseded=True)
+    assert (rule.text, rule.status, rule.episode_ids) == ("", "pending", [two.id])
 
 
 def test_a_lesson_learned_again_does_not_overwrite_the_experts_wording(memory: JudgeMemory) -> None:
@@ -192,19 +196,19 @@ def test_an_example_forgotten_while_a_recall_is_under_way_takes_no_place_later(
 
 def test_an_episode_forgotten_while_it_is_learned_from_stays_forgotten(memory: JudgeMemory) -> None:
     one = memory.remember(said())
-    learning = changes.learn(memory.access, [op("add", one, text="Be warm.")], {one.id: one.word})
+    learning = lessons.learn(memory.access, [op("add", one, text="Be warm.")], {one.id: one.word})
     interleaved(learning, writes, lambda: memory.forget(one.id))
     assert (memory.episodes(), memory.guidelines()) == ([], [])
 
 
 def test_two_that_revise_one_guideline_at_once_lose_no_source(memory: JudgeMemory) -> None:
     one, two, three = memory.remember([said("one"), said("two"), said("three")])
-    run(changes.learn(memory.access, [op("add", one, text="A.")], {one.id: one.word}))
+    run(lessons.learn(memory.access, [op("add", one, text="A.")], {one.id: one.word}))
     [rule] = memory.guidelines()
 
     def revise(episode: Episode, text: str) -> Operation[Any]:
         change = op("revise", episode, guideline_id=rule.id, text=text)
-        return changes.learn(memory.access, [change], {episode.id: episode.word})
+        return lessons.learn(memory.access, [change], {episode.id: episode.word})
 
     interleaved(revise(two, "B."), writes, lambda: run(revise(three, "C.")))
     sources = {key for rule in memory.guidelines() for key in rule.episode_ids}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Criterion, Example, InvalidInputError
-from memalign_graph.memory.retrieval_text import MAX_BYTES
+from memalign_graph.memory.index.retrieval_text import MAX_BYTES
 from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, said
 
 

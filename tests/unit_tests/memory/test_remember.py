@@ -61,14 +61,20 @@ async def test_an_edit_takes_what_only_the_old_word_supported(bench: Bench) -> N
         op("add", two, text="2"),
     )
     await bench.remember(said("one", "Another word."))
-    assert await bench.guidelines() == {"Both.": {two.id}, "2": {two.id}}
+    assert await bench.guidelines() == {"2": {two.id}}
+    everything = await bench.do("guidelines", include_superseded=True)
+    assert {rule.text: rule.episode_ids for rule in everything} == {"": [two.id], "2": [two.id]}
 
 
-async def test_an_edit_has_the_other_sources_of_a_guideline_distilled_again(bench: Bench) -> None:
+async def test_an_edit_leaves_a_guideline_with_other_sources_to_be_distilled_again(
+    bench: Bench,
+) -> None:
     [one, two, _] = await bench.remember(said("one"), said("two"), said("three"))
     await bench.learn(op("add", one, two, text="Both."))
     await bench.remember(said("one", "Another word."))
-    assert await bench.statuses() == {"one": "pending", "two": "pending", "three": "distilled"}
+    assert await bench.statuses() == {"one": "pending", "two": "distilled", "three": "distilled"}
+    [rule] = await bench.do("guidelines", include_superseded=True)
+    assert (rule.text, rule.status, rule.episode_ids) == ("", "pending", [two.id])
 
 
 async def test_an_edit_of_the_value_alone_is_an_edit(bench: Bench) -> None:
@@ -140,6 +146,16 @@ async def test_the_same_word_in_another_thread_adds_the_thread(bench: Bench) -> 
     assert again.thread_ids == ["t1", "t2"]
     assert again.status == "distilled"
     assert await bench.guidelines() == {"Be warm.": {first.id}}
+
+
+@pytest.mark.parametrize("later", ["Too cold.", "Another word."])
+async def test_the_id_feedback_has_elsewhere_is_noted_and_kept(bench: Bench, later: str) -> None:
+    [first] = await bench.remember(said(author="ann"))
+    await bench.remember(said(author="ann", id="7"))
+    await bench.remember(said(rationale=later, author="ann"))
+    assert [one.feedback_id for one in await bench.do("episodes")] == ["7"]
+    forgotten = await bench.do("forget", feedback_ids="7")
+    assert forgotten.episode_ids == [first.id]
 
 
 async def test_remembering_nothing_writes_nothing(bench: Bench) -> None:

@@ -1,0 +1,120 @@
+"""What tests of purging share: feedback full of planted words, and where they are found again."""
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+from langgraph.store.base import BaseStore, SearchOp
+
+from memalign_graph import Criterion, Episode, Feedback, JudgeMemory, Judgment
+from memalign_graph.effects import run
+from memalign_graph.memory import lessons
+from tests.unit_tests.memory.support import CRITERION, EVERYTHING, dump, hashed, op, said
+
+MARK = "zqx"
+"""All planted words hold this, and nothing else does."""
+
+WORDS = tuple(f"{MARK}{part}" for part in ("in", "out", "ref", "why", "old", "said", "ann", "id"))
+"""Planted in inputs, outputs, reference, rationale, an earlier rationale, the judge's rationale,
+the author's name and the feedback's id."""
+
+
+def planted(rationale: str = "zqxwhy", **fields: Any) -> Feedback:
+    """Feedback full of planted words."""
+    judgment = Judgment(
+        criterion=CRITERION.name,
+        example_id="x",
+        value=True,
+        rationale="The judge quotes zqxsaid.",
+        memory_version="0" * 32,
+    )
+    return said(
+        **{
+            "inputs": {"first": "A line.\nzqxin-7 begins the next", "then": ["more of it", 7]},
+            "rationale": f"It is because of {rationale} that it must not be so.",
+            "outputs": "An answer with zqxout in it.",
+            "reference_outputs": "What it should say: zqxref.",
+            "author": "zqxann",
+            "id": "zqxid",
+            "value": False,
+            "judgment": judgment,
+            **fields,
+        },
+    )
+
+
+def fill(
+    store: BaseStore, *, criterion: Criterion = CRITERION, embeddings: Any = hashed
+) -> tuple[JudgeMemory, Episode]:
+    """A memory in which planted feedback has left traces of every kind."""
+    memory = JudgeMemory(store, criterion, embeddings=embeddings)
+    kept, other = memory.remember([said("kept", "Words of it.", author="bob"), said("other")])
+    one = memory.remember(planted("zqxold"))
+    learned = {each.id: each.word for each in memory.episodes()}
+
+    def learn(*operations: Any, author: str | None = None) -> None:
+        words = {each.id: each.word for each in memory.episodes()}
+        operation = lessons.learn(
+            memory.access, operations, words or learned, author=author, relearn=True
+        )
+        run(operation)
+
+    learn(op("add", one, text="Rule of zqxold alone."), author="zqxann")
+    one = memory.remember(planted())
+    learn(
+        op("add", one, text="Rule of zqxwhy alone."),
+        op("add", one, kept, text="Rule of zqxwhy and others."),
+        op("add", one, text="Another that is merged, zqxout."),
+        op("add", one, text="Old rule of zqxin-7."),
+        op("add", kept, text="A rule that quotes ZQXSAID, though of another."),
+        op("add", other, text="Untouched."),
+        author="zqxann",
+    )
+    rules = {rule.text: rule for rule in memory.guidelines()}
+    merged, superseded = rules["Another that is merged, zqxout."], rules["Old rule of zqxin-7."]
+    reworded = rules["Rule of zqxwhy alone."]
+    untouched = rules["Untouched."]
+    learn(
+        op("merge", guideline_id=merged.id, superseded_by=reworded.id),
+        op("retire", one, guideline_id=superseded.id, superseded_by=untouched.id),
+    )
+    memory.edit_guideline(reworded.id, "By hand: zqxwhy alone.", author="zqxann")
+    memory.add_guideline("By hand, of nothing in particular.", author="zqxann")
+    drafts = {"waiting": {"id": "waiting", "answer": {"text": "zqxwhy"}}}
+    run(memory.access.put(memory.access.layout.drafts, drafts))
+    return memory, one
+
+
+def everything_in(store: BaseStore) -> list[Any]:
+    """All items of a store, of all namespaces."""
+    [found] = store.batch([SearchOp((), limit=EVERYTHING)])
+    return list(found)  # type: ignore[arg-type]
+
+
+def left_in(items: list[Any], mark: str = MARK) -> list[str]:
+    """Where a planted word is left."""
+    return sorted(
+        f"{'/'.join(item.namespace)}: {found}"
+        for item in items
+        if mark in (found := f"{item.key} {dump(item.value)}").casefold()
+    )
+
+
+async def keep_deleted(*owners: Any) -> None:
+    """Let SQLite leave deleted bytes in its files, as it does unless it was built otherwise."""
+    for owner in owners:
+        connection = getattr(owner, "conn", owner)
+        done = connection.execute("PRAGMA secure_delete=OFF")
+        if inspect.isawaitable(done):
+            await done
+
+
+def holding(folder: Path) -> list[str]:
+    """The files that hold a planted word in their bytes."""
+    return sorted(one.name for one in folder.iterdir() if MARK.encode() in one.read_bytes().lower())
+
+
+def texts_in_checkpoints(saver: Any) -> str:
+    """All that a checkpointer holds, as text."""
+    return json.dumps([repr(one) for one in saver.list(None)], ensure_ascii=False)

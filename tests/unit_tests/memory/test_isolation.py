@@ -1,0 +1,166 @@
+"""Memories in one store: none sees another's episodes, in recall, exports, versions or indexes."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from memalign_graph import Criterion, InvalidInputError, JudgeMemory, create_judge_graph
+from memalign_graph.memory.layout import MemoryLayout
+from tests.unit_tests.memory.support import QUERY, Bench, learn, op, said
+
+KINDS = ("episodes", "guidelines", "vectors", "changes", "drafts", "tip", "judgments")
+"""How the namespaces of a memory's items are labelled, and criteria may be called."""
+
+PLACES: list[tuple[tuple[str, ...], str]] = [
+    (("memalign",), "tone"),
+    (("memalign", "tone"), "tone"),
+    (("memalign", "tone", "tone"), "tone"),
+    (("memalign",), "tone2"),
+    (("memalign",), "Tone"),
+    (("memalign2",), "tone"),
+    (("memalign", "*"), "tone"),
+    (("*",), "tone"),
+    (("memalig_",), "tone"),
+    (("memalign", "%"), "tone"),
+    (("memalign",), "t%"),
+    *((("memalign", "tone"), kind) for kind in KINDS),
+    *((("memalign",), kind) for kind in KINDS),
+    *((("memalign", kind), "tone") for kind in KINDS),
+    *((("memalign", "tone", "vectors"), kind) for kind in KINDS),
+    *((("memalign", kind), kind) for kind in ("episodes", "vectors")),
+]
+
+
+def opened(bench: Bench) -> Iterator[tuple[str, JudgeMemory]]:
+    """Each place's memory; a place that is kept for a memory's own items is left out."""
+    for number, (namespace, name) in enumerate(PLACES):
+        criterion = Criterion(name=name, instructions="Is it well?")
+        try:
+            yield f"case {number}", bench.memory(criterion, namespace=namespace)
+        except InvalidInputError as error:
+            if "is kept for a memory's own items" not in str(error):
+                raise
+
+
+@pytest.mark.parametrize("bench", ["memory-sync", "sqlite-sync", "aiosqlite-async"], indirect=True)
+async def test_no_memory_sees_another(bench: Bench, reopen: Any) -> None:
+    memories = dict(opened(bench))
+    assert len(memories) > 20
+    for name, memory in memories.items():
+        await bench.remember(said(name, name), memory=memory)
+        await bench.do("add_guideline", f"Rule of {name}.", memory=memory)
+    versions = {await bench.do("version", memory=memory) for memory in memories.values()}
+    assert len(versions) == len(memories)
+    for again in range(2):
+        for name, memory in memories.items():
+            assert await bench.recall("anything", k=50, memory=memory) == [name]
+            assert [e.rationale for e in await bench.do("episodes", memory=memory)] == [name]
+            [rule] = await bench.do("guidelines", memory=memory)
+            assert rule.text == f"Rule of {name}."
+            text = await bench.do("export_jsonl", memory=memory)
+            assert [json.loads(line)["type"] for line in text.splitlines()] == [
+                "memory", "guideline", "episode", "vector",
+            ]  # fmt: skip
+            assert len(await bench.do("history", memory=memory)) == 2
+        if not again:
+            reopen()
+
+
+@pytest.mark.parametrize("bench", ["memory-sync", "sqlite-sync", "aiosqlite-async"], indirect=True)
+async def test_what_one_forgets_purges_or_rolls_back_the_others_keep(bench: Bench) -> None:
+    memories = dict(opened(bench))
+    for name, memory in memories.items():
+        await bench.remember(said("the same everywhere", name), memory=memory)
+    versions = {name: await bench.do("version", memory=one) for name, one in memories.items()}
+    for number, (name, memory) in enumerate(memories.items()):
+        if number % 2:
+            await bench.do("forget", where=lambda _: True, purge=True, memory=memory)
+        else:
+            await bench.do("rollback", "0" * 32, memory=memory)
+        del versions[name]
+        for kept, version in versions.items():
+            assert await bench.do("version", memory=memories[kept]) == version
+    bench.embedded()
+    assert [await bench.do("episodes", memory=one) for one in memories.values()] == (
+        [[]] * len(memories)
+    )
+
+
+def test_no_two_kinds_of_items_share_a_namespace() -> None:
+    layout = MemoryLayout(("memalign", "tone"))
+    own = [layout.episodes, layout.guidelines, layout.commits, layout.changes, layout.drafts,
+           layout.tip, layout.all_vectors]  # fmt: skip
+    for one, other in combinations(own, 2):
+        assert one[: len(other)] != other
+        assert other[: len(one)] != one
+
+
+async def test_versions_and_ids_belong_to_one_namespace(near: Bench) -> None:
+    here, there = near.memory(namespace="here"), near.memory(namespace="there")
+    one = here.remember(said("one"))
+    learn(here, op("add", one, text="Rule."))
+    [rule] = here.guidelines()
+    there.remember(said("two"))
+    assert there.forget(one.id).unknown_ids == [one.id]
+    assert there.forget(one.id, purge=True).unknown_ids == [one.id]
+    for call in (
+        lambda: there.at(here.version()),
+        lambda: there.revise(one.id, {"value": True}),
+        lambda: there.edit_guideline(rule.id, "x"),
+        lambda: there.remove_guideline(rule.id),
+    ):
+        with pytest.raises(InvalidInputError):
+            call()
+    assert here.episodes()[0].id == one.id
+    assert here.guidelines() == [rule]
+
+
+def judged(bench: Bench, namespace: list[str]) -> tuple[dict[str, Any], str]:
+    """A judgment in a namespace, and all that the model was sent for it."""
+    bench.server.chats.clear()
+    builder = create_judge_graph(
+        near_criterion(), model=bench.server.chat_model(), embeddings=bench.embeddings
+    )
+    graph = builder.compile(store=bench.store)
+    given = {"inputs": "q", "outputs": "a"}
+    judgment = graph.invoke(given, context={"namespace": namespace})["judgment"]
+    return judgment, json.dumps(bench.server.chats[0].body)
+
+
+def near_criterion() -> Criterion:
+    return Criterion(name="tone", instructions="Is the reply appropriate?")
+
+
+def test_a_judge_is_shown_its_own_namespaces_memory_alone(near: Bench) -> None:
+    for name in ("emea", "apac"):
+        memory = near.memory(near_criterion(), namespace=("shop", name))
+        episode = memory.remember(said(f"case-{name}", f"word-{name}"))
+        learn(memory, op("add", episode, text=f"Rule-{name} holds."))
+    for name, other in (("emea", "apac"), ("apac", "emea")):
+        judgment, sent = judged(near, ["shop", name])
+        for what in ("case", "word", "Rule"):
+            assert f"{what}-{name}" in sent
+            assert f"{what}-{other}" not in sent
+        assert len(judgment["episode_ids"]) == len(judgment["guideline_ids"]) == 1
+    judgment, sent = judged(near, ["shop"])
+    assert (judgment["episode_ids"], judgment["guideline_ids"]) == ([], [])
+    assert "case-" not in sent
+
+
+async def test_many_memories_at_once_do_not_mix(near: Bench) -> None:
+    near.awaits = True
+    memories = [near.memory(namespace=("team", str(number))) for number in range(12)]
+
+    async def work(number: int, memory: JudgeMemory) -> None:
+        for step in range(4):
+            await memory.aremember(said(f"case {number}", f"word {number}.{step}"))
+            [found] = await memory.arecall(QUERY, 50)
+            assert found.example.inputs == f"case {number}"
+
+    await asyncio.gather(*(work(number, one) for number, one in enumerate(memories)))
+    for number, memory in enumerate(memories):
+        assert [e.rationale for e in memory.episodes()] == [f"word {number}.3"]

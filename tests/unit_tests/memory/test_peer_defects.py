@@ -1,0 +1,111 @@
+"""Defects found in another memory of this kind, each of which this one must not have."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from memalign_graph import JudgeMemory
+from tests.unit_tests.memory.purging import MARK, planted
+from tests.unit_tests.memory.support import (
+    CRITERION,
+    QUERY,
+    ROOT,
+    Bench,
+    Opener,
+    hashed,
+    learn,
+    op,
+    said,
+)
+
+ORDER = """
+import sys
+from tests.unit_tests.memory.support import CRITERION, connect, hashed
+from langgraph.store.sqlite import SqliteStore
+from memalign_graph import JudgeMemory
+
+memory = JudgeMemory(SqliteStore(connect(sys.argv[1])), CRITERION, embeddings=hashed)
+print(memory.version(), *(rule.id for rule in memory.guidelines()))
+print(*(one.id for one in memory.episodes()))
+"""
+
+
+async def test_agreeing_experts_do_not_multiply_on_reload(
+    bench: Bench, reopen: Callable[[], None]
+) -> None:
+    labels = [said("case", None, value=True, author=name) for name in ("ann", "bob", "eve", "joe")]
+    for _ in range(3):
+        await bench.remember(*labels)
+        reopen()
+        [found] = await bench.do("recall", QUERY, k=50)
+        assert [one.author for one in found.episodes] == ["ann", "bob", "eve", "joe"]
+        assert len(await bench.do("episodes")) == 4
+    assert len(await bench.do("history")) == 1
+
+
+def test_no_thread_is_left_behind_by_a_memory(any_opener: Opener) -> None:
+    def use() -> None:
+        memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
+        memory.remember(said("one"))
+        memory.recall(QUERY)
+        memory.forget(where=lambda _: True)
+
+    use()
+    before = threading.active_count()
+    for _ in range(10):
+        use()
+    assert threading.active_count() == before
+
+
+def test_every_process_reads_the_same_order(opener: Opener, tmp_path: Path) -> None:
+    memory = JudgeMemory(opener(), CRITERION, embeddings=hashed)
+    episodes = memory.remember([said(f"case {number}") for number in range(20)])
+    learn(memory, *(op("add", one, text=f"Rule of {one.example.inputs}.") for one in episodes))
+    command = [sys.executable, "-W", "error", "-c", ORDER, str(tmp_path / "store.db")]
+    told = {
+        subprocess.run(
+            command,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    rules = " ".join(rule.id for rule in memory.guidelines())
+    assert told == {f"{memory.version()} {rules}\n{' '.join(one.id for one in episodes)}\n"}
+
+
+def test_the_same_lessons_in_another_order_are_the_same_guidelines() -> None:
+    def learned(order: list[int]) -> set[tuple[str, str, frozenset[str]]]:
+        from langgraph.store.memory import InMemoryStore
+
+        memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+        for number in order:
+            episode = memory.remember(said(f"case {number}"))
+            learn(memory, op("add", episode, text=f"Rule {number % 3}."))
+        return {(one.id, one.text, frozenset(one.episode_ids)) for one in memory.guidelines()}
+
+    assert learned([0, 1, 2, 3, 4]) == learned([4, 2, 0, 3, 1])
+
+
+def test_what_this_process_knows_of_a_memory_holds_no_text(near: Bench) -> None:
+    memory = near.memory(embeddings=hashed)
+    memory.remember([planted(), said("kept")])
+    memory.recall(QUERY)
+    assert MARK not in repr(vars(memory.access.view)).casefold()
+
+
+async def test_one_record_without_a_label_is_feedback_like_any_other(bench: Bench) -> None:
+    stored = await bench.remember(
+        said("one", "Words alone."),
+        said("two", None, value=True),
+        said("three", "Both", value=False),
+    )
+    assert [(one.value, one.rationale) for one in stored] == [
+        (None, "Words alone."), (True, None), (False, "Both"),
+    ]  # fmt: skip

@@ -1,0 +1,293 @@
+"""Purging: not in the bytes of SQLite files either; where that can't be promised, it is said."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.store.base import BaseStore, Op, Result
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
+from langgraph.store.sqlite.aio import AsyncSqliteStore
+
+from memalign_graph import JudgeMemory
+from memalign_graph.local import open_local_checkpointer, open_local_store
+from tests.unit_tests.memory.purging import MARK, fill, holding, keep_deleted, planted
+from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, said
+from tests.unit_tests.memory.test_processes import Child
+from tests.unit_tests.memory.test_purge_threads import small_graph
+
+READER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN")
+connection.execute("SELECT * FROM store").fetchone()
+print("reading", flush=True)
+sys.stdin.readline()
+connection.close()
+"""
+IN_USE = "The SQLite file of the store is in use by another connection"
+
+
+def open_file(path: Path, **options: Any) -> sqlite3.Connection:
+    opened: sqlite3.Connection = sqlite3.connect(
+        path, check_same_thread=False, **{"isolation_level": None, **options}
+    )
+    opened.execute("PRAGMA secure_delete=OFF")
+    return opened
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    with closing(open_file(tmp_path / "store.db", timeout=0.2)) as opened:
+        yield opened
+
+
+def carried(saver: Any, name: str = "t", text: str = "It is about zqxin-7, she says.") -> None:
+    """A thread that carries the planted inputs."""
+    small_graph(saver).invoke({"question": text}, {"configurable": {"thread_id": name}})
+
+
+MODES = ("DELETE", "TRUNCATE", "PERSIST", "MEMORY", "WAL")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_byte_is_left_whatever_the_journal(
+    connection: sqlite3.Connection, tmp_path: Path, mode: str
+) -> None:
+    connection.execute(f"PRAGMA journal_mode={mode}")
+    memory, one = fill(SqliteStore(connection))
+    memory.remember([said(f"case {number}", "x" * 3_000) for number in range(20)])
+    memory.remember(planted(inputs=f"{MARK} at length " * 4_000, id="long", author="zqxlong"))
+    assert "store.db" in "".join(holding(tmp_path))
+    for author in (one.author, "zqxlong"):
+        forgotten = memory.forget(author=author, purge=True, checkpointer=InMemorySaver())
+        assert forgotten.purged is not None
+        assert forgotten.purged.warnings == []
+    assert holding(tmp_path) == []
+    assert len(memory.recall(QUERY, k=100)) == 22
+    assert connection.execute("PRAGMA journal_mode").fetchone()[0].upper() == mode
+
+
+def test_forgotten_bytes_stay_until_they_are_purged(
+    connection: sqlite3.Connection, tmp_path: Path
+) -> None:
+    memory, one = fill(SqliteStore(connection))
+    memory.forget(one.id)
+    assert holding(tmp_path) == ["store.db"]
+    memory.forget(one.id, purge=True)
+    assert holding(tmp_path) == []
+
+
+@pytest.mark.parametrize("one_file", [True, False])
+async def test_the_local_store_and_checkpointer(tmp_path: Path, *, one_file: bool) -> None:
+    store_file = tmp_path / "store.db"
+    threads_file = store_file if one_file else tmp_path / "threads.db"
+    with open_local_store(store_file) as store, open_local_checkpointer(threads_file) as saver:
+        await keep_deleted(store, saver)
+        memory = JudgeMemory(store, CRITERION, embeddings=hashed)
+        carried(saver)
+        carried(saver, "clean", "Something else altogether.")
+        memory.remember(planted(inputs="It is about zqxin-7, she says."))
+        assert len(holding(tmp_path)) > 0
+        forgotten = memory.forget(author="zqxann", purge=True, checkpointer=saver)
+        assert forgotten.purged is not None
+        assert (forgotten.purged.thread_ids, forgotten.purged.warnings) == (["t"], [])
+        assert holding(tmp_path) == []
+        assert {one.config["configurable"]["thread_id"] for one in saver.list(None)} == {"clean"}
+    assert holding(tmp_path) == []
+
+
+async def test_async_files(tmp_path: Path) -> None:
+    store_file, saver_file = str(tmp_path / "store.db"), str(tmp_path / "threads.db")
+    async with (
+        AsyncSqliteStore.from_conn_string(store_file) as store,
+        AsyncSqliteSaver.from_conn_string(saver_file) as saver,
+    ):
+        await store.setup()
+        await keep_deleted(store, saver)
+        memory = JudgeMemory(store, CRITERION, embeddings=hashed)
+        given = {"question": "It is about zqxin-7, she says."}
+        await small_graph(saver).ainvoke(given, {"configurable": {"thread_id": "t"}})
+        await memory.aremember(planted(inputs=given["question"]))
+        await memory.aadd_guideline("Kept.")
+        assert len(holding(tmp_path)) > 1
+        forgotten = await memory.aforget(author="zqxann", purge=True, checkpointer=saver)
+        assert forgotten.purged is not None
+        assert (forgotten.purged.thread_ids, forgotten.purged.warnings) == (["t"], [])
+        assert holding(tmp_path) == []
+        assert [rule.text for rule in await memory.aguidelines()] == ["Kept."]
+
+
+async def test_sync_files_called_from_a_loop(tmp_path: Path) -> None:
+    store_file, saver_file = str(tmp_path / "store.db"), str(tmp_path / "threads.db")
+    with (
+        SqliteStore.from_conn_string(store_file) as store,
+        SqliteSaver.from_conn_string(saver_file) as saver,
+    ):
+        store.setup()
+        await keep_deleted(store, saver)
+        memory = JudgeMemory(store, CRITERION, embeddings=hashed)
+        carried(saver)
+        await memory.aremember(planted(inputs="It is about zqxin-7, she says."))
+        forgotten = await memory.aforget(author="zqxann", purge=True, checkpointer=saver)
+        assert forgotten.purged is not None
+        assert (forgotten.purged.thread_ids, forgotten.purged.warnings) == (["t"], [])
+    assert holding(tmp_path) == []
+
+
+def test_another_process_that_reads_the_file_is_told_of_and_a_second_purge_ends_it(
+    connection: sqlite3.Connection, tmp_path: Path
+) -> None:
+    connection.execute("PRAGMA journal_mode=WAL")
+    memory, one = fill(SqliteStore(connection))
+    reader = Child(READER, tmp_path / "store.db")
+    assert reader.read() == "reading"
+    forgotten = memory.forget(one.id, purge=True, checkpointer=InMemorySaver())
+    assert forgotten.episode_ids == [one.id]
+    assert forgotten.purged is not None
+    [warning] = forgotten.purged.warnings
+    assert warning.startswith(IN_USE)
+    assert "purge again when it is closed" in warning
+    assert holding(tmp_path) != []
+    reader.go()
+    assert reader.end() == (0, "")
+    again = memory.forget(one.id, purge=True, checkpointer=InMemorySaver())
+    assert again.purged is not None
+    assert again.purged.warnings == []
+    assert holding(tmp_path) == []
+
+
+def test_a_reader_of_the_checkpointers_file_is_told_of_too(tmp_path: Path) -> None:
+    path = tmp_path / "threads.db"
+    with closing(open_file(path, isolation_level="", timeout=0.2)) as opened:
+        saver = SqliteSaver(opened)
+        carried(saver)
+        memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+        memory.remember(planted(inputs="It is about zqxin-7, she says."))
+        with closing(open_file(path)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM checkpoints").fetchone()
+            forgotten = memory.forget(author="zqxann", purge=True, checkpointer=saver)
+        assert forgotten.purged is not None
+        assert forgotten.purged.thread_ids == ["t"]
+        [warning] = forgotten.purged.warnings
+        assert warning.startswith("The SQLite file of the checkpointer is in use")
+
+
+def test_an_idle_connection_of_another_reader_is_no_hindrance(
+    connection: sqlite3.Connection, tmp_path: Path
+) -> None:
+    connection.execute("PRAGMA journal_mode=WAL")
+    memory, one = fill(SqliteStore(connection))
+    with closing(open_file(tmp_path / "store.db")) as other:
+        assert other.execute("SELECT count(*) FROM store").fetchone()[0] > 5
+        forgotten = memory.forget(one.id, purge=True, checkpointer=InMemorySaver())
+        assert forgotten.purged is not None
+        assert forgotten.purged.warnings == []
+        assert holding(tmp_path) == []
+
+
+class Traced(sqlite3.Connection):
+    """A connection of one's own kind."""
+
+
+def test_a_connection_of_ones_own_kind_is_sqlite_too(tmp_path: Path) -> None:
+    with closing(open_file(tmp_path / "store.db", factory=Traced)) as opened:
+        memory, one = fill(SqliteStore(opened))
+        forgotten = memory.forget(one.id, purge=True, checkpointer=InMemorySaver())
+        assert forgotten.purged is not None
+        assert forgotten.purged.warnings == []
+        assert holding(tmp_path) == []
+
+
+class Elsewhere(BaseStore):
+    """A store of which nothing is known, as one that speaks to a server."""
+
+    def __init__(self) -> None:
+        self._inner = InMemoryStore()
+
+    def batch(self, ops: Any) -> list[Result]:
+        given: list[Op] = list(ops)
+        return self._inner.batch(given)
+
+    async def abatch(self, ops: Any) -> list[Result]:
+        return self.batch(ops)
+
+
+class Kept(InMemorySaver):
+    """Known as one that keeps all in memory."""
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+async def test_a_store_of_unknown_kind_is_purged_and_the_report_says_what_is_not_promised(
+    *, awaits: bool
+) -> None:
+    memory, one = fill(Elsewhere())
+    options: dict[str, Any] = {"purge": True, "checkpointer": Kept()}
+    forgotten = (
+        await memory.aforget(one.id, **options) if awaits else memory.forget(one.id, **options)
+    )
+    assert forgotten.purged is not None
+    [warning] = forgotten.purged.warnings
+    assert warning.startswith("Elsewhere: the items are deleted, but whether their bytes are gone")
+    assert "store" in warning
+    assert MARK not in memory.export_jsonl()
+
+
+def test_a_checkpointer_of_unknown_kind_is_told_of(tmp_path: Path) -> None:
+    class Remote(SqliteSaver):
+        """Speaks to a server: it has no connection of its own to show."""
+
+        @property
+        def conn(self) -> Any:
+            return self._hidden
+
+        @conn.setter
+        def conn(self, value: Any) -> None:
+            self._hidden = Hidden(value)
+
+    class Hidden:
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+    with closing(open_file(tmp_path / "t.db", isolation_level="")) as opened:
+        saver = Remote(opened)
+        carried(saver)
+        memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+        memory.remember(planted(inputs="It is about zqxin-7, she says."))
+        forgotten = memory.forget(author="zqxann", purge=True, checkpointer=saver)
+        assert forgotten.purged is not None
+        assert forgotten.purged.thread_ids == ["t"]
+        [warning] = forgotten.purged.warnings
+        assert warning.startswith("Remote: the items are deleted, but whether their bytes")
+        assert "checkpointer" in warning
+
+
+async def test_an_async_connection_that_is_read_elsewhere_is_told_of(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    async with aiosqlite.connect(path, isolation_level=None, timeout=0.2) as opened:
+        await opened.execute("PRAGMA journal_mode=WAL")
+        await keep_deleted(opened)
+        memory = JudgeMemory(AsyncSqliteStore(opened), CRITERION, embeddings=hashed)
+        await memory.aremember([said("kept"), planted()])
+        with closing(open_file(path)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM store").fetchone()
+            forgotten = await memory.aforget(
+                author="zqxann", purge=True, checkpointer=InMemorySaver()
+            )
+        assert forgotten.purged is not None
+        [warning] = forgotten.purged.warnings
+        assert warning.startswith(IN_USE)
+        await memory.aforget(author="zqxann", purge=True, checkpointer=InMemorySaver())
+    assert holding(tmp_path) == []

@@ -1,0 +1,295 @@
+"""A guideline that loses a source is worded again from the sources that are left, and no other."""
+
+import json
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from memalign_graph import (
+    ChatModelError,
+    JudgeMemory,
+    ModelAnswerError,
+    create_judge_graph,
+    create_review_graph,
+)
+from memalign_graph.effects import Chat, run
+from memalign_graph.memory import lessons
+from memalign_graph.memory.forgetting import Selection
+from tests.loopback import ChatRequest, error
+from tests.unit_tests.memory.support import CRITERION, Bench, dump, interleaved, op, said
+
+PLANTED = "zqplanted"
+
+
+def worded(text: str) -> dict[str, Any]:
+    """A distiller's answer."""
+    return {"operations": [{"text": text, "action": "add"}]}
+
+
+def with_model(bench: Bench, **options: Any) -> JudgeMemory:
+    return bench.memory(model=bench.server.chat_model(**options))
+
+
+async def two_sources(bench: Bench) -> list[Any]:
+    """A guideline from two pieces of feedback, the first of which is full of planted words."""
+    episodes = await bench.remember(
+        said(
+            f"{PLANTED} in", f"{PLANTED} why", outputs=f"{PLANTED} out",
+            author=f"{PLANTED} ann", id=f"{PLANTED} id",
+        ),
+        said("two", "It must say sorry for the delay."),
+    )  # fmt: skip
+    await bench.learn(op("add", *episodes, text=f"Say sorry to {PLANTED}."))
+    bench.server.chats.clear()
+    return episodes
+
+
+def asked(bench: Bench) -> list[str]:
+    """All that was sent to the model, a text a request."""
+    return [json.dumps(chat.body) for chat in bench.server.chats]
+
+
+TAKING_BACK = ("forget", "revise", "purge")
+
+
+async def take_back(bench: Bench, how: str, episode: Any, memory: JudgeMemory) -> Any:
+    if how == "revise":
+        changed = {"rationale": "Something else."}
+        return await bench.do("revise", episode.id, changed, memory=memory)
+    return await bench.do("forget", episode.id, purge=how == "purge", memory=memory)
+
+
+@pytest.mark.parametrize("how", TAKING_BACK)
+async def test_it_is_worded_again_from_the_other_source_alone(bench: Bench, how: str) -> None:
+    one, two = await two_sources(bench)
+    [before] = await bench.do("guidelines")
+    bench.server.script(worded("Say sorry for a delay."))
+    done = await take_back(bench, how, one, with_model(bench))
+    [request] = asked(bench)
+    assert PLANTED not in request.casefold()
+    assert "It must say sorry for the delay." in request
+    [after] = await bench.do("guidelines")
+    assert (after.text, after.status) == ("Say sorry for a delay.", "standing")
+    assert (after.id, after.position, after.episode_ids) == (before.id, before.position, [two.id])
+    if how != "revise":
+        assert done.guidelines_reduced == [after]
+        assert done.guidelines_removed == []
+    assert await bench.items("drafts") == []
+    statuses = {each.id: each.status for each in await bench.do("episodes")}
+    assert statuses[two.id] == "distilled"
+
+
+async def test_the_words_of_another_expert_on_the_same_case_are_not_sent(bench: Bench) -> None:
+    ann, bob = await bench.remember(
+        said("case", f"{PLANTED} why", author="ann"), said("case", "Bob's reason.", author="bob")
+    )
+    await bench.learn(op("add", ann, bob, text="Of both."))
+    bench.server.script(worded("Of Bob's reason alone."))
+    await bench.do("forget", author="ann", memory=with_model(bench))
+    [request] = asked(bench)
+    assert PLANTED not in request
+    assert "Bob's reason." in request
+
+
+async def test_nothing_left_to_say_takes_the_guideline_away(bench: Bench) -> None:
+    one, two = await two_sources(bench)
+    bench.server.script({"operations": []})
+    forgotten = await bench.do("forget", one.id, memory=with_model(bench))
+    assert await bench.do("guidelines", include_superseded=True) == []
+    assert forgotten.guidelines_reduced == []
+    assert [gone.episode_ids for gone in forgotten.guidelines_removed] == [[two.id]]
+    assert [each.id for each in await bench.do("episodes")] == [two.id]
+
+
+FAILURES: list[tuple[list[Any], type[Exception]]] = [
+    ([error(500)], ChatModelError),
+    ([error(401)], ChatModelError),
+    (["prose", "prose"], ModelAnswerError),
+    ([{"operations": "none"}] * 2, ModelAnswerError),
+]
+
+
+@pytest.mark.parametrize("how", TAKING_BACK)
+@pytest.mark.parametrize(("replies", "failure"), FAILURES)
+async def test_a_model_that_fails_leaves_it_forgotten_and_the_guideline_pending(
+    near: Bench, how: str, replies: list[Any], failure: type[Exception]
+) -> None:
+    one, two = await two_sources(near)
+    memory = with_model(near, max_retries=0)
+    near.server.script(*replies)
+    with pytest.raises(failure):
+        await take_back(near, how, one, memory)
+    assert one.word not in {each.word for each in memory.episodes()}
+    [rule] = memory.guidelines(include_superseded=True)
+    assert (rule.text, rule.status, rule.episode_ids) == ("", "pending", [two.id])
+    assert memory.guidelines() == []
+
+    near.server.script(worded("Say sorry for a delay."))
+    done = memory.consolidate()
+    assert [entry["text"] for entry in done["guidelines"]] == ["Say sorry for a delay."]
+    [rule] = memory.guidelines()
+    assert (rule.text, rule.episode_ids) == ("Say sorry for a delay.", [two.id])
+
+
+async def test_an_answer_that_was_paid_for_is_not_asked_for_again(bench: Bench) -> None:
+    one, two, three = await bench.remember(said("one"), said("two"), said("three"))
+    await bench.learn(op("add", one, two, text="A."), op("add", one, three, text="B."))
+    memory = with_model(bench, max_retries=0)
+    bench.server.script(worded("The first of them."), error(500))
+    with pytest.raises(ChatModelError):
+        await bench.do("forget", one.id, memory=memory)
+    assert len(await bench.items("drafts")) == 1
+    bench.server.script(worded("The second of them."))
+    bench.server.responder = lambda _: {"duplicates": [], "contradictions": []}
+    await bench.do("consolidate", memory=memory)
+    names = [chat.schema_name for chat in bench.server.chats]
+    assert names == ["guideline_operations"] * 3 + ["guideline_relations"]
+    assert await bench.guidelines() == {
+        "The first of them.": {two.id}, "The second of them.": {three.id},
+    }  # fmt: skip
+    assert await bench.items("drafts") == []
+
+
+async def test_without_a_model_no_one_is_asked(bench: Bench) -> None:
+    one, two = await two_sources(bench)
+    forgotten = await bench.do("forget", one.id)
+    assert [rule.status for rule in forgotten.guidelines_reduced] == ["pending"]
+    assert asked(bench) == []
+    bench.server.script(worded("Later."))
+    await bench.do("consolidate", memory=with_model(bench))
+    assert await bench.guidelines() == {"Later.": {two.id}}
+
+
+async def test_what_costs_nothing_asks_no_one(bench: Bench) -> None:
+    one, two = await bench.remember(said("one"), said("two"))
+    await bench.learn(op("add", one, text="Of one."), op("add", two, text="Of two."))
+    [_, rule] = await bench.do("guidelines")
+    await bench.do("edit_guideline", rule.id, "By hand.")
+    memory = with_model(bench)
+    await bench.do("forget", one.id, memory=memory)
+    await bench.do("forget", "no such", memory=memory)
+    assert asked(bench) == []
+
+
+@pytest.mark.parametrize("purge", [False, True])
+async def test_a_model_that_is_not_needed_is_not_resolved(
+    near: Bench, monkeypatch: pytest.MonkeyPatch, *, purge: bool
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    memory = near.memory(model="openai:gpt-4.1-mini")
+    one, two = memory.remember([said("one"), said("two")])
+    memory.revise(two.id, {"rationale": "Another word."})
+    assert memory.forget(one.id, purge=purge).episode_ids == [one.id]
+
+
+async def test_a_judge_is_not_shown_a_pending_guideline(near: Bench) -> None:
+    one, _ = await two_sources(near)
+    near.memory().forget(one.id)
+    builder = create_judge_graph(
+        CRITERION, model=near.server.chat_model(), embeddings=near.embeddings
+    )
+    judgment = builder.compile(store=near.store).invoke({"inputs": "q", "outputs": "a"})["judgment"]
+    [request] = asked(near)
+    assert judgment["guideline_ids"] == []
+    assert PLANTED not in request
+
+
+async def test_in_words_that_stand_already_it_becomes_that_guideline(bench: Bench) -> None:
+    one, two, three = await bench.remember(said("one"), said("two"), said("three"))
+    await bench.learn(op("add", one, two, text="Of both."), op("add", three, text="Say sorry."))
+    bench.server.script(worded("say sorry"))
+    await bench.do("forget", one.id, memory=with_model(bench))
+    assert await bench.guidelines() == {"Say sorry.": {two.id, three.id}}
+    assert len(await bench.do("guidelines", include_superseded=True)) == 1
+
+
+def test_in_the_words_of_a_superseded_one_it_stands(near: Bench) -> None:
+    memory = with_model(near)
+    one, two, three = memory.remember([said("one"), said("two"), said("three")])
+    words = {each.id: each.word for each in (one, two, three)}
+    rules = [op("add", one, text="Always X."), op("add", two, three, text="Never X.")]
+    run(lessons.learn(memory.access, rules, words))
+    always, never = memory.guidelines()
+    retire = op("retire", guideline_id=always.id, superseded_by=never.id)
+    run(lessons.learn(memory.access, [retire], {}))
+    near.server.script(worded("Always X."))
+    memory.forget(two.id)
+    [rule] = memory.guidelines()
+    assert (rule.text, set(rule.episode_ids)) == ("Always X.", {one.id, three.id})
+
+
+def test_what_a_forgotten_rule_had_superseded_stands_again(near: Bench) -> None:
+    memory = near.memory()
+    one, two = memory.remember([said("one"), said("two")])
+    words = {one.id: one.word, two.id: two.word}
+    rules = [op("add", one, text="Always X."), op("add", two, text="Never X.")]
+    run(lessons.learn(memory.access, rules, words))
+    always, never = memory.guidelines()
+    retire = op("retire", guideline_id=always.id, superseded_by=never.id)
+    run(lessons.learn(memory.access, [retire], {}))
+    memory.forget(two.id)
+    [rule] = memory.guidelines()
+    assert (rule.id, rule.text, rule.superseded_by, rule.reason) == (
+        always.id, "Always X.", None, None,
+    )  # fmt: skip
+
+
+def test_a_source_forgotten_while_the_model_writes_voids_what_it_wrote(near: Bench) -> None:
+    one, two, three = near.memory().remember([said("one"), said("two"), said("three")])
+    words = {each.id: each.word for each in (one, two, three)}
+    rules = [op("add", one, two, three, text="Of three.")]
+    run(lessons.learn(near.memory().access, rules, words))
+    memory = with_model(near)
+    near.server.script({"operations": [{"text": "Of 2.", "action": "add", "feedback": ["F1"]}]})
+    operation = memory._forget(Selection(episode_ids=[one.id]), False, None, None)
+    interleaved(operation, lambda e: isinstance(e, Chat), lambda: near.memory().forget(two.id))
+    [rule] = memory.guidelines(include_superseded=True)
+    assert (rule.text, rule.status, rule.episode_ids) == ("", "pending", [three.id])
+
+
+@pytest.mark.parametrize("purge", [False, True])
+def test_a_guideline_that_loses_its_words_while_a_model_revises_it_does_not_get_them_back(
+    near: Bench, *, purge: bool
+) -> None:
+    memory = near.memory()
+    one, two = memory.remember([said("one", PLANTED), said("two")])
+    words = {one.id: one.word, two.id: two.word}
+    run(lessons.learn(memory.access, [op("add", one, two, text=f"Of {PLANTED}.")], words))
+    models = {"model": near.server.chat_model(), "embeddings": near.embeddings}
+    graph = create_review_graph(CRITERION, **models).compile(
+        store=near.store, checkpointer=InMemorySaver()
+    )
+    config: Any = {"configurable": {"thread_id": "t"}}
+    graph.invoke({"inputs": "three", "outputs": "a"}, config)
+
+    def forgets_meanwhile(request: ChatRequest) -> dict[str, Any]:
+        if "G1" not in json.dumps(request.schema):
+            return worded("Of the second alone.")
+        memory.forget(one.id, purge=purge)
+        change = {"text": f"Of {PLANTED}, briefly.", "action": "revise", "guideline": "G1"}
+        return {"operations": [change]}
+
+    near.server.responder = forgets_meanwhile
+    learned = graph.invoke(Command(resume="It must be brief."), config)["learned"]
+    [rule] = memory.guidelines(include_superseded=True)
+    assert rule.text in ("", "Of the second alone.")
+    assert rule.episode_ids == [two.id]
+    assert PLANTED not in dump(learned)
+    statuses = {each.example.inputs: each.status for each in memory.episodes()}
+    assert statuses == {"two": "distilled", "three": "pending"}
+
+
+def test_sources_that_were_not_read_are_still_its_sources(near: Bench) -> None:
+    memory = with_model(near)
+    episodes = memory.remember([said(f"case {number}") for number in range(60)])
+    words = {one.id: one.word for one in episodes}
+    run(lessons.learn(memory.access, [op("add", *episodes, text="Of all.")], words))
+    change = {"text": "Of the rest.", "action": "add", "feedback": ["F1"]}
+    near.server.script({"operations": [change]})
+    memory.forget(episodes[0].id)
+    [rule] = memory.guidelines()
+    assert (rule.text, set(rule.episode_ids)) == (
+        "Of the rest.", {one.id for one in episodes[1:]},
+    )  # fmt: skip

@@ -1,0 +1,285 @@
+"""Two writers at the same moment, neither of whom sees the other: what each did is kept."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from langgraph.store.base import GetOp, PutOp
+
+from memalign_graph import Episode, JudgeMemory
+from memalign_graph.effects import Batch, Effect, Operation, run
+from memalign_graph.memory import by_hand, changes, forgetting, history, lessons, purge
+from tests.unit_tests.memory.support import (
+    CRITERION,
+    Opener,
+    dump,
+    hashed,
+    interleaved,
+    learn,
+    op,
+    said,
+)
+
+Pair = tuple[JudgeMemory, JudgeMemory]
+
+
+@pytest.fixture
+def pair(any_opener: Opener) -> Pair:
+    """The same memory through two stores, as in two processes."""
+    here, there = (JudgeMemory(any_opener(), CRITERION, embeddings=hashed) for _ in "12")
+    return here, there
+
+
+def commits(effect: Effect) -> bool:
+    """Whether an effect writes a commit."""
+    return isinstance(effect, Batch) and any(
+        isinstance(one, PutOp) and one.namespace[-1] == "commits" for one in effect.ops
+    )
+
+
+def learning(memory: JudgeMemory, episode: Episode, **fields: Any) -> Operation[Any]:
+    change = op(fields.pop("action", "add"), episode, **fields)
+    return lessons.learn(memory.access, [change], {episode.id: episode.word})
+
+
+def check_agreement(pair: Pair) -> None:
+    """Both see the same; the version that stands is found, and holds what is there."""
+    here, there = pair
+    assert here.version() == there.version()
+    then = here.at(there.version())
+    assert then.missing == []
+    assert then.episodes == here.episodes() == there.episodes()
+    assert then.guidelines == there.guidelines(include_superseded=True)
+
+
+@pytest.fixture
+def both(pair: Pair) -> Iterator[Pair]:
+    yield pair
+    check_agreement(pair)
+    pair[0].remember(said("one more"))
+    check_agreement(pair)
+
+
+@pytest.mark.parametrize("words", ["Say sorry.", "SAY  sorry"])
+def test_two_that_learn_the_same_words_keep_both_sources(both: Pair, words: str) -> None:
+    here, there = both
+    one, two = here.remember([said("one"), said("two")])
+    there.version()
+    interleaved(
+        learning(here, one, text="Say sorry."),
+        commits,
+        lambda: run(learning(there, two, text=words)),
+    )
+    [rule] = there.guidelines()
+    assert set(rule.episode_ids) == {one.id, two.id}
+
+
+def test_three_that_learn_the_same_words_keep_all_sources(both: Pair, any_opener: Opener) -> None:
+    here, there = both
+    third = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
+    one, two, three = here.remember([said("one"), said("two"), said("three")])
+
+    def second() -> None:
+        interleaved(
+            learning(there, two, text="Say sorry."),
+            commits,
+            lambda: run(learning(third, three, text="Say sorry.")),
+        )
+
+    interleaved(learning(here, one, text="Say sorry."), commits, second)
+    [rule] = there.guidelines()
+    assert set(rule.episode_ids) == {one.id, two.id, three.id}
+
+
+def test_the_same_word_remembered_twice_is_one_episode(both: Pair) -> None:
+    here, there = both
+    interleaved(
+        changes.remember(here.access, [said(thread_id="a"), said("two")]),
+        commits,
+        lambda: there.remember([said(thread_id="b"), said("three")]),
+    )
+    assert len(here.episodes()) == 3
+
+
+def test_what_an_expert_says_while_the_old_word_is_learned_from_is_kept(both: Pair) -> None:
+    here, there = both
+    one = here.remember(said("one", "Word 1."))
+    there.version()
+    interleaved(
+        learning(here, one, text="Of word 1."),
+        commits,
+        lambda: there.remember(said("one", "Word 2.")),
+    )
+    [episode] = there.episodes()
+    assert (episode.rationale, episode.status) == ("Word 2.", "pending")
+    assert there.guidelines(include_superseded=True) == []
+
+
+TAKING_BACK: dict[str, Callable[[JudgeMemory, Episode], Operation[Any]]] = {
+    "forget": lambda memory, one: forgetting.forget(
+        memory.access, forgetting.Selection(episode_ids=[one.id])
+    ),
+    "purge": lambda memory, one: purge.purge(
+        memory.access, forgetting.Selection(episode_ids=[one.id]), None
+    ),
+    "another word": lambda memory, one: changes.remember(memory.access, [said("one", "Word 2.")]),
+    "revise": lambda memory, one: changes.revise(memory.access, one.id, {"rationale": "Word 2."}),
+    "roll back": lambda memory, _: history.rollback(memory.access, "0" * 32),
+}
+
+
+@pytest.mark.parametrize("how", TAKING_BACK)
+def test_what_is_learned_while_its_source_is_taken_back_does_not_stay(both: Pair, how: str) -> None:
+    here, there = both
+    one = here.remember(said("one", "Planted."))
+    there.version()
+    interleaved(
+        TAKING_BACK[how](here, one), commits, lambda: learn(there, op("add", one, text="Planted."))
+    )
+    assert there.guidelines(include_superseded=True) == []
+    assert "Planted." not in {each.rationale for each in there.episodes()}
+
+
+@pytest.mark.parametrize("how", TAKING_BACK)
+def test_what_is_taken_back_while_it_is_learned_from_does_not_stay(both: Pair, how: str) -> None:
+    here, there = both
+    one = here.remember(said("one", "Planted."))
+    there.version()
+    interleaved(
+        learning(here, one, text="Planted."), commits, lambda: run(TAKING_BACK[how](there, one))
+    )
+    assert there.guidelines(include_superseded=True) == []
+    assert "Planted." not in {each.rationale for each in there.episodes()}
+
+
+@pytest.mark.parametrize("first", ["learn", "purge"])
+def test_a_purge_beside_a_learner_leaves_nothing_of_it_anywhere(pair: Pair, first: str) -> None:
+    here, there = pair
+    one = here.remember(said("one", "Planted."))
+    learn(here, op("add", one, text="Planted."))
+    two = here.remember(said("two"))
+    there.version()
+    if first == "learn":
+        [rule] = here.guidelines()
+        operation = learning(here, two, action="revise", guideline_id=rule.id, text="Planted two.")
+        interleaved(operation, commits, lambda: there.forget(one.id, purge=True))
+    else:
+        words = {one.id: one.word, two.id: two.word}
+        change = op("add", one, two, text="Planted two.")
+        operation = lessons.learn(there.access, [change], words, relearn=True)
+        interleaved(TAKING_BACK["purge"](here, one), commits, lambda: run(operation))
+    found = here.access.store.search(("memalign",), limit=1_000)
+    assert [item.namespace for item in found if "lanted" in dump(item.value)] == []
+
+
+def test_two_that_take_back_both_sources_leave_no_rule_of_theirs(both: Pair) -> None:
+    here, there = both
+    one, two = here.remember([said("one"), said("two")])
+    learn(here, op("add", one, two, text="Of both."))
+    there.version()
+    interleaved(TAKING_BACK["forget"](here, one), commits, lambda: there.forget(two.id))
+    assert here.episodes() == []
+    assert here.guidelines(include_superseded=True) == []
+
+
+@pytest.mark.parametrize("change", ["revise", "merge", "retire"])
+def test_what_an_expert_writes_by_hand_at_that_moment_stands(both: Pair, change: Any) -> None:
+    here, there = both
+    one, two = here.remember([said("one"), said("two")])
+    learn(here, op("add", one, text="First."), op("add", two, text="Second."))
+    first, second = there.guidelines()
+    three = here.remember(said("three"))
+    there.version()
+    fields: dict[str, Any] = {
+        "revise": {"guideline_id": first.id, "text": "A model's."},
+        "merge": {"guideline_id": first.id, "superseded_by": second.id},
+        "retire": {"guideline_id": first.id, "superseded_by": second.id},
+    }[change]
+    interleaved(
+        learning(here, three, action=change, **fields),
+        commits,
+        lambda: there.edit_guideline(first.id, "The expert's."),
+    )
+    [kept] = [rule for rule in there.guidelines() if rule.id == first.id]
+    assert (kept.text, kept.origin) == ("The expert's.", "expert")
+
+
+def test_a_guideline_taken_away_by_hand_stays_away(both: Pair) -> None:
+    here, there = both
+    one = here.remember(said("one"))
+    learn(here, op("add", one, text="Rule."))
+    two = here.remember(said("two"))
+    [rule] = there.guidelines()
+    interleaved(
+        learning(here, two, action="revise", guideline_id=rule.id, text="Another."),
+        commits,
+        lambda: there.remove_guideline(rule.id),
+    )
+    assert there.guidelines() == []
+
+
+def test_two_that_write_by_hand_both_stand(both: Pair) -> None:
+    here, there = both
+    interleaved(
+        by_hand.add_guideline(here.access, "Of here.", author=None),
+        commits,
+        lambda: there.add_guideline("Of there."),
+    )
+    assert {rule.text for rule in here.guidelines()} == {"Of here.", "Of there."}
+
+
+def test_two_that_edit_one_item_have_versions_that_are_found(both: Pair) -> None:
+    here, there = both
+    here.remember(said("one", "Word 1."))
+    there.version()
+    interleaved(
+        changes.remember(here.access, [said("one", "Of here.")]),
+        commits,
+        lambda: there.remember(said("one", "Of there.")),
+    )
+    here.remember(said("two"))
+    version, contents = here.version(), here.episodes()
+    there.forget(where=lambda _: True)
+    there.rollback(version)
+    assert here.episodes() == contents
+
+
+def test_each_version_that_either_saw_is_found(pair: Pair) -> None:
+    here, there = pair
+    seen: dict[str, Any] = {}
+
+    def see(memory: JudgeMemory) -> None:
+        seen[memory.version()] = memory.episodes()
+
+    def beside(number: int) -> None:
+        there.remember(said(f"there {number}"))
+        see(there)
+
+    for number in range(4):
+        adding = changes.remember(here.access, [said(f"here {number}")])
+        interleaved(adding, commits, partial(beside, number))
+        see(here)
+    for version, episodes in seen.items():
+        assert here.at(version).episodes == episodes
+    for commit in here.history():
+        assert there.at(commit.version).missing == []
+
+
+def reads_items(effect: Effect) -> bool:
+    return (
+        isinstance(effect, Batch)
+        and isinstance(effect.ops[0], GetOp)
+        and effect.ops[0].namespace[-1] in ("changes", "episodes")
+    )
+
+
+def test_a_reader_that_looks_while_another_commits_sees_a_version_that_was(pair: Pair) -> None:
+    here, there = pair
+    here.remember([said("one"), said("two")])
+    there.version()
+    here.remember(said("one", "Word 1."))
+    second = [said("one", "Word 2."), said("two", "Word 2.")]
+    interleaved(there.access.refresh(), reads_items, lambda: here.remember(second))
+    then = here.at(there.access.view.version)
+    assert {one.rationale for one in then.episodes} in ({"Word 1.", "Too cold."}, {"Word 2."})

@@ -1,0 +1,279 @@
+"""What several experts on one case make together: majority, Krippendorff's alpha, disagreements."""
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from memalign_graph import Boolean, Categorical, Episode, Feedback, Numeric, Pairwise
+from memalign_graph.agreement import (
+    Level,
+    expert_agreement,
+    krippendorff_alpha,
+    majority_value,
+)
+from memalign_graph.scales import Scale, Value
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+GRADES = Categorical(choices=("poor", "fair", "good"), ordered=True)
+KINDS = Categorical(choices=("poor", "fair", "good"))
+SHARE = Numeric(minimum=0, maximum=10)
+
+# Rows are units, columns are observers. Krippendorff (2011), section D.
+KRIPPENDORFF = "11.1 2232 3333 3333 2222 1234 4444 1121 2222 .555 ..11 .3.."
+# Hayes & Krippendorff (2007), table 1: the tone of 40 newspaper articles.
+HAYES = """
+112.2 1101. 2333. .00.0 000.0 000.0 102.1 1.20. 222.2 2111. .100. 0000. 1222. 33223
+111.1 111.1 212.2 1233. 1101. 000.0 0011. 00.00 2333. 0000. 12.22 0111. 00010 1212.
+1122. 112.2 110.0 2121. 22.22 3222. 222.2 223.2 222.2 22.12 2222. 111.1
+"""
+# Wikipedia's computational example, by unit.
+WIKIPEDIA = "1 . 22 11 33 334 444 31 22 11 11 33 33 . 34"
+
+
+def units(table: str) -> list[list[Value]]:
+    return [[int(digit) for digit in row if digit != "."] for row in table.split()]
+
+
+def said(value: Value | None, author: str | None, *, case: str = "q", minute: int = 0) -> Episode:
+    return Episode.from_feedback(
+        Feedback.model_validate(
+            {
+                "inputs": case,
+                "outputs": "a",
+                "value": value,
+                "rationale": "Because." if value is None else None,
+                "author": author,
+                "given_at": NOON + timedelta(minutes=minute),
+            }
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "level", "published"),
+    [
+        (KRIPPENDORFF, "nominal", 0.743),
+        (KRIPPENDORFF, "ordinal", 0.815),
+        (KRIPPENDORFF, "interval", 0.849),
+        (HAYES, "nominal", 0.4765),
+        (HAYES, "ordinal", 0.7598),
+        (HAYES, "interval", 0.7574),
+        (WIKIPEDIA, "nominal", 0.691),
+        (WIKIPEDIA, "interval", 0.811),
+    ],
+)
+def test_alpha_is_the_published_one(table: str, level: Level, published: float) -> None:
+    digits = len(str(published)) - 2
+    assert krippendorff_alpha(units(table), level) == pytest.approx(
+        published, abs=0.51 * 10**-digits
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "nominal", "ordinal", "interval"),
+    [
+        (units(KRIPPENDORFF), 0.743421052631579, 0.8153875037548814, 0.8491071428571428),
+        (units(HAYES), 0.47650956741865835, 0.7598291891514336, 0.757378277153558),
+        (units(WIKIPEDIA), 0.691358024691358, 0.8067214199413153, 0.8108448928121059),
+        (
+            [[0.1, 0.1], [0.5, 0.7, 0.5], [0.1 + 0.2, 0.3, -4], [1e3, 1e3], [2.5, 2.5]],
+            0.5564516129032258,
+            0.9008569739952719,
+            0.9999898015365044,
+        ),
+        ([[1, 2], [2, 1]], -0.5, -0.5, -0.5),
+        (units("559 19. 111 993 313"), 0.2676056338028169, 0.3566326530612246, 0.2514395393474089),
+    ],
+)
+def test_alpha_is_that_of_the_krippendorff_package(
+    given: list[list[Value]], nominal: float, ordinal: float, interval: float
+) -> None:
+    # The numbers are those of krippendorff 0.9.0 on PyPI.
+    assert krippendorff_alpha(given, "nominal") == pytest.approx(nominal, abs=1e-12)
+    assert krippendorff_alpha(given, "ordinal") == pytest.approx(ordinal, abs=1e-12)
+    assert krippendorff_alpha(given, "interval") == pytest.approx(interval, abs=1e-12)
+
+
+def by_definition(given: Sequence[Sequence[float]], level: Level) -> float:
+    """Alpha from the formula's pairs, one by one."""
+    pairable = [unit for unit in given if len(unit) > 1]
+    flat = [value for unit in pairable for value in unit]
+
+    def squared(one: float, other: float) -> float:
+        if level == "nominal":
+            return float(one != other)
+        if level == "interval":
+            return (one - other) ** 2
+        low, high = min(one, other), max(one, other)
+        between = sum(low <= value <= high for value in flat)
+        return (between - (flat.count(low) + flat.count(high)) / 2) ** 2
+
+    def pairs(values: Sequence[float]) -> float:
+        return sum(
+            squared(one, other)
+            for i, one in enumerate(values)
+            for j, other in enumerate(values)
+            if i != j
+        )
+
+    observed = sum(pairs(unit) / (len(unit) - 1) for unit in pairable)
+    return 1 - observed / (pairs(flat) / (len(flat) - 1))
+
+
+@pytest.mark.parametrize("level", ["nominal", "ordinal", "interval"])
+def test_alpha_is_what_its_definition_gives(level: Level) -> None:
+    chance = random.Random(7)  # noqa: S311 - a test's data
+    for _ in range(30):
+        given = [
+            [chance.choice([0, 1, 2, 5, 9]) for _ in range(chance.randrange(5))] for _ in range(12)
+        ]
+        assert krippendorff_alpha(given, level) == pytest.approx(by_definition(given, level))
+
+
+@pytest.mark.parametrize("level", ["nominal", "ordinal", "interval"])
+@pytest.mark.parametrize("given", [[], [[]], [[1], [2]], [[3, 3], [3, 3, 3]], [[0.1] * 3, [1]]])
+def test_alpha_is_undefined_without_pairs_or_without_variation(
+    given: list[list[Value]], level: Level
+) -> None:
+    assert krippendorff_alpha(given, level) is None
+
+
+@pytest.mark.parametrize("level", ["nominal", "ordinal", "interval"])
+def test_full_agreement_is_exactly_one(level: Level) -> None:
+    assert krippendorff_alpha([[0.1] * 3, [0.7] * 3, [9]], level) == 1
+
+
+def test_alpha_tells_true_from_one_and_one_from_text() -> None:
+    assert krippendorff_alpha([[True, 1], [1, True]], "nominal") == -0.5
+    assert krippendorff_alpha([["1", 1], [1, "1"]], "nominal") == -0.5
+    assert krippendorff_alpha([[1, 1.0], [2.0, 2]], "nominal") == 1
+
+
+@pytest.mark.parametrize("level", ["ordinal", "interval"])
+def test_alpha_takes_no_words_for_numbers(level: Level) -> None:
+    with pytest.raises(ValueError, match="'good' is no number"):
+        krippendorff_alpha([["good", "poor"]], level)
+
+
+def test_a_hundred_thousand_values_are_quick() -> None:
+    given = [[number % 7, number % 1_000, number / 3] for number in range(33_000)]
+    assert krippendorff_alpha(given, "interval") is not None
+
+
+def test_most_voices_win() -> None:
+    episodes = [said(False, "ann"), said(False, "bob"), said(True, "cy", minute=9)]
+    assert majority_value(episodes) is False
+
+
+def test_of_a_tie_the_newest_word_wins() -> None:
+    episodes = [
+        said("A", "ann", minute=1),
+        said("B", "bob", minute=2),
+        said("B", "cy", minute=3),
+        said("A", "dan", minute=4),
+    ]
+    assert majority_value(episodes) == "A"
+    assert majority_value(episodes[::-1]) == "A"
+
+
+def test_of_a_tie_at_one_moment_the_id_decides_whatever_the_order() -> None:
+    episodes = [said(True, "ann"), said(False, "bob")]
+    last = max(episodes, key=lambda one: one.id)
+    assert majority_value(episodes) is last.value
+    assert majority_value(episodes[::-1]) is last.value
+
+
+def test_words_without_a_value_have_no_vote() -> None:
+    assert majority_value([said(None, "ann"), said(None, "bob"), said(0.0, "cy")]) == 0.0
+    assert majority_value([said(None, "ann")]) is None
+    assert majority_value([]) is None
+
+
+def test_true_is_not_one_but_one_is_one() -> None:
+    assert majority_value([said(True, "ann"), said(1, "bob"), said(1.0, "cy")]) == 1
+    assert majority_value([said(1, "ann"), said(True, "bob"), said(True, "cy")]) is True
+
+
+def test_agreement_names_the_examples_whose_experts_differ() -> None:
+    episodes = [
+        said(True, "ann", case="later", minute=5),
+        said(False, None, case="later", minute=6),
+        said(True, "ann", case="first", minute=0),
+        said(False, "cy", case="first", minute=2),
+        said(False, "bob", case="first", minute=1),
+        said(True, "ann", case="agreed"),
+        said(True, "bob", case="agreed"),
+        said(True, "ann", case="alone"),
+        said(None, "bob", case="alone"),
+    ]
+    found = expert_agreement(episodes, Boolean())
+    assert (found.level, found.examples) == ("nominal", 3)
+    assert found.alpha == krippendorff_alpha([[1, 0], [1, 0, 0], [1, 1]], "nominal")
+    first, later = found.disagreements
+    assert [(one.author, one.value) for one in first.given] == [
+        ("ann", True),
+        ("bob", False),
+        ("cy", False),
+    ]
+    assert first.majority is False
+    assert [(one.author, one.value) for one in later.given] == [("ann", True), (None, False)]
+    assert later.majority is False
+    assert later.example_id == episodes[0].example_id
+    assert {one.episode_id for one in later.given} == {episodes[0].id, episodes[1].id}
+
+
+def test_agreement_is_the_same_in_any_order_and_survives_json() -> None:
+    chance = random.Random(3)  # noqa: S311 - a test's data
+    episodes = [
+        said(chance.choice(["A", "B", "tie"]), author, case=f"{case}", minute=case % 3)
+        for case in range(20)
+        for author in ("ann", None, "cy")
+    ]
+    found = expert_agreement(episodes, Pairwise())
+    assert len(found.disagreements) > 5
+    chance.shuffle(episodes)
+    assert expert_agreement(episodes, Pairwise()) == found
+    assert type(found).model_validate(found.model_dump(mode="json")) == found
+
+
+@pytest.mark.parametrize(
+    ("scale", "level", "values", "as_numbers"),
+    [
+        (Boolean(), "nominal", [[True, False], [True, True]], [[1, 0], [1, 1]]),
+        (Pairwise(), "nominal", [["A", "tie"], ["B", "B"]], [[0, 2], [1, 1]]),
+        (KINDS, "nominal", [["poor", "good"], ["fair", "fair"]], [[0, 2], [1, 1]]),
+        (GRADES, "ordinal", [["poor", "GOOD"], ["fair", "fair"]], [[0, 2], [1, 1]]),
+        (SHARE, "interval", [[1, 2.5], [7, 7.0]], [[1, 2.5], [7, 7]]),
+    ],
+)
+def test_the_scale_decides_the_level(
+    scale: Scale, level: Level, values: list[list[Value]], as_numbers: list[list[Value]]
+) -> None:
+    episodes = [
+        said(value, author, case=f"{case}")
+        for case, unit in enumerate(values)
+        for author, value in zip("ab", unit, strict=True)
+    ]
+    found = expert_agreement(episodes, scale)
+    assert found.level == level
+    assert found.alpha == krippendorff_alpha(as_numbers, level)
+    assert [one.example_id for one in found.disagreements] == [episodes[0].example_id]
+
+
+def test_values_of_an_earlier_scale_are_left_aside() -> None:
+    episodes = [said("good", "ann"), said("great", "bob"), said(True, "cy"), said("poor", "dan")]
+    found = expert_agreement(episodes, GRADES)
+    assert found.examples == 1
+    assert [one.author for one in found.disagreements[0].given] == ["ann", "dan"]
+
+
+def test_an_empty_memory_has_no_agreement() -> None:
+    found = expert_agreement([], Boolean())
+    assert (found.alpha, found.examples, found.disagreements) == (None, 0, [])
+
+
+def test_experts_who_always_say_the_same_show_no_alpha_but_no_disagreement() -> None:
+    found = expert_agreement([said(True, "ann"), said(True, "bob")], Boolean())
+    assert (found.alpha, found.examples, found.disagreements) == (None, 1, [])
