@@ -268,7 +268,7 @@ class Table:
                 _operation("revise", rule, fresh, guideline_id=rule.id, before=before)
             )
         elif fresh:
-            operations.append(_operation("add", rule, fresh))
+            operations.append(_operation("add", rule, fresh, guideline_id=rule.id))
         operations += [
             GuidelineOperation(action="merge", guideline_id=one.id, superseded_by=rule.id)
             for one in others

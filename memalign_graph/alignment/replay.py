@@ -192,7 +192,11 @@ def _superseded_again(
     """Return the new guidelines that do not stand when all operations are done."""
     known = {one.id for one in standing if one.status == "standing"}
     after = {one.id for one in _candidate(standing, operations)}
-    added = {guideline_id(one.text) for one in operations if one.action == "add" and one.text}
+    added = {
+        one.guideline_id or guideline_id(one.text or "")
+        for one in operations
+        if one.action == "add"
+    }
     return added - known - after
 
 
@@ -279,7 +283,7 @@ def _mend(
             narrower = yield from _narrow(access, judge, operation, case, got)
         if narrower is not None:
             guard.narrowed.add(narrower.text or "")
-            renamed |= {guideline_id(operation.text or ""): guideline_id(narrower.text or "")}
+            renamed |= _new_name(operation, narrower)
             kept.append(narrower)
         elif operation.before == "":
             # A rewording: the guideline has lost its words for good.
@@ -327,7 +331,17 @@ def _narrow(
     text = yield from ask_once(access, bound, messages, read, purpose="narrow a guideline")
     if text is None or text == operation.text:
         return None
-    return operation.model_copy(update={"text": text})
+    update = {"text": text}
+    if operation.action == "add":
+        update["guideline_id"] = guideline_id(text)
+    return operation.model_copy(update=update)
+
+
+def _new_name(operation: GuidelineOperation, narrower: GuidelineOperation) -> dict[str, str]:
+    """Say under which id a new guideline stands once it is narrowed."""
+    if operation.action != "add" or narrower.guideline_id is None:
+        return {}
+    return {operation.guideline_id or guideline_id(operation.text or ""): narrower.guideline_id}
 
 
 def _shown(operation: GuidelineOperation, standing: Mapping[str, str]) -> str:

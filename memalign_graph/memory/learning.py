@@ -28,7 +28,7 @@ class GuidelineOperation(BaseModel):
     """What is done."""
 
     guideline_id: str | None = None
-    """The guideline revised, retired or merged."""
+    """The guideline revised, retired or merged; of one added, the id it is to have, if known."""
 
     text: str | None = None
     """The new wording; of a guideline retired, the rule that holds in its place, if any."""
@@ -143,11 +143,14 @@ class _Table:
     def add(self, operation: GuidelineOperation, sources: list[str]) -> str | None:
         """Bring in a rule; returns the id of the guideline that says it."""
         text = operation.text or ""
+        wanted = operation.guideline_id
         same = self._in_words(text)
+        if same is not None and same.status == "superseded" and wanted not in (None, same.id):
+            same = None
         if same is not None and same.origin == "expert":
             return same.id  # it stands already, and is the expert's to change
         if same is None:
-            same = self._new(text)
+            same = self._new(text, wanted)
         same = self._revived(same)
         self._report(operation, self._with_sources(same, sources), sources)
         return same.id
@@ -224,9 +227,10 @@ class _Table:
         same = [one for one in self._after.values() if one.text and plain_words(one.text) == words]
         return min(same, key=lambda one: one.status == "superseded", default=None)
 
-    def _new(self, text: str) -> Guideline:
+    def _new(self, text: str, wanted: str | None) -> Guideline:
+        is_free = wanted is not None and wanted not in self._after
         guideline = Guideline(
-            id=free_id(text, self._after),
+            id=wanted if is_free and wanted else free_id(text, self._after),
             text=text,
             position=self._position,
             created_at=self._now,
