@@ -161,12 +161,15 @@ class _Table:
             return
         text = operation.text or target.text
         same = self._in_words(text)
-        if same is not None and same.id != target.id:
+        if same is not None and same.id != target.id and same.status == "superseded":
+            # Said again, it stands again: as this guideline, with the sources of both.
+            self._drop(same.id, heir=target.id)
+            target = self._with_sources(self._after[target.id], same.episode_ids)
+        elif same is not None and same.id != target.id:
             # Another says just that already.
             self._drop(target.id, heir=same.id)
             same = self._after[same.id]
             if same.origin != "expert":
-                same = self._revived(same)
                 same = self._with_sources(same, [*target.episode_ids, *sources])
             self._report(operation, same, sources)
             return
