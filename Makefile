@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format studio clean
+.PHONY: demo test lint format studio benchmark clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -33,5 +33,8 @@ format: $(VENV)/.dev  ## put the code into shape
 studio: $(VENV)/.dev  ## serve the graphs to LangGraph Studio
 	$(BIN)/langgraph dev $(ARGS)
 
+benchmark: $(VENV)/.dev  ## ours beside MLflow's MemAlign; ARGS="--quick" shows that it runs
+	$(BIN)/python -m benchmarks $(ARGS)
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) .venv-peer .mypy_cache .pytest_cache .ruff_cache build dist

@@ -22,7 +22,7 @@ CRITERION = Criterion(
 )
 SORRY = "A reply about something lost or broken must say sorry before anything else."
 PHONE = "Never send a customer to the phone line: give the answer in the reply."
-CASES = [
+CASES: list[tuple[str, str, dict[str, str | None]]] = [
     ("My order never came.", "Check the tracking page.", {"ann": SORRY, "bob": "Too cold."}),
     ("The cup arrived broken.", "Send us a photo.", {"ann": SORRY}),
     ("Where is my invoice?", "Call us between 9 and 5.", {"cem": PHONE}),
