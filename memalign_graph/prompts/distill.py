@@ -12,7 +12,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from memalign_graph.prompts.cases import by_case, render_example, render_words
-from memalign_graph.prompts.fences import defuse, estimate_tokens
+from memalign_graph.prompts.fences import as_text, defuse, estimate_tokens
 from memalign_graph.prompts.idle import SHAPE
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
 from memalign_graph.types import Criterion, Episode, Guideline
@@ -201,8 +201,7 @@ def feedback_tokens(case: Sequence[Episode]) -> int:
 
 
 def _text_tokens(value: Any) -> int:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
-    return estimate_tokens(text)
+    return estimate_tokens(as_text(value))
 
 
 def _standing(

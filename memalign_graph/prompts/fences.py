@@ -42,11 +42,25 @@ def fence(tag: str, value: Any, *, max_tokens: int | None = None) -> str:
     Returns:
         The fenced text.
     """
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
-    text = defuse(text)
+    text = defuse(as_text(value))
     if max_tokens is not None:
         text = shorten(text, max_tokens)
     return f"<{tag}>\n{text}\n</{tag}>"
+
+
+def as_text(value: Any) -> str:
+    """Write a JSON value for a prompt.
+
+    Args:
+        value: The value.
+
+    Returns:
+        Text as it is, also where it is the only thing in a dict; else indented JSON.
+    """
+    if isinstance(value, dict) and len(value) == 1:
+        [only] = value.values()
+        value = only if isinstance(only, str) else value
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
 
 
 def defuse(text: str) -> str:

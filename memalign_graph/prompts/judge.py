@@ -16,7 +16,7 @@ from memalign_graph.prompts.fences import defuse, estimate_tokens
 from memalign_graph.scales import Value
 from memalign_graph.types import Criterion, Episode, Example, Guideline, RecalledExample
 
-DEFAULT_MAX_GUIDELINE_TOKENS = 2_200
+DEFAULT_MAX_GUIDELINE_TOKENS = 2_300
 """How much of the prompt guidelines may take, unless told otherwise, in tokens."""
 
 ANSWER_TOKENS = 1_024
@@ -328,7 +328,7 @@ def _render_recalled(recalled: RecalledExample, case: Example, criterion: Criter
     words, _ = render_words(
         recalled.episodes,
         criterion,
-        value_label="Expert's value for this example",
+        value_label="Expert's value",
         reason_label=None,
         max_tokens=_EPISODE_FIELD_TOKENS,
     )

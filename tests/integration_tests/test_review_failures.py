@@ -63,21 +63,21 @@ async def test_later_run_takes_the_pending_feedback_along(bench: Bench) -> None:
     await bench.invoke(graph, OTHER, "u")
     bench.server.script(
         operations(
-            {"action": "add", "text": "From the new one.", "feedback": ["F1"]},
-            {"action": "add", "text": "From the old one.", "feedback": ["F2"]},
+            {"action": "add", "text": "From the old one.", "feedback": ["F1"]},
+            {"action": "add", "text": "From the new one.", "feedback": ["F2"]},
             {"action": "add", "text": "From both.", "feedback": ["F2", "f1", "F1"]},
         )
     )
     given = await bench.resume(graph, {"rationale": "Ask for the order's number."}, "u")
     [new] = [one for one in await bench.episodes() if one.id != old.id]
     prompt = distillings(bench.server)[-1].text
-    assert prompt.index("Feedback F1") < prompt.index("order's number")
-    assert prompt.index("order's number") < prompt.index("Feedback F2")
-    assert prompt.index("Feedback F2") < prompt.index(COLD["rationale"])
+    assert prompt.index("Feedback F1") < prompt.index(COLD["rationale"])
+    assert prompt.index(COLD["rationale"]) < prompt.index("Feedback F2")
+    assert prompt.index("Feedback F2") < prompt.index("order's number")
     assert {one.text: one.episode_ids for one in await bench.guidelines()} == {
         "From the new one.": [new.id],
         "From the old one.": [old.id],
-        "From both.": [old.id, new.id],
+        "From both.": [new.id, old.id],
     }
     assert given["learned"]["episode_ids"] == sorted([old.id, new.id])
     assert {one.status for one in await bench.episodes()} == {"distilled"}

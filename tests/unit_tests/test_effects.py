@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ from langchain_core.messages import HumanMessage
 from langgraph.store.base import BaseStore, GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
+from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import ChatModelError, EmbeddingError
-from memalign_graph.effects import Batch, Chat, Embed, Operation, arun, run
+from memalign_graph.effects import Batch, Call, Chat, Embed, Operation, arun, run
 from memalign_graph.models import resolve_embeddings, with_schema
 from memalign_graph.replies import ChatReply
 from tests.loopback import LoopbackServer, error, truncated
@@ -166,3 +168,95 @@ async def test_cancelling_reaches_the_operation() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+class SlowStore(InMemoryStore):
+    """Takes its time over a batch, and can be cancelled half-way through it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = asyncio.Event()
+
+    async def abatch(self, ops: Any) -> Any:
+        done = []
+        for one in ops:
+            done += await super().abatch([one])
+            self.started.set()
+            await asyncio.sleep(0.05)
+        return done
+
+
+async def test_batch_that_has_begun_is_finished_when_cancelled() -> None:
+    """A store may not outlast being cancelled: AsyncSqliteStore keeps its transaction open."""
+    store = SlowStore()
+
+    def puts() -> Operation[Any]:
+        yield Batch(store, [PutOp(("a",), key, {"n": 1}) for key in ("one", "two", "three")])
+
+    task = asyncio.create_task(arun(puts()))
+    await store.started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sorted(one.key for one in store.search(("a",))) == ["one", "three", "two"]
+
+
+async def test_store_is_usable_after_a_cancelled_batch(tmp_path: Path) -> None:
+    async with AsyncSqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
+        await store.setup()
+
+        def puts(number: int) -> Operation[Any]:
+            yield Batch(store, [PutOp((f"n{number}",), str(key), {}) for key in range(50)])
+
+        for number in range(40):
+            task = asyncio.create_task(arun(puts(number)))
+            for _ in range(number):
+                await asyncio.sleep(0)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            found = await store.asearch((f"n{number}",), limit=100)
+            assert len(found) in (0, 50)
+
+
+async def test_failure_of_a_batch_that_is_cancelled_is_no_warning() -> None:
+    class Failing(SlowStore):
+        async def abatch(self, ops: Any) -> Any:
+            self.started.set()
+            await asyncio.sleep(0.05)
+            raise LookupError("the disk is full")
+
+    store = Failing()
+    task = asyncio.create_task(arun(put_and_get(store)))
+    await store.started.wait()
+    task.cancel()
+    with pytest.raises((asyncio.CancelledError, LookupError)):
+        await task
+
+
+def test_call_goes_the_way_of_its_driver(drive: Drive) -> None:
+    async def awaited() -> str:
+        return "awaited"
+
+    def ask() -> Operation[str]:
+        found: str = yield Call(lambda: "blocking", awaited)
+        return found
+
+    assert drive(ask()) == ("blocking" if drive is run else "awaited")
+
+
+def test_failure_of_a_call_is_thrown_into_the_operation(drive: Drive) -> None:
+    async def awaited() -> None:
+        raise LookupError("gone")
+
+    def blocking() -> None:
+        raise LookupError("gone")
+
+    def careful() -> Operation[str]:
+        try:
+            yield Call(blocking, awaited)
+        except LookupError as caught:
+            return str(caught)
+        return "no failure"
+
+    assert drive(careful()) == "gone"

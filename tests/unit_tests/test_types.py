@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from memalign_graph import Boolean, Criterion, Episode, Example, Feedback, Judgment, Numeric
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.memory.judge_memory import read_example, read_feedback
+from memalign_graph.reading import read_example, read_feedback
 
 SAID = {"inputs": "q", "outputs": "a", "rationale": "Too cold."}
 

@@ -8,13 +8,9 @@ from typing import Any
 import pytest
 
 from memalign_graph import Categorical, Criterion, Episode, Example, Feedback, Guideline, Numeric
-from memalign_graph.prompts.distill import (
-    DistillPrompt,
-    distill_prompt,
-    operations_schema,
-    read_operations,
-)
+from memalign_graph.prompts.distill import DistillPrompt, distill_prompt
 from memalign_graph.prompts.fences import estimate_tokens
+from memalign_graph.prompts.operations import operations_schema, read_operations
 from tests.conftest import CASE, COLD, CRITERION, OTHER, TWO_WAYS, Bench, distillings, operations
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -220,20 +216,16 @@ def test_feedback_is_named_only_where_there_are_several() -> None:
 
 
 def test_feedback_that_did_not_fit_is_not_named() -> None:
-    packed = prompt(*(episode(f"{n} {'word ' * 900}") for n in range(20)), window=4096)
+    packed = prompt(*(episode(f"{n} {'word ' * 400}") for n in range(20)), window=4096)
     named = properties(packed)["feedback"]["items"]["enum"]
     assert named == [f"F{n}" for n in range(1, len(packed.episodes) + 1)]
     assert 1 < len(named) < 20
 
 
 @pytest.mark.parametrize("standing", [[], [guideline("a")]], ids=["none", "one"])
-@pytest.mark.parametrize("episodes", [[FIRST], [FIRST, SECOND]], ids=["one", "two"])
-def test_closing_shows_an_answer_in_the_shape_of_the_schema(
-    standing: list[Guideline], episodes: list[Episode]
-) -> None:
-    given = prompt(*episodes, guidelines=standing)
-    human = given.messages[1].text
-    _, shown, shape = human.rpartition(SHAPE)
+def test_closing_shows_an_answer_in_the_shape_of_the_schema(standing: list[Guideline]) -> None:
+    given = prompt(FIRST, guidelines=standing)
+    _, shown, shape = given.messages[1].text.rpartition(SHAPE)
     assert shown
     answer = json.loads(shape)
     assert list(answer) == list(operations_schema(given)["properties"])
@@ -243,10 +235,28 @@ def test_closing_shows_an_answer_in_the_shape_of_the_schema(
     assert operation["action"] in fields["action"]["enum"]
     if "guideline" in fields:
         assert operation["guideline"] in fields["guideline"]["enum"]
-    if "feedback" in fields:
-        assert set(operation["feedback"]) <= set(fields["feedback"]["items"]["enum"])
-    [read] = read_operations(answer, given)
+    # Given back as it is, it teaches nothing.
+    with pytest.raises(ValueError, match="it repeats the shape of the answer"):
+        read_operations(answer, given)
+    [read] = read_operations(operations({**operation, "text": "Be kind."}), given)
     assert (read.action, read.episode_ids) == ("add", [FIRST.id])
+
+
+@pytest.mark.parametrize("standing", [[], [guideline("a")]], ids=["none", "one"])
+def test_closing_of_several_names_the_fields_of_the_schema(standing: list[Guideline]) -> None:
+    """A small model gives back a shape that it is shown beside much feedback."""
+    given = prompt(FIRST, SECOND, guidelines=standing)
+    closing = given.messages[1].text.rpartition("\n\n")[2]
+    assert SHAPE not in closing
+    assert closing.endswith(", ".join(f'"{name}"' for name in properties(given)) + ".")
+
+
+@pytest.mark.parametrize("text", ["the rule", " The rule. ", "...", "-"])
+def test_placeholder_is_no_guideline(text: str) -> None:
+    answer = operations(add(text))
+    with pytest.raises(ValueError, match="it repeats the shape of the answer"):
+        read_operations(answer, prompt())
+    assert read_operations(answer, prompt(), drop_idle=True) == []
 
 
 @pytest.mark.parametrize("origin", ["distilled", "expert"])

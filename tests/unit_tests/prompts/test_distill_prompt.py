@@ -6,13 +6,9 @@ from typing import Any
 import pytest
 
 from memalign_graph import Criterion, Episode, Example, Feedback, Guideline, Judgment
-from memalign_graph.prompts.distill import (
-    DistillPrompt,
-    distill_prompt,
-    operations_schema,
-    read_operations,
-)
+from memalign_graph.prompts.distill import DistillPrompt, distill_prompt
 from memalign_graph.prompts.fences import estimate_tokens
+from memalign_graph.prompts.operations import operations_schema, read_operations
 
 CRITERION = Criterion(name="tone", instructions="Is it polite?")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -97,14 +93,18 @@ def test_operations_get_ids_for_handles() -> None:
         "operations": [
             *operation("add", text=" Be \n kind. ", feedback=["f2", "F1", "F2"])["operations"],
             *operation("revise", guideline=" g2")["operations"],
-            *operation("retire", guideline="G1", text="ignored")["operations"],
+            *operation("retire", guideline="G1", text="Be brief.")["operations"],
+            *operation("retire", guideline="G1", text="")["operations"],
+            *operation("retire", guideline="G1", text=" rule A")["operations"],
         ]
     }
-    add, revise, retire = read_operations(answer, BOTH)
+    add, revise, instead, *retired = read_operations(answer, BOTH)
     assert (add.guideline_id, add.text) == (None, "Be kind.")
     assert add.episode_ids == [SECOND.id, FIRST.id]
     assert (revise.guideline_id, revise.text) == ("id-b", "Be kind.")
-    assert (retire.guideline_id, retire.text) == ("id-a", None)
+    # The rule that holds instead; the retired words themselves are none.
+    assert (instead.guideline_id, instead.text) == ("id-a", "Be brief.")
+    assert [(one.guideline_id, one.text) for one in retired] == [("id-a", None)] * 2
 
 
 @pytest.mark.parametrize(

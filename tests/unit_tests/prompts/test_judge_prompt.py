@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Criterion, Episode, Example, Feedback, Guideline, Numeric
+from memalign_graph.prompts.cases import render_example
 from memalign_graph.prompts.fences import estimate_tokens
 from memalign_graph.prompts.judge import (
     JudgePrompt,
@@ -13,7 +14,7 @@ from memalign_graph.prompts.judge import (
     choose_guidelines,
     judge_prompt,
     read_answer,
-    render_example,
+    relevant_guidelines,
 )
 from memalign_graph.types import RecalledExample
 
@@ -79,7 +80,7 @@ def test_every_experts_word_stands_under_its_example() -> None:
     words = ({"value": True, "author": "ann"}, {"value": False, "author": "bob"})
     _, human = texts(prompt(recalled=[recalled("Once.", *words)]))
     assert human.count("Once.") == 1
-    assert human.count("Expert's value for this example:") == 2
+    assert human.count("Expert's value:") == 2
 
 
 def test_value_is_not_guessed_from_a_rationale() -> None:
@@ -97,7 +98,8 @@ def test_hostile_guideline_and_rationale_are_defused() -> None:
 
 def test_short_parts_leave_their_room_to_long_ones() -> None:
     example = Example(inputs="Short.", outputs="o" * 9000, reference_outputs="r" * 600)
-    text = render_example("case", example, max_tokens=1200)
+    text, is_cut = render_example("case", example, max_tokens=1200)
+    assert is_cut
     assert "Short." in text
     assert "r" * 600 in text
     assert "bytes left out" in text
@@ -119,29 +121,52 @@ def test_prompt_fits_the_window(window: int) -> None:
 
 def test_all_guidelines_are_chosen_where_they_fit() -> None:
     rules = [guideline("b"), guideline("a")]
-    assert choose_guidelines(rules, [], max_tokens=1000) == rules
-    assert choose_guidelines(rules, [], max_tokens=0) == []
+    assert choose_guidelines(rules, max_tokens=1000) == rules
+    assert choose_guidelines(rules, max_tokens=0) == []
 
 
-def test_experts_then_near_then_new_guidelines_are_chosen() -> None:
-    near = recalled("x", {"rationale": "Near."}, similarity=0.9)
-    far = recalled("y", {"rationale": "Far."}, similarity=0.1)
-    rules = [
-        guideline("a", "Near rule.", near.episodes[0].id),
-        guideline("b", "Far rule..", far.episodes[0].id),
-        guideline("c", "Old rule..", "gone"),
-        guideline("d", "New rule..", "gone"),
-        guideline("e", "By hand...", expert=True),
-    ]
-    cost = estimate_tokens("5. Near rule.")
-    for room, names in ((1, "e"), (2, "ae"), (3, "abe"), (4, "abde")):
-        chosen = choose_guidelines(rules, [near, far], max_tokens=room * cost)
-        assert "".join(one.id for one in chosen) == names
+RULES = [
+    guideline("a", "Near rule.", "near"),
+    guideline("b", "Far rule..", "far", "gone"),
+    guideline("c", "Old rule..", "gone"),
+    guideline("d", "New rule..", "gone"),
+    guideline("e", "By hand...", expert=True),
+]
+ONE = estimate_tokens("5. Near rule.")
+
+
+@pytest.mark.parametrize(("room", "names"), [(1, "e"), (2, "be"), (3, "bde"), (4, "bcde")])
+def test_experts_then_best_founded_then_new_guidelines_are_chosen(room: int, names: str) -> None:
+    chosen = choose_guidelines(RULES, max_tokens=room * ONE)
+    assert "".join(one.id for one in chosen) == names
+
+
+@pytest.mark.parametrize(("room", "names"), [(0, ""), (1, "a"), (2, "ab"), (9, "ab")])
+def test_relevant_guidelines_are_those_of_near_sources(room: int, names: str) -> None:
+    chosen = relevant_guidelines(RULES, {"near": 0.9, "far": 0.1}, max_tokens=room * ONE)
+    assert "".join(one.id for one in chosen) == names
+
+
+def test_guidelines_that_bear_on_the_case_stand_after_what_is_the_same_for_all() -> None:
+    rules = [guideline(name, f"{name} " * 30, name) for name in "abcdefghijklmnopqrst"]
+    near = prompt(guidelines=rules, recalled=[], nearness={"a": 0.9}, max_guideline_tokens=240)
+    far = prompt(guidelines=rules, recalled=[], nearness={"b": 0.9}, max_guideline_tokens=240)
+    system, human = texts(near)
+    assert system == texts(far)[0]
+    assert "a a a" in human.partition("<case>")[0]
+    assert "a a a" not in texts(far)[1]
+    ids = "".join(one.id for one in near.guidelines)
+    assert ids.endswith("a")
+    # Before it the newest, most of what fits.
+    assert "abcdefghijklmnopqrst".endswith(ids[:-1])
+    assert 6 < len(ids) < 11
+    [warning] = near.warnings
+    assert warning.startswith(f"{20 - len(ids)} of 20 guidelines did not fit into 240 tokens")
 
 
 def test_guideline_that_is_too_long_leaves_room_for_a_short_one() -> None:
     rules = [guideline("a", "short"), guideline("b", "long " * 100)]
-    assert [one.id for one in choose_guidelines(rules, [], max_tokens=20)] == ["a"]
+    assert [one.id for one in choose_guidelines(rules, max_tokens=20)] == ["a"]
 
 
 def test_schema_is_closed_and_rationale_comes_first() -> None:

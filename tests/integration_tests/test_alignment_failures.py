@@ -1,0 +1,268 @@
+"""Distilling that fails: an error, nothing claimed, nothing paid for twice."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from memalign_graph import ChatModelError, EmbeddingError, ModelAnswerError
+from tests.conftest import TWO_WAYS, Bench, Graph
+from tests.integration_tests.alignment_support import (
+    BOTH_WAYS,
+    COMPARE,
+    DISTIL,
+    Model,
+    align,
+    alignment,
+    asked,
+    builder,
+    commits,
+    embedded,
+    everything,
+    record,
+    records,
+    rules_by_topic,
+)
+from tests.loopback import (
+    ChatRequest,
+    content_filter,
+    disconnect,
+    error,
+    raw,
+    refusal,
+    truncated,
+)
+
+DOWN = error(500, "It broke.", retry_after=0)
+FAILURES: dict[str, tuple[Any, type[Exception]]] = {
+    "down": (DOWN, ChatModelError),
+    "rate-limit": (error(429, retry_after=0), ChatModelError),
+    "disconnect": (disconnect(), ChatModelError),
+    "no-json": (raw("<html>"), ChatModelError),
+    "refused": (refusal(), ModelAnswerError),
+    "truncated": (truncated('{"operations": ['), ModelAnswerError),
+    "filtered": (content_filter(), ModelAnswerError),
+    "prose": ("Well.", ModelAnswerError),
+    "no-operations": ({"rules": []}, ModelAnswerError),
+    "unknown-feedback": (
+        {"operations": [{"text": "Name it.", "action": "add", "feedback": ["F99"]}]},
+        ModelAnswerError,
+    ),
+}
+GIVEN = records(12, topics=4)
+BATCHES = 6
+
+
+def failing(fault: Any, case: str = "case 5") -> Model:
+    """A model that does not answer to one of the batches."""
+    return Model(distil=lambda chat: fault if case in chat.text else rules_by_topic(chat))
+
+
+def patient(bench: Bench, **options: Any) -> Graph:
+    """A graph whose clients do not try again by themselves, two records a batch."""
+    return alignment(bench, model=bench.server.chat_model(max_retries=0), batch_size=2, **options)
+
+
+async def nothing_is_learned(bench: Bench, count: int = 12) -> None:
+    assert await everything(bench) == []
+    assert [one.status for one in await bench.episodes()] == ["pending"] * count
+    assert await commits(bench) == 1
+
+
+async def all_is_learned(bench: Bench, report: Any) -> None:
+    assert len(report["guidelines"]["added"]) == len(await bench.guidelines()) == 4
+    assert sum(len(one.episode_ids) for one in await bench.guidelines()) == 12
+    assert [one.status for one in await bench.episodes()] == ["distilled"] * 12
+
+
+HOW = [*((one, "continue") for one in FAILURES), ("down", "again"), ("prose", "elsewhere")]
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(("failure", "how"), HOW)
+async def test_one_failing_batch_costs_no_other_twice(bench: Bench, failure: str, how: str) -> None:
+    fault, expected = FAILURES[failure]
+    bench.server.responder = failing(fault)
+    graph = patient(bench)
+    with pytest.raises(expected) as caught:
+        await align(bench, GIVEN, graph)
+    assert bench.server.chat_model().model_name in str(caught.value)
+    await nothing_is_learned(bench)
+    paid = len(bench.server.chats)
+    # Each batch once, and the failing one once more; an answer of no use is asked for again.
+    assert paid == BATCHES + (1 if expected is ChatModelError else 3)
+    bench.server.responder = Model()
+    if how == "continue":
+        report = (await bench.invoke(graph, None))["report"]
+        assert report["feedback"]["new"] == 12
+    else:
+        report = await align(bench, GIVEN, graph, "t" if how == "again" else "u")
+        assert report["feedback"]["unchanged"] == 12
+    await all_is_learned(bench, report)
+    assert len(bench.server.chats) - paid == 2
+    assert len(asked(bench, COMPARE)) == 1
+    assert len(embedded(bench)) == 12
+
+
+@TWO_WAYS
+async def test_batch_that_fails_once_is_tried_again_after_the_others(bench: Bench) -> None:
+    faults = [DOWN]
+
+    def distil(chat: ChatRequest) -> Any:
+        if "case 5" in chat.text and faults:
+            return faults.pop()
+        return rules_by_topic(chat)
+
+    bench.server.responder = Model(distil=distil)
+    report = await align(bench, GIVEN, patient(bench))
+    await all_is_learned(bench, report)
+    chats = asked(bench, DISTIL)
+    assert len(chats) == BATCHES + 1
+    assert "case 5" in chats[-1].text
+    assert report["cost"]["chat_calls"] == BATCHES + 1
+
+
+@TWO_WAYS
+async def test_without_a_checkpointer_the_same_call_pays_for_what_failed(bench: Bench) -> None:
+    bench.server.responder = failing(DOWN)
+    model = bench.server.chat_model(max_retries=0)
+    graph = builder(bench, model=model, batch_size=2).compile(store=bench.store)
+    with pytest.raises(ChatModelError):
+        await align(bench, GIVEN, graph, None)
+    bench.server.chats.clear()
+    bench.server.responder = Model()
+    await all_is_learned(bench, await align(bench, GIVEN, graph, None))
+    assert (len(asked(bench, DISTIL)), len(asked(bench, COMPARE))) == (1, 1)
+    bench.server.chats.clear()
+    await align(bench, GIVEN, graph, None)
+    assert bench.server.chats == []
+
+
+@TWO_WAYS
+async def test_slow_second_try_is_not_lost_when_another_fails(bench: Bench) -> None:
+    """Two batches fail at first; at the second try one fails at once, the other answers late."""
+    tries: dict[str, int] = {}
+
+    def distil(chat: ChatRequest) -> Any:
+        case = next((one for one in ("case 5", "case 9") if one in chat.text), None)
+        if case is None:
+            return rules_by_topic(chat)
+        tries[case] = tries.get(case, 0) + 1
+        if case == "case 5" or tries[case] == 1:
+            return DOWN
+        time.sleep(0.3)
+        return rules_by_topic(chat)
+
+    bench.server.responder = Model(distil=distil)
+    graph = patient(bench)
+    with pytest.raises(ChatModelError):
+        await align(bench, GIVEN, graph)
+    await asyncio.sleep(0.4)
+    assert tries == {"case 5": 2, "case 9": 2}
+    bench.server.responder = Model()
+    bench.server.chats.clear()
+    await all_is_learned(bench, await align(bench, GIVEN, graph, "u"))
+    assert len(asked(bench, DISTIL)) == 1
+
+
+@TWO_WAYS
+async def test_all_batches_failing(bench: Bench) -> None:
+    bench.server.responder = Model(distil=lambda _: DOWN)
+    graph = patient(bench)
+    for _ in range(2):
+        with pytest.raises(ChatModelError, match=r"gpt-4\.1-mini failed: .*It broke"):
+            await align(bench, GIVEN, graph)
+        await nothing_is_learned(bench)
+    bench.server.responder = Model()
+    await all_is_learned(bench, await align(bench, GIVEN, graph))
+
+
+@TWO_WAYS
+async def test_dead_endpoint(bench: Bench) -> None:
+    bench.server.responder = Model()
+    model = bench.server.chat_model(base_url="http://127.0.0.1:1/v1", max_retries=0)
+    graph = alignment(bench, model=model, batch_size=2)
+    start = time.monotonic()
+    with pytest.raises(ChatModelError, match="is the server up, and its base_url right"):
+        await align(bench, GIVEN, graph)
+    assert time.monotonic() - start < 10
+    await nothing_is_learned(bench)
+    await all_is_learned(bench, await align(bench, GIVEN, alignment(bench)))
+
+
+@TWO_WAYS
+async def test_failing_run_reports_nothing(bench: Bench) -> None:
+    """Nor does it leave a report of an earlier run on its thread to be taken for its own."""
+    bench.server.responder = Model()
+    graph = patient(bench)
+    await align(bench, [record(50)], graph)
+    bench.server.responder = failing(DOWN)
+    events = []
+    with pytest.raises(ChatModelError):
+        events += await bench.stream(graph, {"feedback": GIVEN}, stream_mode="custom")
+    state = await bench.state(graph)
+    assert "distill_again" in state.next
+    report = state.values.get("report")
+    assert report is None or report["feedback"]["new"] == 1
+    assert len(await bench.guidelines()) == 1
+
+
+async def test_embedding_outage_stores_nothing(bench: Bench) -> None:
+    bench.server.responder = Model()
+    bench.server.script_embeddings(DOWN)
+    graph = alignment(bench, embeddings=bench.server.embedder(max_retries=0))
+    with pytest.raises(EmbeddingError, match=r"text-embedding-3-small failed: .*It broke"):
+        await align(bench, GIVEN, graph)
+    assert (await bench.episodes(), await everything(bench)) == ([], [])
+    assert await commits(bench) == 0
+    assert bench.server.chats == []
+    report = (await bench.invoke(graph, None))["report"]
+    assert report["feedback"]["new"] == 12
+    assert len(report["guidelines"]["added"]) == 4
+
+
+@TWO_WAYS
+async def test_outage_of_one_of_several_embedding_requests(bench: Bench) -> None:
+    """What was embedded before the outage is embedded again at most once."""
+    bench.server.responder = Model()
+    bench.server.script_embeddings(None, None, DOWN)
+    graph = alignment(bench, embeddings=bench.server.embedder(max_retries=0))
+    given = records(700, topics=4)
+    with pytest.raises(EmbeddingError):
+        await align(bench, given, graph)
+    assert await bench.episodes() == []
+    report = await align(bench, given, graph)
+    assert report["feedback"]["new"] == 700
+    assert len(bench.server.embeddings) <= 6
+
+
+@TWO_WAYS
+async def test_unusable_embeddings_store_nothing(bench: Bench) -> None:
+    bench.server.responder = Model()
+    for wrong in (lambda texts: [[1.0]], lambda texts: [[0.0, 0.0]] * len(texts)):
+        with pytest.raises(EmbeddingError):
+            await align(bench, GIVEN, alignment(bench, embeddings=wrong))
+    assert await bench.episodes() == []
+
+
+@TWO_WAYS
+async def test_failing_rewording_is_tried_again_and_told(bench: Bench) -> None:
+    bench.server.responder = Model()
+    await align(bench, [record(n, topic="a") for n in (1, 2)])
+    [before] = await bench.guidelines()
+    memory = bench.memory()
+    first = before.episode_ids[0]
+    await memory.aforget(first) if bench.awaits else memory.forget(first)
+    bench.server.responder = Model(distil=lambda _: DOWN)
+    graph = patient(bench)
+    bench.server.chats.clear()
+    with pytest.raises(ChatModelError):
+        await align(bench, [], graph)
+    assert len(bench.server.chats) == 2
+    [waiting] = await everything(bench)
+    assert (waiting.status, waiting.text) == ("pending", "")
+    bench.server.responder = Model()
+    await bench.invoke(graph, None)
+    [after] = await bench.guidelines()
+    assert after.episode_ids == before.episode_ids[1:]

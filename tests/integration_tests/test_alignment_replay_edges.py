@@ -1,0 +1,294 @@
+"""The replay guard where it is hard: episodes that turn a verdict, conflicts, scales, failures."""
+
+from typing import Any
+
+import pytest
+
+from memalign_graph import ChatModelError, Criterion, Numeric
+from tests.conftest import Bench
+from tests.integration_tests.alignment_replay_support import (
+    guarded,
+    judge_by_rules,
+    judged_case,
+    narrow_to_rest,
+    others_in,
+    seed,
+    teaching,
+    verdicts,
+    words,
+)
+from tests.integration_tests.alignment_support import (
+    BOTH_WAYS,
+    JUDGE,
+    NARROW,
+    Model,
+    add,
+    align,
+    asked,
+    everything,
+    feedback_in,
+    record,
+    rules_by_topic,
+    rules_in,
+    sources,
+    version,
+)
+from tests.loopback import ChatRequest, error
+
+HARMLESS = "On #good thank them for their patience."
+
+
+def turned_by(episode: int, case: int, rules: Any = None) -> Any:
+    """A judge who is misled on one case by an earlier case in the prompt."""
+    judge = rules or judge_by_rules()
+
+    def misled(chat: ChatRequest) -> Any:
+        return judge(chat) and not (judged_case(chat) == case and episode in others_in(chat))
+
+    return misled
+
+
+@BOTH_WAYS
+async def test_verdict_turned_by_new_episodes_alone_is_told_as_such(bench: Bench) -> None:
+    await seed(bench, 6)
+    [turned] = [one for one in await bench.episodes() if "Question 2:" in str(one.example.inputs)]
+    bench.server.responder = teaching(judge=turned_by(101, 2))
+    report = await align(bench, [words(101, HARMLESS)], guarded(bench, k=20))
+    replay = report["replay"]
+    assert replay["broken"] == []
+    assert replay["turned_by_episodes"] == [turned.example_id]
+    assert (replay["agreed_before"], replay["agree_after"]) == (7, 6)
+    assert sources(await bench.guidelines()) == {HARMLESS: 1}
+
+
+@BOTH_WAYS
+async def test_verdict_turned_by_episodes_is_told_without_any_guideline_too(bench: Bench) -> None:
+    await seed(bench, 6)
+    bench.server.responder = Model(distil=lambda _: {"operations": []}, judge=turned_by(101, 2))
+    report = await align(bench, [record(101, value=True)], guarded(bench, k=20))
+    replay = report["replay"]
+    assert len(replay["turned_by_episodes"]) == 1
+    assert (replay["agreed_before"], replay["agree_after"]) == (7, 6)
+
+
+@BOTH_WAYS
+async def test_numbers_are_true_where_all_guidelines_are_dropped(bench: Bench) -> None:
+    """The only guideline breaks case 1, and is what keeps case 2 right against a new episode."""
+    await seed(bench, 6)
+    rule = "On #both it is false of cases 1. So it is true of cases 2."
+    bench.server.responder = teaching(
+        narrow=lambda _: {"text": ""},
+        judge=lambda chat: (
+            judge_by_rules()(chat) if rule in rules_in(chat) else turned_by(101, 2)(chat)
+        ),
+    )
+    report = await align(bench, [words(101, rule)], guarded(bench, k=20))
+    assert await bench.guidelines() == []
+    replay = report["replay"]
+    assert [one["outcome"] for one in replay["broken"]] == ["dropped"]
+    assert (replay["agreed_before"], replay["agree_after"]) == (7, 6)
+    assert len(replay["turned_by_episodes"]) == 1
+
+
+@BOTH_WAYS
+async def test_case_turned_by_episodes_keeps_no_bad_guideline_in(bench: Bench) -> None:
+    await seed(bench, 6)
+    bad = "On #bad it is false of cases 3."
+    bench.server.responder = teaching(judge=turned_by(101, 2))
+    given = [words(101, HARMLESS), words(102, bad)]
+    report = await align(bench, given, guarded(bench, k=20))
+    assert sources(await bench.guidelines()) == {HARMLESS: 1}
+    assert [one["guideline"] for one in report["replay"]["broken"]] == [bad]
+    assert len(report["replay"]["turned_by_episodes"]) == 1
+
+
+ALWAYS, NEVER = "On #a always, for it is false of cases 3.", "On #a never do so at all."
+
+
+@BOTH_WAYS
+async def test_loser_of_a_conflict_is_not_blamed(bench: Bench) -> None:
+    """Of two contradicting rules the older loses, so that it breaks nothing; another one does."""
+    await seed(bench, 6)
+    bad = "On #bad it is false of cases 3."
+    bench.server.responder = teaching(narrow=narrow_to_rest)
+    given = [
+        words(101, ALWAYS, given_at=record(1)["given_at"]),
+        words(102, NEVER),
+        words(103, bad),
+    ]
+    report = await align(bench, given, guarded(bench, batch_size=1))
+    assert {one["guideline"] for one in report["replay"]["broken"]} == {bad}
+    texts = {one.text: one.status for one in await everything(bench)}
+    assert texts[NEVER] == "standing"
+    assert texts[ALWAYS] == "superseded"
+    assert await verdicts(bench, [3]) == [True]
+
+
+@BOTH_WAYS
+async def test_narrowed_winner_of_a_conflict_still_wins(bench: Bench) -> None:
+    await seed(bench, 6)
+    old = "On #a always name it."
+    new = "On #a never name it, for it is false of cases 3 102."
+    bench.server.responder = teaching(narrow=narrow_to_rest)
+    given = [words(101, old), words(102, new, value=False)]
+    report = await align(bench, given, guarded(bench, batch_size=1))
+    assert [one["outcome"] for one in report["replay"]["broken"]] == ["narrowed"]
+    narrowed = "On #a never name it, for it is false of cases 102."
+    assert sources(await bench.guidelines()) == {narrowed: 1}
+
+
+@BOTH_WAYS
+async def test_dropped_winner_of_a_conflict_leaves_the_loser_standing(bench: Bench) -> None:
+    old = "On #a always name it."
+    await seed(bench, 6, old)
+    new = "On #a never name it, for it is false of cases 3."
+    bench.server.responder = teaching()
+    given = [words(101, "On #b thank them."), words(102, new)]
+    report = await align(bench, given, guarded(bench, batch_size=1))
+    assert set(sources(await bench.guidelines())) == {old, "On #b thank them."}
+    assert report["guidelines"]["retired"] == []
+
+
+@BOTH_WAYS
+async def test_conflict_settled_by_an_expert_is_replayed_too(bench: Bench) -> None:
+    await seed(bench, 6)
+    bench.server.responder = teaching()
+    graph = guarded(bench, batch_size=1, conflicts="ask")
+    given = [
+        words(101, "On #a always name it, for it is false of cases 2."),
+        words(102, "On #a never name it."),
+    ]
+    await bench.invoke(graph, {"feedback": given})
+    chats = len(bench.server.chats)
+    report = (await bench.resume(graph, {"C1": "first"}))["report"]
+    assert len(bench.server.chats) > chats
+    assert [one["outcome"] for one in report["replay"]["broken"]] == ["dropped"]
+    assert report["replay"]["agree_after"] == report["replay"]["agreed_before"] == 8
+    assert await verdicts(bench, [2]) == [True]
+
+
+def numeric(*, integer: bool) -> Criterion:
+    scale = Numeric(minimum=0, maximum=10, integer=integer)
+    return Criterion(name="grade", instructions="How good is the reply?", scale=scale)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("integer", "got", "outcome"),
+    [(True, 7, "dropped"), (True, 8, None), (False, 7.1, None), (False, 6.9, "dropped")],
+)
+async def test_values_of_numeric_scales(
+    bench: Bench,
+    integer: bool,  # noqa: FBT001
+    got: float,
+    outcome: str | None,
+) -> None:
+    """On a continuous scale a tenth of its range is no disagreement."""
+    criterion = numeric(integer=integer)
+    await seed(bench, 5, criterion=criterion, value=8)
+    bench.server.responder = teaching(judge=judge_by_rules(right=8, otherwise=got))
+    given = [words(101, "On #n it is false of cases 3.", value=8)]
+    report = await align(bench, given, guarded(bench, criterion))
+    assert [one["outcome"] for one in report["replay"]["broken"]] == ([outcome] if outcome else [])
+    if outcome:
+        [broken] = report["replay"]["broken"]
+        assert (broken["expected"], broken["got"]) == (8, got)
+
+
+@BOTH_WAYS
+async def test_failing_judge_fails_the_run_and_loses_nothing(bench: Bench) -> None:
+    await seed(bench, 6)
+    before = await version(bench)
+    down = error(500, retry_after=0)
+    right = teaching()
+
+    def broken(chat: ChatRequest) -> Any:
+        return down if chat.schema_name == JUDGE and judged_case(chat) == 4 else right(chat)
+
+    bench.server.responder = broken
+    graph = guarded(bench, model=bench.server.chat_model(max_retries=0))
+    with pytest.raises(ChatModelError):
+        await align(bench, [words(101, HARMLESS)], graph)
+    assert await everything(bench) == []
+    bench.server.responder = right
+    bench.server.chats.clear()
+    report = (await bench.invoke(graph, None))["report"]
+    assert sources(await bench.guidelines()) == {HARMLESS: 1}
+    assert report["memory_version_before"] == before
+    assert report["replay"]["agree_after"] == 7
+    assert [chat.schema_name for chat in bench.server.chats].count("guideline_operations") == 0
+    # Nothing waits in the memory any more.
+    assert (await align(bench, [], graph, "u"))["cost"]["chat_calls"] == 0
+
+
+@BOTH_WAYS
+async def test_wording_that_breaks_a_case_is_not_asked_for_for_ever(bench: Bench) -> None:
+    """A guideline lost a source; its new wording breaks a case, and it goes."""
+    await seed(bench, 6)
+    bench.server.responder = Model(distil=rules_by_topic, judge=judge_by_rules())
+    both = [words(n, f"On #x, said by {n}, thank them.") for n in (101, 102)]
+    await align(bench, both)
+    [guideline] = await bench.guidelines()
+    memory = bench.memory()
+    first = guideline.episode_ids[0]
+    await memory.aforget(first) if bench.awaits else memory.forget(first)
+
+    def distil(chat: ChatRequest) -> Any:
+        assert "said by 102" in next(iter(feedback_in(chat).values()))
+        return {"operations": [add("On #x it is false of cases 3.")]}
+
+    bench.server.responder = Model(distil=distil, judge=judge_by_rules())
+    report = await align(bench, [], guarded(bench))
+    assert [one["outcome"] for one in report["replay"]["broken"]] == ["dropped"]
+    assert await bench.guidelines() == []
+    again = await align(bench, [], guarded(bench), "u")
+    assert again["cost"]["chat_calls"] == 0
+
+
+@BOTH_WAYS
+async def test_judge_without_episodes_or_guidelines(bench: Bench) -> None:
+    await seed(bench, 6)
+    bench.server.responder = teaching()
+    bad = words(101, "On #bad it is false of cases 3.")
+    report = await align(bench, [bad], guarded(bench, use_episodes=False))
+    assert [one["outcome"] for one in report["replay"]["broken"]] == ["dropped"]
+    assert all(others_in(chat) == set() for chat in asked(bench, JUDGE))
+    bench.server.chats.clear()
+    bad = words(102, "On #worse it is false of cases 3.")
+    report = await align(bench, [bad], guarded(bench, use_guidelines=False), "u")
+    assert report["replay"]["broken"] == []
+    assert all(rules_in(chat) == [] for chat in asked(bench, JUDGE))
+
+
+@BOTH_WAYS
+async def test_judge_and_distiller_are_two_models(bench: Bench) -> None:
+    await seed(bench, 4)
+    bench.server.responder = teaching(narrow=narrow_to_rest)
+    graph = guarded(bench, distill_model=bench.server.chat_model(model="gpt-big"))
+    given = [words(101, "On #v it is false of cases 3 101.", value=False)]
+    await align(bench, given, graph)
+    assert {chat.model for chat in asked(bench, JUDGE)} == {"gpt-4.1-mini"}
+    assert {chat.model for chat in asked(bench, NARROW)} == {"gpt-big"}
+
+
+@BOTH_WAYS
+async def test_same_run_judges_the_same_cases_again(bench: Bench) -> None:
+    """Which cases are a sample depends on the memory alone: a run made again finds its answers."""
+    await seed(bench, 30)
+    model = bench.server.chat_model(max_retries=0)
+    down = error(500, retry_after=0)
+    right = teaching()
+    asked_for: list[set[int]] = []
+    for _ in range(2):
+        bench.server.chats.clear()
+        bench.server.responder = lambda chat: down if chat.schema_name == JUDGE else right(chat)
+        with pytest.raises(ChatModelError):
+            await align(bench, [words(101, HARMLESS)], guarded(bench, model=model, replay_cases=8))
+        asked_for.append({judged_case(chat) for chat in asked(bench, JUDGE)})
+    bench.server.responder = right
+    bench.server.chats.clear()
+    graph = guarded(bench, model=model, replay_cases=8)
+    report = await align(bench, [words(101, HARMLESS)], graph)
+    cases = {judged_case(chat) for chat in asked(bench, JUDGE)}
+    assert asked_for[0] | asked_for[1] <= cases
+    assert report["replay"]["cases"] == len(cases) == 8

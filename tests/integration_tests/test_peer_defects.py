@@ -1,0 +1,273 @@
+"""What was found broken in another implementation of the idea, each a test of this one."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.store.sqlite import SqliteStore
+from langgraph.store.sqlite.aio import AsyncSqliteStore
+
+from memalign_graph import Categorical, Criterion, EmbeddingError, JudgeMemory, ModelAnswerError
+from memalign_graph.prompts.fences import estimate_tokens
+from tests.conftest import CASE, CRITERION, TWO_WAYS, Bench, judgings, thread
+from tests.integration_tests.alignment_support import (
+    DISTIL,
+    Model,
+    align,
+    alignment,
+    asked,
+    embedded,
+    everything,
+    record,
+    records,
+)
+from tests.loopback import error
+
+ROOT = Path(__file__).parents[2]
+
+
+def case(number: int) -> dict[str, Any]:
+    return {name: record(number)[name] for name in ("inputs", "outputs")}
+
+
+async def do(bench: Bench, name: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a method of the memory, or its async twin."""
+    memory = bench.memory()
+    if bench.awaits:
+        return await getattr(memory, f"a{name}")(*args, **kwargs)
+    return getattr(memory, name)(*args, **kwargs)
+
+
+@pytest.mark.parametrize("bench", ["sqlite-sync", "sqlite-async"], indirect=True)
+async def test_eight_first_judgments_at_once_of_a_reopened_judge_all_see_episodes(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.server.responder = Model()
+    await align(bench, records(20, topics=2))
+    bench.server.embeddings.clear()
+    path = str(tmp_path / "store.db")
+    given = [case(100 + number) for number in range(8)]
+    if bench.awaits:
+        async with AsyncSqliteStore.from_conn_string(path) as opened:
+            bench.store = opened
+            graph = bench.judge_graph()
+            found = await asyncio.gather(
+                *(graph.ainvoke(one, thread(f"j{n}")) for n, one in enumerate(given))
+            )
+    else:
+        with SqliteStore.from_conn_string(path) as reopened:
+            bench.store = reopened
+            graph = bench.judge_graph()
+            with ThreadPoolExecutor(8) as pool:
+                found = list(
+                    pool.map(
+                        lambda one: graph.invoke(one[1], thread(f"j{one[0]}")), enumerate(given)
+                    )
+                )
+    assert [len(one["judgment"]["episode_ids"]) for one in found] == [5] * 8
+    assert len(embedded(bench)) == 8
+
+
+async def test_removing_all_feedback_leaves_a_judge_that_works(bench: Bench) -> None:
+    bench.server.responder = Model()
+    graph = bench.judge_graph()
+    await align(bench, records(6, topics=2))
+    forgotten = await do(bench, "forget", where=lambda _: True)
+    assert len(forgotten.episode_ids) == 6
+    assert (await bench.episodes(), await everything(bench)) == ([], [])
+    judgment = (await bench.invoke(graph, CASE, "j"))["judgment"]
+    assert judgment["episode_ids"] == judgment["guideline_ids"] == []
+    report = await align(bench, records(6, topics=2), on="u")
+    assert report["feedback"]["new"] == 6
+    assert len(report["guidelines"]["added"]) == 2
+
+
+@pytest.mark.parametrize("bench", ["sqlite-sync", "sqlite-async"], indirect=True)
+async def test_agreeing_labels_on_one_case_do_not_multiply_on_reload(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.server.responder = Model()
+    names = ("ann", "bob", "carl", "dora")
+    given = [record(1, author=name, value=False, rationale=None) for name in names]
+    await align(bench, given)
+    for round_number in range(3):
+        with SqliteStore.from_conn_string(str(tmp_path / "store.db")) as reopened:
+            memory = JudgeMemory(reopened, CRITERION, embeddings=bench.server.embedder())
+            assert len(memory.episodes()) == 4
+            [recalled] = memory.recall(case(2))
+            assert len(recalled.episodes) == 4
+        await align(bench, given, on=f"r{round_number}")
+    assert len(await bench.episodes()) == 4
+    await bench.invoke(bench.judge_graph(), case(2), "j")
+    assert judgings(bench.server)[0].text.count("xpert's value for this example: false") == 4
+
+
+@TWO_WAYS
+async def test_labels_keep_their_letters(bench: Bench) -> None:
+    kind = Criterion(
+        name="kind", instructions="Which?", scale=Categorical(choices=("Very Good", "BAD"))
+    )
+    bench.server.responder = Model(judge=lambda _: "BAD")
+    await align(bench, [record(1, value="Very Good")], alignment(bench, kind))
+    [episode] = await bench.episodes(criterion=kind)
+    assert episode.value == "Very Good"
+    judgment = (await bench.invoke(bench.judge_graph(kind), case(2), "j"))["judgment"]
+    assert judgment["value"] == "BAD"
+    [chat] = judgings(bench.server)
+    assert chat.schema is not None
+    assert chat.schema["properties"]["value"]["enum"] == ["Very Good", "BAD"]
+    assert "Very Good" in chat.text.partition("<case>")[0]
+
+
+@TWO_WAYS
+@pytest.mark.parametrize("answer", ["I have nothing to say.", {"guidelines": "none"}])
+async def test_failed_distilling_is_no_success(bench: Bench, answer: Any) -> None:
+    bench.server.responder = Model(distil=lambda _: answer)
+    with pytest.raises(ModelAnswerError, match="gave no answer that can be used to distil"):
+        await align(bench, records(4))
+    assert await everything(bench) == []
+    assert [one.status for one in await bench.episodes()] == ["pending"] * 4
+
+
+@TWO_WAYS
+async def test_embedding_outage_at_judging_has_a_way_on(bench: Bench) -> None:
+    bench.server.responder = Model()
+    await align(bench, records(3, topics=1))
+    broken: Any = {"embeddings": bench.server.embedder(max_retries=0)}
+    down = error(500, "It broke.", retry_after=0)
+    bench.server.script_embeddings(down, down)
+    with pytest.raises(EmbeddingError, match="It broke"):
+        await bench.invoke(bench.judge_graph(**broken), case(7), "j")
+    graph = bench.judge_graph(on_embedding_error="guidelines", **broken)
+    judgment = (await bench.invoke(graph, case(7), "k"))["judgment"]
+    assert len(judgment["guideline_ids"]) == 1
+    assert judgment["episode_ids"] == []
+    assert "without similar examples" in judgment["warnings"][0]
+
+
+@TWO_WAYS
+async def test_giant_query_and_giant_episode_are_cut(bench: Bench) -> None:
+    bench.server.responder = Model()
+    giant = "word " * 168_000
+    window = 128_000
+    model = bench.server.chat_model(profile={"max_input_tokens": window})
+    graph = alignment(bench, model=model)
+    await align(bench, [record(1, outputs=giant, rationale=giant), record(2)], graph)
+    judge = bench.judge_graph(model=model)
+    await bench.invoke(judge, case(3), "j")
+    small = judgings(bench.server)[-1]
+    assert estimate_tokens(small.text) < 5_000
+    assert "bytes left out" in small.text
+    judgment = (await bench.invoke(judge, {"inputs": giant, "outputs": "Short."}, "k"))["judgment"]
+    assert estimate_tokens(judgings(bench.server)[-1].text) <= window
+    assert any("too long" in one for one in judgment["warnings"])
+    assert max(map(len, embedded(bench))) < 60_000
+    assert estimate_tokens(asked(bench, DISTIL)[0].text) < 5_000
+
+
+@TWO_WAYS
+async def test_another_answer_to_the_same_question_finds_another_episode(bench: Bench) -> None:
+    bench.server.responder = Model()
+    question = "What is the capital of France, and why is that so?"
+    right = "Paris, because the kings of the Franks chose it and nobody moved it since."
+    wrong = "Lyon lies where two rivers meet and has the best kitchens of the land."
+    given = [
+        record(1, inputs=question, outputs=right, value=True),
+        record(2, inputs=question, outputs=wrong, value=False),
+    ]
+    await align(bench, given)
+    for answer, value in ((right[:-7], True), (wrong[:-7], False)):
+        [found] = await do(bench, "recall", {"inputs": question, "outputs": answer}, k=1)
+        assert [one.value for one in found.episodes] == [value]
+
+
+@TWO_WAYS
+async def test_one_unlabelled_record_rejects_itself_alone(bench: Bench) -> None:
+    bench.server.responder = Model()
+    given = records(5, topics=5)
+    given[2] |= {"value": None, "rationale": None}
+    report = await align(bench, given)
+    assert report["feedback"] == {"new": 4, "changed": 0, "unchanged": 0, "rejected": 1}
+    assert report["rejected"][0]["index"] == 2
+    assert len(await bench.guidelines()) == 4
+
+
+@TWO_WAYS
+async def test_no_thread_is_left_behind(bench: Bench) -> None:
+    bench.server.responder = Model()
+    await align(bench, records(4))
+    await bench.invoke(bench.judge_graph(), case(9), "j")
+
+    def own() -> set[threading.Thread]:
+        """The threads that are not the server's, nor of the event loop's own pool."""
+        others = ("loopback", "asyncio")
+        return {one for one in threading.enumerate() if not one.name.startswith(others)}
+
+    before = own()
+    for number in range(10):
+        await align(bench, [record(50 + number)], on=f"a{number}")
+        await bench.invoke(bench.judge_graph(), case(90 + number), f"j{number}")
+        await do(bench, "recall", case(number))
+    assert own() <= before
+
+
+async def test_nothing_is_embedded_again_at_a_change(bench: Bench) -> None:
+    bench.server.responder = Model()
+    await align(bench, records(30, topics=3))
+    bench.server.embeddings.clear()
+    await align(bench, [record(99)], on="u")
+    assert len(embedded(bench)) == 1
+    bench.server.embeddings.clear()
+    first = (await bench.episodes())[0]
+    await do(bench, "forget", first.id)
+    await align(bench, records(30, topics=3, first=1), on="v")
+    assert len(embedded(bench)) == 1  # record 30, which is new; what is left is not
+    bench.server.embeddings.clear()
+    await bench.invoke(bench.judge_graph(), case(500), "j")
+    assert len(embedded(bench)) == 1
+
+
+READ = """
+import json, sys
+from langgraph.store.sqlite import SqliteStore
+from memalign_graph import JudgeMemory
+from memalign_graph.prompts.judge import judge_prompt
+from memalign_graph.types import Example
+from tests.conftest import CRITERION
+
+with SqliteStore.from_conn_string(sys.argv[1]) as store:
+    memory = JudgeMemory(store, CRITERION, embeddings="openai:text-embedding-3-small")
+    found = memory.guidelines()
+prompt = judge_prompt(
+    CRITERION, Example(inputs="?", outputs="!"), guidelines=found, recalled=[],
+    max_guideline_tokens=300, max_input_tokens=8192,
+)
+print(json.dumps([[one.text for one in found], prompt.messages[0].text]))
+"""
+
+
+@pytest.mark.parametrize("bench", ["sqlite-sync"], indirect=True)
+async def test_guidelines_have_one_order_in_all_processes(bench: Bench, tmp_path: Path) -> None:
+    bench.server.responder = Model()
+    await align(bench, records(40, topics=20), alignment(bench, batch_size=5))
+    here = [one.text for one in await bench.guidelines()]
+    workers = [
+        subprocess.Popen(  # noqa: ASYNC220 - it is waited for below
+            [sys.executable, "-c", READ, str(tmp_path / "store.db")],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in ("1", "2")
+    ]
+    found = [json.loads(worker.communicate(timeout=60)[0]) for worker in workers]
+    assert found[0] == found[1]
+    assert found[0][0] == here == [record(n)["rationale"] for n in range(20)]

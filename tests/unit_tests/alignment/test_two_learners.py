@@ -1,0 +1,94 @@
+"""Two alignments that learn from the same feedback at the same moment: each lesson once."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from memalign_graph import JudgeMemory
+from memalign_graph.effects import run
+from memalign_graph.memory.lessons import learn
+from tests.unit_tests.memory.support import (
+    CRITERION,
+    hashed,
+    in_memory,
+    interleaved,
+    op,
+    said,
+    writes,
+)
+
+
+def memories() -> tuple[JudgeMemory, JudgeMemory, list[str]]:
+    opener = in_memory()
+    one, other = (JudgeMemory(opener(), CRITERION, embeddings=hashed) for _ in range(2))
+    stored = one.remember([said(f"q{number}") for number in range(4)])
+    other.version()
+    return one, other, [episode.id for episode in stored]
+
+
+def learned(memory: JudgeMemory) -> Counter[str]:
+    return Counter(key for one in memory.guidelines() for key in one.episode_ids)
+
+
+def learning(memory: JudgeMemory, *operations: Any) -> Any:
+    """Learn as an alignment does: from feedback that is pending."""
+    words = {one.id: one.word for one in memory.episodes()}
+    return learn(memory.access, operations, words, reason="align")
+
+
+SHARES = {
+    "the-same": ((0, 1, 2, 3), (0, 1, 2, 3)),
+    "more": ((0, 1, 2, 3), (2, 3)),
+    "less": ((2, 3), (0, 1, 2, 3)),
+    "some": ((0, 1, 2), (1, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("share", list(SHARES))
+@pytest.mark.parametrize("texts", [("Rule A.", "Rule B."), ("Rule A.", "Rule A.")])
+def test_lessons_learned_at_once_are_learned_once(share: str, texts: tuple[str, str]) -> None:
+    one, other, ids = memories()
+    mine, theirs = ([ids[place] for place in places] for places in SHARES[share])
+    interleaved(
+        learning(one, op("add", *mine, text=texts[0])),
+        writes,
+        lambda: run(learning(other, op("add", *theirs, text=texts[1]))),
+    )
+    assert learned(one) == dict.fromkeys({*mine, *theirs}, 1)
+    assert learned(other) == learned(one)
+    assert {episode.status for episode in one.episodes()} == {"distilled"}
+    found = one.guidelines()
+    assert len({guideline.text for guideline in found}) == len(found)
+
+
+def test_lessons_of_each_ones_own_are_both_kept() -> None:
+    one, other, ids = memories()
+    words = {episode.id: episode.word for episode in one.episodes()}
+    mine = {key: words[key] for key in ids[:2]}
+    theirs = {key: words[key] for key in ids[2:]}
+    interleaved(
+        learn(one.access, [op("add", *mine, text="Rule A.")], mine),
+        writes,
+        lambda: run(learn(other.access, [op("add", *theirs, text="Rule B.")], theirs)),
+    )
+    assert learned(one) == dict.fromkeys(ids, 1)
+    assert {guideline.text for guideline in one.guidelines()} == {"Rule A.", "Rule B."}
+
+
+def test_what_is_learned_beside_a_rewording_keeps_one_wording_a_lesson() -> None:
+    one, other, ids = memories()
+    run(learn(one.access, [op("add", ids[0], text="Old.")], _words(one, ids[:1])))
+    [guideline] = one.guidelines()
+    rest = _words(one, ids[1:])
+    revised = op("revise", *ids[1:], text="New.", guideline_id=guideline.id)
+    interleaved(
+        learn(one.access, [revised], rest),
+        writes,
+        lambda: run(learn(other.access, [op("add", *ids[1:], text="Another.")], rest)),
+    )
+    assert learned(one) == dict.fromkeys(ids, 1)
+
+
+def _words(memory: JudgeMemory, ids: list[str]) -> dict[str, str]:
+    return {one.id: one.word for one in memory.episodes() if one.id in ids}
