@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import ChatModelError, EmbeddingError, ModelAnswerError
+from memalign_graph.memory import changes, embedding
 from tests.conftest import TWO_WAYS, Bench, Graph
 from tests.integration_tests.alignment_support import (
     BOTH_WAYS,
@@ -235,6 +236,20 @@ async def test_outage_of_one_of_several_embedding_requests(bench: Bench) -> None
     report = await align(bench, given, graph)
     assert report["feedback"]["new"] == 700
     assert len(bench.server.embeddings) <= 6
+
+
+@BOTH_WAYS
+async def test_embedding_outage_of_many_stores_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than one commit takes."""
+    monkeypatch.setattr(changes, "COMMIT_ITEMS", 10)
+    monkeypatch.setattr(embedding, "_EMBED_TEXTS", 5)
+    bench.server.script_embeddings(None, None, None, DOWN)
+    graph = alignment(bench, embeddings=bench.server.embedder(max_retries=0))
+    with pytest.raises(EmbeddingError):
+        await align(bench, records(25), graph)
+    assert await bench.episodes() == []
 
 
 @TWO_WAYS

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import ChatModelError, Criterion, Numeric
+from memalign_graph import Boolean, Categorical, ChatModelError, Criterion, Numeric
 from tests.conftest import Bench
 from tests.integration_tests.alignment_replay_support import (
     guarded,
@@ -193,6 +193,28 @@ async def test_values_of_numeric_scales(
     if outcome:
         [broken] = report["replay"]["broken"]
         assert (broken["expected"], broken["got"]) == (8, got)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("value", ["good", True, 7.5])
+async def test_values_of_an_earlier_scale_are_no_cases(bench: Bench, value: Any) -> None:
+    """The criterion's scale was changed since: what experts said by the old one can't be compared."""
+    before: Any = {
+        "good": Categorical(choices=("good", "bad")),
+        True: Boolean(),
+        7.5: Numeric(minimum=0, maximum=10),
+    }[value]
+    after: Any = Boolean() if value == 7.5 else Numeric(minimum=0, maximum=10)
+    old, new = (
+        Criterion(name="grade", instructions="How good?", scale=scale) for scale in (before, after)
+    )
+    await seed(bench, 3, criterion=old, value=value)
+    got: Any = False if value == 7.5 else 5.0
+    bench.server.responder = teaching(judge=lambda _: got)
+    given = [words(101, HARMLESS, value=got)]
+    report = await align(bench, given, guarded(bench, new))
+    assert report["replay"]["cases"] == 1
+    assert len(report["guidelines"]["added"]) == 1
 
 
 @BOTH_WAYS

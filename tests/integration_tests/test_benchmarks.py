@@ -26,4 +26,3 @@ def test_the_benchmark_measures_and_writes_its_table(tmp_path: Path) -> None:
     assert "one more on 120, texts embedded | 1 |" in done.stdout
     assert (tmp_path / "quick.md").read_text(encoding="utf-8") in done.stdout
     assert json.loads((tmp_path / "quick.json").read_text(encoding="utf-8"))
-    assert (tmp_path / "quick.svg").stat().st_size > 0
