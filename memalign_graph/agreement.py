@@ -150,7 +150,7 @@ def expert_agreement(episodes: Iterable[Episode], scale: Scale) -> Agreement:
     """
     by_example: defaultdict[str, list[Episode]] = defaultdict(list)
     for episode in episodes:
-        value = _on_scale(episode.value, scale)
+        value = on_scale(episode.value, scale)
         if value is not None:
             by_example[episode.example_id].append(episode.model_copy(update={"value": value}))
     shared = [
@@ -232,7 +232,16 @@ def _rank(value: Value, scale: Scale) -> Value:
     return value
 
 
-def _on_scale(value: Value | None, scale: Scale) -> Value | None:
+def on_scale(value: Value | None, scale: Scale) -> Value | None:
+    """Read a value that was stored under a scale which may have changed since.
+
+    Args:
+        value: The value.
+        scale: The scale as it is now.
+
+    Returns:
+        The value as the scale writes it; None if it is not on it.
+    """
     if value is None:
         return None
     try:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memalign_graph.agreement import majority_value
+from memalign_graph.agreement import majority_value, on_scale
 from memalign_graph.effects import Operation
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing
@@ -12,7 +12,7 @@ from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.prompts.cases import by_case
-from memalign_graph.scales import Value
+from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Episode
 
 _SAMPLE_SHARE = 4
@@ -64,19 +64,24 @@ def choose_cases(
             nearness[near] = max(nearness.get(near, -1.0), similarity)
     nearest = sorted(nearness, key=lambda key: (-nearness[key], key))
     ids = [episode for key in nearest for episode in view.episodes_at(key)]
-    near_cases = _cases((yield from access.episodes(ids)), ids)
+    near_cases = _cases((yield from access.episodes(ids)), ids, access.criterion.scale)
     picked = near_cases[: max(cases - cases // _SAMPLE_SHARE, 1)]
     rest = [key for key in view.all_episodes() if key not in set(ids)]
     # The same sample for the same memory, so that a run made again judges the same cases.
     chooser = random.Random(view.version)  # noqa: S311 - nothing secret
     sample = chooser.sample(rest, min(len(rest), cases))
-    others = _cases((yield from access.episodes(sample)), sample)
+    others = _cases((yield from access.episodes(sample)), sample, access.criterion.scale)
     known = {one.example_id for one in picked}
     fill = [one for one in [*others, *near_cases] if one.example_id not in known]
     return [*picked, *fill[: cases - len(picked)]]
 
 
-def _cases(episodes: dict[str, Episode], order: Sequence[str]) -> list[Case]:
-    grouped = by_case(episodes[key] for key in order if key in episodes)
-    found = [(group, majority_value(group)) for group in grouped]
+def _cases(episodes: dict[str, Episode], order: Sequence[str], scale: Scale) -> list[Case]:
+    there = [episodes[key] for key in order if key in episodes]
+    valued = [
+        one.model_copy(update={"value": value})
+        for one in there
+        if (value := on_scale(one.value, scale)) is not None
+    ]
+    found = [(group, majority_value(group)) for group in by_case(valued)]
     return [Case(group, value) for group, value in found if value is not None]

@@ -66,16 +66,13 @@ def remember(
         EmbeddingError: If an example has to be embedded and that fails; nothing is stored then.
     """
     checked = [check_feedback(one, access.criterion) for one in feedback]
+    view = yield from access.refresh()
+    fresh = [one.example for one in checked if not view.holds(one.episode_id)]
+    yield from _store_missing_vectors(access, fresh, known_vectors or {})
     parts: list[Remembered] = []
     for start in range(0, len(checked), COMMIT_ITEMS):
         part = checked[start : start + COMMIT_ITEMS]
-        parts.append(
-            (
-                yield from _remember_part(
-                    access, part, known_vectors or {}, note_threads=note_threads
-                )
-            )
-        )
+        parts.append((yield from _remember_part(access, part, note_threads=note_threads)))
     new = {key for part in parts for key in part.new}
     return Remembered(
         episodes=[episode for part in parts for episode in part.episodes],
@@ -87,7 +84,6 @@ def remember(
 def _remember_part(
     access: MemoryAccess,
     checked: Sequence[Feedback],
-    known_vectors: Mapping[str, Vector],
     *,
     note_threads: bool,
 ) -> Operation[Remembered]:
@@ -104,9 +100,6 @@ def _remember_part(
         after.update({key: stored[key] for key in same})
     replaced = {key for key, old in stored.items() if takes_back(old, after[key])}
     follow = yield from follow_sources(access, replaced)
-    yield from _store_missing_vectors(
-        access, [one for one in after.values() if one.id not in stored], known_vectors
-    )
     edits = [Edit("episodes", stored.get(key), episode) for key, episode in after.items()]
     edits += cascade_edits(follow)
     authors = {one.author for one in checked}
@@ -236,17 +229,17 @@ def follow_sources(access: MemoryAccess, taken_back: set[str]) -> Operation[Casc
 
 
 def _store_missing_vectors(
-    access: MemoryAccess, episodes: list[Episode], known: Mapping[str, Vector]
+    access: MemoryAccess, examples: Sequence[Example], known: Mapping[str, Vector]
 ) -> Operation[None]:
     texts: dict[str, str] = {}
     vectors: dict[str, Vector] = {}
-    for episode in episodes:
-        text, _ = retrieval_text(episode.example)
+    for example in examples:
+        text, _ = retrieval_text(example)
         key = vector_key(access.embedder.id, text)
         if key in access.view.index:
             continue
-        if episode.example_id in known:
-            vectors[key] = known[episode.example_id]
+        if example.id in known:
+            vectors[key] = known[example.id]
         else:
             texts[key] = text
     stored = yield from stored_vectors(access, texts)

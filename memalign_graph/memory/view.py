@@ -131,6 +131,17 @@ class MemoryView:
         with self._lock:
             return sorted(key for key, row in self._episodes.items() if row.status == "pending")
 
+    def holds(self, episode_id: str) -> bool:
+        """Tell whether there is an episode of this id.
+
+        Args:
+            episode_id: The id.
+
+        Returns:
+            Whether there is, as last refreshed.
+        """
+        return episode_id in self._episodes
+
     def all_episodes(self) -> list[str]:
         """Return the ids of all episodes, in a stable order."""
         with self._lock:
