@@ -23,6 +23,7 @@ from memalign_graph.graphs import (
 from memalign_graph.memory import Commit, Forgotten, JudgeMemory, MemoryDiff, Snapshot
 from memalign_graph.nodes import (
     create_assemble_node,
+    create_collect_node,
     create_commit_alignment_node,
     create_commit_node,
     create_consolidate_node,
@@ -75,6 +76,7 @@ __all__ = [
     "Snapshot",
     "create_alignment_graph",
     "create_assemble_node",
+    "create_collect_node",
     "create_commit_alignment_node",
     "create_commit_node",
     "create_consolidate_node",

@@ -251,10 +251,10 @@ def _describe(
     ]
     if example.reference_outputs is not None:
         parts.append(f"### Reference outputs\n\n{_block(example.reference_outputs)}")
-    rationale = _escape(judgment.rationale)
+    rationale = escape(judgment.rationale)
     parts.append(f"### The judge says: {scale.show(judgment.value)}\n\n{rationale}")
     if guidelines:
-        lines = "\n".join(f"- {_escape(one.text)}" for one in guidelines)
+        lines = "\n".join(f"- {escape(one.text)}" for one in guidelines)
         parts.append(f"### Guidelines it was given\n\n{lines}")
     if episodes:
         lines = "\n".join(f"- {_line(one, criterion)}" for one in episodes)
@@ -268,14 +268,21 @@ def _describe(
 
 def _line(episode: Episode, criterion: Criterion) -> str:
     value = "no value" if episode.value is None else criterion.scale.show(episode.value)
-    words = f": {_escape(_one_line(episode.rationale))}" if episode.rationale else ""
+    words = f": {escape(_one_line(episode.rationale))}" if episode.rationale else ""
     outputs = _one_line(_text(episode.example.outputs))
     ticks = "`" * (1 + _longest_run(outputs))
     return f"{ticks} {outputs} {ticks} (expert: {value}{words})"
 
 
-def _escape(text: str) -> str:
-    """Take from a text what Markdown would make a link, a picture or a tag of."""
+def escape(text: str) -> str:
+    """Take from a text what Markdown would make a link, a picture or a tag of.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The text, harmless in Markdown.
+    """
     return text.replace("[", "\\[").replace("<", "&lt;").replace("`", "'")
 
 

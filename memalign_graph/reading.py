@@ -1,5 +1,6 @@
 """What callers give, read as what the package speaks of: errors name the field in one sentence."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,10 +28,11 @@ def read_feedback(feedback: FeedbackLike) -> Feedback:
     Raises:
         InvalidInputError: If it can't be used, in one sentence that names the field.
     """
+    if isinstance(feedback, Mapping):
+        # A table has cells without a value: what is not told is not there.
+        feedback = {name: value for name, value in feedback.items() if not _is_missing(value)}
     try:
-        return Feedback.model_validate(
-            dict(feedback) if isinstance(feedback, Mapping) else feedback
-        )
+        return Feedback.model_validate(feedback)
     except ValidationError as error:
         raise InvalidInputError(explain(error)) from error
 
@@ -51,3 +53,10 @@ def read_example(example: ExampleLike) -> Example:
         return Example.model_validate(dict(example) if isinstance(example, Mapping) else example)
     except ValidationError as error:
         raise InvalidInputError(explain(error)) from error
+
+
+def _is_missing(value: Any) -> bool:
+    """Tell whether a value is how pandas and others write that there is none."""
+    if isinstance(value, float):
+        return math.isnan(value)
+    return type(value).__name__ in ("NAType", "NaTType")

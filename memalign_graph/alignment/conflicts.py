@@ -5,7 +5,8 @@ from typing import Any
 
 from pydantic import ConfigDict, RootModel, model_validator
 
-from memalign_graph.alignment.merging import Conflict
+from memalign_graph.alignment.merging import Conflict, Side
+from memalign_graph.interrupts import escape
 from memalign_graph.types import Criterion
 
 ACTION = "settle_conflict"
@@ -167,12 +168,17 @@ def _describe(criterion: Criterion, conflict: Conflict) -> str:
     return "\n\n".join(
         [
             f"## {criterion.name}: two guidelines contradict each other",
-            f"**First** (from {_count(conflict.first.episode_ids)}): {conflict.first.text}",
-            f"**Second** (from {_count(conflict.second.episode_ids)}): {conflict.second.text}",
-            f"The newer word is behind: {newer.text}",
+            _side("First", conflict.first),
+            _side("Second", conflict.second),
+            f"The newer word is behind: {escape(newer.text)}",
             "Which stays? `first`, `second` or `both`.",
         ]
     )
+
+
+def _side(title: str, side: Side) -> str:
+    lines = [f"**{title}** (from {_count(side.episode_ids)}): {escape(side.text)}"]
+    return "\n".join([*lines, *(f"- {escape(one)}" for one in side.said)])
 
 
 def _count(episode_ids: Sequence[str]) -> str:

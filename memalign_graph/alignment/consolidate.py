@@ -1,12 +1,13 @@
 """Guidelines compared by a model, and what follows from it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
 from memalign_graph.alignment.drafts import ask_once
-from memalign_graph.alignment.merging import Merged, Table, settle
+from memalign_graph.alignment.merging import Conflict, Merged, Side, Table, settle
 from memalign_graph.alignment.redistill import redistill
 from memalign_graph.effects import Gather, Operation
 from memalign_graph.memory.access import MemoryAccess
@@ -22,11 +23,15 @@ from memalign_graph.prompts.relations import (
     relations_prompt,
     relations_schema,
 )
+from memalign_graph.types import Episode
 
 _TOGETHER = 32
 """How many comparisons are under way at a time."""
 
 _SMALLEST = 2
+
+_SHOWN_WORDS = 3
+_WORD_CHARS = 200
 
 
 def merge_proposals(
@@ -58,7 +63,30 @@ def merge_proposals(
         relations = yield from find_relations(access, chat, table.texts)
     sources = yield from access.episodes(sorted(table.contested()))
     given_at = {key: one.given_at for key, one in sources.items()}
-    return table.merge(relations, given_at, touched_only=bool(proposals))
+    merged = table.merge(relations, given_at, touched_only=bool(proposals))
+    return replace(merged, conflicts=[_with_words(one, sources) for one in merged.conflicts])
+
+
+def _with_words(conflict: Conflict, episodes: Mapping[str, Episode]) -> Conflict:
+    """Add what experts said to two guidelines, for whoever is to decide between them."""
+
+    def told(side: Side) -> Side:
+        there = [episodes[key] for key in side.episode_ids if key in episodes]
+        newest = sorted(there, key=lambda one: (one.given_at, one.id), reverse=True)
+        said = [
+            f"{one.author or 'anonymous'}, {one.given_at:%Y-%m-%d}: {_one_line(one.rationale)}"
+            for one in newest
+            if one.rationale
+        ]
+        return side.model_copy(update={"said": said[:_SHOWN_WORDS]})
+
+    update = {"first": told(conflict.first), "second": told(conflict.second)}
+    return conflict.model_copy(update=update)
+
+
+def _one_line(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _WORD_CHARS else f"{flat[:_WORD_CHARS]}…"
 
 
 def find_relations(
@@ -107,7 +135,7 @@ def consolidate_memory(access: MemoryAccess, chat: BaseChatModel) -> Operation[d
         chat: The model that compares and distils.
 
     Returns:
-        What was done, as `learn` tells it.
+        What was done: `guidelines`, an entry a change, and `memory_version`.
 
     Raises:
         ModelAnswerError: If the model gives no answer that can be used.
@@ -118,7 +146,10 @@ def consolidate_memory(access: MemoryAccess, chat: BaseChatModel) -> Operation[d
     operations = [*merged.operations, *settle(merged.conflicts)]
     learned = yield from learn(access, operations, {}, reason="consolidate")
     yield from clear_drafts(access)
-    return {**learned, "guidelines": [*again["guidelines"], *learned["guidelines"]]}
+    return {
+        "guidelines": [*again["guidelines"], *learned["guidelines"]],
+        "memory_version": learned["memory_version"],
+    }
 
 
 def _compare(

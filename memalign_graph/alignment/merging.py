@@ -69,6 +69,9 @@ class Side(BaseModel):
     by_expert: bool = False
     """Whether an expert wrote it by hand."""
 
+    said: list[str] = []
+    """The newest words behind it: who, when, and what."""
+
 
 class Conflict(BaseModel):
     """Two guidelines that contradict each other."""

@@ -151,7 +151,7 @@ def _replay(
             for case, got in zip(agreed, verdicts, strict=True)
             if not _agree(scale, got, case)
         ]
-        tell(len(agreed) - len(turned), len(agreed))
+        tell(len(chosen) - len(turned), len(chosen))
         if not turned:
             break
         if not guard.operations:

@@ -114,7 +114,8 @@ class MemoryLife:
         again. Needs the memory's `model`.
 
         Returns:
-            What was done: `guidelines` (an entry a change), `memory_version`.
+            What was done: `guidelines` (an entry for each that was merged, superseded or distilled
+            again, with `action`, `guideline_id`, `text`, `episode_ids`) and `memory_version`.
 
         Raises:
             InvalidInputError: If the memory has no model.
@@ -215,7 +216,7 @@ class MemoryLife:
         same embedder. All lines are checked before any is stored.
 
         Args:
-            source: The text or its lines, or the `Path` of a file.
+            source: The text or its lines, or the path of a file.
             author: Who imports.
 
         Returns:
@@ -242,6 +243,8 @@ class MemoryLife:
         from memalign_graph.alignment.redistill import redistilled
 
         by = check_name(by, "by")
+        if not isinstance(purges, bool):
+            raise InvalidInputError(f"purge: {purges!r} is neither True nor False.")
         if purges:
             forgotten = yield from purge(self._access, selection, checkpointer, author=by)
         elif checkpointer is not None:
@@ -307,9 +310,9 @@ def _write(text: str, path: str | PathLike[str] | None) -> str:
 
 
 def _lines(source: Any) -> Iterable[str]:
-    if isinstance(source, str):
+    if isinstance(source, str) and (not source.strip() or source.lstrip().startswith("{")):
         return source.split("\n")
-    if isinstance(source, PathLike):
+    if isinstance(source, str | PathLike):
         try:
             return Path(source).read_text(encoding="utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:

@@ -6,6 +6,7 @@ memory moves to another store or namespace without anything being embedded again
 
 import base64
 import json
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,6 +28,8 @@ from memalign_graph.memory.records import Item
 from memalign_graph.memory.rivals import edits_made, settle_rivals
 from memalign_graph.memory.words import takes_back
 from memalign_graph.types import Episode, Guideline
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 1
 """The number of the format, in the first line."""
@@ -102,6 +105,22 @@ def import_jsonl(
     standing = {one.id: one for one in (yield from access.every_guideline())}
     episodes = {key: _newer(stored.get(key), one) for key, one in read.episodes.items()}
     guidelines = {key: _newer(standing.get(key), one) for key, one in read.guidelines.items()}
+    kept = [
+        one.id
+        for one, now in zip(
+            [*read.episodes.values(), *read.guidelines.values()],
+            [*episodes.values(), *guidelines.values()],
+            strict=True,
+        )
+        if one != now
+    ]
+    if kept:
+        logger.warning(
+            "Importing into %r: %d item(s) are here in a version that is not older, which stays: "
+            "edit them in the memory, not in its export.",
+            access.criterion.name,
+            len(kept),
+        )
     replaced = {key for key, old in stored.items() if takes_back(old, episodes[key])}
     # What only the old word supported goes, unless the import brings it.
     others = [one for key, one in standing.items() if key not in guidelines]
@@ -115,6 +134,14 @@ def import_jsonl(
         missing | outdated,
         only={key for key, one in guidelines.items() if one != standing.get(key)},
     )
+    if follow.removed or follow.reduced:
+        logger.warning(
+            "Importing into %r: %d guideline(s) rest on feedback that is not in the lines, or has "
+            "a newer word here: %d left out, the others are distilled again from what is left.",
+            access.criterion.name,
+            len(follow.touched),
+            len(follow.removed),
+        )
     guidelines |= {one.id: one for one in [*follow.reduced, *follow.restored]}
     gone = {one.id for one in follow.removed}
     edits: list[Edit] = [
@@ -206,6 +233,8 @@ class _Import:
                 "id: the episode's id does not fit its example and author: an export can't be "
                 "edited there; use `remember` instead."
             )
+        if episode.value is None and episode.rationale is None:
+            raise ValueError("the episode has neither a value nor a rationale: leave it out.")
         if episode.value is not None:
             value = self._criterion.scale.validate_value(episode.value)
             episode = episode.model_copy(update={"value": value})

@@ -14,7 +14,11 @@ from memalign_graph.nodes.commit import create_commit_node
 from memalign_graph.nodes.commit_alignment import create_commit_alignment_node
 from memalign_graph.nodes.consolidate import create_consolidate_node
 from memalign_graph.nodes.distill import create_distill_node
-from memalign_graph.nodes.distill_batch import create_distill_again_node, create_distill_batch_node
+from memalign_graph.nodes.distill_batch import (
+    create_collect_node,
+    create_distill_again_node,
+    create_distill_batch_node,
+)
 from memalign_graph.nodes.judge import create_judge_node
 from memalign_graph.nodes.remember import create_remember_node
 from memalign_graph.nodes.replay import create_replay_node
@@ -24,6 +28,7 @@ from memalign_graph.nodes.settle import create_settle_node
 
 __all__ = [
     "create_assemble_node",
+    "create_collect_node",
     "create_commit_alignment_node",
     "create_commit_node",
     "create_consolidate_node",

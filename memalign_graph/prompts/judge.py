@@ -24,6 +24,9 @@ ANSWER_TOKENS = 1_024
 
 _HANDFUL = 8
 
+_NEAR_SHARE = 30
+"""One in so many tokens of the guidelines' budget is kept for those that bear on the case."""
+
 _EPISODE_FIELD_TOKENS = 400
 """How much of one text of an episode is shown, in tokens: enough to see what it is like."""
 
@@ -206,9 +209,11 @@ def _divide(
     shown = choose_guidelines(guidelines, max_tokens=max_tokens)
     if len(shown) == len(guidelines):
         return shown, []
-    average = sum(_cost(one, len(guidelines)) for one in guidelines) // len(guidelines)
+    costs = [_cost(one, len(guidelines)) for one in guidelines]
     # A budget for a handful has no beginning worth caching: it all goes to what bears on the case.
-    shared = max_tokens * 19 // 20 if max_tokens >= _HANDFUL * average else 0
+    # Else the least is kept for that: enough for one of any length.
+    is_large = max_tokens >= _HANDFUL * sum(costs) // len(costs)
+    shared = max_tokens - max(max_tokens // _NEAR_SHARE, *costs) if is_large else 0
     shown = choose_guidelines(guidelines, max_tokens=shared)
     known = {one.id for one in shown}
     rest = [one for one in guidelines if one.id not in known]
@@ -328,7 +333,7 @@ def _render_recalled(recalled: RecalledExample, case: Example, criterion: Criter
     words, _ = render_words(
         recalled.episodes,
         criterion,
-        value_label="Expert's value",
+        value_label="Expert's value for this example",
         reason_label=None,
         max_tokens=_EPISODE_FIELD_TOKENS,
     )

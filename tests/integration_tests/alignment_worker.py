@@ -53,6 +53,9 @@ class Job:
     checkpoints: bool = True
     """Whether with a checkpointer."""
 
+    guard: Any = None
+    """The graph's option."""
+
     kill_at: int | None = None
     """Before which step it is killed; None to count them."""
 
@@ -77,6 +80,7 @@ class Job:
                 model="text-embedding-3-small", check_embedding_ctx_length=False
             ),
             batch_size=BATCH_SIZE,
+            guard=self.guard,
         )
 
 

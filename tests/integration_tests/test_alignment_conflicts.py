@@ -226,7 +226,26 @@ async def test_what_an_expert_let_stand_is_not_asked_again(bench: Bench) -> None
 
 
 @BOTH_WAYS
-async def test_failure_while_others_wait_is_no_answer(bench: Bench) -> None:
+async def test_report_after_a_long_wait_tells_of_this_run_alone(bench: Bench) -> None:
+    await bench.add_guideline("On #z keep it short.")
+    await bench.add_guideline("On #y use their name.")
+    [removed, kept] = await bench.guidelines()
+    graph, _ = await ask(bench)
+    memory = bench.memory()
+    if bench.awaits:
+        await memory.aremove_guideline(removed.id)
+        await memory.aedit_guideline(kept.id, "On #y use their first name.")
+    else:
+        memory.remove_guideline(removed.id)
+        memory.edit_guideline(kept.id, "On #y use their first name.")
+    await bench.add_guideline("On #x sign with your own.")
+    report = (await bench.resume(graph, "newer"))["report"]
+    assert set(by_text(report["guidelines"]["added"])) == NEWER
+    assert report["guidelines"]["revised"] == report["guidelines"]["retired"] == []
+
+
+@BOTH_WAYS
+async def test_another_run_does_not_wait_for_the_answer(bench: Bench) -> None:
     """A second alignment of the memory on another thread while the first waits for its expert."""
     graph, _ = await ask(bench)
     report = await align(bench, [], alignment(bench, batch_size=1), "u")

@@ -15,10 +15,13 @@ from langgraph.store.sqlite import SqliteStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import JudgeMemory
+from memalign_graph.alignment.replay import DEFAULT_REPLAY_CASES
 from tests.conftest import CRITERION
+from tests.integration_tests.alignment_replay_support import judged_case
 from tests.integration_tests.alignment_support import (
     COMPARE,
     DISTIL,
+    JUDGE,
     Model,
     feedback_in,
     progress_of,
@@ -56,22 +59,26 @@ def start(server: LoopbackServer, tmp_path: Path) -> Iterator[Start]:
         worker.join()
 
 
-def graph_builder(server: LoopbackServer) -> Any:
+def graph_builder(server: LoopbackServer, **options: Any) -> Any:
     from memalign_graph import create_alignment_graph
     from tests.integration_tests.alignment_worker import BATCH_SIZE
 
     return create_alignment_graph(
-        CRITERION, model=server.chat_model(), embeddings=server.embedder(), batch_size=BATCH_SIZE
+        CRITERION,
+        model=server.chat_model(),
+        embeddings=server.embedder(),
+        batch_size=BATCH_SIZE,
+        **options,
     )
 
 
-def go_on(server: LoopbackServer, folder: Path, how: str) -> list[Any]:
+def go_on(server: LoopbackServer, folder: Path, how: str, **options: Any) -> list[Any]:
     """Go on with blocking calls; returns the events."""
     store, saver = SqliteStore(connect(folder / "store.db")), None
     store.setup()
     if how != "again-without-checkpoints":
         saver = SqliteSaver(connect(folder / "threads.db"))
-    graph = graph_builder(server).compile(store=store, checkpointer=saver)
+    graph = graph_builder(server, **options).compile(store=store, checkpointer=saver)
     config = ON if saver else {}
     given = None if how == "continue" and graph.get_state(config).next else {"feedback": RECORDS}
     events = list(graph.stream(given, config, stream_mode="custom"))
@@ -237,6 +244,36 @@ async def test_killed_while_models_answer(
         found = [feedback_in(chat) for chat in server.chats if chat.schema_name == DISTIL]
         assert len(found) == len(late)
         assert server.embeddings == []
+
+
+async def test_killed_while_seen_cases_are_judged_again(
+    server: LoopbackServer, start: Start, undisturbed: Any, tmp_path: Path
+) -> None:
+    """The first judgments are made, of the second those of half the cases: they are not again."""
+    wanted, _ = undisturbed
+    right = Model(judge=lambda chat: bool(judged_case(chat) % 2))
+
+    def slow(chat: Any) -> Any:
+        again = chat.schema_name == JUDGE and "Guidelines from the experts" in chat.text
+        return hang(30) if again and judged_case(chat) % 2 else right(chat)
+
+    server.responder = slow
+    worker = start(guard="replay")
+    give_up = time.monotonic() + 30
+    before = BATCHES + 1 + DEFAULT_REPLAY_CASES
+    while count(tmp_path, "drafts") <= before + 2:
+        assert time.monotonic() < give_up
+        assert worker.is_alive()
+        await asyncio.sleep(0.02)
+    worker.kill()
+    worker.join()
+    drafts = count(tmp_path, "drafts")
+    server.reset()
+    server.responder = right
+    go_on(server, tmp_path, "continue", guard="replay")
+    assert outcome(tmp_path) == wanted
+    assert {chat.schema_name for chat in server.chats} == {JUDGE}
+    assert len(server.chats) == BATCHES + 1 + 2 * DEFAULT_REPLAY_CASES - drafts
 
 
 async def kill_and_go_on(

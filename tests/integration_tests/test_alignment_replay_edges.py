@@ -198,7 +198,7 @@ async def test_values_of_numeric_scales(
 @BOTH_WAYS
 @pytest.mark.parametrize("value", ["good", True, 7.5])
 async def test_values_of_an_earlier_scale_are_no_cases(bench: Bench, value: Any) -> None:
-    """The criterion's scale was changed since: what experts said by the old one can't be compared."""
+    """The scale was changed since: what experts said by the old one can't be compared."""
     before: Any = {
         "good": Categorical(choices=("good", "bad")),
         True: Boolean(),

@@ -69,7 +69,7 @@ async def test_every_scale_judges_and_learns(
     assert given["feedback"]["value"] == learned
     bench.server.rules = []
     await bench.invoke(graph, OTHER, "u")
-    shown = f"Expert's value: {scale.render(learned)}"
+    shown = f"Expert's value for this example: {scale.render(learned)}"
     assert shown in bench.server.chats[-1].text
 
 

@@ -80,7 +80,7 @@ def test_every_experts_word_stands_under_its_example() -> None:
     words = ({"value": True, "author": "ann"}, {"value": False, "author": "bob"})
     _, human = texts(prompt(recalled=[recalled("Once.", *words)]))
     assert human.count("Once.") == 1
-    assert human.count("Expert's value:") == 2
+    assert human.count("Expert's value for this example:") == 2
 
 
 def test_value_is_not_guessed_from_a_rationale() -> None:
