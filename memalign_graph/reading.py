@@ -28,9 +28,17 @@ def read_feedback(feedback: FeedbackLike) -> Feedback:
     Raises:
         InvalidInputError: If it can't be used, in one sentence that names the field.
     """
+    if not isinstance(feedback, Feedback | Mapping):
+        raise InvalidInputError(
+            "feedback: give Feedback, or an object with `inputs`, `outputs`, and `value`, "
+            f"`rationale` or both, not a value of type {type(feedback).__name__}."
+        )
     if isinstance(feedback, Mapping):
         # A table has cells without a value: what is not told is not there.
-        feedback = {name: value for name, value in feedback.items() if not _is_missing(value)}
+        given = {name: _plain(value) for name, value in feedback.items()}
+        feedback = {name: value for name, value in given.items() if not _is_missing(value)}
+        if isinstance(feedback.get("id"), int):
+            feedback["id"] = str(feedback["id"])
     try:
         return Feedback.model_validate(feedback)
     except ValidationError as error:
@@ -49,6 +57,11 @@ def read_example(example: ExampleLike) -> Example:
     Raises:
         InvalidInputError: If it can't be used, in one sentence that names the field.
     """
+    if not isinstance(example, Example | Mapping):
+        raise InvalidInputError(
+            "example: give an Example, or an object with `inputs` and `outputs`, not a value of "
+            f"type {type(example).__name__}."
+        )
     try:
         return Example.model_validate(dict(example) if isinstance(example, Mapping) else example)
     except ValidationError as error:
@@ -60,3 +73,9 @@ def _is_missing(value: Any) -> bool:
     if isinstance(value, float):
         return math.isnan(value)
     return type(value).__name__ in ("NAType", "NaTType")
+
+
+def _plain(value: Any) -> Any:
+    """Turn a single number or truth value of numpy into Python's own."""
+    is_numpy = type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0
+    return value.item() if is_numpy else value

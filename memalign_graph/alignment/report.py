@@ -35,7 +35,8 @@ class FeedbackCounts(_Part):
     """Words that replaced what the same expert said of the same example before."""
 
     unchanged: int
-    """Words that were there already."""
+    """Words that were there already. Those that a newer word of the same expert on the same example
+    outdates count nowhere; a warning tells of them."""
 
     rejected: int
     """Records that can't be used."""

@@ -1,6 +1,6 @@
 """`JudgeMemory`: one criterion's memory in any LangGraph store, sync and async."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import overload
 
 from langchain_core.language_models import BaseChatModel
@@ -240,7 +240,7 @@ class JudgeMemory(MemoryLife):
     def _remember(
         self, feedback: FeedbackLike | Sequence[FeedbackLike]
     ) -> Operation[Episode | list[Episode]]:
-        if isinstance(feedback, Feedback | Mapping):
+        if isinstance(feedback, Feedback | Mapping | str) or not isinstance(feedback, Iterable):
             stored = yield from changes.remember(self._access, [read_feedback(feedback)])
             return stored.episodes[0]
         given = [read_feedback(one) for one in feedback]

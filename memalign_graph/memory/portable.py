@@ -105,15 +105,8 @@ def import_jsonl(
     standing = {one.id: one for one in (yield from access.every_guideline())}
     episodes = {key: _newer(stored.get(key), one) for key, one in read.episodes.items()}
     guidelines = {key: _newer(standing.get(key), one) for key, one in read.guidelines.items()}
-    kept = [
-        one.id
-        for one, now in zip(
-            [*read.episodes.values(), *read.guidelines.values()],
-            [*episodes.values(), *guidelines.values()],
-            strict=True,
-        )
-        if one != now
-    ]
+    kept = [key for key, one in read.episodes.items() if one != episodes[key]]
+    kept += [key for key, one in read.guidelines.items() if one != guidelines[key]]
     if kept:
         logger.warning(
             "Importing into %r: %d item(s) are here in a version that is not older, which stays: "

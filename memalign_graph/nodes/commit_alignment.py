@@ -1,5 +1,8 @@
 """`commit_alignment`: what was learned from much feedback, written at once, and the report."""
 
+from dataclasses import dataclass
+from typing import Any
+
 from memalign_graph.alignment.merging import Conflict, settle
 from memalign_graph.alignment.redistill import learn_again
 from memalign_graph.alignment.report import AlignmentReport, compare_guidelines, total_cost
@@ -15,6 +18,8 @@ from memalign_graph.state import Consolidated, Measured, Proposed, Received, Rep
 from memalign_graph.types import Criterion, Guideline
 
 _SHOWN_IDS = 5
+
+_NAMES = ("guideline_id", "superseded_by")
 
 
 class CommitAlignmentView(Received, Proposed, Consolidated, Settled, Replayed, Measured):
@@ -60,28 +65,55 @@ def create_commit_alignment_node(
         read = {
             key: word for one in answers if "operations" in one for key, word in one["read"].items()
         }
+        learned: list[dict[str, Any]] = []
         if rewordings:
-            yield from learn_again(access, rewordings, reworded)
+            again = yield from learn_again(access, rewordings, reworded)
+            learned += again["guidelines"]
         if read or operations:
-            yield from learn(access, operations, read, reason="align")
+            new = yield from learn(access, operations, read, reason="align")
+            learned += new["guidelines"]
         yield from clear_drafts(access)
         progress(run, "commit", 1, 1)
         view = yield from access.refresh()
         before = [Guideline.model_validate(one) for one in state["guidelines_before"]]
+        of_run = _OfRun(
+            guidelines={one[name] for one in learned for name in _NAMES if one.get(name)},
+            episodes={*state["new_ids"], *read, *reworded},
+        )
+        received = dict(state["received"])
+        outdated = received.pop("warnings")
         report = AlignmentReport(
-            **state["received"],
-            guidelines=compare_guidelines(before, (yield from access.every_guideline())),
+            **received,
+            guidelines=compare_guidelines(
+                [one for one in before if of_run.has(one)],
+                [one for one in (yield from access.every_guideline()) if of_run.has(one)],
+            ),
             conflicts=conflicts,
             decisions=state.get("decisions"),
             replay=guarded["replay"] if guarded else None,
             batches=len(state["batches"]),
             cost=total_cost(state["usage"]),
             memory_version_after=view.version,
-            warnings=_warnings([key for one in answers for key in one.get("cut", [])]),
+            warnings=[
+                *outdated,
+                *_warnings([key for one in answers for key in one.get("cut", [])]),
+            ],
         )
         return {"report": report.to_json()}
 
     return measured_node("commit_alignment", commit_alignment)
+
+
+@dataclass(frozen=True)
+class _OfRun:
+    """What belongs to a run: others may change the memory while it asks or waits."""
+
+    guidelines: set[str]
+    episodes: set[str]
+
+    def has(self, guideline: Guideline) -> bool:
+        named = not self.episodes.isdisjoint(guideline.episode_ids)
+        return named or guideline.id in self.guidelines
 
 
 def _warnings(cut: list[str]) -> list[str]:

@@ -23,7 +23,7 @@ from memalign_graph.nodes.base import Memories, Models, OperationNode, Run, Stat
 from memalign_graph.nodes.measured import measured_node, progress
 from memalign_graph.reading import read_feedback
 from memalign_graph.state import FeedbackView
-from memalign_graph.types import Criterion, Feedback
+from memalign_graph.types import Criterion, Episode, Feedback
 
 LearnFrom = Literal["both", "labels", "words"]
 """What of the feedback is stored and learned from.
@@ -88,18 +88,20 @@ def create_remember_node(
         batches = yield from _batches(access, max_input_tokens(chat), batch_size)
         key = uuid4().hex
         new, changed = len(stored.new), len(stored.changed)
+        outdated = sum(map(_is_outdated, read, stored.episodes))
         return {
             "judge_settings": resolved,
             "received": {
                 "feedback": {
                     "new": new,
                     "changed": changed,
-                    "unchanged": len(read) - new - changed,
+                    "unchanged": len(read) - new - changed - outdated,
                     "rejected": len(rejected),
                 },
                 "rejected": rejected,
                 "agreement": agreement,
                 "memory_version_before": before,
+                "warnings": _warnings(outdated),
             },
             "batches": [
                 {**one, "number": number, "of": len(batches), "run": key}
@@ -115,6 +117,23 @@ def create_remember_node(
         }
 
     return measured_node("remember_feedback", remember_feedback, begins=True)
+
+
+def _is_outdated(said: Feedback, kept: Episode) -> bool:
+    """Tell whether the same expert's newer word on the example counts, and not this one."""
+    value_stays = said.value is None or said.value == kept.value
+    words_stay = said.rationale is None or said.rationale == kept.rationale
+    return not (value_stays and words_stay)
+
+
+def _warnings(outdated: int) -> list[str]:
+    if not outdated:
+        return []
+    sentence = (
+        f"{outdated} record(s) do not count, since there is a newer word of the same expert on the "
+        "same example. Feedback without `author` and `id` is taken for one expert's."
+    )
+    return [sentence]
 
 
 def _read(
