@@ -12,6 +12,8 @@ from memalign_graph.types import Example, Feedback
 FeedbackLike = Feedback | Mapping[str, Any]
 """Feedback, or its fields."""
 
+_NO_DATE = ("given_at", None)
+
 ExampleLike = Example | Mapping[str, Any]
 """An example, or its fields."""
 
@@ -36,7 +38,8 @@ def read_feedback(feedback: FeedbackLike) -> Feedback:
     if isinstance(feedback, Mapping):
         # A table has cells without a value: what is not told is not there.
         given = {name: _plain(value) for name, value in feedback.items()}
-        feedback = {name: value for name, value in given.items() if not _is_missing(value)}
+        told = {name: value for name, value in given.items() if not _is_missing(value)}
+        feedback = {name: value for name, value in told.items() if (name, value) != _NO_DATE}
         if isinstance(feedback.get("id"), int):
             feedback["id"] = str(feedback["id"])
     try:

@@ -24,6 +24,7 @@ from tests.integration_tests.alignment_support import (
     Model,
     add,
     align,
+    alignment,
     asked,
     everything,
     feedback_in,
@@ -265,6 +266,30 @@ async def test_wording_that_breaks_a_case_is_not_asked_for_for_ever(bench: Bench
     assert await bench.guidelines() == []
     again = await align(bench, [], guarded(bench), "u")
     assert again["cost"]["chat_calls"] == 0
+
+
+@BOTH_WAYS
+async def test_what_comes_back_with_a_dropped_wording_breaks_nothing(bench: Bench) -> None:
+    """The guideline that goes had put another out, which broke a case, and now would again."""
+    await seed(bench, 6)
+    bench.server.responder = Model(distil=rules_by_topic, judge=judge_by_rules())
+    loser = words(101, "On #x always, for it is false of cases 3.")
+    await align(bench, [loser])
+    both = [words(n, f"On #x never do so, said {n}.") for n in (102, 103)]
+    await align(bench, [*both, words(104, "On #y thank them.")], alignment(bench, batch_size=2))
+    [winner] = [one for one in await bench.guidelines() if "never" in one.text]
+    memory = bench.memory()
+    first = winner.episode_ids[0]
+    await memory.aforget(first) if bench.awaits else memory.forget(first)
+    bench.server.responder = Model(
+        distil=lambda _: {"operations": [add("On #x it is false of cases 3.")]},
+        judge=judge_by_rules(),
+    )
+    await align(bench, [], guarded(bench))
+    assert sources(await bench.guidelines()) == {"On #y thank them.": 1}
+    assert {one.status for one in await everything(bench)} <= {"standing", "superseded"}
+    assert await verdicts(bench, [3]) == [True]
+    assert (await align(bench, [], guarded(bench), "u"))["cost"]["chat_calls"] == 0
 
 
 @BOTH_WAYS

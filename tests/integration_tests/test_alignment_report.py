@@ -225,7 +225,9 @@ async def test_of_two_words_of_one_author_in_one_call_the_newer_counts(bench: Be
     [episode] = await bench.episodes()
     assert episode.rationale == "On #b be long."
     assert list(by_text(report["guidelines"]["added"])) == ["On #b be long."]
-    assert report["feedback"]["new"] == 1
+    assert report["feedback"] == {"new": 1, "changed": 0, "unchanged": 0, "rejected": 0}
+    [warning] = report["warnings"]
+    assert warning.startswith("1 record(s) do not count, since there is a newer word")
     assert "On #a" not in asked(bench, DISTIL)[0].text
 
 
