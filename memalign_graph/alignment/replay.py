@@ -288,6 +288,11 @@ def _mend(
         elif operation.before == "":
             # A rewording: the guideline has lost its words for good.
             kept.append(GuidelineOperation(action="retire", guideline_id=operation.guideline_id))
+        elif (
+            operation.action == "retire" and guard.standing.get(operation.guideline_id or "") == ""
+        ):
+            # It goes all the same; what comes back with it is what turned the case.
+            kept.append(operation.model_copy(update={"alone": True}))
         guard.broken.append(
             BrokenCase(
                 example_id=case.example_id,

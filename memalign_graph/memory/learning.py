@@ -45,6 +45,9 @@ class GuidelineOperation(BaseModel):
     reason: str | None = None
     """Why a guideline is superseded."""
 
+    alone: bool = False
+    """Of a guideline that goes for good: whether what it had superseded stays superseded."""
+
     settled: bool = False
     """Whether an expert decided it: then also what an expert wrote by hand can be superseded."""
 
@@ -194,7 +197,8 @@ class _Table:
         if instead == key or (instead is not None and (by is None or by.status != "standing")):
             return  # what was to take its place is not there after all
         if target.status == "pending":
-            self._drop(key, heir=None)  # nothing is left of it that could be kept
+            # Nothing is left of it that could be kept.
+            self._drop(key, heir=None, revives=not operation.alone)
         elif target.status == "standing":
             target = self._set(
                 target,
@@ -243,11 +247,13 @@ class _Table:
         self._after[guideline.id] = guideline
         return guideline
 
-    def _drop(self, key: str, *, heir: str | None) -> None:
+    def _drop(self, key: str, *, heir: str | None, revives: bool = True) -> None:
         """Take a guideline away; what it had superseded is the heir's to supersede."""
         del self._after[key]
         for one in [one for one in self._after.values() if one.superseded_by == key]:
-            if heir is None or heir == one.id:
+            if not revives:
+                self._set(one, superseded_by=None)
+            elif heir is None or heir == one.id:
                 self._revived(one)
             else:
                 self._set(one, superseded_by=heir)

@@ -156,7 +156,7 @@ def test_feedback_says_something(silence: dict[str, Any]) -> None:
         ({**SAID, "value": [1]}, "value"),
         ({**SAID, "rationale": "a\x00b"}, "NUL"),
         ({**SAID, "author": "\ud800"}, "surrogate"),
-        ({**SAID, "id": 5}, "id: .*string"),
+        ({**SAID, "id": [5]}, "id: .*string"),
         ({"example": {"inputs": "q", "outputs": "a"}, "inputs": "q", "value": 1}, "inputs: is not"),
         ("Too cold.", "Feedback"),
     ],
