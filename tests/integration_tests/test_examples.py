@@ -168,14 +168,13 @@ def test_align_many_takes_a_file_and_says_what_it_does_not_take(
     file = tmp_path / "feedback.jsonl"
     file.write_text('{"inputs": "q", "outputs": "a", "value": true}\n\n{"inputs": "q"}\n')
     printed = _run(server, "examples/align_many.py", str(tmp_path / "m.sqlite"), str(file))
-    assert "not taken: record 1: example.outputs is missing: give it." in printed.replace(
-        "outputs: is", "outputs is"
-    )
+    assert "not taken: record 1: example.outputs: is missing: give it." in printed
 
 
 def test_memory_life_goes_back_takes_back_and_moves(server: LoopbackServer) -> None:
     printed = _run(server, "examples/memory_life.py")
-    assert printed.splitlines()[0].endswith("'align', 'remember']") or "align" in printed
+    assert printed.splitlines()[0] == "commits: ['align', 'remember']"
+    assert "what was purged stays away: 0" not in printed
     assert "rolled back, byte for byte: True" in printed
     assert "still in the file: False" in printed
     assert "moved, the same: True" in printed
