@@ -126,9 +126,9 @@ def _replay(
     guard.standing = {one.id: one.text for one in standing}
     tell(0, len(chosen))
 
+    lost: set[str] = set()
+
     def with_first(count: int) -> list[Guideline]:
-        # What the whole list supersedes again never comes to stand, and can break nothing.
-        lost = _superseded_again(standing, guard.operations)
         given = _candidate(standing, guard.operations[:count])
         return [one for one in given if one.id not in lost]
 
@@ -142,6 +142,8 @@ def _replay(
     agreed = [case for case, got in zip(chosen, first, strict=True) if _agree(scale, got, case)]
     disagreed = [case for case in chosen if case not in agreed]
     while True:
+        # What the whole list supersedes again never comes to stand, and can break nothing.
+        lost = _superseded_again(standing, guard.operations)
         everything = with_first(len(guard.operations))
         verdicts: list[Value] = yield Gather(
             [judged(case, everything, frozenset()) for case in agreed], judge.limit
@@ -170,8 +172,7 @@ def _replay(
                 found.setdefault(place, (case, got))
         yield from _mend(access, judge, guard, found)
     after: list[Value] = yield Gather(
-        [judged(case, with_first(len(guard.operations)), frozenset()) for case in disagreed],
-        judge.limit,
+        [judged(case, everything, frozenset()) for case in disagreed], judge.limit
     )
     newly = sum(_agree(scale, got, case) for case, got in zip(disagreed, after, strict=True))
     tell(len(chosen), len(chosen))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from memalign_graph.memory.items import Edit
@@ -13,18 +13,18 @@ from memalign_graph.types import Guideline
 class Cascade:
     """Which guidelines go, and which lose a source."""
 
-    before: dict[str, Guideline]
+    before: dict[str, Guideline] = field(default_factory=dict)
     """The guidelines it touches as they were, by id."""
 
-    removed: list[Guideline]
+    removed: list[Guideline] = field(default_factory=list)
     """Guidelines that rested on that feedback alone, and superseded ones that rested on it."""
 
-    reduced: list[Guideline]
+    reduced: list[Guideline] = field(default_factory=list)
     """Guidelines that have other sources, which alone they now name. Their wording is gone, since
     it may hold what was taken back: they are to be distilled again. Only what an expert worded by
     hand keeps its words."""
 
-    restored: list[Guideline]
+    restored: list[Guideline] = field(default_factory=list)
     """Guidelines that had been superseded by one that is removed: they stand again."""
 
     @property
@@ -90,7 +90,7 @@ def superseded_by(guidelines: Iterable[Guideline], removed: Iterable[Guideline])
     gone = {one.id for one in removed}
     before = {one.id: one for one in guidelines if one.superseded_by in gone and one.id not in gone}
     restored = [_standing_again(one) for one in before.values()]
-    return Cascade(before=before, removed=[], reduced=[], restored=restored)
+    return Cascade(before=before, restored=restored)
 
 
 def with_dangling(

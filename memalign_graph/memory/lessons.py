@@ -200,8 +200,7 @@ class _Rivals:
             joined.update({one.id: one for one in [*follow.reduced, *follow.restored]})
             gone = self.removed | {one.id for one in follow.removed}
             joined = {key: one for key, one in joined.items() if key not in gone}
-        nothing = Cascade(before={}, removed=[], reduced=[], restored=[])
-        again = with_dangling(nothing, joined, self.ours | self._sources.keys())
+        again = with_dangling(Cascade(), joined, self.ours | self._sources.keys())
         return {**joined, **{one.id: one for one in again.restored}}
 
 

@@ -240,6 +240,7 @@ class MemoryLife:
         checkpointer: BaseCheckpointSaver[Any] | None,
         by: str | None,
     ) -> Operation[Forgotten]:
+        # Imported where it is needed: alignment is built on memory.
         from memalign_graph.alignment.redistill import redistilled
 
         by = check_name(by, "by")

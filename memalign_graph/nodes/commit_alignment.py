@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-from memalign_graph.alignment.merging import Conflict, settle
 from memalign_graph.alignment.redistill import learn_again
 from memalign_graph.alignment.report import AlignmentReport, compare_guidelines, total_cost
 from memalign_graph.effects import Operation
@@ -12,7 +11,7 @@ from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.memory.lessons import learn
 from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.nodes.base import Memories, OperationNode, Run, State, Update
-from memalign_graph.nodes.consolidate import in_order
+from memalign_graph.nodes.consolidate import in_order, to_commit
 from memalign_graph.nodes.measured import measured_node, progress
 from memalign_graph.state import Consolidated, Measured, Proposed, Received, Replayed, Settled
 from memalign_graph.types import Criterion, Guideline
@@ -45,20 +44,12 @@ def create_commit_alignment_node(
     def commit_alignment(state: State, run: Run) -> Operation[Update]:
         access = memories.get(run, state["judge_settings"])
         answers = in_order(state["proposals"])
-        merged = state.get("merged") or {"operations": [], "conflicts": [], "rewordings": []}
-        conflicts = [Conflict.model_validate(one) for one in merged["conflicts"]]
+        planned = to_commit(state)
+        operations, rewordings = planned.operations, planned.rewordings
         guarded = state.get("guarded")
-        operations = (
-            [GuidelineOperation.model_validate(one) for one in guarded["operations"]]
-            if guarded
-            else [
-                *(GuidelineOperation.model_validate(one) for one in merged["operations"]),
-                *settle(conflicts, state.get("decisions")),
-            ]
-        )
-        rewordings = [
-            GuidelineOperation.model_validate(one) for one in (guarded or merged)["rewordings"]
-        ]
+        if guarded:
+            operations = [GuidelineOperation.model_validate(one) for one in guarded["operations"]]
+            rewordings = [GuidelineOperation.model_validate(one) for one in guarded["rewordings"]]
         reworded = {
             key: word for one in answers if "rewording" in one for key, word in one["read"].items()
         }
@@ -88,7 +79,7 @@ def create_commit_alignment_node(
                 [one for one in before if of_run.has(one)],
                 [one for one in (yield from access.every_guideline()) if of_run.has(one)],
             ),
-            conflicts=conflicts,
+            conflicts=planned.conflicts,
             decisions=state.get("decisions"),
             replay=guarded["replay"] if guarded else None,
             batches=len(state["batches"]),

@@ -1,10 +1,12 @@
 """`consolidate_guidelines`: what the batches propose, brought together with what stands."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
 from memalign_graph.alignment.consolidate import merge_proposals
+from memalign_graph.alignment.merging import Conflict, settle
 from memalign_graph.effects import Operation
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS, EmbeddingsLike
@@ -70,6 +72,42 @@ def create_consolidate_node(
         }
 
     return measured_node("consolidate_guidelines", consolidate_guidelines)
+
+
+@dataclass(frozen=True)
+class ToCommit:
+    """What consolidation left, read from the state."""
+
+    operations: list[GuidelineOperation]
+    """What to do to the guidelines, conflicts settled."""
+
+    rewordings: list[GuidelineOperation]
+    """What becomes of guidelines that had lost a source."""
+
+    conflicts: list[Conflict]
+    """What contradicted each other."""
+
+
+def to_commit(state: State) -> ToCommit:
+    """Read what consolidation left, with what was decided about conflicts.
+
+    Args:
+        state: The state, with `merged` and `decisions`; where nothing was distilled, `merged` is
+            None.
+
+    Returns:
+        What is to be committed.
+    """
+    merged = state.get("merged") or {"operations": [], "conflicts": [], "rewordings": []}
+    conflicts = [Conflict.model_validate(one) for one in merged["conflicts"]]
+    return ToCommit(
+        operations=[
+            *map(GuidelineOperation.model_validate, merged["operations"]),
+            *settle(conflicts, state.get("decisions")),
+        ],
+        rewordings=[*map(GuidelineOperation.model_validate, merged["rewordings"])],
+        conflicts=conflicts,
+    )
 
 
 def in_order(proposals: dict[str, Any]) -> list[dict[str, Any]]:

@@ -193,16 +193,15 @@ def _batches(access: MemoryAccess, window: int, batch_size: int) -> Operation[li
     """Pack what is pending: feedback, and guidelines that lost a source."""
     view = yield from access.refresh()
     pending = yield from access.episodes(view.pending())
-    standing = yield from access.all_guidelines()
-    reworded = yield from access.all_guidelines("pending")
+    guidelines = yield from access.every_guideline()
     packed = pack(
         list(pending.values()),
         access.criterion,
-        standing,
+        [one for one in guidelines if one.status == "standing"],
         max_input_tokens=window,
         most=batch_size,
     )
     return [
         *({"episode_ids": ids} for ids in packed),
-        *({"guideline_id": one.id} for one in reworded),
+        *({"guideline_id": one.id} for one in guidelines if one.status == "pending"),
     ]

@@ -2,12 +2,11 @@
 
 from langchain_core.language_models import BaseChatModel
 
-from memalign_graph.alignment.merging import Conflict, settle
 from memalign_graph.alignment.replay import DEFAULT_REPLAY_CASES, Judge, replay
 from memalign_graph.effects import Operation
-from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.nodes.base import Memories, Models, OperationNode, Run, State, Update
+from memalign_graph.nodes.consolidate import to_commit
 from memalign_graph.nodes.measured import measured_node, progress
 from memalign_graph.prompts.judge import DEFAULT_MAX_GUIDELINE_TOKENS
 from memalign_graph.state import Consolidated, Received, Settled
@@ -50,13 +49,7 @@ def create_replay_node(
 
     def replay_cases(state: State, run: Run) -> Operation[Update]:
         settings = state["judge_settings"]
-        merged = state["merged"]
-        conflicts = [Conflict.model_validate(one) for one in merged["conflicts"]]
-        operations = [
-            *(GuidelineOperation.model_validate(one) for one in merged["operations"]),
-            *(GuidelineOperation.model_validate(one) for one in merged["rewordings"]),
-            *settle(conflicts, state.get("decisions")),
-        ]
+        planned = to_commit(state)
         judge = Judge(
             chat=judges.get(settings["model"]),
             distiller=distillers.get(settings["model"] if distill_model is None else None),
@@ -68,13 +61,13 @@ def create_replay_node(
         kept, seen = yield from replay(
             memories.get(run, settings),
             judge,
-            operations,
+            [*planned.rewordings, *planned.operations],
             before=[Guideline.model_validate(one) for one in state["guidelines_before"]],
             new_episodes=state["new_ids"],
             cases=cases,
             tell=lambda done, of: progress(run, "replay", done, of),
         )
-        rewordings = {one["guideline_id"] for one in merged["rewordings"]}
+        rewordings = {one.guideline_id for one in planned.rewordings}
         return {
             "guarded": {
                 "operations": [
