@@ -17,10 +17,18 @@ from memalign_graph.errors import (
 )
 from memalign_graph.graphs import (
     create_alignment_graph,
+    create_feedback_graph,
     create_judge_graph,
     create_review_graph,
 )
-from memalign_graph.memory import Commit, Forgotten, JudgeMemory, MemoryDiff, Snapshot
+from memalign_graph.memory import (
+    Commit,
+    Forgotten,
+    JudgeMemory,
+    KeptJudgment,
+    MemoryDiff,
+    Snapshot,
+)
 from memalign_graph.nodes import (
     create_assemble_node,
     create_collect_node,
@@ -30,6 +38,7 @@ from memalign_graph.nodes import (
     create_distill_again_node,
     create_distill_batch_node,
     create_distill_node,
+    create_find_judgment_node,
     create_judge_node,
     create_remember_node,
     create_replay_node,
@@ -66,6 +75,7 @@ __all__ = [
     "InvalidInputError",
     "JudgeMemory",
     "Judgment",
+    "KeptJudgment",
     "MemAlignContext",
     "MemAlignError",
     "MemAlignWarning",
@@ -83,6 +93,8 @@ __all__ = [
     "create_distill_again_node",
     "create_distill_batch_node",
     "create_distill_node",
+    "create_feedback_graph",
+    "create_find_judgment_node",
     "create_judge_graph",
     "create_judge_node",
     "create_remember_node",

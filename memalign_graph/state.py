@@ -104,6 +104,16 @@ class ReviewState(JudgeState, ReviewOutput, Distilled):
     """All channels of the review graph."""
 
 
+class LaterFeedback(TypedDict):
+    """An expert's word on an earlier judgment."""
+
+    judgment_id: Annotated[str, EphemeralValue]
+    """The judgment's `id`."""
+
+    feedback: Any
+    """Any reply that the review interrupt takes: `value`, `rationale` and `author`, or text, ..."""
+
+
 def merge_or_clear(old: dict[str, Any] | None, new: dict[str, Any] | None) -> dict[str, Any]:
     """Bring what nodes wrote side by side together; None begins anew.
 

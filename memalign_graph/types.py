@@ -155,6 +155,9 @@ class Judgment(_Model):
     guideline_ids: list[str] = []
     """The guidelines in the judge's prompt, in its order."""
 
+    broken_guideline_ids: list[str] = []
+    """The guidelines that the outputs break, by the judge's own account, where a gate asked."""
+
     episode_ids: list[str] = []
     """The episodes in the judge's prompt, most similar first."""
 

@@ -1,7 +1,8 @@
 """The graphs that judge one example: with what memory holds, and with an expert to ask."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from datetime import timedelta
+from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langgraph.graph import END, START, StateGraph
@@ -11,12 +12,10 @@ from memalign_graph.context import (
     Review,
     context_schema,
 )
-from memalign_graph.errors import InvalidInputError
 from memalign_graph.graphs.options import (
     Graph,
     check_distill_model,
-    check_embeddings,
-    check_flag,
+    check_judging,
     run_settings,
 )
 from memalign_graph.models import (
@@ -53,6 +52,9 @@ def create_judge_graph(
     use_episodes: bool = True,
     max_guideline_tokens: int = DEFAULT_MAX_GUIDELINE_TOKENS,
     on_embedding_error: OnEmbeddingError = "raise",
+    swap: bool = False,
+    cite_guidelines: bool = False,
+    keep_judgments: timedelta | None = None,
 ) -> Graph:
     """Create the graph that judges an example with what memory holds.
 
@@ -69,6 +71,12 @@ def create_judge_graph(
             those that bear on the case are chosen, and the judgment says so.
         on_embedding_error: `raise`, or `guidelines` to judge by the guidelines alone when an
             embedding call fails; the judgment then says so.
+        swap: True to judge two outputs in both orders, with two calls of the model: where the
+            verdicts disagree it is a tie, if the scale has one, and the judgment says so.
+        cite_guidelines: True to have the judge also name the guidelines that the outputs break
+            (`Judgment.broken_guideline_ids`).
+        keep_judgments: How long a judgment is kept in memory for feedback that comes later, by
+            its id (see `create_feedback_graph`); None to keep none.
 
     Returns:
         The graph, to be compiled with a store.
@@ -93,6 +101,9 @@ def create_judge_graph(
         use_episodes=use_episodes,
         max_guideline_tokens=max_guideline_tokens,
         on_embedding_error=on_embedding_error,
+        swap=swap,
+        cite_guidelines=cite_guidelines,
+        keep_judgments=keep_judgments,
     )
     builder.add_edge("judge", END)
     return builder
@@ -110,6 +121,9 @@ def create_review_graph(
     use_episodes: bool = True,
     max_guideline_tokens: int = DEFAULT_MAX_GUIDELINE_TOKENS,
     on_embedding_error: OnEmbeddingError = "raise",
+    swap: bool = False,
+    cite_guidelines: bool = False,
+    keep_judgments: timedelta | None = None,
 ) -> Graph:
     """Create the graph that judges an example, asks an expert, and learns from the answer.
 
@@ -128,6 +142,12 @@ def create_review_graph(
             those that bear on the case are chosen, and the judgment says so.
         on_embedding_error: `raise`, or `guidelines` to judge by the guidelines alone when an
             embedding call fails; the judgment then says so.
+        swap: True to judge two outputs in both orders, with two calls of the model: where the
+            verdicts disagree it is a tie, if the scale has one, and the judgment says so.
+        cite_guidelines: True to have the judge also name the guidelines that the outputs break
+            (`Judgment.broken_guideline_ids`).
+        keep_judgments: How long a judgment is kept in memory for feedback that comes later, by
+            its id (see `create_feedback_graph`); None to keep none.
 
     Returns:
         The graph, to be compiled with a store, and with a checkpointer to be resumed by.
@@ -153,8 +173,44 @@ def create_review_graph(
         use_episodes=use_episodes,
         max_guideline_tokens=max_guideline_tokens,
         on_embedding_error=on_embedding_error,
+        swap=swap,
+        cite_guidelines=cite_guidelines,
+        keep_judgments=keep_judgments,
         stores_feedback=True,
     )
+    builder.add_node("collect_feedback", create_review_node(criterion), input_schema=ReviewView)
+    # Decided on the way out of the judge, which runs once, and not in the node that runs again.
+    builder.add_conditional_edges("judge", _asks(review), ["collect_feedback", END])
+    add_learning(
+        builder,
+        criterion,
+        after="collect_feedback",
+        model=model,
+        distill_model=distill_model,
+        embeddings=embeddings,
+    )
+    return builder
+
+
+def add_learning(
+    builder: Graph,
+    criterion: Criterion,
+    *,
+    after: str,
+    model: BaseChatModel | str,
+    distill_model: BaseChatModel | str | None = None,
+    embeddings: EmbeddingsLike,
+) -> None:
+    """Add what learns from the feedback that a node leaves in the state.
+
+    Args:
+        builder: The graph.
+        criterion: What is judged.
+        after: The node that writes `feedback`.
+        model: The judge's chat model.
+        distill_model: The model that distils feedback; the judge's own unless given.
+        embeddings: What the memory embeds with.
+    """
     distill = create_distill_node(
         criterion,
         model=distill_model or model,
@@ -162,17 +218,13 @@ def create_review_graph(
         use_context_model=distill_model is None,
     )
     commit = create_commit_node(criterion, embeddings=embeddings)
-    builder.add_node("collect_feedback", create_review_node(criterion), input_schema=ReviewView)
     builder.add_node("distill_feedback", distill, input_schema=DistillView)
     builder.add_node("commit_memory", commit, input_schema=CommitView)
-    # Decided on the way out of the judge, which runs once, and not in the node that runs again.
-    builder.add_conditional_edges("judge", _asks(review), ["collect_feedback", END])
     builder.add_conditional_edges(
-        "collect_feedback", _after_feedback, ["distill_feedback", "commit_memory", END]
+        after, _after_feedback, ["distill_feedback", "commit_memory", END]
     )
     builder.add_edge("distill_feedback", "commit_memory")
     builder.add_edge("commit_memory", END)
-    return builder
 
 
 def _add_judging(
@@ -186,16 +238,21 @@ def _add_judging(
     use_episodes: bool,
     max_guideline_tokens: int,
     on_embedding_error: OnEmbeddingError,
+    swap: bool,
+    cite_guidelines: bool,
+    keep_judgments: timedelta | None,
     stores_feedback: bool = False,
 ) -> None:
-    check_embeddings(embeddings)
-    check_flag("use_guidelines", use_guidelines)
-    check_flag("use_episodes", use_episodes)
-    if on_embedding_error not in get_args(OnEmbeddingError):
-        raise InvalidInputError(
-            f"on_embedding_error: {on_embedding_error!r} is not known: give 'raise' or "
-            "'guidelines'."
-        )
+    check_judging(
+        criterion,
+        embeddings=embeddings,
+        use_guidelines=use_guidelines,
+        use_episodes=use_episodes,
+        on_embedding_error=on_embedding_error,
+        swap=swap,
+        cite_guidelines=cite_guidelines,
+        keep_judgments=keep_judgments,
+    )
     retrieve = create_retrieve_node(
         criterion,
         embeddings=embeddings,
@@ -203,11 +260,20 @@ def _add_judging(
         use_episodes=use_episodes,
         stores_feedback=stores_feedback,
         on_embedding_error=on_embedding_error,
+        swap=swap,
     )
     assemble = create_assemble_node(
         criterion, embeddings=embeddings, settings=settings, use_guidelines=use_guidelines
     )
-    judge = create_judge_node(criterion, model=model, max_guideline_tokens=max_guideline_tokens)
+    judge = create_judge_node(
+        criterion,
+        model=model,
+        embeddings=embeddings,
+        max_guideline_tokens=max_guideline_tokens,
+        swap=swap,
+        cite_guidelines=cite_guidelines,
+        keep_judgments=keep_judgments,
+    )
     builder.add_node("retrieve_episodes", retrieve, input_schema=RetrieveView)
     builder.add_node("assemble_guidelines", assemble, input_schema=AssembleView)
     builder.add_node("judge", judge, input_schema=JudgeView)

@@ -2,19 +2,61 @@
 
 import inspect
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, get_args
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langgraph.graph import StateGraph
+from typing_extensions import TypedDict
 
 from memalign_graph.context import DEFAULT_SETTINGS, MAX_K, Review, ReviewMode
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.models import DEFAULT_EMBEDDINGS
-from memalign_graph.types import Criterion
+from memalign_graph.memory.judgments import check_keep
+from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
+from memalign_graph.nodes.retrieve import OnEmbeddingError
+from memalign_graph.types import Criterion, Pairwise
 
 Graph = StateGraph[Any, Any, Any, Any]
 """A graph still to be compiled."""
+
+
+class JudgeOptions(TypedDict, total=False):
+    """The options of `create_judge_graph`, for what is built around a judge."""
+
+    model: BaseChatModel | str
+    """Who judges: a chat model, or a `"provider:name"` string."""
+
+    embeddings: EmbeddingsLike
+    """What finds similar cases: LangChain embeddings, a function, or a string."""
+
+    k: int
+    """How many similar examples the judge is shown, from 0 to 100."""
+
+    use_guidelines: bool
+    """False to judge without guidelines, for comparison."""
+
+    use_episodes: bool
+    """False to judge without episodes, for comparison."""
+
+    max_guideline_tokens: int
+    """How much of the prompt guidelines may take, in tokens."""
+
+    on_embedding_error: OnEmbeddingError
+    """`raise`, or `guidelines` to judge by the guidelines alone, and say so."""
+
+    swap: bool
+    """True to judge two outputs in both orders."""
+
+    keep_judgments: timedelta | None
+    """How long judgments are kept for feedback that comes later; None for not."""
+
+
+class ReviewOptions(JudgeOptions, total=False):
+    """The options of `create_review_graph` but for `review`."""
+
+    distill_model: BaseChatModel | str | None
+    """Who distils feedback; the judge itself unless given."""
 
 
 def run_settings(
@@ -141,3 +183,43 @@ def check_flag(name: str, given: Any) -> None:
     """
     if not isinstance(given, bool):
         raise InvalidInputError(f"{name}: {given!r} is neither True nor False.")
+
+
+def check_judging(
+    criterion: Criterion,
+    *,
+    embeddings: Any,
+    use_guidelines: Any,
+    use_episodes: Any,
+    on_embedding_error: Any,
+    swap: Any,
+    cite_guidelines: Any,
+    keep_judgments: Any,
+) -> None:
+    """Check the options of judging that a run can't change.
+
+    Args:
+        criterion: What is judged.
+        embeddings: What finds similar cases.
+        use_guidelines: Whether the judge is given guidelines.
+        use_episodes: Whether the judge is shown similar cases.
+        on_embedding_error: What to do when an embedding call fails.
+        swap: Whether two outputs are judged in both orders.
+        cite_guidelines: Whether the judge names the guidelines that the outputs break.
+        keep_judgments: How long judgments are kept.
+
+    Raises:
+        InvalidInputError: If one can't be used.
+    """
+    check_embeddings(embeddings)
+    check_flag("use_guidelines", use_guidelines)
+    check_flag("use_episodes", use_episodes)
+    check_choice("on_embedding_error", on_embedding_error, get_args(OnEmbeddingError))
+    check_flag("swap", swap)
+    check_flag("cite_guidelines", cite_guidelines)
+    check_keep(keep_judgments)
+    if swap and not isinstance(criterion.scale, Pairwise):
+        raise InvalidInputError(
+            "swap: only a criterion with scale=Pairwise() is judged in both orders; this one's "
+            f"scale is {criterion.scale.type}."
+        )

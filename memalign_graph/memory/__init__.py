@@ -3,6 +3,7 @@
 - `judge_memory`, `life`: `JudgeMemory`, what users call. Everything else is what it does, as
   operations (see `memalign_graph.effects`) and pure functions:
 - `recall`, `changes`, `lessons`, `by_hand`: what is known, said, learned and written by hand.
+- `judgments`: verdicts kept for a while, for an expert who answers later.
 - `forgetting`, `purge`, `erasure`: what is taken back, and erased for good.
 - `history`, `portable`: what it was before, and how it moves.
 - `learning`, `cascade`, `words`: what becomes of guidelines and of experts' words; pure.
@@ -14,6 +15,7 @@
 from memalign_graph.memory.forgetting import Forgotten
 from memalign_graph.memory.history import MemoryDiff, Snapshot
 from memalign_graph.memory.judge_memory import JudgeMemory
+from memalign_graph.memory.judgments import KeptJudgment
 from memalign_graph.memory.records import Commit
 
-__all__ = ["Commit", "Forgotten", "JudgeMemory", "MemoryDiff", "Snapshot"]
+__all__ = ["Commit", "Forgotten", "JudgeMemory", "KeptJudgment", "MemoryDiff", "Snapshot"]

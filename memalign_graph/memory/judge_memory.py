@@ -10,6 +10,7 @@ from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.memory import by_hand, changes
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.judgments import KeptJudgment, kept_judgments
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout, check_namespace
 from memalign_graph.memory.life import MemoryLife
 from memalign_graph.memory.recall import recall
@@ -166,6 +167,18 @@ class JudgeMemory(MemoryLife):
     async def aguidelines(self, *, include_superseded: bool = False) -> list[Guideline]:
         """Async twin of `guidelines`."""
         return await arun(self._guidelines(include_superseded))
+
+    def judgments(self) -> list[KeptJudgment]:
+        """Return the judgments that are kept for feedback, those that go first before the others.
+
+        They are no part of the memory's content: its version does not tell of them, and an export
+        leaves them out.
+        """
+        return run(kept_judgments(self._access))
+
+    async def ajudgments(self) -> list[KeptJudgment]:
+        """Async twin of `judgments`."""
+        return await arun(kept_judgments(self._access))
 
     def version(self) -> str:
         """Return the memory's version: a digest of its live items and their revisions."""

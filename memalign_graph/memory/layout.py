@@ -62,6 +62,11 @@ class MemoryLayout:
         return (*self.root, "drafts")
 
     @property
+    def judgments(self) -> Namespace:
+        """One item a judgment that awaits feedback, by its id; gone when its time is over."""
+        return (*self.root, "judgments")
+
+    @property
     def all_vectors(self) -> Namespace:
         """What the vectors of all embedders lie under."""
         return (*self.root, "vectors")

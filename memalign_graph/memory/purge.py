@@ -20,6 +20,7 @@ from memalign_graph.memory.forgetting import Forgotten, Purged, Selection, clear
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.items import Edit, read_episode, read_guideline
+from memalign_graph.memory.judgments import kept_judgments, sweep_judgments
 from memalign_graph.memory.records import PURGE, Change, Changes, Item, ItemKind
 from memalign_graph.memory.rivals import edits_made, settle_rivals
 from memalign_graph.types import Episode, Guideline
@@ -81,6 +82,7 @@ def purge(
     check_checkpointer(checkpointer)
     traces = yield from _trace(access, selection)
     yield from clear_drafts(access)
+    yield from _remove_judgments(access, traces)
     known = sorted({key for one in traces.versions for key in one.thread_ids})
     threads, warnings = yield from erase_threads(checkpointer, traces.marks, known)
     vectors = yield from _remove_vectors(access, traces)
@@ -183,6 +185,28 @@ def _remove_vectors(access: MemoryAccess, traces: _Traces) -> Operation[int]:
         yield from access.put(namespace, dict.fromkeys(there))
         removed += len(there)
     return removed
+
+
+def _remove_judgments(access: MemoryAccess, traces: _Traces) -> Operation[None]:
+    """Remove the judgments on these examples, and those made with what is purged in the prompt."""
+    guidelines = {one.id for one in (yield from access.every_guideline()) if traces.rests(one)}
+    for record in (yield from _records(access)):
+        for change in record.changes:
+            versions = [one for one in (change.before, change.after) if one is not None]
+            if change.kind == "guidelines" and any(
+                traces.rests(read_guideline(one)) for one in versions
+            ):
+                guidelines.add(change.id)
+    examples = {one.example_id for one in traces.versions}
+    gone = [
+        kept.judgment.id
+        for kept in (yield from kept_judgments(access))
+        if kept.example.id in examples
+        or not traces.episodes.keys().isdisjoint(kept.judgment.episode_ids)
+        or not guidelines.isdisjoint(kept.judgment.guideline_ids)
+    ]
+    yield from sweep_judgments(access)
+    yield from access.put(access.layout.judgments, dict.fromkeys(gone))
 
 
 def _scrub(access: MemoryAccess, traces: _Traces, kind: ItemKind) -> Operation[set[str]]:

@@ -4,6 +4,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from langgraph.store.base import BaseStore
 
@@ -84,6 +85,8 @@ class MemoryView:
     def __init__(self, embedder: str) -> None:
         self.index = VectorIndex(embedder)
         """Vectors by vector key."""
+        self.swept_at = datetime.min.replace(tzinfo=UTC)
+        """When judgments past their time were last removed by this process."""
         self._lock = threading.Lock()
         self._generation = 0
         self._newest_us = 0

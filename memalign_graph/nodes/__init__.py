@@ -4,6 +4,7 @@
 - `judge`: the verdict.
 - `review`: the expert's word, by interrupt.
 - `distill`, `commit`: what is learned from it, and where it goes.
+- `find_judgment`: an earlier judgment, for an expert who answers later.
 - `remember`, `distill_batch`, `consolidate`, `settle`, `replay`, `commit_alignment`: the same for
   much feedback at once.
 - `base`, `measured`: what nodes share.
@@ -19,6 +20,7 @@ from memalign_graph.nodes.distill_batch import (
     create_distill_again_node,
     create_distill_batch_node,
 )
+from memalign_graph.nodes.find_judgment import create_find_judgment_node
 from memalign_graph.nodes.judge import create_judge_node
 from memalign_graph.nodes.remember import create_remember_node
 from memalign_graph.nodes.replay import create_replay_node
@@ -35,6 +37,7 @@ __all__ = [
     "create_distill_again_node",
     "create_distill_batch_node",
     "create_distill_node",
+    "create_find_judgment_node",
     "create_judge_node",
     "create_remember_node",
     "create_replay_node",

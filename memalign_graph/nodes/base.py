@@ -134,7 +134,7 @@ class Models:
     def __init__(self, own: BaseChatModel | str) -> None:
         self._own = own
         self._resolved: dict[str | None, OncePerLoop[BaseChatModel]] = {}
-        self._bound: dict[int, BoundModel] = {}
+        self._bound: dict[tuple[int, int], BoundModel] = {}
 
     def get(self, override: str | None = None) -> BaseChatModel:
         """Return the chat model to call.
@@ -155,10 +155,10 @@ class Models:
         return self._resolved[key].get()
 
     def bound(self, schema: dict[str, Any], override: str | None = None) -> "BoundModel":
-        """Return the chat model to call, bound to a schema, always the same one.
+        """Return the chat model to call, bound to a schema.
 
         Args:
-            schema: The JSON Schema of the answer.
+            schema: The JSON Schema of the answer; one that lives as long as the node.
             override: The run's model, where its context names another than the node's own.
 
         Returns:
@@ -168,12 +168,13 @@ class Models:
             InvalidInputError: If a string can't be resolved, or the model has no structured output.
         """
         chat = self.get(override)
-        bound = self._bound.get(id(chat))
+        key = (id(chat), id(schema))
+        bound = self._bound.get(key)
         if bound is None or bound.chat is not chat:
             if len(self._bound) >= _BOUND_MODELS:
                 self._bound.clear()  # of event loops that have ended
             bound = BoundModel(chat, with_schema(chat, schema))
-            self._bound[id(chat)] = bound
+            self._bound[key] = bound
         return bound
 
 

@@ -1,77 +1,200 @@
 """`judge`: the verdict, made with the memory in its prompt."""
 
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
 from memalign_graph.asking import ask
-from memalign_graph.effects import Operation
-from memalign_graph.models import DEFAULT_CHAT_MODEL, max_input_tokens
-from memalign_graph.nodes.base import Models, OperationNode, Run, State, Update, example_of
+from memalign_graph.effects import Gather, Operation
+from memalign_graph.memory.judgments import keep_judgment
+from memalign_graph.models import (
+    DEFAULT_CHAT_MODEL,
+    DEFAULT_EMBEDDINGS,
+    EmbeddingsLike,
+    max_input_tokens,
+)
+from memalign_graph.nodes.base import (
+    Memories,
+    Models,
+    OperationNode,
+    Run,
+    State,
+    Update,
+    example_of,
+)
+from memalign_graph.pairwise import settle_orders, swap_outputs
 from memalign_graph.prompts.judge import (
     DEFAULT_MAX_GUIDELINE_TOKENS,
+    JudgePrompt,
     answer_schema,
     judge_prompt,
     read_answer,
+    read_broken,
 )
+from memalign_graph.scales import Pairwise, Value
 from memalign_graph.state import Assembled, ExampleView, Retrieved
-from memalign_graph.types import Criterion, Guideline, Judgment, RecalledExample
+from memalign_graph.types import Criterion, Example, Guideline, Judgment, RecalledExample
 
 
 class JudgeView(ExampleView, Retrieved, Assembled, total=False):
     """What the node reads of the state."""
 
 
+@dataclass(frozen=True)
+class _Verdict:
+    prompt: JudgePrompt
+    value: Value
+    rationale: str
+    broken: list[str]
+    model: str
+    warnings: list[str]
+
+
+class Judge:
+    """One criterion's judge: what `judge` nodes call, of one criterion or of a panel."""
+
+    def __init__(
+        self,
+        criterion: Criterion,
+        *,
+        model: BaseChatModel | str = DEFAULT_CHAT_MODEL,
+        embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
+        max_guideline_tokens: int = DEFAULT_MAX_GUIDELINE_TOKENS,
+        swap: bool = False,
+        cite_guidelines: bool = False,
+        keep_judgments: timedelta | None = None,
+    ) -> None:
+        """Make a judge; see `create_judge_node`."""
+        self._criterion = criterion
+        self._models = Models(model)
+        self._memories = Memories(criterion, embeddings)
+        self._max_guideline_tokens = max_guideline_tokens
+        self._swaps = swap
+        self._cites = cite_guidelines
+        self._keeps = keep_judgments
+        self._schema = answer_schema(criterion)
+        self._citing_schema = answer_schema(criterion, cites=True)
+
+    def judge(self, state: State, run: Run) -> Operation[Judgment]:
+        """Judge the example in a state, with the memory that lies beside it.
+
+        Args:
+            state: A `JudgeView`.
+            run: The run.
+
+        Returns:
+            The judgment.
+        """
+        example = example_of(state)
+        verdict = yield from self._decide(state, example)
+        judgment = Judgment(
+            criterion=self._criterion.name,
+            example_id=example.id,
+            value=verdict.value,
+            rationale=verdict.rationale,
+            guideline_ids=[one.id for one in verdict.prompt.guidelines],
+            broken_guideline_ids=verdict.broken,
+            episode_ids=[one.id for one in verdict.prompt.episodes],
+            memory_version=state.get("recall_version", ""),
+            thread_id=run.thread_id,
+            model=verdict.model,
+            warnings=[*state.get("recall_warnings", []), *verdict.warnings],
+        )
+        if self._keeps is not None:
+            yield from keep_judgment(
+                self._memories.get(run, state["judge_settings"]),
+                judgment,
+                example,
+                vector=state.get("recall_vector"),
+                keep_for=self._keeps,
+            )
+        return judgment
+
+    def _decide(self, state: State, example: Example) -> Operation[_Verdict]:
+        scale = self._criterion.scale
+        if not (self._swaps and isinstance(scale, Pairwise)):
+            return (yield from self._ask(state, example))
+        orders = [self._ask(state, one) for one in (example, swap_outputs(example))]
+        both: list[_Verdict] = yield Gather(orders, len(orders))
+        straight, swapped = both
+        value, rationale, warning = settle_orders(
+            scale, (straight.value, straight.rationale), (swapped.value, swapped.rationale)
+        )
+        return replace(
+            straight,
+            value=value,
+            rationale=rationale,
+            broken=straight.broken if warning is None else [],
+            warnings=[*straight.warnings, *([warning] if warning else [])],
+        )
+
+    def _ask(self, state: State, example: Example) -> Operation[_Verdict]:
+        guidelines = [Guideline.model_validate(one) for one in state.get("guidelines", [])]
+        cites = self._cites and bool(guidelines)
+        bound = self._models.bound(
+            self._citing_schema if cites else self._schema,
+            state.get("judge_settings", {}).get("model"),
+        )
+        prompt = judge_prompt(
+            self._criterion,
+            example,
+            guidelines=guidelines,
+            recalled=[RecalledExample.model_validate(one) for one in state.get("recalled", [])],
+            nearness=state.get("recall_nearness"),
+            max_guideline_tokens=self._max_guideline_tokens,
+            max_input_tokens=max_input_tokens(bound.chat),
+        )
+
+        def read(answer: dict[str, Any], _last: bool) -> Any:  # noqa: FBT001 - as `ask` calls it
+            broken = read_broken(answer, prompt.guidelines) if cites else []
+            return (*read_answer(answer, self._criterion), broken)
+
+        (value, rationale, broken), reply = yield from ask(
+            bound.structured, prompt.messages, read, purpose="judge"
+        )
+        model = reply.model or bound.structured.name
+        return _Verdict(prompt, value, rationale, broken, model, prompt.warnings)
+
+
 def create_judge_node(
     criterion: Criterion,
     *,
     model: BaseChatModel | str = DEFAULT_CHAT_MODEL,
+    embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
     max_guideline_tokens: int = DEFAULT_MAX_GUIDELINE_TOKENS,
+    swap: bool = False,
+    cite_guidelines: bool = False,
+    keep_judgments: timedelta | None = None,
 ) -> OperationNode:
     """Create the node that judges.
 
     Args:
         criterion: The criterion.
         model: A chat model or a `"provider:name"` string; the run's settings go before it.
+        embeddings: What the memory embeds with; nothing is embedded here.
         max_guideline_tokens: How much of the prompt guidelines may take, in tokens.
+        swap: True to judge two outputs in both orders, with two calls of the model.
+        cite_guidelines: Whether the judge also names the guidelines that the outputs break.
+        keep_judgments: How long judgments are kept for feedback that comes later; None for not.
 
     Returns:
         The node; it reads `JudgeView`, writes `judgment`, and clears the `feedback` and `learned`
         that an earlier judgment on the same thread may have left.
     """
-    models = Models(model)
-    schema = answer_schema(criterion)
+    judge = Judge(
+        criterion,
+        model=model,
+        embeddings=embeddings,
+        max_guideline_tokens=max_guideline_tokens,
+        swap=swap,
+        cite_guidelines=cite_guidelines,
+        keep_judgments=keep_judgments,
+    )
 
-    def judge(state: State, run: Run) -> Operation[Update]:
-        example = example_of(state)
-        model_used = models.bound(schema, state.get("judge_settings", {}).get("model"))
-        prompt = judge_prompt(
-            criterion,
-            example,
-            guidelines=[Guideline.model_validate(one) for one in state.get("guidelines", [])],
-            recalled=[RecalledExample.model_validate(one) for one in state.get("recalled", [])],
-            nearness=state.get("recall_nearness"),
-            max_guideline_tokens=max_guideline_tokens,
-            max_input_tokens=max_input_tokens(model_used.chat),
-        )
-
-        def read(answer: dict[str, Any], _last: bool) -> Any:  # noqa: FBT001 - as `ask` calls it
-            return read_answer(answer, criterion)
-
-        bound = model_used.structured
-        (value, rationale), reply = yield from ask(bound, prompt.messages, read, purpose="judge")
-        judgment = Judgment(
-            criterion=criterion.name,
-            example_id=example.id,
-            value=value,
-            rationale=rationale,
-            guideline_ids=[one.id for one in prompt.guidelines],
-            episode_ids=[one.id for one in prompt.episodes],
-            memory_version=state.get("recall_version", ""),
-            thread_id=run.thread_id,
-            model=reply.model or bound.name,
-            warnings=[*state.get("recall_warnings", []), *prompt.warnings],
-        )
+    def decide(state: State, run: Run) -> Operation[Update]:
+        judgment = yield from judge.judge(state, run)
         return {"judgment": judgment.to_json(), "feedback": None, "learned": None}
 
-    return OperationNode("judge", judge)
+    return OperationNode("judge", decide)

@@ -10,6 +10,7 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.recall import Recall, recall, recall_without_episodes
 from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.nodes.base import Memories, OperationNode, Run, State, Update, example_of
+from memalign_graph.pairwise import swap_outputs
 from memalign_graph.state import ExampleView
 from memalign_graph.types import Criterion, Example
 
@@ -32,6 +33,7 @@ def create_retrieve_node(
     use_episodes: bool = True,
     stores_feedback: bool = False,
     on_embedding_error: OnEmbeddingError = "raise",
+    swap: bool = False,
 ) -> OperationNode:
     """Create the node that looks for similar examples; the first of its graph.
 
@@ -47,6 +49,7 @@ def create_retrieve_node(
         stores_feedback: Whether the graph may come to embed the example also where there is
             nothing to find, so that missing embeddings show before a model is called.
         on_embedding_error: What to do when an embedding call fails.
+        swap: Whether the outputs have to be two, to be judged in both orders.
 
     Returns:
         The node; it reads `ExampleView` and writes `Retrieved`.
@@ -56,6 +59,8 @@ def create_retrieve_node(
     def retrieve_episodes(state: State, run: Run) -> Operation[Update]:
         fresh = {name: state[name] for name in Example.model_fields if name in state}
         example = example_of(fresh)
+        if swap:
+            swap_outputs(example)  # called for its error, before any model is
         resolved = resolve_context(run.context, settings)
         access = memories.get(run, resolved)
         if stores_feedback and resolved["review"] != "never":

@@ -55,6 +55,8 @@ case, it outweighs your own opinion:
 {lines}
 """
 
+_BROKEN = "broken_guidelines"
+
 _SAME = "(the same as in the case to judge)"
 
 _CLOSING = (
@@ -80,29 +82,54 @@ class JudgePrompt:
     """What was left out, a sentence each."""
 
 
-def answer_schema(criterion: Criterion) -> dict[str, Any]:
+def answer_schema(criterion: Criterion, *, cites: bool = False) -> dict[str, Any]:
     """Return the JSON Schema of a judge's answer: the rationale, then the value.
 
     Args:
         criterion: The criterion.
+        cites: Whether the judge is also asked which guidelines the outputs break. It says so last,
+            so that the verdict is what it would be without.
 
     Returns:
         A schema with a title, every property required and no others allowed.
     """
+    properties = {
+        "rationale": {
+            "type": "string",
+            "description": "One or two sentences on what decides.",
+        },
+        "value": criterion.scale.value_schema(),
+    }
+    if cites:
+        properties[_BROKEN] = {
+            "type": "array",
+            "items": {"type": "integer"},
+            "description": "The numbers of the guidelines that the outputs break; empty if none.",
+        }
     return {
         "title": "judgment",
         "description": "A verdict on the case.",
         "type": "object",
-        "properties": {
-            "rationale": {
-                "type": "string",
-                "description": "One or two sentences on what decides.",
-            },
-            "value": criterion.scale.value_schema(),
-        },
-        "required": ["rationale", "value"],
+        "properties": properties,
+        "required": list(properties),
         "additionalProperties": False,
     }
+
+
+def read_broken(answer: dict[str, Any], guidelines: Sequence[Guideline]) -> list[str]:
+    """Read which guidelines the outputs break, by the judge's own account.
+
+    Args:
+        answer: The parsed answer.
+        guidelines: The guidelines shown, in the order they are numbered.
+
+    Returns:
+        Their ids, each once; numbers of none are left out.
+    """
+    cited = answer.get(_BROKEN)
+    numbers = cited if isinstance(cited, list) else []
+    known = [n for n in numbers if type(n) is int and 1 <= n <= len(guidelines)]
+    return list(dict.fromkeys(guidelines[n - 1].id for n in known))
 
 
 def read_answer(answer: dict[str, Any], criterion: Criterion) -> tuple[Value, str]:

@@ -1,0 +1,161 @@
+"""Judgments kept for a while, so that an expert can answer later, from anywhere."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from langgraph.store.base import PutOp, SearchOp
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from memalign_graph.effects import Batch, Operation
+from memalign_graph.errors import InvalidInputError, MemAlignError, explain
+from memalign_graph.memory.access import EVERYTHING, MemoryAccess
+from memalign_graph.types import Example, Judgment, UtcDatetime
+
+_SWEEP_EVERY = timedelta(hours=1)
+"""How often a process removes what is past its time, at most, as it keeps more."""
+
+
+class KeptJudgment(BaseModel):
+    """A judgment that awaits feedback, and what it was on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    judgment: Judgment
+    """The judgment."""
+
+    example: Example
+    """What was judged."""
+
+    kept_until: UtcDatetime
+    """When it goes."""
+
+    embedder: str
+    """Names the embedder of the vector."""
+
+    vector: str | None = None
+    """The example's vector in base64, so that feedback embeds nothing again; None where judging
+    needed none."""
+
+
+def check_keep(keep_judgments: Any) -> timedelta | None:
+    """Check how long judgments are to be kept.
+
+    Args:
+        keep_judgments: What was given.
+
+    Returns:
+        How long; None for not at all.
+
+    Raises:
+        InvalidInputError: If it is no length of time.
+    """
+    if keep_judgments is None:
+        return None
+    if not isinstance(keep_judgments, timedelta) or keep_judgments <= timedelta(0):
+        raise InvalidInputError(
+            f"keep_judgments: {keep_judgments!r} is no length of time: give one such as "
+            "timedelta(days=30), or None to keep none."
+        )
+    return keep_judgments
+
+
+def keep_judgment(
+    access: MemoryAccess,
+    judgment: Judgment,
+    example: Example,
+    *,
+    vector: str | None,
+    keep_for: timedelta,
+) -> Operation[None]:
+    """Keep a judgment, and now and then remove those that are past their time.
+
+    Args:
+        access: The memory.
+        judgment: The judgment.
+        example: What was judged.
+        vector: The example's vector in base64, where it is known.
+        keep_for: How long to keep it.
+    """
+    now = datetime.now(UTC)
+    until = now + min(keep_for, datetime.max.replace(tzinfo=UTC) - now)
+    kept = KeptJudgment(
+        judgment=judgment,
+        example=example,
+        kept_until=until,
+        embedder=access.embedder.id,
+        vector=vector,
+    )
+    item = {**kept.model_dump(mode="json"), "until_us": _microseconds(until)}
+    yield from access.put(access.layout.judgments, {judgment.id: item})
+    view = access.view
+    if now - view.swept_at >= _SWEEP_EVERY:
+        view.swept_at = now
+        yield from sweep_judgments(access)
+
+
+def find_judgment(access: MemoryAccess, judgment_id: str) -> Operation[KeptJudgment]:
+    """Find a judgment by its id.
+
+    Args:
+        access: The memory.
+        judgment_id: The id.
+
+    Returns:
+        The judgment.
+
+    Raises:
+        InvalidInputError: If it is not there, or past its time.
+    """
+    if not isinstance(judgment_id, str) or not judgment_id:
+        raise InvalidInputError(
+            "judgment_id: give the `id` of a judgment, such as result['judgment']['id']."
+        )
+    found = yield from access.get(access.layout.judgments, [judgment_id], _read)
+    kept = found.get(judgment_id)
+    if kept is None or kept.kept_until <= datetime.now(UTC):
+        raise InvalidInputError(
+            f"judgment_id: no judgment {judgment_id!r} is kept in {'/'.join(access.layout.root)}: "
+            "either its time is over, or it was made in another namespace or by a graph built "
+            "without `keep_judgments`."
+        )
+    return kept
+
+
+def kept_judgments(access: MemoryAccess) -> Operation[list[KeptJudgment]]:
+    """Read all judgments that are kept.
+
+    Args:
+        access: The memory.
+
+    Returns:
+        The judgments, those that go first before the others.
+    """
+    [items] = yield from access.search(access.layout.judgments)
+    now = datetime.now(UTC)
+    kept = [one for one in map(_read, items) if one.kept_until > now]
+    return sorted(kept, key=lambda one: (one.kept_until, one.judgment.id))
+
+
+def sweep_judgments(access: MemoryAccess) -> Operation[None]:
+    """Remove the judgments that are past their time.
+
+    Args:
+        access: The memory.
+    """
+    now = _microseconds(datetime.now(UTC))
+    search = SearchOp(access.layout.judgments, filter={"until_us": {"$lte": now}}, limit=EVERYTHING)
+    [found] = yield Batch(access.store, [search])
+    gone = [PutOp(tuple(one.namespace), one.key, None) for one in found]
+    if gone:
+        yield Batch(access.store, gone)
+
+
+def _microseconds(at: datetime) -> int:
+    return int(at.timestamp() * 1_000_000)
+
+
+def _read(item: dict[str, Any]) -> KeptJudgment:
+    try:
+        return KeptJudgment.model_validate({k: v for k, v in item.items() if k != "until_us"})
+    except ValidationError as error:
+        raise MemAlignError(f"A kept judgment can't be read: {explain(error)}") from error

@@ -1,0 +1,73 @@
+"""Judging two outputs in both orders: judges lean to what they read first.
+
+The lean is described, and swapping proposed against it, in Zheng et al., "Judging LLM-as-a-Judge
+with MT-Bench and Chatbot Arena" (2023), https://arxiv.org/abs/2306.05685, section 3.4.
+"""
+
+from typing import Any
+
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.scales import Pairwise, Value
+from memalign_graph.types import Example
+
+_PAIR = 2
+_OTHER = {"A": "B", "B": "A"}
+
+
+def swap_outputs(example: Example) -> Example:
+    """Return the example with its two outputs in the other order.
+
+    Args:
+        example: An example whose outputs are a list of two, or an object with two fields.
+
+    Returns:
+        The example with each output in the other's place.
+
+    Raises:
+        InvalidInputError: If the outputs are not two that can be told apart.
+    """
+    return example.model_copy(update={"outputs": _swapped(example.outputs)})
+
+
+def _swapped(outputs: Any) -> Any:
+    if isinstance(outputs, list) and len(outputs) == _PAIR:
+        return outputs[::-1]
+    if isinstance(outputs, dict) and len(outputs) == _PAIR:
+        return dict(zip(outputs, reversed(outputs.values()), strict=True))
+    raise InvalidInputError(
+        "outputs: to be judged in both orders (`swap=True`) they have to be two: give a list of "
+        "the two outputs, or an object with two fields, such as {'A': ..., 'B': ...}."
+    )
+
+
+def settle_orders(
+    scale: Pairwise, straight: tuple[Value, str], swapped: tuple[Value, str]
+) -> tuple[Value, str, str | None]:
+    """Make one verdict of those on both orders.
+
+    Args:
+        scale: The scale.
+        straight: Value and rationale on the order given.
+        swapped: Value and rationale on the other order.
+
+    Returns:
+        The value: the one both orders lead to, else `tie`, or, where the scale has none, that of
+        the order given; the rationale; and what is to be said where the orders disagree.
+    """
+    value, rationale = straight
+    other = _OTHER.get(str(swapped[0]), swapped[0])
+    if value == other:
+        return value, rationale, None
+    settled: Value = "tie" if scale.allow_tie else value
+    both = (
+        f"In the order given ({value}): {rationale} With A and B in each other's place, and named "
+        f"so ({other} as given): {swapped[1]}"
+    )
+    outcome = (
+        "so that it is a tie" if scale.allow_tie else "and the scale has no tie: the first stands"
+    )
+    warning = (
+        f"The verdict depends on the order of the outputs: {value} as they were given, {other} "
+        f"when they were swapped, {outcome}."
+    )
+    return settled, both, warning
