@@ -126,20 +126,36 @@ def resolve_context(context: Any, built: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidInputError: If a parent's context has settings under `memalign` that can't be used.
     """
-    if context is not None and not isinstance(context, MemAlignContext):
-        own = context.get("memalign") if isinstance(context, Mapping) else None
-        own = own if own is not None else getattr(context, "memalign", None)
-        try:
-            context = None if own is None else MemAlignContext.model_validate(own)
-        except ValidationError as error:
-            raise InvalidInputError(f"context: {explain(error)}") from error
+    own = own_context(context)
     settings = dict(built)
-    if context is not None:
+    if own is not None:
         settings.update(
             {
                 name: value
-                for name in context.model_fields_set
-                if (value := getattr(context, name)) is not None
+                for name in own.model_fields_set
+                if (value := getattr(own, name)) is not None
             }
         )
     return {**settings, "namespace": list(settings["namespace"])}
+
+
+def own_context(context: Any) -> MemAlignContext | None:
+    """Find what a run's context has for judging.
+
+    Args:
+        context: `runtime.context`: None, a `MemAlignContext`, or a parent's own.
+
+    Returns:
+        The settings; None if it has none.
+
+    Raises:
+        InvalidInputError: If a parent's context has settings under `memalign` that can't be used.
+    """
+    if context is None or isinstance(context, MemAlignContext):
+        return context
+    own = context.get("memalign") if isinstance(context, Mapping) else None
+    own = own if own is not None else getattr(context, "memalign", None)
+    try:
+        return None if own is None else MemAlignContext.model_validate(own)
+    except ValidationError as error:
+        raise InvalidInputError(f"context: {explain(error)}") from error

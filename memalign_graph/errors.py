@@ -12,6 +12,9 @@ _PLAIN_WORDS = {
 class MemAlignError(Exception):
     """Base class of every error raised on purpose by this package."""
 
+    node: str | None = None
+    """The node of this package that it comes from, where it comes from one."""
+
 
 class InvalidInputError(MemAlignError, ValueError):
     """What the caller gave cannot be used; raised before any model is called or item written."""

@@ -36,6 +36,17 @@ class JudgeOutput(TypedDict):
     """The `Judgment` as JSON."""
 
 
+class Cited(TypedDict):
+    """What graphs that were built with `cite_guidelines` return besides."""
+
+    broken_guidelines: list[dict[str, Any]]
+    """The `Guideline`s that the outputs break, by the judge's own account, as JSON."""
+
+
+class CitingJudgeOutput(JudgeOutput, Cited):
+    """What such a judge graph returns."""
+
+
 class ReviewOutput(JudgeOutput):
     """What the review graph returns."""
 
@@ -46,6 +57,10 @@ class ReviewOutput(JudgeOutput):
     """What memory made of it: `episode_ids`, `guidelines` (an entry for each that was added,
     revised or retired, with `action`, `guideline_id`, `text`, `episode_ids`) and the
     `memory_version` after it; None if there was no feedback."""
+
+
+class CitingReviewOutput(ReviewOutput, Cited):
+    """What a review graph returns that was built with `cite_guidelines`."""
 
 
 class Retrieved(TypedDict):

@@ -38,7 +38,15 @@ from memalign_graph.nodes.judge import JudgeView
 from memalign_graph.nodes.retrieve import OnEmbeddingError, RetrieveView
 from memalign_graph.nodes.review import ReviewView
 from memalign_graph.prompts.judge import DEFAULT_MAX_GUIDELINE_TOKENS
-from memalign_graph.state import ExampleInput, JudgeOutput, JudgeState, ReviewOutput, ReviewState
+from memalign_graph.state import (
+    CitingJudgeOutput,
+    CitingReviewOutput,
+    ExampleInput,
+    JudgeOutput,
+    JudgeState,
+    ReviewOutput,
+    ReviewState,
+)
 from memalign_graph.types import Criterion, Feedback, Judgment
 
 
@@ -73,8 +81,8 @@ def create_judge_graph(
             embedding call fails; the judgment then says so.
         swap: True to judge two outputs in both orders, with two calls of the model: where the
             verdicts disagree it is a tie, if the scale has one, and the judgment says so.
-        cite_guidelines: True to have the judge also name the guidelines that the outputs break
-            (`Judgment.broken_guideline_ids`).
+        cite_guidelines: True to have the judge also name the guidelines that the outputs break;
+            the graph then returns them as `broken_guidelines`, too.
         keep_judgments: How long a judgment is kept in memory for feedback that comes later, by
             its id (see `create_feedback_graph`); None to keep none.
 
@@ -89,7 +97,7 @@ def create_judge_graph(
         JudgeState,
         context_schema=context_schema(k=resolved["k"], model=model, review="never"),
         input_schema=ExampleInput,
-        output_schema=JudgeOutput,
+        output_schema=CitingJudgeOutput if cite_guidelines is True else JudgeOutput,
     )
     _add_judging(
         builder,
@@ -144,8 +152,8 @@ def create_review_graph(
             embedding call fails; the judgment then says so.
         swap: True to judge two outputs in both orders, with two calls of the model: where the
             verdicts disagree it is a tie, if the scale has one, and the judgment says so.
-        cite_guidelines: True to have the judge also name the guidelines that the outputs break
-            (`Judgment.broken_guideline_ids`).
+        cite_guidelines: True to have the judge also name the guidelines that the outputs break;
+            the graph then returns them as `broken_guidelines`, too.
         keep_judgments: How long a judgment is kept in memory for feedback that comes later, by
             its id (see `create_feedback_graph`); None to keep none.
 
@@ -161,7 +169,7 @@ def create_review_graph(
         ReviewState,
         context_schema=context_schema(k=resolved["k"], model=model, review=review),
         input_schema=ExampleInput,
-        output_schema=ReviewOutput,
+        output_schema=CitingReviewOutput if cite_guidelines is True else ReviewOutput,
     )
     _add_judging(
         builder,

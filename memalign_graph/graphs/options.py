@@ -77,11 +77,7 @@ def run_settings(
     Raises:
         InvalidInputError: If an option can't be used.
     """
-    if not isinstance(criterion, Criterion):
-        raise InvalidInputError(
-            "criterion: give a Criterion(name=..., instructions=...), not a value of type "
-            f"{type(criterion).__name__}."
-        )
+    check_criterion(criterion)
     if not isinstance(model, BaseChatModel | str):
         raise InvalidInputError(
             "model: give a chat model or a string such as 'openai:gpt-4.1-mini', not a value of "
@@ -106,6 +102,22 @@ def run_settings(
         "model": model if isinstance(model, str) else None,
         "review": review if isinstance(review, str) else None,
     }
+
+
+def check_criterion(criterion: Any) -> None:
+    """Check the criterion.
+
+    Args:
+        criterion: What was given.
+
+    Raises:
+        InvalidInputError: If it is none.
+    """
+    if not isinstance(criterion, Criterion):
+        raise InvalidInputError(
+            "criterion: give a Criterion(name=..., instructions=...), not a value of type "
+            f"{type(criterion).__name__}."
+        )
 
 
 def check_distill_model(distill_model: Any) -> None:

@@ -11,7 +11,7 @@ from langgraph.runtime import get_runtime
 from langgraph.store.base import BaseStore
 
 from memalign_graph.effects import Operation, arun, run
-from memalign_graph.errors import InvalidInputError
+from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.changes import remember
 from memalign_graph.memory.layout import MemoryLayout, check_namespace
@@ -80,7 +80,7 @@ class OperationNode(Runnable[Any, Any]):
         Returns:
             The update of the state.
         """
-        return run(self._operation(input, current_run()))
+        return run(self._named(input))
 
     async def ainvoke(
         self,
@@ -97,7 +97,14 @@ class OperationNode(Runnable[Any, Any]):
         Returns:
             The update of the state.
         """
-        return await arun(self._operation(input, current_run()))
+        return await arun(self._named(input))
+
+    def _named(self, state: State) -> Operation[Update]:
+        try:
+            return (yield from self._operation(state, current_run()))
+        except MemAlignError as error:
+            error.node = error.node or self.name
+            raise
 
 
 def current_run() -> Run:

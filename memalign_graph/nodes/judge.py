@@ -176,7 +176,8 @@ def create_judge_node(
         embeddings: What the memory embeds with; nothing is embedded here.
         max_guideline_tokens: How much of the prompt guidelines may take, in tokens.
         swap: True to judge two outputs in both orders, with two calls of the model.
-        cite_guidelines: Whether the judge also names the guidelines that the outputs break.
+        cite_guidelines: Whether the judge also names the guidelines that the outputs break; the
+            node then writes `broken_guidelines`, too.
         keep_judgments: How long judgments are kept for feedback that comes later; None for not.
 
     Returns:
@@ -195,6 +196,11 @@ def create_judge_node(
 
     def decide(state: State, run: Run) -> Operation[Update]:
         judgment = yield from judge.judge(state, run)
-        return {"judgment": judgment.to_json(), "feedback": None, "learned": None}
+        update: Update = {"judgment": judgment.to_json(), "feedback": None, "learned": None}
+        if cite_guidelines:
+            broken = judgment.broken_guideline_ids
+            known = {one["id"]: one for one in state.get("guidelines", [])}
+            update["broken_guidelines"] = [known[key] for key in broken]
+        return update
 
     return OperationNode("judge", decide)

@@ -1,0 +1,61 @@
+"""The critique: what a writer is told to change."""
+
+from collections.abc import Sequence
+
+from langchain_core.messages import HumanMessage
+
+from memalign_graph.gate.example import CRITIQUE_SOURCE, SOURCE
+from memalign_graph.types import Criterion, Feedback, Guideline, Judgment
+
+
+def critique_text(
+    criterion: Criterion,
+    judgment: Judgment,
+    *,
+    broken: Sequence[Guideline],
+    feedback: Feedback | None,
+) -> str:
+    """Write a critique: the reason, and the guidelines broken.
+
+    Args:
+        criterion: The criterion.
+        judgment: The judge's verdict.
+        broken: The guidelines that the answer breaks, by the judge's own account.
+        feedback: What an expert said of it, if one was asked: it goes before the judge's words.
+
+    Returns:
+        The text.
+    """
+    value = judgment.value
+    reason = judgment.rationale
+    if feedback is not None:
+        value = value if feedback.value is None else feedback.value
+        reason = feedback.rationale or reason
+    who = "An expert" if feedback is not None else "The review"
+    parts = [
+        f"The answer did not pass: {criterion.name} is {criterion.scale.render(value)}.",
+        f"{who} says: {reason}",
+    ]
+    if broken:
+        lines = "\n".join(f"- {one.text}" for one in broken)
+        parts.append(f"What it has to heed:\n{lines}")
+    return "\n\n".join(parts)
+
+
+def critique_message(critique: str) -> HumanMessage:
+    """Make the message that asks a writer for another answer.
+
+    It speaks as a human does, not as the system: a critique quotes what the application's users
+    wrote.
+
+    Args:
+        critique: The critique.
+
+    Returns:
+        The message, marked as a gate's.
+    """
+    return HumanMessage(
+        f"{critique}\n\nWrite the whole answer again so that it passes. Reply with the new answer "
+        "alone, without a word about this review.",
+        additional_kwargs={SOURCE: CRITIQUE_SOURCE},
+    )

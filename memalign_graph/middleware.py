@@ -1,0 +1,181 @@
+"""`QualityGateMiddleware`: a quality gate for langchain's `create_agent` (extra `agents`)."""
+
+from typing import Annotated, Any, NotRequired, get_type_hints
+
+from langchain_core.messages import AIMessage
+from langgraph.runtime import Runtime
+from typing_extensions import TypedDict, Unpack
+
+from memalign_graph.effects import Operation, arun, run
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.gate.critique import critique_message
+from memalign_graph.gate.example import ExampleFrom, example_in
+from memalign_graph.gate.gate import (
+    DEFAULT_MAX_REVISIONS,
+    DEFAULT_NAME,
+    GateReview,
+    JudgeGraph,
+    make_gate,
+)
+from memalign_graph.gate.verdict import GateVerdict, OnJudgeError, Passes
+from memalign_graph.graphs.options import ReviewOptions
+from memalign_graph.nodes.base import Run, Update, current_run
+from memalign_graph.types import Criterion
+
+try:
+    from langchain.agents.middleware import AgentMiddleware, AgentState, hook_config
+    from langchain.agents.middleware.types import OmitFromInput
+except ImportError as error:
+    raise ImportError(
+        "QualityGateMiddleware needs the package langchain: pip install 'memalign-graph[agents]'."
+    ) from error
+
+MESSAGES = "messages"
+"""Where an agent's messages are."""
+
+
+class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Judges what an agent is about to answer, and sends back what does not pass.
+
+    When the agent is done, its answer is judged. One that does not pass goes back to the model
+    with the critique, at most `max_revisions` times; then, if `review="exhausted"`, an expert is
+    asked by an interrupt, and memory learns from the word. The verdict, a `GateVerdict`, is in the
+    agent's state under the gate's name: `result["quality_gate"]["status"]`.
+
+    The agent is created with a store, where the judge's memory lies, and with a checkpointer where
+    experts are asked.
+
+    Example:
+        ```python
+        agent = create_agent(
+            "openai:gpt-4.1-mini",
+            middleware=[QualityGateMiddleware(criterion, review="exhausted")],
+            store=store,
+            checkpointer=checkpointer,
+        )
+        ```
+    """
+
+    def __init__(
+        self,
+        criterion: Criterion,
+        *,
+        passes: Passes | None = None,
+        max_revisions: int = DEFAULT_MAX_REVISIONS,
+        on_judge_error: OnJudgeError = "closed",
+        review: GateReview = "never",
+        example: ExampleFrom | None = None,
+        fallback: str | None = None,
+        name: str = DEFAULT_NAME,
+        **judge: Unpack[ReviewOptions],
+    ) -> None:
+        """Make a gate for an agent.
+
+        Args:
+            criterion: What is judged.
+            passes: Which values pass: see `add_quality_gate`.
+            max_revisions: How often an answer is sent back.
+            on_judge_error: `closed`, or `open` to let an answer through when the judge fails.
+            review: When the expert is asked, by an interrupt: `never`, `always`, `exhausted`, or a
+                function of the `Judgment`.
+            example: A function of the agent's state that gives `inputs` and `outputs`; unless
+                given, the last human message, and the `structured_response` or the last answer.
+            fallback: What the agent answers instead of what is not let through; unless given, the
+                answer stays, and the verdict alone tells.
+            name: Names the gate, and the key of its verdict; two gates of one agent need two.
+            judge: The judge's own options: see `create_review_graph`.
+
+        Raises:
+            InvalidInputError: If an option can't be used.
+        """
+        super().__init__()
+        if fallback is not None and (not isinstance(fallback, str) or not fallback.strip()):
+            raise InvalidInputError("fallback: give the text that is answered instead, or None.")
+        self._gate = make_gate(
+            criterion,
+            name=name,
+            passes=passes,
+            max_revisions=max_revisions,
+            escalates=False,
+            review=review,
+            on_judge_error=on_judge_error,
+            **judge,
+        )
+        self._example = example
+        self._fallback = fallback
+        self.state_schema = _state_schema(name)
+
+    @property
+    def name(self) -> str:
+        """The gate's name."""
+        return self._gate.name
+
+    def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Forget the verdict on what an earlier run on the thread answered.
+
+        Args:
+            state: The agent's state.
+            runtime: Its runtime.
+
+        Returns:
+            The update of the state.
+        """
+        return {self.name: None}
+
+    @hook_config(can_jump_to=["model"])
+    def after_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Judge the answer, and send it back where it does not pass.
+
+        Args:
+            state: The agent's state.
+            runtime: Its runtime.
+
+        Returns:
+            The update of the state.
+        """
+        return run(self._decide(state, current_run(), self._gate.graph))
+
+    @hook_config(can_jump_to=["model"])
+    async def aafter_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Async twin of `after_agent`.
+
+        Args:
+            state: The agent's state.
+            runtime: Its runtime.
+
+        Returns:
+            The update of the state.
+        """
+        return await arun(self._decide(state, current_run(), self._gate.graph))
+
+    def _decide(self, state: Any, run_: Run, graph: JudgeGraph) -> Operation[Update]:
+        found = example_in(state, self._example, MESSAGES)
+        verdict = yield from self._gate.decide(found, graph, state.get(self.name), run_)
+        update: Update = {self.name: verdict}
+        if verdict["status"] == "revise":
+            return {
+                **update,
+                MESSAGES: [critique_message(verdict["critique"])],
+                "jump_to": "model",
+            }
+        if not verdict["let_through"] and self._fallback is not None:
+            update |= self._instead(state, self._fallback)
+        return update
+
+    def _instead(self, state: Any, fallback: str) -> Update:
+        """Put the fallback in the place of the answer, so that it is not there to be read."""
+        last = state[MESSAGES][-1]
+        is_answer = isinstance(last, AIMessage) and not last.tool_calls
+        update: Update = {MESSAGES: [AIMessage(fallback, id=last.id if is_answer else None)]}
+        if state.get("structured_response") is not None:
+            update["structured_response"] = None
+        return update
+
+
+def _state_schema(name: str) -> type[Any]:
+    hints = get_type_hints(AgentState, include_extras=True)
+    if name in hints:
+        raise InvalidInputError(f"name: {name!r} is a key of every agent: choose another.")
+    verdict = NotRequired[Annotated[GateVerdict | None, OmitFromInput]]
+    made: type[Any] = TypedDict("QualityGateState", {**hints, name: verdict})  # type: ignore[misc] # named by the user
+    return made

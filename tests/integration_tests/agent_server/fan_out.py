@@ -1,0 +1,49 @@
+"""A parent graph for the Agent Server that has each of its cases reviewed, all side by side."""
+
+from typing import Annotated, Any
+
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Send
+from typing_extensions import TypedDict
+
+from memalign_graph import Criterion, create_review_graph
+from memalign_graph.models import models_from_environment
+
+
+def gather(old: list[Any], new: Any) -> list[Any]:
+    """Keep what each review returned."""
+    return [*old, *(new if isinstance(new, list) else [new])]
+
+
+class Reviews(TypedDict):
+    """The state: cases, and what their reviews returned."""
+
+    cases: list[dict[str, Any]]
+    judgment: Annotated[list[Any], gather]
+    feedback: Annotated[list[Any], gather]
+    learned: Annotated[list[Any], gather]
+
+
+class Settings(TypedDict, total=False):
+    """The context of an application, with a part for its reviews."""
+
+    memalign: dict[str, Any]
+
+
+def send_cases(state: Reviews) -> list[Send]:
+    """Send each case to a review of its own."""
+    return [Send("review", case) for case in state["cases"]]
+
+
+_model, _embeddings = models_from_environment()
+_criterion = Criterion(
+    name="support_tone", instructions="Is the reply appropriate for the customer?"
+)
+_review = create_review_graph(_criterion, model=_model, embeddings=_embeddings).compile()
+
+_builder = StateGraph(Reviews, context_schema=Settings)
+_builder.add_node("review", _review)
+_builder.add_conditional_edges(START, send_cases, ["review"])
+_builder.add_edge("review", END)
+
+graph = _builder.compile()

@@ -1,0 +1,84 @@
+"""What the tests of the Agent Server share: runs on it, and what it keeps."""
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from langgraph_sdk.client import SyncLangGraphClient
+
+from tests.loopback import LoopbackServer
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+CASE = {"inputs": "Where is my parcel?", "outputs": "Look it up."}
+MEMORY = "support_tone"
+"""The name of the criterion that is served."""
+
+
+@dataclass(frozen=True)
+class AgentServer:
+    """A running `langgraph dev`."""
+
+    client: SyncLangGraphClient
+    models: LoopbackServer
+    """Where its chat model and its embeddings are."""
+
+
+def case(number: int) -> dict[str, str]:
+    """A case of its own."""
+    return {"inputs": f"Question {number}?", "outputs": f"Answer {number}."}
+
+
+def new_thread(client: SyncLangGraphClient) -> str:
+    """A thread with nothing on it."""
+    thread: str = client.threads.create()["thread_id"]
+    return thread
+
+
+def run(client: SyncLangGraphClient, thread: str | None, graph: str, **given: Any) -> Any:
+    """Run a graph or an assistant to its end or to its next question; errors are values."""
+    return client.runs.wait(thread, graph, raise_error=False, **given)
+
+
+def ask(client: SyncLangGraphClient, thread: str, graph: str = "review", **given: Any) -> Any:
+    """Run until one question is asked; returns it."""
+    result = run(client, thread, graph, **{"input": CASE, **given})
+    assert "__interrupt__" in result, result
+    [interrupt] = result["__interrupt__"]
+    return interrupt
+
+
+def resume(client: SyncLangGraphClient, thread: str, reply: Any, graph: str = "review") -> Any:
+    """Answer what a thread asks."""
+    return run(client, thread, graph, command={"resume": reply})
+
+
+def refuse(client: SyncLangGraphClient, thread: str, reply: Any, graph: str = "review") -> str:
+    """Give a reply that is not taken; returns why."""
+    result = resume(client, thread, reply, graph)
+    assert "__error__" in result, result
+    return str(result["__error__"]["message"])
+
+
+def pending(client: SyncLangGraphClient, thread: str) -> list[str]:
+    """The ids of the questions a thread waits with."""
+    return [one["id"] for one in client.threads.get_state(thread)["interrupts"]]
+
+
+def at_once(call: Callable[[T], R], given: Iterable[T]) -> list[R]:
+    """Make calls side by side; returns what they return, in order."""
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(call, given))
+
+
+def items(client: SyncLangGraphClient, namespace: str, kind: str) -> list[Mapping[str, Any]]:
+    """What the store holds of one kind, in order of its keys."""
+    found = client.store.search_items([namespace, MEMORY, kind], limit=100)["items"]
+    return sorted(found, key=lambda one: one["key"])
+
+
+def values(client: SyncLangGraphClient, namespace: str, kind: str, field: str) -> list[Any]:
+    """One field of everything of one kind that the store holds, sorted."""
+    return sorted(one["value"][field] for one in items(client, namespace, kind))
