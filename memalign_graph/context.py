@@ -78,6 +78,16 @@ class MemAlignContext(BaseModel):
         return (model or "").strip() or None
 
 
+class _GraphContext(MemAlignContext):
+    """What a graph's caller gives: LangGraph makes it of the fields."""
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise InvalidInputError(f"context: {explain(error)}") from error
+
+
 def context_schema(*, k: int, model: Any, review: Review) -> type[MemAlignContext]:
     """Return the context's schema with a graph's own settings as its defaults.
 
@@ -105,7 +115,7 @@ def context_schema(*, k: int, model: Any, review: Review) -> type[MemAlignContex
             Field(default=default, description=field.description),
         )
     schema: type[MemAlignContext] = create_model(
-        "MemAlignContext", __base__=MemAlignContext, __doc__=MemAlignContext.__doc__, **overrides
+        "MemAlignContext", __base__=_GraphContext, __doc__=MemAlignContext.__doc__, **overrides
     )
     return schema
 

@@ -9,8 +9,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import ConfigDict, RootModel, model_validator
+from pydantic import RootModel
 
+from memalign_graph.hitl import hitl_request, read_decision, reply_model, unwrap
 from memalign_graph.identity import check_json
 from memalign_graph.scales import Value
 from memalign_graph.types import Criterion, Episode, Example, Guideline, Judgment
@@ -51,29 +52,16 @@ def review_payload(
         A `HITLRequest`: one action with editable arguments `value` and `rationale`, and its
         description in Markdown.
     """
-    description = _describe(criterion, example, judgment, guidelines, episodes)
-    return {
-        "action_requests": [
-            {
-                "name": ACTION,
-                "args": {"value": judgment.value, "rationale": judgment.rationale},
-                "description": description,
-            }
-        ],
-        "review_configs": [
-            {
-                "action_name": ACTION,
-                "allowed_decisions": list(DECISIONS),
-                "args_schema": {
-                    "type": "object",
-                    "properties": {
-                        "value": criterion.scale.value_schema(),
-                        "rationale": {"type": "string"},
-                    },
-                },
-            }
-        ],
+    action = {
+        "name": ACTION,
+        "args": {"value": judgment.value, "rationale": judgment.rationale},
+        "description": _describe(criterion, example, judgment, guidelines, episodes),
     }
+    return hitl_request(
+        [action],
+        allowed=DECISIONS,
+        properties={"value": criterion.scale.value_schema(), "rationale": {"type": "string"}},
+    )
 
 
 def reply_schema(criterion: Criterion, judgment: Judgment) -> type[RootModel[Any]]:
@@ -104,19 +92,9 @@ def reply_schema(criterion: Criterion, judgment: Judgment) -> type[RootModel[Any
         },
     }
 
-    class ReviewReply(RootModel[Any]):
-        model_config = ConfigDict(
-            title="the reply to the review",
-            hide_input_in_errors=True,
-            json_schema_extra=lambda schema: (schema.clear(), schema.update(native))[0],
-        )
-
-        @model_validator(mode="before")
-        @classmethod
-        def _read(cls, reply: Any) -> Any:
-            return read_reply(reply, criterion, judgment)
-
-    return ReviewReply
+    return reply_model(
+        "the reply to the review", native, lambda reply: read_reply(reply, criterion, judgment)
+    )
 
 
 def read_reply(reply: Any, criterion: Criterion, judgment: Judgment) -> dict[str, Any] | None:
@@ -139,7 +117,14 @@ def read_reply(reply: Any, criterion: Criterion, judgment: Judgment) -> dict[str
         ValueError: If the reply has none of these shapes, says nothing, or its value is not on
             the scale; the message says what to do.
     """
-    reply = _unwrap(reply)
+    decisions = unwrap(reply, _SHAPES)
+    if decisions is not None:
+        if len(decisions) != 1:
+            raise ValueError(
+                f"there is one judgment to decide on, but the reply has {len(decisions)} "
+                "decisions: send one."
+            )
+        [reply] = decisions
     if isinstance(reply, str):
         return {"rationale": _words(reply, "the reply")}
     if not isinstance(reply, dict):
@@ -149,49 +134,40 @@ def read_reply(reply: Any, criterion: Criterion, judgment: Judgment) -> dict[str
     return _read_fields(reply, criterion)
 
 
-def _unwrap(reply: Any) -> Any:
-    """Take the one decision out of what an inbox wraps it in."""
-    if isinstance(reply, dict) and "decisions" in reply:
-        reply = reply["decisions"]
-        if not isinstance(reply, list):
-            raise ValueError("`decisions` is a list with one decision in it.")
-    if isinstance(reply, list):
-        if len(reply) != 1:
-            raise ValueError(
-                f"there is one judgment to decide on, but the reply has {len(reply)} decisions: "
-                "send one."
-            )
-        return reply[0]
-    return reply
-
-
 def _read_decision(
-    decision: dict[str, Any], criterion: Criterion, judgment: Judgment
+    given: dict[str, Any], criterion: Criterion, judgment: Judgment
 ) -> dict[str, Any] | None:
-    kind = decision["type"]
-    if kind in ("approve", "accept"):
-        words = decision.get("message")
-        return _read_fields({"value": judgment.value, "rationale": words}, criterion)
-    if kind == "ignore":
-        return None
-    if kind == "edit":
-        return _read_edit(_edited(decision), criterion, judgment)
-    if kind in ("reject", "respond"):
-        return {"rationale": _words(decision.get("message"), f"the message of {kind!r}")}
-    if kind == "response":
-        return {"rationale": _words(decision.get("args"), "the response")}
-    raise ValueError(f"the decision {kind!r} is not known: {_SHAPES}.")
+    decision = read_decision(given)
+    if decision is None:
+        raise ValueError(f"the decision {given['type']!r} is not known: {_SHAPES}.")
+    match decision.kind:
+        case "approve":
+            fields = {"value": judgment.value, "rationale": decision.words}
+            return _read_fields(fields, criterion)
+        case "edit":
+            return read_edit(decision.args, criterion, judgment)
+        case "reject":
+            is_inbox = decision.type == "response"
+            name = "the response" if is_inbox else f"the message of {decision.type!r}"
+            return {"rationale": _words(decision.words, name)}
+        case "ignore":
+            return None
 
 
-def _edited(decision: dict[str, Any]) -> Any:
-    """Find the edited arguments: HITL has them in `edited_action`, Agent Inbox in `args`."""
-    action = decision.get("edited_action", decision.get("args"))
-    if isinstance(action, dict) and isinstance(action.get("args"), dict):
-        return action["args"]
-    return action
+def read_edit(args: Any, criterion: Criterion, judgment: Judgment) -> dict[str, Any]:
+    """Read a judgment as an expert edited it.
 
+    Args:
+        args: The edited arguments.
+        criterion: The criterion.
+        judgment: The judgment.
 
-def _read_edit(args: Any, criterion: Criterion, judgment: Judgment) -> dict[str, Any]:
+    Returns:
+        The fields of one `Feedback`; a rationale that is still the judge's own is left out.
+
+    Raises:
+        ValueError: If they can't be used.
+    """
     if not isinstance(args, dict):
         raise ValueError("an edit needs the edited arguments: an object with `value`, `rationale`.")
     said = {"value": judgment.value, **args}
@@ -243,14 +219,7 @@ def _describe(
     episodes: Sequence[Episode],
 ) -> str:
     scale = criterion.scale
-    parts = [
-        f"## {criterion.name}",
-        criterion.instructions.strip(),
-        f"### Inputs\n\n{_block(example.inputs)}",
-        f"### Outputs\n\n{_block(example.outputs)}",
-    ]
-    if example.reference_outputs is not None:
-        parts.append(f"### Reference outputs\n\n{_block(example.reference_outputs)}")
+    parts = [f"## {criterion.name}", criterion.instructions.strip(), *describe_example(example)]
     rationale = escape(judgment.rationale)
     parts.append(f"### The judge says: {scale.show(judgment.value)}\n\n{rationale}")
     if guidelines:
@@ -264,6 +233,24 @@ def _describe(
         parts.append(f"### Note\n\n{lines}")
     parts.append(f"Is that right? The value is {scale.describe()}")
     return "\n\n".join(parts)
+
+
+def describe_example(example: Example) -> list[str]:
+    """Show an example in Markdown, its texts fenced so that they stay text.
+
+    Args:
+        example: The example.
+
+    Returns:
+        The paragraphs.
+    """
+    parts = [
+        f"### Inputs\n\n{_block(example.inputs)}",
+        f"### Outputs\n\n{_block(example.outputs)}",
+    ]
+    if example.reference_outputs is not None:
+        parts.append(f"### Reference outputs\n\n{_block(example.reference_outputs)}")
+    return parts
 
 
 def _line(episode: Episode, criterion: Criterion) -> str:

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import ConfigDict, RootModel, model_validator
+from pydantic import RootModel
 
 from memalign_graph.alignment.merging import Conflict, Side
+from memalign_graph.hitl import Decision, hitl_request, read_decision, reply_model, unwrap
 from memalign_graph.interrupts import escape
 from memalign_graph.types import Criterion
 
@@ -36,29 +37,22 @@ def conflicts_payload(criterion: Criterion, conflicts: Sequence[Conflict]) -> di
         A `HITLRequest`: one action a conflict, with the editable argument `keep`, and its
         description in Markdown.
     """
-    return {
-        "action_requests": [
-            {
-                "name": ACTION,
-                "args": {"conflict": one.id, "keep": one.newer},
-                "description": _describe(criterion, one),
-            }
-            for one in conflicts
-        ],
-        "review_configs": [
-            {
-                "action_name": ACTION,
-                "allowed_decisions": list(DECISIONS),
-                "args_schema": {
-                    "type": "object",
-                    "properties": {
-                        "conflict": {"type": "string"},
-                        "keep": {"type": "string", "enum": list(CHOICES)},
-                    },
-                },
-            }
-        ],
-    }
+    actions = [
+        {
+            "name": ACTION,
+            "args": {"conflict": one.id, "keep": one.newer},
+            "description": _describe(criterion, one),
+        }
+        for one in conflicts
+    ]
+    return hitl_request(
+        actions,
+        allowed=DECISIONS,
+        properties={
+            "conflict": {"type": "string"},
+            "keep": {"type": "string", "enum": list(CHOICES)},
+        },
+    )
 
 
 def decisions_schema(conflicts: Sequence[Conflict]) -> type[RootModel[Any]]:
@@ -82,19 +76,9 @@ def decisions_schema(conflicts: Sequence[Conflict]) -> type[RootModel[Any]]:
         "required": [one.id for one in conflicts],
     }
 
-    class Decisions(RootModel[Any]):
-        model_config = ConfigDict(
-            title="the decisions on guidelines",
-            hide_input_in_errors=True,
-            json_schema_extra=lambda schema: (schema.clear(), schema.update(native))[0],
-        )
-
-        @model_validator(mode="before")
-        @classmethod
-        def _read(cls, reply: Any) -> Any:
-            return read_decisions(reply, conflicts)
-
-    return Decisions
+    return reply_model(
+        "the decisions on guidelines", native, lambda reply: read_decisions(reply, conflicts)
+    )
 
 
 def read_decisions(reply: Any, conflicts: Sequence[Conflict]) -> dict[str, str]:
@@ -114,21 +98,17 @@ def read_decisions(reply: Any, conflicts: Sequence[Conflict]) -> dict[str, str]:
     Raises:
         ValueError: If the reply has none of these shapes, or leaves a conflict open.
     """
-    if isinstance(reply, dict) and "decisions" in reply:
-        reply = reply["decisions"]
-    if isinstance(reply, dict) and "type" in reply:
-        reply = [reply]
+    decisions = unwrap(reply, _SHAPES)
+    if decisions is not None:
+        if len(decisions) != len(conflicts):
+            raise ValueError(
+                f"there are {len(conflicts)} conflicts, but the reply has {len(decisions)} "
+                f"decisions: {_SHAPES}."
+            )
+        pairs = zip(conflicts, decisions, strict=True)
+        return {one.id: _decided(decision, one) for one, decision in pairs}
     if isinstance(reply, str):
         return {one.id: _choice(reply, one) for one in conflicts}
-    if isinstance(reply, list):
-        if len(reply) != len(conflicts):
-            raise ValueError(
-                f"there are {len(conflicts)} conflicts, but the reply has {len(reply)} decisions: "
-                f"{_SHAPES}."
-            )
-        return {
-            one.id: _decided(decision, one) for one, decision in zip(conflicts, reply, strict=True)
-        }
     if not isinstance(reply, dict):
         raise ValueError(f"a reply of type {type(reply).__name__} is not understood: {_SHAPES}.")
     known = {one.id for one in conflicts}
@@ -140,17 +120,15 @@ def read_decisions(reply: Any, conflicts: Sequence[Conflict]) -> dict[str, str]:
     return {one.id: _choice(reply[one.id], one) for one in conflicts}
 
 
-def _decided(decision: Any, conflict: Conflict) -> str:
-    kind = decision.get("type") if isinstance(decision, dict) else None
-    if kind in ("approve", "accept"):
-        return conflict.newer
-    if kind in ("reject", "ignore"):
-        return "both"
-    if kind == "edit":
-        action = decision.get("edited_action", decision.get("args"))
-        args = action.get("args", action) if isinstance(action, dict) else None
-        if isinstance(args, dict) and "keep" in args:
-            return _choice(args["keep"], conflict)
+def _decided(given: Any, conflict: Conflict) -> str:
+    decision = read_decision(given) if isinstance(given, dict) else None
+    match decision:
+        case Decision(kind="approve"):
+            return conflict.newer
+        case Decision(kind="ignore") | Decision(type="reject"):
+            return "both"
+        case Decision(kind="edit", args={"keep": keep}):
+            return _choice(keep, conflict)
     raise ValueError(f"the decision on {conflict.id} is not understood: {_SHAPES}.")
 
 
