@@ -97,7 +97,9 @@ def reply_schema(criterion: Criterion, judgment: Judgment) -> type[RootModel[Any
     )
 
 
-def read_reply(reply: Any, criterion: Criterion, judgment: Judgment) -> dict[str, Any] | None:
+def read_reply(
+    reply: Any, criterion: Criterion, judgment: Judgment | None
+) -> dict[str, Any] | None:
     """Read any of the accepted replies as the fields of one `Feedback`.
 
     Approving confirms the judge's value. Editing corrects it; a rationale that is still the
@@ -108,7 +110,7 @@ def read_reply(reply: Any, criterion: Criterion, judgment: Judgment) -> dict[str
         reply: The native form (`value`, `rationale`, `author`), text, human-in-the-loop decisions,
             or an Agent Inbox response.
         criterion: The criterion.
-        judgment: The judgment the expert was asked about.
+        judgment: The judgment the expert was asked about; None if there is none to decide on.
 
     Returns:
         The fields `value`, `rationale`, `author` and `id` as far as given; None to skip.
@@ -135,8 +137,12 @@ def read_reply(reply: Any, criterion: Criterion, judgment: Judgment) -> dict[str
 
 
 def _read_decision(
-    given: dict[str, Any], criterion: Criterion, judgment: Judgment
+    given: dict[str, Any], criterion: Criterion, judgment: Judgment | None
 ) -> dict[str, Any] | None:
+    if judgment is None:
+        raise ValueError(
+            "there is no judgment to decide on: give a `value`, a `rationale` or both."
+        )
     decision = read_decision(given)
     if decision is None:
         raise ValueError(f"the decision {given['type']!r} is not known: {_SHAPES}.")

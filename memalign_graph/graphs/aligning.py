@@ -12,6 +12,7 @@ from memalign_graph.alignment.replay import DEFAULT_REPLAY_CASES
 from memalign_graph.context import DEFAULT_K, context_schema
 from memalign_graph.graphs.options import (
     Graph,
+    ParallelGraph,
     check_choice,
     check_count,
     check_distill_model,
@@ -29,7 +30,6 @@ from memalign_graph.nodes import (
     create_replay_node,
     create_settle_node,
 )
-from memalign_graph.nodes.base import DEFAULT_MAX_CONCURRENCY
 from memalign_graph.nodes.commit_alignment import CommitAlignmentView
 from memalign_graph.nodes.consolidate import ConsolidateView
 from memalign_graph.nodes.distill_batch import (
@@ -110,7 +110,7 @@ def create_alignment_graph(
     check_count("replay_cases", replay_cases)
     check_flag("use_guidelines", use_guidelines)
     check_flag("use_episodes", use_episodes)
-    builder: Graph = _ParallelGraph(
+    builder: Graph = ParallelGraph(
         AlignmentState,
         context_schema=context_schema(k=resolved["k"], model=model, review="never"),
         input_schema=AlignmentInput,
@@ -180,14 +180,6 @@ def create_alignment_graph(
     builder.add_edge(last, "commit_alignment")
     builder.add_edge("commit_alignment", END)
     return builder
-
-
-class _ParallelGraph(Graph):
-    """A graph whose nodes run side by side also where the machine has few cores: they wait."""
-
-    def compile(self, *args: Any, **options: Any) -> Any:
-        compiled = super().compile(*args, **options)
-        return compiled.with_config(max_concurrency=DEFAULT_MAX_CONCURRENCY)
 
 
 def _send_batches(state: Mapping[str, Any]) -> list[Send] | str:

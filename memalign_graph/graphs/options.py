@@ -14,11 +14,29 @@ from memalign_graph.context import DEFAULT_SETTINGS, MAX_K, Review, ReviewMode
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.memory.judgments import check_keep
 from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
+from memalign_graph.nodes.base import DEFAULT_MAX_CONCURRENCY
 from memalign_graph.nodes.retrieve import OnEmbeddingError
 from memalign_graph.types import Criterion, Pairwise
 
 Graph = StateGraph[Any, Any, Any, Any]
 """A graph still to be compiled."""
+
+
+class ParallelGraph(Graph):
+    """A graph whose nodes run side by side also where the machine has few cores: they wait."""
+
+    def compile(self, *args: Any, **options: Any) -> Any:
+        """Compile the graph, as `StateGraph.compile` does.
+
+        Args:
+            args: What that takes.
+            options: Likewise.
+
+        Returns:
+            The graph, with `max_concurrency` set for runs that do not set it.
+        """
+        compiled = super().compile(*args, **options)
+        return compiled.with_config(max_concurrency=DEFAULT_MAX_CONCURRENCY)
 
 
 class JudgeOptions(TypedDict, total=False):

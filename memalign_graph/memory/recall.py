@@ -1,7 +1,7 @@
 """Finding the examples in memory that are most like one to be judged."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -48,13 +48,16 @@ class Recall:
     """What was done without, in a sentence."""
 
 
-def recall(access: MemoryAccess, example: Example, k: int) -> Operation[Recall]:
+def recall(
+    access: MemoryAccess, example: Example, k: int, *, vector: Vector | None = None
+) -> Operation[Recall]:
     """Find the k examples in memory most like this one; no call is made where none is needed.
 
     Args:
         access: The memory.
         example: The example.
         k: How many to find; 0 finds none.
+        vector: The example's own vector, where it is known already.
 
     Returns:
         What was found.
@@ -74,7 +77,8 @@ def recall(access: MemoryAccess, example: Example, k: int) -> Operation[Recall]:
         return Recall(examples=[], version=version, warning=warning)
     key = vector_key(access.embedder.id, text)
     yield from index_missing(access, view)
-    vector = view.index.get(key)
+    known = view.index.get(key)
+    vector = vector if known is None else known
     if vector is None:
         vector = (yield from embed(access, {key: text}))[key]
     # Guidelines are chosen by their sources, of which there are more than similar examples.
@@ -100,6 +104,31 @@ def recall(access: MemoryAccess, example: Example, k: int) -> Operation[Recall]:
         },
         warning=warning,
     )
+
+
+def embed_once(accesses: Sequence[MemoryAccess], example: Example) -> Operation[Vector | None]:
+    """Embed an example for several memories, if one of them has anything to find.
+
+    Args:
+        accesses: The memories, with one embedder, their views refreshed.
+        example: The example.
+
+    Returns:
+        Its vector; None where none is needed.
+
+    Raises:
+        EmbeddingError: If the example has to be embedded and that fails.
+    """
+    filled = [access for access in accesses if not access.view.is_empty]
+    if not filled:
+        return None
+    text, _ = retrieval_text(example)
+    key = vector_key(filled[0].embedder.id, text)
+    for access in filled:
+        vector = access.view.index.get(key)
+        if vector is not None:
+            return vector
+    return (yield from embed(filled[0], {key: text}))[key]
 
 
 def recall_besides(

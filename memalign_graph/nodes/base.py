@@ -1,5 +1,6 @@
 """What all nodes share: an operation made into a node, and the run it finds itself in."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from langgraph.runtime import get_runtime
 from langgraph.store.base import BaseStore
 
 from memalign_graph.effects import Operation, arun, run
-from memalign_graph.errors import InvalidInputError, MemAlignError
+from memalign_graph.errors import InvalidInputError, MemAlignError, MemAlignWarning
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.changes import remember
 from memalign_graph.memory.layout import MemoryLayout, check_namespace
@@ -255,3 +256,20 @@ def store_feedback(access: MemoryAccess, feedback: Feedback, state: State) -> Op
     known = {} if vector is None else {feedback.example.id: vector}
     stored = yield from remember(access, [feedback], known_vectors=known)
     return stored.episodes[0]
+
+
+def warn_without_checkpointer(run: Run, graph: str) -> None:
+    """Warn where an expert is to be asked and nobody can answer.
+
+    Args:
+        run: The run.
+        graph: What kind of graph it is.
+    """
+    if run.thread_id is None:
+        warnings.warn(
+            f"The {graph} graph runs without a checkpointer: it stops to ask, but the reply can't "
+            "be taken. Compile it with `.compile(store=..., checkpointer=InMemorySaver())` and "
+            "give a `thread_id`.",
+            MemAlignWarning,
+            stacklevel=3,
+        )

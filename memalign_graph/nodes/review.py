@@ -1,14 +1,19 @@
 """`collect_feedback`: the interrupt that asks the expert."""
 
-import warnings
 from typing import Any
 
 from langgraph.types import interrupt
 
 from memalign_graph.effects import Operation
-from memalign_graph.errors import MemAlignWarning
 from memalign_graph.interrupts import reply_schema, review_payload
-from memalign_graph.nodes.base import OperationNode, Run, State, Update, example_of
+from memalign_graph.nodes.base import (
+    OperationNode,
+    Run,
+    State,
+    Update,
+    example_of,
+    warn_without_checkpointer,
+)
 from memalign_graph.state import Assembled, JudgeOutput, Retrieved
 from memalign_graph.types import Criterion, Feedback, Guideline, Judgment, RecalledExample
 
@@ -32,7 +37,7 @@ def create_review_node(criterion: Criterion) -> OperationNode:
 
     def collect_feedback(state: State, run: Run) -> Operation[Update]:
         yield from ()  # nothing is asked of the outside here
-        _warn_without_checkpointer(run)
+        warn_without_checkpointer(run, "review")
         example = example_of(state)
         judgment = Judgment.model_validate(state["judgment"])
         shown = set(judgment.guideline_ids)
@@ -55,14 +60,3 @@ def create_review_node(criterion: Criterion) -> OperationNode:
         return {"feedback": feedback.to_json()}
 
     return OperationNode("collect_feedback", collect_feedback)
-
-
-def _warn_without_checkpointer(run: Run) -> None:
-    if run.thread_id is None:
-        warnings.warn(
-            "The review graph runs without a checkpointer: it stops to ask, but the reply can't "
-            "be taken. Compile it with `.compile(store=..., checkpointer=InMemorySaver())` and "
-            "give a `thread_id`.",
-            MemAlignWarning,
-            stacklevel=2,
-        )

@@ -1,6 +1,5 @@
 """`settle_conflicts`: the interrupt that asks which of two contradicting guidelines stays."""
 
-import warnings
 from typing import Any
 
 from langgraph.types import interrupt
@@ -8,8 +7,13 @@ from langgraph.types import interrupt
 from memalign_graph.alignment.conflicts import conflicts_payload, decisions_schema
 from memalign_graph.alignment.merging import Conflict
 from memalign_graph.effects import Operation
-from memalign_graph.errors import MemAlignWarning
-from memalign_graph.nodes.base import OperationNode, Run, State, Update
+from memalign_graph.nodes.base import (
+    OperationNode,
+    Run,
+    State,
+    Update,
+    warn_without_checkpointer,
+)
 from memalign_graph.state import Consolidated
 from memalign_graph.types import Criterion
 
@@ -29,14 +33,7 @@ def create_settle_node(criterion: Criterion) -> OperationNode:
 
     def settle_conflicts(state: State, run: Run) -> Operation[Update]:
         yield from ()  # nothing is asked of the outside here
-        if run.thread_id is None:
-            warnings.warn(
-                "The alignment graph runs without a checkpointer: it stops to ask, but the reply "
-                "can't be taken. Compile it with `.compile(store=..., "
-                "checkpointer=InMemorySaver())` and give a `thread_id`.",
-                MemAlignWarning,
-                stacklevel=2,
-            )
+        warn_without_checkpointer(run, "alignment")
         conflicts = [Conflict.model_validate(one) for one in state["merged"]["conflicts"]]
         reply: Any = interrupt(
             conflicts_payload(criterion, conflicts), response_schema=decisions_schema(conflicts)

@@ -1,0 +1,166 @@
+"""One score of many criteria: a weighted mean, and vetoes that no other criterion makes up for."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.gate.verdict import Passes, PassRule
+from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
+from memalign_graph.types import Criterion
+
+
+class AggregateResult(TypedDict):
+    """What many criteria come to."""
+
+    score: float | None
+    """The weighted mean of the parts, from 0 to 1; None if nothing with a weight was judged."""
+
+    passed: bool | None
+    """Whether the score is high enough and nothing is vetoed; None if neither was asked for."""
+
+    parts: dict[str, float]
+    """Each criterion's value on a scale from 0 to 1."""
+
+    vetoed_by: list[str]
+    """Criteria whose value is a veto."""
+
+    missing: list[str]
+    """Criteria that could not be judged: the mean is that of the others, and one with a veto does
+    not pass."""
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """How to make one score of many criteria.
+
+    A value counts from 0 to 1: true is 1; a number by its place between minimum and maximum; an
+    ordered choice by its place among the choices. Other scales have no order: they can veto, and
+    have no weight.
+    """
+
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """How much each criterion counts; those not named, 1 where their scale has an order."""
+
+    vetoes: Mapping[str, Passes] = field(default_factory=dict)
+    """Which values of a criterion have to be reached whatever the others say, as a gate's
+    `passes`."""
+
+    passes: float | None = None
+    """The score from which the whole passes, from 0 to 1; None if it is not asked for."""
+
+    def bind(self, criteria: Sequence[Criterion]) -> "BoundAggregate":
+        """Check this against the criteria.
+
+        Args:
+            criteria: The panel's criteria.
+
+        Returns:
+            The same, ready to be used.
+
+        Raises:
+            InvalidInputError: If it names a criterion that is not there, a weight can't be used, or
+                nothing has a weight.
+        """
+        scales = {one.name: one.scale for one in criteria}
+        for option in ("weights", "vetoes"):
+            unknown = [name for name in getattr(self, option) if name not in scales]
+            if unknown:
+                raise InvalidInputError(
+                    f"{option}: {unknown[0]!r} is no criterion of this panel: it has "
+                    f"{', '.join(scales)}."
+                )
+        for name, weight in self.weights.items():
+            _check_weight(name, weight, scales[name])
+        if self.passes is not None and not (_is_number(self.passes) and 0 <= self.passes <= 1):
+            raise InvalidInputError(f"passes: {self.passes!r} is not a number from 0 to 1.")
+        weights = {
+            name: float(self.weights.get(name, 1.0))
+            for name, scale in scales.items()
+            if _is_ordered(scale)
+        }
+        if not any(weights.values()) and not self.vetoes:
+            raise InvalidInputError(
+                "aggregate: no criterion of this panel has a weight: scales without an order can "
+                "only veto."
+            )
+        rules = {name: PassRule.of(scales[name], rule) for name, rule in self.vetoes.items()}
+        return BoundAggregate(scales=scales, weights=weights, rules=rules, passes=self.passes)
+
+
+@dataclass(frozen=True)
+class BoundAggregate:
+    """An aggregate that fits a panel's criteria."""
+
+    scales: Mapping[str, Scale]
+    weights: Mapping[str, float]
+    rules: Mapping[str, PassRule]
+    passes: float | None
+
+    def of(self, values: Mapping[str, Value]) -> AggregateResult:
+        """Make one score.
+
+        Args:
+            values: The values by criterion, of those that were judged.
+
+        Returns:
+            The score, and what it is made of.
+        """
+        parts = {
+            name: _place(self.scales[name], values[name]) for name in self.weights if name in values
+        }
+        total = sum(self.weights[name] for name in parts)
+        weighted = sum(self.weights[name] * part for name, part in parts.items())
+        score = weighted / total if total else None
+        vetoed = [
+            name
+            for name, rule in self.rules.items()
+            if name in values and not rule.passes(values[name])
+        ]
+        missing = [name for name in self.scales if name not in values]
+        return {
+            "score": score,
+            "passed": self._passed(score, is_vetoed=bool(vetoed), missing=missing),
+            "parts": parts,
+            "vetoed_by": vetoed,
+            "missing": missing,
+        }
+
+    def _passed(self, score: float | None, *, is_vetoed: bool, missing: list[str]) -> bool | None:
+        if self.passes is None and not self.rules:
+            return None
+        if is_vetoed or not self.rules.keys().isdisjoint(missing):
+            return False
+        return self.passes is None or (score is not None and score >= self.passes)
+
+
+def _check_weight(name: str, weight: Any, scale: Scale) -> None:
+    if not _is_number(weight) or weight < 0 or not math.isfinite(weight):
+        raise InvalidInputError(f"weights: {weight!r} for {name!r} is not a number from 0 on.")
+    if weight and not _is_ordered(scale):
+        raise InvalidInputError(
+            f"weights: the scale of {name!r} has no order, so that it has no place in a mean: give "
+            "it a veto instead, or `ordered=True`."
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_ordered(scale: Scale) -> bool:
+    return isinstance(scale, Boolean | Numeric) or (
+        isinstance(scale, Categorical) and scale.ordered
+    )
+
+
+def _place(scale: Scale, value: Any) -> float:
+    """Tell where a value lies on its scale, from 0 to 1."""
+    if isinstance(scale, Numeric):
+        return float((value - scale.minimum) / (scale.maximum - scale.minimum))
+    if isinstance(scale, Categorical):
+        return scale.choices.index(value) / (len(scale.choices) - 1)
+    return float(bool(value))
