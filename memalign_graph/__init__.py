@@ -2,8 +2,11 @@
 
 `create_judge_graph` judges an example with what a memory holds; `create_review_graph` also asks an
 expert and learns from the answer; `create_alignment_graph` learns from much feedback at once;
-`JudgeMemory` is that memory, in any LangGraph store.
+`create_panel_graph` judges by many criteria at once; `add_quality_gate` puts a judge into any
+graph, and `QualityGateMiddleware` into an agent; `JudgeMemory` is that memory, in any store.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from memalign_graph.alignment.report import AlignmentReport
 from memalign_graph.context import MemAlignContext
@@ -14,6 +17,12 @@ from memalign_graph.errors import (
     MemAlignError,
     MemAlignWarning,
     ModelAnswerError,
+)
+from memalign_graph.gate import (
+    GateVerdict,
+    add_quality_gate,
+    create_quality_gate_node,
+    create_quality_gate_tool,
 )
 from memalign_graph.graphs import (
     create_alignment_graph,
@@ -46,6 +55,7 @@ from memalign_graph.nodes import (
     create_review_node,
     create_settle_node,
 )
+from memalign_graph.panel import Aggregate, create_panel_graph
 from memalign_graph.types import (
     Boolean,
     Categorical,
@@ -59,7 +69,11 @@ from memalign_graph.types import (
     Pairwise,
 )
 
+if TYPE_CHECKING:
+    from memalign_graph.middleware import QualityGateMiddleware
+
 __all__ = [
+    "Aggregate",
     "AlignmentReport",
     "Boolean",
     "Categorical",
@@ -71,6 +85,7 @@ __all__ = [
     "Example",
     "Feedback",
     "Forgotten",
+    "GateVerdict",
     "Guideline",
     "InvalidInputError",
     "JudgeMemory",
@@ -83,7 +98,9 @@ __all__ = [
     "ModelAnswerError",
     "Numeric",
     "Pairwise",
+    "QualityGateMiddleware",
     "Snapshot",
+    "add_quality_gate",
     "create_alignment_graph",
     "create_assemble_node",
     "create_collect_node",
@@ -97,6 +114,9 @@ __all__ = [
     "create_find_judgment_node",
     "create_judge_graph",
     "create_judge_node",
+    "create_panel_graph",
+    "create_quality_gate_node",
+    "create_quality_gate_tool",
     "create_remember_node",
     "create_replay_node",
     "create_retrieve_node",
@@ -104,3 +124,12 @@ __all__ = [
     "create_review_node",
     "create_settle_node",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs an extra only when it is asked for."""
+    if name == "QualityGateMiddleware":
+        from memalign_graph.middleware import QualityGateMiddleware
+
+        return QualityGateMiddleware
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

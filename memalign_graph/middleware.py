@@ -15,8 +15,10 @@ from memalign_graph.gate.gate import (
     DEFAULT_NAME,
     GateReview,
     JudgeGraph,
+    Passage,
     make_gate,
 )
+from memalign_graph.gate.loop import Loop
 from memalign_graph.gate.verdict import GateVerdict, OnJudgeError, Passes
 from memalign_graph.graphs.options import ReviewOptions
 from memalign_graph.nodes.base import Run, Update, current_run
@@ -24,7 +26,7 @@ from memalign_graph.types import Criterion
 
 try:
     from langchain.agents.middleware import AgentMiddleware, AgentState, hook_config
-    from langchain.agents.middleware.types import OmitFromInput
+    from langchain.agents.middleware.types import OmitFromInput, PrivateStateAttr
 except ImportError as error:
     raise ImportError(
         "QualityGateMiddleware needs the package langchain: pip install 'memalign-graph[agents]'."
@@ -101,9 +103,12 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
             on_judge_error=on_judge_error,
             **judge,
         )
+        if example is not None and not callable(example):
+            raise InvalidInputError("example: give a function of the agent's state.")
         self._example = example
+        self._loop = f"{name}_loop"
         self._fallback = fallback
-        self.state_schema = _state_schema(name)
+        self.state_schema = _state_schema(name, self._loop)
 
     @property
     def name(self) -> str:
@@ -120,7 +125,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         Returns:
             The update of the state.
         """
-        return {self.name: None}
+        return {self.name: None, self._loop: None}
 
     @hook_config(can_jump_to=["model"])
     def after_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:  # noqa: ARG002
@@ -149,9 +154,13 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         return await arun(self._decide(state, current_run(), self._gate.graph))
 
     def _decide(self, state: Any, run_: Run, graph: JudgeGraph) -> Operation[Update]:
-        found = example_in(state, self._example, MESSAGES)
-        verdict = yield from self._gate.decide(found, graph, state.get(self.name), run_)
-        update: Update = {self.name: verdict}
+        passage = Passage(
+            found=example_in(state, self._example, MESSAGES),
+            loop=state.get(self._loop),
+            same_run=True,  # a new run begins by forgetting
+        )
+        verdict, loop = yield from self._gate.decide(passage, graph, run_)
+        update: Update = {self.name: verdict, self._loop: loop}
         if verdict["status"] == "revise":
             return {
                 **update,
@@ -172,10 +181,13 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         return update
 
 
-def _state_schema(name: str) -> type[Any]:
+def _state_schema(name: str, loop: str) -> type[Any]:
     hints = get_type_hints(AgentState, include_extras=True)
     if name in hints:
         raise InvalidInputError(f"name: {name!r} is a key of every agent: choose another.")
-    verdict = NotRequired[Annotated[GateVerdict | None, OmitFromInput]]
-    made: type[Any] = TypedDict("QualityGateState", {**hints, name: verdict})  # type: ignore[misc] # named by the user
+    own = {
+        name: NotRequired[Annotated[GateVerdict | None, OmitFromInput]],
+        loop: NotRequired[Annotated[Loop | None, PrivateStateAttr]],
+    }
+    made: type[Any] = TypedDict("QualityGateState", {**hints, **own})  # type: ignore[misc] # named by the user
     return made

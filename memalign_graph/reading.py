@@ -1,5 +1,6 @@
 """What callers give, read as what the package speaks of: errors name the field in one sentence."""
 
+import inspect
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,9 @@ from memalign_graph.types import Example, Feedback
 
 FeedbackLike = Feedback | Mapping[str, Any]
 """Feedback, or its fields."""
+
+PLAIN_FUNCTION = "give a plain function, not an async one."
+"""What is wrong with an async function where a decision is asked for."""
 
 _NO_DATE = ("given_at", None)
 
@@ -69,6 +73,26 @@ def read_example(example: ExampleLike) -> Example:
         return Example.model_validate(dict(example) if isinstance(example, Mapping) else example)
     except ValidationError as error:
         raise InvalidInputError(explain(error)) from error
+
+
+def decided(answer: Any, field: str) -> bool:
+    """Read what a caller's function decided.
+
+    Args:
+        answer: What it returned.
+        field: The option it was given as.
+
+    Returns:
+        Whether it said yes.
+
+    Raises:
+        InvalidInputError: If it is an async function: what it returns would always count as yes.
+    """
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise InvalidInputError(f"{field}: {PLAIN_FUNCTION}")
+    return bool(answer)
 
 
 def _is_missing(value: Any) -> bool:

@@ -42,6 +42,9 @@ class Cited(TypedDict):
     broken_guidelines: list[dict[str, Any]]
     """The `Guideline`s that the outputs break, by the judge's own account, as JSON."""
 
+    judge_settings: dict[str, Any]
+    """The run's settings, as they were found when it began."""
+
 
 class CitingJudgeOutput(JudgeOutput, Cited):
     """What such a judge graph returns."""

@@ -1,54 +1,91 @@
-"""What `langgraph.json` serves to Studio and the Agent Server: graphs to judge, review and align.
+"""What `langgraph.json` serves to Studio and the Agent Server, a graph for each way of working.
 
-The criterion is `support_tone`, or the one in the JSON file that `MEMALIGN_CRITERION` names; the
-models come from the environment (see `models.models_from_environment`). Store and checkpointer are
-the server's own, so the graphs are compiled without.
+The criteria are `support_tone` and `support_answer`, or those in the JSON file that
+`MEMALIGN_CRITERION` names, one or a list: the panel judges by all of them, the others by the first.
+The models come from the environment (see `models.models_from_environment`). Store and checkpointer
+are the server's own, so the graphs are compiled without.
 """
 
 import os
+from datetime import timedelta
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from memalign_graph.errors import InvalidInputError, explain
-from memalign_graph.graphs import create_alignment_graph, create_judge_graph, create_review_graph
+from memalign_graph.graphs import (
+    create_alignment_graph,
+    create_feedback_graph,
+    create_judge_graph,
+    create_review_graph,
+)
 from memalign_graph.models import models_from_environment
+from memalign_graph.panel import create_panel_graph
 from memalign_graph.types import Criterion
 
-_SUPPORT_TONE = Criterion(
-    name="support_tone",
-    instructions="Is the reply appropriate for the customer?",
-)
+_KEEP = timedelta(days=30)
+"""How long an expert can answer to a judgment."""
+
+_CRITERIA = [
+    Criterion(
+        name="support_tone",
+        instructions="Is the reply appropriate for the customer?",
+    ),
+    Criterion(
+        name="support_answer",
+        instructions="Does the reply answer what the customer asked?",
+    ),
+]
 
 
-def load_criterion() -> Criterion:
-    """Return the criterion to serve.
+def load_criteria() -> list[Criterion]:
+    """Return the criteria to serve.
 
     Returns:
-        The one in the file that `MEMALIGN_CRITERION` names, else `support_tone`.
+        Those in the file that `MEMALIGN_CRITERION` names, else two for support replies.
 
     Raises:
         InvalidInputError: If the file can't be read, or holds no criterion.
     """
     path = os.environ.get("MEMALIGN_CRITERION")
     if not path:
-        return _SUPPORT_TONE
+        return _CRITERIA
     try:
-        return Criterion.model_validate_json(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        is_list = text.lstrip().startswith("[")
+        criteria = (
+            TypeAdapter(list[Criterion]).validate_json(text)
+            if is_list
+            else [Criterion.model_validate_json(text)]
+        )
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"MEMALIGN_CRITERION: {path!r} can't be read: {error}") from error
     except ValidationError as error:
         raise InvalidInputError(f"MEMALIGN_CRITERION: {path!r}: {explain(error)}") from error
+    if not criteria:
+        raise InvalidInputError(f"MEMALIGN_CRITERION: {path!r} has no criterion in its list.")
+    return criteria
 
 
-_criterion = load_criterion()
+_criteria = load_criteria()
+_criterion = _criteria[0]
 _model, _embeddings = models_from_environment()
 
-judge = create_judge_graph(_criterion, model=_model, embeddings=_embeddings).compile()
+judge = create_judge_graph(
+    _criterion, model=_model, embeddings=_embeddings, keep_judgments=_KEEP
+).compile()
 """`{inputs, outputs, reference_outputs?}` -> `{judgment}`."""
 
 review = create_review_graph(_criterion, model=_model, embeddings=_embeddings).compile()
 """`{inputs, outputs, reference_outputs?}` -> `{judgment, feedback, learned}`, with an interrupt."""
 
+feedback = create_feedback_graph(_criterion, model=_model, embeddings=_embeddings).compile()
+"""`{judgment_id, feedback}` -> `{judgment, feedback, learned}`, for what `judge` has judged."""
+
 align = create_alignment_graph(_criterion, model=_model, embeddings=_embeddings).compile()
 """`{feedback: [...]}` -> `{report}`."""
+
+panel = create_panel_graph(
+    _criteria, model=_model, embeddings=_embeddings, review="always"
+).compile()
+"""`{inputs, outputs, reference_outputs?}` -> `{judgments, ...}`, with an interrupt for all."""

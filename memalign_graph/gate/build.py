@@ -1,17 +1,17 @@
 """Gates put into graphs: as a node wired up in one call, or as a node to wire up oneself."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from operator import add
-from typing import Annotated, Any, get_type_hints
+from dataclasses import replace
+from typing import Any, get_type_hints
 
 from langchain_core.runnables import Runnable, RunnableLambda
 from langgraph.graph import END, StateGraph
 from pydantic import BaseModel
-from typing_extensions import TypedDict, Unpack, is_typeddict
+from typing_extensions import Unpack, is_typeddict
 
 from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.gate.critique import critique_message
 from memalign_graph.gate.example import ExampleFrom, example_in
 from memalign_graph.gate.gate import (
     DEFAULT_MAX_REVISIONS,
@@ -19,12 +19,19 @@ from memalign_graph.gate.gate import (
     Gate,
     GateReview,
     JudgeGraph,
+    Passage,
     make_gate,
 )
+from memalign_graph.gate.keys import GateKeys, read_key
 from memalign_graph.gate.verdict import GateStatus, OnJudgeError, Passes
 from memalign_graph.graphs.options import Graph, ReviewOptions
 from memalign_graph.nodes.base import Run, Update, current_run
+from memalign_graph.reading import PLAIN_FUNCTION
 from memalign_graph.types import Criterion
+
+
+class GateNode(RunnableLambda[Any, Any]):
+    """A gate's node, to be told from others."""
 
 
 def add_quality_gate(
@@ -83,24 +90,27 @@ def add_quality_gate(
     Raises:
         InvalidInputError: If an option can't be used, or the graph leads past the gate.
     """
-    sources = [after] if isinstance(after, str) else list(after or ())
-    _check_place(builder, name, sources)
+    keys = GateKeys(name, messages_key, critique_key, verdicts_key)
+    sources = _check_place(builder, name, after, accept=accept, revise=revise, escalate=escalate)
+    keys.check(builder, revises=revise is not None)
+    _check_example(example)
     gate = make_gate(
         criterion,
         name=name,
         passes=passes,
-        max_revisions=max_revisions if revise is not None else 0,
+        max_revisions=max_revisions,
         escalates=escalate is not None,
         review=review,
         on_judge_error=on_judge_error,
         **judge,
     )
-    keys = _GateKeys(name, messages_key, critique_key, verdicts_key)
-    gated = keys.extend(builder)
-    node = _gate_node(gate, keys, example, builder.state_schema)
-    builder.add_node(name, node, input_schema=gated)
-    if keys.returns_all(builder):
-        builder.output_schema = gated
+    if revise is None:
+        gate = replace(gate, max_revisions=0)
+    seen, shown = keys.extend(builder)
+    node = _gate_node(gate, keys, example, builder.state_schema, keeps=True)
+    builder.add_node(name, node, input_schema=seen)
+    if shown is not None:
+        _return_also(builder, shown)
     for source in sources:
         builder.add_edge(source, name)
     closed = END if escalate is None else escalate
@@ -157,6 +167,8 @@ def create_quality_gate_node(
     Raises:
         InvalidInputError: If an option can't be used.
     """
+    keys = GateKeys(name, messages_key, critique_key, verdicts_key)
+    _check_example(example)
     gate = make_gate(
         criterion,
         name=name,
@@ -167,82 +179,29 @@ def create_quality_gate_node(
         on_judge_error=on_judge_error,
         **judge,
     )
-    keys = _GateKeys(name, messages_key, critique_key, verdicts_key)
-    return _gate_node(gate, keys, example, dict)
-
-
-def latest(_old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
-    """Keep the last verdict: gates that run side by side, under `Send`, share one key.
-
-    Args:
-        _old: What is there.
-        new: What is written.
-
-    Returns:
-        What is written.
-    """
-    return new
-
-
-class _GateKeys:
-    """The keys of the parent's state that a gate reads and writes."""
-
-    def __init__(
-        self, verdict: str, messages: str, critique: str | None, verdicts: str | None
-    ) -> None:
-        self.verdict = verdict
-        self.messages = messages
-        self._critique = critique
-        self._verdicts = verdicts
-
-    def extend(self, builder: Graph) -> type[Any]:
-        """Make the state that the gate's node sees: the parent's, with the gate's keys."""
-        state = get_type_hints(builder.state_schema, include_extras=True)
-        added: dict[str, Any] = {self.verdict: Annotated[dict[str, Any], latest]}
-        if self._critique is not None:
-            added[self._critique] = str
-        if self._verdicts is not None:
-            added[self._verdicts] = Annotated[list[dict[str, Any]], add]
-        own = {key: hint for key, hint in state.items() if key not in builder.managed}
-        returned = get_type_hints(builder.output_schema, include_extras=True)
-        hints = {**added, **own, **returned}
-        made: type[Any] = TypedDict("GatedState", hints)  # type: ignore[misc] # a parent's hints
-        return made
-
-    def returns_all(self, builder: Graph) -> bool:
-        """Tell whether a graph returns its whole state, since it was given no other schema."""
-        returned = get_type_hints(builder.output_schema)
-        return (
-            returned.keys() >= get_type_hints(builder.state_schema).keys() - builder.managed.keys()
-        )
-
-    def update(self, gate: Gate, verdict: Mapping[str, Any]) -> Update:
-        """Write a verdict into the state."""
-        update: Update = {gate.name: verdict}
-        critique = verdict["critique"]
-        if self._critique is not None:
-            update[self._critique] = critique
-        elif verdict["status"] == "revise":
-            update[self.messages] = [critique_message(critique)]
-        if self._verdicts is not None:
-            update[self._verdicts] = [verdict]
-        return update
+    return _gate_node(gate, keys, example, dict, keeps=False)
 
 
 def _gate_node(
     gate: Gate,
-    keys: _GateKeys,
+    keys: GateKeys,
     example: ExampleFrom | None,
     state_schema: type[Any],
-) -> Runnable[Any, Any]:
+    *,
+    keeps: bool,
+) -> GateNode:
     """Make the node. Its functions name the judge's graph, so that LangGraph finds the subgraph."""
 
     def decide(state: Any, run_: Run, graph: JudgeGraph) -> Operation[Update]:
         own = state if example is None else _as_parents(state, state_schema)
-        found = example_in(own, example, keys.messages)
-        last = state.get(gate.name) if isinstance(state, Mapping) else None
-        verdict = yield from gate.decide(found, graph, last, run_)
-        return keys.update(gate, verdict)
+        passage = Passage(
+            found=example_in(own, example, keys.messages),
+            # Wired by hand, the state has the verdict alone to count by.
+            loop=read_key(state, keys.loop if keeps else keys.verdict),
+            same_run=not keeps or bool(read_key(state, keys.run)),
+        )
+        verdict, loop = yield from gate.decide(passage, graph, run_)
+        return keys.update(verdict, loop, keeps=keeps)
 
     def judge(state: Any) -> Update:
         return run(decide(state, current_run(), gate.graph))
@@ -250,7 +209,14 @@ def _gate_node(
     async def ajudge(state: Any) -> Update:
         return await arun(decide(state, current_run(), gate.graph))
 
-    return RunnableLambda(judge, ajudge, name=gate.name)
+    return GateNode(judge, ajudge, name=gate.name)
+
+
+def _return_also(builder: Graph, shown: type[Any]) -> None:
+    """Have a graph return the gate's keys, too."""
+    keys = get_type_hints(shown)
+    builder.schemas[shown] = {key: builder.channels[key] for key in keys}
+    builder.output_schema = shown
 
 
 def _as_parents(state: Any, schema: type[Any]) -> Any:
@@ -262,15 +228,17 @@ def _as_parents(state: Any, schema: type[Any]) -> Any:
     return schema.model_validate(fields) if issubclass(schema, BaseModel) else schema(**fields)
 
 
-def _way_out(name: str) -> Callable[[Mapping[str, Any]], str]:
-    def way_out(state: Mapping[str, Any]) -> str:
-        verdict = state[name] if isinstance(state, Mapping) else getattr(state, name)
-        return str(verdict["status"])
+def _way_out(name: str) -> Callable[[Any], str]:
+    def way_out(state: Any) -> str:
+        return str(read_key(state, name)["status"])
 
     return way_out
 
 
-def _check_place(builder: Graph, name: str, sources: Sequence[str]) -> None:
+def _check_place(
+    builder: Graph, name: str, after: Any, *, accept: Any, revise: Any, escalate: Any
+) -> list[str]:
+    """Check where a gate is to stand; returns the nodes before it."""
     if not isinstance(builder, StateGraph):
         raise InvalidInputError(
             "builder: give a StateGraph that is not compiled yet, not a value of type "
@@ -280,11 +248,42 @@ def _check_place(builder: Graph, name: str, sources: Sequence[str]) -> None:
         raise InvalidInputError(
             f"name: the graph has a node {name!r} already: give this gate a name of its own."
         )
+    for option, node in {"accept": accept, "revise": revise, "escalate": escalate}.items():
+        if not isinstance(node, str) and (node is not None or option == "accept"):
+            raise InvalidInputError(f"{option}: give the name of a node, or END.")
+    sources = [after] if isinstance(after, str) else after or []
+    if not isinstance(sources, Sequence) or not all(isinstance(one, str) for one in sources):
+        raise InvalidInputError("after: give the name of a node, or several in a list.")
     for source in sources:
-        past = [end for start, end in builder.edges if start == source]
-        past += list(builder.branches.get(source, ()))
+        past = _ways_past(builder, source)
         if past:
             raise InvalidInputError(
                 f"after: {source!r} also leads to {past[0]!r}, past the gate: take that edge away, "
                 "and name its end as `accept`."
             )
+    return list(sources)
+
+
+def _ways_past(builder: Graph, source: str) -> list[str]:
+    """Tell where a node leads but to gates."""
+    ends = [end for start, end in builder.edges if start == source]
+    ends += [end for starts, end in builder.waiting_edges if source in starts]
+    ends += list(builder.branches.get(source, ()))
+    node = builder.nodes.get(source)
+    ends += list(node.ends or ()) if node is not None else []
+    return [end for end in ends if not _is_gate(builder, end)]
+
+
+def _is_gate(builder: Graph, name: str) -> bool:
+    node = builder.nodes.get(name)
+    return node is not None and isinstance(node.runnable, GateNode)
+
+
+def _check_example(example: Any) -> None:
+    if example is not None and not callable(example):
+        raise InvalidInputError(
+            "example: give a function of the state that makes `inputs` and `outputs`, not a value "
+            f"of type {type(example).__name__}."
+        )
+    if inspect.iscoroutinefunction(example):
+        raise InvalidInputError(f"example: {PLAIN_FUNCTION}")

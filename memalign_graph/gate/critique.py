@@ -26,17 +26,19 @@ def critique_text(
     Returns:
         The text.
     """
-    value = judgment.value
-    reason = judgment.rationale
-    if feedback is not None:
-        value = value if feedback.value is None else feedback.value
-        reason = feedback.rationale or reason
-    who = "An expert" if feedback is not None else "The review"
-    parts = [
-        f"The answer did not pass: {criterion.name} is {criterion.scale.render(value)}.",
-        f"{who} says: {reason}",
-    ]
-    if broken:
+    passed_by = judgment.value if feedback is None else feedback.value
+    parts = ["The answer did not pass."]
+    if passed_by is not None:
+        shown = criterion.scale.render(passed_by)
+        parts = [f"The answer did not pass: {criterion.name} is {shown}."]
+    if feedback is not None and feedback.rationale:
+        parts.append(f"An expert says: {feedback.rationale}")
+    elif judgment.value != passed_by:
+        # What the judge says speaks for the answer.
+        parts.append("An expert decided so, and gave no reason.")
+    elif judgment.rationale:
+        parts.append(f"The review says: {judgment.rationale}")
+    if broken and judgment.value == passed_by:
         lines = "\n".join(f"- {one.text}" for one in broken)
         parts.append(f"What it has to heed:\n{lines}")
     return "\n\n".join(parts)

@@ -72,7 +72,7 @@ def wrote(message: BaseMessage) -> bool:
     return message.additional_kwargs.get(SOURCE) == CRITIQUE_SOURCE
 
 
-def example_in(state: Any, example: ExampleFrom | None, messages_key: str) -> Example | None:
+def example_in(state: Any, example: ExampleFrom | None, messages_key: str) -> Example | str:
     """Take the example out of a state.
 
     Args:
@@ -81,15 +81,21 @@ def example_in(state: Any, example: ExampleFrom | None, messages_key: str) -> Ex
         messages_key: Where the messages are.
 
     Returns:
-        The example; None where there is no answer to judge.
+        The example; or why there is no answer that can be judged, in words for its writer.
 
     Raises:
-        InvalidInputError: If what was taken out is no example.
+        InvalidInputError: If what was taken out is no example, for another reason than the answer.
     """
     found = last_exchange(state, messages_key) if example is None else example(state)
     if found is None or (isinstance(found, Mapping) and _is_blank(found.get("outputs", "?"))):
-        return None
-    return read_example(found)
+        return NO_ANSWER
+    try:
+        return read_example(found)
+    except InvalidInputError as error:
+        # What a model wrote is for the model to mend.
+        if str(error).startswith("outputs") and isinstance(found, Mapping) and "outputs" in found:
+            return f"The answer can't be judged. {error}"
+        raise
 
 
 def _answer(messages: Sequence[BaseMessage]) -> str:
@@ -103,9 +109,15 @@ def _answer(messages: Sequence[BaseMessage]) -> str:
 
 
 def _is_blank(outputs: Any) -> bool:
-    return (
-        outputs is None or outputs in ({}, []) or (isinstance(outputs, str) and not outputs.strip())
-    )
+    """Tell whether an answer says nothing, whatever its shape."""
+    match outputs:
+        case str():
+            return not outputs.strip()
+        case dict():
+            return all(map(_is_blank, outputs.values()))
+        case list():
+            return all(map(_is_blank, outputs))
+    return outputs is None
 
 
 def _json(value: Any) -> Any:

@@ -12,9 +12,9 @@ from memalign_graph.context import MemAlignContext, Review, own_context
 from memalign_graph.effects import Call, Operation
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.gate.critique import critique_text
-from memalign_graph.gate.example import NO_ANSWER
+from memalign_graph.gate.loop import Loop, inputs_id, kept_context, sent_back
 from memalign_graph.gate.verdict import GateStatus, GateVerdict, OnJudgeError, Passes, PassRule
-from memalign_graph.graphs.judging import create_judge_graph, create_review_graph
+from memalign_graph.graphs.judging import create_review_graph
 from memalign_graph.graphs.options import ReviewOptions, check_choice, check_criterion
 from memalign_graph.nodes.base import Run
 from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
@@ -40,6 +40,30 @@ DEFAULT_NAME = "quality_gate"
 """A gate's name, unless it is given one."""
 
 _JUDGING = ("retrieve_episodes", "assemble_guidelines", "judge")
+
+
+@dataclass(frozen=True)
+class Passage:
+    """What a gate is to decide on, and what it knows of earlier passes."""
+
+    found: Example | str
+    """The example; or why there is no answer that can be judged, in words for the writer."""
+
+    loop: Mapping[str, Any] | None
+    """What the gate kept; None if nothing."""
+
+    same_run: bool
+    """Whether it was kept in this run."""
+
+    @property
+    def example(self) -> Example | None:
+        """The example, if there is one."""
+        return None if isinstance(self.found, str) else self.found
+
+    @property
+    def sent_back(self) -> int:
+        """How often an answer to this has been sent back."""
+        return sent_back(self.loop, self.example, same_run=self.same_run)
 
 
 @dataclass(frozen=True)
@@ -71,70 +95,66 @@ class Gate:
     """What becomes of an answer where the judge fails."""
 
     def decide(
-        self,
-        example: Example | None,
-        graph: JudgeGraph,
-        last: Mapping[str, Any] | None,
-        run: Run,
-    ) -> Operation[GateVerdict]:
+        self, passage: Passage, graph: JudgeGraph, run: Run
+    ) -> Operation[tuple[GateVerdict, Loop]]:
         """Judge an answer, and say what becomes of it.
 
         Args:
-            example: The example; None where there is no answer to judge.
+            passage: The answer, and what the gate knows of earlier ones.
             graph: The gate's own, as the caller names it: LangGraph looks there for subgraphs.
-            last: The gate's last verdict, which tells how often the answer was sent back.
             run: The run.
 
         Returns:
-            The verdict.
+            The verdict, and what to keep for the next pass.
 
         Raises:
             InvalidInputError: If the gate can't judge such an example, or a setting can't be used.
         """
-        sent_back = last["revisions"] if last and last.get("status") == "revise" else 0
-        if example is None:
-            verdict = self._verdict(sent_back, critique=NO_ANSWER)
+        settings = (passage.loop or {}).get("settings")
+        if isinstance(passage.found, str):
+            verdict = self._verdict(passage.sent_back, critique=passage.found)
         else:
-            self._tell(run, status="judging", revisions=sent_back)
+            self._tell(run, status="judging", revisions=passage.sent_back)
             try:
-                judged = yield self._judging(example, graph, sent_back, run)
+                judged = yield self._judging(passage, graph, run)
             except MemAlignError as error:
                 if isinstance(error, InvalidInputError) or error.node not in _JUDGING:
                     raise
-                verdict = self._failed(sent_back, error)
+                verdict = self._failed(passage.sent_back, error)
             else:
-                verdict = self._read(judged, sent_back)
-        self._tell(
-            run,
-            status=verdict["status"],
-            revisions=verdict["revisions"],
-            value=verdict["value"],
-            decided_by=verdict["decided_by"],
-            critique=verdict["critique"],
-            error=verdict["error"],
-        )
-        return verdict
+                verdict = self._read(judged, passage.sent_back)
+                settings = judged["judge_settings"]
+        told = ("status", "revisions", "value", "decided_by", "critique", "error")
+        self._tell(run, **{name: value for name, value in verdict.items() if name in told})
+        example = passage.example
+        loop: Loop = {
+            "status": verdict["status"],
+            "revisions": verdict["revisions"],
+            "inputs_id": None if example is None else inputs_id(example),
+            "settings": settings,
+        }
+        return verdict, loop
 
-    def _judging(self, example: Example, graph: JudgeGraph, sent_back: int, run: Run) -> Call:
-        context: MemAlignContext | None = None
-        if self.review == "exhausted" and sent_back < self.max_revisions:
-            own = own_context(run.context) or MemAlignContext()
-            context = own.model_copy(update={"review": "never"})
-        fields: Any = example.to_json()
+    def _judging(self, passage: Passage, graph: JudgeGraph, run: Run) -> Call:
+        context = own_context(run.context)
+        if context is None and passage.sent_back:
+            context = kept_context(passage.loop)
+        if self.review == "exhausted" and passage.sent_back < self.max_revisions:
+            context = context or MemAlignContext()
+            if context.review is None:
+                context = context.model_copy(update={"review": "never"})
+        fields: Any = passage.example.to_json() if passage.example else {}
         return Call(
             lambda: graph.invoke(fields, context=context),
             lambda: graph.ainvoke(fields, context=context),
         )
 
-    def _read(self, judged: Mapping[str, Any], sent_back: int) -> GateVerdict:
+    def _read(self, judged: Mapping[str, Any], revisions: int) -> GateVerdict:
         judgment = Judgment.model_validate(judged["judgment"])
         said = judged.get("feedback")
         feedback = None if said is None else Feedback.model_validate(said)
-        value = judgment.value
-        if feedback is not None and feedback.value is not None:
-            value = feedback.value
         # An expert who has something to say and names no value does not approve.
-        approves = feedback is None or feedback.value is not None
+        value = judgment.value if feedback is None else feedback.value
         more: dict[str, Any] = {
             "value": value,
             "decided_by": "judge" if feedback is None else "expert",
@@ -142,23 +162,24 @@ class Gate:
             "feedback": said,
             "learned": judged.get("learned"),
         }
-        if approves and self.rule.passes(value):
-            return self._verdict(sent_back, passed=True, **more)
+        if value is not None and self.rule.passes(value):
+            return self._verdict(revisions, passed=True, **more)
         broken = [Guideline.model_validate(one) for one in judged.get("broken_guidelines") or []]
         critique = critique_text(self.criterion, judgment, broken=broken, feedback=feedback)
-        return self._verdict(sent_back, critique=critique, **more)
+        return self._verdict(revisions, critique=critique, **more)
 
-    def _verdict(self, sent_back: int, *, passed: bool = False, **more: Any) -> GateVerdict:
+    def _verdict(self, revisions: int, *, passed: bool = False, **more: Any) -> GateVerdict:
         status: GateStatus = "escalated" if self.escalates else "exhausted"
-        revisions = sent_back
         if passed:
             status = "accepted"
-        elif sent_back < self.max_revisions:
+        elif revisions < self.max_revisions:
             status = "revise"
             revisions += 1
-        return self._fill(status, passed=passed, let_through=passed, revisions=revisions, **more)
+        return self._fill(
+            status=status, passed=passed, let_through=passed, revisions=revisions, **more
+        )
 
-    def _failed(self, sent_back: int, error: MemAlignError) -> GateVerdict:
+    def _failed(self, revisions: int, error: MemAlignError) -> GateVerdict:
         opens = self.on_judge_error == "open"
         logger.warning(
             "The judge of the gate %r failed, and the gate is %s: the answer %s. %s",
@@ -168,16 +189,34 @@ class Gate:
             error,
         )
         return self._fill(
-            "judge_error", passed=False, let_through=opens, revisions=sent_back, error=str(error)
+            status="judge_error", let_through=opens, revisions=revisions, error=str(error)
         )
 
-    def _fill(self, status: GateStatus, **more: Any) -> GateVerdict:
-        blank: dict[str, Any] = dict.fromkeys(
-            ("value", "decided_by", "judgment", "feedback", "learned", "error")
-        )
-        verdict: Any = {"gate": self.name, "status": status, **blank, "critique": "", **more}
-        checked: GateVerdict = verdict
-        return checked
+    def _fill(
+        self,
+        *,
+        status: GateStatus,
+        revisions: int,
+        let_through: bool,
+        passed: bool = False,
+        critique: str = "",
+        error: str | None = None,
+        **more: Any,
+    ) -> GateVerdict:
+        return {
+            "gate": self.name,
+            "status": status,
+            "passed": passed,
+            "let_through": let_through,
+            "value": more.get("value"),
+            "decided_by": more.get("decided_by"),
+            "critique": critique,
+            "revisions": revisions,
+            "judgment": more.get("judgment"),
+            "feedback": more.get("feedback"),
+            "learned": more.get("learned"),
+            "error": error,
+        }
 
     def _tell(self, run: Run, **more: Any) -> None:
         run.write(
@@ -229,11 +268,14 @@ def make_gate(
     check_choice("on_judge_error", on_judge_error, get_args(OnJudgeError))
     check_criterion(criterion)
     rule = PassRule.of(criterion.scale, passes)
+    graph = create_review_graph(
+        criterion, review=_asks(review, rule), cite_guidelines=True, **judge
+    )
     return Gate(
         name=name,
         criterion=criterion,
         rule=rule,
-        graph=_judge_graph(criterion, rule, review, judge),
+        graph=graph.compile(),
         max_revisions=max_revisions,
         escalates=escalates,
         review=review,
@@ -241,24 +283,16 @@ def make_gate(
     )
 
 
-def _judge_graph(
-    criterion: Criterion, rule: PassRule, review: GateReview, judge: ReviewOptions
-) -> JudgeGraph:
-    if review == "never":
-        options: dict[str, Any] = {**judge}
-        options.pop("distill_model", None)
-        return create_judge_graph(criterion, cite_guidelines=True, **options).compile()
-    asks: Review
+def _asks(review: GateReview, rule: PassRule) -> Review:
     if review == "exhausted":
 
-        def asks(judgment: Judgment) -> bool:
+        def misses(judgment: Judgment) -> bool:
             return not rule.passes(judgment.value)
 
-    elif callable(review) or review == "always":
-        asks = review
-    else:
-        raise InvalidInputError(
-            f"review: {review!r} is not known: give 'never', 'always', 'exhausted', or a function "
-            "that takes the Judgment and tells whether to ask."
-        )
-    return create_review_graph(criterion, review=asks, cite_guidelines=True, **judge).compile()
+        return misses
+    if callable(review) or review in ("never", "always"):
+        return review
+    raise InvalidInputError(
+        f"review: {review!r} is not known: give 'never', 'always', 'exhausted', or a function "
+        "that takes the Judgment and tells whether to ask."
+    )

@@ -8,7 +8,7 @@ from typing_extensions import Unpack
 
 from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.gate.gate import GateReview, make_gate
+from memalign_graph.gate.gate import GateReview, Passage, make_gate
 from memalign_graph.gate.verdict import GateVerdict, OnJudgeError, Passes
 from memalign_graph.graphs.options import ReviewOptions
 from memalign_graph.nodes.base import Run, current_run
@@ -74,7 +74,8 @@ def create_quality_gate_tool(
             example = read_example({"inputs": inputs, "outputs": outputs})
         except InvalidInputError as error:
             raise ToolException(str(error)) from error
-        verdict = yield from gate.decide(example, gate.graph, None, run_)
+        passage = Passage(found=example, loop=None, same_run=True)
+        verdict, _ = yield from gate.decide(passage, gate.graph, run_)
         return _told(verdict), verdict
 
     def check(inputs: str, outputs: str) -> tuple[str, GateVerdict]:

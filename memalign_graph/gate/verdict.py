@@ -8,6 +8,7 @@ from typing import Any, Literal
 from typing_extensions import TypedDict
 
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.reading import PLAIN_FUNCTION, decided
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 
 GateStatus = Literal["accepted", "revise", "escalated", "exhausted", "judge_error"]
@@ -47,7 +48,7 @@ class GateVerdict(TypedDict):
     """Whether it goes on: it passed, or the judge failed and the gate is open."""
 
     value: Value | None
-    """The value that decided; None where there was none."""
+    """The value that decided; None where nobody gave one."""
 
     decided_by: Literal["judge", "expert"] | None
     """Whose word it was; None where the judge failed or there was nothing to judge."""
@@ -89,8 +90,11 @@ class PassRule:
 
         Returns:
             Whether it does.
+
+        Raises:
+            InvalidInputError: If the caller's function is an async one.
         """
-        return bool(self.test(value))
+        return decided(self.test(value), "passes")
 
     @classmethod
     def of(cls, scale: Scale, passes: Passes | None) -> "PassRule":
@@ -116,7 +120,7 @@ class PassRule:
                 f"function of the value, which is {scale.describe()}"
             )
         if inspect.iscoroutinefunction(passes):
-            raise InvalidInputError("passes: give a plain function, not an async one.")
+            raise InvalidInputError(f"passes: {PLAIN_FUNCTION}")
         if callable(passes):
             return cls(scale, passes)
         if isinstance(passes, Collection) and not isinstance(passes, str):

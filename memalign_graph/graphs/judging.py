@@ -38,6 +38,7 @@ from memalign_graph.nodes.judge import JudgeView
 from memalign_graph.nodes.retrieve import OnEmbeddingError, RetrieveView
 from memalign_graph.nodes.review import ReviewView
 from memalign_graph.prompts.judge import DEFAULT_MAX_GUIDELINE_TOKENS
+from memalign_graph.reading import decided
 from memalign_graph.state import (
     CitingJudgeOutput,
     CitingReviewOutput,
@@ -294,7 +295,7 @@ def _asks(review: Review) -> Callable[[Mapping[str, Any]], str]:
     def asks(state: Mapping[str, Any]) -> str:
         mode = state["judge_settings"]["review"]
         if mode is None and callable(review):
-            wanted = review(Judgment.model_validate(state["judgment"]))
+            wanted = decided(review(Judgment.model_validate(state["judgment"])), "review")
         else:
             wanted = mode == "always"
         return "collect_feedback" if wanted else END

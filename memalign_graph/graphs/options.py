@@ -16,6 +16,7 @@ from memalign_graph.memory.judgments import check_keep
 from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.nodes.base import DEFAULT_MAX_CONCURRENCY
 from memalign_graph.nodes.retrieve import OnEmbeddingError
+from memalign_graph.reading import PLAIN_FUNCTION
 from memalign_graph.types import Criterion, Pairwise
 
 Graph = StateGraph[Any, Any, Any, Any]
@@ -108,7 +109,7 @@ def run_settings(
             f"max_guideline_tokens: {max_guideline_tokens!r} is not a whole number from 0 on."
         )
     if inspect.iscoroutinefunction(review):
-        raise InvalidInputError("review: give a plain function, not an async one.")
+        raise InvalidInputError(f"review: {PLAIN_FUNCTION}")
     if not callable(review) and review not in get_args(ReviewMode):
         raise InvalidInputError(
             f"review: {review!r} is not known: give 'always', 'never', or a function that takes "

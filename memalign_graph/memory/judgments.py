@@ -3,12 +3,11 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from langgraph.store.base import PutOp, SearchOp
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from memalign_graph.effects import Batch, Operation
+from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError, MemAlignError, explain
-from memalign_graph.memory.access import EVERYTHING, MemoryAccess
+from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.types import Example, Judgment, UtcDatetime
 
 _SWEEP_EVERY = timedelta(hours=1)
@@ -85,8 +84,7 @@ def keep_judgment(
         embedder=access.embedder.id,
         vector=vector,
     )
-    item = {**kept.model_dump(mode="json"), "until_us": _microseconds(until)}
-    yield from access.put(access.layout.judgments, {judgment.id: item})
+    yield from access.put(access.layout.judgments, {judgment.id: kept.model_dump(mode="json")})
     view = access.view
     if now - view.swept_at >= _SWEEP_EVERY:
         view.swept_at = now
@@ -142,20 +140,15 @@ def sweep_judgments(access: MemoryAccess) -> Operation[None]:
     Args:
         access: The memory.
     """
-    now = _microseconds(datetime.now(UTC))
-    search = SearchOp(access.layout.judgments, filter={"until_us": {"$lte": now}}, limit=EVERYTHING)
-    [found] = yield Batch(access.store, [search])
-    gone = [PutOp(tuple(one.namespace), one.key, None) for one in found]
-    if gone:
-        yield Batch(access.store, gone)
-
-
-def _microseconds(at: datetime) -> int:
-    return int(at.timestamp() * 1_000_000)
+    now = datetime.now(UTC)
+    # Without a filter by date: what lies below, another memory's, may have none.
+    [items] = yield from access.search(access.layout.judgments)
+    gone = [one.judgment.id for one in map(_read, items) if one.kept_until <= now]
+    yield from access.put(access.layout.judgments, dict.fromkeys(gone))
 
 
 def _read(item: dict[str, Any]) -> KeptJudgment:
     try:
-        return KeptJudgment.model_validate({k: v for k, v in item.items() if k != "until_us"})
+        return KeptJudgment.model_validate(item)
     except ValidationError as error:
         raise MemAlignError(f"A kept judgment can't be read: {explain(error)}") from error

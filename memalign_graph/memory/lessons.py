@@ -1,6 +1,6 @@
 """Bringing what was distilled into a memory, also where someone else changes it at the moment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,6 +22,7 @@ def learn(
     *,
     author: str | None = None,
     relearn: bool = False,
+    passed_over: Collection[str] = (),
     reason: str = "learn",
 ) -> Operation[dict[str, Any]]:
     """Bring what was distilled into the memory, and mark the episodes it came from.
@@ -37,6 +38,8 @@ def learn(
         author: Whose feedback it was, if one expert's.
         relearn: Whether episodes that were distilled before may teach again; else two attempts at
             one lesson, in whatever words, are one.
+        passed_over: Episodes that were read along and taught nothing here: they stay pending, since
+            another may be distilling them at the moment.
         reason: What the commit says of itself.
 
     Returns:
@@ -60,6 +63,7 @@ def learn(
         purged = yield from _purged(access, gone - stored.keys())
         # Who read what is purged may repeat it also where something else is named as the source.
         valid, spared = ([], same) if purged else _valid(operations, kept, gone=gone)
+        spared = spared | {*passed_over}
         fresh = same if relearn else {key for key in same if stored[key].status == "pending"}
         live = fresh - spared
         standing = rivals.joined(kept)

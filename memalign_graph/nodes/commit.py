@@ -44,11 +44,15 @@ def create_commit_node(
             if again:
                 yield from learn_again(access, again, state.get("reworded", {}))
                 yield from clear_drafts(access)
+            operations = [GuidelineOperation.model_validate(one) for one in state["operations"]]
+            taught = {key for one in operations for key in one.episode_ids}
             learned = yield from learn(
                 access,
-                [GuidelineOperation.model_validate(one) for one in state["operations"]],
+                operations,
                 state["distilled"],
                 author=feedback.author,
+                # Another review may be distilling what this one read along, and passed over.
+                passed_over=state["distilled"].keys() - taught - {feedback.episode_id},
             )
         return {"learned": learned}
 

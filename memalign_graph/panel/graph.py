@@ -36,6 +36,7 @@ from memalign_graph.panel.nodes import (
 )
 from memalign_graph.panel.state import OneCriterion, OneFeedback, PanelOutput, PanelState
 from memalign_graph.prompts.judge import DEFAULT_MAX_GUIDELINE_TOKENS
+from memalign_graph.reading import decided
 from memalign_graph.scales import Pairwise
 from memalign_graph.state import ExampleInput, ExampleView
 from memalign_graph.types import Criterion, Judgment
@@ -144,7 +145,7 @@ def _asks(review: PanelReview) -> Callable[[Mapping[str, Any]], str]:
         mode = state["judge_settings"]["review"]
         if mode is None and callable(review):
             judged = {k: Judgment.model_validate(one) for k, one in state["judgments"].items()}
-            wanted = review(judged)
+            wanted = decided(review(judged), "review")
         else:
             wanted = mode == "always"
         return "collect_feedback" if wanted else END

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import pytest
+from langgraph.graph import END
 from langgraph_sdk.client import SyncLangGraphClient
 
 from tests.conftest import distillings, judgings
@@ -19,13 +19,22 @@ from tests.integration_tests.agent_server.support import (
     run,
     values,
 )
+from tests.integration_tests.alignment_support import Model, each_its_words
 from tests.loopback import LoopbackServer
 
-INVALID: list[tuple[Any, str]] = [
-    ({"value": "perhaps"}, "'perhaps' is not on the scale: the value is true or false."),
-    ({"rationale": " "}, "the reply has neither a value nor a rationale: reply with text"),
-    ({"decisions": [{"type": "reject"}]}, "say why in a sentence"),
+INVALID: list[tuple[Any, bool, str]] = [
+    ({"value": "perhaps"}, True, "'perhaps' is not on the scale: the value is true or false."),
+    ({"rationale": " "}, False, "the reply has neither a value nor a rationale: reply with text"),
+    ({"decisions": [{"type": "reject"}]}, True, "say why in a sentence"),
 ]
+"""Replies, whether they are given by the question's id, and why they are not taken."""
+
+REASONS = [f"Reason {number}." for number in range(3)]
+
+
+def reason(number: int) -> str:
+    """What an expert says on a case."""
+    return REASONS[number]
 
 
 def test_judge_interrupt_resume_and_learn(client: SyncLangGraphClient) -> None:
@@ -48,25 +57,32 @@ def test_judge_interrupt_resume_and_learn(client: SyncLangGraphClient) -> None:
     assert judged["episode_ids"] == result["learned"]["episode_ids"]
 
 
-@pytest.mark.parametrize("by_id", [False, True], ids=["bare", "by-id"])
 def test_invalid_replies_leave_the_question_open(
-    client: SyncLangGraphClient, server: LoopbackServer, *, by_id: bool
+    client: SyncLangGraphClient, server: LoopbackServer
 ) -> None:
-    namespace = f"invalid_{by_id}"
     thread = new_thread(client)
-    asked = ask(client, thread, context={"namespace": [namespace]})
+    asked = ask(client, thread, context={"namespace": ["invalid"]})
     assert asked["response_schema"]["properties"]["value"]["type"] == "boolean"
-    for reply, reason in INVALID:
-        given = {asked["id"]: reply} if by_id else reply
-        assert reason in refuse(client, thread, given)
+    for reply, by_id, reason in INVALID:
+        assert reason in refuse(client, thread, {asked["id"]: reply} if by_id else reply)
         assert pending(client, thread) == [asked["id"]]
-    assert items(client, namespace, "episodes") == []
-    taken = {"value": False, "rationale": "Too cold."}
-    result = resume(client, thread, {asked["id"]: taken} if by_id else taken)
+    assert items(client, "invalid", "episodes") == []
+    result = resume(client, thread, {asked["id"]: {"value": False, "rationale": "Too cold."}})
     assert result["feedback"]["rationale"] == "Too cold."
     assert len(result["learned"]["guidelines"]) == 1
     assert pending(client, thread) == []
     assert len(judgings(server)) == 1
+
+
+def test_question_that_an_inbox_closes_teaches_nothing(client: SyncLangGraphClient) -> None:
+    thread = new_thread(client)
+    context = {"namespace": ["closed"]}
+    first = ask(client, thread, context=context)
+    client.threads.update_state(thread, values=None, as_node=END)
+    assert pending(client, thread) == []
+    assert client.threads.get(thread)["status"] == "idle"
+    assert ask(client, thread, input=case(1), context=context)["id"] != first["id"]
+    assert items(client, "closed", "episodes") == []
 
 
 def test_several_threads_wait_at_the_same_time(
@@ -88,15 +104,16 @@ def test_several_threads_wait_at_the_same_time(
     assert [one["id"] for one in again["__interrupt__"]] == [asked[0]["id"]]
     assert items(client, "waiting", "episodes") == []
 
-    for number in (2, 0, 1):
-        reply = {asked[number]["id"]: {"rationale": f"Reason {number}."}}
-        result = resume(client, threads[number], reply)
-        assert result["feedback"]["rationale"] == f"Reason {number}."
+    server.responder = Model(distil=each_its_words)
+    results = at_once(
+        lambda number: resume(client, threads[number], {asked[number]["id"]: reason(number)}),
+        (2, 0, 1),
+    )
+    for number, result in zip((2, 0, 1), results, strict=True):
+        assert result["feedback"]["rationale"] == reason(number)
         assert result["feedback"]["example"]["inputs"] == f"Question {number}?"
         assert result["feedback"]["thread_id"] == threads[number]
-    assert values(client, "waiting", "episodes", "rationale") == [
-        f"Reason {number}." for number in range(3)
-    ]
+    assert learned_from(client, "waiting") == REASONS
     assert len(judgings(server)) == 3
 
 
@@ -106,10 +123,10 @@ def fan_out(client: SyncLangGraphClient, namespace: str) -> tuple[str, list[str]
     given = {"cases": [case(number) for number in range(3)]}
     context = {"memalign": {"namespace": [namespace]}}
     asked = run(client, thread, "fan_out", input=given, context=context)["__interrupt__"]
-    ids = {one["value"]["action_requests"][0]["description"]: one["id"] for one in asked}
+    shown = {one["value"]["action_requests"][0]["description"]: one["id"] for one in asked}
     assert client.threads.get_state(thread)["next"] == ["review"] * 3
     return thread, [
-        next(key for text, key in ids.items() if f"Question {number}?" in text)
+        next(key for text, key in shown.items() if f"Question {number}?" in text)
         for number in range(3)
     ]
 
@@ -123,6 +140,14 @@ def learned_from(client: SyncLangGraphClient, namespace: str) -> list[Any]:
     return said
 
 
+def said_in(result: Any) -> list[Any]:
+    """What the experts said on each case, in order of the cases."""
+    assert [one["example"]["inputs"] for one in result["feedback"]] == [
+        f"Question {number}?" for number in range(3)
+    ]
+    return [one["rationale"] for one in result["feedback"]]
+
+
 def test_one_threads_questions_are_answered_one_at_a_time(
     client: SyncLangGraphClient, server: LoopbackServer
 ) -> None:
@@ -132,12 +157,31 @@ def test_one_threads_questions_are_answered_one_at_a_time(
     result: Any = None
     for number in (1, 2, 0):
         assert sorted(pending(client, thread)) == sorted(left)
-        result = resume(client, thread, {ids[number]: f"Reason {number}."}, "fan_out")
+        result = resume(client, thread, {ids[number]: reason(number)}, "fan_out")
         left.remove(ids[number])
-        assert [one["id"] for one in result.get("__interrupt__", [])] == left
-    assert [one["rationale"] for one in result["feedback"]] == [f"Reason {n}." for n in range(3)]
-    assert [one["example"]["inputs"] for one in result["feedback"]] == [
-        f"Question {n}?" for n in range(3)
-    ]
-    assert learned_from(client, "one_by_one") == [f"Reason {n}." for n in range(3)]
+        assert sorted(one["id"] for one in result.get("__interrupt__", [])) == sorted(left)
+    assert said_in(result) == learned_from(client, "one_by_one") == REASONS
+    assert len(judgings(server)) == len(distillings(server)) == 3
+
+
+def test_one_threads_questions_are_answered_all_at_once(
+    client: SyncLangGraphClient, server: LoopbackServer
+) -> None:
+    server.responder = Model(distil=each_its_words)
+    thread, ids = fan_out(client, "all_at_once")
+    result = resume(client, thread, dict(zip(ids, REASONS, strict=True)), "fan_out")
+    assert said_in(result) == learned_from(client, "all_at_once") == REASONS
+    assert len(judgings(server)) == len(distillings(server)) == 3
+
+
+def test_invalid_reply_among_several_loses_no_other(
+    client: SyncLangGraphClient, server: LoopbackServer
+) -> None:
+    server.responder = Model(distil=each_its_words)
+    thread, ids = fan_out(client, "one_is_bad")
+    replies = {ids[0]: {"value": "perhaps"}, ids[1]: reason(1)}
+    assert "'perhaps' is not on the scale" in refuse(client, thread, replies, "fan_out")
+    assert {ids[0], ids[2]} <= set(pending(client, thread))
+    result = resume(client, thread, {ids[0]: reason(0), ids[2]: reason(2)}, "fan_out")
+    assert said_in(result) == learned_from(client, "one_is_bad") == REASONS
     assert len(judgings(server)) == len(distillings(server)) == 3

@@ -15,7 +15,7 @@ def served(client: SyncLangGraphClient) -> dict[str, str]:
 
 def test_all_graphs_are_listed_with_their_schemas(client: SyncLangGraphClient) -> None:
     assistants = served(client)
-    assert set(assistants) == {"align", "fan_out", "judge", "review"}
+    assert set(assistants) == {"align", "fan_out", "feedback", "judge", "panel", "review"}
     schemas = client.assistants.get_schemas(assistants["review"])
     assert schemas["input_schema"] is not None
     assert schemas["output_schema"] is not None

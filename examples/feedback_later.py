@@ -1,0 +1,41 @@
+"""An expert who answers later: a judgment is kept, and the word on it comes by its id.
+
+Nothing waits meanwhile: the judge's graph has no interrupt.
+"""
+
+from datetime import timedelta
+
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph import Criterion, JudgeMemory, create_feedback_graph, create_judge_graph
+from memalign_graph.models import models_from_environment
+
+CRITERION = Criterion(
+    name="support_tone", instructions="Is the reply appropriate for the customer?"
+)
+CASE = {"inputs": "My order never came.", "outputs": "Check the tracking page."}
+
+
+def main() -> None:
+    """Judge now, and learn from what is said afterwards."""
+    model, embeddings = models_from_environment()
+    store = InMemoryStore()
+    judge = create_judge_graph(
+        CRITERION, model=model, embeddings=embeddings, keep_judgments=timedelta(days=30)
+    ).compile(store=store)
+    judgment = judge.invoke(CASE)["judgment"]
+    print("Judged:", judgment["value"])
+
+    waiting = JudgeMemory(store, CRITERION, embeddings=embeddings).judgments()
+    print("Waiting for a word:", [one.judgment.id == judgment["id"] for one in waiting])
+
+    feedback = create_feedback_graph(CRITERION, model=model, embeddings=embeddings).compile(
+        store=store
+    )
+    word = {"value": False, "rationale": "Too cold: it must say sorry first.", "author": "ann"}
+    result = feedback.invoke({"judgment_id": judgment["id"], "feedback": word})
+    print("Learned:", [one["text"] for one in result["learned"]["guidelines"]])
+
+
+if __name__ == "__main__":
+    main()

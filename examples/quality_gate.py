@@ -1,0 +1,63 @@
+"""A judge in a graph of one's own: what does not pass goes back to the writer with the critique.
+
+The writer here is a function; it stands for whatever your graph does.
+"""
+
+from typing import Any
+
+from langchain_core.messages import AIMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph import Criterion, add_quality_gate
+from memalign_graph.models import models_from_environment
+
+CRITERION = Criterion(
+    name="names_the_order",
+    instructions="Does the reply begin with an apology and name the order number?",
+)
+DRAFTS = (
+    "Please look at the tracking page.",
+    "We are sorry that order 4711 never came. A new one leaves today.",
+)
+
+
+def write(state: MessagesState) -> dict[str, Any]:
+    """Write a reply: another one where a critique has come back."""
+    drafts = sum(isinstance(message, AIMessage) for message in state["messages"])
+    return {"messages": [AIMessage(DRAFTS[min(drafts, 1)])]}
+
+
+def call_a_person(_state: MessagesState) -> dict[str, Any]:
+    """Stand for whoever takes over what the writer can't get right."""
+    return {"messages": [AIMessage("A colleague will write to you today.")]}
+
+
+def main() -> None:
+    """Answer one customer."""
+    model, embeddings = models_from_environment()
+    builder = StateGraph(MessagesState)
+    builder.add_node("writer", write)
+    builder.add_node("person", call_a_person)
+    builder.add_edge(START, "writer")
+    builder.add_edge("person", END)
+    add_quality_gate(
+        builder,
+        CRITERION,
+        after="writer",
+        accept=END,
+        revise="writer",
+        escalate="person",
+        model=model,
+        embeddings=embeddings,
+    )
+    graph = builder.compile(store=InMemoryStore())
+    given: Any = {"messages": [("human", "My order 4711 never came.")]}
+    for mode, event in graph.stream(given, stream_mode=["custom", "values"]):
+        if mode == "custom" and event["type"] == "quality_gate" and event["critique"]:
+            print(f"{event['status']}: {event['critique']}\n")
+    print(f"{event['quality_gate']['status']}: {event['messages'][-1].text}")
+
+
+if __name__ == "__main__":
+    main()

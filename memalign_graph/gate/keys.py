@@ -1,0 +1,180 @@
+"""The keys of a parent's state that a gate reads and writes, checked before anything is built."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import add
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from langgraph.channels import LastValue, UntrackedValue
+from langgraph.constants import END, START
+from typing_extensions import TypedDict
+
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.gate.critique import critique_message
+from memalign_graph.gate.loop import Loop
+from memalign_graph.gate.verdict import GateVerdict
+from memalign_graph.graphs.options import Graph
+from memalign_graph.nodes.base import Update
+
+_NOT_IN_NAMES = (":", "|")
+
+
+def latest(_old: Any, new: Any) -> Any:
+    """Keep what was written last: gates that run side by side, under `Send`, share one key.
+
+    Args:
+        _old: What is there.
+        new: What is written.
+
+    Returns:
+        What is written.
+    """
+    return new
+
+
+@dataclass(frozen=True)
+class GateKeys:
+    """Where a gate's verdict, its critique and what it keeps lie in the state."""
+
+    verdict: str
+    """The last verdict: the gate's name."""
+
+    messages: str
+    """The conversation."""
+
+    critique: str | None
+    """The critique as text; None to add it to the messages."""
+
+    verdicts: str | None
+    """Every verdict, in a list; None if they are not gathered."""
+
+    def __post_init__(self) -> None:
+        names = {
+            "name": self.verdict,
+            "messages_key": self.messages,
+            "critique_key": self.critique,
+            "verdicts_key": self.verdicts,
+        }
+        given = {option: name for option, name in names.items() if name is not None}
+        for option, name in given.items():
+            if not isinstance(name, str) or not name.strip():
+                raise InvalidInputError(f"{option}: give the name of a key, which is text.")
+            if list(given.values()).count(name) > 1:
+                raise InvalidInputError(
+                    f"{option}: {name!r} is two things at once: choose another."
+                )
+        if any(sign in self.verdict for sign in _NOT_IN_NAMES) or self.verdict in (START, END):
+            signs = " and ".join(_NOT_IN_NAMES)
+            raise InvalidInputError(f"name: {self.verdict!r} can't be a node's: leave out {signs}.")
+
+    @property
+    def loop(self) -> str:
+        """What the gate keeps from pass to pass: not returned, so that no other gate meets it."""
+        return f"{self.verdict}_loop"
+
+    @property
+    def run(self) -> str:
+        """Whether it was kept in this run: checkpoints do not have it."""
+        return f"{self.verdict}_run"
+
+    def check(self, builder: Graph, *, revises: bool) -> None:
+        """Check the keys against a parent's state.
+
+        Args:
+            builder: The parent.
+            revises: Whether answers are sent back, so that the writer has to be told.
+
+        Raises:
+            InvalidInputError: If the state has no place for something, or another kind of one.
+        """
+        hints = get_type_hints(builder.state_schema, include_extras=True)
+        if not hints:
+            raise InvalidInputError(
+                "builder: the state needs keys with names: a TypedDict, a dataclass or a pydantic "
+                "model."
+            )
+        if _is_list(hints.get(self.verdict)):
+            raise InvalidInputError(
+                f"name: the key {self.verdict!r} of the state is a list, but holds one verdict: "
+                "give the list as `verdicts_key`."
+            )
+        if not revises or self.critique is not None:
+            return
+        channel = builder.channels.get(self.messages)
+        if channel is None:
+            raise InvalidInputError(
+                f"critique_key: the state has no {self.messages!r} where a critique could go: name "
+                "a key for it."
+            )
+        if isinstance(channel, LastValue):
+            raise InvalidInputError(
+                f"messages_key: a critique would replace what is in {self.messages!r}: give the "
+                "key a reducer, such as add_messages, or name a `critique_key`."
+            )
+
+    def extend(self, builder: Graph) -> tuple[type[Any], type[Any] | None]:
+        """Add the gate's keys to a parent's state.
+
+        Args:
+            builder: The parent.
+
+        Returns:
+            The state that the gate's node sees; and what the parent returns, None where it was
+            given a schema of its own.
+        """
+        state = get_type_hints(builder.state_schema, include_extras=True)
+        returned = get_type_hints(builder.output_schema, include_extras=True)
+        added: dict[str, Any] = {self.verdict: Annotated[dict[str, Any], latest]}
+        if self.critique is not None:
+            added[self.critique] = Annotated[str, latest]
+        if self.verdicts is not None:
+            added[self.verdicts] = Annotated[list[dict[str, Any]], add]
+        own = {key: hint for key, hint in state.items() if key not in builder.managed}
+        shown = {**added, **own, **returned}
+        private = {
+            self.loop: Annotated[dict[str, Any], latest],
+            self.run: Annotated[bool, UntrackedValue(bool, guard=False)],
+        }
+        output: type[Any] = TypedDict("GatedOutput", shown)  # type: ignore[misc] # a parent's hints
+        seen: type[Any] = TypedDict("GateView", {**shown, **private})  # type: ignore[misc] # likewise
+        return seen, output if returned.keys() >= own.keys() else None
+
+    def update(self, verdict: GateVerdict, loop: Loop, *, keeps: bool) -> Update:
+        """Write a verdict into the state.
+
+        Args:
+            verdict: The verdict.
+            loop: What to keep for the next pass.
+            keeps: Whether the state has keys for that.
+
+        Returns:
+            The update.
+        """
+        update: Update = {self.verdict: verdict}
+        revises = verdict["status"] == "revise"
+        if self.critique is not None:
+            # A turn that has ended leaves no critique for the next one's writer.
+            update[self.critique] = verdict["critique"] if revises else ""
+        elif revises:
+            update[self.messages] = [critique_message(verdict["critique"])]
+        if self.verdicts is not None:
+            update[self.verdicts] = [verdict]
+        return {**update, self.loop: loop, self.run: True} if keeps else update
+
+
+def read_key(state: Any, key: str) -> Any:
+    """Read a key of a state, whatever its class.
+
+    Args:
+        state: A mapping, a dataclass or a pydantic model.
+        key: The key.
+
+    Returns:
+        What is there; None if nothing.
+    """
+    return state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
+
+
+def _is_list(hint: Any) -> bool:
+    base = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    return base is list or get_origin(base) is list

@@ -1,0 +1,381 @@
+"""The questions to experts as two published inboxes read them, and the replies these send.
+
+Facts, from public sources (repository, path, commit):
+
+- langchain-ai/agent-chat-ui 254cd6f, `src/components/thread/agent-inbox/`: `utils.ts` (what is
+  edited and decided), `components/inbox-item-input.tsx` (the form),
+  `components/thread-actions-view.tsx` (several actions), `index.tsx` (several interrupts), and
+  `isAgentInboxInterruptSchema` in `src/lib/agent-inbox-interrupt.ts` (what it recognises).
+- langchain-ai/agent-inbox 1141fd0, `src/components/agent-inbox/`: `types.ts`,
+  `contexts/ThreadContext.tsx` (`sendHumanResponse`), `hooks/use-interrupted-actions.tsx` (091034b),
+  and `contexts/utils.ts` (0263e34, `normalizeInterrupt`); its README says that what is edited
+  comes back as text.
+- `HITLRequest` of langchain's own human-in-the-loop middleware.
+"""
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from memalign_graph import (
+    Boolean,
+    Categorical,
+    Criterion,
+    Episode,
+    Example,
+    Feedback,
+    Judgment,
+    Numeric,
+    Pairwise,
+)
+from memalign_graph.alignment.conflicts import conflicts_payload, decisions_schema
+from memalign_graph.alignment.merging import Conflict, Side
+from memalign_graph.identity import check_json
+from memalign_graph.interrupts import read_reply, reply_schema, review_payload
+from memalign_graph.panel.form import panel_payload, read_panel_reply
+from memalign_graph.scales import Scale
+from tests.unit_tests.alignment.alignment_cases import standing
+
+EXAMPLE = Example(inputs={"q": "Why?"}, outputs=["Because."], reference_outputs="So.")
+SEEN = "It answers."
+WORDS = "Too short."
+FEEDBACK = Feedback(example=EXAMPLE, rationale="Say more.")
+
+SCALES: dict[str, tuple[Scale, Any, Any, str]] = {
+    "boolean": (Boolean(), True, False, "false"),
+    "categorical": (Categorical(choices=("Poor", "Good")), "Good", "Poor", "Poor"),
+    "integer": (Numeric(minimum=1, maximum=5, integer=True), 5, 3, "3"),
+    "number": (Numeric(minimum=0, maximum=1), 1.0, 0.5, "0.5"),
+    "pairwise": (Pairwise(), "A", "tie", "tie"),
+}
+"""A scale, the judge's value, the expert's, and the expert's as text."""
+
+ON_EACH_SCALE = pytest.mark.parametrize("scale", list(SCALES))
+
+
+def criterion_on(scale: str, name: str = "grade") -> Criterion:
+    """A criterion."""
+    return Criterion(name=name, instructions="How good?", scale=SCALES[scale][0])
+
+
+def judgment_on(scale: str, name: str = "grade") -> Judgment:
+    """What the judge says."""
+    return Judgment(
+        criterion=name,
+        example_id=EXAMPLE.id,
+        value=SCALES[scale][1],
+        rationale=SEEN,
+        memory_version="0",
+    )
+
+
+def question(scale: str) -> dict[str, Any]:
+    """The interrupt's payload, with all there can be in it."""
+    return review_payload(
+        criterion_on(scale),
+        EXAMPLE,
+        judgment_on(scale),
+        guidelines=[standing("Be brief.", "e")],
+        episodes=[Episode.from_feedback(FEEDBACK)],
+    )
+
+
+def conflict(number: int) -> Conflict:
+    """Two guidelines that contradict each other."""
+    first, second = (
+        Side(guideline_id=one, text=f"Rule {one}.", episode_ids=["e"]) for one in ("a", "b")
+    )
+    return Conflict(id=f"C{number}", first=first, second=second, newer="second")
+
+
+CONFLICTS = [conflict(1), conflict(2)]
+CRITERIA = [criterion_on(scale, scale) for scale in SCALES]
+JUDGMENTS = {scale: judgment_on(scale, scale) for scale in SCALES}
+PANEL = panel_payload(CRITERIA, EXAMPLE, JUDGMENTS, errors={}, guidelines={})
+
+
+def all_questions() -> list[Any]:
+    """Every payload that this package interrupts with."""
+    settle = conflicts_payload(criterion_on("boolean"), CONFLICTS)
+    return [
+        *(pytest.param(question(scale), id=scale) for scale in SCALES),
+        pytest.param(settle, id="conflicts"),
+        pytest.param(PANEL, id="panel"),
+    ]
+
+
+EACH_QUESTION = pytest.mark.parametrize("payload", all_questions())
+
+
+def shown_by_chat_ui(interrupt: Any) -> bool:
+    """Whether agent-chat-ui shows an interrupt as a form, and not as raw JSON."""
+    first = interrupt[0] if isinstance(interrupt, list) else interrupt
+    value = first.get("value")
+    if not isinstance(value, dict):
+        return False
+    actions, configs = value.get("action_requests"), value.get("review_configs")
+    return (
+        isinstance(actions, list)
+        and isinstance(configs, list)
+        and len(actions) > 0
+        and len(configs) > 0
+        and all(
+            isinstance(one.get("name"), str) and isinstance(one.get("args"), dict)
+            for one in actions
+        )
+        and all(
+            isinstance(one.get("action_name"), str)
+            and isinstance(one.get("allowed_decisions"), list)
+            for one in configs
+        )
+    )
+
+
+def as_shown(value: Any) -> str:
+    """An argument as both inboxes put it into a text area; JavaScript has one kind of number."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def shown_by_agent_inbox(payload: dict[str, Any]) -> dict[str, Any]:
+    """What Agent Inbox makes of the first action: its own request."""
+    action, config = payload["action_requests"][0], payload["review_configs"][0]
+    allowed = config["allowed_decisions"]
+    return {
+        "action_request": {"action": action["name"], "args": action["args"]},
+        "config": {
+            "allow_accept": "approve" in allowed,
+            "allow_edit": "edit" in allowed,
+            "allow_respond": "reject" in allowed,
+            "allow_ignore": False,
+        },
+        "description": action["description"],
+    }
+
+
+def keys_in(value: Any) -> set[str]:
+    """Every key in a JSON value."""
+    if isinstance(value, list):
+        return set().union(*(keys_in(one) for one in value))
+    if not isinstance(value, dict):
+        return set()
+    return set(value).union(*(keys_in(one) for one in value.values()))
+
+
+@EACH_QUESTION
+def test_question_is_shown_as_a_form(payload: dict[str, Any]) -> None:
+    assert shown_by_chat_ui({"value": payload, "id": "1"})
+    assert shown_by_chat_ui([{"value": payload, "id": "1"}])
+    known = {one["action_name"]: one for one in payload["review_configs"]}
+    assert {one["name"] for one in payload["action_requests"]} == set(known)
+    for action in payload["action_requests"]:
+        assert action["description"].startswith("## ")
+        # What is nested comes back as one text of JSON.
+        assert all(isinstance(one, str | bool | int | float) for one in action["args"].values())
+        assert set(action["args"]) == set(known[action["name"]]["args_schema"]["properties"])
+    own = shown_by_agent_inbox(payload)
+    assert own["config"]["allow_accept"] is own["config"]["allow_edit"] is True
+    assert own["config"]["allow_respond"] == (payload is not PANEL)
+
+
+@EACH_QUESTION
+def test_question_is_langchains_request_and_nothing_more(payload: dict[str, Any]) -> None:
+    hitl = pytest.importorskip("langchain.agents.middleware.human_in_the_loop")
+    strict = TypeAdapter(hitl.HITLRequest)
+    assert strict.validate_python(payload, strict=True, extra="forbid") == payload
+    assert strict.validate_json(json.dumps(payload), strict=True, extra="forbid") == payload
+
+
+@EACH_QUESTION
+def test_question_is_plain_json(payload: dict[str, Any]) -> None:
+    check_json(payload, "payload")
+    assert json.loads(json.dumps(payload, allow_nan=False)) == payload
+
+
+@EACH_QUESTION
+def test_question_has_nothing_of_the_deprecated_request(payload: dict[str, Any]) -> None:
+    assert not keys_in(payload) & {
+        *("action_request", "config", "action", "interrupt_config"),
+        *(f"allow_{one}" for one in ("accept", "edit", "respond", "ignore")),
+    }
+
+
+@ON_EACH_SCALE
+def test_what_is_shown_can_be_sent_back_as_it_is(scale: str) -> None:
+    [action] = question(scale)["action_requests"]
+    shown = {name: as_shown(value) for name, value in action["args"].items()}
+    reply = {"decisions": [edited_by_chat_ui(shown)]}
+    assert read(reply, scale) == {"value": SCALES[scale][1]}
+
+
+def read(reply: Any, scale: str) -> Any:
+    """What is made of a reply; the schema that checks it says the same."""
+    criterion, judgment = criterion_on(scale), judgment_on(scale)
+    found = read_reply(reply, criterion, judgment)
+    assert reply_schema(criterion, judgment).model_validate(reply).root == found
+    return found
+
+
+def edited_by_chat_ui(args: dict[str, Any]) -> dict[str, Any]:
+    """An edit as agent-chat-ui sends it: what was touched is text, the rest as it was."""
+    return {"type": "edit", "edited_action": {"name": "review_judgment", "args": args}}
+
+
+def edited_by_agent_inbox(args: dict[str, Any]) -> dict[str, Any]:
+    """An edit as Agent Inbox sends it, likewise."""
+    return {"type": "edit", "args": {"action": "review_judgment", "args": args}}
+
+
+def renamed(response: dict[str, Any]) -> dict[str, Any]:
+    """An Agent Inbox response to a human-in-the-loop request: only its type is another."""
+    kinds = {"accept": "approve", "response": "reject"}
+    return {**response, "type": kinds.get(response["type"], response["type"])}
+
+
+def forms(response: dict[str, Any]) -> dict[str, Any]:
+    """The ways in which an Agent Inbox response arrives."""
+    return {
+        "list": [response],
+        "object": response,
+        "hitl": {"decisions": [renamed(response)]},
+    }
+
+
+EDITS: dict[str, dict[str, Any]] = {
+    "value": {"rationale": SEEN},
+    "both": {"rationale": WORDS},
+    "blanks": {"rationale": f" {WORDS}\n"},
+    "cleared": {"rationale": ""},
+}
+"""What stands in the rationale's text area beside an edited value."""
+
+
+@ON_EACH_SCALE
+@pytest.mark.parametrize("rationale", list(EDITS))
+@pytest.mark.parametrize("as_text", [True, False], ids=["text", "typed"])
+def test_edit_corrects_the_value(scale: str, rationale: str, *, as_text: bool) -> None:
+    _, _, value, text = SCALES[scale]
+    args = {"value": text if as_text else value, **EDITS[rationale]}
+    said = {"rationale": WORDS} if WORDS in args["rationale"] else {}
+    expected = {"value": value, **said}
+    replies = [{"decisions": [edited_by_chat_ui(args)]}, edited_by_chat_ui(args)]
+    replies += forms(edited_by_agent_inbox(args)).values()
+    for reply in replies:
+        found = read(reply, scale)
+        assert found == expected
+        assert type(found["value"]) is type(value)
+
+
+@ON_EACH_SCALE
+def test_edit_of_the_words_alone_leaves_the_judges_value(scale: str) -> None:
+    args = {"value": SCALES[scale][1], "rationale": WORDS}
+    expected = {"value": SCALES[scale][1], "rationale": WORDS}
+    assert read({"decisions": [edited_by_chat_ui(args)]}, scale) == expected
+    for reply in forms(edited_by_agent_inbox(args)).values():
+        assert read(reply, scale) == expected
+
+
+@ON_EACH_SCALE
+def test_approving_confirms_the_judges_value(scale: str) -> None:
+    confirmed = {"value": SCALES[scale][1]}
+    assert read({"decisions": [{"type": "approve"}]}, scale) == confirmed
+    [action] = question(scale)["action_requests"]
+    texts = {name: as_shown(value) for name, value in action["args"].items()}
+    for args in (action["args"], texts, None):
+        own = {"action": action["name"], "args": args} if args else None
+        for reply in forms({"type": "accept", "args": own}).values():
+            assert read(reply, scale) == confirmed
+
+
+@ON_EACH_SCALE
+@pytest.mark.parametrize("kind", ["reject", "respond"])
+def test_words_bring_no_value(scale: str, kind: str) -> None:
+    assert read({"decisions": [{"type": kind, "message": WORDS}]}, scale) == {"rationale": WORDS}
+
+
+@pytest.mark.parametrize("form", ["list", "object", "hitl"])
+def test_agent_inbox_response_is_words(form: str) -> None:
+    reply = forms({"type": "response", "args": WORDS})[form]
+    assert read(reply, "boolean") == {"rationale": WORDS}
+
+
+@pytest.mark.parametrize("form", ["list", "object", "hitl"])
+def test_agent_inbox_ignore_skips(form: str) -> None:
+    assert read(forms({"type": "ignore", "args": None})[form], "boolean") is None
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "reject-without": ({"decisions": [{"type": "reject"}]}, "say why in a sentence"),
+    "reject-blank": ({"decisions": [{"type": "reject", "message": " "}]}, "say why in a sentence"),
+    "respond-without": ({"decisions": [{"type": "respond"}]}, "say why in a sentence"),
+    "response-blank": ([{"type": "response", "args": ""}], "say why in a sentence"),
+    "hitl-response-blank": (
+        {"decisions": [{"type": "reject", "args": ""}]},
+        "say why in a sentence",
+    ),
+    "value-off-scale": (
+        {"decisions": [edited_by_chat_ui({"value": "maybe", "rationale": SEEN})]},
+        "'maybe' is not on the scale: the value is true or false.",
+    ),
+    "value-cleared": (
+        {"decisions": [edited_by_chat_ui({"value": "", "rationale": SEEN})]},
+        "'' is not on the scale: the value is true or false.",
+    ),
+    "value-is-json": (
+        [edited_by_agent_inbox({"value": "{}", "rationale": SEEN})],
+        "'{}' is not on the scale: the value is true or false.",
+    ),
+    "two-decisions": (
+        {"decisions": [{"type": "approve"}, {"type": "approve"}]},
+        "there is one judgment to decide on, but the reply has 2 decisions: send one.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", list(REFUSED))
+def test_refused_reply_tells_what_to_do(case: str) -> None:
+    reply, sentence = REFUSED[case]
+    criterion, judgment = criterion_on("boolean"), judgment_on("boolean")
+    with pytest.raises(ValueError) as caught:
+        read_reply(reply, criterion, judgment)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def settled(*decisions: dict[str, Any]) -> list[Any]:
+    """What is made of decisions on conflicts, in the order in which these were shown."""
+    schema = decisions_schema(CONFLICTS)
+    found = [
+        schema.model_validate(reply).root
+        for reply in (list(decisions), {"decisions": list(decisions)})
+    ]
+    assert found[0] == found[1]
+    return [found[0][one.id] for one in CONFLICTS]
+
+
+def test_conflicts_are_settled_one_action_after_the_other() -> None:
+    keep = {"name": "settle_conflict", "args": {"conflict": "C1", "keep": "first"}}
+    edit = {"type": "edit", "edited_action": keep}
+    reject = {"type": "reject", "message": "Both."}
+    assert settled({"type": "approve"}, {"type": "approve"}) == ["second", "second"]
+    assert settled(edit, {"type": "approve"}) == ["first", "second"]
+    assert settled({"type": "approve"}, reject) == ["second", "both"]
+
+
+@ON_EACH_SCALE
+@pytest.mark.parametrize("as_text", [True, False], ids=["reset-before", "touched-alone"])
+def test_form_of_a_panel_says_what_was_changed(scale: str, *, as_text: bool) -> None:
+    _, _, value, text = SCALES[scale]
+    [action] = PANEL["action_requests"]
+    args = {name: as_shown(one) if as_text else one for name, one in action["args"].items()}
+    args |= {scale: text, f"{scale}_rationale": WORDS}
+    replies = [{"decisions": [edited_by_chat_ui(args)]}]
+    replies += forms(edited_by_agent_inbox(args)).values()
+    for reply in replies:
+        said = read_panel_reply(reply, CRITERIA, JUDGMENTS)
+        assert said == {scale: {"value": value, "rationale": WORDS}}
