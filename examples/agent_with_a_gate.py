@@ -5,6 +5,7 @@ learns from the word. Needs the extra `agents`.
 """
 
 from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
@@ -38,7 +39,7 @@ def main() -> None:
         checkpointer=InMemorySaver(),
     )
     thread: RunnableConfig = {"configurable": {"thread_id": "4711"}}
-    result = agent.invoke({"messages": [("human", "My order 4711 never came.")]}, thread)
+    result = agent.invoke({"messages": [HumanMessage("My order 4711 never came.")]}, thread)
     if "__interrupt__" in result:
         print(result["__interrupt__"][0].value["action_requests"][0]["description"])
         word = {"value": False, "rationale": "It has to say sorry first.", "author": "ann"}

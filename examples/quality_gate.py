@@ -28,9 +28,10 @@ def write(state: MessagesState) -> dict[str, Any]:
     return {"messages": [AIMessage(DRAFTS[min(drafts, 1)])]}
 
 
-def call_a_person(_state: MessagesState) -> dict[str, Any]:
+def call_a_person(state: MessagesState) -> dict[str, Any]:
     """Stand for whoever takes over what the writer can't get right."""
-    return {"messages": [AIMessage("A colleague will write to you today.")]}
+    asked = state["messages"][0].text
+    return {"messages": [AIMessage(f"A colleague will write to you today about: {asked}")]}
 
 
 def main() -> None:
@@ -53,7 +54,8 @@ def main() -> None:
     )
     graph = builder.compile(store=InMemoryStore())
     given: Any = {"messages": [("human", "My order 4711 never came.")]}
-    for mode, event in graph.stream(given, stream_mode=["custom", "values"]):
+    events: Any = graph.stream(given, stream_mode=["custom", "values"])
+    for mode, event in events:
         if mode == "custom" and event["type"] == "quality_gate" and event["critique"]:
             print(f"{event['status']}: {event['critique']}\n")
     print(f"{event['quality_gate']['status']}: {event['messages'][-1].text}")

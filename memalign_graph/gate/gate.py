@@ -39,6 +39,9 @@ DEFAULT_MAX_REVISIONS = 2
 DEFAULT_NAME = "quality_gate"
 """A gate's name, unless it is given one."""
 
+_TOLD = ("status", "revisions", "value", "decided_by", "critique", "error")
+"""What of a verdict is streamed as a custom event; while the judge is at work, all but two None."""
+
 _JUDGING = ("retrieve_episodes", "assemble_guidelines", "judge")
 
 
@@ -114,7 +117,9 @@ class Gate:
         if isinstance(passage.found, str):
             verdict = self._verdict(passage.sent_back, critique=passage.found)
         else:
-            self._tell(run, status="judging", revisions=passage.sent_back)
+            self._tell(
+                run, {**dict.fromkeys(_TOLD), "status": "judging", "revisions": passage.sent_back}
+            )
             try:
                 judged = yield self._judging(passage, graph, run)
             except MemAlignError as error:
@@ -124,8 +129,7 @@ class Gate:
             else:
                 verdict = self._read(judged, passage.sent_back)
                 settings = judged["judge_settings"]
-        told = ("status", "revisions", "value", "decided_by", "critique", "error")
-        self._tell(run, **{name: value for name, value in verdict.items() if name in told})
+        self._tell(run, {name: value for name, value in verdict.items() if name in _TOLD})
         example = passage.example
         loop: Loop = {
             "status": verdict["status"],
@@ -218,16 +222,10 @@ class Gate:
             "error": error,
         }
 
-    def _tell(self, run: Run, **more: Any) -> None:
-        run.write(
-            {
-                "type": "quality_gate",
-                "gate": self.name,
-                "criterion": self.criterion.name,
-                "max_revisions": self.max_revisions,
-                **more,
-            }
-        )
+    def _tell(self, run: Run, verdict: Mapping[str, Any]) -> None:
+        about = {"gate": self.name, "criterion": self.criterion.name}
+        bound = {"max_revisions": self.max_revisions}
+        run.write({"type": "quality_gate", **about, **bound, **verdict})
 
 
 def make_gate(

@@ -93,6 +93,9 @@ class DistillPrompt:
     criterion: Criterion
     """The criterion the guidelines are for."""
 
+    closing: str
+    """What is asked for at the end."""
+
     cut: list[str]
     """The ids of the episodes of which a text was too long and is shown without its middle."""
 
@@ -159,6 +162,7 @@ def distill_prompt(
         guidelines=handles,
         episodes=shown,
         criterion=criterion,
+        closing=closing,
         cut=cut,
         most_operations=most_operations or _MOST_OPERATIONS * len(shown),
     )

@@ -30,6 +30,7 @@ def why_idle(
     criterion: Criterion,
     guidelines: Mapping[str, Guideline],
     episodes: Sequence[Episode],
+    asked: str,
 ) -> str | None:
     """Say why an operation teaches nothing, if so.
 
@@ -38,6 +39,7 @@ def why_idle(
         criterion: The criterion.
         guidelines: The guidelines it could change, by handle.
         episodes: The feedback it was made from.
+        asked: What the model was asked for, in the prompt's words.
 
     Returns:
         What is wrong with it, to be told to the model; None if nothing is.
@@ -51,13 +53,17 @@ def why_idle(
                 f"it gives {handle} the words it has: if the expert says something else, add that "
                 "as a guideline of its own"
             )
-    if words == SHAPE or not _content_words(operation.text):
-        return "it repeats the shape of the answer: write the expert's reason as a rule"
+    long_enough = len(_WORD.findall(operation.text)) >= _SENTENCE_WORDS
+    repeats_prompt = words == SHAPE or (long_enough and words in plain_words(asked))
+    if repeats_prompt or not _content_words(operation.text):
+        return (
+            "it repeats the shape of the answer, or what was asked for: write the expert's reason "
+            "as a rule"
+        )
     outputs = [one.example.outputs for one in episodes if one.id in operation.episode_ids]
     texts = [one if isinstance(one, str) else json.dumps(one) for one in outputs]
     if any(words == plain_words(text) for text in texts):
         return "it repeats the output that was judged: write the expert's reason as a rule"
-    long_enough = len(_WORD.findall(operation.text)) >= _SENTENCE_WORDS
     repeats_scale = words.removeprefix("the value is ") == plain_words(criterion.scale.describe())
     says_more = _content_words(operation.text) - _said_already(criterion)
     if repeats_scale or (long_enough and not says_more):
