@@ -15,13 +15,13 @@ from memalign_graph import Criterion, QualityGateMiddleware
 from memalign_graph.models import models_from_environment, resolve_chat_model
 
 CRITERION = Criterion(
-    name="names_the_order",
-    instructions="Does the reply begin with an apology and name the order number?",
+    name="leaves_out_cancelled",
+    instructions="Does the query leave out cancelled orders, by status <> 'cancelled'?",
 )
 
 
 def main() -> None:
-    """Answer one customer, with an expert at hand."""
+    """Answer one question, with an expert at hand."""
     model, embeddings = models_from_environment()
     gate = QualityGateMiddleware(
         CRITERION,
@@ -29,25 +29,27 @@ def main() -> None:
         embeddings=embeddings,
         max_revisions=1,
         review="exhausted",
-        fallback="A colleague will write to you today.",
+        fallback="There is no query for this that I can stand by.",
     )
     agent = create_agent(
         resolve_chat_model(model),
-        system_prompt="You answer customers of a shop in two sentences.",
+        system_prompt="You write SQL on the table orders(id, total, status). Reply with the query.",
         middleware=[gate],
         store=InMemoryStore(),
         checkpointer=InMemorySaver(),
     )
-    thread: RunnableConfig = {"configurable": {"thread_id": "4711"}}
-    result = agent.invoke({"messages": [HumanMessage("My order 4711 never came.")]}, thread)
+    thread: RunnableConfig = {"configurable": {"thread_id": "revenue"}}
+    result = agent.invoke({"messages": [HumanMessage("What was the revenue?")]}, thread)
     if "__interrupt__" in result:
         print(result["__interrupt__"][0].value["action_requests"][0]["description"])
-        word = {"value": False, "rationale": "It has to say sorry first.", "author": "ann"}
+        is_right = "<> 'cancelled'" in result["messages"][-1].text
+        reason = "A query that says status <> 'cancelled' leaves cancelled orders out."
+        word = {"value": is_right, "rationale": reason, "author": "ann"}
         result = agent.invoke(Command(resume=word), thread)
     for message in result["messages"]:
         print(f"\n{message.type}: {message.text}")
     verdict = result["quality_gate"]
-    print(f"\n{verdict['status']} after {verdict['revisions']} revision(s)")
+    print(f"\n{verdict['status']}, as the {verdict['decided_by']} decided")
 
 
 if __name__ == "__main__":

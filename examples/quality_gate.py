@@ -18,7 +18,7 @@ CRITERION = Criterion(
 )
 DRAFTS = (
     "Please look at the tracking page.",
-    "We are sorry that order 4711 never came. A new one leaves today.",
+    "I am sorry that order 4711 never came. We send a new one today, and you need not do anything.",
 )
 
 

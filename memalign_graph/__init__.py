@@ -70,7 +70,7 @@ from memalign_graph.types import (
 )
 
 if TYPE_CHECKING:
-    from memalign_graph.middleware import QualityGateMiddleware
+    from memalign_graph.middleware import QualityGateMiddleware as QualityGateMiddleware
 
 __all__ = [
     "Aggregate",
@@ -98,7 +98,6 @@ __all__ = [
     "ModelAnswerError",
     "Numeric",
     "Pairwise",
-    "QualityGateMiddleware",
     "Snapshot",
     "add_quality_gate",
     "create_alignment_graph",

@@ -1,5 +1,6 @@
 """`QualityGateMiddleware`: a quality gate for langchain's `create_agent` (extra `agents`)."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired, get_type_hints
 
 from langchain_core.messages import AIMessage
@@ -9,7 +10,13 @@ from typing_extensions import TypedDict, Unpack
 from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.gate.critique import critique_message
-from memalign_graph.gate.example import ExampleFrom, example_in
+from memalign_graph.gate.example import (
+    CRITIQUE_SOURCE,
+    SOURCE,
+    ExampleFrom,
+    example_in,
+    wrote,
+)
 from memalign_graph.gate.gate import (
     DEFAULT_MAX_REVISIONS,
     DEFAULT_NAME,
@@ -18,7 +25,7 @@ from memalign_graph.gate.gate import (
     Passage,
     make_gate,
 )
-from memalign_graph.gate.loop import Loop
+from memalign_graph.gate.loop import Loop, begin_turn
 from memalign_graph.gate.verdict import GateVerdict, OnJudgeError, Passes
 from memalign_graph.graphs.options import ReviewOptions
 from memalign_graph.nodes.base import Run, Update, current_run
@@ -42,7 +49,8 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
     When the agent is done, its answer is judged. One that does not pass goes back to the model
     with the critique, at most `max_revisions` times; then, if `review="exhausted"`, an expert is
     asked by an interrupt, and memory learns from the word. The verdict, a `GateVerdict`, is in the
-    agent's state under the gate's name: `result["quality_gate"]["status"]`.
+    agent's state under the gate's name: `result["quality_gate"]["status"]`. It is None where the
+    model was not what spoke last: where a guard ended the turn, or another gate's fallback.
 
     The agent is created with a store, where the judge's memory lies, and with a checkpointer where
     experts are asked.
@@ -115,8 +123,8 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         """The gate's name."""
         return self._gate.name
 
-    def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:  # noqa: ARG002
-        """Forget the verdict on what an earlier run on the thread answered.
+    def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
+        """Forget the verdict of an earlier turn, and keep what this one begins with.
 
         Args:
             state: The agent's state.
@@ -125,7 +133,23 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         Returns:
             The update of the state.
         """
-        return {self.name: None, self._loop: None}
+        messages = state.get(MESSAGES) or []
+        asked_id = messages[-1].id if messages else None
+        return {self.name: None, self._loop: begin_turn(runtime.context, asked_id)}
+
+    def after_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Note what the model wrote: what others write in its place is not judged as its answer.
+
+        Args:
+            state: The agent's state.
+            runtime: Its runtime.
+
+        Returns:
+            The update of the state.
+        """
+        answer = _last_answer(state)
+        kept = state.get(self._loop) or {}
+        return {self._loop: {**kept, "answer_id": None if answer is None else answer.id}}
 
     @hook_config(can_jump_to=["model"])
     def after_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:  # noqa: ARG002
@@ -154,31 +178,60 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         return await arun(self._decide(state, current_run(), self._gate.graph))
 
     def _decide(self, state: Any, run_: Run, graph: JudgeGraph) -> Operation[Update]:
+        kept = state.get(self._loop) or {}
+        if not _is_the_models(_last_answer(state), kept):
+            return self._given_up(state)
         passage = Passage(
-            found=example_in(state, self._example, MESSAGES),
-            loop=state.get(self._loop),
-            same_run=True,  # a new run begins by forgetting
+            found=example_in(state, self._example, MESSAGES, turn=kept),
+            loop=kept,
+            same_run=True,  # a new turn begins by forgetting
         )
         verdict, loop = yield from self._gate.decide(passage, graph, run_)
-        update: Update = {self.name: verdict, self._loop: loop}
+        update: Update = {self.name: verdict, self._loop: {**kept, **loop}}
+        if self._example is None and passage.example is not None:
+            update[self._loop]["inputs"] = passage.example.inputs
         if verdict["status"] == "revise":
             return {
                 **update,
                 MESSAGES: [critique_message(verdict["critique"])],
                 "jump_to": "model",
             }
-        if not verdict["let_through"] and self._fallback is not None:
-            update |= self._instead(state, self._fallback)
+        if not verdict["let_through"]:
+            update |= self._instead(state)
         return update
 
-    def _instead(self, state: Any, fallback: str) -> Update:
+    def _given_up(self, state: Any) -> Update:
+        """Let a turn end that the model did not end: by a guard, a limit, or another gate."""
+        verdict = state.get(self.name)
+        if verdict is None or verdict["status"] != "revise":
+            return {self.name: None}
+        return {self.name: {**verdict, "status": "exhausted"}, **self._instead(state)}
+
+    def _instead(self, state: Any) -> Update:
         """Put the fallback in the place of the answer, so that it is not there to be read."""
+        if self._fallback is None:
+            return {}
         last = state[MESSAGES][-1]
         is_answer = isinstance(last, AIMessage) and not last.tool_calls
-        update: Update = {MESSAGES: [AIMessage(fallback, id=last.id if is_answer else None)]}
+        message = AIMessage(
+            self._fallback,
+            id=last.id if is_answer else None,
+            additional_kwargs={SOURCE: CRITIQUE_SOURCE},
+        )
+        update: Update = {MESSAGES: [message]}
         if state.get("structured_response") is not None:
             update["structured_response"] = None
         return update
+
+
+def _last_answer(state: Any) -> AIMessage | None:
+    messages = state.get(MESSAGES) or []
+    return next((one for one in reversed(messages) if isinstance(one, AIMessage)), None)
+
+
+def _is_the_models(answer: AIMessage | None, turn: Mapping[str, Any]) -> bool:
+    """Tell whether a message is what the model wrote last, and no gate's or guard's word for it."""
+    return answer is not None and not wrote(answer) and answer.id == turn.get("answer_id")
 
 
 def _state_schema(name: str, loop: str) -> type[Any]:

@@ -114,15 +114,17 @@ def add_quality_gate(
     for source in sources:
         builder.add_edge(source, name)
     closed = END if escalate is None else escalate
-    ways: dict[GateStatus, str | None] = {
-        "accepted": accept,
-        "revise": revise,
-        "escalated": escalate,
-        "exhausted": END if escalate is None else None,
-        "judge_error": accept if on_judge_error == "open" else closed,
-    }
+    ends: dict[GateStatus, str] = {"accepted": accept}
+    if revise is not None:
+        ends["revise"] = revise
+    ends["exhausted" if escalate is None else "escalated"] = closed
+    ends["judge_error"] = accept if on_judge_error == "open" else closed
+    # One label for all statuses that share an end: LangGraph draws one line for them.
+    labels = {end: " | ".join(one for one in ends if ends[one] == end) for end in ends.values()}
     builder.add_conditional_edges(
-        name, _way_out(name), {status: way for status, way in ways.items() if way is not None}
+        name,
+        _way_out(name, {status: labels[end] for status, end in ends.items()}),
+        {label: end for end, label in labels.items()},
     )
     return builder
 
@@ -144,7 +146,9 @@ def create_quality_gate_node(
 ) -> Runnable[Any, Any]:
     """Create a gate as a node, to wire up oneself; `add_quality_gate` does both.
 
-    The state needs a key of the gate's name; edges go by `state[name]["status"]`.
+    The state needs a key of the gate's name; edges go by `state[name]["status"]`. The gate knows
+    its last verdict alone: a turn that was broken off while an answer was being revised counts
+    against the next one, and a context has to be given with every resume.
 
     Args:
         criterion: What is judged.
@@ -201,7 +205,8 @@ def _gate_node(
             same_run=not keeps or bool(read_key(state, keys.run)),
         )
         verdict, loop = yield from gate.decide(passage, graph, run_)
-        return keys.update(verdict, loop, keeps=keeps)
+        was_revising = (passage.loop or {}).get("status") == "revise"
+        return keys.update(verdict, loop, was_revising=was_revising, keeps=keeps)
 
     def judge(state: Any) -> Update:
         return run(decide(state, current_run(), gate.graph))
@@ -228,9 +233,9 @@ def _as_parents(state: Any, schema: type[Any]) -> Any:
     return schema.model_validate(fields) if issubclass(schema, BaseModel) else schema(**fields)
 
 
-def _way_out(name: str) -> Callable[[Any], str]:
+def _way_out(name: str, labels: Mapping[GateStatus, str]) -> Callable[[Any], str]:
     def way_out(state: Any) -> str:
-        return str(read_key(state, name)["status"])
+        return labels[read_key(state, name)["status"]]
 
     return way_out
 

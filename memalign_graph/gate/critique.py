@@ -15,7 +15,7 @@ def critique_text(
     broken: Sequence[Guideline],
     feedback: Feedback | None,
 ) -> str:
-    """Write a critique: the reason, and the guidelines broken.
+    """Write a critique: what was asked, the reason, and the guidelines broken.
 
     Args:
         criterion: The criterion.
@@ -26,19 +26,18 @@ def critique_text(
     Returns:
         The text.
     """
-    passed_by = judgment.value if feedback is None else feedback.value
-    parts = ["The answer did not pass."]
-    if passed_by is not None:
-        shown = criterion.scale.render(passed_by)
-        parts = [f"The answer did not pass: {criterion.name} is {shown}."]
+    value = judgment.value if feedback is None else feedback.value
+    asked = criterion.instructions.strip()
+    result = "" if value is None else f"\nThe result is: {criterion.scale.render(value)}"
+    parts = [f"The answer did not pass. It was checked for this: {asked}{result}"]
     if feedback is not None and feedback.rationale:
         parts.append(f"An expert says: {feedback.rationale}")
-    elif judgment.value != passed_by:
+    elif judgment.value != value:
         # What the judge says speaks for the answer.
         parts.append("An expert decided so, and gave no reason.")
     elif judgment.rationale:
         parts.append(f"The review says: {judgment.rationale}")
-    if broken and judgment.value == passed_by:
+    if broken and judgment.value == value:
         lines = "\n".join(f"- {one.text}" for one in broken)
         parts.append(f"What it has to heed:\n{lines}")
     return "\n\n".join(parts)

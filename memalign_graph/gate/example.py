@@ -1,9 +1,16 @@
 """The example a gate judges, taken out of its parent's state."""
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    ToolMessage,
+    convert_to_messages,
+)
 from pydantic import BaseModel
 
 from memalign_graph.errors import InvalidInputError
@@ -23,15 +30,20 @@ NO_ANSWER = "There is no answer to judge: write one."
 """The critique where nothing is to be judged."""
 
 
-def last_exchange(state: Any, messages_key: str = "messages") -> dict[str, Any] | None:
+def last_exchange(
+    state: Any, messages_key: str = "messages", *, turn: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any] | None:
     """Take the last human message and the last answer out of a conversation.
 
-    The answer is what an AI wrote last, unless that calls tools, or a human or a gate has spoken
-    since. An agent's `structured_response`, where the state has one, is the answer.
+    What middleware wrote in a human's place, such as a critique or a summary, is no human's. The
+    answer is what an AI wrote last, or a tool that speaks for it, unless a human or a gate has
+    spoken since. An agent's `structured_response`, where the state has one, is the answer.
 
     Args:
         state: A state with messages.
         messages_key: Where the messages are.
+        turn: What is known of an agent's turn (`Loop`): the message it began with, which is a
+            human's whatever it says of itself; and what was asked, as it was first seen.
 
     Returns:
         `inputs` and `outputs`; None where there is no answer with text in it.
@@ -47,8 +59,14 @@ def last_exchange(state: Any, messages_key: str = "messages") -> dict[str, Any] 
             "function that makes `inputs` and `outputs` of the state."
         )
     messages = convert_to_messages(given)
-    asked = [one.text for one in messages if isinstance(one, HumanMessage) and not wrote(one)]
-    if not asked:
+    human = [one for one in messages if isinstance(one, HumanMessage)]
+    begun = turn.get("asked_id")
+    asked = [
+        one.text
+        for one in human
+        if (begun and one.id == begun) or SOURCE not in one.additional_kwargs
+    ]
+    if not asked and "inputs" not in turn:
         raise InvalidInputError(
             f"{messages_key}: none of the messages is human: give `example=`, a function that "
             "makes `inputs` and `outputs` of the state."
@@ -57,7 +75,9 @@ def last_exchange(state: Any, messages_key: str = "messages") -> dict[str, Any] 
     outputs = _answer(messages) if structured is None else _json(structured)
     if not outputs:
         return None
-    return {"inputs": asked[-1] or "(no text)", "outputs": outputs}
+    # Other middleware may have folded the question into a summary meanwhile.
+    inputs = turn["inputs"] if "inputs" in turn else asked[-1] or "(no text)"
+    return {"inputs": inputs, "outputs": outputs}
 
 
 def wrote(message: BaseMessage) -> bool:
@@ -72,13 +92,20 @@ def wrote(message: BaseMessage) -> bool:
     return message.additional_kwargs.get(SOURCE) == CRITIQUE_SOURCE
 
 
-def example_in(state: Any, example: ExampleFrom | None, messages_key: str) -> Example | str:
+def example_in(
+    state: Any,
+    example: ExampleFrom | None,
+    messages_key: str,
+    *,
+    turn: Mapping[str, Any] = MappingProxyType({}),
+) -> Example | str:
     """Take the example out of a state.
 
     Args:
         state: The state.
         example: How; by default the last exchange.
         messages_key: Where the messages are.
+        turn: What is known of an agent's turn.
 
     Returns:
         The example; or why there is no answer that can be judged, in words for its writer.
@@ -86,21 +113,28 @@ def example_in(state: Any, example: ExampleFrom | None, messages_key: str) -> Ex
     Raises:
         InvalidInputError: If what was taken out is no example, for another reason than the answer.
     """
-    found = last_exchange(state, messages_key) if example is None else example(state)
+    if example is None:
+        found: Any = last_exchange(state, messages_key, turn=turn)
+    else:
+        found = example(state)
     if found is None or (isinstance(found, Mapping) and _is_blank(found.get("outputs", "?"))):
         return NO_ANSWER
     try:
         return read_example(found)
     except InvalidInputError as error:
-        # What a model wrote is for the model to mend.
-        if str(error).startswith("outputs") and isinstance(found, Mapping) and "outputs" in found:
+        # What a model wrote is for the model to mend; another type is the caller's mistake.
+        outputs = found.get("outputs") if isinstance(found, Mapping) else None
+        if outputs is not None and str(error).startswith("outputs") and _is_json(outputs):
             return f"The answer can't be judged. {error}"
         raise
 
 
 def _answer(messages: Sequence[BaseMessage]) -> str:
-    """Return the last text that an AI wrote since a human, or a gate, last spoke."""
+    """Return the last text that was answered since a human, or a gate, last spoke."""
     for message in reversed(messages):
+        # A tool whose result is the answer ends an agent (`return_direct`).
+        if isinstance(message, ToolMessage):
+            return message.text.strip()
         if isinstance(message, HumanMessage):
             return ""
         if isinstance(message, AIMessage):
@@ -118,6 +152,16 @@ def _is_blank(outputs: Any) -> bool:
         case list():
             return all(map(_is_blank, outputs))
     return outputs is None
+
+
+def _is_json(value: Any) -> bool:
+    """Tell whether a value is of JSON's types, whatever is wrong with its texts."""
+    match value:
+        case dict():
+            return all(isinstance(key, str) for key in value) and all(map(_is_json, value.values()))
+        case list():
+            return all(map(_is_json, value))
+    return value is None or isinstance(value, str | int | float | bool)
 
 
 def _json(value: Any) -> Any:

@@ -113,7 +113,8 @@ class Gate:
         Raises:
             InvalidInputError: If the gate can't judge such an example, or a setting can't be used.
         """
-        settings = (passage.loop or {}).get("settings")
+        known = passage.loop or {}
+        settings = known.get("settings")
         if isinstance(passage.found, str):
             verdict = self._verdict(passage.sent_back, critique=passage.found)
         else:
@@ -134,14 +135,14 @@ class Gate:
         loop: Loop = {
             "status": verdict["status"],
             "revisions": verdict["revisions"],
-            "inputs_id": None if example is None else inputs_id(example),
+            "inputs_id": known.get("inputs_id") if example is None else inputs_id(example),
             "settings": settings,
         }
         return verdict, loop
 
     def _judging(self, passage: Passage, graph: JudgeGraph, run: Run) -> Call:
         context = own_context(run.context)
-        if context is None and passage.sent_back:
+        if context is None and (passage.sent_back or passage.same_run):
             context = kept_context(passage.loop)
         if self.review == "exhausted" and passage.sent_back < self.max_revisions:
             context = context or MemAlignContext()

@@ -55,7 +55,8 @@ class GateKeys:
             "critique_key": self.critique,
             "verdicts_key": self.verdicts,
         }
-        given = {option: name for option, name in names.items() if name is not None}
+        optional = ("critique_key", "verdicts_key")
+        given = {k: name for k, name in names.items() if name is not None or k not in optional}
         for option, name in given.items():
             if not isinstance(name, str) or not name.strip():
                 raise InvalidInputError(f"{option}: give the name of a key, which is text.")
@@ -87,7 +88,7 @@ class GateKeys:
         Raises:
             InvalidInputError: If the state has no place for something, or another kind of one.
         """
-        hints = get_type_hints(builder.state_schema, include_extras=True)
+        hints = _hints(builder.state_schema, builder)
         if not hints:
             raise InvalidInputError(
                 "builder: the state needs keys with names: a TypedDict, a dataclass or a pydantic "
@@ -122,30 +123,32 @@ class GateKeys:
             The state that the gate's node sees; and what the parent returns, None where it was
             given a schema of its own.
         """
-        state = get_type_hints(builder.state_schema, include_extras=True)
-        returned = get_type_hints(builder.output_schema, include_extras=True)
+        state = _hints(builder.state_schema, builder)
+        returned = _hints(builder.output_schema, builder)
         added: dict[str, Any] = {self.verdict: Annotated[dict[str, Any], latest]}
         if self.critique is not None:
             added[self.critique] = Annotated[str, latest]
         if self.verdicts is not None:
             added[self.verdicts] = Annotated[list[dict[str, Any]], add]
-        own = {key: hint for key, hint in state.items() if key not in builder.managed}
-        shown = {**added, **own, **returned}
+        shown = {**added, **state, **returned}
         private = {
             self.loop: Annotated[dict[str, Any], latest],
             self.run: Annotated[bool, UntrackedValue(bool, guard=False)],
         }
         output: type[Any] = TypedDict("GatedOutput", shown)  # type: ignore[misc] # a parent's hints
         seen: type[Any] = TypedDict("GateView", {**shown, **private})  # type: ignore[misc] # likewise
-        return seen, output if returned.keys() >= own.keys() else None
+        return seen, output if returned.keys() >= state.keys() else None
 
-    def update(self, verdict: GateVerdict, loop: Loop, *, keeps: bool) -> Update:
+    def update(
+        self, verdict: GateVerdict, loop: Loop, *, was_revising: bool, keeps: bool
+    ) -> Update:
         """Write a verdict into the state.
 
         Args:
             verdict: The verdict.
             loop: What to keep for the next pass.
-            keeps: Whether the state has keys for that.
+            was_revising: Whether the gate's last critique stands in the state.
+            keeps: Whether the state has keys for what is to be kept.
 
         Returns:
             The update.
@@ -153,8 +156,10 @@ class GateKeys:
         update: Update = {self.verdict: verdict}
         revises = verdict["status"] == "revise"
         if self.critique is not None:
-            # A turn that has ended leaves no critique for the next one's writer.
-            update[self.critique] = verdict["critique"] if revises else ""
+            # A turn that has ended leaves no critique for the next one's writer; another gate's,
+            # which may stand there, is not this one's to clear.
+            if revises or was_revising:
+                update[self.critique] = verdict["critique"] if revises else ""
         elif revises:
             update[self.messages] = [critique_message(verdict["critique"])]
         if self.verdicts is not None:
@@ -173,6 +178,14 @@ def read_key(state: Any, key: str) -> Any:
         What is there; None if nothing.
     """
     return state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
+
+
+def _hints(schema: Any, builder: Graph) -> dict[str, Any]:
+    """Return a schema's keys with their types, but for those that LangGraph itself fills."""
+    if not isinstance(schema, type):
+        return {}
+    hints = get_type_hints(schema, include_extras=True)
+    return {key: hint for key, hint in hints.items() if key not in builder.managed}
 
 
 def _is_list(hint: Any) -> bool:

@@ -5,14 +5,14 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from memalign_graph.context import MemAlignContext
+from memalign_graph.context import MemAlignContext, own_context
 from memalign_graph.identity import digest
 from memalign_graph.types import Example
 
 _KEPT_SETTINGS = ("namespace", "k", "model")
 
 
-class Loop(TypedDict):
+class Loop(TypedDict, total=False):
     """What a gate keeps while an answer is being revised; JSON values only."""
 
     status: str
@@ -25,7 +25,17 @@ class Loop(TypedDict):
     """What the answers are to: a hash of the example's inputs; None where there was no answer."""
 
     settings: dict[str, Any] | None
-    """The settings of the run that judged last: a context is gone after an interrupt."""
+    """The settings of the run that judged last, or of the turn: a context is gone after an
+    interrupt."""
+
+    asked_id: str | None
+    """The message that an agent's turn began with."""
+
+    inputs: Any
+    """What was asked in this turn, as the gate first saw it."""
+
+    answer_id: str | None
+    """The message that an agent's model wrote last."""
 
 
 def inputs_id(example: Example) -> str:
@@ -62,6 +72,24 @@ def sent_back(loop: Mapping[str, Any] | None, example: Example | None, *, same_r
     return 0 if is_other and not same_run else int(loop["revisions"])
 
 
+def begin_turn(context: Any, asked_id: str | None) -> Loop:
+    """Make what a gate keeps at the beginning of a turn.
+
+    Args:
+        context: The run's context.
+        asked_id: The message that the turn begins with.
+
+    Returns:
+        What to keep.
+
+    Raises:
+        InvalidInputError: If the context has settings that can't be used.
+    """
+    own = own_context(context)
+    settings = None if own is None else own.model_dump(mode="json", exclude_unset=True)
+    return {"settings": settings, "asked_id": asked_id}
+
+
 def kept_context(loop: Mapping[str, Any] | None) -> MemAlignContext | None:
     """Return the context that an answer was last judged in.
 
@@ -74,4 +102,5 @@ def kept_context(loop: Mapping[str, Any] | None) -> MemAlignContext | None:
     settings = (loop or {}).get("settings")
     if settings is None:
         return None
-    return MemAlignContext(**{k: settings[k] for k in _KEPT_SETTINGS if settings[k] is not None})
+    given = {key: settings[key] for key in _KEPT_SETTINGS if settings.get(key) is not None}
+    return MemAlignContext(**given)
