@@ -25,6 +25,7 @@ from memalign_graph.gate.gate import (
     Passage,
     make_gate,
 )
+from memalign_graph.gate.keys import loop_key
 from memalign_graph.gate.loop import Loop, begin_turn
 from memalign_graph.gate.verdict import GateVerdict, OnJudgeError, Passes
 from memalign_graph.graphs.options import ReviewOptions
@@ -49,8 +50,8 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
     When the agent is done, its answer is judged. One that does not pass goes back to the model
     with the critique, at most `max_revisions` times; then, if `review="exhausted"`, an expert is
     asked by an interrupt, and memory learns from the word. The verdict, a `GateVerdict`, is in the
-    agent's state under the gate's name: `result["quality_gate"]["status"]`. It is None where the
-    model was not what spoke last: where a guard ended the turn, or another gate's fallback.
+    agent's state under the gate's name: `result["quality_gate"]["status"]`. It is empty where
+    the model was not what spoke last: where a guard ended the turn, or another gate's fallback.
 
     The agent is created with a store, where the judge's memory lies, and with a checkpointer where
     experts are asked.
@@ -114,7 +115,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         if example is not None and not callable(example):
             raise InvalidInputError("example: give a function of the agent's state.")
         self._example = example
-        self._loop = f"{name}_loop"
+        self._loop = loop_key(name)
         self._fallback = fallback
         self.state_schema = _state_schema(name, self._loop)
 
@@ -123,7 +124,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         """The gate's name."""
         return self._gate.name
 
-    def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
+    def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:  # noqa: ARG002
         """Forget the verdict of an earlier turn, and keep what this one begins with.
 
         Args:
@@ -133,9 +134,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         Returns:
             The update of the state.
         """
-        messages = state.get(MESSAGES) or []
-        asked_id = messages[-1].id if messages else None
-        return {self.name: None, self._loop: begin_turn(runtime.context, asked_id)}
+        return {self.name: {}, self._loop: begin_turn(current_run(), state.get(MESSAGES))}
 
     def after_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:  # noqa: ARG002
         """Note what the model wrote: what others write in its place is not judged as its answer.
@@ -184,10 +183,9 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         passage = Passage(
             found=example_in(state, self._example, MESSAGES, turn=kept),
             loop=kept,
-            same_run=True,  # a new turn begins by forgetting
         )
         verdict, loop = yield from self._gate.decide(passage, graph, run_)
-        update: Update = {self.name: verdict, self._loop: {**kept, **loop}}
+        update: Update = {self.name: verdict, self._loop: {**loop}}
         if self._example is None and passage.example is not None:
             update[self._loop]["inputs"] = passage.example.inputs
         if verdict["status"] == "revise":
@@ -202,9 +200,9 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _given_up(self, state: Any) -> Update:
         """Let a turn end that the model did not end: by a guard, a limit, or another gate."""
-        verdict = state.get(self.name)
-        if verdict is None or verdict["status"] != "revise":
-            return {self.name: None}
+        verdict = state.get(self.name) or {}
+        if verdict.get("status") != "revise":
+            return {self.name: {}}
         return {self.name: {**verdict, "status": "exhausted"}, **self._instead(state)}
 
     def _instead(self, state: Any) -> Update:
@@ -236,10 +234,10 @@ def _is_the_models(answer: AIMessage | None, turn: Mapping[str, Any]) -> bool:
 
 def _state_schema(name: str, loop: str) -> type[Any]:
     hints = get_type_hints(AgentState, include_extras=True)
-    if name in hints:
+    if not {name, loop}.isdisjoint(hints):
         raise InvalidInputError(f"name: {name!r} is a key of every agent: choose another.")
     own = {
-        name: NotRequired[Annotated[GateVerdict | None, OmitFromInput]],
+        name: NotRequired[Annotated[GateVerdict | dict[str, Any], OmitFromInput]],
         loop: NotRequired[Annotated[Loop | None, PrivateStateAttr]],
     }
     made: type[Any] = TypedDict("QualityGateState", {**hints, **own})  # type: ignore[misc] # named by the user

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, get_type_hints
 
 from langchain_core.runnables import Runnable, RunnableLambda
-from langgraph.graph import END, StateGraph
+from langgraph.graph import END, START, StateGraph
 from pydantic import BaseModel
 from typing_extensions import Unpack, is_typeddict
 
@@ -23,9 +23,10 @@ from memalign_graph.gate.gate import (
     make_gate,
 )
 from memalign_graph.gate.keys import GateKeys, read_key
+from memalign_graph.gate.loop import begin_turn
 from memalign_graph.gate.verdict import GateStatus, OnJudgeError, Passes
 from memalign_graph.graphs.options import Graph, ReviewOptions
-from memalign_graph.nodes.base import Run, Update, current_run
+from memalign_graph.nodes.base import OperationNode, Run, State, Update, current_run
 from memalign_graph.reading import PLAIN_FUNCTION
 from memalign_graph.types import Criterion
 
@@ -56,8 +57,9 @@ def add_quality_gate(
     """Put a judge into a graph: an answer that does not pass goes back to be revised.
 
     The gate's verdict, a `GateVerdict`, goes into the state under the gate's name, and into what
-    the graph returns unless that has a schema of its own: `result["quality_gate"]["status"]`. It
-    is the last one on its thread, whatever way a later run took.
+    the graph returns unless that has a schema of its own: `result["quality_gate"]["status"]`. A
+    node beside the graph's first ones, `<name>.before_turn`, takes away what an earlier turn on
+    the thread left: the verdict is empty until there is one.
 
     Args:
         builder: The graph, not yet compiled. It is to be compiled with a store, where the judge's
@@ -111,6 +113,8 @@ def add_quality_gate(
     builder.add_node(name, node, input_schema=seen)
     if shown is not None:
         _return_also(builder, shown)
+    builder.add_node(keys.beginning, _beginning(builder, keys), input_schema=seen)
+    builder.add_edge(START, keys.beginning)
     for source in sources:
         builder.add_edge(source, name)
     closed = END if escalate is None else escalate
@@ -120,7 +124,7 @@ def add_quality_gate(
     ends["exhausted" if escalate is None else "escalated"] = closed
     ends["judge_error"] = accept if on_judge_error == "open" else closed
     # One label for all statuses that share an end: LangGraph draws one line for them.
-    labels = {end: " | ".join(one for one in ends if ends[one] == end) for end in ends.values()}
+    labels = {end: " / ".join(one for one in ends if ends[one] == end) for end in ends.values()}
     builder.add_conditional_edges(
         name,
         _way_out(name, {status: labels[end] for status, end in ends.items()}),
@@ -198,15 +202,15 @@ def _gate_node(
 
     def decide(state: Any, run_: Run, graph: JudgeGraph) -> Operation[Update]:
         own = state if example is None else _as_parents(state, state_schema)
+        # Wired by hand, the state has the verdict alone to count by.
+        loop = read_key(state, keys.loop if keeps else keys.verdict) or {}
         passage = Passage(
-            found=example_in(own, example, keys.messages),
-            # Wired by hand, the state has the verdict alone to count by.
-            loop=read_key(state, keys.loop if keeps else keys.verdict),
-            same_run=not keeps or bool(read_key(state, keys.run)),
+            found=example_in(own, example, keys.messages, turn=loop if keeps else {}),
+            loop=loop,
         )
-        verdict, loop = yield from gate.decide(passage, graph, run_)
-        was_revising = (passage.loop or {}).get("status") == "revise"
-        return keys.update(verdict, loop, was_revising=was_revising, keeps=keeps)
+        verdict, kept = yield from gate.decide(passage, graph, run_)
+        was_revising = loop.get("status") == "revise"
+        return keys.update(verdict, kept, was_revising=was_revising, keeps=keeps)
 
     def judge(state: Any) -> Update:
         return run(decide(state, current_run(), gate.graph))
@@ -215,6 +219,30 @@ def _gate_node(
         return await arun(decide(state, current_run(), gate.graph))
 
     return GateNode(judge, ajudge, name=gate.name)
+
+
+def _beginning(builder: Graph, keys: GateKeys) -> OperationNode:
+    """Make the node that begins a turn: what an earlier one left is not this one's."""
+    own = get_type_hints(builder.state_schema)
+
+    def begin(state: State, run_: Run) -> Operation[Update]:
+        yield from ()  # nothing is asked of the outside here
+        if _starts_with(builder, keys.verdict):
+            return {}  # it would meet the gate's own word, written in the same step
+        turn = begin_turn(run_, read_key(state, keys.messages))
+        # A reducer of the caller's own is made for verdicts alone.
+        blank: Update = {} if keys.verdict in own else {keys.verdict: {}}
+        return {**blank, keys.loop: turn}
+
+    return OperationNode(keys.beginning, begin)
+
+
+def _starts_with(builder: Graph, name: str) -> bool:
+    """Tell whether a graph may go to a gate right away."""
+    branches = builder.branches.get(START, {}).values()
+    return (START, name) in builder.edges or any(
+        one.ends is None or name in one.ends.values() for one in branches
+    )
 
 
 def _return_also(builder: Graph, shown: type[Any]) -> None:

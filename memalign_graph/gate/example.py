@@ -72,7 +72,8 @@ def last_exchange(
             "makes `inputs` and `outputs` of the state."
         )
     structured = state.get("structured_response") if isinstance(state, Mapping) else None
-    outputs = _answer(messages) if structured is None else _json(structured)
+    is_answered = structured is not None and not isinstance(messages[-1], HumanMessage)
+    outputs = _json(structured) if is_answered else _answer(messages)
     if not outputs:
         return None
     # Other middleware may have folded the question into a summary meanwhile.

@@ -12,7 +12,7 @@ from memalign_graph.context import MemAlignContext, Review, own_context
 from memalign_graph.effects import Call, Operation
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.gate.critique import critique_text
-from memalign_graph.gate.loop import Loop, inputs_id, kept_context, sent_back
+from memalign_graph.gate.loop import Loop, kept_context, sent_back
 from memalign_graph.gate.verdict import GateStatus, GateVerdict, OnJudgeError, Passes, PassRule
 from memalign_graph.graphs.judging import create_review_graph
 from memalign_graph.graphs.options import ReviewOptions, check_choice, check_criterion
@@ -55,9 +55,6 @@ class Passage:
     loop: Mapping[str, Any] | None
     """What the gate kept; None if nothing."""
 
-    same_run: bool
-    """Whether it was kept in this run."""
-
     @property
     def example(self) -> Example | None:
         """The example, if there is one."""
@@ -66,7 +63,7 @@ class Passage:
     @property
     def sent_back(self) -> int:
         """How often an answer to this has been sent back."""
-        return sent_back(self.loop, self.example, same_run=self.same_run)
+        return sent_back(self.loop)
 
 
 @dataclass(frozen=True)
@@ -131,18 +128,17 @@ class Gate:
                 verdict = self._read(judged, passage.sent_back)
                 settings = judged["judge_settings"]
         self._tell(run, {name: value for name, value in verdict.items() if name in _TOLD})
-        example = passage.example
         loop: Loop = {
             "status": verdict["status"],
             "revisions": verdict["revisions"],
-            "inputs_id": known.get("inputs_id") if example is None else inputs_id(example),
             "settings": settings,
         }
-        return verdict, loop
+        kept: Any = known
+        return verdict, {**kept, **loop}
 
     def _judging(self, passage: Passage, graph: JudgeGraph, run: Run) -> Call:
         context = own_context(run.context)
-        if context is None and (passage.sent_back or passage.same_run):
+        if context is None:
             context = kept_context(passage.loop)
         if self.review == "exhausted" and passage.sent_back < self.max_revisions:
             context = context or MemAlignContext()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from operator import add
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from langgraph.channels import LastValue, UntrackedValue
+from langgraph.channels import LastValue
 from langgraph.constants import END, START
 from typing_extensions import TypedDict
 
@@ -17,6 +17,18 @@ from memalign_graph.graphs.options import Graph
 from memalign_graph.nodes.base import Update
 
 _NOT_IN_NAMES = (":", "|")
+
+
+def loop_key(name: str) -> str:
+    """Name the key where a gate keeps what outlives one pass.
+
+    Args:
+        name: The gate's name.
+
+    Returns:
+        The key.
+    """
+    return f"_{name}_loop"
 
 
 def latest(_old: Any, new: Any) -> Any:
@@ -71,12 +83,12 @@ class GateKeys:
     @property
     def loop(self) -> str:
         """What the gate keeps from pass to pass: not returned, so that no other gate meets it."""
-        return f"{self.verdict}_loop"
+        return loop_key(self.verdict)
 
     @property
-    def run(self) -> str:
-        """Whether it was kept in this run: checkpoints do not have it."""
-        return f"{self.verdict}_run"
+    def beginning(self) -> str:
+        """The node that begins a turn."""
+        return f"{self.verdict}.before_turn"
 
     def check(self, builder: Graph, *, revises: bool) -> None:
         """Check the keys against a parent's state.
@@ -93,6 +105,11 @@ class GateKeys:
             raise InvalidInputError(
                 "builder: the state needs keys with names: a TypedDict, a dataclass or a pydantic "
                 "model."
+            )
+        if self.loop in {*hints, self.messages, self.critique, self.verdicts}:
+            raise InvalidInputError(
+                f"name: the gate needs the key {self.loop!r} for itself, and the state has it "
+                "already: choose another name."
             )
         if _is_list(hints.get(self.verdict)):
             raise InvalidInputError(
@@ -131,10 +148,7 @@ class GateKeys:
         if self.verdicts is not None:
             added[self.verdicts] = Annotated[list[dict[str, Any]], add]
         shown = {**added, **state, **returned}
-        private = {
-            self.loop: Annotated[dict[str, Any], latest],
-            self.run: Annotated[bool, UntrackedValue(bool, guard=False)],
-        }
+        private = {self.loop: Annotated[dict[str, Any], latest]}
         output: type[Any] = TypedDict("GatedOutput", shown)  # type: ignore[misc] # a parent's hints
         seen: type[Any] = TypedDict("GateView", {**shown, **private})  # type: ignore[misc] # likewise
         return seen, output if returned.keys() >= state.keys() else None
@@ -164,7 +178,7 @@ class GateKeys:
             update[self.messages] = [critique_message(verdict["critique"])]
         if self.verdicts is not None:
             update[self.verdicts] = [verdict]
-        return {**update, self.loop: loop, self.run: True} if keeps else update
+        return {**update, self.loop: loop} if keeps else update
 
 
 def read_key(state: Any, key: str) -> Any:

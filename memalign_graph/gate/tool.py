@@ -74,7 +74,7 @@ def create_quality_gate_tool(
             example = read_example({"inputs": inputs, "outputs": outputs})
         except InvalidInputError as error:
             raise ToolException(str(error)) from error
-        passage = Passage(found=example, loop=None, same_run=True)
+        passage = Passage(found=example, loop=None)
         verdict, _ = yield from gate.decide(passage, gate.graph, run_)
         return _told(verdict), verdict
 

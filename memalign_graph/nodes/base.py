@@ -44,6 +44,10 @@ _CHECKPOINTER = "__pregel_checkpointer"
 """Where LangGraph keeps the checkpointer of a run in its config; it has no public name."""
 
 
+_LEVELS = "|"
+"""What LangGraph puts between the levels of a checkpoint's namespace."""
+
+
 @dataclass(frozen=True)
 class Run:
     """The run a node is part of."""
@@ -56,6 +60,9 @@ class Run:
 
     thread_id: str | None
     """The thread; None without a checkpointer."""
+
+    is_nested: bool
+    """Whether the graph is a node of another, or called by one."""
 
     max_concurrency: int
     """How much may be under way at a time."""
@@ -131,6 +138,7 @@ def current_run() -> Run:
         store=runtime.store,
         context=runtime.context,
         thread_id=info.thread_id if kept and info is not None else None,
+        is_nested=info is not None and _LEVELS in info.checkpoint_ns,
         max_concurrency=get_config().get("max_concurrency") or DEFAULT_MAX_CONCURRENCY,
         write=runtime.stream_writer,
     )

@@ -1,0 +1,151 @@
+"""What tests of the gates share: writers, gated graphs, and what their judges are told to say."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langgraph.graph import START, MessagesState, StateGraph
+
+from memalign_graph import Criterion, add_quality_gate, create_quality_gate_node
+from tests.conftest import CRITERION, Bench, Graph
+from tests.loopback import ChatRequest, LoopbackServer, Rule, error
+
+Builder = StateGraph[Any, Any, Any, Any]
+"""A graph still to be compiled."""
+
+QUESTION = "My order never came."
+REASON = "Too cold: it must say sorry first."
+DOWN = error(500, "It broke.", retry_after=0)
+IN_MEMORY = pytest.mark.parametrize("bench", ["memory-sync", "memory-async"], indirect=True)
+"""For what does not depend on what a store or checkpointer does with it."""
+LENGTH = Criterion(name="length", instructions="Is the reply short enough?")
+
+
+class Writer:
+    """A node that writes one draft after another, and keeps what it was given."""
+
+    def __init__(self, *drafts: str) -> None:
+        self.drafts = drafts
+        self.seen: list[Any] = []
+
+    def __call__(self, state: Any) -> dict[str, Any]:
+        self.seen.append(state)
+        return {"messages": [AIMessage(self._draft())]}
+
+    def _draft(self) -> str:
+        at = len(self.seen)
+        return self.drafts[at - 1] if at <= len(self.drafts) else f"Draft {at}."
+
+
+def verdict(value: Any, rationale: str = REASON, **more: Any) -> dict[str, Any]:
+    """A judge's answer."""
+    return {"rationale": rationale, "value": value, **more}
+
+
+def always(value: Any, rationale: str = REASON) -> list[Rule]:
+    """A judge with one answer."""
+    return [Rule(lambda _: True, value=value, rationale=rationale)]
+
+
+def judges(word: str, value: Any, rationale: str = REASON) -> Rule:
+    """What to answer where a word stands in the prompt."""
+    return Rule(lambda chat: word in chat.text, value=value, rationale=rationale)
+
+
+def models(bench: Bench, **options: Any) -> dict[str, Any]:
+    """The judge's models; they do not try again."""
+    given = {
+        "model": bench.server.chat_model(max_retries=0),
+        "embeddings": bench.server.embedder(max_retries=0),
+    }
+    return {**given, **options}
+
+
+def asked(text: str = QUESTION) -> dict[str, Any]:
+    """The input of a graph with messages."""
+    return {"messages": [HumanMessage(text)]}
+
+
+def writing(writer: Any, state: Any = MessagesState, **options: Any) -> Builder:
+    """A graph that writes, and is to be given a gate."""
+    builder: Builder = StateGraph(state, **options)
+    builder.add_node("write", writer)
+    builder.add_edge(START, "write")
+    return builder
+
+
+def gated(
+    bench: Bench,
+    writer: Any,
+    criterion: Criterion = CRITERION,
+    *,
+    state: Any = MessagesState,
+    **options: Any,
+) -> Graph:
+    """A graph that writes until its gate is content."""
+    return bench.compile(gate_on(bench, writing(writer, state), criterion, **options))
+
+
+def gate_on(
+    bench: Bench,
+    builder: Builder,
+    criterion: Criterion = CRITERION,
+    *,
+    after: str | Sequence[str] | None = "write",
+    revise: str | None = "write",
+    **options: Any,
+) -> Builder:
+    """Put a gate with this bench's models into a graph."""
+    return add_quality_gate(
+        builder, criterion, after=after, revise=revise, **models(bench, **options)
+    )
+
+
+def wired(
+    bench: Bench,
+    writer: Any,
+    state: Any,
+    status: Callable[[Any], str],
+    **options: Any,
+) -> Graph:
+    """The same, wired up by hand."""
+    builder = writing(writer, state)
+    node = create_quality_gate_node(CRITERION, **models(bench, **options))
+    builder.add_node("quality_gate", node)
+    builder.add_edge("write", "quality_gate")
+    ways: dict[Any, str] = {"revise": "write", "accepted": "__end__", "exhausted": "__end__"}
+    builder.add_conditional_edges("quality_gate", status, {**ways, "judge_error": "__end__"})
+    return bench.compile(builder)
+
+
+def texts(messages: Sequence[BaseMessage]) -> list[str]:
+    """What messages say."""
+    return [one.text for one in messages]
+
+
+def cases(server: LoopbackServer) -> list[str]:
+    """What stood between the tags of the case in each request for a verdict."""
+    return [_case(chat) for chat in server.chats if chat.schema_name == "judgment"]
+
+
+def outputs(server: LoopbackServer) -> list[str]:
+    """The outputs in each request for a verdict."""
+    return [_inside("outputs", case) for case in cases(server)]
+
+
+def inputs(server: LoopbackServer) -> list[str]:
+    """The inputs in each request for a verdict."""
+    return [_inside("inputs", case) for case in cases(server)]
+
+
+def _case(chat: ChatRequest) -> str:
+    return _inside("case", str(chat.messages[1]["content"]))
+
+
+def _inside(tag: str, text: str) -> str:
+    _, opened, rest = text.rpartition(f"<{tag}>\n")
+    inside, closed, _ = rest.partition(f"\n</{tag}>")
+    assert opened
+    assert closed
+    return inside

@@ -1,0 +1,150 @@
+"""Gates against a reference model: whatever happens, what did not pass is not called accepted."""
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langgraph.graph import END
+
+from memalign_graph import GateVerdict, Judgment
+from tests.conftest import CRITERION, Bench, Graph, judgings
+from tests.integration_tests.gates.reference import (
+    Event,
+    Options,
+    Outcome,
+    Reply,
+    as_reply,
+    expected,
+)
+from tests.integration_tests.gates.support import (
+    DOWN,
+    IN_MEMORY,
+    Writer,
+    asked,
+    gate_on,
+    judges,
+    writing,
+)
+from tests.loopback import Rule
+
+EVENTS: tuple[Event, ...] = ("pass", "fail", "fail", "fail", "fault", "empty")
+REPLIES: tuple[Reply, ...] = ("pass", "fail", "words", "ignore")
+TURNS = 2
+REVIEWS = ("never", "exhausted", "always", "failing")
+WAYS_BUILT = list(itertools.product([True, False], [True, False], range(4)))
+
+
+def failing(judgment: Judgment) -> bool:
+    return judgment.value is False
+
+
+class ScriptedWriter:
+    """Writes a draft for each event, so that the judge knows what to say of it."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.written = 0
+
+    def __call__(self, _state: Any) -> dict[str, Any]:
+        event = self.events[self.written]
+        self.written += 1
+        text = "" if event == "empty" else f"A draft to {event}, number {self.written}."
+        return {"messages": [AIMessage(text)]}
+
+
+def build(bench: Bench, writer: ScriptedWriter, options: Options) -> tuple[Graph, Writer, Writer]:
+    publish, boss = Writer("Published."), Writer("A person will call you.")
+    builder = writing(writer)
+    builder.add_node("publish", publish)
+    builder.add_node("boss", boss)
+    builder.add_edge("publish", END)
+    builder.add_edge("boss", END)
+    given: dict[str, Any] = {
+        "accept": "publish",
+        "escalate": "boss" if options.escalates else None,
+        "max_revisions": options.max_revisions,
+        "on_judge_error": "open" if options.opens else "closed",
+        "review": failing if options.review == "failing" else options.review,
+        "verdicts_key": "verdicts",
+        "use_episodes": False,
+        "use_guidelines": False,
+    }
+    graph = gate_on(bench, builder, CRITERION, **given)
+    return bench.compile(graph), publish, boss
+
+
+def check_sense(verdict: GateVerdict, options: Options) -> None:
+    """What holds of every verdict, whatever led to it."""
+    assert verdict["passed"] is (verdict["status"] == "accepted")
+    failed = verdict["status"] == "judge_error"
+    assert verdict["let_through"] is (verdict["passed"] or (failed and options.opens))
+    assert bool(verdict["error"]) is failed
+    assert bool(verdict["critique"]) is (not verdict["passed"] and not failed)
+    assert verdict["revisions"] <= options.max_revisions
+    if verdict["passed"]:
+        assert verdict["value"] is True
+        assert verdict["judgment"] is not None
+    assert (verdict["decided_by"] == "expert") is (verdict["feedback"] is not None)
+
+
+@IN_MEMORY
+@pytest.mark.parametrize("review", REVIEWS)
+async def test_gate_does_what_its_model_says(bench: Bench, review: str) -> None:
+    dice = random.Random(review)  # noqa: S311 - not for secrets
+    bench.server.rules = [
+        Rule(lambda chat: chat.schema_name != "judgment", reply={"operations": []}),
+        Rule(lambda chat: "draft to fault" in chat.text, reply=DOWN),
+        judges("draft to fail", False),
+        judges("draft to pass", True),
+    ]
+    # Half of the ways with blocking calls, half with awaited ones.
+    for number, (escalates, opens, most) in enumerate(WAYS_BUILT[bench.awaits :: 2]):
+        options = Options(most, escalates, opens, review)
+        writer = ScriptedWriter()
+        graph, publish, boss = build(bench, writer, options)
+        bench.server.chats.clear()
+        seen: list[Outcome] = []
+        final: Any = {}
+        for _ in range(TURNS):
+            events = dice.choices(EVENTS, k=most + 1)
+            replies = dice.choices(REPLIES, k=most + 1)
+            before = writer.written
+            writer.events = [*writer.events[:before], *events]
+            final, questions = await carry_out(bench, graph, replies, str(number))
+            want = expected(options, events, replies)
+            seen.append(want)
+            assert final["quality_gate"]["status"] == want.statuses[-1], (options, events, replies)
+            assert questions == want.questions, (options, events, replies)
+            assert writer.written - before == want.drafts
+        told = final["verdicts"]
+        assert [one["status"] for one in told] == [s for turn in seen for s in turn.statuses]
+        for one in told:
+            check_sense(one, options)
+        faults = sum(turn.statuses[-1] == "judge_error" for turn in seen)
+        assert len(judgings(bench.server)) == sum(turn.judged for turn in seen) + faults
+        let_through = sum(one["let_through"] for one in told)
+        assert len(publish.seen) == let_through
+        closed = 0 if opens else faults
+        escalations = sum(turn.statuses[-1] == "escalated" for turn in seen)
+        assert len(boss.seen) == (escalations + closed if escalates else 0)
+
+
+async def carry_out(bench: Bench, graph: Graph, replies: list[Reply], name: str) -> tuple[Any, int]:
+    given = await bench.invoke(graph, asked(), name)
+    questions = 0
+    while "__interrupt__" in given:
+        questions += 1
+        given = await bench.resume(graph, as_reply(replies[questions - 1]), name)
+    return given, questions
+
+
+def test_model_knows_every_status() -> None:
+    closed = Options(1, escalates=False, opens=False, review="never")
+    assert expected(closed, ["fail", "pass"], []).statuses == ["revise", "accepted"]
+    assert expected(closed, ["fail", "empty"], []).statuses == ["revise", "exhausted"]
+    assert expected(closed, ["fault"], []).statuses == ["judge_error"]
+    asking = Options(0, escalates=True, opens=False, review="exhausted")
+    assert expected(asking, ["fail"], ["pass"]).statuses == ["accepted"]
+    assert expected(asking, ["fail"], ["words"]).statuses == ["escalated"]

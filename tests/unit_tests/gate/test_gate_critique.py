@@ -1,0 +1,69 @@
+"""What a writer is told."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from langchain_core.messages import HumanMessage
+
+from memalign_graph import Criterion, Example, Feedback, Guideline, Judgment, Numeric
+from memalign_graph.gate.critique import critique_message, critique_text
+from memalign_graph.gate.example import wrote
+from tests.conftest import CRITERION
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+EXAMPLE = Example(inputs="Q", outputs="A")
+
+
+def judgment(value: Any, rationale: str = "It is cold.") -> Judgment:
+    return Judgment(
+        criterion=CRITERION.name,
+        example_id=EXAMPLE.id,
+        value=value,
+        rationale=rationale,
+        memory_version="",
+    )
+
+
+def guideline(text: str) -> Guideline:
+    return Guideline(id=text, text=text, position=0, created_at=NOW, updated_at=NOW)
+
+
+def told(criterion: Criterion, given: Judgment, *broken: Guideline, **said: Any) -> str:
+    feedback = Feedback(example=EXAMPLE, **said) if said else None
+    return critique_text(criterion, given, broken=broken, feedback=feedback)
+
+
+def test_judges_reason_value_and_the_guidelines_broken_are_told() -> None:
+    text = told(CRITERION, judgment(False), guideline("Say sorry."), guideline("Be brief."))
+    for part in ("false", "It is cold.", "- Say sorry.", "- Be brief."):
+        assert part in text
+    assert "expert" not in text
+
+
+def test_value_is_told_as_its_scale_writes_it() -> None:
+    stars = CRITERION.model_copy(update={"scale": Numeric(minimum=1, maximum=5, integer=True)})
+    assert "2" in told(stars, judgment(2)).replace("2.0", "")
+
+
+def test_experts_word_goes_before_the_judges() -> None:
+    text = told(CRITERION, judgment(True, "It is warm."), value=False, rationale="Too cold.")
+    assert "false" in text
+    assert "Too cold." in text
+    assert "It is warm." not in text
+
+
+def test_expert_who_gives_no_reason_is_not_given_the_judges() -> None:
+    text = told(CRITERION, judgment(True, "It is warm."), value=False)
+    assert "It is warm." not in text
+
+
+def test_no_reason_at_all_leaves_no_empty_quotation() -> None:
+    assert not told(CRITERION, judgment(False, "")).rstrip().endswith("says:")
+
+
+def test_message_is_a_humans_and_marked_as_a_gates() -> None:
+    message = critique_message("Too cold.")
+    assert type(message) is HumanMessage
+    assert message.text.startswith("Too cold.")
+    assert wrote(message)
+    assert not wrote(HumanMessage(message.text))

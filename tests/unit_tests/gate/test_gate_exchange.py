@@ -1,0 +1,138 @@
+"""The question and the answer found in a conversation."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    ChatMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from pydantic import BaseModel
+
+from memalign_graph import Example, InvalidInputError
+from memalign_graph.gate.critique import critique_message
+from memalign_graph.gate.example import NO_ANSWER, example_in, last_exchange
+
+ASKED = HumanMessage("Where is it?")
+CALL = {"name": "find", "args": {}, "id": "1", "type": "tool_call"}
+CALLING = AIMessage("I look it up.", tool_calls=[CALL])
+THOUGHT = {"type": "reasoning", "reasoning": "Where could it be?"}
+FOUND = ToolMessage("In Kiel.", tool_call_id="1")
+CRITIQUE = critique_message("Too cold.")
+
+FINDS: dict[str, tuple[list[Any], tuple[str, str] | None]] = {
+    "plain": ([ASKED, AIMessage("In Kiel.")], ("Where is it?", "In Kiel.")),
+    "tuples": ([("user", "Q"), ("assistant", "A")], ("Q", "A")),
+    "dicts": (
+        [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}],
+        ("Q", "A"),
+    ),
+    "last-turn": ([("user", "1"), ("ai", "a"), ("user", "2"), ("ai", "b")], ("2", "b")),
+    "two-answers": ([ASKED, AIMessage("a"), AIMessage("b")], ("Where is it?", "b")),
+    "blocks": (
+        [
+            HumanMessage([{"type": "text", "text": "Where "}, {"type": "text", "text": "is it?"}]),
+            AIMessage([{"type": "text", "text": " In Kiel. "}]),
+        ],
+        ("Where is it?", "In Kiel."),
+    ),
+    "reasoning": (
+        [
+            ASKED,
+            AIMessage([{"type": "reasoning", "reasoning": "?"}, {"type": "text", "text": "A"}]),
+        ],
+        ("Where is it?", "A"),
+    ),
+    "chunk": ([ASKED, AIMessageChunk(content="In Kiel.")], ("Where is it?", "In Kiel.")),
+    "after-tools": ([ASKED, CALLING, FOUND, AIMessage("Kiel.")], ("Where is it?", "Kiel.")),
+    "system-after": ([ASKED, AIMessage("A"), SystemMessage("S")], ("Where is it?", "A")),
+    "revised": ([ASKED, AIMessage("a"), CRITIQUE, AIMessage("b")], ("Where is it?", "b")),
+    "revised-twice": (
+        [ASKED, AIMessage("a"), CRITIQUE, AIMessage("b"), CRITIQUE, AIMessage("c")],
+        ("Where is it?", "c"),
+    ),
+    "turn-after-critique": (
+        [ASKED, AIMessage("a"), CRITIQUE, AIMessage("b"), HumanMessage("2"), AIMessage("c")],
+        ("2", "c"),
+    ),
+    "critique-as-dict": (
+        [ASKED, AIMessage("a"), CRITIQUE.model_dump(), AIMessage("b")],
+        ("Where is it?", "b"),
+    ),
+    "no-text-asked": ([HumanMessage([]), AIMessage("A")], ("(no text)", "A")),
+    "calls-tools": ([ASKED, CALLING], None),
+    "tool-speaks": ([ASKED, CALLING, FOUND], ("Where is it?", "In Kiel.")),
+    "tool-says-nothing": ([ASKED, CALLING, ToolMessage(" ", tool_call_id="1")], None),
+    "tool-of-an-old-turn": ([ASKED, CALLING, FOUND, HumanMessage("2")], None),
+    "nobody-answered": ([ASKED], None),
+    "old-answer": ([("user", "1"), ("ai", "a"), ("user", "2")], None),
+    "not-revised": ([ASKED, AIMessage("a"), CRITIQUE], None),
+    "blank": ([ASKED, AIMessage(" \n")], None),
+    "picture": ([ASKED, AIMessage([{"type": "image", "url": "https://example.org/a"}])], None),
+    "blank-after-good": ([ASKED, AIMessage("a"), AIMessage("")], None),
+    "other-role": ([ASKED, ChatMessage(content="A", role="critic")], None),
+}
+
+
+@dataclass
+class Conversation:
+    messages: list[Any]
+
+
+class Modelled(BaseModel):
+    messages: list[Any]
+
+
+KINDS = {
+    "dict": lambda messages: {"messages": messages},
+    "dataclass": Conversation,
+    "pydantic": lambda messages: Modelled(messages=messages),
+}
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("case", list(FINDS))
+def test_last_question_and_last_answer(case: str, kind: str) -> None:
+    messages, expected = FINDS[case]
+    make: Any = KINDS[kind]
+    found = last_exchange(make(messages))
+    assert (found and (found["inputs"], found["outputs"])) == expected
+
+
+@pytest.mark.parametrize("state", [{}, {"messages": []}, {"messages": None}, {"messages": "Hi"}, 7])
+def test_missing_messages_are_one_sentence(state: Any) -> None:
+    with pytest.raises(InvalidInputError, match="messages: the state has no messages") as caught:
+        last_exchange(state)
+    assert "example=" in str(caught.value)
+
+
+@pytest.mark.parametrize("messages", [[AIMessage("A")], [SystemMessage("S")], [CRITIQUE]])
+def test_conversation_without_a_human_is_one_sentence(messages: list[Any]) -> None:
+    with pytest.raises(InvalidInputError, match="chat: none of the messages is human"):
+        last_exchange({"chat": messages}, "chat")
+
+
+class Form(BaseModel):
+    city: str = "Kiel"
+
+
+@pytest.mark.parametrize("structured", [Form(), {"city": "Kiel"}])
+def test_structured_response_is_the_answer(structured: Any) -> None:
+    found = last_exchange({"messages": [ASKED, CALLING], "structured_response": structured})
+    assert found == {"inputs": "Where is it?", "outputs": {"city": "Kiel"}}
+
+
+def test_function_may_give_an_example_its_fields_or_nothing() -> None:
+    example = Example(inputs="Q", outputs="A", reference_outputs="R")
+    assert example_in({}, lambda _: example, "messages") == example
+    assert example_in({}, lambda _: example.to_json(), "messages") == example
+    nothing: Any = None
+    assert example_in({}, lambda _: nothing, "messages") == NO_ANSWER
+    assert example_in({}, lambda _: {"inputs": "Q", "outputs": " "}, "messages") == NO_ANSWER
+    with pytest.raises(InvalidInputError, match="outputs"):
+        example_in({}, lambda _: {"inputs": "Q"}, "messages")

@@ -1,0 +1,79 @@
+"""Which values pass a gate."""
+
+from typing import Any
+
+import pytest
+
+from memalign_graph import Boolean, Categorical, InvalidInputError, Numeric, Pairwise
+from memalign_graph.gate.verdict import PassRule
+
+GRADES = Categorical(choices=("Poor", "Fair", "Good"), ordered=True)
+NAMES = Categorical(choices=("Refund", "Sorry", "Rude"))
+SCORE = Numeric(minimum=-1, maximum=1)
+STARS = Numeric(minimum=1, maximum=5, integer=True)
+
+CASES: dict[str, tuple[Any, Any, list[Any], list[Any]]] = {
+    "boolean": (Boolean(), None, [True], [False]),
+    "boolean-true": (Boolean(), True, [True], [False]),
+    "boolean-false": (Boolean(), False, [False], [True]),
+    "boolean-set": (Boolean(), {"no"}, [False], [True]),
+    "numeric": (SCORE, 0.5, [0.5, 1.0], [0.4999, -1.0, 0.0]),
+    "numeric-lowest": (SCORE, -1, [-1.0, 0.0, 1.0], []),
+    "numeric-text": (STARS, "4", [4, 5], [1, 2, 3]),
+    "numeric-set": (STARS, {1, 5}, [1, 5], [2, 3, 4]),
+    "numeric-range": (STARS, range(2, 4), [2, 3], [1, 4, 5]),
+    "numeric-function": (STARS, lambda value: value == 3, [3], [4, 5]),
+    "ordered": (GRADES, "fair", ["Fair", "Good"], ["Poor"]),
+    "ordered-highest": (GRADES, "Good", ["Good"], ["Poor", "Fair"]),
+    "ordered-set": (GRADES, ("fair",), ["Fair"], ["Poor", "Good"]),
+    "ordered-function": (GRADES, {"Good": 1}.get, ["Good"], ["Poor"]),
+    "names": (NAMES, "sorry", ["Sorry"], ["Refund", "Rude"]),
+    "names-set": (NAMES, ["sorry", "REFUND"], ["Sorry", "Refund"], ["Rude"]),
+    "names-frozen": (NAMES, frozenset({"Rude"}), ["Rude"], ["Sorry"]),
+    "pairwise": (Pairwise(), "b", ["B"], ["A", "tie"]),
+    "pairwise-set": (Pairwise(), {"A", "tie"}, ["A", "tie"], ["B"]),
+}
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_values_that_pass_and_those_that_do_not(case: str) -> None:
+    scale, passes, good, bad = CASES[case]
+    rule = PassRule.of(scale, passes)
+    assert [rule.passes(value) for value in good] == [True] * len(good)
+    assert [rule.passes(value) for value in bad] == [False] * len(bad)
+
+
+@pytest.mark.parametrize("answer", [1, "yes", ["x"]])
+def test_rule_says_true_or_false_whatever_its_function_returns(answer: Any) -> None:
+    assert PassRule.of(STARS, lambda _: answer).passes(3) is True
+    assert PassRule.of(STARS, lambda _: None).passes(3) is False
+
+
+class Later:
+    """Called like a function, but awaited."""
+
+    async def __call__(self, value: Any) -> bool:
+        return False
+
+
+async def later(value: Any) -> bool:
+    return False
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+@pytest.mark.parametrize("passes", [later, Later(), lambda _: later(1)])
+def test_answer_that_is_still_to_come_lets_nothing_pass(passes: Any) -> None:
+    with pytest.raises(InvalidInputError, match="passes: "):
+        assert not PassRule.of(STARS, passes).passes(3)
+
+
+def test_what_is_given_later_changes_nothing() -> None:
+    allowed = [4]
+    rule = PassRule.of(STARS, allowed)
+    allowed.append(1)
+    assert not rule.passes(1)
+
+
+def test_empty_set_is_told() -> None:
+    with pytest.raises(InvalidInputError, match="an empty set lets nothing pass"):
+        PassRule.of(STARS, set())
