@@ -33,7 +33,7 @@ def main() -> None:
         store=store
     )
     word = {"value": False, "rationale": "Too cold: it must say sorry first.", "author": "ann"}
-    result = feedback.invoke({"judgment_id": judgment["id"], "feedback": word})
+    result = feedback.invoke({"judgment_id": judgment["id"], "reply": word})
     print("Learned:", [one["text"] for one in result["learned"]["guidelines"]])
 
 

@@ -29,6 +29,7 @@ _SHAPES = (
 )
 _MAX_SHOWN_CHARS = 4_000
 _BACKTICKS = re.compile("`+")
+_HEADING = re.compile(r"(?m)^#|^(?:=+|-+)(?=\s*$)")
 
 
 def review_payload(
@@ -268,7 +269,7 @@ def _line(episode: Episode, criterion: Criterion) -> str:
 
 
 def escape(text: str) -> str:
-    """Take from a text what Markdown would make a link, a picture or a tag of.
+    """Take from a text what Markdown would make a link, a picture, a tag or a heading of.
 
     Args:
         text: The text.
@@ -276,7 +277,8 @@ def escape(text: str) -> str:
     Returns:
         The text, harmless in Markdown.
     """
-    return text.replace("[", "\\[").replace("<", "&lt;").replace("`", "'")
+    harmless = text.replace("[", "\\[").replace("<", "&lt;").replace("`", "'")
+    return _HEADING.sub(r"\\\g<0>", harmless)
 
 
 def _longest_run(text: str) -> int:

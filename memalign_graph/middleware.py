@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired, get_type_hints
 
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, RemoveMessage, ToolMessage
 from langgraph.runtime import Runtime
 from typing_extensions import TypedDict, Unpack
 
@@ -14,6 +14,7 @@ from memalign_graph.gate.example import (
     CRITIQUE_SOURCE,
     SOURCE,
     ExampleFrom,
+    check_example,
     example_in,
     wrote,
 )
@@ -25,10 +26,11 @@ from memalign_graph.gate.gate import (
     Passage,
     make_gate,
 )
-from memalign_graph.gate.keys import loop_key
+from memalign_graph.gate.keys import GateKeys
 from memalign_graph.gate.loop import Loop, begin_turn
 from memalign_graph.gate.verdict import GateVerdict, OnJudgeError, Passes
 from memalign_graph.graphs.options import ReviewOptions
+from memalign_graph.identity import check_json
 from memalign_graph.nodes.base import Run, Update, current_run
 from memalign_graph.types import Criterion
 
@@ -91,8 +93,9 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
                 function of the `Judgment`.
             example: A function of the agent's state that gives `inputs` and `outputs`; unless
                 given, the last human message, and the `structured_response` or the last answer.
-            fallback: What the agent answers instead of what is not let through; unless given, the
-                answer stays, and the verdict alone tells.
+            fallback: What the agent answers instead of what is not let through: it takes the place
+                of all answers of the turn. Unless given, the last answer stays, and the verdict
+                alone tells.
             name: Names the gate, and the key of its verdict; two gates of one agent need two.
             judge: The judge's own options: see `create_review_graph`.
 
@@ -100,8 +103,9 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
             InvalidInputError: If an option can't be used.
         """
         super().__init__()
-        if fallback is not None and (not isinstance(fallback, str) or not fallback.strip()):
-            raise InvalidInputError("fallback: give the text that is answered instead, or None.")
+        _check_fallback(fallback)
+        check_example(example)
+        keys = GateKeys(name, MESSAGES, critique=None, verdicts=None)
         self._gate = make_gate(
             criterion,
             name=name,
@@ -112,10 +116,8 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
             on_judge_error=on_judge_error,
             **judge,
         )
-        if example is not None and not callable(example):
-            raise InvalidInputError("example: give a function of the agent's state.")
         self._example = example
-        self._loop = loop_key(name)
+        self._loop = keys.loop
         self._fallback = fallback
         self.state_schema = _state_schema(name, self._loop)
 
@@ -189,11 +191,10 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         if self._example is None and passage.example is not None:
             update[self._loop]["inputs"] = passage.example.inputs
         if verdict["status"] == "revise":
-            return {
-                **update,
-                MESSAGES: [critique_message(verdict["critique"])],
-                "jump_to": "model",
-            }
+            critique = critique_message(verdict["critique"])
+            sent_back = [*kept.get("sent_back", []), *_answer_ids(state), str(critique.id)]
+            update[self._loop]["sent_back"] = sent_back
+            return {**update, MESSAGES: [critique], "jump_to": "model"}
         if not verdict["let_through"]:
             update |= self._instead(state)
         return update
@@ -206,20 +207,38 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         return {self.name: {**verdict, "status": "exhausted"}, **self._instead(state)}
 
     def _instead(self, state: Any) -> Update:
-        """Put the fallback in the place of the answer, so that it is not there to be read."""
+        """Put the fallback in the place of the turn's answers: they are not there to be read."""
         if self._fallback is None:
             return {}
-        last = state[MESSAGES][-1]
-        is_answer = isinstance(last, AIMessage) and not last.tool_calls
-        message = AIMessage(
-            self._fallback,
-            id=last.id if is_answer else None,
-            additional_kwargs={SOURCE: CRITIQUE_SOURCE},
-        )
-        update: Update = {MESSAGES: [message]}
+        loop = state.get(self._loop) or {}
+        gone = {*loop.get("sent_back", []), *_answer_ids(state)}
+        there = [one.id for one in state[MESSAGES] if one.id in gone]
+        message = AIMessage(self._fallback, additional_kwargs={SOURCE: CRITIQUE_SOURCE})
+        update: Update = {MESSAGES: [*map(RemoveMessage, there), message]}
         if state.get("structured_response") is not None:
             update["structured_response"] = None
         return update
+
+
+def _check_fallback(fallback: Any) -> None:
+    if fallback is None:
+        return
+    if not isinstance(fallback, str) or not fallback.strip():
+        raise InvalidInputError("fallback: give the text that is answered instead, or None.")
+    try:
+        check_json(fallback, "fallback")
+    except ValueError as error:
+        raise InvalidInputError(str(error)) from error
+
+
+def _answer_ids(state: Any) -> list[str]:
+    """Name the messages that make the last answer: what the model wrote, and tools after it."""
+    ids: list[str] = []
+    for message in reversed(state.get(MESSAGES) or []):
+        ids.append(message.id)
+        if not isinstance(message, ToolMessage):
+            break
+    return ids
 
 
 def _last_answer(state: Any) -> AIMessage | None:

@@ -26,7 +26,7 @@ def swap_outputs(example: Example) -> Example:
     Raises:
         InvalidInputError: If the outputs are not two that can be told apart.
     """
-    return example.model_copy(update={"outputs": _swapped(example.outputs)})
+    return Example(**{**example.to_json(), "outputs": _swapped(example.outputs)})
 
 
 def _swapped(outputs: Any) -> Any:

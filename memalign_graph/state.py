@@ -128,7 +128,7 @@ class LaterFeedback(TypedDict):
     judgment_id: Annotated[str, EphemeralValue]
     """The judgment's `id`."""
 
-    feedback: Any
+    reply: Annotated[Any, EphemeralValue]
     """Any reply that the review interrupt takes: `value`, `rationale` and `author`, or text, ..."""
 
 

@@ -80,7 +80,7 @@ review = create_review_graph(_criterion, model=_model, embeddings=_embeddings).c
 """`{inputs, outputs, reference_outputs?}` -> `{judgment, feedback, learned}`, with an interrupt."""
 
 feedback = create_feedback_graph(_criterion, model=_model, embeddings=_embeddings).compile()
-"""`{judgment_id, feedback}` -> `{judgment, feedback, learned}`, for what `judge` has judged."""
+"""`{judgment_id, reply}` -> `{judgment, feedback, learned}`, for what `judge` has judged."""
 
 align = create_alignment_graph(_criterion, model=_model, embeddings=_embeddings).compile()
 """`{feedback: [...]}` -> `{report}`."""

@@ -1,6 +1,5 @@
 """Gates put into graphs: as a node wired up in one call, or as a node to wire up oneself."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_type_hints
@@ -12,7 +11,7 @@ from typing_extensions import Unpack, is_typeddict
 
 from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.gate.example import ExampleFrom, example_in
+from memalign_graph.gate.example import ExampleFrom, check_example, example_in
 from memalign_graph.gate.gate import (
     DEFAULT_MAX_REVISIONS,
     DEFAULT_NAME,
@@ -27,7 +26,6 @@ from memalign_graph.gate.loop import begin_turn
 from memalign_graph.gate.verdict import GateStatus, OnJudgeError, Passes
 from memalign_graph.graphs.options import Graph, ReviewOptions
 from memalign_graph.nodes.base import OperationNode, Run, State, Update, current_run
-from memalign_graph.reading import PLAIN_FUNCTION
 from memalign_graph.types import Criterion
 
 
@@ -95,7 +93,7 @@ def add_quality_gate(
     keys = GateKeys(name, messages_key, critique_key, verdicts_key)
     sources = _check_place(builder, name, after, accept=accept, revise=revise, escalate=escalate)
     keys.check(builder, revises=revise is not None)
-    _check_example(example)
+    check_example(example)
     gate = make_gate(
         criterion,
         name=name,
@@ -176,7 +174,7 @@ def create_quality_gate_node(
         InvalidInputError: If an option can't be used.
     """
     keys = GateKeys(name, messages_key, critique_key, verdicts_key)
-    _check_example(example)
+    check_example(example)
     gate = make_gate(
         criterion,
         name=name,
@@ -310,13 +308,3 @@ def _ways_past(builder: Graph, source: str) -> list[str]:
 def _is_gate(builder: Graph, name: str) -> bool:
     node = builder.nodes.get(name)
     return node is not None and isinstance(node.runnable, GateNode)
-
-
-def _check_example(example: Any) -> None:
-    if example is not None and not callable(example):
-        raise InvalidInputError(
-            "example: give a function of the state that makes `inputs` and `outputs`, not a value "
-            f"of type {type(example).__name__}."
-        )
-    if inspect.iscoroutinefunction(example):
-        raise InvalidInputError(f"example: {PLAIN_FUNCTION}")

@@ -1,6 +1,7 @@
 """The critique: what a writer is told to change."""
 
 from collections.abc import Sequence
+from uuid import uuid4
 
 from langchain_core.messages import HumanMessage
 
@@ -59,4 +60,5 @@ def critique_message(critique: str) -> HumanMessage:
         f"{critique}\n\nWrite the whole answer again so that it passes. Reply with the new answer "
         "alone, without a word about this review.",
         additional_kwargs={SOURCE: CRITIQUE_SOURCE},
+        id=str(uuid4()),
     )

@@ -1,5 +1,6 @@
 """The example a gate judges, taken out of its parent's state."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +15,7 @@ from langchain_core.messages import (
 from pydantic import BaseModel
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.reading import ExampleLike, read_example
+from memalign_graph.reading import PLAIN_FUNCTION, ExampleLike, read_example
 from memalign_graph.types import Example
 
 ExampleFrom = Callable[[Any], ExampleLike]
@@ -79,6 +80,24 @@ def last_exchange(
     # Other middleware may have folded the question into a summary meanwhile.
     inputs = turn["inputs"] if "inputs" in turn else asked[-1] or "(no text)"
     return {"inputs": inputs, "outputs": outputs}
+
+
+def check_example(example: Any) -> None:
+    """Check the function that makes the example.
+
+    Args:
+        example: What was given.
+
+    Raises:
+        InvalidInputError: If it can't be used.
+    """
+    if example is not None and not callable(example):
+        raise InvalidInputError(
+            "example: give a function of the state that makes `inputs` and `outputs`, not a value "
+            f"of type {type(example).__name__}."
+        )
+    if inspect.iscoroutinefunction(example):
+        raise InvalidInputError(f"example: {PLAIN_FUNCTION}")
 
 
 def wrote(message: BaseMessage) -> bool:

@@ -33,6 +33,9 @@ class Loop(TypedDict, total=False):
     inputs: Any
     """What was asked in this turn, as the gate first saw it."""
 
+    sent_back: list[str]
+    """The messages of a turn that were sent back, and the critiques of them."""
+
     answer_id: str | None
     """The message that an agent's model wrote last."""
 

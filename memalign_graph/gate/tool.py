@@ -1,5 +1,6 @@
 """A gate as a tool: an agent has its own work judged before it answers."""
 
+import re
 from typing import Any
 
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
@@ -14,6 +15,9 @@ from memalign_graph.graphs.options import ReviewOptions
 from memalign_graph.nodes.base import Run, current_run
 from memalign_graph.reading import read_example
 from memalign_graph.types import Criterion
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What OpenAI takes for a tool's name."""
 
 
 class ToolInput(BaseModel):
@@ -54,6 +58,12 @@ def create_quality_gate_tool(
     Raises:
         InvalidInputError: If an option can't be used.
     """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidInputError(
+            f"name: {name!r} is no name for a tool: give up to 64 letters, digits, _ and -."
+        )
+    if not isinstance(description, str | None):
+        raise InvalidInputError("description: give a text, or None.")
     if review == "exhausted":
         raise InvalidInputError(
             "review: a tool does not count revisions: give 'never', 'always' or a function."

@@ -26,8 +26,8 @@ def create_feedback_graph(
     """Create the graph that learns from an expert who answers later, on any thread.
 
     The judgment is found by its id, for as long as the graph that made it keeps it (its option
-    `keep_judgments`). `{judgment_id, feedback}` -> `{judgment, feedback, learned}`; the feedback
-    is whatever a review interrupt takes for a reply.
+    `keep_judgments`). `{judgment_id, reply}` -> `{judgment, feedback, learned}`; the reply is
+    whatever a review interrupt takes for one.
 
     Args:
         criterion: What was judged.

@@ -41,7 +41,7 @@ from memalign_graph.types import Criterion, Episode, Guideline, GuidelineStatus
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
-_EVERYTHING = 1_000_000_000
+EVERYTHING = 1_000_000_000
 """A search limit above any memory's size: never pages, since items move between them."""
 
 _TIP = "tip"
@@ -263,7 +263,7 @@ class MemoryAccess:
             yield Batch(self.store, ops)
 
     def _commits_since(self, since: int) -> Operation[list[Item]]:
-        search = SearchOp(self.layout.commits, filter={"at_us": {"$gte": since}}, limit=_EVERYTHING)
+        search = SearchOp(self.layout.commits, filter={"at_us": {"$gte": since}}, limit=EVERYTHING)
         [found] = yield Batch(self.store, [search])
         return [item.value for item in found]
 
@@ -340,7 +340,7 @@ class MemoryAccess:
             The items of each.
         """
         results = yield Batch(
-            self.store, [SearchOp(namespace, limit=_EVERYTHING) for namespace in namespaces]
+            self.store, [SearchOp(namespace, limit=EVERYTHING) for namespace in namespaces]
         )
         # A prefix also finds what lies below it, such as a criterion named like a kind of item.
         return [

@@ -132,10 +132,22 @@ async def _adelete(saver: BaseCheckpointSaver[Any], thread: str) -> None:
         await asyncio.to_thread(saver.delete_thread, thread)
 
 
-def _carries(checkpoint: CheckpointTuple, marks: set[Mark]) -> bool:
-    parts = [checkpoint.checkpoint, checkpoint.metadata, checkpoint.pending_writes]
-    text = "\n".join(_texts(parts))
+def carries(value: Any, marks: set[Mark]) -> bool:
+    """Tell whether something carries what is to be erased.
+
+    Args:
+        value: A checkpoint's parts, or an item.
+        marks: What tells it.
+
+    Returns:
+        Whether all texts of one of the marks are in it.
+    """
+    text = "\n".join(_texts(value))
     return any(all(part in text for part in mark) for mark in marks)
+
+
+def _carries(checkpoint: CheckpointTuple, marks: set[Mark]) -> bool:
+    return carries([checkpoint.checkpoint, checkpoint.metadata, checkpoint.pending_writes], marks)
 
 
 def _texts(value: Any) -> Iterator[str]:

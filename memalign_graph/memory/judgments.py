@@ -1,14 +1,19 @@
 """Judgments kept for a while, so that an expert can answer later, from anywhere."""
 
+import logging
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from langgraph.store.base import SearchOp
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from memalign_graph.effects import Operation
+from memalign_graph.effects import Batch, Operation
 from memalign_graph.errors import InvalidInputError, MemAlignError, explain
-from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.access import EVERYTHING, MemoryAccess
 from memalign_graph.types import Example, Judgment, UtcDatetime
+
+logger = logging.getLogger(__name__)
 
 _SWEEP_EVERY = timedelta(hours=1)
 """How often a process removes what is past its time, at most, as it keeps more."""
@@ -75,6 +80,16 @@ def keep_judgment(
         vector: The example's vector in base64, where it is known.
         keep_for: How long to keep it.
     """
+    known = yield from access.refresh()
+    rests_on = {one.id for one in (yield from access.every_guideline())}
+    if not all(map(known.holds, judgment.episode_ids)) or not rests_on.issuperset(
+        judgment.guideline_ids
+    ):
+        # It may repeat what was taken back while the judge was at work.
+        logger.warning(
+            "The judgment %s is not kept: what it was made with is gone meanwhile.", judgment.id
+        )
+        return
     now = datetime.now(UTC)
     until = now + min(keep_for, datetime.max.replace(tzinfo=UTC) - now)
     kept = KeptJudgment(
@@ -140,11 +155,32 @@ def sweep_judgments(access: MemoryAccess) -> Operation[None]:
     Args:
         access: The memory.
     """
-    now = datetime.now(UTC)
+    yield from remove_judgments(access, lambda _: False)
+
+
+def remove_judgments(
+    access: MemoryAccess, wanted: Callable[[Mapping[str, Any]], bool]
+) -> Operation[None]:
+    """Remove some of the judgments, and those that are past their time or can't be read.
+
+    Args:
+        access: The memory.
+        wanted: Tells of an item whether to remove it.
+    """
     # Without a filter by date: what lies below, another memory's, may have none.
-    [items] = yield from access.search(access.layout.judgments)
-    gone = [one.judgment.id for one in map(_read, items) if one.kept_until <= now]
+    search = SearchOp(access.layout.judgments, limit=EVERYTHING)
+    [found] = yield Batch(access.store, [search])
+    own = [one for one in found if tuple(one.namespace) == access.layout.judgments]
+    gone = [one.key for one in own if wanted(one.value) or _is_over(one.value)]
     yield from access.put(access.layout.judgments, dict.fromkeys(gone))
+
+
+def _is_over(item: Mapping[str, Any]) -> bool:
+    try:
+        return KeptJudgment.model_validate(item).kept_until <= datetime.now(UTC)
+    except ValidationError as error:
+        logger.warning("A kept judgment can't be read, and is removed: %s", explain(error))
+        return True
 
 
 def _read(item: dict[str, Any]) -> KeptJudgment:

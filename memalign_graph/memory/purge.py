@@ -15,12 +15,12 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cascade import cascade_edits, superseded_by, without_words
 from memalign_graph.memory.changes import COMMIT_ITEMS
 from memalign_graph.memory.embedding import embedder_namespaces
-from memalign_graph.memory.erasure import Mark, check_checkpointer, erase_threads, vacuum
+from memalign_graph.memory.erasure import Mark, carries, check_checkpointer, erase_threads, vacuum
 from memalign_graph.memory.forgetting import Forgotten, Purged, Selection, clear_drafts
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.items import Edit, read_episode, read_guideline
-from memalign_graph.memory.judgments import kept_judgments, sweep_judgments
+from memalign_graph.memory.judgments import remove_judgments
 from memalign_graph.memory.records import PURGE, Change, Changes, Item, ItemKind
 from memalign_graph.memory.rivals import edits_made, settle_rivals
 from memalign_graph.types import Episode, Guideline
@@ -82,7 +82,8 @@ def purge(
     check_checkpointer(checkpointer)
     traces = yield from _trace(access, selection)
     yield from clear_drafts(access)
-    yield from _remove_judgments(access, traces)
+    judgment_marks = yield from _judgment_marks(access, traces)
+    yield from remove_judgments(access, lambda item: carries(item, judgment_marks))
     known = sorted({key for one in traces.versions for key in one.thread_ids})
     threads, warnings = yield from erase_threads(checkpointer, traces.marks, known)
     vectors = yield from _remove_vectors(access, traces)
@@ -92,6 +93,7 @@ def purge(
     vectors += yield from _remove_vectors(access, traces)
     commits |= yield from _scrub(access, traces, "guidelines")
     commits |= yield from _scrub(access, traces, "episodes")
+    yield from remove_judgments(access, lambda item: carries(item, judgment_marks))
     yield from access.refresh()
     warnings += yield from vacuum(access.store, "store")
     if checkpointer is not None:
@@ -187,8 +189,8 @@ def _remove_vectors(access: MemoryAccess, traces: _Traces) -> Operation[int]:
     return removed
 
 
-def _remove_judgments(access: MemoryAccess, traces: _Traces) -> Operation[None]:
-    """Remove the judgments on these examples, and those made with what is purged in the prompt."""
+def _judgment_marks(access: MemoryAccess, traces: _Traces) -> Operation[set[Mark]]:
+    """Tell how to know a kept judgment that was made on, or with, what is purged."""
     guidelines = {one.id for one in (yield from access.every_guideline()) if traces.rests(one)}
     for record in (yield from _records(access)):
         for change in record.changes:
@@ -197,16 +199,7 @@ def _remove_judgments(access: MemoryAccess, traces: _Traces) -> Operation[None]:
                 traces.rests(read_guideline(one)) for one in versions
             ):
                 guidelines.add(change.id)
-    examples = {one.example_id for one in traces.versions}
-    gone = [
-        kept.judgment.id
-        for kept in (yield from kept_judgments(access))
-        if kept.example.id in examples
-        or not traces.episodes.keys().isdisjoint(kept.judgment.episode_ids)
-        or not guidelines.isdisjoint(kept.judgment.guideline_ids)
-    ]
-    yield from sweep_judgments(access)
-    yield from access.put(access.layout.judgments, dict.fromkeys(gone))
+    return traces.marks | {frozenset([key]) for key in guidelines}
 
 
 def _scrub(access: MemoryAccess, traces: _Traces, kind: ItemKind) -> Operation[set[str]]:

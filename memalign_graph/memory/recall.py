@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from memalign_graph.effects import Operation
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import embed, index_missing
+from memalign_graph.memory.embedding import embed, index_missing, stored_vectors
 from memalign_graph.memory.index.retrieval_text import MAX_BYTES, retrieval_text
 from memalign_graph.memory.index.vectors import Vector, decode_vector, encode_vector, vector_key
 from memalign_graph.memory.view import MemoryView
@@ -106,12 +106,15 @@ def recall(
     )
 
 
-def embed_once(accesses: Sequence[MemoryAccess], example: Example) -> Operation[Vector | None]:
+def embed_once(
+    accesses: Sequence[MemoryAccess], example: Example, *, always: bool = False
+) -> Operation[Vector | None]:
     """Embed an example for several memories, if one of them has anything to find.
 
     Args:
         accesses: The memories, with one embedder, their views refreshed.
         example: The example.
+        always: Whether to embed it also where there is nothing to find.
 
     Returns:
         Its vector; None where none is needed.
@@ -119,13 +122,15 @@ def embed_once(accesses: Sequence[MemoryAccess], example: Example) -> Operation[
     Raises:
         EmbeddingError: If the example has to be embedded and that fails.
     """
-    filled = [access for access in accesses if not access.view.is_empty]
+    filled = [access for access in accesses if always or not access.view.is_empty]
     if not filled:
         return None
     text, _ = retrieval_text(example)
     key = vector_key(filled[0].embedder.id, text)
     for access in filled:
         vector = access.view.index.get(key)
+        if vector is None:
+            vector = (yield from stored_vectors(access, [key])).get(key)
         if vector is not None:
             return vector
     return (yield from embed(filled[0], {key: text}))[key]

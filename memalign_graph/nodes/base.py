@@ -44,6 +44,9 @@ _CHECKPOINTER = "__pregel_checkpointer"
 """Where LangGraph keeps the checkpointer of a run in its config; it has no public name."""
 
 
+_RESUMING = "__pregel_resuming"
+"""Where it keeps whether a step was left over from an earlier run; likewise."""
+
 _LEVELS = "|"
 """What LangGraph puts between the levels of a checkpoint's namespace."""
 
@@ -63,6 +66,9 @@ class Run:
 
     is_nested: bool
     """Whether the graph is a node of another, or called by one."""
+
+    resuming: bool
+    """Whether this is the first step of a run that goes on with one that ended in the middle."""
 
     max_concurrency: int
     """How much may be under way at a time."""
@@ -125,10 +131,16 @@ def current_run() -> Run:
         InvalidInputError: If the graph was compiled without a store.
     """
     runtime: Any = get_runtime()
+    if runtime is None:
+        raise InvalidInputError(
+            "store: there is no graph around this, and so none: call it within a graph that was "
+            "compiled with a store, or by an agent made with `create_agent(..., store=...)`."
+        )
     if runtime.store is None:
         raise InvalidInputError(
             "store: the graph has none to keep its memory in: compile it with "
-            "`.compile(store=InMemoryStore())` or with a store that lasts."
+            "`.compile(store=InMemoryStore())` or with a store that lasts; an agent is made with "
+            "`create_agent(..., store=...)`."
         )
     configurable = get_config().get("configurable", {})
     # The runtime tells a thread also where there is no checkpointer to keep it.
@@ -138,6 +150,7 @@ def current_run() -> Run:
         store=runtime.store,
         context=runtime.context,
         thread_id=info.thread_id if kept and info is not None else None,
+        resuming=bool(configurable.get(_RESUMING)),
         is_nested=info is not None and _LEVELS in info.checkpoint_ns,
         max_concurrency=get_config().get("max_concurrency") or DEFAULT_MAX_CONCURRENCY,
         write=runtime.stream_writer,

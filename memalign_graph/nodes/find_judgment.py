@@ -42,9 +42,9 @@ def create_find_judgment_node(
         access = memories.get(run, resolved)
         kept = yield from find_judgment(access, state.get("judgment_id", ""))
         try:
-            said = read_reply(state.get("feedback"), criterion, kept.judgment)
+            said = read_reply(state.get("reply"), criterion, kept.judgment)
         except ValueError as error:
-            raise InvalidInputError(f"feedback: {error}") from error
+            raise InvalidInputError(f"reply: {error}") from error
         feedback = None
         if said is not None:
             feedback = Feedback(

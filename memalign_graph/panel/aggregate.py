@@ -67,6 +67,8 @@ class Aggregate:
         """
         scales = {one.name: one.scale for one in criteria}
         for option in ("weights", "vetoes"):
+            if not isinstance(getattr(self, option), Mapping):
+                raise InvalidInputError(f"{option}: give a dict by the criteria's names.")
             unknown = [name for name in getattr(self, option) if name not in scales]
             if unknown:
                 raise InvalidInputError(
@@ -87,7 +89,7 @@ class Aggregate:
                 "aggregate: no criterion of this panel has a weight: scales without an order can "
                 "only veto."
             )
-        rules = {name: PassRule.of(scales[name], rule) for name, rule in self.vetoes.items()}
+        rules = {name: _veto(name, scales[name], rule) for name, rule in self.vetoes.items()}
         return BoundAggregate(scales=scales, weights=weights, rules=rules, passes=self.passes)
 
 
@@ -112,8 +114,11 @@ class BoundAggregate:
         parts = {
             name: _place(self.scales[name], values[name]) for name in self.weights if name in values
         }
-        total = sum(self.weights[name] for name in parts)
-        weighted = sum(self.weights[name] * part for name, part in parts.items())
+        # Divided by the largest, so that no sum overflows.
+        largest = max((self.weights[name] for name in parts), default=0.0)
+        weights = {name: self.weights[name] / largest for name in parts} if largest else {}
+        total = math.fsum(weights.values())
+        weighted = math.fsum(weight * parts[name] for name, weight in weights.items())
         score = weighted / total if total else None
         vetoed = [
             name
@@ -134,7 +139,17 @@ class BoundAggregate:
             return None
         if is_vetoed or not self.rules.keys().isdisjoint(missing):
             return False
-        return self.passes is None or (score is not None and score >= self.passes)
+        if self.passes is None:
+            return True
+        return score is not None and (score >= self.passes or math.isclose(score, self.passes))
+
+
+def _veto(name: str, scale: Scale, rule: Passes) -> PassRule:
+    try:
+        return PassRule.of(scale, rule)
+    except InvalidInputError as error:
+        reason = str(error).removeprefix("passes: ")
+        raise InvalidInputError(f"vetoes: {name!r}: {reason}") from error
 
 
 def _check_weight(name: str, weight: Any, scale: Scale) -> None:

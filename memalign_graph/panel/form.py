@@ -11,6 +11,7 @@ from pydantic import RootModel
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.hitl import hitl_request, read_decision, reply_model, unwrap
+from memalign_graph.identity import check_json
 from memalign_graph.interrupts import describe_example, escape, read_edit, read_reply
 from memalign_graph.types import Criterion, Example, Guideline, Judgment
 
@@ -238,6 +239,7 @@ def _read_fields(
     author = reply.get(_AUTHOR)
     if author is not None and not isinstance(author, str):
         raise ValueError(f"`author` is text, not a value of type {type(author).__name__}.")
+    check_json(author, "`author`")
     said: Said = {}
     for criterion in criteria:
         given = _filled(reply.get(criterion.name))
@@ -255,12 +257,21 @@ def _named(criterion: Criterion, given: Any, judgment: Judgment | None) -> dict[
         try:
             return {"value": criterion.scale.validate_value(given)}
         except ValueError as error:
-            if not isinstance(given, str):
+            if not isinstance(given, str) or _is_number(given):
                 raise ValueError(f"{criterion.name}: {error}") from error
     try:
         return read_reply(given, criterion, judgment) or {}
     except ValueError as error:
         raise ValueError(f"{criterion.name}: {error}") from error
+
+
+def _is_number(text: str) -> bool:
+    """Tell whether a text is a number, so that it is no expert's words."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _filled(given: Any) -> Any:
@@ -282,7 +293,7 @@ def _describe(
     guidelines: Sequence[Guideline],
 ) -> list[str]:
     if judgment is None:
-        return [f"### {criterion.name}: not judged", escape(error or "")]
+        return [f"### {criterion.name}: not judged", _quote(error or "")]
     shown = set(judgment.guideline_ids)
     given = [one for one in guidelines if one.id in shown]
     lines = [f"- {escape(one.text)}" for one in given[:_SHOWN_GUIDELINES]]
@@ -291,7 +302,12 @@ def _describe(
     return [
         f"### {criterion.name}: {criterion.scale.show(judgment.value)}",
         f"{criterion.instructions.strip()} The value is {criterion.scale.describe()}",
-        escape(judgment.rationale),
+        _quote(judgment.rationale),
         *(["Guidelines it was given:\n\n" + "\n".join(lines)] if lines else []),
-        *(f"Note: {escape(one)}" for one in judgment.warnings),
+        *(_quote(f"Note: {one}") for one in judgment.warnings),
     ]
+
+
+def _quote(text: str) -> str:
+    """Show a text as a quotation, so that it makes no heading of the form's."""
+    return "\n".join(f"> {line}" for line in escape(text).splitlines())

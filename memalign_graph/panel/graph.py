@@ -24,15 +24,19 @@ from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS
 from memalign_graph.nodes.judge import Judge
 from memalign_graph.panel.aggregate import Aggregate
 from memalign_graph.panel.form import check_names
-from memalign_graph.panel.nodes import (
+from memalign_graph.panel.looking import (
     Criteria,
     Looking,
+    create_embed_node,
+    create_panel_retrieve_node,
+)
+from memalign_graph.panel.nodes import (
     create_gather_node,
     create_judge_criterion_node,
     create_learn_criterion_node,
-    create_panel_retrieve_node,
     create_panel_review_node,
     learning_graph,
+    to_judge,
 )
 from memalign_graph.panel.state import OneCriterion, OneFeedback, PanelOutput, PanelState
 from memalign_graph.prompts.judge import DEFAULT_MAX_GUIDELINE_TOKENS
@@ -118,8 +122,9 @@ def create_panel_graph(
     builder.add_node(
         "judge_criterion", create_judge_criterion_node(judges), input_schema=OneCriterion
     )
-    builder.add_node("gather_judgments", create_gather_node(by_name, bound))
+    builder.add_node("gather_judgments", create_gather_node(judges, bound))
     builder.add_node("collect_feedback", create_panel_review_node(by_name, bound))
+    builder.add_node("embed_example", create_embed_node(by_name, options["embeddings"]))
     builder.add_node(
         "learn_criterion", create_learn_criterion_node(learning), input_schema=OneFeedback
     )
@@ -127,17 +132,14 @@ def create_panel_graph(
     builder.add_conditional_edges("retrieve_episodes", _to_judge, ["judge_criterion"])
     builder.add_edge("judge_criterion", "gather_judgments")
     builder.add_conditional_edges("gather_judgments", _asks(review), ["collect_feedback", END])
-    builder.add_conditional_edges("collect_feedback", _to_learn, ["learn_criterion", END])
+    builder.add_conditional_edges("collect_feedback", _has_feedback, ["embed_example", END])
+    builder.add_conditional_edges("embed_example", _to_learn, ["learn_criterion"])
     builder.add_edge("learn_criterion", END)
     return builder
 
 
 def _to_judge(state: Mapping[str, Any]) -> list[Send]:
-    shared = {key: state[key] for key in ("judge_example", "judge_settings")}
-    return [
-        Send("judge_criterion", {**shared, **found, "criterion": name})
-        for name, found in state["memories"].items()
-    ]
+    return [Send("judge_criterion", one) for one in to_judge(state).values()]
 
 
 def _asks(review: PanelReview) -> Callable[[Mapping[str, Any]], str]:
@@ -153,16 +155,16 @@ def _asks(review: PanelReview) -> Callable[[Mapping[str, Any]], str]:
     return asks
 
 
-def _to_learn(state: Mapping[str, Any]) -> list[Send] | str:
-    shared = {key: state[key] for key in ("judge_example", "judge_settings")}
-    sends = [
-        Send(
-            "learn_criterion",
-            {**shared, **state["memories"][name], "criterion": name, "feedback": feedback},
-        )
-        for name, feedback in (state["feedback"] or {}).items()
+def _has_feedback(state: Mapping[str, Any]) -> str:
+    return "embed_example" if state["feedback"] else END
+
+
+def _to_learn(state: Mapping[str, Any]) -> list[Send]:
+    given = to_judge(state)
+    return [
+        Send("learn_criterion", {**given[name], "feedback": feedback})
+        for name, feedback in state["feedback"].items()
     ]
-    return sends or END
 
 
 def _check_criteria(criteria: Any) -> Criteria:

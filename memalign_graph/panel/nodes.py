@@ -2,14 +2,12 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from langgraph.graph import START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import interrupt
 
-from memalign_graph.context import resolve_context
 from memalign_graph.effects import Call, Gather, Operation
 from memalign_graph.errors import (
     ChatModelError,
@@ -20,12 +18,7 @@ from memalign_graph.errors import (
 )
 from memalign_graph.graphs.judging import add_learning
 from memalign_graph.graphs.options import Graph
-from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.index.vectors import Vector
-from memalign_graph.memory.recall import embed_once, recall, recall_without_episodes
-from memalign_graph.models import EmbeddingsLike
 from memalign_graph.nodes.base import (
-    Memories,
     OperationNode,
     Run,
     State,
@@ -35,115 +28,19 @@ from memalign_graph.nodes.base import (
 )
 from memalign_graph.nodes.distill import DistillView
 from memalign_graph.nodes.judge import Judge
-from memalign_graph.nodes.retrieve import OnEmbeddingError
-from memalign_graph.pairwise import swap_outputs
 from memalign_graph.panel.aggregate import AggregateResult, BoundAggregate
 from memalign_graph.panel.form import panel_payload, panel_reply_schema
+from memalign_graph.panel.looking import Criteria, attempt
 from memalign_graph.scales import Value
 from memalign_graph.state import ReviewOutput, ReviewState
-from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
+from memalign_graph.types import Criterion, Feedback, Guideline, Judgment
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-Criteria = Mapping[str, Criterion]
-"""A panel's criteria by name."""
-
-
-@dataclass(frozen=True)
-class Looking:
-    """How a panel looks into its memories."""
-
-    settings: Mapping[str, Any]
-    """The graph's settings by the names of `MemAlignContext`'s fields."""
-
-    use_guidelines: bool
-    """Whether the judges are given guidelines."""
-
-    use_episodes: bool
-    """Whether the judges are shown similar cases."""
-
-    on_embedding_error: OnEmbeddingError
-    """What to do when an embedding call fails."""
-
-    swap: bool
-    """Whether the outputs have to be two, to be judged in both orders."""
-
-
-def create_panel_retrieve_node(
-    criteria: Criteria, embeddings: EmbeddingsLike, looking: Looking
-) -> OperationNode:
-    """Create the node that looks into every memory; the first of its graph.
-
-    The example is embedded once, if any of the memories has something to find.
-
-    Args:
-        criteria: The criteria.
-        embeddings: What the memories embed with.
-        looking: How to look.
-
-    Returns:
-        The node; it reads an example and writes `PanelRetrieved`.
-    """
-    memories = {name: Memories(one, embeddings) for name, one in criteria.items()}
-
-    def retrieve_episodes(state: State, run: Run) -> Operation[Update]:
-        example = example_of({name: state[name] for name in Example.model_fields if name in state})
-        if looking.swap:
-            swap_outputs(example)  # called for its error, before any model is
-        settings = resolve_context(run.context, looking.settings)
-        accesses = {name: one.get(run, settings) for name, one in memories.items()}
-        k = settings["k"] if looking.use_episodes else 0
-        failure: EmbeddingError | None = None
-        vector: Vector | None = None
-        if k:
-            refreshing = [access.refresh() for access in accesses.values()]
-            yield Gather(refreshing, run.max_concurrency)
-            try:
-                vector = yield from embed_once(list(accesses.values()), example)
-            except EmbeddingError as error:
-                if looking.on_embedding_error == "raise":
-                    raise
-                failure = error
-        found = yield Gather(
-            [
-                _look(access, example, k, vector, failure, use_guidelines=looking.use_guidelines)
-                for access in accesses.values()
-            ],
-            run.max_concurrency,
-        )
-        return {
-            "judge_example": example.to_json(),
-            "judge_settings": settings,
-            "memories": dict(zip(accesses, found, strict=True)),
-            # What an earlier run on the same thread left.
-            **dict.fromkeys(("judgments", "errors", "aggregate", "feedback", "learned")),
-        }
-
-    return OperationNode("retrieve_episodes", retrieve_episodes)
-
-
-def _look(
-    access: MemoryAccess,
-    example: Example,
-    k: int,
-    vector: Vector | None,
-    failure: EmbeddingError | None,
-    *,
-    use_guidelines: bool,
-) -> Operation[Update]:
-    if failure is None:
-        found = yield from recall(access, example, k, vector=vector)
-    else:
-        found = yield from recall_without_episodes(access, failure)
-    standing = (yield from access.all_guidelines()) if use_guidelines else []
-    return {
-        "recalled": [one.to_json() for one in found.examples],
-        "recall_version": found.version,
-        "recall_vector": found.vector,
-        "recall_nearness": dict(found.nearness),
-        "recall_warnings": [found.warning] if found.warning else [],
-        "guidelines": [one.to_json() for one in standing],
-    }
+_KINDS = {one.__name__: one for one in (ChatModelError, ModelAnswerError)}
+"""The errors of models, by what the state calls them."""
 
 
 def create_judge_criterion_node(judges: Mapping[str, Judge]) -> OperationNode:
@@ -158,38 +55,94 @@ def create_judge_criterion_node(judges: Mapping[str, Judge]) -> OperationNode:
 
     def judge_criterion(state: State, run: Run) -> Operation[Update]:
         name = state["criterion"]
-        try:
-            judgment = yield from judges[name].judge(state, run)
-        except InvalidInputError:
-            raise
-        except MemAlignError as error:
-            logger.warning("The panel goes on without %r: %s", name, error)
-            return {"errors": {name: str(error)}}
-        run.write({"type": "panel_judgment", "criterion": name, "value": judgment.value})
-        return {"judgments": {name: judgment.to_json()}}
+        done = yield from judge_one(judges[name], state, run)
+        if isinstance(done, Judgment):
+            return {"judgments": {name: done.to_json()}}
+        return {"errors": {name: str(done)}, "kinds": {name: type(done).__name__}}
 
     return OperationNode("judge_criterion", judge_criterion)
 
 
-def create_gather_node(criteria: Criteria, aggregate: BoundAggregate | None) -> OperationNode:
+def judge_one(judge: Judge, state: State, run: Run) -> Operation[Judgment | MemAlignError]:
+    """Judge one criterion.
+
+    Args:
+        judge: Its judge.
+        state: An `OneCriterion`.
+        run: The run.
+
+    Returns:
+        The judgment, or why there is none.
+    """
+    name = state["criterion"]
+    if "error" in state:
+        done: Judgment | MemAlignError = MemAlignError(state["error"])
+    else:
+        done = yield from attempt(judge.judge(state, run))
+    if isinstance(done, Judgment):
+        run.write({"type": "panel_judgment", "criterion": name, "value": done.value})
+    else:
+        logger.warning("The panel goes on without %r: %s", name, done)
+    return done
+
+
+def to_judge(state: State) -> dict[str, dict[str, Any]]:
+    """Return what `judge_criterion` is sent.
+
+    Args:
+        state: The state.
+
+    Returns:
+        An `OneCriterion` for each criterion.
+    """
+    shared = {key: state[key] for key in ("judge_example", "judge_settings")}
+    return {
+        name: {**shared, **found, "criterion": name} for name, found in state["memories"].items()
+    }
+
+
+def create_gather_node(
+    judges: Mapping[str, Judge], aggregate: BoundAggregate | None
+) -> OperationNode:
     """Create the node that waits for all criteria, and makes one score of them where asked.
 
     Args:
-        criteria: The criteria.
+        judges: The judges by criterion: if none could judge and the run is gone on with, each
+            tries again.
         aggregate: How to make one score; None if it is not asked for.
 
     Returns:
         The node; it writes `aggregate`.
     """
 
-    def gather_judgments(state: State, _run: Run) -> Operation[Update]:
-        yield from ()  # nothing is asked of the outside here
-        if not state["judgments"]:
-            first = next(iter(state["errors"].values()))
-            raise ChatModelError(f"None of the {len(criteria)} criteria could be judged: {first}")
-        return {"aggregate": _aggregated(aggregate, state, {}), "feedback": None}
+    def gather_judgments(state: State, run: Run) -> Operation[Update]:
+        judgments = state["judgments"]
+        update: Update = {}
+        if not judgments and run.resuming:
+            update = yield from _judge_again(judges, state, run)
+            judgments = update["judgments"]
+        if not judgments:
+            known = {**state, **update}
+            first = next(iter(known["errors"]))
+            kind = _KINDS.get(known["kinds"].get(first), MemAlignError)
+            raise kind(
+                f"None of the {len(judges)} criteria could be judged: {known['errors'][first]}"
+            )
+        return {**update, "aggregate": _aggregated(aggregate, judgments, {}), "feedback": None}
 
     return OperationNode("gather_judgments", gather_judgments)
+
+
+def _judge_again(judges: Mapping[str, Judge], state: State, run: Run) -> Operation[Update]:
+    given = to_judge(state)
+    again = [judge_one(judges[name], one, run) for name, one in given.items()]
+    done = dict(zip(given, (yield Gather(again, run.max_concurrency)), strict=True))
+    failed = {name: one for name, one in done.items() if not isinstance(one, Judgment)}
+    return {
+        "judgments": {name: one.to_json() for name, one in done.items() if name not in failed},
+        "errors": {name: str(one) for name, one in failed.items()},
+        "kinds": {name: type(one).__name__ for name, one in failed.items()},
+    }
 
 
 def create_panel_review_node(criteria: Criteria, aggregate: BoundAggregate | None) -> OperationNode:
@@ -210,7 +163,7 @@ def create_panel_review_node(criteria: Criteria, aggregate: BoundAggregate | Non
         example = example_of(state)
         judgments = {name: Judgment.model_validate(one) for name, one in state["judgments"].items()}
         guidelines = {
-            name: [Guideline.model_validate(one) for one in found["guidelines"]]
+            name: [Guideline.model_validate(one) for one in found.get("guidelines", [])]
             for name, found in state["memories"].items()
         }
         asked = list(criteria.values())
@@ -229,7 +182,7 @@ def create_panel_review_node(criteria: Criteria, aggregate: BoundAggregate | Non
         values = {name: one.value for name, one in feedback.items() if one.value is not None}
         return {
             "feedback": {name: one.to_json() for name, one in feedback.items()},
-            "aggregate": _aggregated(aggregate, state, values),
+            "aggregate": _aggregated(aggregate, state["judgments"], values),
         }
 
     return OperationNode("collect_feedback", collect_feedback)
@@ -250,16 +203,21 @@ def create_learn_criterion_node(
     def learn_criterion(state: State, _run: Run) -> Operation[Update]:
         name = state["criterion"]
         graph = learning[name]
-        given: Any = {key: state[key] for key in state if key != "criterion"}
+        given: Any = {key: state[key] for key in state if key not in ("criterion", "error")}
         try:
             done = yield Call(lambda: graph.invoke(given), lambda: graph.ainvoke(given))
-        except (ChatModelError, ModelAnswerError) as error:
-            # The feedback was stored before the model was asked.
-            logger.warning("Feedback on %r is kept, but not distilled yet: %s", name, error)
-            sentence = (
-                f"The feedback is kept, and distilled by the next review or alignment: {error}"
+        except (InvalidInputError, EmbeddingError):
+            raise
+        except MemAlignError as error:
+            # Before a model is asked, the feedback is stored.
+            is_kept = isinstance(error, ChatModelError | ModelAnswerError)
+            what = (
+                "The feedback is kept, and distilled by the next review or alignment"
+                if is_kept
+                else "Nothing was learned"
             )
-            return {"errors": {name: sentence}}
+            logger.warning("Learning on %r failed: %s: %s", name, what, error)
+            return {"errors": {name: f"{what}: {error}"}}
         return {"learned": {name: done["learned"]}}
 
     return OperationNode("learn_criterion", learn_criterion)
@@ -281,9 +239,10 @@ def learning_graph(criterion: Criterion, **models: Any) -> Graph:
 
 
 def _aggregated(
-    aggregate: BoundAggregate | None, state: State, corrected: Mapping[str, Value]
+    aggregate: BoundAggregate | None,
+    judgments: Mapping[str, Any],
+    corrected: Mapping[str, Value],
 ) -> AggregateResult | None:
     if aggregate is None:
         return None
-    values = {name: one["value"] for name, one in state["judgments"].items()}
-    return aggregate.of({**values, **corrected})
+    return aggregate.of({**{name: one["value"] for name, one in judgments.items()}, **corrected})

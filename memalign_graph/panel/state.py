@@ -67,3 +67,6 @@ class OneFeedback(Remembered):
 
 class PanelState(ExampleInput, PanelRetrieved, PanelOutput):
     """All channels of a panel's graph."""
+
+    kinds: ByCriterion
+    """The class of the error of each criterion that could not be judged, by its name."""
