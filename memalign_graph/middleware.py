@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired, get_type_hints
 
-from langchain_core.messages import AIMessage, RemoveMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 from langgraph.runtime import Runtime
 from typing_extensions import TypedDict, Unpack
 
@@ -26,7 +26,7 @@ from memalign_graph.gate.gate import (
     Passage,
     make_gate,
 )
-from memalign_graph.gate.keys import GateKeys
+from memalign_graph.gate.keys import GateKeys, is_loop_key
 from memalign_graph.gate.loop import Loop, begin_turn
 from memalign_graph.gate.verdict import GateVerdict, OnJudgeError, Passes
 from memalign_graph.graphs.options import ReviewOptions
@@ -139,7 +139,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         return {self.name: {}, self._loop: begin_turn(current_run(), state.get(MESSAGES))}
 
     def after_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:  # noqa: ARG002
-        """Note what the model wrote: what others write in its place is not judged as its answer.
+        """Note whether the model answered: what others say instead is not judged as its answer.
 
         Args:
             state: The agent's state.
@@ -148,9 +148,8 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         Returns:
             The update of the state.
         """
-        answer = _last_answer(state)
-        kept = state.get(self._loop) or {}
-        return {self._loop: {**kept, "answer_id": None if answer is None else answer.id}}
+        spoke = _has_answered(state)
+        return {self._loop: {**(state.get(self._loop) or {}), "spoke": spoke}}
 
     @hook_config(can_jump_to=["model"])
     def after_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:  # noqa: ARG002
@@ -180,8 +179,10 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _decide(self, state: Any, run_: Run, graph: JudgeGraph) -> Operation[Update]:
         kept = state.get(self._loop) or {}
-        if not _is_the_models(_last_answer(state), kept):
-            return self._given_up(state)
+        answer = _last_answer(state)
+        spoke = kept.get("spoke") or _has_answered(state, by_tool=True)
+        if answer is None or wrote(answer) or not spoke:
+            return self._given_up(state, kept)
         passage = Passage(
             found=example_in(state, self._example, MESSAGES, turn=kept),
             loop=kept,
@@ -193,16 +194,16 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         if verdict["status"] == "revise":
             critique = critique_message(verdict["critique"])
             sent_back = [*kept.get("sent_back", []), *_answer_ids(state), str(critique.id)]
-            update[self._loop]["sent_back"] = sent_back
+            update[self._loop] |= {"sent_back": sent_back, "spoke": False}
             return {**update, MESSAGES: [critique], "jump_to": "model"}
         if not verdict["let_through"]:
             update |= self._instead(state)
         return update
 
-    def _given_up(self, state: Any) -> Update:
+    def _given_up(self, state: Any, kept: Mapping[str, Any]) -> Update:
         """Let a turn end that the model did not end: by a guard, a limit, or another gate."""
         verdict = state.get(self.name) or {}
-        if verdict.get("status") != "revise":
+        if verdict.get("status") != "revise" or not _is_of_this_turn(state, kept):
             return {self.name: {}}
         return {self.name: {**verdict, "status": "exhausted"}, **self._instead(state)}
 
@@ -210,8 +211,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         """Put the fallback in the place of the turn's answers: they are not there to be read."""
         if self._fallback is None:
             return {}
-        loop = state.get(self._loop) or {}
-        gone = {*loop.get("sent_back", []), *_answer_ids(state)}
+        gone = {*_sent_back(state), *_answer_ids(state)}
         there = [one.id for one in state[MESSAGES] if one.id in gone]
         message = AIMessage(self._fallback, additional_kwargs={SOURCE: CRITIQUE_SOURCE})
         update: Update = {MESSAGES: [*map(RemoveMessage, there), message]}
@@ -226,9 +226,9 @@ def _check_fallback(fallback: Any) -> None:
     if not isinstance(fallback, str) or not fallback.strip():
         raise InvalidInputError("fallback: give the text that is answered instead, or None.")
     try:
-        check_json(fallback, "fallback")
+        check_json(fallback, "the text")
     except ValueError as error:
-        raise InvalidInputError(str(error)) from error
+        raise InvalidInputError(f"fallback: {error}") from error
 
 
 def _answer_ids(state: Any) -> list[str]:
@@ -246,9 +246,30 @@ def _last_answer(state: Any) -> AIMessage | None:
     return next((one for one in reversed(messages) if isinstance(one, AIMessage)), None)
 
 
-def _is_the_models(answer: AIMessage | None, turn: Mapping[str, Any]) -> bool:
-    """Tell whether a message is what the model wrote last, and no gate's or guard's word for it."""
-    return answer is not None and not wrote(answer) and answer.id == turn.get("answer_id")
+def _has_answered(state: Mapping[str, Any], *, by_tool: bool = False) -> bool:
+    """Tell whether the model has answered: in words, or by a tool that stands for an answer.
+
+    Such a tool's message comes with the model's own where it makes a structured response; where it
+    answers directly, it comes after it.
+    """
+    answer = _last_answer(state)
+    ends_with_tool = isinstance(state[MESSAGES][-1], ToolMessage)
+    if by_tool:
+        return ends_with_tool
+    return answer is not None and (ends_with_tool or not answer.tool_calls)
+
+
+def _sent_back(state: Mapping[str, Any]) -> list[str]:
+    """Name the messages that were sent back in this turn, by whichever of the agent's gates."""
+    kept = [one for key, one in state.items() if is_loop_key(key) and isinstance(one, dict)]
+    return [message for one in kept for message in one.get("sent_back", [])]
+
+
+def _is_of_this_turn(state: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
+    """Tell whether nobody has asked anything else since: a guard can end a turn before it began."""
+    asked = [one.id for one in state[MESSAGES] if isinstance(one, HumanMessage) and not wrote(one)]
+    begun = kept.get("asked_id")
+    return begun is None or (bool(asked) and asked[-1] == begun)
 
 
 def _state_schema(name: str, loop: str) -> type[Any]:

@@ -133,7 +133,7 @@ class LaterFeedback(TypedDict):
 
 
 def merge_or_clear(old: dict[str, Any] | None, new: dict[str, Any] | None) -> dict[str, Any]:
-    """Bring what nodes wrote side by side together; None begins anew.
+    """Bring what nodes wrote side by side together; None begins anew, and None for a key drops it.
 
     Args:
         old: What is there.
@@ -142,7 +142,9 @@ def merge_or_clear(old: dict[str, Any] | None, new: dict[str, Any] | None) -> di
     Returns:
         What is there now.
     """
-    return {} if new is None else {**(old or {}), **new}
+    if new is None:
+        return {}
+    return {key: one for key, one in {**(old or {}), **new}.items() if one is not None}
 
 
 def add_or_begin(old: list[Any] | None, new: list[Any]) -> list[Any]:

@@ -31,6 +31,18 @@ def loop_key(name: str) -> str:
     return f"_{name}_loop"
 
 
+def is_loop_key(key: str) -> bool:
+    """Tell whether a key is one of `loop_key`.
+
+    Args:
+        key: The key.
+
+    Returns:
+        Whether it is.
+    """
+    return key.startswith("_") and key.endswith("_loop")
+
+
 def latest(_old: Any, new: Any) -> Any:
     """Keep what was written last: gates that run side by side, under `Send`, share one key.
 

@@ -36,8 +36,8 @@ class Loop(TypedDict, total=False):
     sent_back: list[str]
     """The messages of a turn that were sent back, and the critiques of them."""
 
-    answer_id: str | None
-    """The message that an agent's model wrote last."""
+    spoke: bool
+    """Whether an agent's model has spoken since the turn began, or since it was sent back."""
 
 
 def sent_back(loop: Mapping[str, Any] | None) -> int:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from langgraph.store.base import SearchOp
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from memalign_graph.effects import Batch, Operation
 from memalign_graph.errors import InvalidInputError, MemAlignError, explain
@@ -14,6 +14,8 @@ from memalign_graph.memory.access import EVERYTHING, MemoryAccess
 from memalign_graph.types import Example, Judgment, UtcDatetime
 
 logger = logging.getLogger(__name__)
+
+_DATE: TypeAdapter[datetime] = TypeAdapter(UtcDatetime)
 
 _SWEEP_EVERY = timedelta(hours=1)
 """How often a process removes what is past its time, at most, as it keeps more."""
@@ -70,7 +72,7 @@ def keep_judgment(
     *,
     vector: str | None,
     keep_for: timedelta,
-) -> Operation[None]:
+) -> Operation[str | None]:
     """Keep a judgment, and now and then remove those that are past their time.
 
     Args:
@@ -79,6 +81,9 @@ def keep_judgment(
         example: What was judged.
         vector: The example's vector in base64, where it is known.
         keep_for: How long to keep it.
+
+    Returns:
+        Why it is not kept, if it is not.
     """
     known = yield from access.refresh()
     rests_on = {one.id for one in (yield from access.every_guideline())}
@@ -86,10 +91,9 @@ def keep_judgment(
         judgment.guideline_ids
     ):
         # It may repeat what was taken back while the judge was at work.
-        logger.warning(
-            "The judgment %s is not kept: what it was made with is gone meanwhile.", judgment.id
-        )
-        return
+        warning = "Not kept for later feedback: what it was made with was taken back meanwhile."
+        logger.warning("The judgment %s: %s", judgment.id, warning)
+        return warning
     now = datetime.now(UTC)
     until = now + min(keep_for, datetime.max.replace(tzinfo=UTC) - now)
     kept = KeptJudgment(
@@ -104,6 +108,7 @@ def keep_judgment(
     if now - view.swept_at >= _SWEEP_EVERY:
         view.swept_at = now
         yield from sweep_judgments(access)
+    return None
 
 
 def find_judgment(access: MemoryAccess, judgment_id: str) -> Operation[KeptJudgment]:
@@ -161,7 +166,7 @@ def sweep_judgments(access: MemoryAccess) -> Operation[None]:
 def remove_judgments(
     access: MemoryAccess, wanted: Callable[[Mapping[str, Any]], bool]
 ) -> Operation[None]:
-    """Remove some of the judgments, and those that are past their time or can't be read.
+    """Remove some of the judgments, and those that are past their time.
 
     Args:
         access: The memory.
@@ -176,10 +181,11 @@ def remove_judgments(
 
 
 def _is_over(item: Mapping[str, Any]) -> bool:
+    """Tell whether an item's time is over, also of one that a later version wrote."""
     try:
-        return KeptJudgment.model_validate(item).kept_until <= datetime.now(UTC)
-    except ValidationError as error:
-        logger.warning("A kept judgment can't be read, and is removed: %s", explain(error))
+        return _DATE.validate_python(item.get("kept_until")) <= datetime.now(UTC)
+    except ValidationError:
+        logger.warning("A kept judgment has no date that can be read, and is removed.")
         return True
 
 

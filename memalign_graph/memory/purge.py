@@ -6,7 +6,7 @@ last, so that the same call made again finds what is left to do.
 
 import re
 import string
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,9 @@ class _Traces:
     marks: set[Mark]
     """What tells a checkpoint which carries something of these episodes."""
 
+    sides: list[Any]
+    """The inputs, outputs and reference outputs of these episodes that no other one has."""
+
     authors: set[str]
     """Experts who have nothing else in the memory."""
 
@@ -82,8 +85,8 @@ def purge(
     check_checkpointer(checkpointer)
     traces = yield from _trace(access, selection)
     yield from clear_drafts(access)
-    judgment_marks = yield from _judgment_marks(access, traces)
-    yield from remove_judgments(access, lambda item: carries(item, judgment_marks))
+    traced = yield from _traced_judgments(access, traces)
+    yield from remove_judgments(access, traced)
     known = sorted({key for one in traces.versions for key in one.thread_ids})
     threads, warnings = yield from erase_threads(checkpointer, traces.marks, known)
     vectors = yield from _remove_vectors(access, traces)
@@ -93,7 +96,7 @@ def purge(
     vectors += yield from _remove_vectors(access, traces)
     commits |= yield from _scrub(access, traces, "guidelines")
     commits |= yield from _scrub(access, traces, "episodes")
-    yield from remove_judgments(access, lambda item: carries(item, judgment_marks))
+    yield from remove_judgments(access, traced)
     yield from access.refresh()
     warnings += yield from vacuum(access.store, "store")
     if checkpointer is not None:
@@ -146,8 +149,15 @@ def _trace(access: MemoryAccess, selection: Selection) -> Operation[_Traces]:
         episodes=found,
         words={word for one in versions for word in _words_of(one)} - known,
         marks=_marks(versions, rest),
+        sides=_own_sides(versions, rest),
         authors=authors - {one.author for one in rest},
     )
+
+
+def _own_sides(versions: list[Episode], rest: list[Episode]) -> list[Any]:
+    kept = [side for one in rest for side in one.example.to_json().values()]
+    sides = [side for one in versions for side in one.example.to_json().values()]
+    return [one for one in sides if one is not None and one not in kept]
 
 
 def _marks(versions: list[Episode], rest: list[Episode]) -> set[Mark]:
@@ -189,7 +199,9 @@ def _remove_vectors(access: MemoryAccess, traces: _Traces) -> Operation[int]:
     return removed
 
 
-def _judgment_marks(access: MemoryAccess, traces: _Traces) -> Operation[set[Mark]]:
+def _traced_judgments(
+    access: MemoryAccess, traces: _Traces
+) -> Operation[Callable[[Mapping[str, Any]], bool]]:
     """Tell how to know a kept judgment that was made on, or with, what is purged."""
     guidelines = {one.id for one in (yield from access.every_guideline()) if traces.rests(one)}
     for record in (yield from _records(access)):
@@ -199,7 +211,14 @@ def _judgment_marks(access: MemoryAccess, traces: _Traces) -> Operation[set[Mark
                 traces.rests(read_guideline(one)) for one in versions
             ):
                 guidelines.add(change.id)
-    return traces.marks | {frozenset([key]) for key in guidelines}
+    marks = traces.marks | {frozenset([key]) for key in guidelines}
+
+    def is_traced(item: Mapping[str, Any]) -> bool:
+        example = item.get("example")
+        sides = example.values() if isinstance(example, Mapping) else ()
+        return carries(item, marks) or any(one in traces.sides for one in sides)
+
+    return is_traced
 
 
 def _scrub(access: MemoryAccess, traces: _Traces, kind: ItemKind) -> Operation[set[str]]:

@@ -88,7 +88,7 @@ class Judge:
             The judgment.
         """
         example = example_of(state)
-        verdict = yield from self._decide(state, example)
+        verdict = yield from self._decide(state, example, run.max_concurrency)
         judgment = Judgment(
             criterion=self._criterion.name,
             example_id=example.id,
@@ -102,22 +102,24 @@ class Judge:
             model=verdict.model,
             warnings=[*state.get("recall_warnings", []), *verdict.warnings],
         )
-        if self._keeps is not None:
-            yield from keep_judgment(
-                self._memories.get(run, state["judge_settings"]),
-                judgment,
-                example,
-                vector=state.get("recall_vector"),
-                keep_for=self._keeps,
-            )
-        return judgment
+        if self._keeps is None:
+            return judgment
+        warning = yield from keep_judgment(
+            self._memories.get(run, state["judge_settings"]),
+            judgment,
+            example,
+            vector=state.get("recall_vector"),
+            keep_for=self._keeps,
+        )
+        warnings = [*judgment.warnings, *([warning] if warning else [])]
+        return judgment.model_copy(update={"warnings": warnings})
 
-    def _decide(self, state: State, example: Example) -> Operation[_Verdict]:
+    def _decide(self, state: State, example: Example, limit: int) -> Operation[_Verdict]:
         scale = self._criterion.scale
         if not (self._swaps and isinstance(scale, Pairwise)):
             return (yield from self._ask(state, example))
         orders = [self._ask(state, one) for one in (example, swap_outputs(example))]
-        both: list[_Verdict] = yield Gather(orders, len(orders))
+        both: list[_Verdict] = yield Gather(orders, min(len(orders), limit))
         straight, swapped = both
         value, rationale, warning = settle_orders(
             scale, (straight.value, straight.rationale), (swapped.value, swapped.rationale)

@@ -140,7 +140,7 @@ def _judge_again(judges: Mapping[str, Judge], state: State, run: Run) -> Operati
     failed = {name: one for name, one in done.items() if not isinstance(one, Judgment)}
     return {
         "judgments": {name: one.to_json() for name, one in done.items() if name not in failed},
-        "errors": {name: str(one) for name, one in failed.items()},
+        "errors": {name: str(one) if name in failed else None for name, one in done.items()},
         "kinds": {name: type(one).__name__ for name, one in failed.items()},
     }
 

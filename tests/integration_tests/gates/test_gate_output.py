@@ -203,7 +203,7 @@ async def test_judgment_in_the_verdict_can_be_spoken_of_later(bench: Bench) -> N
     later = bench.compile(create_feedback_graph(CRITERION, **models(bench)))
     said = {
         "judgment_id": given["quality_gate"]["judgment"]["id"],
-        "feedback": {"value": False, "rationale": "Too cold."},
+        "reply": {"value": False, "rationale": "Too cold."},
     }
     learned = await bench.invoke(later, said, "later")
     [episode] = await bench.episodes()

@@ -58,8 +58,10 @@ async def test_events_come_out_of_a_subgraph_too(bench: Bench) -> None:
 @TWO_WAYS
 async def test_updates_show_the_verdict_and_the_critique(bench: Bench) -> None:
     bench.server.script(verdict(False), verdict(True))
-    parts = await bench.stream(gated(bench, Writer()), asked(), stream_mode="updates")
-    assert [next(iter(part)) for part in parts] == ["quality_gate.before_turn", *["write", "quality_gate"] * 2]
+    streamed = await bench.stream(gated(bench, Writer()), asked(), stream_mode="updates")
+    parts = [part for part in streamed if "quality_gate.before_turn" not in part]
+    assert len(streamed) == len(parts) + 1
+    assert [next(iter(part)) for part in parts] == ["write", "quality_gate"] * 2
     first, second = parts[1]["quality_gate"], parts[3]["quality_gate"]
     assert first["quality_gate"]["status"] == "revise"
     assert REASON in first["messages"][0].text

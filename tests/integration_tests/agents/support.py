@@ -1,0 +1,133 @@
+"""What tests of agents share: an agent's model that does what it is told, and gates before it."""
+
+import json
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain_core.messages import BaseMessage
+
+from memalign_graph import Criterion, QualityGateMiddleware
+from tests.conftest import CRITERION, Bench, Graph
+from tests.integration_tests.gates.support import QUESTION, REASON, models
+from tests.loopback import ChatRequest, LoopbackServer, Raw, Reply, Rule
+from tests.loopback.replies import as_reply
+
+_OURS = ("judgment", "guideline_operations")
+
+
+class Calls:
+    """An answer of the agent's model that calls tools."""
+
+    def __init__(self, *calls: tuple[str, dict[str, Any]], text: str | None = None) -> None:
+        self.calls = calls
+        self.text = text
+
+    def to_reply(self, request: ChatRequest, turn: int) -> Raw:
+        """As the server sends it: OpenAI's wire format, in one piece or streamed."""
+        calls = [
+            {
+                "index": index,
+                "id": f"call_{turn}_{index}",
+                "type": "function",
+                "function": {"name": name, "arguments": json.dumps(arguments)},
+            }
+            for index, (name, arguments) in enumerate(self.calls)
+        ]
+        message = {"role": "assistant", "content": self.text, "tool_calls": calls}
+        head = {"id": f"chatcmpl-{turn}", "created": 0, "model": request.model}
+        if not request.streaming:
+            choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+            body = {**head, "object": "chat.completion", "choices": [choice]}
+            return Raw(200, json.dumps(body))
+        parts = [(message, None), ({}, "tool_calls")]
+        events = [
+            {
+                **head,
+                "object": "chat.completion.chunk",
+                "choices": [{"index": 0, "delta": delta, "finish_reason": reason}],
+            }
+            for delta, reason in parts
+        ]
+        lines = [f"data: {json.dumps(event)}\n\n" for event in events]
+        return Raw(200, "".join([*lines, "data: [DONE]\n\n"]), "text/event-stream")
+
+
+AgentReply = str | dict[str, Any] | Calls | Reply
+"""What an agent's model answers: text, JSON, calls of tools, or a fault."""
+
+
+def calls(name: str, **arguments: Any) -> Calls:
+    """An answer that calls one tool."""
+    return Calls((name, arguments))
+
+
+class AgentModel:
+    """Answers for the agent's model one after the other; the judge goes by the server's rules."""
+
+    def __init__(self, server: LoopbackServer, *replies: AgentReply) -> None:
+        self._server = server
+        self._replies = deque(replies)
+        self.requests: list[ChatRequest] = []
+        server.responder = self
+
+    def then(self, *replies: AgentReply) -> None:
+        """Queue more answers."""
+        self._replies.extend(replies)
+
+    @property
+    def left(self) -> int:
+        """How many answers were not asked for."""
+        return len(self._replies)
+
+    def __call__(self, request: ChatRequest) -> Reply:
+        if request.schema_name in _OURS:
+            return self._server.judge(request)
+        self.requests.append(request)
+        reply = self._replies.popleft()
+        if isinstance(reply, Calls):
+            return reply.to_reply(request, len(self.requests))
+        return as_reply(reply)
+
+
+def fails(*words: str, value: Any = False, rationale: str = REASON) -> list[Rule]:
+    """A judge that objects to outputs with one of these words in them."""
+
+    def objects(chat: ChatRequest) -> bool:
+        shown = chat.text.rpartition("<outputs>")[2]
+        return any(word in shown for word in words)
+
+    return [Rule(objects, value=value, rationale=rationale)]
+
+
+def gate(bench: Bench, criterion: Criterion = CRITERION, **options: Any) -> QualityGateMiddleware:
+    """A gate with this bench's models, which do not try again."""
+    return QualityGateMiddleware(criterion, **models(bench, **options))
+
+
+def agent(bench: Bench, *middleware: Any, tools: Sequence[Any] = (), **options: Any) -> Graph:
+    """An agent with this bench's store and checkpointer."""
+    given = {"store": bench.store, "checkpointer": bench.saver, **options}
+    made: Graph = create_agent(
+        bench.server.chat_model(max_retries=0), list(tools), middleware=list(middleware), **given
+    )
+    return made
+
+
+def ask(text: str = QUESTION) -> dict[str, Any]:
+    """What a user says."""
+    return {"messages": [("human", text)]}
+
+
+def said(given: dict[str, Any]) -> list[tuple[str, str]]:
+    """Who said what in a conversation."""
+    messages: list[BaseMessage] = given["messages"]
+    return [(one.type, one.text) for one in messages]
+
+
+def pending(given: dict[str, Any]) -> dict[str, Any]:
+    """The one action that a run waits for."""
+    [interrupt] = given["__interrupt__"]
+    action: dict[str, Any] = interrupt.value["action_requests"][0]
+    return action
