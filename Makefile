@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format studio benchmark clean
+.PHONY: demo test lint format pictures studio benchmark clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -29,6 +29,9 @@ lint: $(VENV)/.dev  ## ruff and mypy
 format: $(VENV)/.dev  ## put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+pictures: $(VENV)/.dev  ## draw the graphs in the README anew
+	$(BIN)/python -m tests.draw_graphs
 
 studio: $(VENV)/.dev  ## serve the graphs to LangGraph Studio
 	$(BIN)/langgraph dev $(ARGS)

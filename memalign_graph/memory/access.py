@@ -12,9 +12,8 @@ from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
 from pydantic import BaseModel
 
 from memalign_graph.effects import Batch, Operation
-from memalign_graph.errors import InvalidInputError
+from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.identity import check_json
-from memalign_graph.memory.index.vectors import decode_vector
 from memalign_graph.memory.items import (
     Edit,
     check_name,
@@ -22,6 +21,7 @@ from memalign_graph.memory.items import (
     read_commit,
     read_episode,
     read_guideline,
+    read_vector,
 )
 from memalign_graph.memory.layout import MemoryLayout, Namespace
 from memalign_graph.memory.records import (
@@ -97,7 +97,11 @@ class MemoryAccess:
     def _tip(self) -> Operation[str | None]:
         """Read which commit was the last to be written: every batch of writes ends with it."""
         [found] = yield Batch(self.store, [GetOp(self.layout.tip, _TIP)])
-        return None if found is None else str(found.value["id"])
+        if found is None:
+            return None
+        if "id" not in found.value:
+            raise MemAlignError(f"The item {_TIP!r} of the memory in the store can't be read.")
+        return str(found.value["id"])
 
     def episodes(self, ids: Iterable[str]) -> Operation[dict[str, Episode]]:
         """Read some episodes.
@@ -276,7 +280,7 @@ class MemoryAccess:
             commits=[read_commit(item) for item in commits],
             episodes={item["id"]: self._row(item) for item in episodes},
             guidelines={item["id"]: revision_of(item) for item in guidelines},
-            vectors={item["key"]: decode_vector(item["vector"]) for item in vectors},
+            vectors={item["key"]: read_vector(item) for item in vectors},
         )
 
     def _read_changes(self, view: MemoryView, since: int) -> Operation[Update]:

@@ -8,7 +8,8 @@ from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 from memalign_graph.effects import Batch, Embed, Gather, Operation
 from memalign_graph.memory.access import MemoryAccess, chunks
 from memalign_graph.memory.index.retrieval_text import retrieval_text
-from memalign_graph.memory.index.vectors import Vector, decode_vector, encode_vector, normalised
+from memalign_graph.memory.index.vectors import Vector, encode_vector, normalised
+from memalign_graph.memory.items import read_vector
 from memalign_graph.memory.layout import Namespace
 from memalign_graph.memory.view import MemoryView
 
@@ -59,7 +60,7 @@ def stored_vectors(access: MemoryAccess, keys: Iterable[str]) -> Operation[dict[
         Those that are there, by key.
     """
     namespace = access.layout.vectors(access.embedder.id)
-    found = yield from access.get(namespace, keys, lambda item: decode_vector(item["vector"]))
+    found = yield from access.get(namespace, keys, read_vector)
     return found
 
 
@@ -145,7 +146,7 @@ def _check_dimension(access: MemoryAccess, vectors: Mapping[str, Vector]) -> Ope
     if vectors and index.is_empty:
         search = SearchOp(access.layout.vectors(access.embedder.id), limit=1)
         [found] = yield Batch(access.store, [search])
-        stored = [decode_vector(item.value["vector"]) for item in found]
+        stored = [read_vector(item.value) for item in found]
         index.check(vectors.values(), like=stored)
     else:
         index.check(vectors.values())

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from memalign_graph.errors import InvalidInputError, MemAlignError, explain
+from memalign_graph.memory.index.vectors import Vector, decode_vector
 from memalign_graph.memory.records import Change, Changes, Commit, Item, ItemKind, revision_of
 from memalign_graph.types import Episode, Guideline
 
@@ -126,6 +127,29 @@ def read_changes(item: Item) -> Changes:
         MemAlignError: If it can't be read.
     """
     return _read(Changes, item, "record of changes")
+
+
+def read_vector(item: Item) -> Vector:
+    """Read a vector from its item.
+
+    Args:
+        item: The item.
+
+    Returns:
+        The vector.
+
+    Raises:
+        MemAlignError: If it can't be read.
+    """
+    try:
+        vector = decode_vector(item["vector"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise MemAlignError(
+            f"The vector {item.get('key')!r} in the store can't be read: {error}"
+        ) from error
+    if not len(vector):
+        raise MemAlignError(f"The vector {item.get('key')!r} in the store is empty.")
+    return vector
 
 
 def _read(model: type[M], item: Item, kind: str) -> M:

@@ -275,7 +275,9 @@ def _is_number(text: str) -> bool:
 
 
 def _filled(given: Any) -> Any:
-    """Return what was filled in; None for a field left blank."""
+    """Return what was filled in; None for what was left blank."""
+    if isinstance(given, dict) and "type" not in given and "decisions" not in given:
+        return given if any(_filled(one) is not None for one in given.values()) else None
     return None if isinstance(given, str) and not given.strip() else given
 
 

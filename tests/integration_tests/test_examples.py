@@ -4,36 +4,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.integration_tests.examples_support import ROOT, example_server, run_example
 from tests.loopback import LoopbackServer, Rule
 
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def server() -> Iterator[LoopbackServer]:
-    with LoopbackServer() as running:
-        yield running
-        assert running.errors == []
-
-
-def _run(server: LoopbackServer, *command: str, cwd: Path = ROOT, typed: str = "") -> str:
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=cwd,
-        env={**os.environ, **server.environment},
-        input=typed,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+__all__ = ["example_server"]
 
 
 def _readme_quickstart() -> str:
@@ -44,7 +22,7 @@ def _readme_quickstart() -> str:
 
 def test_the_quickstart_judges_by_what_it_learned(server: LoopbackServer) -> None:
     server.rules.append(Rule(when=lambda request: "sorry" in request.text, value=False))
-    printed = _run(server, "examples/quickstart.py")
+    printed = run_example(server, "examples/quickstart.py")
     assert "it must say sorry" in printed
     assert printed.splitlines()[-1].startswith("False - ")
 
@@ -53,11 +31,11 @@ def test_the_quickstart_of_the_readme_is_the_example(server: LoopbackServer) -> 
     code = _readme_quickstart()
     assert code in (ROOT / "examples" / "quickstart.py").read_text(encoding="utf-8")
     assert len([line for line in code.splitlines() if line.strip()]) <= 20
-    assert "'action': 'add'" in _run(server, "-c", code)
+    assert "'action': 'add'" in run_example(server, "-c", code)
 
 
 def test_review_in_the_loop_asks_again_and_learns(server: LoopbackServer) -> None:
-    printed = _run(server, "examples/review_in_the_loop.py")
+    printed = run_example(server, "examples/review_in_the_loop.py")
     assert "Not taken:" in printed
     assert "'awful' is not on the scale" in printed
     assert "names the next step" in printed.partition("Learned:")[2]
@@ -66,7 +44,7 @@ def test_review_in_the_loop_asks_again_and_learns(server: LoopbackServer) -> Non
 def test_use_any_store_judges_the_same_in_ram_and_in_a_file(
     server: LoopbackServer, tmp_path: Path
 ) -> None:
-    printed = _run(server, "examples/use_any_store.py", str(tmp_path / "memory.sqlite"))
+    printed = run_example(server, "examples/use_any_store.py", str(tmp_path / "memory.sqlite"))
     assert printed.splitlines() == [
         "InMemoryStore: True with 1 guideline(s) and 1 episode(s) in the prompt",
         "SqliteStore: True with 1 guideline(s) and 1 episode(s) in the prompt",
@@ -77,12 +55,12 @@ def test_the_demo_learns_and_starts_aligned_the_second_time(
     server: LoopbackServer, tmp_path: Path
 ) -> None:
     command = ["-m", "memalign_graph.demo", "--memory", str(tmp_path / "demo.sqlite")]
-    first = _run(server, *command)
+    first = run_example(server, *command)
     assert first.count("the memory is empty") == 2
     assert "Guidelines in memory, with the feedback they came from:" in first
     assert "must read finance.certified_orders" in first
     chats = len(server.chats)
-    second = _run(server, *command)
+    second = run_example(server, *command)
     assert second.count("starting aligned") == 2
     assert len(server.chats) - chats < chats, "what is known is not distilled again"
 
@@ -90,7 +68,7 @@ def test_the_demo_learns_and_starts_aligned_the_second_time(
 def test_the_demo_takes_answers_from_the_terminal(server: LoopbackServer, tmp_path: Path) -> None:
     command = ["-m", "memalign_graph.demo", "--interactive", "--cases", "sql"]
     memory = str(tmp_path / "demo.sqlite")
-    printed = _run(
+    printed = run_example(
         server, *command, "--memory", memory, typed="\ns\nfalse Never from the raw tables.\n"
     )
     assert "the judge is right" in printed
@@ -123,8 +101,8 @@ def test_starting_over_removes_the_memory_and_no_other_file(
     other.write_text("mine")
     command = ["-m", "memalign_graph.demo", "--cases", "saf"]
     memory = ["--memory", str(tmp_path / "demo.sqlite")]
-    _run(server, *command, *memory)
-    assert "the memory is empty" in _run(server, *command, *memory, "--fresh")
+    run_example(server, *command, *memory)
+    assert "the memory is empty" in run_example(server, *command, *memory, "--fresh")
     assert other.read_text() == "mine"
 
 
@@ -152,12 +130,12 @@ def test_align_many_shows_a_bar_and_costs_nothing_the_second_time(
     server: LoopbackServer, tmp_path: Path
 ) -> None:
     memory = str(tmp_path / "memory.sqlite")
-    first = _run(server, "examples/align_many.py", memory)
+    first = run_example(server, "examples/align_many.py", memory)
     assert "distill: 100%|" in first
     assert "feedback: {'new': 7, 'changed': 0, 'unchanged': 0, 'rejected': 0}" in first
     assert "1 of 2 case(s)" in first
     assert "added: " in first
-    second = _run(server, "examples/align_many.py", memory)
+    second = run_example(server, "examples/align_many.py", memory)
     assert "'unchanged': 7" in second
     assert second.splitlines()[-1] == "0 chat call(s), 0 text(s) embedded"
 
@@ -167,12 +145,12 @@ def test_align_many_takes_a_file_and_says_what_it_does_not_take(
 ) -> None:
     file = tmp_path / "feedback.jsonl"
     file.write_text('{"inputs": "q", "outputs": "a", "value": true}\n\n{"inputs": "q"}\n')
-    printed = _run(server, "examples/align_many.py", str(tmp_path / "m.sqlite"), str(file))
+    printed = run_example(server, "examples/align_many.py", str(tmp_path / "m.sqlite"), str(file))
     assert "not taken: record 1: example.outputs: is missing: give it." in printed
 
 
 def test_memory_life_goes_back_takes_back_and_moves(server: LoopbackServer) -> None:
-    printed = _run(server, "examples/memory_life.py")
+    printed = run_example(server, "examples/memory_life.py")
     assert printed.splitlines()[0] == "commits: ['align', 'remember']"
     assert "what was purged stays away: 0" not in printed
     assert "rolled back, byte for byte: True" in printed

@@ -3,9 +3,17 @@
 from typing import Any
 
 import pytest
+from langgraph.store.sqlite import SqliteStore
 
-from memalign_graph import Aggregate, ChatModelError, InvalidInputError, ModelAnswerError
-from tests.conftest import CASE, ONE_WAY, TWO_WAYS, Bench
+from memalign_graph import (
+    Aggregate,
+    ChatModelError,
+    Feedback,
+    InvalidInputError,
+    JudgeMemory,
+    ModelAnswerError,
+)
+from tests.conftest import CASE, ONE_WAY, OTHER, TWO_WAYS, Bench
 from tests.integration_tests.panels.support import (
     COLD,
     DOWN,
@@ -83,10 +91,11 @@ async def test_deciding_on_what_was_not_judged_is_refused(bench: Bench) -> None:
     assert given["learned"].keys() == {"facts"}
 
 
-BROKEN: dict[str, tuple[str, dict[str, Any]]] = {
-    "guideline": ("guidelines", {"id": "x", "text": 3}),
-    "episode": ("episodes", {"id": "x", "example": "no"}),
-    "commit": ("commits", {"id": "x"}),
+BROKEN: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "guideline": ("guidelines", "x", {"id": "x", "text": 3}),
+    "episode": ("episodes", "x", {"id": "x", "example": "no"}),
+    "commit": ("commits", "x", {"id": "x"}),
+    "tip": ("tip", "tip", {"nothing": 1}),
 }
 
 
@@ -95,11 +104,28 @@ BROKEN: dict[str, tuple[str, dict[str, Any]]] = {
 async def test_memory_that_can_not_be_read_is_named_and_the_others_judge(
     bench: Bench, kind: str
 ) -> None:
-    label, item = BROKEN[kind]
-    await put(bench, ("memalign", "facts", label), "x", item)
+    label, key, item = BROKEN[kind]
+    await put(bench, ("memalign", "facts", label), key, item)
     given = await bench.invoke(panel(bench), CASE)
     assert values_of(given) == {"tone": True, "length": True}
     assert given["errors"].keys() == {"facts"}
+
+
+@pytest.mark.parametrize("bench", ["sqlite-sync"], indirect=True)
+@pytest.mark.parametrize("vector", ["###", "AAAA", 3], ids=["no-text", "cut", "number"])
+async def test_vector_that_can_not_be_read_harms_no_other_criterion(
+    bench: Bench, tmp_path: Any, vector: Any
+) -> None:
+    with SqliteStore.from_conn_string(str(tmp_path / "store.db")) as other:
+        embeddings = bench.server.embedder()
+        JudgeMemory(other, FACTS, embeddings=embeddings).remember(
+            Feedback.model_validate({**OTHER, **COLD})
+        )
+        [item] = other.search(("memalign", "facts", "vectors"))
+        other.put(tuple(item.namespace), item.key, {**item.value, "vector": vector})
+    given = await bench.invoke(panel(bench), CASE)
+    assert given["judgments"].keys() >= {"tone", "length"}
+    assert given["judgments"].keys() | given["errors"].keys() == set(NAMES)
 
 
 async def test_memory_that_breaks_while_the_expert_thinks_keeps_the_others_learning(

@@ -101,7 +101,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "one-right-one-wrong": ({"tone": False, "grade": 9}, "grade: 9 is not on the scale"),
     "all-blank": (dict.fromkeys(NAMES, ""), "says nothing about any criterion"),
     "author-alone": ({"author": "ann"}, "says nothing about any criterion"),
-    "empty-object": ({"tone": {}}, "tone: the reply has neither a value nor a rationale"),
     "empty-list": ({"tone": []}, "tone: there is one judgment to decide on"),
     "unchanged": (edit(args=JUDGED), "nothing in the form was changed"),
     "unchanged-text": (edit(args={"tone": "TRUE", "grade": "3.0"}), "nothing in the form was"),
@@ -166,6 +165,13 @@ def test_edit_says_what_was_changed_and_nothing_else(name: str, shown: str) -> N
         "args": {"action": "review_panel", "args": {**args, name: other[name]}},
     }
     assert read([inbox]) == read(inbox) == said
+
+
+@pytest.mark.parametrize("blank", [None, "", " ", {}, {"value": None, "rationale": ""}])
+def test_criterion_left_blank_is_left_alone(blank: Any) -> None:
+    assert read({"tone": blank, "grade": {"value": 1}}) == {"grade": {"value": 1}}
+    with pytest.raises(ValueError, match=r"nothing|neither"):
+        read({"tone": blank})
 
 
 def test_edit_can_fill_in_what_was_not_judged() -> None:
