@@ -19,7 +19,13 @@ from langgraph.store.memory import InMemoryStore
 
 from benchmarks import data, plan
 from benchmarks.remote import Measured, Remote
-from memalign_graph import Criterion, JudgeMemory, create_alignment_graph, create_judge_graph
+from memalign_graph import (
+    Criterion,
+    JudgeMemory,
+    create_alignment_graph,
+    create_judge_graph,
+    create_panel_graph,
+)
 from memalign_graph.local import open_local_store
 
 CRITERION = Criterion(name=data.NAME, instructions=data.INSTRUCTIONS)
@@ -124,6 +130,8 @@ def session(job: plan.Job) -> Results:
     results["align_large"] = align_anew(ours, job.folder, large, repeats)
     with open_local_store(job.folder / "memory.db") as store:
         results |= judging(ours, job, store)
+        if job.wants("panel"):
+            results |= panels(ours, store)
         if job.wants("change"):
             results |= changing(ours, store)
     if job.wants("judge", "concurrency"):
@@ -195,6 +203,32 @@ def judging(ours: Ours, job: plan.Job, store: BaseStore) -> Results:
         results["concurrent_async"] = [
             measure(lambda: ours.loop.run(judge_all())) for _ in range(sizes.repeats)
         ]
+    return results
+
+
+def panels(ours: Ours, store: BaseStore) -> Results:
+    """Measure one example judged by one criterion and by many, which have memories, too.
+
+    Args:
+        ours: The package.
+        store: Where the memories are.
+
+    Returns:
+        The measurements.
+    """
+    repeats, measure = ours.sizes.repeats, ours.remote.measure
+    names = [f"{CRITERION.name}_{number}" for number in range(ours.sizes.criteria)]
+    criteria = [CRITERION.model_copy(update={"name": name}) for name in names]
+    known = feedback(data.records(20, seed=6))
+    for criterion in criteria:
+        JudgeMemory(store, criterion, embeddings=ours.embeddings).remember(known)
+    unseen = [case(record) for record in data.records(2 * repeats + 2, seed=7)]
+    results: Results = {}
+    for key, chosen in {"panel_one": criteria[:1], "panel": criteria}.items():
+        builder = create_panel_graph(chosen, model=ours.model, embeddings=ours.embeddings)
+        graph = builder.compile(store=store)
+        graph.invoke(unseen.pop())  # warms up
+        results[key] = [measure(partial(graph.invoke, unseen.pop())) for _ in range(repeats)]
     return results
 
 

@@ -6,7 +6,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-GROUPS = ("align", "judge", "concurrency", "change", "reopen", "scale", "import", "install")
+GROUPS = (
+    "align",
+    "judge",
+    "panel",
+    "concurrency",
+    "change",
+    "reopen",
+    "scale",
+    "import",
+    "install",
+)
 """The groups of rows, in the order they are measured."""
 
 MODEL = "gpt-4o-mini"
@@ -40,6 +50,9 @@ class Sizes:
 
     scale: int = 100_000
     """Episodes of the scale row."""
+
+    criteria: int = 9
+    """Criteria of the panel."""
 
     repeats: int = 3
     """How often whatever is timed once is timed."""

@@ -180,6 +180,8 @@ ROWS = (
         "overhead_ms", "judge", "overhead of a judgment, {large} episodes", "ms", "judge",
         overhead_ms, 20, digits=1,
     ),
+    Row("panel_one_s", "panel", "one example, one criterion", "s", "panel_one", wall_s),
+    Row("panel_s", "panel", "one example, {criteria} criteria", "s", "panel", wall_s),
     Row(
         "scale_ms", "scale", "overhead of a judgment, {scale} episodes", "ms", "scale",
         overhead_ms, 30, digits=1,

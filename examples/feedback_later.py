@@ -32,7 +32,7 @@ def main() -> None:
     feedback = create_feedback_graph(CRITERION, model=model, embeddings=embeddings).compile(
         store=store
     )
-    word = {"value": False, "rationale": "Too cold: it must say sorry first.", "author": "ann"}
+    word = {"value": False, "rationale": "The reply must begin with an apology.", "author": "ann"}
     result = feedback.invoke({"judgment_id": judgment["id"], "reply": word})
     print("Learned:", [one["text"] for one in result["learned"]["guidelines"]])
 

@@ -126,7 +126,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         """The gate's name."""
         return self._gate.name
 
-    def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:  # noqa: ARG002
+    def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
         """Forget the verdict of an earlier turn, and keep what this one begins with.
 
         Args:
@@ -138,7 +138,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         """
         return {self.name: {}, self._loop: begin_turn(current_run(), state.get(MESSAGES))}
 
-    def after_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:  # noqa: ARG002
+    def after_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
         """Note whether the model answered: what others say instead is not judged as its answer.
 
         Args:
@@ -148,11 +148,13 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         Returns:
             The update of the state.
         """
-        spoke = _has_answered(state)
+        answer = _last_answer(state)
+        # The message of a tool that makes a structured response comes with the model's own.
+        spoke = answer is not None and (_ends_with_tool(state) or not answer.tool_calls)
         return {self._loop: {**(state.get(self._loop) or {}), "spoke": spoke}}
 
     @hook_config(can_jump_to=["model"])
-    def after_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:  # noqa: ARG002
+    def after_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
         """Judge the answer, and send it back where it does not pass.
 
         Args:
@@ -165,7 +167,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         return run(self._decide(state, current_run(), self._gate.graph))
 
     @hook_config(can_jump_to=["model"])
-    async def aafter_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:  # noqa: ARG002
+    async def aafter_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
         """Async twin of `after_agent`.
 
         Args:
@@ -180,7 +182,8 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
     def _decide(self, state: Any, run_: Run, graph: JudgeGraph) -> Operation[Update]:
         kept = state.get(self._loop) or {}
         answer = _last_answer(state)
-        spoke = kept.get("spoke") or _has_answered(state, by_tool=True)
+        # A tool that answers directly speaks after the model, and for it.
+        spoke = kept.get("spoke") or _ends_with_tool(state)
         if answer is None or wrote(answer) or not spoke:
             return self._given_up(state, kept)
         passage = Passage(
@@ -246,17 +249,8 @@ def _last_answer(state: Any) -> AIMessage | None:
     return next((one for one in reversed(messages) if isinstance(one, AIMessage)), None)
 
 
-def _has_answered(state: Mapping[str, Any], *, by_tool: bool = False) -> bool:
-    """Tell whether the model has answered: in words, or by a tool that stands for an answer.
-
-    Such a tool's message comes with the model's own where it makes a structured response; where it
-    answers directly, it comes after it.
-    """
-    answer = _last_answer(state)
-    ends_with_tool = isinstance(state[MESSAGES][-1], ToolMessage)
-    if by_tool:
-        return ends_with_tool
-    return answer is not None and (ends_with_tool or not answer.tool_calls)
+def _ends_with_tool(state: Any) -> bool:
+    return isinstance(state[MESSAGES][-1], ToolMessage)
 
 
 def _sent_back(state: Mapping[str, Any]) -> list[str]:

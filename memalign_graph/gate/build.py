@@ -21,7 +21,7 @@ from memalign_graph.gate.gate import (
     Passage,
     make_gate,
 )
-from memalign_graph.gate.keys import GateKeys, read_key
+from memalign_graph.gate.keys import BEGINNING, GateKeys, read_key
 from memalign_graph.gate.loop import begin_turn
 from memalign_graph.gate.verdict import GateStatus, OnJudgeError, Passes
 from memalign_graph.graphs.options import Graph, ReviewOptions
@@ -111,7 +111,7 @@ def add_quality_gate(
     builder.add_node(name, node, input_schema=seen)
     if shown is not None:
         _return_also(builder, shown)
-    builder.add_node(keys.beginning, _beginning(builder, keys), input_schema=seen)
+    builder.add_node(keys.beginning, _beginning(builder, keys, sources), input_schema=seen)
     builder.add_edge(START, keys.beginning)
     for source in sources:
         builder.add_edge(source, name)
@@ -219,12 +219,19 @@ def _gate_node(
     return GateNode(judge, ajudge, name=gate.name)
 
 
-def _beginning(builder: Graph, keys: GateKeys) -> OperationNode:
+def _beginning(builder: Graph, keys: GateKeys, sources: Sequence[str]) -> OperationNode:
     """Make the node that begins a turn: what an earlier one left is not this one's."""
     own = get_type_hints(builder.state_schema)
 
     def begin(state: State, run_: Run) -> Operation[Update]:
         yield from ()  # nothing is asked of the outside here
+        if not _is_entered(builder):
+            raise InvalidInputError(
+                "builder: nothing leads from START into the graph: add an edge from START to its "
+                "first node."
+            )
+        for source in sources:
+            _check_ways(builder, source, keys.verdict)  # what was added after the gate
         if _starts_with(builder, keys.verdict):
             return {}  # it would meet the gate's own word, written in the same step
         turn = begin_turn(run_, read_key(state, keys.messages))
@@ -233,6 +240,12 @@ def _beginning(builder: Graph, keys: GateKeys) -> OperationNode:
         return {**blank, keys.loop: turn}
 
     return OperationNode(keys.beginning, begin)
+
+
+def _is_entered(builder: Graph) -> bool:
+    """Tell whether a graph has a way in besides those of gates, which LangGraph takes for one."""
+    ends = [end for start, end in builder.edges if start == START]
+    return bool(builder.branches.get(START)) or any(not end.endswith(BEGINNING) for end in ends)
 
 
 def _starts_with(builder: Graph, name: str) -> bool:
@@ -286,23 +299,28 @@ def _check_place(
     if not isinstance(sources, Sequence) or not all(isinstance(one, str) for one in sources):
         raise InvalidInputError("after: give the name of a node, or several in a list.")
     for source in sources:
-        past = _ways_past(builder, source)
-        if past:
-            raise InvalidInputError(
-                f"after: {source!r} also leads to {past[0]!r}, past the gate: take that edge away, "
-                "and name its end as `accept`."
-            )
+        _check_ways(builder, source, name)
     return list(sources)
 
 
-def _ways_past(builder: Graph, source: str) -> list[str]:
-    """Tell where a node leads but to gates."""
+def _check_ways(builder: Graph, source: str, name: str) -> None:
+    """Check that a node leads to gates alone."""
     ends = [end for start, end in builder.edges if start == source]
     ends += [end for starts, end in builder.waiting_edges if source in starts]
-    ends += list(builder.branches.get(source, ()))
+    past = [end for end in ends if end != name and not _is_gate(builder, end)]
+    if past:
+        raise InvalidInputError(
+            f"after: {source!r} also leads to {past[0]!r}, past the gate: take that edge away, "
+            "and name its end as `accept`."
+        )
     node = builder.nodes.get(source)
-    ends += list(node.ends or ()) if node is not None else []
-    return [end for end in ends if not _is_gate(builder, end)]
+    chooses = [f"the conditional edge {one!r}" for one in builder.branches.get(source, ())]
+    chooses += ["the Command it returns"] if node is not None and node.ends else []
+    if chooses:
+        raise InvalidInputError(
+            f"after: {source!r} chooses its way by {chooses[0]}: leave `after` out, and have that "
+            f"lead to the gate instead of the end, such as {{'tools': 'tools', END: {name!r}}}."
+        )
 
 
 def _is_gate(builder: Graph, name: str) -> bool:

@@ -254,6 +254,12 @@ def make_gate(
     Raises:
         InvalidInputError: If an option can't be used.
     """
+    unknown = [option for option in judge if option not in ReviewOptions.__annotations__]
+    if unknown:
+        raise InvalidInputError(
+            f"{unknown[0]}: a gate has no such option: of the judge's it has "
+            f"{', '.join(ReviewOptions.__annotations__)}."
+        )
     if not isinstance(name, str) or not name.strip():
         raise InvalidInputError("name: give the gate a name, which is text.")
     if isinstance(max_revisions, bool) or not isinstance(max_revisions, int) or max_revisions < 0:

@@ -16,6 +16,9 @@ from memalign_graph.gate.verdict import GateVerdict
 from memalign_graph.graphs.options import Graph
 from memalign_graph.nodes.base import Update
 
+BEGINNING = ".before_turn"
+"""What the name of the node that begins a gate's turn ends with."""
+
 _NOT_IN_NAMES = (":", "|")
 
 
@@ -100,7 +103,7 @@ class GateKeys:
     @property
     def beginning(self) -> str:
         """The node that begins a turn."""
-        return f"{self.verdict}.before_turn"
+        return f"{self.verdict}{BEGINNING}"
 
     def check(self, builder: Graph, *, revises: bool) -> None:
         """Check the keys against a parent's state.

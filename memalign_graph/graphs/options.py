@@ -41,7 +41,7 @@ class ParallelGraph(Graph):
 
 
 class JudgeOptions(TypedDict, total=False):
-    """The options of `create_judge_graph`, for what is built around a judge."""
+    """The options of `create_judge_graph` that what is built around a judge leaves open."""
 
     model: BaseChatModel | str
     """Who judges: a chat model, or a `"provider:name"` string."""
@@ -72,7 +72,7 @@ class JudgeOptions(TypedDict, total=False):
 
 
 class ReviewOptions(JudgeOptions, total=False):
-    """The options of `create_review_graph` but for `review`."""
+    """The same of `create_review_graph`."""
 
     distill_model: BaseChatModel | str | None
     """Who distils feedback; the judge itself unless given."""

@@ -55,7 +55,7 @@ def test_panel_grades_nine_criteria_and_learns_two(server: LoopbackServer) -> No
 def test_feedback_comes_later_by_the_judgments_id(server: LoopbackServer) -> None:
     printed = run_example(server, "examples/feedback_later.py").splitlines()
     assert printed[:2] == ["Judged: True", "Waiting for a word: [True]"]
-    assert "it must say sorry first." in printed[2]
+    assert "must begin with an apology" in printed[2]
 
 
 def test_loop_asks_once_and_is_right_the_second_time(server: LoopbackServer) -> None:
