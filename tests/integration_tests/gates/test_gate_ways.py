@@ -1,0 +1,68 @@
+"""A graph that leads past its gate, or into nothing at all, says so before a model is called."""
+
+from typing import Any
+
+import pytest
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import tools_condition
+
+from memalign_graph import InvalidInputError
+from tests.conftest import TWO_WAYS, Bench
+from tests.integration_tests.gates.support import Builder, Writer, asked, gate_on, writing
+
+pytestmark = TWO_WAYS
+
+
+def without_a_way_in() -> Builder:
+    builder: Builder = StateGraph(MessagesState)
+    builder.add_node("write", Writer())
+    return builder
+
+
+async def refused(bench: Bench, builder: Builder) -> str:
+    """Run a graph that can't be; returns why."""
+    with pytest.raises(InvalidInputError) as caught:
+        await bench.invoke(bench.compile(builder), asked())
+    assert bench.server.chats == []
+    return str(caught.value)
+
+
+async def test_graph_that_nothing_leads_into_says_so(bench: Bench) -> None:
+    reason = await refused(bench, gate_on(bench, without_a_way_in()))
+    assert "builder: nothing leads from START" in reason
+
+
+async def test_way_in_may_be_added_after_the_gate(bench: Bench) -> None:
+    builder = gate_on(bench, without_a_way_in())
+    builder.add_edge(START, "write")
+    given = await bench.invoke(bench.compile(builder), asked())
+    assert given["quality_gate"]["status"] == "accepted"
+
+
+async def test_edge_past_the_gate_that_is_added_later_is_found(bench: Bench) -> None:
+    builder = gate_on(bench, writing(Writer()))
+    builder.add_edge("write", END)
+    assert "past the gate: take that edge away" in await refused(bench, builder)
+
+
+async def test_choice_past_the_gate_is_told_how_to_lead_to_it(bench: Bench) -> None:
+    builder = writing(Writer())
+    builder.add_conditional_edges("write", tools_condition, {"tools": END, END: END})
+    with pytest.raises(InvalidInputError, match="leave `after` out") as caught:
+        gate_on(bench, builder)
+    assert "END: 'quality_gate'" in str(caught.value)
+
+
+async def test_writer_with_tools_leads_to_the_gate_itself(bench: Bench) -> None:
+    builder = gate_on(bench, writing(Writer()), after=None)
+    ways: Any = {"tools": END, END: "quality_gate"}
+    builder.add_conditional_edges("write", tools_condition, ways)
+    given = await bench.invoke(bench.compile(builder), asked())
+    assert given["quality_gate"]["status"] == "accepted"
+
+
+@pytest.mark.parametrize("option", ["cite_guidelines", "temperature"])
+async def test_option_that_a_gate_does_not_have_is_named(bench: Bench, option: str) -> None:
+    given: dict[str, Any] = {option: True}
+    with pytest.raises(InvalidInputError, match=f"^{option}: a gate has no such option"):
+        gate_on(bench, writing(Writer()), **given)
