@@ -49,7 +49,7 @@ class Bench:
         ours: Results = {}
         peer: Results = {}
         cached: Results = {}
-        if self._wants("align", "judge", "concurrency", "change", "reopen"):
+        if self._wants("align", "judge", "panel", "concurrency", "change", "reopen"):
             ours |= self._job("ours", "session")
             peer |= self._job("peer", "session")
             cached |= self._job("peer", "session", cache=True)
