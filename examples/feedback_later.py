@@ -26,7 +26,7 @@ def main() -> None:
     judgment = judge.invoke(CASE)["judgment"]
     print("Judged:", judgment["value"])
 
-    waiting = JudgeMemory(store, CRITERION, embeddings=embeddings).judgments()
+    waiting = JudgeMemory(store, CRITERION, embeddings=embeddings).judgments(waiting=True)
     print("Waiting for a word:", [one.judgment.id == judgment["id"] for one in waiting])
 
     feedback = create_feedback_graph(CRITERION, model=model, embeddings=embeddings).compile(

@@ -19,6 +19,8 @@ from memalign_graph.errors import (
     ModelAnswerError,
 )
 from memalign_graph.gate import (
+    GateReview,
+    GateStatus,
     GateVerdict,
     add_quality_gate,
     create_quality_gate_node,
@@ -55,7 +57,7 @@ from memalign_graph.nodes import (
     create_review_node,
     create_settle_node,
 )
-from memalign_graph.panel import Aggregate, create_panel_graph
+from memalign_graph.panel import Aggregate, AggregateResult, create_panel_graph
 from memalign_graph.types import (
     Boolean,
     Categorical,
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Aggregate",
+    "AggregateResult",
     "AlignmentReport",
     "Boolean",
     "Categorical",
@@ -85,6 +88,8 @@ __all__ = [
     "Example",
     "Feedback",
     "Forgotten",
+    "GateReview",
+    "GateStatus",
     "GateVerdict",
     "Guideline",
     "InvalidInputError",

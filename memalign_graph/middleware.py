@@ -11,7 +11,7 @@ from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.gate.critique import critique_message
 from memalign_graph.gate.example import (
-    CRITIQUE_SOURCE,
+    GATE_SOURCE,
     SOURCE,
     ExampleFrom,
     check_example,
@@ -195,7 +195,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         if self._example is None and passage.example is not None:
             update[self._loop]["inputs"] = passage.example.inputs
         if verdict["status"] == "revise":
-            critique = critique_message(verdict["critique"])
+            critique = critique_message(verdict["critique"], self.name)
             sent_back = [*kept.get("sent_back", []), *_answer_ids(state), str(critique.id)]
             update[self._loop] |= {"sent_back": sent_back, "spoke": False}
             return {**update, MESSAGES: [critique], "jump_to": "model"}
@@ -216,7 +216,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
             return {}
         gone = {*_sent_back(state), *_answer_ids(state)}
         there = [one.id for one in state[MESSAGES] if one.id in gone]
-        message = AIMessage(self._fallback, additional_kwargs={SOURCE: CRITIQUE_SOURCE})
+        message = AIMessage(self._fallback, additional_kwargs={SOURCE: GATE_SOURCE})
         update: Update = {MESSAGES: [*map(RemoveMessage, there), message]}
         if state.get("structured_response") is not None:
             update["structured_response"] = None

@@ -11,7 +11,12 @@ from typing_extensions import Unpack, is_typeddict
 
 from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.gate.example import ExampleFrom, check_example, example_in
+from memalign_graph.gate.example import (
+    ExampleFrom,
+    check_example,
+    example_in,
+    own_critiques,
+)
 from memalign_graph.gate.gate import (
     DEFAULT_MAX_REVISIONS,
     DEFAULT_NAME,
@@ -80,7 +85,7 @@ def add_quality_gate(
         messages_key: Where the messages are.
         critique_key: A key of the state where the critique goes, as text; empty once an answer has
             passed. Unless given, it is added to the messages.
-        verdicts_key: A key of the state that gathers every verdict in a list.
+        verdicts_key: A key of the state that gathers every verdict on the thread in a list.
         name: Names the gate's node, and the key of its verdict.
         judge: The judge's own options: see `create_review_graph`.
 
@@ -148,9 +153,10 @@ def create_quality_gate_node(
 ) -> Runnable[Any, Any]:
     """Create a gate as a node, to wire up oneself; `add_quality_gate` does both.
 
-    The state needs a key of the gate's name; edges go by `state[name]["status"]`. The gate knows
-    its last verdict alone: a turn that was broken off while an answer was being revised counts
-    against the next one, and a context has to be given with every resume.
+    The state needs a key of the gate's name, by which revisions are counted, too; edges go by
+    `state[name]["status"]`. The gate knows its last verdict alone: a turn that was broken off while
+    an answer was being revised counts against the next one, and a context has to be given with
+    every resume.
 
     Args:
         criterion: What is judged.
@@ -200,8 +206,11 @@ def _gate_node(
 
     def decide(state: Any, run_: Run, graph: JudgeGraph) -> Operation[Update]:
         own = state if example is None else _as_parents(state, state_schema)
-        # Wired by hand, the state has the verdict alone to count by.
         loop = read_key(state, keys.loop if keeps else keys.verdict) or {}
+        if not keeps and not loop:
+            # Wired by hand into a state that keeps no verdict, the conversation tells.
+            count = own_critiques(state, keys.messages, keys.verdict)
+            loop = {"status": "revise", "revisions": count} if count else {}
         passage = Passage(
             found=example_in(own, example, keys.messages, turn=loop if keeps else {}),
             loop=loop,
@@ -305,6 +314,11 @@ def _check_place(
 
 def _check_ways(builder: Graph, source: str, name: str) -> None:
     """Check that a node leads to gates alone."""
+    if _is_gate(builder, source):
+        raise InvalidInputError(
+            f"after: {source!r} is a gate: name this one, {name!r}, as its `accept`, and leave "
+            "`after` out here."
+        )
     ends = [end for start, end in builder.edges if start == source]
     ends += [end for starts, end in builder.waiting_edges if source in starts]
     past = [end for end in ends if end != name and not _is_gate(builder, end)]

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from langchain_core.messages import HumanMessage
 
-from memalign_graph.gate.example import CRITIQUE_SOURCE, SOURCE
+from memalign_graph.gate.example import GATE, GATE_SOURCE, SOURCE
 from memalign_graph.types import Criterion, Feedback, Guideline, Judgment
 
 
@@ -15,6 +15,7 @@ def critique_text(
     *,
     broken: Sequence[Guideline],
     feedback: Feedback | None,
+    wanted: str | None = None,
 ) -> str:
     """Write a critique: what was asked, the reason, and the guidelines broken.
 
@@ -23,13 +24,15 @@ def critique_text(
         judgment: The judge's verdict.
         broken: The guidelines that the answer breaks, by the judge's own account.
         feedback: What an expert said of it, if one was asked: it goes before the judge's words.
+        wanted: Which values pass, in words.
 
     Returns:
         The text.
     """
     value = judgment.value if feedback is None else feedback.value
     asked = criterion.instructions.strip()
-    result = "" if value is None else f"\nThe result is: {criterion.scale.render(value)}"
+    result = "" if value is None else f"\nThe result is: {criterion.scale.render(value)}."
+    result += f" It has to be: {wanted}." if result and wanted else ""
     parts = [f"The answer did not pass. It was checked for this: {asked}{result}"]
     if feedback is not None and feedback.rationale:
         parts.append(f"An expert says: {feedback.rationale}")
@@ -44,7 +47,7 @@ def critique_text(
     return "\n\n".join(parts)
 
 
-def critique_message(critique: str) -> HumanMessage:
+def critique_message(critique: str, name: str) -> HumanMessage:
     """Make the message that asks a writer for another answer.
 
     It speaks as a human does, not as the system: a critique quotes what the application's users
@@ -52,6 +55,7 @@ def critique_message(critique: str) -> HumanMessage:
 
     Args:
         critique: The critique.
+        name: The gate's name.
 
     Returns:
         The message, marked as a gate's.
@@ -59,6 +63,6 @@ def critique_message(critique: str) -> HumanMessage:
     return HumanMessage(
         f"{critique}\n\nWrite the whole answer again so that it passes. Reply with the new answer "
         "alone, without a word about this review.",
-        additional_kwargs={SOURCE: CRITIQUE_SOURCE},
+        additional_kwargs={SOURCE: GATE_SOURCE, GATE: name},
         id=str(uuid4()),
     )

@@ -24,8 +24,11 @@ ExampleFrom = Callable[[Any], ExampleLike]
 SOURCE = "lc_source"
 """Where LangChain's middleware tells in a message's `additional_kwargs` that it wrote it."""
 
-CRITIQUE_SOURCE = "quality_gate"
-"""What a gate's critiques tell there."""
+GATE_SOURCE = "quality_gate"
+"""What a gate's critiques tell there, and the answers it puts in another's place."""
+
+GATE = "gate"
+"""Where a critique tells which gate wrote it."""
 
 NO_ANSWER = "There is no answer to judge: write one."
 """The critique where nothing is to be judged."""
@@ -100,6 +103,28 @@ def check_example(example: Any) -> None:
         raise InvalidInputError(f"example: {PLAIN_FUNCTION}")
 
 
+def own_critiques(state: Any, messages_key: str, name: str) -> int:
+    """Count how often a gate has sent an answer back since a human last spoke.
+
+    Args:
+        state: A state with messages.
+        messages_key: Where the messages are.
+        name: The gate's name.
+
+    Returns:
+        How many critiques of that gate there are.
+    """
+    given = state.get(messages_key) if isinstance(state, Mapping) else None
+    messages = convert_to_messages(given) if isinstance(given, list) else []
+    count = 0
+    for message in reversed(messages):
+        if isinstance(message, HumanMessage):
+            if not wrote(message):
+                break
+            count += message.additional_kwargs.get(GATE) == name
+    return count
+
+
 def wrote(message: BaseMessage) -> bool:
     """Tell whether a gate wrote a message.
 
@@ -107,9 +132,9 @@ def wrote(message: BaseMessage) -> bool:
         message: The message.
 
     Returns:
-        Whether it is a critique.
+        Whether it is a critique, or an answer that a gate put in the place of another.
     """
-    return message.additional_kwargs.get(SOURCE) == CRITIQUE_SOURCE
+    return message.additional_kwargs.get(SOURCE) == GATE_SOURCE
 
 
 def example_in(

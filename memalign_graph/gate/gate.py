@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from langgraph.errors import GraphInterrupt
 from langgraph.graph.state import CompiledStateGraph
 from typing_extensions import Unpack
 
@@ -12,7 +13,7 @@ from memalign_graph.context import MemAlignContext, Review, own_context
 from memalign_graph.effects import Call, Operation
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.gate.critique import critique_text
-from memalign_graph.gate.loop import Loop, kept_context, sent_back
+from memalign_graph.gate.loop import Loop, kept_context, times_sent_back
 from memalign_graph.gate.verdict import GateStatus, GateVerdict, OnJudgeError, Passes, PassRule
 from memalign_graph.graphs.judging import create_review_graph
 from memalign_graph.graphs.options import ReviewOptions, check_choice, check_criterion
@@ -40,7 +41,8 @@ DEFAULT_NAME = "quality_gate"
 """A gate's name, unless it is given one."""
 
 _TOLD = ("status", "revisions", "value", "decided_by", "critique", "error")
-"""What of a verdict is streamed as a custom event; while the judge is at work, all but two None."""
+"""What of a verdict is streamed as a custom event; while the judge is at work (`judging`), or an
+expert is asked (`asking`), all but two are None."""
 
 _JUDGING = ("retrieve_episodes", "assemble_guidelines", "judge")
 
@@ -63,7 +65,7 @@ class Passage:
     @property
     def sent_back(self) -> int:
         """How often an answer to this has been sent back."""
-        return sent_back(self.loop)
+        return times_sent_back(self.loop)
 
 
 @dataclass(frozen=True)
@@ -115,18 +117,25 @@ class Gate:
         if isinstance(passage.found, str):
             verdict = self._verdict(passage.sent_back, critique=passage.found)
         else:
-            self._tell(
-                run, {**dict.fromkeys(_TOLD), "status": "judging", "revisions": passage.sent_back}
-            )
+            under_way = {**dict.fromkeys(_TOLD), "revisions": passage.sent_back}
+            if not run.resuming:
+                self._tell(run, {**under_way, "status": "judging"})
             try:
                 judged = yield self._judging(passage, graph, run)
+            except GraphInterrupt:
+                self._tell(run, {**under_way, "status": "asking"})
+                raise
             except MemAlignError as error:
                 if isinstance(error, InvalidInputError) or error.node not in _JUDGING:
                     raise
                 verdict = self._failed(passage.sent_back, error)
             else:
                 verdict = self._read(judged, passage.sent_back)
-                settings = judged["judge_settings"]
+                # When to ask is the context's to say, and not what this pass made of it.
+                asks = (settings or {}).get("review")
+                settings = {**judged["judge_settings"], "review": asks}
+        if passage.example is not None:
+            verdict = {**verdict, "example_id": passage.example.id}
         self._tell(run, {name: value for name, value in verdict.items() if name in _TOLD})
         loop: Loop = {
             "status": verdict["status"],
@@ -166,7 +175,13 @@ class Gate:
         if value is not None and self.rule.passes(value):
             return self._verdict(revisions, passed=True, **more)
         broken = [Guideline.model_validate(one) for one in judged.get("broken_guidelines") or []]
-        critique = critique_text(self.criterion, judgment, broken=broken, feedback=feedback)
+        critique = critique_text(
+            self.criterion,
+            judgment,
+            broken=broken,
+            feedback=feedback,
+            wanted=self.rule.wanted,
+        )
         return self._verdict(revisions, critique=critique, **more)
 
     def _verdict(self, revisions: int, *, passed: bool = False, **more: Any) -> GateVerdict:
@@ -206,6 +221,7 @@ class Gate:
     ) -> GateVerdict:
         return {
             "gate": self.name,
+            "example_id": None,
             "status": status,
             "passed": passed,
             "let_through": let_through,

@@ -131,6 +131,11 @@ class GateKeys:
                 f"name: the key {self.verdict!r} of the state is a list, but holds one verdict: "
                 "give the list as `verdicts_key`."
             )
+        if revises and self.critique is not None and self.critique not in builder.channels:
+            raise InvalidInputError(
+                f"critique_key: the state has no key {self.critique!r}, so that no writer could "
+                "read it: add it to the state."
+            )
         if not revises or self.critique is not None:
             return
         channel = builder.channels.get(self.messages)
@@ -190,7 +195,7 @@ class GateKeys:
             if revises or was_revising:
                 update[self.critique] = verdict["critique"] if revises else ""
         elif revises:
-            update[self.messages] = [critique_message(verdict["critique"])]
+            update[self.messages] = [critique_message(verdict["critique"], self.verdict)]
         if self.verdicts is not None:
             update[self.verdicts] = [verdict]
         return {**update, self.loop: loop} if keeps else update

@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 from memalign_graph.context import MemAlignContext, own_context
 from memalign_graph.nodes.base import Run
 
-_KEPT_SETTINGS = ("namespace", "k", "model")
+_KEPT_SETTINGS = ("namespace", "k", "model", "review")
 
 
 class Loop(TypedDict, total=False):
@@ -40,7 +40,7 @@ class Loop(TypedDict, total=False):
     """Whether an agent's model has spoken since the turn began, or since it was sent back."""
 
 
-def sent_back(loop: Mapping[str, Any] | None) -> int:
+def times_sent_back(loop: Mapping[str, Any] | None) -> int:
     """Tell how often an answer has been sent back.
 
     Args:
@@ -81,7 +81,7 @@ def kept_context(loop: Mapping[str, Any] | None) -> MemAlignContext | None:
         loop: What the gate kept.
 
     Returns:
-        The context, without when to ask; None if none is known.
+        The context; None if none is known.
     """
     known = loop or {}
     settings = known.get("settings")

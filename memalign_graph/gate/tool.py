@@ -86,7 +86,8 @@ def create_quality_gate_tool(
             raise ToolException(str(error)) from error
         passage = Passage(found=example, loop=None)
         verdict, _ = yield from gate.decide(passage, gate.graph, run_)
-        return _told(verdict), verdict
+        # Whether and how often it tries again is the agent's own affair.
+        return _told(verdict), {**verdict, "revisions": 0}
 
     def check(inputs: str, outputs: str) -> tuple[str, GateVerdict]:
         return run(decide(inputs, outputs, current_run()))

@@ -38,6 +38,9 @@ class GateVerdict(TypedDict):
     gate: str
     """The gate's name."""
 
+    example_id: str | None
+    """The id of the example; None where there was nothing to judge."""
+
     status: GateStatus
     """What became of the answer."""
 
@@ -81,6 +84,9 @@ class PassRule:
 
     test: Callable[[Any], Any]
     """Tells of a value on the scale whether it passes."""
+
+    wanted: str | None = None
+    """Which values do, in words; None where a function decides."""
 
     def passes(self, value: Value) -> bool:
         """Tell whether a value passes.
@@ -127,16 +133,18 @@ class PassRule:
             allowed = [_on_scale(scale, one) for one in passes]
             if not allowed:
                 raise InvalidInputError("passes: an empty set lets nothing pass: name a value.")
-            return cls(scale, lambda value: value in allowed)
+            names = " or ".join(scale.render(one) for one in allowed)
+            return cls(scale, lambda value: value in allowed, names)
         if isinstance(scale, Boolean) and not isinstance(passes, bool):
             raise InvalidInputError(f"passes: {passes!r} is neither True nor False.")
         lowest: Any = _on_scale(scale, passes)
         if isinstance(scale, Numeric):
-            return cls(scale, lambda value: value >= lowest)
+            return cls(scale, lambda value: value >= lowest, f"{scale.render(lowest)} or more")
         if isinstance(scale, Categorical) and scale.ordered:
             rank = scale.choices.index
-            return cls(scale, lambda value: rank(value) >= rank(lowest))
-        return cls(scale, lambda value: value == lowest)
+            better = f"{lowest} or better" if lowest != scale.choices[-1] else str(lowest)
+            return cls(scale, lambda value: rank(value) >= rank(lowest), better)
+        return cls(scale, lambda value: value == lowest, scale.render(lowest))
 
 
 def _on_scale(scale: Scale, value: Any) -> Value:

@@ -5,7 +5,12 @@ from langgraph.graph import START, StateGraph
 
 from memalign_graph.context import DEFAULT_K, context_schema
 from memalign_graph.graphs.judging import add_learning
-from memalign_graph.graphs.options import Graph, check_embeddings, run_settings
+from memalign_graph.graphs.options import (
+    Graph,
+    check_distill_model,
+    check_embeddings,
+    run_settings,
+)
 from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.nodes.find_judgment import FindView, create_find_judgment_node
 from memalign_graph.prompts.judge import DEFAULT_MAX_GUIDELINE_TOKENS
@@ -21,6 +26,7 @@ def create_feedback_graph(
     criterion: Criterion,
     *,
     model: BaseChatModel | str = DEFAULT_CHAT_MODEL,
+    distill_model: BaseChatModel | str | None = None,
     embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
 ) -> Graph:
     """Create the graph that learns from an expert who answers later, on any thread.
@@ -31,7 +37,8 @@ def create_feedback_graph(
 
     Args:
         criterion: What was judged.
-        model: The model that distils: a chat model, or a `"provider:name"` string.
+        model: The judge's chat model, or a `"provider:name"` string.
+        distill_model: The model that distils; the judge's own unless given.
         embeddings: What the memory embeds with.
 
     Returns:
@@ -41,6 +48,7 @@ def create_feedback_graph(
         InvalidInputError: If an option can't be used.
     """
     resolved = run_settings(criterion, model, DEFAULT_K, "never", DEFAULT_MAX_GUIDELINE_TOKENS)
+    check_distill_model(distill_model)
     check_embeddings(embeddings)
     builder: Graph = StateGraph(
         FeedbackState,
@@ -51,5 +59,12 @@ def create_feedback_graph(
     find = create_find_judgment_node(criterion, embeddings=embeddings, settings=resolved)
     builder.add_node("find_judgment", find, input_schema=FindView)
     builder.add_edge(START, "find_judgment")
-    add_learning(builder, criterion, after="find_judgment", model=model, embeddings=embeddings)
+    add_learning(
+        builder,
+        criterion,
+        after="find_judgment",
+        model=model,
+        distill_model=distill_model,
+        embeddings=embeddings,
+    )
     return builder

@@ -168,17 +168,23 @@ class JudgeMemory(MemoryLife):
         """Async twin of `guidelines`."""
         return await arun(self._guidelines(include_superseded))
 
-    def judgments(self) -> list[KeptJudgment]:
+    def judgments(self, *, waiting: bool = False) -> list[KeptJudgment]:
         """Return the judgments that are kept for feedback, those that go first before the others.
 
         They are no part of the memory's content: its version does not tell of them, and an export
         leaves them out.
-        """
-        return run(kept_judgments(self._access))
 
-    async def ajudgments(self) -> list[KeptJudgment]:
+        Args:
+            waiting: True to leave out those on which an expert has said something.
+
+        Returns:
+            The judgments.
+        """
+        return run(kept_judgments(self._access, waiting=waiting))
+
+    async def ajudgments(self, *, waiting: bool = False) -> list[KeptJudgment]:
         """Async twin of `judgments`."""
-        return await arun(kept_judgments(self._access))
+        return await arun(kept_judgments(self._access, waiting=waiting))
 
     def version(self) -> str:
         """Return the memory's version: a digest of its live items and their revisions."""

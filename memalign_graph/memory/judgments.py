@@ -22,7 +22,7 @@ _SWEEP_EVERY = timedelta(hours=1)
 
 
 class KeptJudgment(BaseModel):
-    """A judgment that awaits feedback, and what it was on."""
+    """A judgment that feedback can be given on, and what it was on."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -139,11 +139,12 @@ def find_judgment(access: MemoryAccess, judgment_id: str) -> Operation[KeptJudgm
     return kept
 
 
-def kept_judgments(access: MemoryAccess) -> Operation[list[KeptJudgment]]:
-    """Read all judgments that are kept.
+def kept_judgments(access: MemoryAccess, *, waiting: bool = False) -> Operation[list[KeptJudgment]]:
+    """Read the judgments that are kept.
 
     Args:
         access: The memory.
+        waiting: Whether to leave out those on which an expert has said something.
 
     Returns:
         The judgments, those that go first before the others.
@@ -151,7 +152,10 @@ def kept_judgments(access: MemoryAccess) -> Operation[list[KeptJudgment]]:
     [items] = yield from access.search(access.layout.judgments)
     now = datetime.now(UTC)
     kept = [one for one in map(_read, items) if one.kept_until > now]
-    return sorted(kept, key=lambda one: (one.kept_until, one.judgment.id))
+    episodes = (yield from access.all_episodes()) if kept and waiting else []
+    answered = {one.judgment.id for one in episodes if one.judgment is not None}
+    there = [one for one in kept if one.judgment.id not in answered]
+    return sorted(there, key=lambda one: (one.kept_until, one.judgment.id))
 
 
 def sweep_judgments(access: MemoryAccess) -> Operation[None]:

@@ -63,7 +63,7 @@ class MemoryLayout:
 
     @property
     def judgments(self) -> Namespace:
-        """One item a judgment that awaits feedback, by its id; gone when its time is over."""
+        """One item a judgment that is kept for feedback, by its id; gone when its time is over."""
         return (*self.root, "judgments")
 
     @property

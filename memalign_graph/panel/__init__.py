@@ -1,7 +1,7 @@
 """Panels: many criteria on one example, judged side by side, each with a memory of its own.
 
 - `graph`, `state`: `create_panel_graph`, and what flows through it.
-- `looking`, `nodes`: its nodes: what the memories have; judging, asking and learning.
+- `retrieve`, `nodes`: its nodes: what the memories have; judging, asking and learning.
 - `form`: the review of all criteria in one form: payload out, the expert's reply in; pure.
 - `aggregate`: one score of many criteria; pure.
 """

@@ -24,12 +24,6 @@ from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS
 from memalign_graph.nodes.judge import Judge
 from memalign_graph.panel.aggregate import Aggregate
 from memalign_graph.panel.form import check_names
-from memalign_graph.panel.looking import (
-    Criteria,
-    Looking,
-    create_embed_node,
-    create_panel_retrieve_node,
-)
 from memalign_graph.panel.nodes import (
     create_gather_node,
     create_judge_criterion_node,
@@ -37,6 +31,12 @@ from memalign_graph.panel.nodes import (
     create_panel_review_node,
     learning_graph,
     to_judge,
+)
+from memalign_graph.panel.retrieve import (
+    Criteria,
+    Looking,
+    create_embed_node,
+    create_panel_retrieve_node,
 )
 from memalign_graph.panel.state import OneCriterion, OneFeedback, PanelOutput, PanelState
 from memalign_graph.prompts.judge import DEFAULT_MAX_GUIDELINE_TOKENS

@@ -30,7 +30,7 @@ from memalign_graph.nodes.distill import DistillView
 from memalign_graph.nodes.judge import Judge
 from memalign_graph.panel.aggregate import AggregateResult, BoundAggregate
 from memalign_graph.panel.form import panel_payload, panel_reply_schema
-from memalign_graph.panel.looking import Criteria, attempt
+from memalign_graph.panel.retrieve import Criteria, attempt
 from memalign_graph.scales import Value
 from memalign_graph.state import ReviewOutput, ReviewState
 from memalign_graph.types import Criterion, Feedback, Guideline, Judgment

@@ -1,13 +1,14 @@
 """What tests of the gates share: writers, gated graphs, and what their judges are told to say."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
 from memalign_graph import Criterion, add_quality_gate, create_quality_gate_node
+from memalign_graph.gate.keys import latest
 from tests.conftest import CRITERION, Bench, Graph
 from tests.loopback import ChatRequest, LoopbackServer, Rule, error
 
@@ -85,6 +86,12 @@ def gated(
 ) -> Graph:
     """A graph that writes until its gate is content."""
     return bench.compile(gate_on(bench, writing(writer, state), criterion, **options))
+
+
+class Told(MessagesState):
+    """A conversation with a place for a critique."""
+
+    critique: Annotated[str, latest]
 
 
 def gate_on(

@@ -22,6 +22,7 @@ from tests.conftest import (
 from tests.integration_tests.gates.support import (
     DOWN,
     IN_MEMORY,
+    Told,
     Writer,
     always,
     asked,
@@ -178,7 +179,7 @@ async def test_failure_after_revisions_keeps_their_count_and_the_next_turn_begin
 
 @TWO_WAYS
 async def test_critique_key_is_cleared_when_the_judge_fails(bench: Bench) -> None:
-    graph = gated(bench, Writer(), critique_key="critique")
+    graph = gated(bench, Writer(), state=Told, critique_key="critique")
     bench.server.script(verdict(False), DOWN)
     given = await bench.invoke(graph, asked())
     assert given["critique"] == ""

@@ -91,7 +91,8 @@ async def test_output_schema_of_ones_own_can_name_the_verdict(bench: Bench) -> N
 
 @IN_MEMORY
 async def test_input_schema_is_left_alone(bench: Bench) -> None:
-    graph = gated(bench, Writer(), critique_key="critique", verdicts_key="verdicts")
+    keys: dict[str, Any] = {"critique_key": "critique", "verdicts_key": "verdicts"}
+    graph = gated(bench, Writer(), revise=None, **keys)
     assert list(graph.get_input_jsonschema()["properties"]) == ["messages"]
     returned = set(graph.get_output_jsonschema()["properties"])
     assert returned == {"messages", "quality_gate", "critique", "verdicts"}
@@ -145,7 +146,7 @@ async def test_strict_pydantic_state_need_not_declare_it(bench: Bench) -> None:
         return {"inputs": "Q", "outputs": state.messages[-1].text}
 
     bench.server.script(verdict(False), verdict(True))
-    graph = gated(bench, Writer(), state=State, example=example, critique_key="critique")
+    graph = gated(bench, Writer(), state=State, example=example)
     given = await bench.invoke(graph, State(messages=[HumanMessage("Hello")]))
     assert given["quality_gate"]["status"] == "accepted"
     assert [type(one) for one in seen] == [State, State]

@@ -6,13 +6,14 @@ import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.graph import END, MessagesState
 
-from memalign_graph import GateVerdict
+from memalign_graph import GateVerdict, InvalidInputError
 from tests.conftest import CRITERION, Bench, judgings
 from tests.integration_tests.gates.support import (
     DOWN,
     IN_MEMORY,
     QUESTION,
     REASON,
+    Told,
     Writer,
     always,
     asked,
@@ -100,9 +101,15 @@ async def test_critique_goes_to_its_own_key_and_is_cleared_after_acceptance(benc
 
 
 @IN_MEMORY
-async def test_critique_key_need_not_be_declared(bench: Bench) -> None:
+async def test_critique_key_that_no_writer_could_read_is_told(bench: Bench) -> None:
+    with pytest.raises(InvalidInputError, match="critique_key: the state has no key 'critique'"):
+        gated(bench, Writer(), critique_key="critique")
+
+
+@IN_MEMORY
+async def test_critique_stands_in_its_key_until_an_answer_passes(bench: Bench) -> None:
     bench.server.script(verdict(False), verdict(True))
-    graph = gated(bench, Writer(), critique_key="critique")
+    graph = gated(bench, Writer(), state=Told, critique_key="critique")
     parts = await bench.stream(graph, asked(), stream_mode="values")
     assert [REASON in one.get("critique", "") for one in parts] == [False, False, True, True, False]
     assert parts[-1]["critique"] == ""

@@ -17,6 +17,7 @@ from tests.integration_tests.gates.support import (
     LENGTH,
     REASON,
     Builder,
+    Told,
     Writer,
     always,
     asked,
@@ -110,7 +111,7 @@ async def test_two_gates_after_one_node_judge_side_by_side(bench: Bench) -> None
 @pytest.mark.parametrize("bad", ["short", "tone"])
 async def test_gates_side_by_side_that_share_a_critique_key(bench: Bench, bad: str) -> None:
     writer = Writer()
-    builder = writing(writer)
+    builder = writing(writer, Told)
     for name, criterion in (("tone", CRITERION), ("short", LENGTH)):
         options: dict[str, Any] = {"name": name, "critique_key": "critique"}
         gate_on(bench, builder, criterion, **options)

@@ -4,11 +4,14 @@ import json
 from typing import Any
 
 from langgraph.graph import END
+from langgraph.types import Command
 
-from memalign_graph import Judgment
+from memalign_graph import Example, Judgment
 from tests.conftest import CRITERION, ONE_WAY, TWO_WAYS, Bench, Graph, thread
 from tests.integration_tests.gates.support import (
+    DOWN,
     IN_MEMORY,
+    QUESTION,
     REASON,
     Writer,
     always,
@@ -159,3 +162,32 @@ def test_judge_is_seen_inside_the_gate(bench: Bench) -> None:
     assert "subgraph quality_gate" in drawn
     for node in ("retrieve_episodes", "judge", "collect_feedback", "commit_memory"):
         assert f"quality_gate\\3a{node}({node})" in drawn
+
+
+@TWO_WAYS
+async def test_events_say_that_an_expert_is_asked_and_not_that_the_judge_is_at_work(
+    bench: Bench,
+) -> None:
+    graph = gated(bench, Writer(), review="always")
+    first = await bench.stream(graph, asked(), stream_mode="custom")
+    assert [one["status"] for one in first] == ["judging", "asking"]
+    again = await bench.stream(graph, Command(resume={"value": True}), stream_mode="custom")
+    assert [one["status"] for one in again] == ["accepted"]
+
+
+@TWO_WAYS
+async def test_judges_tokens_are_in_no_message_stream(bench: Bench) -> None:
+    parts = await bench.stream(
+        gated(bench, Writer()), asked(), stream_mode="messages", subgraphs=True
+    )
+    nodes = {metadata["langgraph_node"] for _, (_, metadata) in parts}
+    assert nodes == {"write"}
+
+
+@TWO_WAYS
+async def test_verdict_names_its_example_also_where_the_judge_failed(bench: Bench) -> None:
+    bench.server.script(DOWN)
+    given = await bench.invoke(gated(bench, Writer()), asked())
+    example = Example(inputs=QUESTION, outputs="Draft 1.")
+    assert given["quality_gate"]["status"] == "judge_error"
+    assert given["quality_gate"]["example_id"] == example.id

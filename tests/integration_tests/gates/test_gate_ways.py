@@ -6,9 +6,17 @@ import pytest
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import tools_condition
 
-from memalign_graph import InvalidInputError
-from tests.conftest import TWO_WAYS, Bench
-from tests.integration_tests.gates.support import Builder, Writer, asked, gate_on, writing
+from memalign_graph import InvalidInputError, create_quality_gate_node
+from tests.conftest import CRITERION, TWO_WAYS, Bench
+from tests.integration_tests.gates.support import (
+    Builder,
+    Writer,
+    always,
+    asked,
+    gate_on,
+    models,
+    writing,
+)
 
 pytestmark = TWO_WAYS
 
@@ -66,3 +74,25 @@ async def test_option_that_a_gate_does_not_have_is_named(bench: Bench, option: s
     given: dict[str, Any] = {option: True}
     with pytest.raises(InvalidInputError, match=f"^{option}: a gate has no such option"):
         gate_on(bench, writing(Writer()), **given)
+
+
+async def test_gate_after_a_gate_is_named_as_where_that_one_accepts(bench: Bench) -> None:
+    builder = gate_on(bench, writing(Writer()), name="tone")
+    with pytest.raises(InvalidInputError, match="'tone' is a gate: name this one, 'facts', as its"):
+        gate_on(bench, builder, after="tone", name="facts")
+
+
+async def test_node_in_a_state_without_its_key_sends_back_no_more_often(bench: Bench) -> None:
+    writer = Writer()
+    builder = writing(writer)
+    node: Any = create_quality_gate_node(CRITERION, **models(bench), max_revisions=1)
+    builder.add_node("quality_gate", node)
+    builder.add_edge("write", "quality_gate")
+    builder.add_conditional_edges(
+        "quality_gate",
+        lambda state: "write" if state["messages"][-1].type == "human" else END,
+        ["write", END],
+    )
+    bench.server.rules = always(False)
+    await bench.invoke(bench.compile(builder), asked())
+    assert len(writer.seen) == 2

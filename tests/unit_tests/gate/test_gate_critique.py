@@ -62,7 +62,7 @@ def test_no_reason_at_all_leaves_no_empty_quotation() -> None:
 
 
 def test_message_is_a_humans_and_marked_as_a_gates() -> None:
-    message = critique_message("Too cold.")
+    message = critique_message("Too cold.", "quality_gate")
     assert type(message) is HumanMessage
     assert message.text.startswith("Too cold.")
     assert wrote(message)

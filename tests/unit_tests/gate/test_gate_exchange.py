@@ -23,7 +23,7 @@ CALL = {"name": "find", "args": {}, "id": "1", "type": "tool_call"}
 CALLING = AIMessage("I look it up.", tool_calls=[CALL])
 THOUGHT = {"type": "reasoning", "reasoning": "Where could it be?"}
 FOUND = ToolMessage("In Kiel.", tool_call_id="1")
-CRITIQUE = critique_message("Too cold.")
+CRITIQUE = critique_message("Too cold.", "quality_gate")
 
 FINDS: dict[str, tuple[list[Any], tuple[str, str] | None]] = {
     "plain": ([ASKED, AIMessage("In Kiel.")], ("Where is it?", "In Kiel.")),

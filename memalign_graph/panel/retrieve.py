@@ -67,7 +67,7 @@ def create_panel_retrieve_node(
         accesses = {name: one.get(run, settings) for name, one in memories.items()}
         if settings["review"] != "never":
             next(iter(accesses.values())).embedder.embeddings  # noqa: B018 - so that it fails here
-        look = _Look(
+        look = _Lookup(
             example=example,
             k=settings["k"] if looking.use_episodes else 0,
             use_guidelines=looking.use_guidelines,
@@ -86,7 +86,7 @@ def create_panel_retrieve_node(
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Lookup:
     """One example looked up in several memories."""
 
     example: Example
