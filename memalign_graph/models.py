@@ -28,9 +28,6 @@ DEFAULT_MAX_INPUT_TOKENS = 128_000
 
 _TWO = 2
 
-_NO_STREAM = "nostream"
-"""LangGraph's tag for what is not streamed as an application's own messages."""
-
 _TIMEOUT_S = 120.0
 """How long a model made from a string may take for one answer; the client's own default is 600."""
 
@@ -268,10 +265,9 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
     name = _model_name(model)
     if isinstance(steps, RunnableSequence) and len(steps.steps) == _TWO:
         # What `include_raw` does, at half its cost: it runs four more runnables a call.
-        first = steps.first.with_config(tags=[_NO_STREAM])
-        return StructuredModel(runnable=first, parser=steps.last, name=name)
+        return StructuredModel(runnable=steps.first, parser=steps.last, name=name)
     whole = model.with_structured_output(schema, include_raw=True, **method)
-    return StructuredModel(runnable=whole.with_config(tags=[_NO_STREAM]), parser=None, name=name)
+    return StructuredModel(runnable=whole, parser=None, name=name)
 
 
 def max_input_tokens(model: BaseChatModel) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphInterrupt
 from langgraph.graph.state import CompiledStateGraph
 from typing_extensions import Unpack
@@ -292,7 +293,8 @@ def make_gate(
         name=name,
         criterion=criterion,
         rule=rule,
-        graph=graph.compile(),
+        # What the judge writes is no message of the application's.
+        graph=graph.compile().with_config(tags=[TAG_NOSTREAM]),
         max_revisions=max_revisions,
         escalates=escalates,
         review=review,

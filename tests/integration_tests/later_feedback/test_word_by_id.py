@@ -66,6 +66,20 @@ async def test_judgments_wait_in_memory_until_their_time_is_over(bench: Bench) -
     assert waiting[0].kept_until < waiting[1].kept_until
     await tell(bench, first["id"], COLD)
     assert {one.judgment.id for one in await kept(bench)} == {first["id"], second["id"]}
+    memory = bench.memory()
+    if bench.awaits:
+        left = await memory.ajudgments(waiting=True)
+    else:
+        left = memory.judgments(waiting=True)
+    assert [one.judgment.id for one in left] == [second["id"]]
+
+
+@TWO_WAYS
+async def test_word_is_distilled_by_the_model_for_that(bench: Bench) -> None:
+    judgment = await judge(bench)
+    other = bench.server.chat_model(model="distiller")
+    await tell(bench, judgment["id"], COLD, distill_model=other)
+    assert [chat.body["model"] for chat in distillings(bench.server)] == ["distiller"]
 
 
 @TWO_WAYS
