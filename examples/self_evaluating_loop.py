@@ -89,7 +89,7 @@ def answer(agent: Any, question: str) -> None:
     given: Any = {"question": question}
     while True:
         for event in agent.stream(given, thread, stream_mode="custom"):
-            if event["type"] == "quality_gate" and event["status"] != "judging":
+            if event["status"] not in ("judging", "asking"):
                 print(f"{event['status']}: {event['critique'] or 'it passed.'}")
         if not agent.get_state(thread).interrupts:
             return

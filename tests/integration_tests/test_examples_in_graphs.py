@@ -72,6 +72,7 @@ def test_loop_asks_once_and_is_right_the_second_time(server: LoopbackServer) -> 
     assert first.count("writes: ") == 2
     assert first.count("asks the expert") == 1
     assert "exhausted: " in first
+    assert "it passed" not in first
     assert (second.count("writes: "), second.count("asks the expert")) == (1, 0)
     assert "accepted: it passed." in second
     assert "read finance.certified_orders" in second.partition("Guidelines:")[2]
