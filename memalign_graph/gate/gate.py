@@ -17,7 +17,13 @@ from memalign_graph.gate.critique import critique_text
 from memalign_graph.gate.loop import Loop, kept_context, times_sent_back
 from memalign_graph.gate.verdict import GateStatus, GateVerdict, OnJudgeError, Passes, PassRule
 from memalign_graph.graphs.judging import create_review_graph
-from memalign_graph.graphs.options import ReviewOptions, check_choice, check_criterion
+from memalign_graph.graphs.options import (
+    ReviewOptions,
+    check_choice,
+    check_count,
+    check_criterion,
+    check_review,
+)
 from memalign_graph.nodes.base import Run
 from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
 
@@ -279,10 +285,7 @@ def make_gate(
         )
     if not isinstance(name, str) or not name.strip():
         raise InvalidInputError("name: give the gate a name, which is text.")
-    if isinstance(max_revisions, bool) or not isinstance(max_revisions, int) or max_revisions < 0:
-        raise InvalidInputError(
-            f"max_revisions: {max_revisions!r} is not a whole number from 0 on."
-        )
+    check_count("max_revisions", max_revisions, least=0)
     check_choice("on_judge_error", on_judge_error, get_args(OnJudgeError))
     check_criterion(criterion)
     rule = PassRule.of(criterion.scale, passes)
@@ -303,15 +306,11 @@ def make_gate(
 
 
 def _asks(review: GateReview, rule: PassRule) -> Review:
+    check_review(review, modes=("never", "always", "exhausted"))
     if review == "exhausted":
 
         def misses(judgment: Judgment) -> bool:
             return not rule.passes(judgment.value)
 
         return misses
-    if callable(review) or review in ("never", "always"):
-        return review
-    raise InvalidInputError(
-        f"review: {review!r} is not known: give 'never', 'always', 'exhausted', or a function "
-        "that takes the Judgment and tells whether to ask."
-    )
+    return review

@@ -1,6 +1,6 @@
 """The graphs that judge one example: with what memory holds, and with an expert to ask."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +14,7 @@ from memalign_graph.context import (
 )
 from memalign_graph.graphs.options import (
     Graph,
+    asks,
     check_distill_model,
     check_judging,
     run_settings,
@@ -38,7 +39,6 @@ from memalign_graph.nodes.judge import JudgeView
 from memalign_graph.nodes.retrieve import OnEmbeddingError, RetrieveView
 from memalign_graph.nodes.review import ReviewView
 from memalign_graph.prompts.judge import DEFAULT_MAX_GUIDELINE_TOKENS
-from memalign_graph.reading import decided
 from memalign_graph.state import (
     CitingJudgeOutput,
     CitingReviewOutput,
@@ -189,7 +189,7 @@ def create_review_graph(
     )
     builder.add_node("collect_feedback", create_review_node(criterion), input_schema=ReviewView)
     # Decided on the way out of the judge, which runs once, and not in the node that runs again.
-    builder.add_conditional_edges("judge", _asks(review), ["collect_feedback", END])
+    builder.add_conditional_edges("judge", asks(review, _judgment), ["collect_feedback", END])
     add_learning(
         builder,
         criterion,
@@ -291,16 +291,8 @@ def _add_judging(
     builder.add_edge(["retrieve_episodes", "assemble_guidelines"], "judge")
 
 
-def _asks(review: Review) -> Callable[[Mapping[str, Any]], str]:
-    def asks(state: Mapping[str, Any]) -> str:
-        mode = state["judge_settings"]["review"]
-        if mode is None and callable(review):
-            wanted = decided(review(Judgment.model_validate(state["judgment"])), "review")
-        else:
-            wanted = mode == "always"
-        return "collect_feedback" if wanted else END
-
-    return asks
+def _judgment(state: Mapping[str, Any]) -> Judgment:
+    return Judgment.model_validate(state["judgment"])
 
 
 def _after_feedback(state: Mapping[str, Any]) -> str:

@@ -1,13 +1,13 @@
 """What the builders of graphs share: options checked, and settings that a run can change."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, get_args
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
-from langgraph.graph import StateGraph
+from langgraph.graph import END, StateGraph
 from typing_extensions import TypedDict
 
 from memalign_graph.context import DEFAULT_SETTINGS, MAX_K, Review, ReviewMode
@@ -16,7 +16,7 @@ from memalign_graph.memory.judgments import check_keep
 from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.nodes.base import DEFAULT_MAX_CONCURRENCY
 from memalign_graph.nodes.retrieve import OnEmbeddingError
-from memalign_graph.reading import PLAIN_FUNCTION
+from memalign_graph.reading import PLAIN_FUNCTION, decided
 from memalign_graph.types import Criterion, Pairwise
 
 Graph = StateGraph[Any, Any, Any, Any]
@@ -108,13 +108,7 @@ def run_settings(
         raise InvalidInputError(
             f"max_guideline_tokens: {max_guideline_tokens!r} is not a whole number from 0 on."
         )
-    if inspect.iscoroutinefunction(review):
-        raise InvalidInputError(f"review: {PLAIN_FUNCTION}")
-    if not callable(review) and review not in get_args(ReviewMode):
-        raise InvalidInputError(
-            f"review: {review!r} is not known: give 'always', 'never', or a function that takes "
-            "the Judgment and tells whether to ask."
-        )
+    check_review(review)
     return {
         **DEFAULT_SETTINGS,
         "k": k,
@@ -188,18 +182,65 @@ def check_choice(name: str, given: Any, choices: Sequence[Any]) -> None:
         )
 
 
-def check_count(name: str, given: Any) -> None:
+def check_review(
+    review: Any, *, modes: Sequence[str] = get_args(ReviewMode), takes: str = "the Judgment"
+) -> None:
+    """Check when the expert is asked.
+
+    Args:
+        review: What was given.
+        modes: The words that can be given.
+        takes: What a function is given.
+
+    Raises:
+        InvalidInputError: If it can't be used.
+    """
+    if inspect.iscoroutinefunction(review):
+        raise InvalidInputError(f"review: {PLAIN_FUNCTION}")
+    if not callable(review) and review not in modes:
+        raise InvalidInputError(
+            f"review: {review!r} is not known: give {', '.join(map(repr, modes))}, or a function "
+            f"that takes {takes} and tells whether to ask."
+        )
+
+
+def asks(
+    review: Any, read: Callable[[Mapping[str, Any]], Any]
+) -> Callable[[Mapping[str, Any]], str]:
+    """Make the way out of judging: to the expert, or to the end.
+
+    Args:
+        review: What the graph was built with; the run's settings go before it.
+        read: Reads from the state what a function is given.
+
+    Returns:
+        What a conditional edge takes.
+    """
+
+    def way(state: Mapping[str, Any]) -> str:
+        mode = state["judge_settings"]["review"]
+        if mode is None and callable(review):
+            wanted = decided(review(read(state)), "review")
+        else:
+            wanted = mode == "always"
+        return "collect_feedback" if wanted else END
+
+    return way
+
+
+def check_count(name: str, given: Any, *, least: int = 1) -> None:
     """Check an option that counts something.
 
     Args:
         name: The option.
         given: What was given.
+        least: The least it can be.
 
     Raises:
         InvalidInputError: If it can't be used.
     """
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise InvalidInputError(f"{name}: {given!r} is not a whole number from 1 on.")
+    if isinstance(given, bool) or not isinstance(given, int) or given < least:
+        raise InvalidInputError(f"{name}: {given!r} is not a whole number from {least} on.")
 
 
 def check_flag(name: str, given: Any) -> None:

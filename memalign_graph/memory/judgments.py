@@ -85,11 +85,9 @@ def keep_judgment(
     Returns:
         Why it is not kept, if it is not.
     """
-    known = yield from access.refresh()
-    rests_on = {one.id for one in (yield from access.every_guideline())}
-    if not all(map(known.holds, judgment.episode_ids)) or not rests_on.issuperset(
-        judgment.guideline_ids
-    ):
+    view = yield from access.refresh()
+    has_episodes = all(map(view.holds, judgment.episode_ids))
+    if not has_episodes or not all(map(view.holds_guideline, judgment.guideline_ids)):
         # It may repeat what was taken back while the judge was at work.
         warning = "Not kept for later feedback: what it was made with was taken back meanwhile."
         logger.warning("The judgment %s: %s", judgment.id, warning)
@@ -104,7 +102,6 @@ def keep_judgment(
         vector=vector,
     )
     yield from access.put(access.layout.judgments, {judgment.id: kept.model_dump(mode="json")})
-    view = access.view
     if now - view.swept_at >= _SWEEP_EVERY:
         view.swept_at = now
         yield from sweep_judgments(access)

@@ -145,6 +145,17 @@ class MemoryView:
         """
         return episode_id in self._episodes
 
+    def holds_guideline(self, guideline_id: str) -> bool:
+        """Tell whether there is a guideline of this id, wherever it stands.
+
+        Args:
+            guideline_id: The id.
+
+        Returns:
+            Whether there is, as last refreshed.
+        """
+        return guideline_id in self._guidelines
+
     def all_episodes(self) -> list[str]:
         """Return the ids of all episodes, in a stable order."""
         with self._lock:

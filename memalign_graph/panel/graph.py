@@ -1,8 +1,7 @@
 """`create_panel_graph`: many criteria on one example."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from langgraph.graph import END, START
 from langgraph.types import Send
@@ -14,10 +13,12 @@ from memalign_graph.graphs.options import (
     Graph,
     ParallelGraph,
     ReviewOptions,
+    asks,
     check_criterion,
     check_distill_model,
     check_flag,
     check_judging,
+    check_review,
     run_settings,
 )
 from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS
@@ -40,7 +41,6 @@ from memalign_graph.panel.retrieve import (
 )
 from memalign_graph.panel.state import OneCriterion, OneFeedback, PanelOutput, PanelState
 from memalign_graph.prompts.judge import DEFAULT_MAX_GUIDELINE_TOKENS
-from memalign_graph.reading import decided
 from memalign_graph.scales import Pairwise
 from memalign_graph.state import ExampleInput, ExampleView
 from memalign_graph.types import Criterion, Judgment
@@ -131,7 +131,9 @@ def create_panel_graph(
     builder.add_edge(START, "retrieve_episodes")
     builder.add_conditional_edges("retrieve_episodes", _to_judge, ["judge_criterion"])
     builder.add_edge("judge_criterion", "gather_judgments")
-    builder.add_conditional_edges("gather_judgments", _asks(review), ["collect_feedback", END])
+    builder.add_conditional_edges(
+        "gather_judgments", asks(review, _judgments), ["collect_feedback", END]
+    )
     builder.add_conditional_edges("collect_feedback", _has_feedback, ["embed_example", END])
     builder.add_conditional_edges("embed_example", _to_learn, ["learn_criterion"])
     builder.add_edge("learn_criterion", END)
@@ -142,17 +144,8 @@ def _to_judge(state: Mapping[str, Any]) -> list[Send]:
     return [Send("judge_criterion", one) for one in to_judge(state).values()]
 
 
-def _asks(review: PanelReview) -> Callable[[Mapping[str, Any]], str]:
-    def asks(state: Mapping[str, Any]) -> str:
-        mode = state["judge_settings"]["review"]
-        if mode is None and callable(review):
-            judged = {k: Judgment.model_validate(one) for k, one in state["judgments"].items()}
-            wanted = decided(review(judged), "review")
-        else:
-            wanted = mode == "always"
-        return "collect_feedback" if wanted else END
-
-    return asks
+def _judgments(state: Mapping[str, Any]) -> dict[str, Judgment]:
+    return {name: Judgment.model_validate(one) for name, one in state["judgments"].items()}
 
 
 def _has_feedback(state: Mapping[str, Any]) -> str:
@@ -197,12 +190,7 @@ def _check_options(
             f"{unknown[0]}: a panel has no such option: it has review, aggregate, "
             f"{', '.join(_DEFAULTS)}."
         )
-    is_plain = callable(review) and not inspect.iscoroutinefunction(review)
-    if not is_plain and review not in get_args(ReviewMode):
-        raise InvalidInputError(
-            f"review: {review!r} is not known: give 'always', 'never', or a plain function that "
-            "takes the judgments by criterion and tells whether to ask."
-        )
+    check_review(review, takes="the judgments by criterion")
     check_flag("swap", options["swap"])
     pairwise = [one for one in criteria.values() if isinstance(one.scale, Pairwise)]
     if options["swap"] and not pairwise:
