@@ -108,7 +108,7 @@ def run_job(python: Path, job: Job, results: Path) -> None:
         code = subprocess.call(
             command,
             cwd=ROOT,
-            env=_environment(job),
+            env=peer_environment(job.server, job.folder),
             stdout=output,
             stderr=subprocess.STDOUT,
         )
@@ -117,17 +117,25 @@ def run_job(python: Path, job: Job, results: Path) -> None:
         raise RuntimeError(f"{job.module}, {job.what}: the run failed; the end of {log}:\n{tail}")
 
 
-def _environment(job: Job) -> dict[str, str]:
-    """Return a run's variables: models on this machine, and nothing that reaches further."""
+def peer_environment(server: str, folder: Path) -> dict[str, str]:
+    """Return a run's variables: models on this machine, and nothing that reaches further.
+
+    Args:
+        server: The OpenAI-compatible server.
+        folder: Where the peer keeps its files.
+
+    Returns:
+        The variables.
+    """
     return {
         **os.environ,
         "OPENAI_API_KEY": "none",
-        "OPENAI_API_BASE": job.server,
-        "OPENAI_BASE_URL": job.server,
+        "OPENAI_API_BASE": server,
+        "OPENAI_BASE_URL": server,
         "NO_PROXY": "127.0.0.1",
         "no_proxy": "127.0.0.1",
         "LANGSMITH_TRACING": "false",
-        "MLFLOW_TRACKING_URI": f"sqlite:///{job.folder / 'mlflow.db'}",
+        "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
         # Without the first two, the peer reaches for the internet; where there is none, fetching
         # the catalogue alone costs the first judgment of a process six seconds of retries.
         "MLFLOW_MODEL_CATALOG_URI": "",
@@ -135,7 +143,7 @@ def _environment(job: Job) -> dict[str, str]:
         # Its queue drops traces when a thousand are logged in a row.
         "MLFLOW_ENABLE_ASYNC_TRACE_LOGGING": "false",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-        "DSPY_CACHEDIR": str(job.folder / "dspy"),
+        "DSPY_CACHEDIR": str(folder / "dspy"),
     }
 
 

@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 _PAIR = 2
 
+_TOLERANCE = 0.1
+"""How far apart two values of a continuous scale may be and still agree, of its whole range."""
+
 
 class GivenValue(BaseModel):
     """One expert's value for an example."""
@@ -96,6 +99,25 @@ def majority_value(episodes: Sequence[Episode]) -> Value | None:
         return None
     winner = max(counts, key=lambda key: (counts[key], newest[key][:2]))
     return newest[winner][2]
+
+
+def agree(scale: Scale, got: Value, expected: Value) -> bool:
+    """Tell whether a verdict agrees with an expert's value.
+
+    Args:
+        scale: The scale of both.
+        got: The verdict.
+        expected: The expert's value.
+
+    Returns:
+        Whether they are the same; on a continuous scale, whether they lie within a tenth of its
+        range.
+    """
+    if isinstance(scale, Numeric) and not scale.integer:
+        # A hair more than a tenth: 0.3 - 0.2 is not 0.1 in binary.
+        reach = _TOLERANCE * (scale.maximum - scale.minimum) * (1 + 1e-9)
+        return abs(float(got) - float(expected)) <= reach
+    return _same(got) == _same(expected)
 
 
 def krippendorff_alpha(units: Iterable[Sequence[Value]], level: Level) -> float | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
+from memalign_graph.agreement import agree
 from memalign_graph.alignment.cases import Case, choose_cases
 from memalign_graph.alignment.drafts import ask_once
 from memalign_graph.alignment.report import BrokenCase, Replay
@@ -22,15 +23,12 @@ from memalign_graph.memory.recall import recall_besides
 from memalign_graph.models import max_input_tokens, with_schema
 from memalign_graph.prompts.judge import answer_schema, judge_prompt, read_answer
 from memalign_graph.prompts.narrow import narrow_prompt, narrow_schema, read_narrowed
-from memalign_graph.scales import Numeric, Scale, Value
+from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Guideline
 from memalign_graph.usage import Meter
 
 DEFAULT_REPLAY_CASES = 20
 """How many seen cases are judged again at most, unless told otherwise."""
-
-_TOLERANCE = 0.1
-"""How far apart two values of a continuous scale may be and still agree, of its whole range."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ def _replay(
         [judged(case, before, new_episodes) for case in chosen], judge.limit
     )
     scale = access.criterion.scale
-    agreed = [case for case, got in zip(chosen, first, strict=True) if _agree(scale, got, case)]
+    agreed = [case for case, got in zip(chosen, first, strict=True) if agree(scale, got, case.expected)]
     disagreed = [case for case in chosen if case not in agreed]
     while True:
         # What the whole list supersedes again never comes to stand, and can break nothing.
@@ -151,7 +149,7 @@ def _replay(
         turned = [
             (case, got)
             for case, got in zip(agreed, verdicts, strict=True)
-            if not _agree(scale, got, case)
+            if not agree(scale, got, case.expected)
         ]
         tell(len(chosen) - len(turned), len(chosen))
         if not turned:
@@ -174,7 +172,7 @@ def _replay(
     after: list[Value] = yield Gather(
         [judged(case, everything, frozenset()) for case in disagreed], judge.limit
     )
-    newly = sum(_agree(scale, got, case) for case, got in zip(disagreed, after, strict=True))
+    newly = sum(agree(scale, got, case.expected) for case, got in zip(disagreed, after, strict=True))
     tell(len(chosen), len(chosen))
     return guard.operations, Replay(
         cases=len(chosen),
@@ -252,12 +250,12 @@ def _culprit(
     """Find the operation at which a case turns; None if it is turned by none of them."""
     right, wrong = 0, len(guard.operations)
     got = yield from judged(case, with_first(right), frozenset())
-    if not _agree(scale, got, case):
+    if not agree(scale, got, case.expected):
         return None
     while wrong - right > 1:
         middle = (right + wrong) // 2
         got = yield from judged(case, with_first(middle), frozenset())
-        if _agree(scale, got, case):
+        if agree(scale, got, case.expected):
             right = middle
         else:
             wrong = middle
@@ -357,12 +355,3 @@ def _shown(operation: GuidelineOperation, standing: Mapping[str, str]) -> str:
     return f"({operation.action}) {target}"
 
 
-def _agree(scale: Scale, got: Value, case: Case) -> bool:
-    """Tell whether a verdict agrees with the expert's value.
-
-    The same value; on a continuous scale one within a tenth of its range.
-    """
-    if isinstance(scale, Numeric) and not scale.integer:
-        apart = abs(float(got) - float(case.expected))
-        return apart <= _TOLERANCE * (scale.maximum - scale.minimum)
-    return got == case.expected

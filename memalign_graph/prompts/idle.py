@@ -23,6 +23,12 @@ _CONTENT_CHARS = 3
 _SENTENCE_WORDS = 5
 """A text of fewer words is an expert's shorthand, and left alone."""
 
+_RUN_WORDS = 6
+"""So many words in a row that the prompt has, too, are no coincidence."""
+
+_OF_THE_EXPERT = re.compile(r"\bexpert.?s?.? (value|reason)\b", re.IGNORECASE)
+"""The labels that the prompt puts on what experts say; a rule never needs them."""
+
 
 def why_idle(
     operation: GuidelineOperation,
@@ -54,11 +60,21 @@ def why_idle(
                 "as a guideline of its own"
             )
     long_enough = len(_WORD.findall(operation.text)) >= _SENTENCE_WORDS
-    repeats_prompt = words == SHAPE or (long_enough and words in plain_words(asked))
-    if repeats_prompt or not _content_words(operation.text):
+    said = " ".join(one.rationale or "" for one in episodes)
+    if (
+        words == SHAPE
+        or (long_enough and words in plain_words(asked))
+        or _runs(operation.text) & _runs(asked) - _runs(said)
+        or not _content_words(operation.text)
+    ):
         return (
             "it repeats the shape of the answer, or what was asked for: write the expert's reason "
             "as a rule"
+        )
+    if _OF_THE_EXPERT.search(operation.text):
+        return (
+            "it speaks of an expert's value or reason, and a new case has none yet: write what to "
+            "look for in the case itself"
         )
     outputs = [one.example.outputs for one in episodes if one.id in operation.episode_ids]
     texts = [one if isinstance(one, str) else json.dumps(one) for one in outputs]
@@ -74,6 +90,11 @@ def why_idle(
 def _said_already(criterion: Criterion) -> set[str]:
     """Return the words that make no rule: the criterion's, the scale's, and those of any rule."""
     return _content_words(f"{criterion.instructions} {criterion.scale.describe()} {_ANY_RULE}")
+
+
+def _runs(text: str) -> set[tuple[str, ...]]:
+    words = _WORD.findall(text.casefold())
+    return {tuple(words[at : at + _RUN_WORDS]) for at in range(len(words) - _RUN_WORDS + 1)}
 
 
 def _content_words(text: str) -> set[str]:

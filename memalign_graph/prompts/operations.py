@@ -99,7 +99,7 @@ def _why_idle(operation: GuidelineOperation, prompt: DistillPrompt) -> str | Non
         criterion=prompt.criterion,
         guidelines=prompt.guidelines,
         episodes=list(prompt.episodes.values()),
-        asked=prompt.closing,
+        asked=prompt.asked,
     )
 
 

@@ -1,0 +1,1 @@
+"""How far judges agree with human experts: the base judge, ours and the peer, on real labels."""

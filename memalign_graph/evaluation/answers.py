@@ -1,0 +1,254 @@
+"""What models answered, kept so that the same is never paid for twice.
+
+A chat model's answer is kept under a hash of the model with its settings, and of the whole prompt
+with its schema. A memory is in a prompt with every guideline and episode it contributes: another
+version of it that changes the prompt has another hash, and one that does not has the same answer.
+So a repeated evaluation costs nothing, a killed one goes on where it was, and an answer that is no
+longer right can't be found.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
+from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, message_to_dict, messages_from_dict
+from langchain_core.outputs import ChatGeneration
+from langgraph.store.base import BaseStore, GetOp, Item, PutOp
+from pydantic import BaseModel, ConfigDict
+
+from memalign_graph.effects import Batch, Embed, Operation, arun, run
+from memalign_graph.identity import digest
+from memalign_graph.memory.index.vectors import (
+    decode_vector,
+    encode_vector,
+    normalised,
+    vector_key,
+)
+
+_CHAT = ("memalign_evaluation", "answers")
+_VECTORS = ("memalign_evaluation", "vectors")
+
+
+class Spent(BaseModel):
+    """What an evaluation asked of chat models."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    chat_calls: int = 0
+    """Answers it needed."""
+
+    kept_calls: int = 0
+    """Those of them that were there from before, and cost nothing now."""
+
+    input_tokens: int = 0
+    """Tokens of all prompts, as far as the model tells, also of answers that were kept."""
+
+    output_tokens: int = 0
+    """Tokens of all answers, likewise."""
+
+    model_seconds: float = 0.0
+    """How long the model took for all of them together, also at the time for those kept."""
+
+    def __add__(self, other: "Spent") -> "Spent":
+        fields = type(self).model_fields
+        return Spent(**{name: getattr(self, name) + getattr(other, name) for name in fields})
+
+    def __sub__(self, other: "Spent") -> "Spent":
+        fields = type(self).model_fields
+        return Spent(**{name: getattr(self, name) - getattr(other, name) for name in fields})
+
+
+class KeptAnswers(BaseCache):
+    """Keeps a chat model's answers in a LangGraph store, and counts what was asked.
+
+    A LangChain cache: `model.model_copy(update={"cache": KeptAnswers(store)})`.
+    """
+
+    def __init__(self, store: BaseStore) -> None:
+        """Keep answers in a store.
+
+        Args:
+            store: Any LangGraph store.
+        """
+        self._store = store
+        self._lock = threading.Lock()
+        self._asked: dict[str, list[float]] = {}
+        self._spent = Spent()
+
+    @property
+    def spent(self) -> Spent:
+        """What was asked so far."""
+        return self._spent
+
+    def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
+        """Find the answer to a prompt.
+
+        Args:
+            prompt: The prompt, as LangChain writes it.
+            llm_string: The model with its settings, likewise.
+
+        Returns:
+            The answer; None if it has to be asked for.
+        """
+        return run(self._lookup(prompt, llm_string))
+
+    async def alookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
+        """Async twin of `lookup`."""
+        return await arun(self._lookup(prompt, llm_string))
+
+    def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
+        """Keep the answer to a prompt.
+
+        Args:
+            prompt: The prompt.
+            llm_string: The model with its settings.
+            return_val: The answer.
+        """
+        run(self._update(prompt, llm_string, return_val))
+
+    async def aupdate(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
+        """Async twin of `update`."""
+        await arun(self._update(prompt, llm_string, return_val))
+
+    def clear(self, **kwargs: Any) -> None:
+        """Refuse: what others keep in the same store is not to be lost.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError("Kept answers are not cleared: take another store, or file.")
+
+    def _lookup(self, prompt: str, llm_string: str) -> Operation[RETURN_VAL_TYPE | None]:
+        key = digest([llm_string, prompt])
+        found: list[Item | None] = yield Batch(self._store, [GetOp(_CHAT, key)])
+        if found[0] is None:
+            with self._lock:
+                self._asked.setdefault(key, []).append(time.perf_counter())
+            return None
+        kept = found[0].value
+        (message,) = messages_from_dict([kept["message"]])
+        self._count(message, kept["seconds"], kept=True)
+        return [ChatGeneration(message=message)]
+
+    def _update(self, prompt: str, llm_string: str, answer: RETURN_VAL_TYPE) -> Operation[None]:
+        key = digest([llm_string, prompt])
+        with self._lock:
+            asked = self._asked.pop(key, [])
+        seconds = round(time.perf_counter() - asked[0], 3) if asked else 0.0
+        first = answer[0]
+        if not isinstance(first, ChatGeneration):
+            return
+        self._count(first.message, seconds, kept=False)
+        # What answers in prose once may do better when it is asked again.
+        if not _is_structured(first.message):
+            return
+        value = {"message": message_to_dict(first.message), "seconds": seconds}
+        yield Batch(self._store, [PutOp(_CHAT, key, value)])
+
+    def _count(self, message: Any, seconds: float, *, kept: bool) -> None:
+        told = message.usage_metadata if isinstance(message, AIMessage) else None
+        usage: Mapping[str, Any] = told or {}
+        spent = Spent(
+            chat_calls=1,
+            kept_calls=int(kept),
+            input_tokens=usage.get("input_tokens", 0),
+            output_tokens=usage.get("output_tokens", 0),
+            model_seconds=seconds,
+        )
+        with self._lock:
+            self._spent += spent
+
+
+def _is_structured(message: Any) -> bool:
+    if isinstance(message, AIMessage) and message.tool_calls:
+        return True
+    try:
+        json.loads(message.text)
+    except ValueError:
+        return False
+    return True
+
+
+def with_kept_answers(model: BaseChatModel, answers: KeptAnswers) -> BaseChatModel:
+    """Return a chat model whose answers are kept.
+
+    Args:
+        model: The chat model; it is left as it is.
+        answers: Where its answers are kept.
+
+    Returns:
+        A copy that asks only for what is not there.
+    """
+    return model.model_copy(update={"cache": answers})
+
+
+class KeptEmbeddings(Embeddings):
+    """Embeddings whose vectors are kept in a LangGraph store."""
+
+    def __init__(self, embeddings: Embeddings, embedder: str, store: BaseStore) -> None:
+        """Keep vectors in a store.
+
+        Args:
+            embeddings: What embeds.
+            embedder: Its name, by `embedder_id`.
+            store: Any LangGraph store.
+        """
+        self.model = embedder
+        self._embeddings = embeddings
+        self._store = store
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Embed texts, but for those whose vectors are there.
+
+        Args:
+            texts: The texts.
+
+        Returns:
+            One vector a text.
+        """
+        return run(self._embed(texts))
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Async twin of `embed_documents`."""
+        return await arun(self._embed(texts))
+
+    def embed_query(self, text: str) -> list[float]:
+        """Embed one text, the same way.
+
+        Args:
+            text: The text.
+
+        Returns:
+            Its vector.
+        """
+        return self.embed_documents([text])[0]
+
+    async def aembed_query(self, text: str) -> list[float]:
+        """Async twin of `embed_query`."""
+        return (await self.aembed_documents([text]))[0]
+
+    def _embed(self, texts: Sequence[str]) -> Operation[list[list[float]]]:
+        keys = {vector_key(self.model, text): text for text in texts}
+        found: list[Item | None] = yield Batch(self._store, [GetOp(_VECTORS, key) for key in keys])
+        vectors = {
+            key: decode_vector(item.value["vector"]).tolist()
+            for key, item in zip(keys, found, strict=True)
+            if item is not None
+        }
+        missing = [key for key in keys if key not in vectors]
+        if missing:
+            given = yield Embed(self._embeddings, [keys[key] for key in missing])
+            new = normalised(given, len(missing), self.model)
+            fresh = dict(zip(missing, new, strict=True))
+            puts = [
+                PutOp(_VECTORS, key, {"vector": encode_vector(vector)})
+                for key, vector in fresh.items()
+            ]
+            yield Batch(self._store, puts)
+            vectors |= {key: vector.tolist() for key, vector in fresh.items()}
+        return [vectors[vector_key(self.model, text)] for text in texts]

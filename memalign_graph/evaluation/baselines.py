@@ -1,0 +1,64 @@
+"""What needs no judge: the same value for every case, and the value of the nearest episodes.
+
+A judge that is no better than these is of no use, however high its agreement.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean, median, median_low
+
+from memalign_graph.agreement import majority_value, on_scale
+from memalign_graph.scales import Categorical, Numeric, Scale, Value
+from memalign_graph.types import RecalledExample
+
+CONSTANT = "constant"
+"""Always the value that fits the training cases best."""
+
+NEAREST = "nearest"
+"""The value of the most similar training cases."""
+
+
+def constant_value(values: Sequence[Value], scale: Scale) -> Value | None:
+    """Return the one value that is right most often, or least far off.
+
+    Args:
+        values: The experts' values on the training cases.
+        scale: Their scale.
+
+    Returns:
+        The median where values are ordered, else the most frequent, of several the one that comes
+        first; None for no values.
+    """
+    if not values:
+        return None
+    match scale:
+        case Numeric(integer=True):
+            return median_low(int(one) for one in values)
+        case Numeric():
+            return float(median(float(one) for one in values))
+        case Categorical(ordered=True):
+            ranks = [scale.choices.index(str(one)) for one in values]
+            return scale.choices[median_low(ranks)]
+        case _:
+            return Counter(values).most_common(1)[0][0]
+
+
+def nearest_value(recalled: Sequence[RecalledExample], scale: Scale) -> Value | None:
+    """Return what the most similar examples say, without looking at the case itself.
+
+    Args:
+        recalled: The most similar examples, most similar first.
+        scale: The scale.
+
+    Returns:
+        The mean where values are numbers, the median where they are ordered, else the most
+        frequent, of several the one that is nearest; None if none has a value.
+    """
+    found = [on_scale(majority_value(one.episodes), scale) for one in recalled]
+    values = [value for value in found if value is not None]
+    if not values:
+        return None
+    if isinstance(scale, Numeric):
+        mean = fmean(float(one) for one in values)
+        return scale.validate_value(round(mean) if scale.integer else mean)
+    return constant_value(values, scale)

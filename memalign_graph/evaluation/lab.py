@@ -1,0 +1,278 @@
+"""What every evaluation is made of: a judge that learns from some feedback and judges some cases.
+
+The graphs are those that are deployed, with all their options; only their models are wrapped, so
+that answers are kept, and their memories lie in stores of their own that go when it is over.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph.alignment.report import AlignmentReport
+from memalign_graph.effects import Call, Gather, Operation
+from memalign_graph.errors import InvalidInputError, ModelAnswerError
+from memalign_graph.evaluation.answers import (
+    KeptAnswers,
+    KeptEmbeddings,
+    Spent,
+    with_kept_answers,
+)
+from memalign_graph.evaluation.progress import Progress, ProgressLike
+from memalign_graph.evaluation.variants import Variant
+from memalign_graph.memory import JudgeMemory
+from memalign_graph.models import (
+    EmbeddingsLike,
+    embedder_id,
+    resolve_chat_model,
+    resolve_embeddings,
+)
+from memalign_graph.nodes.base import DEFAULT_MAX_CONCURRENCY
+from memalign_graph.types import Criterion, Example, Feedback, Judgment
+
+CacheLike = BaseStore | str | Path | None
+"""Where answers are kept: a LangGraph store, a file, or None for as long as the call lasts."""
+
+
+@dataclass
+class Learned:
+    """A memory that an evaluation made."""
+
+    memory: JudgeMemory
+    """The memory."""
+
+    store: BaseStore
+    """Its store."""
+
+    spent: Spent = field(default_factory=Spent)
+    """What learning took so far."""
+
+    report: AlignmentReport | None = None
+    """What the last alignment did."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of judging one case."""
+
+    judgment: Judgment | None
+    """The judgment; None if the model gave no answer that can be used."""
+
+    failure: str | None = None
+    """Why there is none."""
+
+
+class Lab:
+    """One evaluation's models, memories and progress."""
+
+    def __init__(
+        self,
+        criterion: Criterion,
+        embeddings: EmbeddingsLike,
+        *,
+        kept: BaseStore,
+        limit: int,
+        progress: Progress,
+    ) -> None:
+        """Set it up; nothing is asked of a model yet.
+
+        Args:
+            criterion: What is judged.
+            embeddings: What finds similar cases.
+            kept: Where answers are kept.
+            limit: How much may be under way at a time.
+            progress: Told of each step.
+        """
+        self.criterion = criterion
+        """What is judged."""
+        self.limit = limit
+        """How much may be under way at a time."""
+        self.progress = progress
+        """Told of each step."""
+        self._kept = kept
+        self.embeddings = KeptEmbeddings(
+            resolve_embeddings(embeddings), embedder_id(embeddings), kept
+        )
+        """What finds similar cases; no text is embedded twice."""
+        self._answers: dict[str, KeptAnswers] = {}
+        self._graphs: dict[tuple[str, int], Any] = {}
+
+    def spent(self, purpose: str) -> Spent:
+        """Return what was asked of models for a purpose so far.
+
+        Args:
+            purpose: As given to `model`.
+
+        Returns:
+            The sum.
+        """
+        return self._answers[purpose].spent if purpose in self._answers else Spent()
+
+    def model(self, model: BaseChatModel | str, purpose: str) -> BaseChatModel:
+        """Return a chat model whose answers are kept, and counted by what they are for.
+
+        Args:
+            model: The model, or the string that names it.
+            purpose: What it is asked for.
+
+        Returns:
+            The model.
+
+        Raises:
+            InvalidInputError: If a string can't be resolved.
+        """
+        answers = self._answers.setdefault(purpose, KeptAnswers(self._kept))
+        return with_kept_answers(resolve_chat_model(model), answers)
+
+    def empty(self) -> Learned:
+        """Return a memory that has learned nothing."""
+        store = InMemoryStore()
+        memory = JudgeMemory(store, self.criterion, embeddings=self.embeddings)
+        return Learned(memory=memory, store=store)
+
+    def learn(
+        self, variant: Variant, learned: Learned, feedback: Sequence[Feedback]
+    ) -> Operation[Learned]:
+        """Align a memory with feedback, by the alignment graph.
+
+        Args:
+            variant: How it learns.
+            learned: The memory; it is changed.
+            feedback: The feedback; what it knows already costs nothing.
+
+        Returns:
+            The memory.
+
+        Raises:
+            MemAlignError: If a model gives no answer that can be used, or a call fails.
+        """
+        purpose = f"learn {id(learned)}"
+        graph = variant.alignment_graph(
+            self.criterion,
+            self.model(variant.model, purpose),
+            self.model(variant.distill_model or variant.model, purpose),
+            self.embeddings,
+        ).compile(store=learned.store)
+        given = {"feedback": [one.model_dump(mode="json") for one in feedback]}
+        config: Any = {"max_concurrency": self.limit}
+        result = yield Call(
+            lambda: graph.invoke(given, config), lambda: graph.ainvoke(given, config)
+        )
+        learned.report = AlignmentReport.model_validate(result["report"])
+        learned.spent = self.spent(purpose)
+        self.progress.tick()
+        return learned
+
+    def judge(self, variant: Variant, learned: Learned, example: Example) -> Operation[Outcome]:
+        """Judge an example, by the judge graph.
+
+        Args:
+            variant: How it is judged.
+            learned: The memory.
+            example: The example.
+
+        Returns:
+            The judgment, or why there is none.
+
+        Raises:
+            MemAlignError: If a call fails.
+        """
+        graph = self._graph(variant, learned)
+        given = example.to_json()
+        config: Any = {"max_concurrency": self.limit}
+        try:
+            result = yield Call(
+                lambda: graph.invoke(given, config), lambda: graph.ainvoke(given, config)
+            )
+        except ModelAnswerError as error:
+            outcome = Outcome(None, str(error))
+        else:
+            outcome = Outcome(Judgment.model_validate(result["judgment"]))
+        self.progress.tick()
+        return outcome
+
+    def judge_all(
+        self, tasks: Sequence[tuple[Variant, Learned, Example]]
+    ) -> Operation[list[Outcome]]:
+        """Judge many, side by side.
+
+        Args:
+            tasks: How, with which memory, and what.
+
+        Returns:
+            One outcome a task, in order.
+
+        Raises:
+            MemAlignError: If a call fails; the answers that came are kept.
+        """
+        self.progress.expect(len(tasks))
+        outcomes: list[Outcome] = yield Gather([self.judge(*task) for task in tasks], self.limit)
+        return outcomes
+
+    def _graph(self, variant: Variant, learned: Learned) -> Any:
+        key = (variant.name, id(learned))
+        if key not in self._graphs:
+            model = self.model(variant.model, f"judge {variant.name}")
+            graph = variant.judge_graph(self.criterion, model, self.embeddings)
+            self._graphs[key] = graph.compile(store=learned.store)
+        return self._graphs[key]
+
+
+@contextmanager
+def open_lab(
+    criterion: Criterion,
+    embeddings: EmbeddingsLike,
+    *,
+    cache: CacheLike,
+    max_concurrency: int | None,
+    progress: ProgressLike,
+) -> Iterator[Lab]:
+    """Open a lab for as long as the block lasts.
+
+    Args:
+        criterion: What is judged.
+        embeddings: What finds similar cases.
+        cache: Where answers are kept.
+        max_concurrency: How much may be under way at a time; 32 unless told.
+        progress: Who is told how far it is.
+
+    Yields:
+        The lab.
+
+    Raises:
+        InvalidInputError: If an option can't be used.
+        ImportError: If an extra is missing: `local` for a file, `evaluation` for a bar.
+    """
+    if not isinstance(criterion, Criterion):
+        raise InvalidInputError(
+            "criterion: give a Criterion(name=..., instructions=...), not a value of type "
+            f"{type(criterion).__name__}."
+        )
+    limit = DEFAULT_MAX_CONCURRENCY if max_concurrency is None else max_concurrency
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise InvalidInputError(f"max_concurrency: {limit!r} is not a whole number from 1 on.")
+    with ExitStack() as stack:
+        kept = _opened(cache, stack)
+        told = Progress(progress)
+        stack.callback(told.close)
+        yield Lab(criterion, embeddings, kept=kept, limit=limit, progress=told)
+
+
+def _opened(cache: CacheLike, stack: ExitStack) -> BaseStore:
+    if cache is None:
+        return InMemoryStore()
+    if isinstance(cache, BaseStore):
+        return cache
+    if not isinstance(cache, str | Path):
+        raise InvalidInputError(
+            "cache: give a LangGraph store, or the path of a file, not a value of type "
+            f"{type(cache).__name__}."
+        )
+    from memalign_graph.local import open_local_store
+
+    return stack.enter_context(open_local_store(cache))
