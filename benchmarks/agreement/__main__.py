@@ -5,11 +5,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import environments
-from benchmarks.agreement import gateway
+from benchmarks.agreement import gateway, table
 from benchmarks.agreement.rows import Task
 
 _DEFAULT_SETS = (
@@ -29,10 +29,12 @@ def main() -> None:
     options = _options()
     folder: Path = options.results.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    server = _server(options)
-    with gateway.serve(*server) if not options.table_only else nullcontext("") as address:
-        for name in [] if options.table_only else options.sets:
-            task = Task(
+    with ExitStack() as stack:
+        address = ""
+        if not options.table_only:
+            address = stack.enter_context(gateway.serve(*_server(options)))
+        tasks = [
+            Task(
                 data=str(options.data.absolute()),
                 name=name,
                 train=options.train,
@@ -44,8 +46,28 @@ def main() -> None:
                 model=options.model,
                 window=options.window,
             )
+            for name in options.sets
+        ]
+        for task in [] if options.table_only else tasks:
             for side in options.sides:
                 _run(side, task, options.peer_venv)
+    command = f"python -m benchmarks.agreement {' '.join(_told(sys.argv[1:]))}"
+    print(table.write(tasks, command, folder.with_suffix(".md")))
+    print(f"Written to {folder.with_suffix('.md')}; the verdicts lie in {folder}.")
+
+
+def _told(arguments: Sequence[str]) -> Sequence[str]:
+    """Leave out what differs from machine to machine: folders and addresses."""
+    told, skip = [], False
+    for one in arguments:
+        if skip or one == "--table-only":
+            skip = False
+        elif one in ("--data", "--results", "--peer-venv", "--base-url"):
+            told += ["--data", "DIR"] if one == "--data" else []
+            skip = True
+        else:
+            told.append(one)
+    return told
 
 
 def _server(options: argparse.Namespace) -> tuple[str, str]:
@@ -66,7 +88,7 @@ def _run(side: str, task: Task, peer_venv: Path) -> None:
         code = subprocess.call(
             [str(python), "-m", _MODULES[side], task.to_text()],
             cwd=environments.ROOT,
-            env=_environment(task, folder),
+            env={**environments.peer_environment(task.server, folder), "TQDM_DISABLE": "1"},
             stdout=log,
             stderr=subprocess.STDOUT,
         )
@@ -74,12 +96,10 @@ def _run(side: str, task: Task, peer_venv: Path) -> None:
     print(f"{task.name}: {side} {time.perf_counter() - began:.0f} s{told}", flush=True)
 
 
-def _environment(task: Task, folder: Path) -> dict[str, str]:
-    return {**environments.peer_environment(task.server, folder), "TQDM_DISABLE": "1"}
-
-
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.agreement", description=main.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.agreement", description=main.__doc__
+    )
     add = parser.add_argument
     add("--data", type=Path, required=True, help="the folder of labelled rows, a file a criterion")
     add("--sets", type=_words, default=_DEFAULT_SETS, help="criteria, with commas between")

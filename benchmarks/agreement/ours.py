@@ -8,6 +8,7 @@ from typing import Any
 
 from langchain_openai import ChatOpenAI
 from langgraph.store.base import BaseStore
+from pydantic import SecretStr
 
 from benchmarks.agreement.rows import Row, Task, Verdicts
 from memalign_graph import (
@@ -21,12 +22,11 @@ from memalign_graph import (
     create_alignment_graph,
     create_judge_graph,
 )
+from memalign_graph.graphs.options import JudgeOptions
 from memalign_graph.local import LocalEmbeddings, open_local_store
 from memalign_graph.scales import Scale
 
 _AUTHOR = "expert"
-
-_NO_MEMORY = {"use_guidelines": False, "use_episodes": False}
 
 
 def criterion_of(row: Row) -> Criterion:
@@ -78,17 +78,20 @@ def run(task: Task) -> None:
     model = ChatOpenAI(
         model=task.model,
         base_url=task.server,
-        api_key="none",
+        api_key=SecretStr("none"),
         temperature=0,
-        max_tokens=512,
+        max_completion_tokens=512,
         timeout=1800,
         profile={"max_input_tokens": task.window},
     )
-    options = {"model": model, "embeddings": LocalEmbeddings(), "k": task.k}
+    options: JudgeOptions = {"model": model, "embeddings": LocalEmbeddings(), "k": task.k}
+    base: JudgeOptions = {**options, "use_guidelines": False, "use_episodes": False}
     with open_local_store(Path(task.folder) / task.name / "memory.db") as store:
-        _judge(task, "base", store, create_judge_graph(criterion, **options, **_NO_MEMORY))
+        _judge(task, "base", store, create_judge_graph(criterion, **base))
         if not JudgeMemory(store, criterion, embeddings=LocalEmbeddings()).guidelines():
-            graph = create_alignment_graph(criterion, **options).compile(store=store)
+            graph = create_alignment_graph(
+                criterion, model=model, embeddings=LocalEmbeddings(), k=task.k
+            ).compile(store=store)
             feedback = [feedback_of(row) for row in task.rows("train")]
             report = graph.invoke({"feedback": feedback})["report"]
             path = Path(task.folder) / task.name / "ours-alignment.json"

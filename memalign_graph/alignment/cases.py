@@ -13,7 +13,7 @@ from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.prompts.cases import by_case
 from memalign_graph.scales import Scale, Value
-from memalign_graph.types import Episode
+from memalign_graph.types import Episode, Example
 
 _SAMPLE_SHARE = 4
 """One in so many of the cases is a sample of all; the others are nearest to what is new."""
@@ -36,6 +36,11 @@ class Case:
     def example_id(self) -> str:
         """The example's id."""
         return self.episodes[0].example_id
+
+    @property
+    def example(self) -> Example:
+        """The example."""
+        return self.episodes[0].example
 
 
 def choose_cases(
@@ -77,10 +82,23 @@ def choose_cases(
 
 
 def _cases(episodes: dict[str, Episode], order: Sequence[str], scale: Scale) -> list[Case]:
-    there = [episodes[key] for key in order if key in episodes]
+    return cases_of([episodes[key] for key in order if key in episodes], scale)
+
+
+def cases_of(episodes: Sequence[Episode], scale: Scale) -> list[Case]:
+    """Gather episodes into cases whose value experts gave.
+
+    Args:
+        episodes: The episodes.
+        scale: The criterion's scale.
+
+    Returns:
+        The cases, in the order in which their examples first come; values that are not on the
+        scale do not count.
+    """
     valued = [
         one.model_copy(update={"value": value})
-        for one in there
+        for one in episodes
         if (value := on_scale(one.value, scale)) is not None
     ]
     found = [(group, majority_value(group)) for group in by_case(valued)]

@@ -16,12 +16,11 @@ from memalign_graph.agreement import agree
 from memalign_graph.alignment.cases import Case, choose_cases
 from memalign_graph.alignment.drafts import ask_once
 from memalign_graph.alignment.report import BrokenCase, Replay
+from memalign_graph.alignment.seen import SeenJudge, judge_seen
 from memalign_graph.effects import Gather, Operation
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.learning import GuidelineOperation, apply_operations, guideline_id
-from memalign_graph.memory.recall import recall_besides
-from memalign_graph.models import max_input_tokens, with_schema
-from memalign_graph.prompts.judge import answer_schema, judge_prompt, read_answer
+from memalign_graph.models import with_schema
 from memalign_graph.prompts.narrow import narrow_prompt, narrow_schema, read_narrowed
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Guideline
@@ -32,23 +31,11 @@ DEFAULT_REPLAY_CASES = 20
 
 
 @dataclass(frozen=True)
-class Judge:
-    """How the judge of a memory judges, as its graph does."""
-
-    chat: BaseChatModel
-    """The judge's model."""
+class Judge(SeenJudge):
+    """The same, with who mends what it breaks."""
 
     distiller: BaseChatModel
     """The model that narrows guidelines."""
-
-    k: int
-    """How many similar examples it is shown."""
-
-    use_guidelines: bool
-    """Whether it is given guidelines."""
-
-    max_guideline_tokens: int
-    """How much of its prompt they may take."""
 
     limit: int
     """How many judgments may be under way at a time."""
@@ -130,14 +117,21 @@ def _replay(
         given = _candidate(standing, guard.operations[:count])
         return [one for one in given if one.id not in lost]
 
-    def judged(case: Case, guidelines: list[Guideline], without: frozenset[str]) -> Any:
-        return _judge(access, judge, case, guidelines, without)
+    def judged(
+        case: Case, guidelines: list[Guideline], without: frozenset[str]
+    ) -> Operation[Value]:
+        own = {one.id for one in case.episodes}
+        example = case.episodes[0].example
+        got = yield from judge_seen(access, judge, example, guidelines, own | without)
+        return got.value
 
     first: list[Value] = yield Gather(
         [judged(case, before, new_episodes) for case in chosen], judge.limit
     )
     scale = access.criterion.scale
-    agreed = [case for case, got in zip(chosen, first, strict=True) if agree(scale, got, case.expected)]
+    agreed = [
+        case for case, got in zip(chosen, first, strict=True) if agree(scale, got, case.expected)
+    ]
     disagreed = [case for case in chosen if case not in agreed]
     while True:
         # What the whole list supersedes again never comes to stand, and can break nothing.
@@ -172,7 +166,9 @@ def _replay(
     after: list[Value] = yield Gather(
         [judged(case, everything, frozenset()) for case in disagreed], judge.limit
     )
-    newly = sum(agree(scale, got, case.expected) for case, got in zip(disagreed, after, strict=True))
+    newly = sum(
+        agree(scale, got, case.expected) for case, got in zip(disagreed, after, strict=True)
+    )
     tell(len(chosen), len(chosen))
     return guard.operations, Replay(
         cases=len(chosen),
@@ -210,34 +206,6 @@ def _candidate(
     after = {**{one.id: one for one in standing}, **changed}
     kept = [one for one in after.values() if one is not None and one.status == "standing"]
     return sorted(kept, key=lambda one: (one.position, one.id))
-
-
-def _judge(
-    access: MemoryAccess,
-    judge: Judge,
-    case: Case,
-    guidelines: Sequence[Guideline],
-    without: frozenset[str],
-) -> Operation[Value]:
-    """Judge a case without itself, and some others, among the episodes."""
-    example = case.episodes[0].example
-    own = {one.id for one in case.episodes}
-    found = yield from recall_besides(access, example, judge.k, own | without)
-    prompt = judge_prompt(
-        access.criterion,
-        example,
-        guidelines=guidelines if judge.use_guidelines else [],
-        recalled=found.examples,
-        nearness=found.nearness,
-        max_guideline_tokens=judge.max_guideline_tokens,
-        max_input_tokens=max_input_tokens(judge.chat),
-    )
-
-    def read(answer: dict[str, Any], _last: bool) -> Value:  # noqa: FBT001 - as `ask` calls it
-        return read_answer(answer, access.criterion)[0]
-
-    bound = with_schema(judge.chat, answer_schema(access.criterion))
-    return (yield from ask_once(access, bound, prompt.messages, read, purpose="judge"))
 
 
 def _culprit(
@@ -353,5 +321,3 @@ def _shown(operation: GuidelineOperation, standing: Mapping[str, str]) -> str:
         return operation.text
     target = standing.get(operation.guideline_id or "", operation.guideline_id)
     return f"({operation.action}) {target}"
-
-

@@ -60,22 +60,9 @@ def why_idle(
                 "as a guideline of its own"
             )
     long_enough = len(_WORD.findall(operation.text)) >= _SENTENCE_WORDS
-    said = " ".join(one.rationale or "" for one in episodes)
-    if (
-        words == SHAPE
-        or (long_enough and words in plain_words(asked))
-        or _runs(operation.text) & _runs(asked) - _runs(said)
-        or not _content_words(operation.text)
-    ):
-        return (
-            "it repeats the shape of the answer, or what was asked for: write the expert's reason "
-            "as a rule"
-        )
-    if _OF_THE_EXPERT.search(operation.text):
-        return (
-            "it speaks of an expert's value or reason, and a new case has none yet: write what to "
-            "look for in the case itself"
-        )
+    repeated = _repeats_prompt(operation.text, episodes, asked)
+    if repeated is not None:
+        return repeated
     outputs = [one.example.outputs for one in episodes if one.id in operation.episode_ids]
     texts = [one if isinstance(one, str) else json.dumps(one) for one in outputs]
     if any(words == plain_words(text) for text in texts):
@@ -84,6 +71,28 @@ def why_idle(
     says_more = _content_words(operation.text) - _said_already(criterion)
     if repeats_scale or (long_enough and not says_more):
         return "it says no more than the criterion: write the expert's reason as a rule"
+    return None
+
+
+def _repeats_prompt(text: str, episodes: Sequence[Episode], asked: str) -> str | None:
+    words = plain_words(text)
+    long_enough = len(_WORD.findall(text)) >= _SENTENCE_WORDS
+    said = " ".join(one.rationale or "" for one in episodes)
+    if (
+        words == SHAPE
+        or (long_enough and words in plain_words(asked))
+        or _runs(text) & _runs(asked) - _runs(said)
+        or not _content_words(text)
+    ):
+        return (
+            "it repeats the shape of the answer, or what was asked for: write the expert's reason "
+            "as a rule"
+        )
+    if _OF_THE_EXPERT.search(text):
+        return (
+            "it speaks of an expert's value or reason, and a new case has none yet: write what to "
+            "look for in the case itself"
+        )
     return None
 
 

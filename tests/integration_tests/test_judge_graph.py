@@ -1,5 +1,6 @@
 """The judge graph: what it asks the model, and what it says of its judgment."""
 
+import json
 from typing import Any
 
 import pytest
@@ -69,8 +70,9 @@ async def test_every_scale_judges_and_learns(
     assert given["feedback"]["value"] == learned
     bench.server.rules = []
     await bench.invoke(graph, OTHER, "u")
-    shown = f"Expert's value for this example: {scale.render(learned)}"
-    assert shown in bench.server.chats[-1].text
+    *_, earlier, answered, _ = bench.server.chats[-1].messages
+    assert CASE["outputs"] in earlier["content"]
+    assert answered == {"role": "assistant", "content": json.dumps({"value": learned})}
 
 
 async def test_memory_stands_in_the_prompt_after_feedback(bench: Bench) -> None:
@@ -82,8 +84,12 @@ async def test_memory_stands_in_the_prompt_after_feedback(bench: Bench) -> None:
     [episode] = await bench.episodes()
     assert guideline.text not in before.text
     assert guideline.text in system_of(after)
-    assert COLD["rationale"] in after.messages[1]["content"]
-    assert CASE["outputs"] in after.messages[1]["content"]
+    assert [one["role"] for one in after.messages] == ["system", "user", "assistant", "user"]
+    _, earlier, answered, asked = after.messages
+    assert CASE["outputs"] in earlier["content"]
+    assert json.loads(answered["content"]) == {"rationale": COLD["rationale"], "value": False}
+    assert CASE["outputs"] not in asked["content"]
+    assert OTHER["outputs"] in asked["content"]
     for chat in (before, after):
         assert f'Criterion "support_tone":\n{CRITERION.instructions}' in system_of(chat)
     judgment = given["judgment"]

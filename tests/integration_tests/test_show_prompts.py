@@ -15,7 +15,7 @@ def test_prompts_before_and_after_feedback_are_printed(capsys: pytest.CaptureFix
     assert COLD["rationale"] in distiller
     for shown in ("Guidelines from the experts", COLD["rationale"], *OTHER.values()):
         assert str(shown) in after
-    assert "Earlier cases that are most like this one" in after
+    assert '{"rationale": "Too cold: it must say sorry first.", "value": false}' in after
     assert CASE["outputs"] in after
     assert printed.count(CRITERION.instructions) == 4
     assert "byte-identical: True" in printed

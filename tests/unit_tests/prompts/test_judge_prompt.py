@@ -1,5 +1,6 @@
 """The judge's prompt, as text."""
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -52,35 +53,57 @@ def prompt(example: Example = EXAMPLE, **options: Any) -> JudgePrompt:
 
 
 def texts(given: JudgePrompt) -> tuple[str, str]:
-    system, human = given.messages
-    assert (system.type, human.type) == ("system", "human")
-    return system.text, human.text
+    system, *others = given.messages
+    assert system.type == "system"
+    assert [one.type for one in others] == ["human", "ai"] * (len(others) // 2) + ["human"]
+    return system.text, "\n".join(one.text for one in others)
 
 
 def test_system_message_has_the_criterion_as_written() -> None:
     system, human = texts(prompt())
     assert 'Criterion "tone":\nIs {it} polite? 100%\n' in system
     assert "Guidelines from the experts" not in system
-    assert "Earlier cases that" not in human
+    assert "Earlier cases" not in human
 
 
 def test_order_is_guidelines_then_episodes_then_the_case() -> None:
     given = prompt(
         guidelines=[guideline("b"), guideline("a")],
-        recalled=[recalled("Fine.", {"value": True}), recalled("Bad.", {"rationale": "Rude."})],
+        recalled=[
+            recalled("Fine.", {"value": True}),
+            recalled("Bad.", {"rationale": "Rude."}),
+            recalled("Good.", {"value": True, "rationale": "Kind."}),
+        ],
     )
     system, human = texts(given)
     assert "1. Rule b.\n2. Rule a.\n" in system
-    places = [human.index(one) for one in ("Fine.", "true", "Bad.", "Rude.", "Go away.")]
+    # The most similar stands next to the case; one without a value is told of beside it.
+    order = ("Good.", "Kind.", "Fine.", "Bad.", "Rude.", "Go away.")
+    places = [human.index(one) for one in order]
     assert places == sorted(places)
-    assert [one.rationale for one in given.episodes] == [None, "Rude."]
+    assert [one.rationale for one in given.episodes] == [None, "Rude.", "Kind."]
 
 
 def test_every_experts_word_stands_under_its_example() -> None:
-    words = ({"value": True, "author": "ann"}, {"value": False, "author": "bob"})
-    _, human = texts(prompt(recalled=[recalled("Once.", *words)]))
+    words = (
+        {"value": True, "author": "ann", "rationale": "Kind enough."},
+        {"value": False, "author": "bob", "rationale": "Too short."},
+        {"value": True, "author": "cat"},
+    )
+    given = prompt(recalled=[recalled("Once.", *words)])
+    _, human = texts(given)
     assert human.count("Once.") == 1
-    assert human.count("Expert's value for this example:") == 2
+    assert json.loads(given.messages[2].text) == {
+        "rationale": "Kind enough. Another expert says false: Too short.",
+        "value": True,
+    }
+
+
+def test_value_on_an_earlier_scale_is_told_and_not_answered() -> None:
+    given = prompt(recalled=[recalled("Old.", {"value": 4, "rationale": "Good."})])
+    [_, human] = given.messages
+    assert "4 (on an earlier scale)" in human.text
+    assert "Good." in human.text
 
 
 def test_value_is_not_guessed_from_a_rationale() -> None:

@@ -1,0 +1,196 @@
+"""Guideline credit: what each guideline does to the verdicts on the cases it is shown for."""
+
+import random
+from collections.abc import Sequence
+from typing import Literal, Unpack
+
+from pydantic import BaseModel, ConfigDict
+
+from memalign_graph.agreement import agree
+from memalign_graph.alignment.cases import Case
+from memalign_graph.alignment.seen import SeenVerdict
+from memalign_graph.effects import Gather, Operation, arun, run
+from memalign_graph.evaluation.lab import Lab
+from memalign_graph.evaluation.options import EvaluationOptions, grouping, lab_for, variant_of
+from memalign_graph.evaluation.seen import SeenLab, check_memory, open_seen
+from memalign_graph.evaluation.variants import ALIGNED, Variant
+from memalign_graph.graphs.options import check_count
+from memalign_graph.memory import JudgeMemory
+from memalign_graph.scales import Scale
+from memalign_graph.types import Example, Guideline, Value
+
+DEFAULT_CREDIT_CASES = 20
+"""On how many cases guidelines are left out at most, unless told otherwise."""
+
+Worth = Literal["harmful", "useless", "useful"]
+"""What a guideline is worth on the cases tried.
+
+- `harmful`: it turns more verdicts away from the experts than towards them.
+- `useless`: it turns none, or as many to as fro.
+- `useful`: it turns more towards them.
+"""
+
+
+class ChangedVerdict(BaseModel):
+    """A verdict that one guideline makes another."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    example: Example
+    """The case."""
+
+    expected: Value
+    """The experts' value."""
+
+    with_it: Value
+    """The verdict with the guideline."""
+
+    without_it: Value
+    """The verdict without it."""
+
+
+class GuidelineCredit(BaseModel):
+    """What one guideline does."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    guideline: Guideline
+    """The guideline."""
+
+    shown_for: int
+    """On how many of the cases tried it was in the prompt."""
+
+    helped: int
+    """How many verdicts agree with the experts with it and not without."""
+
+    harmed: int
+    """How many agree without it and not with it."""
+
+    changed: list[ChangedVerdict]
+    """The verdicts that differ, also those that are right or wrong either way."""
+
+    @property
+    def worth(self) -> Worth:
+        """What it is worth on these cases."""
+        if self.harmed > self.helped:
+            return "harmful"
+        return "useful" if self.helped > self.harmed else "useless"
+
+
+def guideline_credit(
+    memory: JudgeMemory,
+    *,
+    cases: int = DEFAULT_CREDIT_CASES,
+    **options: Unpack[EvaluationOptions],
+) -> list[GuidelineCredit]:
+    """Leave each guideline out in turn, and see which verdicts change.
+
+    Seen cases are judged as if they were new: the episodes on the case itself are not shown. Each
+    case takes one judgment, and one more for each guideline. The memory is only read.
+
+    Args:
+        memory: The memory; its embeddings are used.
+        cases: How many cases to try at most; a random sample where there are more.
+        **options: See `EvaluationOptions`, and the options of `create_judge_graph`.
+
+    Returns:
+        One a guideline: harmful ones first, then useless ones, then useful ones.
+
+    Raises:
+        InvalidInputError: If an option can't be used.
+        MemAlignError: If a call fails.
+    """
+    check_memory(memory)
+    check_count("cases", cases)
+    variant, seed = variant_of(ALIGNED, options), grouping(options)["seed"]
+    with lab_for(memory.criterion, **options) as lab:
+        return run(give_credit(lab, memory, variant, cases=cases, seed=seed))
+
+
+async def aguideline_credit(
+    memory: JudgeMemory,
+    *,
+    cases: int = DEFAULT_CREDIT_CASES,
+    **options: Unpack[EvaluationOptions],
+) -> list[GuidelineCredit]:
+    """Async twin of `guideline_credit`."""
+    check_memory(memory)
+    check_count("cases", cases)
+    variant, seed = variant_of(ALIGNED, options), grouping(options)["seed"]
+    with lab_for(memory.criterion, **options) as lab:
+        return await arun(give_credit(lab, memory, variant, cases=cases, seed=seed))
+
+
+def give_credit(
+    lab: Lab, memory: JudgeMemory, variant: Variant, *, cases: int, seed: int
+) -> Operation[list[GuidelineCredit]]:
+    """Leave each guideline of a memory out in turn.
+
+    Args:
+        lab: The lab.
+        memory: The memory.
+        variant: How it judges.
+        cases: How many cases to try at most.
+        seed: Chooses them.
+
+    Returns:
+        One a guideline.
+
+    Raises:
+        MemAlignError: If a call fails.
+    """
+    seen = yield from open_seen(lab, memory, variant, "credit")
+    chance = random.Random(seed)  # noqa: S311 - nothing secret
+    chosen = chance.sample(seen.cases, min(cases, len(seen.cases)))
+    lab.progress.expect(len(chosen))
+    rows: list[_Row] = yield Gather([_try(seen, case) for case in chosen], lab.limit)
+    scale = seen.access.criterion.scale
+    listed = [_credit(scale, one, chosen, rows) for one in seen.guidelines]
+    order = {"harmful": 0, "useless": 1, "useful": 2}
+    return sorted(listed, key=lambda one: (order[one.worth], one.helped - one.harmed))
+
+
+_Row = tuple[SeenVerdict | None, dict[str, SeenVerdict | None]]
+"""The verdict with all guidelines, and those without one each."""
+
+
+def _try(seen: SeenLab, case: Case) -> Operation[_Row]:
+    own = frozenset(one.id for one in case.episodes)
+    whole = yield from seen.verdict(case.example, seen.guidelines, own)
+    shown = [] if whole is None else whole.guideline_ids
+    without = [
+        seen.verdict(case.example, [one for one in seen.guidelines if one.id != key], own)
+        for key in shown
+    ]
+    tried: list[SeenVerdict | None] = yield Gather(without, seen.lab.limit)
+    seen.lab.progress.tick()
+    return whole, dict(zip(shown, tried, strict=True))
+
+
+def _credit(
+    scale: Scale, guideline: Guideline, cases: Sequence[Case], rows: Sequence[_Row]
+) -> GuidelineCredit:
+    shown = helped = harmed = 0
+    changed = []
+    for case, (whole, without) in zip(cases, rows, strict=True):
+        other = without.get(guideline.id)
+        if whole is None or other is None:
+            continue
+        shown += 1
+        if whole.value == other.value:
+            continue
+        is_right = agree(scale, whole.value, case.expected)
+        was_right = agree(scale, other.value, case.expected)
+        helped += is_right and not was_right
+        harmed += was_right and not is_right
+        changed.append(
+            ChangedVerdict(
+                example=case.example,
+                expected=case.expected,
+                with_it=whole.value,
+                without_it=other.value,
+            )
+        )
+    return GuidelineCredit(
+        guideline=guideline, shown_for=shown, helped=helped, harmed=harmed, changed=changed
+    )

@@ -1,0 +1,249 @@
+"""Memory scaling: how a judge gets better with each piece of feedback, and what that costs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Unpack
+
+from pydantic import BaseModel, ConfigDict
+
+from memalign_graph.effects import Operation, arun, run
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.evaluation.answers import Spent
+from memalign_graph.evaluation.cases import (
+    Fold,
+    LabelledCase,
+    hold_out,
+    labelled_cases,
+    read_all,
+)
+from memalign_graph.evaluation.cross_validation import divide
+from memalign_graph.evaluation.flips import Flip, find_flips
+from memalign_graph.evaluation.lab import Lab, Learned
+from memalign_graph.evaluation.options import (
+    EvaluationOptions,
+    drawing,
+    grouping,
+    lab_for,
+    variant_of,
+)
+from memalign_graph.evaluation.scores import JudgeScores, Verdicts, score
+from memalign_graph.evaluation.variants import ALIGNED, Variant
+from memalign_graph.memory.history import Snapshot, snapshot
+from memalign_graph.reading import FeedbackLike
+from memalign_graph.types import Criterion
+
+DEFAULT_SIZES = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
+"""How much feedback memory has learned at each step, unless told otherwise."""
+
+DEFAULT_TEST_SHARE = 0.3
+"""How much of the items is set aside to be judged, unless told otherwise."""
+
+
+class LearningStep(BaseModel):
+    """The judge after so much feedback."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    feedback: int
+    """How many pieces of feedback it had learned; 0 for the judge before any."""
+
+    guidelines: int
+    """How many guidelines it was given."""
+
+    unseen: JudgeScores
+    """How it judges the cases that were set aside."""
+
+    seen: JudgeScores | None
+    """How it judges the cases it has learned from, with their episodes; None before any."""
+
+    learning: Spent
+    """What learning asked of models since the step before."""
+
+    judging: Spent
+    """What judging the unseen cases asked of them."""
+
+    flips: list[Flip]
+    """Seen cases that were right at the step before and no longer are."""
+
+
+class LearningCurve(BaseModel):
+    """How a judge gets better."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    criterion: Criterion
+    """What was judged."""
+
+    steps: list[LearningStep]
+    """From no feedback on."""
+
+    test_cases: int
+    """How many cases were set aside."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return self.model_dump(mode="json")
+
+
+def learning_curve(
+    criterion: Criterion,
+    feedback: Iterable[FeedbackLike],
+    *,
+    test: Iterable[FeedbackLike] | None = None,
+    test_share: float = DEFAULT_TEST_SHARE,
+    sizes: Sequence[int] = DEFAULT_SIZES,
+    **options: Unpack[EvaluationOptions],
+) -> LearningCurve:
+    """Measure a judge as its memory grows: on cases it has seen, and on cases it has not.
+
+    One memory learns more and more of the feedback, in random order; after each step it judges the
+    cases that were set aside, and those it has learned from.
+
+    Args:
+        criterion: What is judged.
+        feedback: What the experts said; cases that are judged need a value.
+        test: Cases to set aside; a share of the feedback unless given.
+        test_share: How much of the items is set aside, where `test` is not given.
+        sizes: How much feedback memory has learned at each step; all of it is the last step.
+        **options: See `EvaluationOptions`, and the options of `create_judge_graph` and
+            `create_alignment_graph`.
+
+    Returns:
+        The steps, from no feedback on.
+
+    Raises:
+        InvalidInputError: If feedback or an option can't be used; before any model is called.
+        MemAlignError: If learning fails, or a call does; what was answered is kept in the cache.
+        ImportError: If the extra `evaluation` is not installed.
+    """
+    with lab_for(criterion, **options) as lab:
+        fold = _divide(criterion, feedback, test, test_share, options)
+        return run(follow(lab, fold, sizes, variant_of(ALIGNED, options), options))
+
+
+async def alearning_curve(
+    criterion: Criterion,
+    feedback: Iterable[FeedbackLike],
+    *,
+    test: Iterable[FeedbackLike] | None = None,
+    test_share: float = DEFAULT_TEST_SHARE,
+    sizes: Sequence[int] = DEFAULT_SIZES,
+    **options: Unpack[EvaluationOptions],
+) -> LearningCurve:
+    """Async twin of `learning_curve`."""
+    with lab_for(criterion, **options) as lab:
+        fold = _divide(criterion, feedback, test, test_share, options)
+        return await arun(follow(lab, fold, sizes, variant_of(ALIGNED, options), options))
+
+
+def _divide(
+    criterion: Criterion,
+    feedback: Iterable[FeedbackLike],
+    test: Iterable[FeedbackLike] | None,
+    test_share: float,
+    options: EvaluationOptions,
+) -> Fold:
+    if test is None:
+        read = read_all(feedback, criterion)
+        return hold_out(read, criterion, share=test_share, **grouping(options))
+    return divide(criterion, feedback, test, 0, options)[0]
+
+
+def follow(
+    lab: Lab,
+    fold: Fold,
+    sizes: Sequence[int],
+    variant: Variant,
+    options: EvaluationOptions,
+) -> Operation[LearningCurve]:
+    """Follow a memory as it learns.
+
+    Args:
+        lab: The lab.
+        fold: What is learned, in its order, and what is judged.
+        sizes: How much at each step.
+        variant: How it learns and judges.
+        options: How intervals are drawn.
+
+    Returns:
+        The steps.
+
+    Raises:
+        InvalidInputError: If a size can't be used.
+        MemAlignError: If learning fails, or a call does.
+    """
+    wanted = _sizes(sizes, len(fold.train))
+    curve = _Curve(lab, lab.empty(), fold, variant, drawing(options))
+    access = curve.learned.memory.access
+    steps = [(yield from curve.step(0, None))]
+    lab.progress.expect(len(wanted))
+    for before, size in pairwise([0, *wanted]):
+        view = yield from access.refresh()
+        then = (yield from snapshot(access, view.version)) if before else None
+        spent = curve.learned.spent
+        yield from lab.learn(variant, curve.learned, fold.train[before:size])
+        step = yield from curve.step(size, then)
+        steps.append(step.model_copy(update={"learning": curve.learned.spent - spent}))
+    return LearningCurve(criterion=lab.criterion, steps=steps, test_cases=len(fold.test))
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """One memory as it learns, and what it is judged on."""
+
+    lab: Lab
+    learned: Learned
+    fold: Fold
+    variant: Variant
+    draws: dict[str, int]
+
+    def step(self, size: int, then: Snapshot | None) -> Operation[LearningStep]:
+        """Judge after so much feedback, and look back at what memory was before."""
+        seen_cases = labelled_cases(self.fold.train[:size], self.lab.criterion)
+        purpose = f"judge {self.variant.name}"
+        already = self.lab.spent(purpose)
+        unseen = yield from self._judge(self.fold.test, "unseen")
+        judging = self.lab.spent(purpose) - already
+        seen = (yield from self._judge(seen_cases, "seen")) if seen_cases else None
+        memory = self.learned.memory
+        flips: list[Flip] = []
+        if then is not None:
+            flips = yield from find_flips(self.lab, memory, then, self.variant)
+        return LearningStep(
+            feedback=size,
+            guidelines=len((yield from memory.access.all_guidelines())),
+            unseen=unseen,
+            seen=seen,
+            learning=Spent(),
+            judging=judging,
+            flips=flips,
+        )
+
+    def _judge(self, cases: Sequence[LabelledCase], name: str) -> Operation[JudgeScores]:
+        tasks = [(self.variant, self.learned, case.example) for case in cases]
+        outcomes = yield from self.lab.judge_all(tasks)
+        given = [one.judgment for one in outcomes]
+        verdicts = Verdicts(
+            judge=name,
+            values=[None if one is None else one.value for one in given],
+            confidence=[None if one is None else one.confidence for one in given],
+        )
+        expected, groups = [case.expected for case in cases], [case.group for case in cases]
+        scale = self.lab.criterion.scale
+        scores, _ = score(
+            scale,
+            expected,
+            groups,
+            [verdicts],
+            resamples=self.draws["resamples"],
+            seed=self.draws["seed"],
+        )
+        return scores[0]
+
+
+def _sizes(sizes: Sequence[int], most: int) -> list[int]:
+    for size in sizes:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise InvalidInputError(f"sizes: {size!r} is not a whole number from 1 on.")
+    return [*sorted({size for size in sizes if size < most}), most]
