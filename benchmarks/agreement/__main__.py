@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks import environments
 from benchmarks.agreement import gateway, table
 from benchmarks.agreement.rows import Task
+from memalign_graph.evaluation import Report
 
 _DEFAULT_SETS = (
     "saf_10.1_TC",
@@ -32,7 +33,7 @@ def main() -> None:
     with ExitStack() as stack:
         address = ""
         if not options.table_only:
-            address = stack.enter_context(gateway.serve(*_server(options)))
+            address = stack.enter_context(gateway.serve(*_server(options), options.port))
         tasks = [
             Task(
                 data=str(options.data.absolute()),
@@ -45,12 +46,17 @@ def main() -> None:
                 server=address,
                 model=options.model,
                 window=options.window,
+                credit=options.credit,
             )
             for name in options.sets
         ]
         for task in [] if options.table_only else tasks:
             for side in options.sides:
                 _run(side, task, options.peer_venv)
+    for path in sorted(folder.glob("*/report.json")):
+        report = Report.model_validate_json(path.read_text(encoding="utf-8"))
+        report.save(path.with_suffix(".html"))
+        report.save(path.with_suffix(".md"))
     command = f"python -m benchmarks.agreement {' '.join(_told(sys.argv[1:]))}"
     print(table.write(tasks, command, folder.with_suffix(".md")))
     print(f"Written to {folder.with_suffix('.md')}; the verdicts lie in {folder}.")
@@ -62,7 +68,7 @@ def _told(arguments: Sequence[str]) -> Sequence[str]:
     for one in arguments:
         if skip or one == "--table-only":
             skip = False
-        elif one in ("--data", "--results", "--peer-venv", "--base-url"):
+        elif one in ("--data", "--results", "--peer-venv", "--base-url", "--credit"):
             told += ["--data", "DIR"] if one == "--data" else []
             skip = True
         else:
@@ -109,8 +115,10 @@ def _options() -> argparse.Namespace:
     add("--seed", type=int, default=1, help="chooses the rows")
     add("--k", type=int, default=5, help="how many similar cases a judge is shown")
     add("--base-url", help="an OpenAI-compatible server; the embedded model unless given")
+    add("--port", type=int, default=18765, help="where both sides are served")
     add("--model", default="qwen2.5-coder-1.5b-instruct", help="the chat model's name there")
     add("--window", type=int, default=8192, help="its context window, in tokens")
+    add("--credit", type=int, default=0, help="training rows to leave each guideline out on")
     add("--peer-venv", type=Path, default=environments.ROOT / ".venv-peer")
     add("--results", type=Path, default=Path(__file__).parents[1] / "results" / "agreement")
     add("--table-only", action="store_true", help="score what is there")

@@ -21,12 +21,13 @@ _TIMEOUT_S = 1800
 
 
 @contextmanager
-def serve(base_url: str, api_key: str) -> Iterator[str]:
+def serve(base_url: str, api_key: str, port: int) -> Iterator[str]:
     """Serve for as long as the block lasts.
 
     Args:
         base_url: The chat model's server, such as `http://127.0.0.1:8080/v1`.
         api_key: Its key.
+        port: Where to serve: an answer is kept by its model's address, too.
 
     Yields:
         The address, such as `http://127.0.0.1:43119/v1`.
@@ -65,7 +66,7 @@ def serve(base_url: str, api_key: str) -> Iterator[str]:
         def log_message(self, *_: Any) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

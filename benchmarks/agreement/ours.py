@@ -1,29 +1,17 @@
 """This package's part: the base judge, and the judge that learned, each on all test rows."""
 
-import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from langchain_openai import ChatOpenAI
-from langgraph.store.base import BaseStore
 from pydantic import SecretStr
 
 from benchmarks.agreement.rows import Row, Task, Verdicts
-from memalign_graph import (
-    Boolean,
-    Categorical,
-    Criterion,
-    JudgeMemory,
-    MemAlignError,
-    Numeric,
-    Pairwise,
-    create_alignment_graph,
-    create_judge_graph,
-)
-from memalign_graph.graphs.options import JudgeOptions
-from memalign_graph.local import LocalEmbeddings, open_local_store
+from memalign_graph import Boolean, Categorical, Criterion, Example, Numeric, Pairwise
+from memalign_graph.evaluation import evaluate
+from memalign_graph.evaluation.variants import ALIGNED, BASE
+from memalign_graph.local import LocalEmbeddings
 from memalign_graph.scales import Scale
 
 _AUTHOR = "expert"
@@ -69,51 +57,47 @@ def feedback_of(row: Row) -> dict[str, Any]:
 
 
 def run(task: Task) -> None:
-    """Judge the test rows without memory, learn from the training rows, and judge them again.
+    """Evaluate the judge on the test rows, before and after it learned from the training rows.
 
     Args:
-        task: What to do; verdicts that are there already are not made again.
+        task: What to do; what models answered before is not asked again.
     """
-    criterion = criterion_of(task.rows("test")[0])
-    model = ChatOpenAI(
-        model=task.model,
-        base_url=task.server,
-        api_key=SecretStr("none"),
-        temperature=0,
-        max_completion_tokens=512,
-        timeout=1800,
-        profile={"max_input_tokens": task.window},
+    test = task.rows("test")
+    criterion = criterion_of(test[0])
+    folder = Path(task.folder) / task.name
+    report = evaluate(
+        criterion,
+        [feedback_of(row) for row in task.rows("train")],
+        test=[feedback_of(row) for row in test],
+        credit_cases=task.credit,
+        cache=folder / "answers.db",
+        progress=False,
+        max_concurrency=1,
+        seed=task.seed,
+        model=ChatOpenAI(
+            model=task.model,
+            base_url=task.server,
+            api_key=SecretStr("none"),
+            temperature=0,
+            max_completion_tokens=512,
+            timeout=1800,
+            profile={"max_input_tokens": task.window},
+        ),
+        embeddings=LocalEmbeddings(),
+        k=task.k,
     )
-    options: JudgeOptions = {"model": model, "embeddings": LocalEmbeddings(), "k": task.k}
-    base: JudgeOptions = {**options, "use_guidelines": False, "use_episodes": False}
-    with open_local_store(Path(task.folder) / task.name / "memory.db") as store:
-        _judge(task, "base", store, create_judge_graph(criterion, **base))
-        if not JudgeMemory(store, criterion, embeddings=LocalEmbeddings()).guidelines():
-            graph = create_alignment_graph(
-                criterion, model=model, embeddings=LocalEmbeddings(), k=task.k
-            ).compile(store=store)
-            feedback = [feedback_of(row) for row in task.rows("train")]
-            report = graph.invoke({"feedback": feedback})["report"]
-            path = Path(task.folder) / task.name / "ours-alignment.json"
-            path.write_text(json.dumps(report, indent=1, ensure_ascii=False))
-        _judge(task, "ours", store, create_judge_graph(criterion, **options))
-
-
-def _judge(task: Task, side: str, store: BaseStore, graph: Any) -> None:
-    verdicts = Verdicts(task, side)
-    known = verdicts.known()
-    judge = graph.compile(store=store)
-    for row in task.rows("test"):
-        if row["id"] in known:
-            continue
-        began = time.perf_counter()
-        try:
-            judgment = judge.invoke(example_of(row))["judgment"]
-        except MemAlignError as error:
-            said = {"error": str(error)}
-        else:
-            said = {"value": judgment["value"], "rationale": judgment["rationale"]}
-        verdicts.add(row, **said, seconds=round(time.perf_counter() - began, 2))
+    report.save(folder / "report.json")
+    cases = {case.example.id: case for case in report.evaluation.cases}
+    for side, judge in (("base", BASE), ("ours", ALIGNED)):
+        verdicts = Verdicts(task, side)
+        verdicts.clear()
+        for row in test:
+            case = cases[Example(**example_of(row)).id]
+            judgment = case.judgments.get(judge)
+            if judgment is None:
+                verdicts.add(row, error=case.failures[judge])
+            else:
+                verdicts.add(row, value=judgment.value, rationale=judgment.rationale)
 
 
 def _scale(row: Row) -> Scale:

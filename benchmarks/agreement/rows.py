@@ -49,6 +49,9 @@ class Task:
     window: int
     """The chat model's context window, in tokens."""
 
+    credit: int
+    """On how many training rows our report leaves each guideline out."""
+
     def to_text(self) -> str:
         """Return the task as text for another process."""
         return json.dumps(asdict(self))
@@ -96,6 +99,10 @@ class Verdicts:
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         if self.path.exists():
             yield from map(json.loads, self.path.read_text(encoding="utf-8").splitlines())
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.path.unlink(missing_ok=True)
 
     def add(self, row: Row, **verdict: Any) -> None:
         """Keep a verdict.

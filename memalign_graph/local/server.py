@@ -19,7 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from memalign_graph.local.errors import LocalModelError, needs_local_extra
+from memalign_graph.extras import needs_extra
+from memalign_graph.local.errors import LocalModelError
 from memalign_graph.local.sources import WEIGHTS
 from memalign_graph.local.weights import find_weights
 
@@ -89,7 +90,7 @@ def start_server(path: str | Path | None = None) -> Endpoint:
             _logger.warning("The embedded model's server ended (%s); starting anew.", status)
             _close(_running.process)
         _running = None
-        with needs_local_extra("the embedded chat model"):
+        with needs_extra("local", "the embedded chat model"):
             if find_spec("xllamacpp") is None:
                 raise ModuleNotFoundError(name="xllamacpp")
         _running = _launch(find_weights(path))

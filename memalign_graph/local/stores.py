@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memalign_graph.local.errors import needs_local_extra
+from memalign_graph.extras import needs_extra
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.sqlite import SqliteSaver
@@ -37,7 +37,7 @@ def open_local_store(path: str | Path) -> Iterator["SqliteStore"]:
         OSError: If the parent folder cannot be made.
         sqlite3.Error: If the file cannot be opened, or is no SQLite file.
     """
-    with needs_local_extra("open_local_store"):
+    with needs_extra("local", "open_local_store"):
         from langgraph.store.sqlite import SqliteStore
 
     with closing(_connect(path, autocommit=True)) as connection:
@@ -63,7 +63,7 @@ def open_local_checkpointer(path: str | Path) -> Iterator["SqliteSaver"]:
         OSError: If the parent folder cannot be made.
         sqlite3.Error: If the file cannot be opened, or is no SQLite file.
     """
-    with needs_local_extra("open_local_checkpointer"):
+    with needs_extra("local", "open_local_checkpointer"):
         from langgraph.checkpoint.sqlite import SqliteSaver
 
     with closing(_connect(path, autocommit=False)) as connection:
@@ -89,7 +89,7 @@ async def open_local_store_async(path: str | Path) -> AsyncIterator["AsyncSqlite
         OSError: If the parent folder cannot be made.
         sqlite3.Error: If the file cannot be opened, or is no SQLite file.
     """
-    with needs_local_extra("open_local_store_async"):
+    with needs_extra("local", "open_local_store_async"):
         import aiosqlite
         from langgraph.store.sqlite import AsyncSqliteStore
 
@@ -115,7 +115,7 @@ async def open_local_checkpointer_async(path: str | Path) -> AsyncIterator["Asyn
         OSError: If the parent folder cannot be made.
         sqlite3.Error: If the file cannot be opened, or is no SQLite file.
     """
-    with needs_local_extra("open_local_checkpointer_async"):
+    with needs_extra("local", "open_local_checkpointer_async"):
         import aiosqlite
         from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from memalign_graph.extras import needs_extra
 from memalign_graph.local.downloads import DOWNLOADS, Download
-from memalign_graph.local.errors import LocalModelError, needs_local_extra
+from memalign_graph.local.errors import LocalModelError
 from memalign_graph.local.sources import WEIGHTS, WeightsSource
 
 WEIGHTS_VARIABLE = "MEMALIGN_LOCAL_WEIGHTS"
@@ -162,7 +163,7 @@ def _write(partial: Path, chunks: Iterable[bytes], sha256: str) -> None:
 
 
 def _watched(chunks: Iterator[bytes], source: WeightsSource, *, show: bool) -> Iterator[bytes]:
-    with needs_local_extra("fetching the embedded model"):
+    with needs_extra("local", "fetching the embedded model"):
         from tqdm import tqdm
 
     with tqdm(

@@ -82,7 +82,7 @@ def _repeats_prompt(text: str, episodes: Sequence[Episode], asked: str) -> str |
         words == SHAPE
         or (long_enough and words in plain_words(asked))
         or _runs(text) & _runs(asked) - _runs(said)
-        or not _content_words(text)
+        or not _content_words(text) - _content_words(_ANY_RULE)
     ):
         return (
             "it repeats the shape of the answer, or what was asked for: write the expert's reason "

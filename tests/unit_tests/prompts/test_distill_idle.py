@@ -251,6 +251,28 @@ def test_closing_of_several_names_the_fields_of_the_schema(standing: list[Guidel
     assert closing.endswith(", ".join(f'"{name}"' for name in properties(given)) + ".")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The reply names no detail of this case that does not matter to the rule.",
+        "The reply must follow the expert's value: false.",
+        "the expert's reason",
+        "the value",
+    ],
+)
+def test_the_prompts_own_words_are_no_guideline(text: str) -> None:
+    answer = {"operations": [{"action": "add", "text": text}]}
+    with pytest.raises(ValueError, match=r"prompt|asked for|expert's value"):
+        read_operations(answer, prompt())
+
+
+def test_an_experts_words_may_be_those_of_the_prompt() -> None:
+    said = "Rude: it names no detail of this case that does not matter to the rule."
+    answer = {"operations": [{"action": "add", "text": said}]}
+    [operation] = read_operations(answer, prompt(episode("Go away.", rationale=said)))
+    assert operation.text == said
+
+
 @pytest.mark.parametrize("text", ["the rule", " The rule. ", "...", "-"])
 def test_placeholder_is_no_guideline(text: str) -> None:
     answer = operations(add(text))

@@ -1,0 +1,68 @@
+"""Does the judge agree with the experts? A report on feedback that is there already.
+
+It needs the extra `evaluation`. Answers are kept beside the report: run it twice, and the second
+time no model is called. A file of your own works, too: `python examples/evaluate_a_judge.py
+report.html feedback.jsonl`, a JSON object a line with `inputs`, `outputs`, `value` (true or false)
+and, where there is one, `rationale`.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from memalign_graph import Criterion
+from memalign_graph.evaluation import evaluate
+from memalign_graph.models import models_from_environment
+
+CRITERION = Criterion(
+    name="support_tone", instructions="Is the reply appropriate for the customer?"
+)
+SORRY = "Something went wrong for the customer: the reply must say sorry before anything else."
+TROUBLES = ("order never came", "cup arrived broken", "bill is wrong", "parcel was left outside")
+QUESTIONS = ("When do you open?", "Do you ship to Norway?")
+
+
+def sample_feedback() -> list[dict[str, Any]]:
+    """Write what an expert says of replies to troubles, with and without an apology."""
+    feedback: list[dict[str, Any]] = []
+    for trouble in TROUBLES:
+        given = f"My {trouble}."
+        cold, warm = f"Tell us more about the {trouble.split()[0]}.", "Sorry! We send a new one."
+        feedback.append({"inputs": given, "outputs": cold, "value": False, "rationale": SORRY})
+        feedback.append({"inputs": given, "outputs": warm, "value": True})
+    feedback += [
+        {"inputs": one, "outputs": "Yes, see the site.", "value": True} for one in QUESTIONS
+    ]
+    return feedback
+
+
+def main() -> None:
+    """Measure the judge before and after it learned, and write the report."""
+    arguments = sys.argv[1:]
+    report_file = Path(arguments[0] if arguments else "evaluation/report.html")
+    feedback = sample_feedback()
+    if len(arguments) > 1:
+        lines = Path(arguments[1]).read_text(encoding="utf-8").splitlines()
+        feedback = [json.loads(line) for line in lines if line.strip()]
+    model, embeddings = models_from_environment()
+    report = evaluate(
+        CRITERION,
+        feedback,
+        folds=3,
+        group_by="inputs",  # two replies to one question go into one fold
+        credit_cases=4,
+        cache=report_file.with_suffix(".cache.db"),
+        model=model,
+        embeddings=embeddings,
+    )
+    for judge in ("constant", "nearest", "base", "aligned"):
+        found = report.metric(judge, "agreement")
+        print(f"{judge:8}  agreement {found.value:.2f} ({found.low:.2f} to {found.high:.2f})")
+    for one in report.credit:
+        print(f"{one.worth}: {one.guideline.text}")
+    print("The report:", report.save(report_file))
+
+
+if __name__ == "__main__":
+    main()
