@@ -62,11 +62,12 @@ def read_output(output: Any) -> ChatReply:
         The reply, with a problem where there is no answer.
     """
     raw: AIMessage = output["raw"]
-    usage = raw.usage_metadata
+    # A kept answer has usage that tells of nothing but its cost.
+    usage = raw.usage_metadata or {}
     about: dict[str, Any] = {
         "model": raw.response_metadata.get("model_name"),
-        "input_tokens": usage["input_tokens"] if usage else None,
-        "output_tokens": usage["output_tokens"] if usage else None,
+        "input_tokens": usage.get("input_tokens"),
+        "output_tokens": usage.get("output_tokens"),
     }
     refusal = raw.additional_kwargs.get("refusal")
     text = refusal or raw.text or (json.dumps(raw.tool_calls) if raw.tool_calls else "")

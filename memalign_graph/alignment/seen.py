@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -10,10 +10,11 @@ from langchain_core.language_models import BaseChatModel
 from memalign_graph.alignment.drafts import ask_once
 from memalign_graph.effects import Operation
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.recall import recall_besides
+from memalign_graph.memory.recall import Recall, recall_besides
 from memalign_graph.models import max_input_tokens, with_schema
+from memalign_graph.pairwise import settle_orders, swap_outputs
 from memalign_graph.prompts.judge import answer_schema, judge_prompt, read_answer
-from memalign_graph.scales import Value
+from memalign_graph.scales import Pairwise, Value
 from memalign_graph.types import Example, Guideline
 
 
@@ -32,6 +33,9 @@ class SeenJudge:
 
     max_guideline_tokens: int
     """How much of its prompt they may take."""
+
+    swap: bool = field(default=False, kw_only=True)
+    """Whether two outputs are judged in both orders."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,24 @@ def judge_seen(
         ChatModelError: If a call fails.
     """
     found = yield from recall_besides(access, example, judge.k, besides)
+    straight = yield from _ask(access, judge, example, guidelines, found)
+    scale = access.criterion.scale
+    if not (judge.swap and isinstance(scale, Pairwise)):
+        return straight
+    other = yield from _ask(access, judge, swap_outputs(example), guidelines, found)
+    value, rationale, _ = settle_orders(
+        scale, (straight.value, straight.rationale), (other.value, other.rationale)
+    )
+    return replace(straight, value=value, rationale=rationale)
+
+
+def _ask(
+    access: MemoryAccess,
+    judge: SeenJudge,
+    example: Example,
+    guidelines: Sequence[Guideline],
+    found: Recall,
+) -> Operation[SeenVerdict]:
     prompt = judge_prompt(
         access.criterion,
         example,

@@ -105,6 +105,8 @@ def ways(
     Raises:
         InvalidInputError: If a model is given without a name.
     """
+    if isinstance(ks, str) or not isinstance(ks, Iterable):
+        raise InvalidInputError(f"ks: give whole numbers, such as [1, 3], not {ks!r}.")
     if isinstance(models, str):
         models = [models]
     if not isinstance(models, Mapping):

@@ -8,6 +8,7 @@ longer right can't be found.
 """
 
 import json
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -29,9 +30,15 @@ from memalign_graph.memory.index.vectors import (
     normalised,
     vector_key,
 )
+from memalign_graph.models import Embedder, EmbeddingsLike
 
 _CHAT = ("memalign_evaluation", "answers")
 _VECTORS = ("memalign_evaluation", "vectors")
+
+_OF_NO_MATTER = frozenset(
+    {"name", "cache", "callbacks", "tags", "metadata", "verbose", "max_retries", "request_timeout"}
+)
+"""The fields of a chat model that do not change what it answers."""
 
 
 class Spent(BaseModel):
@@ -63,27 +70,55 @@ class Spent(BaseModel):
         return Spent(**{name: getattr(self, name) - getattr(other, name) for name in fields})
 
 
+class Account:
+    """Adds up what is asked of chat models for one purpose."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.spent = Spent()
+        """What was asked so far."""
+        self._lock = threading.Lock()
+
+    def add(self, message: Any, seconds: float, *, kept: bool) -> None:
+        """Count an answer.
+
+        Args:
+            message: The answer.
+            seconds: How long the model took.
+            kept: Whether it was there from before.
+        """
+        told = message.usage_metadata if isinstance(message, AIMessage) else None
+        usage: Mapping[str, Any] = told or {}
+        spent = Spent(
+            chat_calls=1,
+            kept_calls=int(kept),
+            input_tokens=usage.get("input_tokens", 0),
+            output_tokens=usage.get("output_tokens", 0),
+            model_seconds=seconds,
+        )
+        with self._lock:
+            self.spent += spent
+
+
 class KeptAnswers(BaseCache):
     """Keeps a chat model's answers in a LangGraph store, and counts what was asked.
 
-    A LangChain cache: `model.model_copy(update={"cache": KeptAnswers(store)})`.
+    A LangChain cache for one model; see `with_kept_answers`.
     """
 
-    def __init__(self, store: BaseStore) -> None:
+    def __init__(self, store: BaseStore, account: "Account", model: str) -> None:
         """Keep answers in a store.
 
         Args:
             store: Any LangGraph store.
+            account: Where they are counted.
+            model: Names the model with its settings, beside what LangChain names it.
         """
         self._store = store
+        self._account = account
+        self._model = model
         self._lock = threading.Lock()
-        self._asked: dict[str, list[float]] = {}
-        self._spent = Spent()
-
-    @property
-    def spent(self) -> Spent:
-        """What was asked so far."""
-        return self._spent
+        self._asked: dict[str, float] = {}
 
     def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
         """Find the answer to a prompt.
@@ -124,44 +159,31 @@ class KeptAnswers(BaseCache):
         raise NotImplementedError("Kept answers are not cleared: take another store, or file.")
 
     def _lookup(self, prompt: str, llm_string: str) -> Operation[RETURN_VAL_TYPE | None]:
-        key = digest([llm_string, prompt])
+        key = digest([self._model, llm_string, prompt])
         found: list[Item | None] = yield Batch(self._store, [GetOp(_CHAT, key)])
         if found[0] is None:
             with self._lock:
-                self._asked.setdefault(key, []).append(time.perf_counter())
+                self._asked[key] = time.perf_counter()
             return None
         kept = found[0].value
         (message,) = messages_from_dict([kept["message"]])
-        self._count(message, kept["seconds"], kept=True)
+        self._account.add(message, kept["seconds"], kept=True)
         return [ChatGeneration(message=message)]
 
     def _update(self, prompt: str, llm_string: str, answer: RETURN_VAL_TYPE) -> Operation[None]:
-        key = digest([llm_string, prompt])
+        key = digest([self._model, llm_string, prompt])
+        now = time.perf_counter()
         with self._lock:
-            asked = self._asked.pop(key, [])
-        seconds = round(time.perf_counter() - asked[0], 3) if asked else 0.0
+            seconds = round(now - self._asked.pop(key, now), 3)
         first = answer[0]
         if not isinstance(first, ChatGeneration):
             return
-        self._count(first.message, seconds, kept=False)
+        self._account.add(first.message, seconds, kept=False)
         # What answers in prose once may do better when it is asked again.
         if not _is_structured(first.message):
             return
         value = {"message": message_to_dict(first.message), "seconds": seconds}
-        yield Batch(self._store, [PutOp(_CHAT, key, value)])
-
-    def _count(self, message: Any, seconds: float, *, kept: bool) -> None:
-        told = message.usage_metadata if isinstance(message, AIMessage) else None
-        usage: Mapping[str, Any] = told or {}
-        spent = Spent(
-            chat_calls=1,
-            kept_calls=int(kept),
-            input_tokens=usage.get("input_tokens", 0),
-            output_tokens=usage.get("output_tokens", 0),
-            model_seconds=seconds,
-        )
-        with self._lock:
-            self._spent += spent
+        yield Batch(self._store, [PutOp(_CHAT, key, value, index=False)])
 
 
 def _is_structured(message: Any) -> bool:
@@ -174,32 +196,64 @@ def _is_structured(message: Any) -> bool:
     return True
 
 
-def with_kept_answers(model: BaseChatModel, answers: KeptAnswers) -> BaseChatModel:
+def with_kept_answers(model: BaseChatModel, store: BaseStore, account: Account) -> BaseChatModel:
     """Return a chat model whose answers are kept.
 
     Args:
         model: The chat model; it is left as it is.
-        answers: Where its answers are kept.
+        store: Where its answers are kept.
+        account: Where they are counted.
 
     Returns:
         A copy that asks only for what is not there.
     """
-    return model.model_copy(update={"cache": answers})
+    answers = KeptAnswers(store, account, model_key(model))
+    copied = model.model_copy(update={"cache": answers})
+    # LangChain remembers how it named the model, also after its settings were changed.
+    vars(copied).pop("_serialized", None)
+    return copied
+
+
+def model_key(model: BaseChatModel) -> str:
+    """Name a chat model with its settings; LangChain's own name leaves them out for some classes.
+
+    Args:
+        model: The chat model.
+
+    Returns:
+        A hash of its class and of all its fields that are plain values and change what it answers.
+    """
+    kind = type(model)
+    fields = {
+        name: value
+        for name in kind.model_fields
+        if name not in _OF_NO_MATTER and _is_plain(value := getattr(model, name, None))
+    }
+    return digest([f"{kind.__module__}.{kind.__qualname__}", fields])
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(one) for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, str | int)
 
 
 class KeptEmbeddings(Embeddings):
     """Embeddings whose vectors are kept in a LangGraph store."""
 
-    def __init__(self, embeddings: Embeddings, embedder: str, store: BaseStore) -> None:
+    def __init__(self, embeddings: EmbeddingsLike, store: BaseStore) -> None:
         """Keep vectors in a store.
 
         Args:
-            embeddings: What embeds.
-            embedder: Its name, by `embedder_id`.
+            embeddings: What embeds; a string is resolved when there is something to embed.
             store: Any LangGraph store.
         """
-        self.model = embedder
-        self._embeddings = embeddings
+        self._embedder = Embedder(embeddings)
+        self.model = self._embedder.id
         self._store = store
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
@@ -242,11 +296,11 @@ class KeptEmbeddings(Embeddings):
         }
         missing = [key for key in keys if key not in vectors]
         if missing:
-            given = yield Embed(self._embeddings, [keys[key] for key in missing])
+            given = yield Embed(self._embedder.embeddings, [keys[key] for key in missing])
             new = normalised(given, len(missing), self.model)
             fresh = dict(zip(missing, new, strict=True))
             puts = [
-                PutOp(_VECTORS, key, {"vector": encode_vector(vector)})
+                PutOp(_VECTORS, key, {"vector": encode_vector(vector)}, index=False)
                 for key, vector in fresh.items()
             ]
             yield Batch(self._store, puts)

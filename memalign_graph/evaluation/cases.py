@@ -50,12 +50,15 @@ class Fold:
     """What is judged."""
 
 
-def read_all(feedback: Iterable[FeedbackLike], criterion: Criterion) -> list[Feedback]:
+def read_all(
+    feedback: Iterable[FeedbackLike], criterion: Criterion, name: str = "feedback"
+) -> list[Feedback]:
     """Read and check feedback; of two words of one expert on one example the newer counts.
 
     Args:
         feedback: Feedback, or its fields.
         criterion: What it is on.
+        name: What to call it in an error.
 
     Returns:
         The feedback, in its order, with values as the scale writes them.
@@ -65,19 +68,19 @@ def read_all(feedback: Iterable[FeedbackLike], criterion: Criterion) -> list[Fee
     """
     if isinstance(feedback, Feedback | dict | str) or not isinstance(feedback, Iterable):
         raise InvalidInputError(
-            "feedback: give a list of Feedback, or of objects with `inputs`, `outputs` and `value`."
+            f"{name}: give a list of Feedback, or of objects with `inputs`, `outputs` and `value`."
         )
     read: dict[str, Feedback] = {}
     for place, given in enumerate(feedback):
         try:
             one = read_feedback(given)
         except InvalidInputError as error:
-            raise InvalidInputError(f"feedback[{place}]: {error}") from error
+            raise InvalidInputError(f"{name}[{place}]: {error}") from error
         if one.value is not None:
             try:
                 value = criterion.scale.validate_value(one.value)
             except ValueError as error:
-                raise InvalidInputError(f"feedback[{place}].value: {error}") from error
+                raise InvalidInputError(f"{name}[{place}].value: {error}") from error
             one = one.model_copy(update={"value": value})
         known = read.get(one.episode_id)
         if known is None or known.given_at <= one.given_at:

@@ -162,7 +162,8 @@ def _try(seen: SeenLab, case: Case) -> Operation[_Row]:
         seen.verdict(case.example, [one for one in seen.guidelines if one.id != key], own)
         for key in shown
     ]
-    tried: list[SeenVerdict | None] = yield Gather(without, seen.lab.limit)
+    # One after another: the cases are tried side by side.
+    tried: list[SeenVerdict | None] = yield Gather(without, 1)
     seen.lab.progress.tick()
     return whole, dict(zip(shown, tried, strict=True))
 

@@ -125,7 +125,7 @@ def divide(
     read = read_all(feedback, criterion)
     if test is None:
         return make_folds(read, criterion, folds=folds, **grouping(options))
-    judged = labelled_cases(read_all(test, criterion), criterion, group_by)
+    judged = labelled_cases(read_all(test, criterion, "test"), criterion, group_by)
     if not judged:
         raise InvalidInputError("test: no case has a value: give cases that experts valued.")
     known = {case.group for case in judged}
@@ -155,6 +155,12 @@ def measure(
         MemAlignError: If learning fails, or a call does.
     """
     draws = drawing(options)
+    for variant in variants:
+        lab.check(variant)
+    if any(variant.has_memory for variant in variants):
+        learned_from = [one.example for fold in folds for one in fold.train]
+        judged = [case.example for fold in folds for case in fold.test]
+        yield from lab.embed([*learned_from, *judged])
     memories = yield from _learn(lab, folds, variants)
     places = [(number, case) for number, fold in enumerate(folds) for case in fold.test]
     tasks = [
@@ -243,7 +249,7 @@ def _learn(
     empty = lab.empty()
     shared: dict[tuple[int, object], Learned] = {}
     memories: dict[tuple[int, str], Learned] = {}
-    tasks = []
+    to_learn: list[tuple[Variant, Learned, Fold]] = []
     for number, fold in enumerate(folds):
         for variant in variants:
             if not variant.has_memory:
@@ -252,10 +258,15 @@ def _learn(
             key = (number, variant.memory_key)
             if key not in shared:
                 shared[key] = lab.empty()
-                tasks.append(lab.learn(variant, shared[key], fold.train))
+                to_learn.append((variant, shared[key], fold))
             memories[number, variant.name] = shared[key]
-    lab.progress.expect(len(tasks))
-    yield Gather(tasks, lab.limit)
+    lab.progress.expect(len(to_learn))
+    beside = min(len(to_learn), lab.limit)
+    learning = [
+        lab.learn(variant, learned, fold.train, beside=beside)
+        for variant, learned, fold in to_learn
+    ]
+    yield Gather(learning, lab.limit)
     return memories
 
 

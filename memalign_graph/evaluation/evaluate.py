@@ -14,6 +14,7 @@ from memalign_graph.evaluation.learning import (
     DEFAULT_SIZES,
     DEFAULT_TEST_SHARE,
     LearningCurve,
+    check_sizes,
     follow,
 )
 from memalign_graph.evaluation.options import EvaluationOptions, grouping, lab_for, variant_of
@@ -112,6 +113,7 @@ def _plan(
         raise InvalidInputError(f"learning_curve: {wanted!r} is neither True nor False.")
     divided = divide(criterion, read, test, folds, options)
     followed = None
+    check_sizes(sizes)
     if wanted:
         whole = divided[0] if test is not None else None
         share = DEFAULT_TEST_SHARE

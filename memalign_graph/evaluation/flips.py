@@ -22,11 +22,13 @@ from memalign_graph.memory import JudgeMemory
 from memalign_graph.memory.history import Snapshot, snapshot
 from memalign_graph.types import Example, Guideline, Value
 
-TurnedBy = Literal["guideline", "guidelines", "episodes"]
+TurnedBy = Literal["guideline", "guidelines", "removed", "episodes"]
 """What turned a case.
 
 - `guideline`: a new guideline; without it alone the case would still be right.
 - `guidelines`: the new guidelines, no one of them alone.
+- `removed`: guidelines that are not there any more, or have other words; with the old ones it would
+  still be right.
 - `episodes`: the new episodes in the prompt; it is wrong with the old guidelines, too.
 """
 
@@ -163,13 +165,15 @@ def _explain(
         seen.verdict(case.example, [other for other in seen.guidelines if other.id != one.id])
         for one in fresh
     ]
-    tried: list[SeenVerdict | None] = yield Gather(without, seen.lab.limit)
+    tried: list[SeenVerdict | None] = yield Gather(without, 1)
     guilty = [one for one, verdict in zip(fresh, tried, strict=True) if right(verdict)]
     turned_by: TurnedBy = "guideline"
     if not guilty:
         turned_by = "episodes"
-        if fresh and right((yield from seen.verdict(case.example, before))):
-            turned_by, guilty = "guidelines", fresh
+        if right((yield from seen.verdict(case.example, before))):
+            there = {(one.id, one.text) for one in seen.guidelines}
+            gone = [one for one in before if (one.id, one.text) not in there]
+            turned_by, guilty = ("guidelines", fresh) if fresh else ("removed", gone)
     return Flip(
         example=case.example,
         expected=case.expected,

@@ -4,7 +4,7 @@ The graphs are those that are deployed, with all their options; only their model
 that answers are kept, and their memories lie in stores of their own that go when it is over.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +15,10 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph.alignment.report import AlignmentReport
-from memalign_graph.effects import Call, Gather, Operation
+from memalign_graph.effects import Call, Embed, Gather, Operation
 from memalign_graph.errors import InvalidInputError, ModelAnswerError
 from memalign_graph.evaluation.answers import (
-    KeptAnswers,
+    Account,
     KeptEmbeddings,
     Spent,
     with_kept_answers,
@@ -26,14 +26,13 @@ from memalign_graph.evaluation.answers import (
 from memalign_graph.evaluation.progress import Progress, ProgressLike
 from memalign_graph.evaluation.variants import Variant
 from memalign_graph.memory import JudgeMemory
-from memalign_graph.models import (
-    EmbeddingsLike,
-    embedder_id,
-    resolve_chat_model,
-    resolve_embeddings,
-)
+from memalign_graph.memory.index.retrieval_text import retrieval_text
+from memalign_graph.models import EmbeddingsLike, resolve_chat_model
 from memalign_graph.nodes.base import DEFAULT_MAX_CONCURRENCY
 from memalign_graph.types import Criterion, Example, Feedback, Judgment
+
+_EMBED_TEXTS = 200
+"""How many texts one embedding request has."""
 
 CacheLike = BaseStore | str | Path | None
 """Where answers are kept: a LangGraph store, a file, or None for as long as the call lasts."""
@@ -95,11 +94,9 @@ class Lab:
         self.progress = progress
         """Told of each step."""
         self._kept = kept
-        self.embeddings = KeptEmbeddings(
-            resolve_embeddings(embeddings), embedder_id(embeddings), kept
-        )
+        self.embeddings = KeptEmbeddings(embeddings, kept)
         """What finds similar cases; no text is embedded twice."""
-        self._answers: dict[str, KeptAnswers] = {}
+        self._accounts: dict[str, Account] = {}
         self._graphs: dict[tuple[str, int], Any] = {}
 
     def spent(self, purpose: str) -> Spent:
@@ -111,7 +108,7 @@ class Lab:
         Returns:
             The sum.
         """
-        return self._answers[purpose].spent if purpose in self._answers else Spent()
+        return self._accounts[purpose].spent if purpose in self._accounts else Spent()
 
     def model(self, model: BaseChatModel | str, purpose: str) -> BaseChatModel:
         """Return a chat model whose answers are kept, and counted by what they are for.
@@ -126,8 +123,36 @@ class Lab:
         Raises:
             InvalidInputError: If a string can't be resolved.
         """
-        answers = self._answers.setdefault(purpose, KeptAnswers(self._kept))
-        return with_kept_answers(resolve_chat_model(model), answers)
+        account = self._accounts.setdefault(purpose, Account())
+        return with_kept_answers(resolve_chat_model(model), self._kept, account)
+
+    def check(self, variant: Variant) -> None:
+        """Check a way of judging, before any model is called.
+
+        Args:
+            variant: The way.
+
+        Raises:
+            InvalidInputError: If one of its options can't be used.
+        """
+        model = self.model(variant.model, "check")
+        variant.judge_graph(self.criterion, model, self.embeddings)
+        if variant.has_memory:
+            distiller = self.model(variant.distill_model or variant.model, "check")
+            variant.alignment_graph(self.criterion, model, distiller, self.embeddings)
+
+    def embed(self, examples: Iterable[Example]) -> Operation[None]:
+        """Embed examples once, before memories that are made side by side each ask for them.
+
+        Args:
+            examples: The examples.
+
+        Raises:
+            EmbeddingError: If an embedding call fails.
+        """
+        texts = list(dict.fromkeys(retrieval_text(one)[0] for one in examples))
+        for start in range(0, len(texts), _EMBED_TEXTS):
+            yield Embed(self.embeddings, texts[start : start + _EMBED_TEXTS])
 
     def empty(self) -> Learned:
         """Return a memory that has learned nothing."""
@@ -136,7 +161,7 @@ class Lab:
         return Learned(memory=memory, store=store)
 
     def learn(
-        self, variant: Variant, learned: Learned, feedback: Sequence[Feedback]
+        self, variant: Variant, learned: Learned, feedback: Sequence[Feedback], *, beside: int = 1
     ) -> Operation[Learned]:
         """Align a memory with feedback, by the alignment graph.
 
@@ -144,6 +169,7 @@ class Lab:
             variant: How it learns.
             learned: The memory; it is changed.
             feedback: The feedback; what it knows already costs nothing.
+            beside: How many memories learn at the same time.
 
         Returns:
             The memory.
@@ -159,7 +185,7 @@ class Lab:
             self.embeddings,
         ).compile(store=learned.store)
         given = {"feedback": [one.model_dump(mode="json") for one in feedback]}
-        config: Any = {"max_concurrency": self.limit}
+        config: Any = {"max_concurrency": max(self.limit // beside, 1)}
         result = yield Call(
             lambda: graph.invoke(given, config), lambda: graph.ainvoke(given, config)
         )
@@ -184,7 +210,8 @@ class Lab:
         """
         graph = self._graph(variant, learned)
         given = example.to_json()
-        config: Any = {"max_concurrency": self.limit}
+        # Others are judged beside it: all of them together keep to the limit.
+        config: Any = {"max_concurrency": 1}
         try:
             result = yield Call(
                 lambda: graph.invoke(given, config), lambda: graph.ainvoke(given, config)
@@ -273,6 +300,8 @@ def _opened(cache: CacheLike, stack: ExitStack) -> BaseStore:
             "cache: give a LangGraph store, or the path of a file, not a value of type "
             f"{type(cache).__name__}."
         )
+    if Path(cache).is_dir():
+        raise InvalidInputError(f"cache: {str(cache)!r} is a folder: give the path of a file.")
     from memalign_graph.local import open_local_store
 
     return stack.enter_context(open_local_store(cache))

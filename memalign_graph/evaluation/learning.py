@@ -1,5 +1,6 @@
 """Memory scaling: how a judge gets better with each piece of feedback, and what that costs."""
 
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,6 +13,7 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.evaluation.answers import Spent
 from memalign_graph.evaluation.cases import (
     Fold,
+    GroupBy,
     LabelledCase,
     hold_out,
     labelled_cases,
@@ -29,6 +31,7 @@ from memalign_graph.evaluation.options import (
 )
 from memalign_graph.evaluation.scores import JudgeScores, Verdicts, score
 from memalign_graph.evaluation.variants import ALIGNED, Variant
+from memalign_graph.graphs.options import check_count
 from memalign_graph.memory.history import Snapshot, snapshot
 from memalign_graph.reading import FeedbackLike
 from memalign_graph.types import Criterion
@@ -147,7 +150,10 @@ def _divide(
     if test is None:
         read = read_all(feedback, criterion)
         return hold_out(read, criterion, share=test_share, **grouping(options))
-    return divide(criterion, feedback, test, 0, options)[0]
+    [fold] = divide(criterion, feedback, test, 0, options)
+    train = list(fold.train)
+    random.Random(grouping(options)["seed"]).shuffle(train)  # noqa: S311 - nothing secret
+    return Fold(train=tuple(train), test=fold.test)
 
 
 def follow(
@@ -173,8 +179,11 @@ def follow(
         InvalidInputError: If a size can't be used.
         MemAlignError: If learning fails, or a call does.
     """
-    wanted = _sizes(sizes, len(fold.train))
-    curve = _Curve(lab, lab.empty(), fold, variant, drawing(options))
+    check_sizes(sizes)
+    lab.check(variant)
+    most = len(fold.train)
+    wanted = [*sorted({size for size in sizes if size < most}), most]
+    curve = _Curve(lab, lab.empty(), fold, variant, drawing(options), grouping(options)["group_by"])
     access = curve.learned.memory.access
     steps = [(yield from curve.step(0, None))]
     lab.progress.expect(len(wanted))
@@ -197,10 +206,11 @@ class _Curve:
     fold: Fold
     variant: Variant
     draws: dict[str, int]
+    group_by: GroupBy
 
     def step(self, size: int, then: Snapshot | None) -> Operation[LearningStep]:
         """Judge after so much feedback, and look back at what memory was before."""
-        seen_cases = labelled_cases(self.fold.train[:size], self.lab.criterion)
+        seen_cases = labelled_cases(self.fold.train[:size], self.lab.criterion, self.group_by)
         purpose = f"judge {self.variant.name}"
         already = self.lab.spent(purpose)
         unseen = yield from self._judge(self.fold.test, "unseen")
@@ -242,8 +252,16 @@ class _Curve:
         return scores[0]
 
 
-def _sizes(sizes: Sequence[int], most: int) -> list[int]:
+def check_sizes(sizes: Any) -> None:
+    """Check how much feedback is learned at each step.
+
+    Args:
+        sizes: What was given.
+
+    Raises:
+        InvalidInputError: If it can't be used.
+    """
+    if isinstance(sizes, str) or not isinstance(sizes, Iterable):
+        raise InvalidInputError(f"sizes: give whole numbers, such as (2, 5, 10), not {sizes!r}.")
     for size in sizes:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise InvalidInputError(f"sizes: {size!r} is not a whole number from 1 on.")
-    return [*sorted({size for size in sizes if size < most}), most]
+        check_count("sizes", size)

@@ -94,15 +94,28 @@ def cohen_kappa(
         1 for full agreement, 0 for what chance gives, below 0 for less; None where both gave one
         and the same label throughout, which is 0 / 0.
     """
-    if not len(expected):
-        return None
     rank = {label: place for place, label in enumerate(labels)}
     counts = np.zeros((len(rank), len(rank)))
     np.add.at(counts, ([rank[one] for one in expected], [rank[one] for one in got]), 1)
-    ranks = np.arange(len(rank))
+    return kappa_of_counts(counts, weights=weights)
+
+
+def kappa_of_counts(
+    counts: NDArray[Any], *, weights: Literal["quadratic"] | None = None
+) -> float | None:
+    """Return Cohen's kappa of a confusion matrix; see `cohen_kappa`.
+
+    Args:
+        counts: How often each label of the one rater (row) met each of the other (column).
+        weights: None, or `quadratic` for ordered labels.
+
+    Returns:
+        Kappa; None where it is undefined.
+    """
+    ranks = np.arange(len(counts))
     apart = ranks[:, None] - ranks[None, :]
     cost = apart**2 if weights == "quadratic" else apart != 0
-    by_chance = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / len(expected)
+    by_chance = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / max(counts.sum(), 1)
     most = float((cost * by_chance).sum())
     return 1 - float((cost * counts).sum()) / most if most else None
 

@@ -10,14 +10,23 @@ from memalign_graph.evaluation.lab import CacheLike, Lab, open_lab
 from memalign_graph.evaluation.progress import ProgressLike
 from memalign_graph.evaluation.scores import DEFAULT_RESAMPLES
 from memalign_graph.evaluation.variants import JudgingOptions, Variant
-from memalign_graph.graphs.options import check_choice
-from memalign_graph.models import DEFAULT_EMBEDDINGS
+from memalign_graph.graphs.options import (
+    check_choice,
+    check_distill_model,
+    check_embeddings,
+    check_model,
+)
+from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS
 from memalign_graph.nodes.remember import LearnFrom
 from memalign_graph.types import Criterion
 
 _OF_THE_RUN = frozenset(
     {"group_by", "seed", "cache", "max_concurrency", "progress", "resamples", "embeddings"}
 )
+
+
+_MOST_SEED = 2**32 - 1
+"""The largest seed that scikit-learn takes."""
 
 
 class EvaluationOptions(JudgingOptions, total=False):
@@ -58,8 +67,8 @@ def grouping(options: EvaluationOptions) -> dict[str, Any]:
         InvalidInputError: If the seed can't be used.
     """
     seed = options.get("seed", 0)
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise InvalidInputError(f"seed: {seed!r} is not a whole number from 0 on.")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= _MOST_SEED:
+        raise InvalidInputError(f"seed: {seed!r} is not a whole number from 0 to {_MOST_SEED:,}.")
     return {"group_by": options.get("group_by", "example"), "seed": seed}
 
 
@@ -101,6 +110,9 @@ def variant_of(name: str, options: EvaluationOptions) -> Variant:
             f"{unknown[0]}: there is no such option: there are "
             f"{', '.join(sorted({*JudgingOptions.__annotations__, *_OF_THE_RUN}))}."
         )
+    check_model(options.get("model", DEFAULT_CHAT_MODEL))
+    check_distill_model(options.get("distill_model"))
+    check_embeddings(options.get("embeddings", DEFAULT_EMBEDDINGS))
     check_choice("learn_from", options.get("learn_from", "both"), get_args(LearnFrom))
     return Variant(name=name, **given)
 

@@ -6,7 +6,7 @@ several cases of one item do not count as independent. Judges are compared on th
 R. Tibshirani, An Introduction to the Bootstrap, 1993, percentile intervals (chapter 13).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,11 +25,10 @@ DEFAULT_RESAMPLES = 1_000
 COVERAGE = 0.95
 """How much of the bootstrap distribution an interval holds."""
 
+_MIN_ITEMS = 2
+
 _MOST_LABELS = 11
 """Integer scales of up to so many values have a confusion matrix and kappa."""
-
-Metric = Callable[[Sequence[Value], Sequence[Value]], float | None]
-"""From the experts' values and the verdicts to a number."""
 
 
 class Estimate(BaseModel):
@@ -193,18 +192,23 @@ def score(
     Raises:
         ImportError: If the extra `evaluation` is not installed.
     """
-    measures = _measures(scale)
     draws = _draws(groups, resamples, seed)
-    by_name = {one.judge: one for one in judges}
+    every = np.arange(len(expected))
+    columns = {one.judge: _Column(scale, expected, one) for one in judges}
     known: dict[tuple[str, frozenset[int]], dict[str, Measured]] = {}
 
-    def measured(judge: Verdicts, places: frozenset[int]) -> dict[str, Measured]:
-        key = (judge.judge, places)
-        if key not in known:
-            known[key] = _measure(expected, judge, places, measures, draws)
-        return known[key]
+    def measured(judge: str, places: frozenset[int]) -> dict[str, Measured]:
+        if (judge, places) not in known:
+            column = columns[judge]
+            drawn = [column.measure(draw, places) for draw in draws]
+            known[judge, places] = {
+                name: Measured(value, [one[name] for one in drawn])
+                for name, value in column.measure(every, places).items()
+            }
+        return known[judge, places]
 
-    scores = [_score(scale, expected, one, measured(one, one.places)) for one in judges]
+    scores = [_score(scale, expected, one, measured(one.judge, one.places)) for one in judges]
+    by_name = {one.judge: one for one in judges}
     comparisons = [_compare(by_name[one], by_name[other], measured) for one, other in pairs]
     return scores, comparisons
 
@@ -229,31 +233,57 @@ def labels_of(scale: Scale) -> list[Value] | None:
             return None
 
 
-def _measures(scale: Scale) -> dict[str, Metric]:
-    measures: dict[str, Metric] = {
-        "agreement": lambda expected, got: metrics.exact_match(
-            [True] * len(expected), [agree(scale, b, a) for a, b in zip(expected, got, strict=True)]
-        ),
-        "exact_match": metrics.exact_match,
-    }
-    labels = labels_of(scale)
-    if labels is not None:
-        ordered = isinstance(scale, Numeric) or (isinstance(scale, Categorical) and scale.ordered)
-        shown = {one: place for place, one in enumerate(labels)}
-        measures["kappa"] = lambda expected, got: metrics.cohen_kappa(
-            [shown[one] for one in expected],
-            [shown[one] for one in got],
-            labels=range(len(labels)),
-            weights="quadratic" if ordered else None,
+class _Column:
+    """A judge's verdicts beside the experts' values, in arrays: they are drawn thousands of times."""
+
+    def __init__(self, scale: Scale, expected: Sequence[Value], judge: Verdicts) -> None:
+        self.judge = judge
+        self.places = judge.places
+        labels = labels_of(scale)
+        self._size = len(labels or ())
+        self._is_ordered = isinstance(scale, Numeric) or (
+            isinstance(scale, Categorical) and scale.ordered
         )
-    if isinstance(scale, Numeric):
-        measures["mae"] = lambda expected, got: metrics.mean_absolute_error(
-            _numbers(expected), _numbers(got)
-        )
-        measures["ccc"] = lambda expected, got: metrics.concordance(
-            _numbers(expected), _numbers(got)
-        )
-    return measures
+        self._is_numeric = isinstance(scale, Numeric)
+        code = {label: place for place, label in enumerate(labels or ())}
+        pairs = [
+            (one, other)
+            for one, other in zip(expected, judge.values, strict=True)
+            if other is not None
+        ]
+        # Where each case's verdict lies among those there are; -1 for cases without one.
+        self._at = np.full(len(expected), -1)
+        self._at[sorted(self.places)] = np.arange(len(pairs))
+        self._agrees = np.array([agree(scale, got, want) for want, got in pairs], bool)
+        self._same = np.array([got == want for want, got in pairs], bool)
+        if labels is not None:
+            cells = [code[want] * self._size + code[got] for want, got in pairs]
+            self._cells = np.array(cells, int)
+        if self._is_numeric:
+            self._expected = np.array([float(want) for want, _ in pairs])
+            self._got = np.array([float(got) for _, got in pairs])
+
+    def measure(self, drawn: NDArray[np.int_], places: frozenset[int]) -> dict[str, float | None]:
+        """Take every metric of the scale on some cases, as often as each is drawn."""
+        if len(places) < len(self.places):
+            drawn = np.array([place for place in drawn if place in places], int)
+        at = self._at[drawn]
+        at = at[at >= 0]
+        found: dict[str, float | None] = {
+            "agreement": float(self._agrees[at].mean()) if len(at) else None,
+            "exact_match": float(self._same[at].mean()) if len(at) else None,
+        }
+        if self._size:
+            counts = np.bincount(self._cells[at], minlength=self._size**2)
+            found["kappa"] = metrics.kappa_of_counts(
+                counts.reshape(self._size, self._size),
+                weights="quadratic" if self._is_ordered else None,
+            )
+        if self._is_numeric:
+            want, got = self._expected[at], self._got[at]
+            found["mae"] = metrics.mean_absolute_error(want, got)
+            found["ccc"] = metrics.concordance(want, got)
+        return found
 
 
 def _score(
@@ -285,7 +315,11 @@ def _score(
         if judge.confidence and (confidence := judge.confidence[place]) is not None
     ]
     if sure:
-        right = [agree(scale, judge.values[place] or False, expected[place]) for place, _ in sure]
+        right = [
+            agree(scale, value, expected[place])
+            for place, _ in sure
+            if (value := judge.values[place]) is not None
+        ]
         confidences = [one for _, one in sure]
         reliability = metrics.reliability(right, confidences)
         ece = metrics.expected_calibration_error(right, confidences)
@@ -308,10 +342,10 @@ def _score(
 def _compare(
     one: Verdicts,
     other: Verdicts,
-    measured: Callable[[Verdicts, frozenset[int]], dict[str, Measured]],
+    measured: Callable[[str, frozenset[int]], dict[str, Measured]],
 ) -> Comparison:
     both = one.places & other.places
-    mine, theirs = measured(one, both), measured(other, both)
+    mine, theirs = measured(one.judge, both), measured(other.judge, both)
     differences = {
         name: Estimate(
             value=_less(mine[name].value, theirs[name].value),
@@ -324,27 +358,6 @@ def _compare(
     )
 
 
-def _measure(
-    expected: Sequence[Value],
-    judge: Verdicts,
-    places: frozenset[int],
-    measures: Mapping[str, Metric],
-    draws: Sequence[NDArray[np.int_]],
-) -> dict[str, Measured]:
-    """Take every measure of a judge's verdicts on some cases, and on each draw of them."""
-
-    def measured(measure: Metric, drawn: Iterable[int]) -> float | None:
-        there = [place for place in drawn if place in places]
-        got = [value for place in there if (value := judge.values[place]) is not None]
-        return measure([expected[place] for place in there], got)
-
-    every = range(len(expected))
-    return {
-        name: Measured(measured(measure, every), [measured(measure, draw) for draw in draws])
-        for name, measure in measures.items()
-    }
-
-
 def _less(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one - other
 
@@ -355,7 +368,8 @@ def _draws(groups: Sequence[str], resamples: int, seed: int) -> list[NDArray[np.
     for place, group in enumerate(groups):
         items.setdefault(group, []).append(place)
     members = [np.asarray(places) for places in items.values()]
-    if not members:
+    # One item drawn again and again varies no way, which would look like certainty.
+    if len(members) < _MIN_ITEMS:
         return []
     chance = np.random.default_rng(seed)
     return [
@@ -380,7 +394,3 @@ def _confusion(names: list[str], rows: Sequence[str], columns: Sequence[str]) ->
     for row, column in zip(rows, columns, strict=True):
         counts[place[row]][place[column]] += 1
     return Confusion(labels=names, counts=counts)
-
-
-def _numbers(values: Sequence[Value]) -> list[float]:
-    return [float(one) for one in values]

@@ -82,7 +82,7 @@ def open_seen(lab: Lab, memory: JudgeMemory, variant: Variant, purpose: str) -> 
         layout=memory.access.layout,
         embedder=memory.access.embedder,
     )
-    yield from import_jsonl(copied, lines.splitlines())
+    yield from import_jsonl(copied, lines.split("\n"))
     view = yield from copied.refresh()
     yield from index_missing(copied, view)
     episodes = yield from copied.all_episodes()
@@ -94,6 +94,7 @@ def open_seen(lab: Lab, memory: JudgeMemory, variant: Variant, purpose: str) -> 
             k=variant.k if variant.use_episodes else 0,
             use_guidelines=variant.use_guidelines,
             max_guideline_tokens=variant.max_guideline_tokens,
+            swap=variant.swap,
         ),
         guidelines=(yield from copied.all_guidelines()),
         cases=cases_of(episodes, memory.criterion.scale),

@@ -97,11 +97,7 @@ def run_settings(
         InvalidInputError: If an option can't be used.
     """
     check_criterion(criterion)
-    if not isinstance(model, BaseChatModel | str):
-        raise InvalidInputError(
-            "model: give a chat model or a string such as 'openai:gpt-4.1-mini', not a value of "
-            f"type {type(model).__name__}."
-        )
+    check_model(model)
     if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= MAX_K:
         raise InvalidInputError(f"k: {k!r} is not a whole number from 0 to {MAX_K}.")
     if not isinstance(max_guideline_tokens, int) or max_guideline_tokens < 0:
@@ -130,6 +126,22 @@ def check_criterion(criterion: Any) -> None:
         raise InvalidInputError(
             "criterion: give a Criterion(name=..., instructions=...), not a value of type "
             f"{type(criterion).__name__}."
+        )
+
+
+def check_model(model: Any) -> None:
+    """Check the judge's model.
+
+    Args:
+        model: What was given.
+
+    Raises:
+        InvalidInputError: If it can't be used.
+    """
+    if not isinstance(model, BaseChatModel | str):
+        raise InvalidInputError(
+            "model: give a chat model or a string such as 'openai:gpt-4.1-mini', not a value of "
+            f"type {type(model).__name__}."
         )
 
 

@@ -1,5 +1,6 @@
 """Several experts on one case: every word kept, the majority's value shown, disagreement told."""
 
+import json
 from typing import Any
 
 import pytest
@@ -47,11 +48,13 @@ async def test_every_word_is_in_memory_and_in_the_judges_prompt(bench: Bench) ->
     assert len(embedded(bench)) == 2
     await bench.invoke(bench.judge_graph(), NEAR, "u")
     [chat] = judgings(bench.server)
-    human = chat.messages[-1]["content"]
+    answers = [one for one in chat.messages if one["role"] == "assistant"]
+    [answer] = [one for one in answers if ANN["rationale"] in one["content"]]
+    said = json.loads(answer["content"])
     for one in THREE:
-        assert one["rationale"] in human
-    assert human.count("The value that counts here: false") == 1
-    assert human.count(ANN["outputs"]) == 1
+        assert one["rationale"] in said["rationale"]
+    assert said["value"] is False
+    assert chat.text.count(ANN["outputs"]) == 1
 
 
 async def test_distiller_sees_the_case_once_with_the_majority(bench: Bench) -> None:
@@ -77,7 +80,8 @@ async def test_of_two_values_the_newest_counts(bench: Bench, first: bool, second
     shown = "true" if second else "false"
     assert f"The value that counts here: {shown}" in asked(bench, DISTIL)[0].text
     await bench.invoke(bench.judge_graph(), NEAR, "u")
-    assert f"The value that counts here: {shown}" in judgings(bench.server)[0].text
+    [answer] = [m for m in judgings(bench.server)[0].messages if m["role"] == "assistant"]
+    assert json.loads(answer["content"])["value"] is second
 
 
 @BOTH_WAYS

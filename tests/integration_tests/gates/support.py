@@ -147,7 +147,7 @@ def inputs(server: LoopbackServer) -> list[str]:
 
 
 def _case(chat: ChatRequest) -> str:
-    return _inside("case", str(chat.messages[1]["content"]))
+    return _inside("case", chat.text)
 
 
 def _inside(tag: str, text: str) -> str:
