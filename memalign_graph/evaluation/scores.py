@@ -234,7 +234,7 @@ def labels_of(scale: Scale) -> list[Value] | None:
 
 
 class _Column:
-    """A judge's verdicts beside the experts' values, in arrays: they are drawn thousands of times."""
+    """A judge's verdicts beside the experts' values, as arrays: they are drawn many times."""
 
     def __init__(self, scale: Scale, expected: Sequence[Value], judge: Verdicts) -> None:
         self.judge = judge

@@ -1,0 +1,41 @@
+"""A shell with a criterion, whose models are the loopback server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration_tests.cli.support import CRITERION_YAML, Shell
+from tests.loopback import LoopbackServer
+
+
+@pytest.fixture(scope="module")
+def closing_server() -> Iterator[LoopbackServer]:
+    # A command's clients end with its process, which here goes on.
+    with LoopbackServer(keep_alive=False) as running:
+        yield running
+
+
+@pytest.fixture
+def server(closing_server: LoopbackServer) -> Iterator[LoopbackServer]:
+    closing_server.reset()
+    yield closing_server
+    assert closing_server.errors == []
+
+
+@pytest.fixture
+def shell(
+    server: LoopbackServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Shell:
+    environment = {**server.environment, "OPENAI_API_KEY": "sk-loopback-secret"}
+    for name in ("MEMALIGN_MODEL", "MEMALIGN_EMBEDDINGS", "MEMALIGN_CRITERION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    made = Shell(tmp_path, server, capsys, environment)
+    made.write("tone.yaml", CRITERION_YAML)
+    return made

@@ -1,0 +1,143 @@
+"""What the tests of the command line share: a folder to work in, and commands run in it."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memalign_graph import Criterion, JudgeMemory
+from memalign_graph.cli import main
+from memalign_graph.local import open_local_store
+from tests.loopback import LoopbackServer
+
+CRITERION = Criterion(
+    name="support_tone", instructions="Is the reply appropriate for the customer?"
+)
+CRITERION_YAML = """\
+name: support_tone
+instructions: Is the reply appropriate for the customer?
+scale: boolean
+"""
+ANN: dict[str, Any] = {
+    "inputs": "My order never came.",
+    "outputs": "Check the tracking page.",
+    "value": False,
+    "rationale": "Too cold: it must say sorry first.",
+    "author": "ann",
+    "id": "f-1",
+}
+BOB: dict[str, Any] = {
+    "inputs": "The cup arrived broken.",
+    "outputs": "Send us a photo.",
+    "value": True,
+    "rationale": "Short and to the point.",
+    "author": "bob",
+    "id": "f-2",
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command left."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """Its stdout as one JSON document."""
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        """Its stdout as lines of JSON."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def error(self) -> str:
+        """The one sentence on stderr that tells why it ended."""
+        [line] = [one for one in self.err.splitlines() if "memalign: error: " in one]
+        return line.partition("memalign: error: ")[2]
+
+
+@dataclass
+class Shell:
+    """A folder, and commands run in it."""
+
+    folder: Path
+    server: LoopbackServer
+    capture: pytest.CaptureFixture[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def run(self, *arguments: str) -> Ran:
+        """Run a command in this process."""
+        self.capture.readouterr()
+        status = main(list(arguments))
+        out, err = self.capture.readouterr()
+        assert "Traceback" not in err, err
+        return Ran(int(status), out, err)
+
+    def memory(self, action: str, *arguments: str) -> Ran:
+        """Run a `memory` command on the criterion."""
+        return self.run("memory", action, "-c", "tone.yaml", *arguments)
+
+    def align(self, *records: Mapping[str, Any], options: Sequence[str] = ()) -> Ran:
+        """Learn from records."""
+        self.write_lines("feedback.jsonl", *records)
+        return self.run("align", "-c", "tone.yaml", "-f", "feedback.jsonl", *options)
+
+    def judge(self, *records: Mapping[str, Any], options: Sequence[str] = ()) -> Ran:
+        """Judge records."""
+        self.write_lines("examples.jsonl", *records)
+        return self.run("judge", "-c", "tone.yaml", "-e", "examples.jsonl", *options)
+
+    def write(self, name: str, content: str | bytes) -> Path:
+        path = self.folder / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    def write_lines(self, name: str, *records: Mapping[str, Any]) -> Path:
+        return self.write(name, "".join(json.dumps(one) + "\n" for one in records))
+
+    def write_csv(self, name: str, *records: Mapping[str, Any], delimiter: str = ",") -> Path:
+        text = io.StringIO(newline="")
+        names = list(dict.fromkeys(key for one in records for key in one))
+        writer = csv.DictWriter(text, names, delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(records)
+        return self.write(name, text.getvalue())
+
+    def opened(self, name: str = "memalign.db", **options: Any) -> Any:
+        """The memory in a file, as Python reaches it: guidelines, episodes, version."""
+        with open_local_store(self.folder / name) as store:
+            memory = JudgeMemory(store, CRITERION, embeddings="local", **options)
+            return memory.guidelines(include_superseded=True), memory.episodes(), memory.version()
+
+    def process(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+        """Start a command in a process of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "memalign_graph.cli", *arguments],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONUNBUFFERED": "", **self.environment},
+            stdin=options.pop("stdin", subprocess.DEVNULL),
+            stdout=options.pop("stdout", subprocess.PIPE),
+            stderr=options.pop("stderr", subprocess.PIPE),
+            text=True,
+            **options,
+        )
+
+    def ids(self) -> dict[str, str]:
+        """The ids of what the memory holds, by the author of episodes and `guideline`."""
+        listed = self.memory("list", "--json").document
+        found = {one["author"]: one["id"] for one in listed["episodes"]}
+        [guideline] = listed["guidelines"]
+        return {**found, "guideline": guideline["id"]}

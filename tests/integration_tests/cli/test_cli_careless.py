@@ -1,0 +1,254 @@
+"""What a careless operator does: each is answered in one sentence, and nothing is lost."""
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memalign_graph.cli import main, places
+from tests.integration_tests.cli.support import ANN, BOB, Shell
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("none.jsonl", None, "--feedback: there is no file none.jsonl."),
+        ("empty.jsonl", b"", "--feedback: empty.jsonl: it has no records."),
+        ("blank.csv", b"\n\n ,\n", "--feedback: blank.csv: it has no records."),
+        ("head.csv", b"inputs,outputs,value\n", "--feedback: head.csv: it has no records."),
+        ("f.xlsx", b"PK", "--feedback: the suffix of f.xlsx is not known"),
+        (
+            "cut.jsonl",
+            b'{"inputs": "a"}\n\n{"inputs": "b',
+            "--feedback: cut.jsonl, line 3: this is",
+        ),
+        ("list.jsonl", b'{"a": 1}\n[1]\n', "--feedback: list.jsonl, line 2: give an object"),
+        ("one.json", b'{"inputs": "a"}', "--feedback: one.json: a .json file holds a list"),
+        ("no.json", b"[1]", "--feedback: no.json, record 1: give an object"),
+        (
+            "latin.jsonl",
+            b'{"a": 1}\n{"a": "\xe9"}\n',
+            "--feedback: latin.jsonl, line 2: this is not",
+        ),
+        ("utf16.csv", "inputs\n".encode("utf-16"), "--feedback: utf16.csv, line 1: this is not"),
+        ("deep.jsonl", b"[" * 100_000, "--feedback: deep.jsonl, line 1: it is nested too deep."),
+        ("big.jsonl", b'{"a": ' + b"9" * 5000 + b"}", "--feedback: big.jsonl, line 1: this is no"),
+        (
+            "more.csv",
+            b"inputs,outputs\na,b\n\na,b,c\n",
+            "--feedback: more.csv, line 4: it has 3 cells",
+        ),
+        (
+            "less.csv",
+            b'inputs,outputs\n"a\nb",c\nd\n',
+            "--feedback: less.csv, line 4: it has 1 cells",
+        ),
+        ("open.csv", b'inputs,outputs\na,b\n"c,d\n', "--feedback: open.csv, line 3: a cell begins"),
+        ("mess.csv", b'inputs,outputs\n"a"b,c\n', "--feedback: mess.csv, line 2: "),
+        ("twice.csv", b"inputs,inputs\na,b\n", "--feedback: twice.csv, line 1: two columns are"),
+    ],
+)
+def test_files_that_can_not_be_read(
+    shell: Shell, name: str, content: bytes | None, says: str
+) -> None:
+    if content is not None:
+        shell.write(name, content)
+    ran = shell.run("align", "-c", "tone.yaml", "-f", name)
+    assert ran.status == 2
+    assert ran.error.startswith(says)
+    assert ran.out == ""
+    assert (shell.server.chats, shell.server.embeddings) == ([], [])
+    assert not (shell.folder / "memalign.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("mapping", "says"),
+    [
+        (
+            "value=verdict",
+            "--field value=verdict: feedback.jsonl has no column 'verdict': it has in",
+        ),
+        ("label=value", "--field: 'label' is not a field"),
+        ("value", "--field: 'value' is not understood: write FIELD=COLUMN"),
+        ("=x", "--field: '=x' is not understood"),
+        ("outputs=a,b", "--field outputs=a,b: feedback.jsonl has no column 'a'"),
+    ],
+)
+def test_mappings_that_can_not_be_used(shell: Shell, mapping: str, says: str) -> None:
+    ran = shell.align(ANN, options=["--field", mapping])
+    assert ran.status == 2
+    assert ran.error.startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--k", "-1"], "--k: -1 is not a whole number from 0 to 100."),
+        (["--batch-size", "0"], "--batch-size: 0 is not a whole number from 1 on."),
+        (["--max-concurrency", "-2"], "--max-concurrency: -2 is not a whole number from 1 on."),
+        (["--memory", "."], "--memory: . is a folder: name a file."),
+        (
+            ["--memory", "tone.yaml"],
+            "--memory: tone.yaml is no SQLite file, so it is left as it is",
+        ),
+        (["--memory", "tone.yaml/x.db"], "--memory: "),
+        (["--memory", "tone.yaml/y/x.db"], "--memory: "),
+        (["--memory", ":memory:"], "--memory: :memory: would be gone with the command"),
+        (["--namespace", "langgraph"], "--namespace: "),
+        (["--model", "nobody:x"], "--model: 'nobody:x' "),
+    ],
+)
+def test_options_that_can_not_be_used(shell: Shell, arguments: list[str], says: str) -> None:
+    ran = shell.align(ANN, options=arguments)
+    assert ran.status == 2
+    assert ran.error.startswith(says)
+    assert shell.server.chats == []
+    assert (shell.folder / "tone.yaml").read_text().startswith("name: support_tone")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "--criterion: there is no file c.yaml."),
+        ("", "--criterion: c.yaml is no criterion"),
+        ("name: [", "--criterion: c.yaml is no YAML"),
+        (
+            "name: x\ninstructions: y\nscales: boolean\n",
+            "--criterion: c.yaml: 'scales' is not a field",
+        ),
+        ("name: x\n", "--criterion: c.yaml: instructions: is missing"),
+        ("name: a.b\ninstructions: y\n", "--criterion: c.yaml: "),
+    ],
+)
+def test_criteria_that_can_not_be_used(shell: Shell, content: str | None, says: str) -> None:
+    if content is not None:
+        shell.write("c.yaml", content)
+    for command in (["align", "-f", "f.jsonl"], ["judge", "--inputs", "a"], ["memory", "list"]):
+        ran = shell.run(*command, "-c", "c.yaml")
+        assert ran.status == 2
+        assert ran.error.startswith(says)
+
+
+def test_a_line_of_five_megabytes(shell: Shell) -> None:
+    big = "word " * 1_000_000
+    assert shell.align({**ANN, "inputs": big}, BOB).status == 0
+    shell.write_csv("f.csv", {"inputs": big, "outputs": "b", "value": "yes"})
+    assert shell.run("align", "-c", "tone.yaml", "-f", "f.csv").status == 0
+    assert sum(one.example.inputs == big for one in shell.opened()[1]) == 2
+    listed = shell.memory("list")
+    assert max(map(len, listed.out.splitlines())) < 200
+
+
+def test_a_database_of_something_else(shell: Shell) -> None:
+    with sqlite3.connect("app.db") as connection:
+        connection.execute("CREATE TABLE customers (name TEXT)")
+    connection.close()
+    before = (shell.folder / "app.db").read_bytes()
+    ran = shell.memory("list", "-m", "app.db")
+    assert (ran.status, ran.error) == (2, "--memory: app.db holds no memory: name another file.")
+    assert (shell.folder / "app.db").read_bytes() == before
+    assert not (shell.folder / "app.db.lock").exists()
+
+
+def test_a_broken_database(shell: Shell) -> None:
+    shell.align(ANN)
+    path = shell.folder / "memalign.db"
+    path.write_bytes(path.read_bytes()[:4096] + b"\xff" * 4096)
+    ran = shell.memory("list")
+    assert ran.status == 2
+    assert ran.error.startswith("--memory: ")
+
+
+def test_a_folder_that_can_not_be_written(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Root may write anywhere, so the refusal is SQLite's own, brought about here.
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise sqlite3.OperationalError("attempt to write a readonly database")
+
+    monkeypatch.setattr("memalign_graph.local.stores._use_wal", refuse)
+    ran = shell.align(ANN)
+    assert ran.status == 2
+    assert ran.error.startswith("--memory: the file can't be used: attempt to write a readonly")
+    assert "its folder has to be there, and writable" in ran.error
+
+
+def test_a_locked_memory(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.align(ANN)
+    monkeypatch.setattr("memalign_graph.local.stores.BUSY_TIMEOUT_S", 0.05)
+    holder = sqlite3.connect("memalign.db.lock", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    try:
+        ran = shell.memory("list")
+    finally:
+        holder.close()
+    assert ran.status == 2
+    assert "database is locked. Another process has held it for long: try again." in ran.error
+
+
+def test_without_the_extra_the_sentence_names_it(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "langgraph.store.sqlite", None)
+    ran = shell.align(ANN)
+    assert ran.status == 2
+    assert 'pip install "memalign-graph[local]"' in ran.error
+
+
+def test_a_fault_of_the_program_shows_where(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: Any, **__: Any) -> Path:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("memalign_graph.cli.opening.memory_path", broken)
+    assert main(["memory", "list", "-c", "tone.yaml"]) == 70
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError: oops" in err
+    assert "report it" in err
+    assert places.DEFAULT_MEMORY == "memalign.db"
+
+
+def test_usage_errors_are_status_2(shell: Shell) -> None:
+    for arguments in (
+        [],
+        ["nonsense"],
+        ["align"],
+        ["align", "-f", "x", "--pending"],
+        ["judge", "-c", "tone.yaml"],
+        ["memory"],
+        ["memory", "show"],
+        ["align", "-f", "x", "--k", "many"],
+        ["align", "-f", "x", "--guard", "dog"],
+        ["align", "-f", "x", "--mem", "x"],  # no guessing at what was meant
+    ):
+        ran = shell.run(*arguments)
+        assert ran.status == 2
+        assert "error: " in ran.err
+        assert ran.out == ""
+
+
+def test_text_that_is_no_unicode_is_shown_all_the_same(shell: Shell) -> None:
+    ran = shell.run("align", "-c", "tone.yaml", "-f", "no\udcff.jsonl")
+    assert ran.status == 2
+    assert "there is no file no" in ran.error
+    ran = shell.run("judge", "-c", "tone.yaml", "--inputs", "a\udcff", "--outputs", "b")
+    assert ran.status == 2
+    assert "no Unicode" in ran.error
+
+
+def test_a_nul_in_a_name(shell: Shell) -> None:
+    for option in ("-f", "-m", "-c"):
+        given = {"-f": "feedback.jsonl", "-m": "m.db", "-c": "tone.yaml", option: "a\0b.jsonl"}
+        shell.write_lines("feedback.jsonl", ANN)
+        ran = shell.run("align", *(part for pair in given.items() for part in pair))
+        assert ran.status == 2, option
+        assert "memalign: error: " in ran.err
+
+
+def test_records_of_every_json_kind(shell: Shell) -> None:
+    shell.write("f.jsonl", json.dumps({**ANN, "inputs": {"q": [1, None]}, "id": 7}) + "\r\n\r\n")
+    assert shell.run("align", "-c", "tone.yaml", "-f", "f.jsonl").status == 0
+    [episode] = shell.opened()[1]
+    assert episode.example.inputs == {"q": [1, None]}
+    assert episode.feedback_id == "7"

@@ -1,0 +1,228 @@
+"""`memalign evaluate`: numbers for people, thresholds for builds, a cache for both."""
+
+import json
+import signal
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+from memalign_graph.evaluation import Report
+from tests.integration_tests.cli.support import Ran, Shell
+from tests.loopback import Rule, answer, error
+
+FAST = ["--credit-cases", "0", "--resamples", "50", "--folds", "2"]
+
+
+def record(number: int, **fields: Any) -> dict[str, Any]:
+    """Feedback on one case; every second answer is bad."""
+    return {
+        "inputs": f"Question {number}",
+        "outputs": f"Answer {number} is {'good' if number % 2 else 'poor'}.",
+        "value": bool(number % 2),
+        "rationale": f"Because of {number}.",
+        "author": "ann",
+        **fields,
+    }
+
+
+RECORDS = [record(number) for number in range(12)]
+
+
+def evaluate(shell: Shell, *options: str, records: Any = RECORDS) -> Ran:
+    shell.write_lines("feedback.jsonl", *records)
+    return shell.run("evaluate", "-c", "tone.yaml", "-f", "feedback.jsonl", *FAST, *options)
+
+
+@pytest.fixture
+def learner(shell: Shell) -> Shell:
+    """A judge that says yes to all until it has learned, and then knows better."""
+
+    def knows(request: Any) -> bool:
+        case = request.messages[-1]["content"]
+        return "heed the expert" in request.text and "poor" in str(case).rpartition("Answer")[2]
+
+    shell.server.rules = [Rule(knows, value=False)]
+    return shell
+
+
+def test_people_see_both_judges(learner: Shell) -> None:
+    ran = evaluate(learner)
+    assert ran.status == 0
+    assert "12 cases that the judge had not learned from, in 2 folds" in ran.out
+    rows = {line.split()[0]: line.split() for line in ran.out.splitlines() if line.strip()}
+    assert rows["base"][1:3] == ["12", "0.50"]
+    assert rows["aligned"][1:3] == ["12", "1.00"]
+    assert not (learner.folder / "memalign.db").exists()
+
+
+def test_json_is_the_report(learner: Shell) -> None:
+    ran = evaluate(learner, "--json")
+    assert ran.status == 0
+    report = Report.model_validate(ran.document)
+    assert report.metric("aligned", "kappa").value == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        (["--min-kappa", "0.6"], 0),
+        (["--min-kappa", "1"], 0),
+        (["--min-kappa", "1.01"], 1),
+        (["--min-agreement", "0.9", "--min-kappa", "0.9"], 0),
+        (["--min-agreement", "0.9", "--min-kappa", "2"], 1),
+    ],
+)
+def test_thresholds(learner: Shell, options: list[str], status: int) -> None:
+    ran = evaluate(learner, *options)
+    assert ran.status == status
+    assert "aligned judge's kappa of 1.00 (95 % interval" in ran.err
+    assert ("missed" in ran.err) == (status == 1)
+    assert ("memalign: error: " in ran.err) == (status == 1)
+
+
+def test_a_judge_that_does_not_learn_fails_the_build(shell: Shell) -> None:
+    ran = evaluate(shell, "--min-agreement", "0.6", "--json", "-q")
+    assert ran.status == 1
+    assert ran.error.startswith(
+        "--min-agreement 0.6: missed by the aligned judge's agreement of 0.5"
+    )
+    assert Report.model_validate(ran.document)
+
+
+def test_a_metric_that_is_not_defined_fails_with_a_sentence(shell: Shell) -> None:
+    ran = evaluate(shell, "--min-kappa", "0", records=[record(n * 2 + 1) for n in range(6)])
+    assert ran.status == 1
+    assert "--min-kappa 0: the aligned judge's kappa is not defined on these cases" in ran.error
+
+
+def test_numbers(shell: Shell) -> None:
+    shell.write("tone.yaml", "name: tone\ninstructions: How kind?\nscale: 1-5\n")
+    records = [record(n, value=n % 5 + 1) for n in range(10)]
+    ran = evaluate(shell, "--max-mae", "4", "--min-ccc", "-1", records=records)
+    assert ran.status in (0, 1)  # a judge that always says one number has no concordance, or 0
+    assert "--max-mae 4: met by the aligned judge's mae of 2.00" in ran.err
+    assert evaluate(shell, "--max-mae", "1.9", records=records).status == 1
+
+
+@pytest.mark.parametrize(
+    ("scale", "options", "says"),
+    [
+        (
+            "boolean",
+            ["--max-mae", "1"],
+            "--max-mae: there is no mae on the criterion's scale, which",
+        ),
+        ("boolean", ["--min-ccc", "1"], "--min-ccc: there is no ccc"),
+        ("{minimum: 0, maximum: 1}", ["--min-kappa", "0.5"], "--min-kappa: there is no kappa"),
+        ("boolean", ["--min-kappa", "nan"], "--min-kappa: nan is no number"),
+        ("boolean", ["--folds", "1"], "--folds: 1 is not a whole number from 2 on."),
+        ("boolean", ["--folds", "50"], "--folds: 50 folds need at least as many items"),
+        ("boolean", ["--seed", "-1"], "--seed: -1 is not"),
+        ("boolean", ["--resamples", "-1"], "--resamples: -1 is not"),
+        ("boolean", ["--k", "-1"], "--k: -1 is not"),
+        ("boolean", ["--max-concurrency", "0"], "--max-concurrency: 0 is not"),
+        (
+            "boolean",
+            ["--report", "r.pdf"],
+            "--report: end the name of r.pdf in .html or .md or .js",
+        ),
+        ("boolean", ["--markdown", "r.html"], "--markdown: end the name of r.html in .md."),
+        ("boolean", ["--report", "no/r.md"], "--report: there is no folder no"),
+        ("boolean", ["--report", "feedback.jsonl"], "--report: feedback.jsonl is also read from"),
+        ("boolean", ["--test", "feedback.jsonl"], "--test: it is the same file"),
+        ("boolean", ["--test", "none.jsonl"], "--test: there is no file none.jsonl."),
+        ("boolean", ["--cache", "tone.yaml"], "--cache: tone.yaml is no SQLite file"),
+        ("boolean", ["--cache", "."], "--cache: . is a folder"),
+    ],
+)
+def test_what_can_not_be_used_is_said_before_a_model_is_asked(
+    shell: Shell, scale: str, options: list[str], says: str
+) -> None:
+    shell.write("tone.yaml", f"name: tone\ninstructions: How kind?\nscale: {scale}\n")
+    records = RECORDS if scale == "boolean" else [record(n, value=0.5) for n in range(4)]
+    ran = evaluate(shell, *options, records=records)
+    assert ran.status == 2
+    assert ran.error.startswith(says)
+    assert ran.out == ""
+    assert shell.server.chats == []
+
+
+def test_records_that_can_not_be_used_are_named_and_left_out(learner: Shell) -> None:
+    records = [*RECORDS, {"inputs": "x", "value": True}, record(1, value="perhaps")]
+    ran = evaluate(learner, records=records)
+    assert ran.status == 4
+    assert "--feedback: feedback.jsonl, line 13: " in ran.err
+    assert "--feedback: feedback.jsonl, line 14: value: 'perhaps' is not on the scale" in ran.err
+    assert "12 cases" in ran.out
+    assert evaluate(learner, "--min-kappa", "2", records=records).status == 1
+    ran = evaluate(learner, records=[{"inputs": "x"}])
+    assert (ran.status, "no record can be used" in ran.error) == (2, True)
+
+
+def test_a_test_of_its_own(learner: Shell) -> None:
+    learner.write_csv("test.csv", *(record(n) for n in range(20, 26)))
+    ran = evaluate(learner, "--test", "test.csv")
+    assert ran.status == 0, ran.err
+    assert "6 cases that the judge had not learned from, on cases set aside" in ran.out
+
+
+def test_reports_are_written(learner: Shell) -> None:
+    options = ["--report", "r.html", "--markdown", "r.md"]
+    ran = evaluate(learner, *options)
+    assert ran.status == 0
+    assert (learner.folder / "r.html").read_text(encoding="utf-8").lstrip().startswith("<")
+    assert "aligned" in (learner.folder / "r.md").read_text(encoding="utf-8")
+    assert evaluate(learner, "--report", "r.json").status == 0
+    assert json.loads((learner.folder / "r.json").read_text(encoding="utf-8"))["evaluation"]
+
+
+def test_a_second_run_with_a_cache_asks_nothing(learner: Shell) -> None:
+    first = evaluate(learner, "--cache", "evaluation.db")
+    asked = len(learner.server.chats), len(learner.server.embeddings)
+    second = evaluate(learner, "--cache", "evaluation.db")
+    assert (first.status, second.status) == (0, 0)
+    assert second.out == first.out
+    assert (len(learner.server.chats), len(learner.server.embeddings)) == asked
+
+
+def test_a_learning_curve(learner: Shell) -> None:
+    ran = evaluate(learner, "--learning-curve", "--group-by", "inputs", "--json")
+    assert ran.status == 0
+    assert ran.document["learning_curve"]["steps"]
+
+
+def test_a_model_that_fails_is_status_3(shell: Shell) -> None:
+    shell.server.responder = lambda _: error(401, "Who are you?")
+    ran = evaluate(shell)
+    assert ran.status == 3
+    assert "Who are you?" in ran.error
+
+
+def test_ctrl_c_keeps_what_was_answered(shell: Shell) -> None:
+    shell.write_lines("feedback.jsonl", *RECORDS)
+    arguments = ["-c", "tone.yaml", "-f", "feedback.jsonl", *FAST, "--cache", "e.db"]
+    answered = 4
+
+    def stuck(request: Any) -> Any:
+        return (
+            shell.server.judge(request)
+            if len(shell.server.chats) <= answered
+            else answer("{}", latency_s=30)
+        )
+
+    shell.server.responder = stuck
+    process = shell.process("evaluate", *arguments)
+    deadline = time.monotonic() + 60
+    while len(shell.server.chats) <= answered and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    try:
+        _, err = process.communicate(timeout=15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    assert process.returncode == 130
+    assert "Traceback" not in err

@@ -1,0 +1,192 @@
+"""`memalign memory forget`: what goes, what stays, and what is asked first."""
+
+import sqlite3
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from memalign_graph import create_review_graph
+from memalign_graph.cli import changing
+from memalign_graph.local import open_local_checkpointer, open_local_store
+from tests.integration_tests.cli.support import ANN, BOB, CRITERION, Shell
+
+
+def test_forgetting_takes_the_guideline_along_and_can_be_undone(shell: Shell) -> None:
+    shell.align(ANN)
+    before = shell.opened()
+    ran = shell.memory("forget", before[1][0].id[:8], "--yes", "--by", "eve")
+    assert ran.status == 0
+    assert "1 episode forgotten" in ran.out
+    assert "1 guideline rested on that alone, and went with it" in ran.out
+    assert shell.opened()[:2] == ([], [])
+    assert shell.memory("rollback", before[2][:8]).status == 0
+    assert shell.opened() == before
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [["--author", "ann"], ["--feedback-id", "f-1"], ["--feedback-id", "f-1", "--author", "ann"]],
+)
+def test_by_author_and_by_the_id_of_the_feedback(shell: Shell, selection: list[str]) -> None:
+    shell.align(ANN, BOB)
+    told = shell.memory("forget", *selection, "--yes", "--json").document
+    [episode] = shell.opened()[1]
+    assert episode.author == "bob"
+    assert len(told["episode_ids"]) == 1
+    assert told["version"] == shell.opened()[2]
+
+
+def test_only_what_meets_all_is_forgotten(shell: Shell) -> None:
+    shell.align(ANN, BOB)
+    ran = shell.memory("forget", shell.ids()["ann"], "--author", "bob", "--yes")
+    assert ran.status == 2
+    assert "no feedback in the memory meets this" in ran.error
+    assert len(shell.opened()[1]) == 2
+
+
+def test_a_guideline_is_removed_and_its_feedback_stays(shell: Shell) -> None:
+    shell.align(ANN)
+    ids = shell.ids()
+    ran = shell.memory("forget", ids["guideline"][:6], "--purge", "--yes")
+    assert (ran.status, "is a guideline" in ran.error) == (2, True)
+    ran = shell.memory("forget", ids["guideline"][:6], "--yes", "--by", "eve")
+    assert ran.status == 0
+    assert "1 guideline removed; the feedback stays" in ran.out
+    assert shell.opened()[0] == []
+    assert len(shell.opened()[1]) == 1
+
+
+def two_sources(shell: Shell) -> None:
+    shell.server.script(
+        {
+            "operations": [
+                {"action": "add", "guideline": "", "text": "Say sorry.", "feedback": ["F1", "F2"]}
+            ]
+        }
+    )
+    shell.align(ANN, {**BOB, "rationale": "Where is the apology?"})
+    [guideline] = shell.opened()[0]
+    assert len(guideline.episode_ids) == 2
+
+
+def test_a_guideline_with_another_source_waits_for_align(shell: Shell) -> None:
+    two_sources(shell)
+    asked = len(shell.server.chats)
+    ran = shell.memory("forget", "--author", "bob", "--yes")
+    assert "1 guideline yet to be distilled again" in ran.out
+    assert len(shell.server.chats) == asked
+    assert [one.status for one in shell.opened()[0]] == ["pending"]
+    assert "0 guidelines (1 pending)" in shell.memory("list").out
+    assert shell.run("align", "-c", "tone.yaml", "--pending").status == 0
+    assert [one.status for one in shell.opened()[0]] == ["standing"]
+
+
+def test_a_guideline_with_another_source_is_distilled_at_once(shell: Shell) -> None:
+    two_sources(shell)
+    ran = shell.memory("forget", "--author", "bob", "--yes", "--model", "openai:gpt-4.1-mini")
+    assert ran.status == 0
+    assert "1 guideline distilled again from other feedback" in ran.out
+    assert [one.status for one in shell.opened()[0]] == ["standing"]
+
+
+def test_without_a_terminal_nothing_is_forgotten_unasked(shell: Shell) -> None:
+    shell.align(ANN)
+    ran = shell.memory("forget", "--author", "ann")
+    assert ran.status == 2
+    assert ran.error.startswith("--yes: there is nobody at a terminal to ask")
+    assert len(shell.opened()[1]) == 1
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y", 0), ("YES", 0), ("", 1), ("n", 1), ("yep", 1)])
+def test_at_a_terminal_it_asks(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, answer: str, left: int
+) -> None:
+    shell.align(ANN)
+    asked: list[str] = []
+
+    def reply(_: Any, question: str) -> str:
+        asked.append(question)
+        return answer
+
+    monkeypatch.setattr(changing, "can_ask", lambda: True)
+    monkeypatch.setattr("memalign_graph.cli.output.Output.ask", reply)
+    ran = shell.memory("forget", "--author", "ann")
+    assert asked == ["Forget 1 episode? [y/N]"]
+    assert "ann: false - Too cold" in ran.err
+    assert ran.status == (0 if left == 0 else 2)
+    assert len(shell.opened()[1]) == left
+
+
+def test_a_purge_leaves_nothing_in_the_file(shell: Shell) -> None:
+    word = "Sesquipedalian"
+    shell.align({**ANN, "rationale": f"Too cold: {word}."})
+    path = shell.folder / "memalign.db"
+    assert word.encode() in path.read_bytes()
+    version = shell.opened()[2]
+    ran = shell.memory("forget", "--author", "ann", "--purge", "--yes")
+    assert ran.status == 0
+    assert "1 episode erased" in ran.out
+    assert word.encode() not in b"".join(
+        one.read_bytes() for one in shell.folder.glob("memalign.db*")
+    )
+    ran = shell.memory("rollback", version)
+    assert "purged since stay away" in ran.err
+    assert shell.opened()[1] == []
+
+
+def test_what_was_forgotten_can_still_be_purged(shell: Shell) -> None:
+    word = "Sesquipedalian"
+    shell.align({**ANN, "rationale": f"Too cold: {word}."})
+    [episode] = shell.opened()[1]
+    shell.memory("forget", episode.id, "--yes")
+    assert word.encode() in (shell.folder / "memalign.db").read_bytes()
+    ran = shell.memory("forget", episode.id, "--purge", "--yes")
+    assert ran.status == 0
+    assert word.encode() not in (shell.folder / "memalign.db").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["memalign.db", "threads.db"])
+def test_a_purge_erases_threads(shell: Shell, name: str) -> None:
+    with (
+        open_local_store("memalign.db") as store,
+        open_local_checkpointer(name) as checkpointer,
+    ):
+        graph = create_review_graph(
+            CRITERION, model=shell.server.chat_model(), embeddings=shell.server.embedder()
+        ).compile(store=store, checkpointer=checkpointer)
+        config: Any = {"configurable": {"thread_id": "t-1"}}
+        graph.invoke({"inputs": ANN["inputs"], "outputs": ANN["outputs"]}, config)
+        from langgraph.types import Command
+
+        graph.invoke(Command(resume={"rationale": "Too cold.", "author": "ann"}), config)
+    count = "SELECT count(*) FROM checkpoints"
+    with closing(sqlite3.connect(name)) as connection:
+        assert connection.execute(count).fetchone()[0] > 0
+    options = [] if name == "memalign.db" else ["--checkpoints", name]
+    told = shell.memory("forget", "--author", "ann", "--purge", "--yes", "--json", *options)
+    assert told.status == 0
+    assert told.document["purged"]["thread_ids"] == ["t-1"]
+    with closing(sqlite3.connect(name)) as connection:
+        assert connection.execute(count).fetchone()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "ID: say what to forget"),
+        (["--author", "carol"], "ID: no feedback in the memory meets this"),
+        (["--author", ""], "ID: say what to forget"),
+        (["zzzz"], "no guideline or episode has an id"),
+        (["--author", "ann", "--checkpoints", "x"], "--checkpoints: it is for --purge"),
+        (["--author", "ann", "--purge", "--checkpoints", "x"], "--checkpoints: x holds no threads"),
+        (["--author", "ann", "--model", "gpt"], "--model: 'gpt' names no model"),
+    ],
+)
+def test_what_can_not_be_used(shell: Shell, arguments: list[str], says: str) -> None:
+    shell.align(ANN)
+    ran = shell.memory("forget", *arguments, "--yes")
+    assert ran.status == 2
+    assert ran.error.startswith(says)
+    assert len(shell.opened()[1]) == 1
+    assert not (shell.folder / "x").exists()

@@ -1,0 +1,228 @@
+"""`memalign judge`: one example or a file of them, with or without a memory."""
+
+import json
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from memalign_graph import Judgment
+from tests.conftest import judgings
+from tests.integration_tests.cli.support import ANN, BOB, Shell
+from tests.loopback import Answer, Rule, error
+
+CASE = {"inputs": "The plate is cracked.", "outputs": "Sorry! Send us a photo."}
+ONE = ["--inputs", CASE["inputs"], "--outputs", CASE["outputs"]]
+
+
+def test_one_example_is_told_in_full(shell: Shell) -> None:
+    shell.align(ANN)
+    shell.server.rules = [Rule(lambda _: True, value=False, rationale="It blames the customer.")]
+    ran = shell.run("judge", "-c", "tone.yaml", *ONE, "--reference-outputs", "A word of regret.")
+    assert ran.status == 0
+    assert ran.out.splitlines() == [
+        "value      false",
+        "rationale  It blames the customer.",
+        "judged by  1 guideline, 1 episode",
+    ]
+    asked = judgings(shell.server)[-1].text
+    assert "A word of regret." in asked
+    assert "heed the expert" in asked
+
+
+def test_a_file_becomes_a_table(shell: Shell) -> None:
+    shell.align(ANN)
+    ran = shell.judge({**CASE, "id": "p-1"}, {"inputs": "only"}, {**CASE, "inputs": {"a": [1]}})
+    assert ran.status == 4
+    rows = ran.out.splitlines()
+    assert rows[0].split() == ["line", "id", "value", "rationale"]
+    assert rows[2].split()[:3] == ["1", "p-1", "true"]
+    assert "not judged: outputs: is missing: give it." in rows[3]
+    assert rows[4].split()[:2] == ["3", "true"]
+    assert "warning: line 2: not judged: outputs: is missing" in ran.err
+
+
+def test_json_lines_come_in_the_order_of_the_file(shell: Shell) -> None:
+    lock = threading.Lock()
+    seen: list[int] = []
+
+    def slow_at_first(request: Any) -> Any:
+        with lock:
+            seen.append(1)
+            is_first = len(seen) == 1
+        reply = shell.server.judge(request)
+        assert isinstance(reply, Answer)
+        return replace(reply, latency_s=0.3) if is_first else reply
+
+    shell.align(ANN)
+    shell.server.responder = slow_at_first
+    ran = shell.judge(*({**CASE, "inputs": str(n), "id": n} for n in range(9)), options=["--json"])
+    assert ran.status == 0
+    assert [one["id"] for one in ran.lines] == [str(n) for n in range(9)]
+    assert [one["line"] for one in ran.lines] == list(range(1, 10))
+    assert all(Judgment.model_validate(one["judgment"]).guideline_ids for one in ran.lines)
+    assert {one["error"] for one in ran.lines} == {None}
+
+
+def test_a_failing_example_takes_no_other_along(shell: Shell) -> None:
+    shell.align(ANN)
+    shell.server.rules = [Rule(lambda one: "poison" in one.text, reply=error(400, "No poison."))]
+    ran = shell.judge(CASE, {**CASE, "inputs": "poison"}, CASE, options=["--json"])
+    assert ran.status == 4
+    assert [one["judgment"] is None for one in ran.lines] == [False, True, False]
+    assert "No poison." in ran.lines[1]["error"]
+
+
+def test_all_failing_is_status_3(shell: Shell) -> None:
+    shell.server.responder = lambda _: error(401, "Who are you?")
+    ran = shell.judge(CASE, {**CASE, "inputs": "x"}, options=["--json"])
+    assert ran.status == 3
+    assert len(ran.lines) == 2
+
+
+def test_only_unusable_examples_are_status_2(shell: Shell) -> None:
+    ran = shell.judge({"inputs": "x"}, {"outputs": "y"})
+    assert ran.status == 2
+    assert shell.server.chats == []
+
+
+def test_output_to_a_file(shell: Shell) -> None:
+    ran = shell.judge(CASE, CASE, options=["-o", "verdicts.jsonl"])
+    assert ran.status == 0
+    assert ran.out == "2 judgment(s) in verdicts.jsonl\n"
+    lines = (shell.folder / "verdicts.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["line"] for line in lines] == [1, 2]
+
+
+def test_at_most_so_many_at_a_time(shell: Shell) -> None:
+    shell.server.latency_s = 0.2
+    cases = [{**CASE, "inputs": str(n)} for n in range(8)]
+    shell.judge(*cases, options=["--max-concurrency", "2"])
+    assert shell.server.peak_chats == 2
+    shell.judge(*cases)
+    assert shell.server.peak_chats > 2
+
+
+def test_without_a_memory_it_says_so_and_makes_none(shell: Shell) -> None:
+    ran = shell.run("judge", "-c", "tone.yaml", *ONE)
+    assert ran.status == 0
+    assert "there is no memalign.db: judged by the criterion alone" in ran.err
+    assert not list(shell.folder.glob("memalign.db*"))
+
+
+def test_a_memory_that_is_named_has_to_be_there(shell: Shell) -> None:
+    ran = shell.run("judge", "-c", "tone.yaml", "-m", "typo.db", *ONE)
+    assert ran.status == 2
+    assert ran.error.startswith("--memory: there is no file typo.db")
+    assert shell.server.chats == []
+
+
+def test_the_memory_of_another_criterion_is_warned_of(shell: Shell) -> None:
+    shell.align(ANN)
+    shell.write("other.yaml", "name: other\ninstructions: Is it true?\n")
+    ran = shell.run("judge", "-c", "other.yaml", *ONE)
+    assert ran.status == 0
+    assert "warning: memalign.db (namespace memalign, criterion other) holds nothing" in ran.err
+
+
+def test_parts_of_the_memory_can_be_left_out(shell: Shell) -> None:
+    shell.align(ANN, BOB)
+    options = ["--no-guidelines", "--k", "1", "--json"]
+    [line] = shell.run("judge", "-c", "tone.yaml", *ONE, *options).lines
+    assert line["judgment"]["guideline_ids"] == []
+    assert len(line["judgment"]["episode_ids"]) == 1
+    [line] = shell.run("judge", "-c", "tone.yaml", *ONE, "--no-episodes", "--json").lines
+    assert line["judgment"]["episode_ids"] == []
+    assert len(line["judgment"]["guideline_ids"]) == 1
+
+
+def test_another_embedder_embeds_the_memory_once(shell: Shell) -> None:
+    shell.align(*({**ANN, "inputs": f"known {n}"} for n in range(6)))
+    shell.server.embeddings.clear()
+    cases = [{**CASE, "inputs": f"new {n}"} for n in range(20)]
+    ran = shell.judge(*cases, options=["--embeddings", "openai:another", "-q"])
+    assert ran.status == 0
+    texts = [text for one in shell.server.embeddings for text in one.texts if "known" in text]
+    assert len(texts) == 6
+    assert ran.err.count("without vectors of the embeddings openai:another") == 1
+
+
+def test_embeddings_that_fail_are_told_for_each(shell: Shell) -> None:
+    shell.align(ANN)
+    shell.server.script_embeddings(*[error(400, "No vectors today.")] * 9)
+    ran = shell.judge(CASE, {**CASE, "inputs": "x"}, options=["--json"])
+    assert ran.status == 3
+    assert all("No vectors today." in one["error"] for one in ran.lines)
+
+
+def test_both_orders_and_cited_guidelines(shell: Shell) -> None:
+    shell.write("pair.json", '{"name": "p", "instructions": "Better?", "scale": "pairwise"}')
+    shell.write_lines("e.jsonl", {"inputs": "q", "outputs": ["a", "b"]})
+    ran = shell.run("judge", "-c", "pair.json", "-e", "e.jsonl", "--swap", "--json")
+    assert ran.status == 0
+    assert ran.lines[0]["judgment"]["value"] == "tie"
+    assert len(judgings(shell.server)) == 2
+    ran = shell.run("judge", "-c", "tone.yaml", *ONE, "--swap")
+    assert ran.status == 2
+    assert ran.error.startswith("--swap: ") or ran.error.startswith("swap: ")
+
+
+def test_feedback_can_be_judged_as_it_is(shell: Shell) -> None:
+    ran = shell.judge(ANN, {"example": CASE, "value": True}, options=["--json"])
+    assert ran.status == 0
+    assert ran.lines[0]["id"] == "f-1"
+    assert "not used" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--inputs", "x"], "--outputs: say what was answered"),
+        (["--inputs", "", "--outputs", "y"], "--inputs: must not be empty"),
+        (["-e", "e.jsonl", "--outputs", "y"], "--outputs: --examples brings its own"),
+        (["-e", "e.jsonl", "-o", "e.jsonl"], "--output: e.jsonl is also read from"),
+        (["-e", "e.jsonl", "-o", "."], "--output: . is a folder"),
+        (["-e", "e.jsonl", "-o", "no/such/x"], "--output: there is no folder no/such"),
+        (["-e", "e.jsonl", "--max-concurrency", "0"], "--max-concurrency: 0 is not a whole"),
+        (["-e", "e.jsonl", "--k", "-1"], "--k: -1 is not a whole number from 0 to 100."),
+        (["-e", "e.jsonl", "--max-guideline-tokens", "-5"], "--max-guideline-tokens: -5 is"),
+        (["-e", "e.jsonl", "--model", "gpt"], "--model: 'gpt' names no model"),
+        (["-e", "e.jsonl", "--embeddings", "x"], "--embeddings: 'x' names no model"),
+        (["-e", "e.jsonl", "--namespace", "a..b"], "--namespace: a label of the namespace must"),
+    ],
+)
+def test_what_can_not_be_used_is_said_before_a_model_is_asked(
+    shell: Shell, arguments: list[str], says: str
+) -> None:
+    shell.write_lines("e.jsonl", CASE)
+    ran = shell.run("judge", "-c", "tone.yaml", *arguments)
+    assert ran.status == 2
+    assert ran.error.startswith(says)
+    assert ran.out == ""
+    assert (shell.server.chats, shell.server.embeddings) == ([], [])
+
+
+def test_no_key(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    ran = shell.run("judge", "-c", "tone.yaml", *ONE, "--model", "openai:gpt-4.1-mini")
+    assert ran.status == 2
+    assert "set OPENAI_API_KEY" in ran.error
+
+
+def test_escape_sequences_never_reach_the_terminal(shell: Shell) -> None:
+    evil = "\x1b[2J\x1b]0;owned\x07 fine \u202egnp\x9b31m"
+    shell.server.rules = [Rule(lambda _: True, value=True, rationale=evil)]
+    for options in ([], ["--json"]):
+        ran = shell.judge({**CASE, "id": evil}, options=options)
+        assert ran.status == 0
+        for text in (ran.out, ran.err):
+            assert not set(text) & set("\x1b\x07\u202e\x9b")
+    assert ran.lines[0]["judgment"]["rationale"] == evil
+    assert ran.lines[0]["id"] == evil
+    shell.align({**ANN, "rationale": evil, "author": evil})
+    ids = shell.ids()
+    for arguments in (["list"], ["history"], ["show", ids["guideline"]], ["show", ids[evil]]):
+        shown = shell.memory(*arguments)
+        assert shown.status == 0
+        assert not set(shown.out) & set("\x1b\x07\u202e\x9b")

@@ -1,0 +1,44 @@
+"""A LangSmith that takes runs and notes their names: what has to stay here is not to arrive."""
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+_NAME = re.compile(rb'"name":\s*"([^"]*)"')
+
+
+class _Noting(BaseHTTPRequestHandler):
+    names: list[str]
+
+    def do_GET(self) -> None:
+        self._reply(200, b"{}")
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        self.names += [name.decode() for name in _NAME.findall(body)]
+        self._reply(202, b"{}")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name it has there
+        """Keep the tests' output clean."""
+
+    def _reply(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextmanager
+def noting_langsmith() -> Iterator[tuple[str, list[str]]]:
+    """Serve on a port of its own; yields the address, and the names of the runs as they arrive."""
+    names: list[str] = []
+    handler = type("Handler", (_Noting,), {"names": names})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", names
+        server.shutdown()
+        thread.join()
