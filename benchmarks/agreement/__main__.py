@@ -51,6 +51,7 @@ def main() -> None:
             for name in options.sets
         ]
         for task in [] if options.table_only else tasks:
+            task.keep()
             for side in options.sides:
                 _run(side, task, options.peer_venv)
     for path in sorted(folder.glob("*/report.json")):
@@ -58,7 +59,9 @@ def main() -> None:
         report.save(path.with_suffix(".html"))
         report.save(path.with_suffix(".md"))
     command = f"python -m benchmarks.agreement {' '.join(_told(sys.argv[1:]))}"
-    print(table.write(tasks, command, folder.with_suffix(".md")))
+    # What earlier runs did of other criteria, perhaps with other numbers of rows, is in it, too.
+    every = [Task.kept(path, options.data) for path in sorted(folder.glob("*/task.json"))]
+    print(table.write(every, command, folder.with_suffix(".md")))
     print(f"Written to {folder.with_suffix('.md')}; the verdicts lie in {folder}.")
 
 

@@ -6,7 +6,7 @@ Only the standard library, since the peer's runs import this from another enviro
 import json
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,26 @@ class Task:
             The task.
         """
         return cls(**json.loads(text))
+
+    def keep(self) -> None:
+        """Write down what was done, beside the verdicts."""
+        folder = Path(self.folder) / self.name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "task.json").write_text(self.to_text(), encoding="utf-8")
+
+    @classmethod
+    def kept(cls, path: Path, data: Path) -> "Task":
+        """Read what was done.
+
+        Args:
+            path: The file that `keep` wrote.
+            data: Where the labelled rows are now.
+
+        Returns:
+            The task, with its verdicts where the file is.
+        """
+        task = cls.from_text(path.read_text(encoding="utf-8"))
+        return replace(task, data=str(data.absolute()), folder=str(path.parents[1].absolute()))
 
     def rows(self, split: str) -> list[Row]:
         """Choose rows, the same in every process and for every side.
