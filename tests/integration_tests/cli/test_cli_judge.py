@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -96,12 +97,21 @@ def test_output_to_a_file(shell: Shell) -> None:
 
 
 def test_at_most_so_many_at_a_time(shell: Shell) -> None:
-    shell.server.latency_s = 0.2
     cases = [{**CASE, "inputs": str(n)} for n in range(8)]
+    together = 2
+
+    def waits_for_company(request: Any) -> Any:
+        deadline = time.monotonic() + 60
+        while shell.server.peak_chats < together and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return shell.server.judge(request)
+
+    shell.server.responder = waits_for_company
     shell.judge(*cases, options=["--max-concurrency", "2"])
     assert shell.server.peak_chats == 2
+    together = 3
     shell.judge(*cases)
-    assert shell.server.peak_chats > 2
+    assert shell.server.peak_chats >= 3
 
 
 def test_without_a_memory_it_says_so_and_makes_none(shell: Shell) -> None:

@@ -1,0 +1,265 @@
+"""What commands tell people, as text. Pure functions; `Output` makes the text safe to show."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from memalign_graph.alignment.merging import Conflict
+from memalign_graph.alignment.report import AlignmentReport, GuidelineChange, Replay
+from memalign_graph.cli.output import one_line
+from memalign_graph.scales import Scale
+
+WIDTH = 96
+"""How wide text is set, in columns."""
+
+_SHORT_CHARS = 8
+_FEW = 10
+"""How many lines of one kind are shown where a count says the rest."""
+
+
+class Judged(Protocol):
+    """What came of judging one example."""
+
+    @property
+    def case(self) -> Any:
+        """The example, with its `number` and `id`."""
+
+    @property
+    def judgment(self) -> dict[str, Any] | None:
+        """The judgment."""
+
+    @property
+    def error(self) -> str | None:
+        """Why there is none."""
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    """Count things in words.
+
+    Args:
+        number: How many.
+        one: What one is called.
+        many: What several are called; with an s unless given.
+
+    Returns:
+        Such as `1 guideline` or `3 guidelines`.
+    """
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def item(text: str, mark: str = "- ", indent: int = 0) -> str:
+    """Set a paragraph as an item of a list.
+
+    Args:
+        text: The text.
+        mark: What it begins with.
+        indent: How far it stands in.
+
+    Returns:
+        Lines of at most `WIDTH` columns, where words allow.
+    """
+    first = " " * indent + mark
+    return textwrap.fill(
+        one_line(text),
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
+    """Set rows as columns, the last as wide as it is.
+
+    Args:
+        rows: The rows, a cell a column.
+        header: The names of the columns.
+
+    Returns:
+        The lines.
+    """
+    lines = [tuple(header), *map(tuple, rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    widths[-1] = min(widths[-1], WIDTH)
+    marks = tuple("-" * width for width in widths)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in [lines[0], marks, *lines[1:]]
+    )
+
+
+def alignment_text(report: AlignmentReport, places: Sequence[str], scale: Scale) -> str:
+    """Tell what an alignment did.
+
+    Args:
+        report: The report.
+        places: Where each rejected record is in its file.
+        scale: The criterion's scale.
+
+    Returns:
+        The text.
+    """
+    parts = [
+        _feedback(report, places),
+        _agreement(report, scale),
+        _changes(report),
+        _conflicts(report.conflicts),
+        _replay(report.replay, scale) if report.replay else "",
+        "\n".join(item(one, "note: ") for one in report.warnings),
+        _cost(report),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def judgments_text(verdicts: Sequence[Judged]) -> str:
+    """Set judgments as a table.
+
+    Args:
+        verdicts: What came of each example.
+
+    Returns:
+        The text; long rationales are cut.
+    """
+    has_ids = any(one.case.id for one in verdicts)
+    rows = []
+    for one in verdicts:
+        value, why = (
+            ("-", f"not judged: {one.error}")
+            if one.judgment is None
+            else (_shown(one.judgment["value"]), one.judgment["rationale"])
+        )
+        names = [str(one.case.number), *([one_line(one.case.id or "", 24)] if has_ids else [])]
+        rows.append([*names, one_line(value, 24), why])
+    header = ["line", *(["id"] if has_ids else []), "value", "rationale"]
+    return table([[*row[:-1], one_line(row[-1], WIDTH)] for row in rows], header)
+
+
+def judgment_text(judgment: Mapping[str, Any]) -> str:
+    """Tell one judgment in full.
+
+    Args:
+        judgment: The judgment.
+
+    Returns:
+        The text.
+    """
+    guidelines = judgment["guideline_ids"]
+    lines = [
+        f"value      {_shown(judgment['value'])}",
+        item(judgment["rationale"], "rationale  "),
+        item(
+            f"{count(len(guidelines), 'guideline')}, "
+            f"{count(len(judgment['episode_ids']), 'episode')}",
+            "judged by  ",
+        ),
+    ]
+    if judgment["broken_guideline_ids"]:
+        broken = ", ".join(key[:_SHORT_CHARS] for key in judgment["broken_guideline_ids"])
+        lines.append(item(broken, "breaks     "))
+    lines += [item(one, "note       ") for one in judgment["warnings"]]
+    return "\n".join(lines)
+
+
+def _feedback(report: AlignmentReport, places: Sequence[str]) -> str:
+    told = report.feedback
+    first = (
+        f"feedback: {told.new} new, {told.changed} changed, {told.unchanged} known already, "
+        f"{told.rejected} not taken"
+    )
+    rejected = [
+        item(f"{place}: {one.reason.removeprefix('example.')}", "  not taken: ")
+        for place, one in zip(places, report.rejected, strict=True)
+    ]
+    return "\n".join([first, *rejected])
+
+
+def _agreement(report: AlignmentReport, scale: Scale) -> str:
+    found = report.agreement
+    if not found.examples:
+        return ""
+    alpha = "not defined" if found.alpha is None else f"{found.alpha:.2f}"
+    first = (
+        f"experts: several on {count(found.examples, 'case')}, of which "
+        f"{len(found.disagreements)} in dispute; Krippendorff's alpha {alpha}"
+    )
+    lines = [first]
+    for one in found.disagreements[:_FEW]:
+        values = ", ".join(
+            f"{given.author or 'anonymous'} {scale.show(given.value)}" for given in one.given
+        )
+        counts = scale.show(one.majority)
+        lines.append(item(f"{one.example_id[:_SHORT_CHARS]}: {values}; {counts} counts"))
+    return _with_rest(lines, len(found.disagreements))
+
+
+def _changes(report: AlignmentReport) -> str:
+    changes = report.guidelines
+    groups = (("added", changes.added), ("revised", changes.revised), ("retired", changes.retired))
+    lines = [f"guidelines: {', '.join(f'{len(group)} {name}' for name, group in groups)}"]
+    for name, group in groups:
+        lines += [_change(name, one) for one in group]
+    return "\n".join(lines)
+
+
+def _change(name: str, one: GuidelineChange) -> str:
+    sources = count(len(one.episode_ids), "comment")
+    lines = [item(f"{one.text or '(no wording yet)'} (from {sources})", f"  {name}: ")]
+    if one.before:
+        lines.append(item(one.before, "before: ", 4))
+    if one.reason:
+        lines.append(item(one.reason, "because: ", 4))
+    return "\n".join(lines)
+
+
+def _conflicts(conflicts: Sequence[Conflict]) -> str:
+    if not conflicts:
+        return ""
+    lines = [f"{count(len(conflicts), 'contradiction')}, in which the newer word stays:"]
+    for one in conflicts:
+        sides = (one.first, one.second)
+        stays, goes = sides if one.newer == "first" else sides[::-1]
+        lines += [item(stays.text, "stays: ", 2), item(goes.text, "goes:  ", 2)]
+    return "\n".join(lines)
+
+
+def _replay(replay: Replay, scale: Scale) -> str:
+    first = (
+        f"replay: {count(replay.cases, 'case')} judged again: {replay.agreed_before} agreed "
+        f"before, of which {replay.agree_after} do now; {replay.newly_agree} newly agree"
+    )
+    lines = [first]
+    for one in replay.broken:
+        lines.append(
+            item(
+                f"{one.outcome}, since it turned {one.example_id[:_SHORT_CHARS]} from "
+                f"{scale.show(one.expected)} to {scale.show(one.got)}: {one.guideline}"
+            )
+        )
+        if one.narrowed_to:
+            lines.append(item(one.narrowed_to, "now: ", 4))
+    return "\n".join(lines)
+
+
+def _cost(report: AlignmentReport) -> str:
+    cost = report.cost
+    before, after = report.memory_version_before, report.memory_version_after
+    version = (
+        f"memory unchanged at version {after[:_SHORT_CHARS]}"
+        if before == after
+        else f"memory from version {before[:_SHORT_CHARS]} to {after[:_SHORT_CHARS]}"
+    )
+    return (
+        f"cost: {count(cost.chat_calls, 'chat call')}, {cost.input_tokens:,} tokens in, "
+        f"{cost.output_tokens:,} out, {count(cost.texts_embedded, 'text')} embedded, "
+        f"{cost.seconds:.1f} s\n{version}"
+    )
+
+
+def _with_rest(lines: list[str], total: int) -> str:
+    more = total - _FEW
+    return "\n".join([*lines, f"- and {more} more"] if more > 0 else lines)
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

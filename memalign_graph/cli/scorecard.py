@@ -1,0 +1,57 @@
+"""What an evaluation found, as text for a terminal. Pure functions."""
+
+from memalign_graph.cli.reports import count, item, table
+from memalign_graph.evaluation import Estimate, Evaluation, JudgeScores
+
+_METRICS = ("agreement", "exact_match", "kappa", "mae", "ccc")
+"""The metrics shown, where the scale has them; the report has all."""
+
+
+def estimate_text(found: Estimate) -> str:
+    """Write a number with its interval.
+
+    Args:
+        found: The number.
+
+    Returns:
+        Such as `0.71 (95 % interval 0.55 to 0.84)`.
+    """
+    if found.value is None:
+        return "not defined"
+    if found.low is None or found.high is None:
+        return f"{found.value:.2f}"
+    return f"{found.value:.2f} (95 % interval {found.low:.2f} to {found.high:.2f})"
+
+
+def evaluation_text(evaluation: Evaluation) -> str:
+    """Tell what the judges are worth.
+
+    Args:
+        evaluation: What was found.
+
+    Returns:
+        The text.
+    """
+    shown = [name for name in _METRICS if any(name in one.metrics for one in evaluation.scores)]
+    rows = [_row(one, shown) for one in evaluation.scores]
+    how = "on cases set aside" if evaluation.folds == 1 else f"in {evaluation.folds} folds"
+    parts = [
+        f"{count(len(evaluation.cases), 'case')} that the judge had not learned from, {how}",
+        table(rows, ["judge", "cases", *shown]),
+        "[...] is the 95 % interval",
+        "\n".join(item(one, "note: ") for one in evaluation.warnings),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _row(scores: JudgeScores, shown: list[str]) -> list[str]:
+    cases = f"{scores.cases}" + (f" ({scores.failed} failed)" if scores.failed else "")
+    return [scores.judge, cases, *(_cell(scores.metrics.get(name)) for name in shown)]
+
+
+def _cell(found: Estimate | None) -> str:
+    if found is None or found.value is None:
+        return "-"
+    if found.low is None or found.high is None:
+        return f"{found.value:.2f}"
+    return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
