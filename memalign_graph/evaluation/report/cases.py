@@ -16,6 +16,10 @@ _PAIR = 2
 _MOST_WORDS = 10
 """More experts on one case than that are counted only."""
 
+_WORDS_CHARS = 4_000
+_MOST_RULES = 40
+_RULE_CHARS = 1_000
+
 
 @dataclass(frozen=True)
 class Passage:
@@ -202,10 +206,11 @@ def passages_of(scale: Scale, example: Example) -> list[Passage]:
     """
     outputs = example.outputs
     found = [Passage("What was given", clean(as_text(example.inputs)))]
-    both: list[object] = []
-    if isinstance(scale, Pairwise):
-        both = outputs if isinstance(outputs, list) else both
-        both = list(outputs.values()) if isinstance(outputs, dict) else both
+    both: Sequence[object] = ()
+    if isinstance(scale, Pairwise) and isinstance(outputs, list):
+        both = outputs
+    elif isinstance(scale, Pairwise) and isinstance(outputs, dict):
+        both = list(outputs.values())
     if len(both) == _PAIR:
         found += [
             Passage(f"Answer {name}", clean(as_text(one)))
@@ -232,7 +237,7 @@ def words_of(scale: Scale, experts: Sequence[ExpertWord]) -> list[Word]:
         Word(
             who=clean(one.author, most=80) if one.author else "An expert",
             value=show(scale, one.value),
-            words=clean(one.rationale or ""),
+            words=clean(one.rationale or "", most=_WORDS_CHARS),
         )
         for one in experts[:_MOST_WORDS]
     ]
@@ -272,8 +277,11 @@ def _view(
         before="" if was is None else show(scale, was),
         was_right=_was_right(scale, case, before),
         guidelines=[
-            clean(given.get((case.fold, key), f"A guideline that is not kept here ({key})."))
-            for key in shown
+            clean(
+                given.get((case.fold, key), f"A guideline that is not kept here ({key})."),
+                most=_RULE_CHARS,
+            )
+            for key in shown[:_MOST_RULES]
         ],
         similar=len(judgment.episode_ids) if judgment else 0,
         warnings=[clean(one, most=500) for one in judgment.warnings] if judgment else [],
@@ -297,5 +305,5 @@ def _flip(scale: Scale, flip: Flip, step: str) -> FlipView:
         after=show(scale, flip.after),
         rationale=clean(flip.rationale),
         turned_by=_TURNED[flip.turned_by],
-        guidelines=[clean(one.text) for one in flip.guidelines],
+        guidelines=[clean(one.text, most=_RULE_CHARS) for one in flip.guidelines[:_MOST_RULES]],
     )

@@ -120,7 +120,7 @@ def _source(scale: Scale, episode: Episode) -> Source:
     word = Word(
         who=clean(episode.author, most=80) if episode.author else "An expert",
         value="" if episode.value is None else show(scale, episode.value),
-        words=clean(episode.rationale or ""),
+        words=clean(episode.rationale or "", most=4_000),
     )
     return Source(word, one_line(as_text(episode.example.outputs), _CASE_CHARS))
 

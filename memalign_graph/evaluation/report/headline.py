@@ -14,7 +14,13 @@ from memalign_graph.evaluation.report.measures import (
 )
 from memalign_graph.evaluation.report.words import count, decimal, listed, percent, show
 from memalign_graph.evaluation.results import Evaluation
-from memalign_graph.evaluation.scores import Comparison, Estimate, JudgeScores, headline_metric
+from memalign_graph.evaluation.scores import (
+    COVERAGE,
+    Comparison,
+    Estimate,
+    JudgeScores,
+    headline_metric,
+)
 from memalign_graph.scales import Numeric, Scale
 
 _FEW = 20
@@ -100,8 +106,10 @@ def _figure(measure: Measure, scores: JudgeScores, title: str) -> Figure:
     found = scores.metrics.get(measure.key, Estimate(value=None))
     what = "average distance from the experts"
     if measure.key == "agreement":
-        what = f"right on {_right(found, scores.cases)}" if scores.cases else "no verdict"
-    between = measure.show_interval(found)
+        what = f"right on {_right(found, scores.cases)}"
+    if found.value is None:
+        what = "no verdict"
+    between = _interval(measure, found)
     return Figure(
         title=title,
         value=measure.show(found.value),
@@ -162,7 +170,7 @@ def _far(
 ) -> Iterator[str]:
     found = scores.metrics[measure.key]
     lowest, highest = show(scale, scale.minimum), show(scale, scale.maximum)
-    interval = measure.show_interval(found).replace(" to ", " and ")
+    interval = _interval(measure, found).replace(" to ", " and ")
     between = f" (between {interval})" if interval else ""
     text = (
         f"{start} judge's value is on average {measure.show(found.value)} away from the experts'"
@@ -178,8 +186,14 @@ def _far(
         yield f"It {how} on {_right(close, scores.cases)} ({percent(close.value)})."
 
 
+def _interval(measure: Measure, found: Estimate) -> str:
+    # Where all cases are alike every draw of them is, too: that the interval has no width does not
+    # mean that the number is certain.
+    return "" if found.low == found.high else measure.show_interval(found)
+
+
 def _between(measure: Measure, found: Estimate) -> str:
-    interval = measure.show_interval(found)
+    interval = _interval(measure, found)
     return f", between {interval.replace(' to ', ' and ')}" if interval else ""
 
 
@@ -190,32 +204,33 @@ def _change(measure: Measure, compared: Comparison | None) -> tuple[str, Tone, s
     found = compared.differences.get(measure.key, Estimate(value=None))
     if found.value is None:
         return "Not comparable", "warn", "So nothing can be said about what learning changed."
-    unit = " percentage points" if measure.kind == "share" else ""
     low, high = found.low, found.high
+    if found.value == 0 and (low is None or low == high == 0):
+        return "No change", "plain", "Learning changed nothing in that on these cases."
     if low is None or high is None:
         return (
             "Difference untested",
             "plain",
-            "No interval was computed, so whether the difference is chance is not known.",
+            "There is no interval, so whether the difference is chance is not known.",
         )
-    if found.value == low == high == 0:
-        return "No change", "plain", "Learning changed nothing in that."
     # Of distances less is better: the ends change places when the sign is turned.
-    span = f"{measure.show_difference(low)} and {measure.show_difference(high)}{unit}"
+    gains = (-high, -low) if measure.less_is_better else (low, high)
+    unit = " percentage points" if measure.kind == "share" else ""
     ahead = compared.is_ahead(measure.key)
+    least, most = (measure.show_difference(abs(one)).lstrip("+") for one in gains)
     if ahead is None:
-        return (
-            "May be chance",
-            "warn",
-            f"The difference may be chance: with other cases of the kind it would likely lie "
-            f"between {span}. More cases would tell.",
+        span = f"{least}{unit} worse to {most}{unit} better than before"
+        sentence = (
+            "The difference may be chance: with other cases of the kind the judge would likely be "
+            f"anything from {span}. More cases would tell."
         )
-    better = "better" if ahead else "worse"
+        return "May be chance", "warn", sentence
+    word = "better" if ahead else "worse"
+    ends = f"{least} to {most}" if ahead else f"{most} to {least}"
     return (
-        f"{better.capitalize()} than before",
+        f"{word.capitalize()} than before",
         "good" if ahead else "bad",
-        f"That is {better} than before, beyond what chance is likely to do: the difference lies "
-        f"between {span}.",
+        f"That is {word} than before by more than chance is likely to do: by {ends}{unit}.",
     )
 
 
@@ -231,8 +246,8 @@ def _notes(
         yield from _beside(evaluation, measure, main)
     if scores.failed:
         yield Note(
-            f"On {count(scores.failed, 'case')} the judge gave no verdict that can be used; they "
-            "are in none of its numbers.",
+            f"On {count(scores.failed, 'case')} the judge gave no verdict that can be used; "
+            f"{'it is' if scores.failed == 1 else 'they are'} in none of its numbers.",
             "warn",
         )
     if 0 < scores.cases < _FEW:
@@ -240,6 +255,15 @@ def _notes(
             f"{count(scores.cases, 'case')} {'is' if scores.cases == 1 else 'are'} few: one case "
             "more or less can change the picture.",
             "warn",
+        )
+    right = scores.metrics.get("agreement", Estimate(value=None)).value
+    if right == 1 and scores.cases >= _FEW:
+        # The exact bound: with more errors than that, no error in so many cases would be rare.
+        most = percent(1 - (1 - COVERAGE) ** (1 / scores.cases))
+        yield Note(
+            f"Right on all of {count(scores.cases, 'case')} does not mean always: of new cases it "
+            f"may still have up to {most} wrong (95 % bound).",
+            "plain",
         )
     yield from _experts(evaluation)
 
@@ -280,6 +304,8 @@ def _beside(evaluation: Evaluation, measure: Measure, main: str) -> Iterator[Not
             outdone.append(what)
         elif ahead is False:
             yield Note(f"It is worse than {what}.", "bad")
+        elif found.value == 0:
+            yield Note(f"It is no better than {what}.", "warn")
         elif found.low is not None:
             yield Note(
                 f"It is not clearly better than {what}: the difference may be chance.", "warn"
@@ -292,7 +318,10 @@ def _beside(evaluation: Evaluation, measure: Measure, main: str) -> Iterator[Not
                 "plain" if better else "warn",
             )
     if outdone:
-        yield Note(f"It is better than {listed(outdone)}.", "good")
+        yield Note(
+            f"It is better than {listed(outdone).replace(' and copying', ' and than copying')}.",
+            "good",
+        )
 
 
 def _described(evaluation: Evaluation, measure: Measure, other: str) -> str:

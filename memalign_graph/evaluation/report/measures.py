@@ -144,6 +144,19 @@ def title_of(judge: str) -> str:
     }.get(judge, clean(judge, most=60))
 
 
+def lower_title(judge_title: str) -> str:
+    """Return what a judge is called, inside a sentence.
+
+    Args:
+        judge_title: What it is called.
+
+    Returns:
+        Our own words in lower case; a name that a user gave stays as it is.
+    """
+    ours = {title_of(one) for one in (CONSTANT, NEAREST, BASE, ALIGNED)}
+    return judge_title.lower() if judge_title in ours else judge_title
+
+
 def before_and_after(evaluation: Evaluation) -> tuple[str | None, str | None]:
     """Tell which judges to hold side by side.
 

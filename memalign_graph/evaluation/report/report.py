@@ -1,5 +1,6 @@
 """`Report`: everything an evaluation found, to be shown, saved, or read by a machine."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ class Report(BaseModel):
             ImportError: If the extra `evaluation` is not installed.
         """
         file = Path(path)
-        kinds = {
+        kinds: dict[str, Callable[[], str]] = {
             ".html": self.to_html,
             ".md": self.to_markdown,
             ".json": lambda: self.model_dump_json(indent=1),

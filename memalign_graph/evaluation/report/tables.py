@@ -1,15 +1,15 @@
 """The tables of a report, as text in cells. Pure functions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from memalign_graph.evaluation.answers import Spent
 from memalign_graph.evaluation.learning import LearningCurve
 from memalign_graph.evaluation.metrics import ReliabilityBin
 from memalign_graph.evaluation.report.measures import (
     Measure,
     Tone,
     before_and_after,
+    lower_title,
     measure_of,
     measures_of,
     title_of,
@@ -19,12 +19,12 @@ from memalign_graph.evaluation.report.words import (
     clean,
     count,
     decimal,
-    duration,
     percent,
+    show,
 )
 from memalign_graph.evaluation.results import Evaluation
 from memalign_graph.evaluation.scores import Comparison, Confusion, Estimate, headline_metric
-from memalign_graph.scales import Scale
+from memalign_graph.scales import Numeric, Scale
 
 MOST_LABELS = 12
 """More labels than that make no matrix that can be read; their mix-ups are listed."""
@@ -140,9 +140,7 @@ def differences_table(evaluation: Evaluation) -> Table | None:
         rows=[
             [
                 Cell(
-                    f"{title_of(pair.judge)} less {title_of(pair.against).lower()}"
-                    if pair.against != pair.judge
-                    else title_of(pair.judge),
+                    f"{title_of(pair.judge)} vs. {lower_title(title_of(pair.against))}",
                     f"on {count(pair.cases, 'case')}",
                 ),
                 *(_difference(pair, one) for one in measures),
@@ -157,19 +155,19 @@ def _difference(pair: Comparison, measure: Measure) -> Cell:
     if found.value is None:
         return Cell(NOT_DEFINED)
     unit = " pts" if measure.kind == "share" else ""
-    small, tone, verdict = "", "plain", ""
-    if found.low is not None and found.high is not None:
-        small = f"{measure.show_difference(found.low)} to {measure.show_difference(found.high)}"
-        ahead = pair.is_ahead(measure.key)
-        verdict = {True: "better", False: "worse", None: "may be chance"}[ahead]
-        tone = {True: "good", False: "bad", None: "plain"}[ahead]
-        if found.value == found.low == found.high == 0:
-            verdict = "the same"
-    return Cell(
-        f"{measure.show_difference(found.value)}{unit}",
-        f"{small}; {verdict}" if small else "",
-        "good" if tone == "good" else "bad" if tone == "bad" else "plain",
-    )
+    text = f"{measure.show_difference(found.value)}{unit}"
+    if found.low is None or found.high is None:
+        return Cell(text)
+    span = f"{measure.show_difference(found.low)} to {measure.show_difference(found.high)}"
+    if found.value == found.low == found.high == 0:
+        return Cell(text, "the same")
+    match pair.is_ahead(measure.key):
+        case True:
+            return Cell(text, f"{span}; better", "good")
+        case False:
+            return Cell(text, f"{span}; worse", "bad")
+        case None:
+            return Cell(text, f"{span}; may be chance")
 
 
 def labels_tables(evaluation: Evaluation) -> list[Table]:
@@ -277,9 +275,9 @@ def curve_table(curve: LearningCurve) -> Table:
                 Cell(f"{step.feedback:,}"),
                 Cell(f"{step.guidelines:,}"),
                 Cell(measure.show(unseen.value), measure.show_interval(unseen)),
-                Cell(measure.show(seen.value) if step.seen else "–", measure.show_interval(seen)),
-                Cell(f"{len(step.flips):,}" if step.flips else "–"),
-                Cell(f"{step.learning.chat_calls:,}" if step.feedback else "–"),
+                Cell(measure.show(seen.value) if step.seen else "-", measure.show_interval(seen)),
+                Cell(f"{len(step.flips):,}" if step.flips else "-"),
+                Cell(f"{step.learning.chat_calls:,}" if step.feedback else "-"),
             ]
         )
     return Table(
@@ -310,80 +308,6 @@ def reliability_table(caption: str, bins: Sequence[ReliabilityBin]) -> Table:
     )
 
 
-def cost_table(evaluation: Evaluation, curve: LearningCurve | None) -> Table:
-    """Lay out what was asked of models.
-
-    Args:
-        evaluation: The evaluation.
-        curve: The learning curve, if there is one.
-
-    Returns:
-        A row a purpose, and the sum.
-    """
-    entries = [("Learning, all folds together", evaluation.learning)]
-    entries += [(f"Judging: {title_of(name).lower()}", one) for name, one in _judging(evaluation)]
-    if curve is not None:
-        entries.append(("Learning curve: learning", _sum(one.learning for one in curve.steps)))
-        entries.append(("Learning curve: judging", _sum(one.judging for one in curve.steps)))
-    rows = [_cost_row(title, one) for title, one in entries]
-    rows.append(_cost_row("All together", _sum(one for _, one in entries)))
-    return Table(
-        caption="What was asked of models",
-        head=["For", "Calls", "Kept", "Tokens in", "Tokens out", "Model time"],
-        rows=rows,
-    )
-
-
-def cost_sentence(evaluation: Evaluation, curve: LearningCurve | None) -> str:
-    """Say what was asked of models.
-
-    Args:
-        evaluation: The evaluation.
-        curve: The learning curve, if there is one.
-
-    Returns:
-        A sentence or two.
-    """
-    steps = curve.steps if curve else []
-    whole = _sum([evaluation.learning, *(one for _, one in _judging(evaluation))])
-    whole = _sum([whole, *(part for one in steps for part in (one.learning, one.judging))])
-    if not whole.chat_calls:
-        return "No model was called."
-    kept = f", {whole.kept_calls:,} of them kept from before" if whole.kept_calls else ""
-    text = f"It took {count(whole.chat_calls, 'answer')} of the model{kept}"
-    if whole.input_tokens or whole.output_tokens:
-        text += f", {whole.input_tokens:,} tokens in and {whole.output_tokens:,} out"
-    text += f": {duration(whole.model_seconds)} of its time."
-    each = [
-        f"{round(one.input_tokens / one.chat_calls):,} {title_of(name).lower()}"
-        for name, one in _judging(evaluation)
-        if one.chat_calls and one.input_tokens
-    ]
-    if each:
-        text += f" A call to judge reads, in tokens on average: {', '.join(each)}."
-    return text
-
-
-def _judging(evaluation: Evaluation) -> list[tuple[str, Spent]]:
-    return list(evaluation.judging.items())
-
-
-def _sum(parts: Iterable[Spent]) -> Spent:
-    return sum(parts, Spent())
-
-
-def _cost_row(title: str, spent: Spent) -> list[Cell]:
-    told = spent.input_tokens or spent.output_tokens or not spent.chat_calls
-    return [
-        Cell(title),
-        Cell(f"{spent.chat_calls:,}"),
-        Cell(f"{spent.kept_calls:,}"),
-        Cell(f"{spent.input_tokens:,}" if told else "not told"),
-        Cell(f"{spent.output_tokens:,}" if told else "not told"),
-        Cell(duration(spent.model_seconds)),
-    ]
-
-
 def _share(value: float | None) -> str:
     return NOT_DEFINED if value is None else percent(value)
 
@@ -397,4 +321,7 @@ def values_in_words(scale: Scale) -> str:
     Returns:
         The sentence.
     """
+    if isinstance(scale, Numeric):
+        kind = "a whole number" if scale.integer else "a number"
+        return f"{kind} from {show(scale, scale.minimum)} to {show(scale, scale.maximum)}."
     return clean(scale.describe(), most=400)

@@ -12,6 +12,9 @@ from memalign_graph.scales import Numeric, Scale, Value
 MOST_CHARS = 10_000
 """Longer texts are cut, with a note that says so."""
 
+MINUS = "\u2212"
+"""A true minus sign, as wide as a plus."""
+
 NOT_DEFINED = "n/a"
 """Stands where there is no number."""
 
@@ -65,7 +68,7 @@ def points(difference: float) -> str:
         difference: From -1 to 1.
 
     Returns:
-        In percentage points, such as `+19` or `−0.4`.
+        In percentage points, such as `+19` or `+0.4`.
     """
     digits = 1 if 0 < abs(difference) * 100 < 1 else 0
     return signed(difference * 100, digits)
@@ -83,7 +86,7 @@ def decimal(value: float, digits: int) -> str:
     """
     text = f"{value:,.{digits}f}"
     if text.startswith("-"):
-        return text[1:] if float(text.replace(",", "")) == 0 else f"−{text[1:]}"  # noqa: RUF001
+        return text[1:] if float(text.replace(",", "")) == 0 else f"{MINUS}{text[1:]}"
     return text
 
 
@@ -133,7 +136,7 @@ def show(scale: Scale, value: Value | None) -> str:
         return "no value"
     if isinstance(scale, Numeric) and isinstance(value, float):
         step = digits_for(scale) + 1
-        return f"{round(value, step):.{step}f}".rstrip("0").rstrip(".").replace("-", "−")  # noqa: RUF001
+        return f"{round(value, step):.{step}f}".rstrip("0").rstrip(".").replace("-", MINUS)
     return clean(scale.show(value), most=200)
 
 
