@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
@@ -36,9 +37,22 @@ _CHAT = ("memalign_evaluation", "answers")
 _VECTORS = ("memalign_evaluation", "vectors")
 
 _OF_NO_MATTER = frozenset(
-    {"name", "cache", "callbacks", "tags", "metadata", "verbose", "max_retries", "request_timeout"}
+    {
+        "name",
+        "cache",
+        "callbacks",
+        "tags",
+        "metadata",
+        "verbose",
+        "max_retries",
+        "request_timeout",
+        "timeout",
+    }
 )
 """The fields of a chat model that do not change what it answers."""
+
+
+_noted: ContextVar[list[str] | None] = ContextVar("memalign_noted_answers", default=None)
 
 
 class Spent(BaseModel):
@@ -158,8 +172,15 @@ class KeptAnswers(BaseCache):
         """
         raise NotImplementedError("Kept answers are not cleared: take another store, or file.")
 
+    def _key(self, prompt: str, llm_string: str) -> str:
+        key = digest([self._model, _settings(llm_string), prompt])
+        noted = _noted.get()
+        if noted is not None:
+            noted.append(key)
+        return key
+
     def _lookup(self, prompt: str, llm_string: str) -> Operation[RETURN_VAL_TYPE | None]:
-        key = digest([self._model, llm_string, prompt])
+        key = self._key(prompt, llm_string)
         found: list[Item | None] = yield Batch(self._store, [GetOp(_CHAT, key)])
         if found[0] is None:
             with self._lock:
@@ -171,7 +192,7 @@ class KeptAnswers(BaseCache):
         return [ChatGeneration(message=message)]
 
     def _update(self, prompt: str, llm_string: str, answer: RETURN_VAL_TYPE) -> Operation[None]:
-        key = digest([self._model, llm_string, prompt])
+        key = self._key(prompt, llm_string)
         now = time.perf_counter()
         with self._lock:
             seconds = round(now - self._asked.pop(key, now), 3)
@@ -212,6 +233,41 @@ def with_kept_answers(model: BaseChatModel, store: BaseStore, account: Account) 
     # LangChain remembers how it named the model, also after its settings were changed.
     vars(copied).pop("_serialized", None)
     return copied
+
+
+def note_answers() -> list[str]:
+    """Begin to note which answers are asked for, in this thread or task and those it starts.
+
+    Returns:
+        A list that fills; for `drop_answers`, if they turn out to be of no use.
+    """
+    noted: list[str] = []
+    _noted.set(noted)
+    return noted
+
+
+def drop_answers(store: BaseStore, noted: Sequence[str]) -> Operation[None]:
+    """Keep answers no longer, so that they are asked for again.
+
+    Args:
+        store: Where they are kept.
+        noted: What `note_answers` noted.
+    """
+    keys = list(dict.fromkeys(noted))
+    if keys:
+        yield Batch(store, [PutOp(_CHAT, key, None) for key in keys])
+
+
+def _settings(llm_string: str) -> str:
+    """Take from LangChain's name of a model what does not change its answers."""
+    try:
+        named, end = json.JSONDecoder().raw_decode(llm_string)
+    except ValueError:
+        return llm_string
+    if isinstance(named, dict) and isinstance(named.get("kwargs"), dict):
+        for name in _OF_NO_MATTER:
+            named["kwargs"].pop(name, None)
+    return json.dumps(named, sort_keys=True) + llm_string[end:]
 
 
 def model_key(model: BaseChatModel) -> str:

@@ -205,10 +205,10 @@ def hold_out(
         criterion: What it is on.
         share: How much of the items, above 0 and below 1.
         group_by: What counts as one item.
-        seed: Chooses the items, and orders what is learned.
+        seed: Chooses the items.
 
     Returns:
-        What is learned, in random order, and what is judged.
+        What is learned, and what is judged.
 
     Raises:
         InvalidInputError: If one of the two would be empty.
@@ -221,14 +221,13 @@ def hold_out(
     chance.shuffle(groups)
     aside = set(groups[: round(share * len(groups))])
     test = tuple(case for case in cases if case.group in aside)
-    train = list(_without(feedback, test, group_by))
+    train = _without(feedback, test, group_by)
     if not test or not train:
         raise InvalidInputError(
             f"feedback: {len(groups)} items with a value are too few to set a share of {share} "
             "aside: give more feedback."
         )
-    chance.shuffle(train)
-    return Fold(train=tuple(train), test=test)
+    return Fold(train=train, test=test)
 
 
 def _without(

@@ -163,14 +163,12 @@ def measure(
         yield from lab.embed([*learned_from, *judged])
     memories = yield from _learn(lab, folds, variants)
     places = [(number, case) for number, fold in enumerate(folds) for case in fold.test]
-    tasks = [
-        (variant, memories[number, variant.name], case.example)
-        for variant in variants
-        for number, case in places
-    ]
-    outcomes = yield from lab.judge_all(tasks)
+    columns = []
+    # One way after another: prompts that two ways have in common are asked once.
+    for variant in variants:
+        tasks = [(variant, memories[number, variant.name], case.example) for number, case in places]
+        columns.append((yield from lab.judge_all(tasks)))
     nearest = yield from _nearest(lab, folds, variants, memories)
-    columns = [outcomes[at * len(places) : (at + 1) * len(places)] for at, _ in enumerate(variants)]
     cases = [
         _case(number, case, dict(zip([one.name for one in variants], row, strict=True)))
         for (number, case), row in zip(places, zip(*columns, strict=True), strict=True)

@@ -113,7 +113,7 @@ def _plan(
         raise InvalidInputError(f"learning_curve: {wanted!r} is neither True nor False.")
     divided = divide(criterion, read, test, folds, options)
     followed = None
-    check_sizes(sizes)
+    sizes = check_sizes(sizes)
     if wanted:
         whole = divided[0] if test is not None else None
         share = DEFAULT_TEST_SHARE

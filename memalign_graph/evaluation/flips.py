@@ -27,7 +27,7 @@ TurnedBy = Literal["guideline", "guidelines", "removed", "episodes"]
 
 - `guideline`: a new guideline; without it alone the case would still be right.
 - `guidelines`: the new guidelines, no one of them alone.
-- `removed`: guidelines that are not there any more, or have other words; with the old ones it would
+- `removed`: guidelines that are not there any more, or have other words; with them back it would
   still be right.
 - `episodes`: the new episodes in the prompt; it is wrong with the old guidelines, too.
 """
@@ -170,10 +170,13 @@ def _explain(
     turned_by: TurnedBy = "guideline"
     if not guilty:
         turned_by = "episodes"
-        if right((yield from seen.verdict(case.example, before))):
-            there = {(one.id, one.text) for one in seen.guidelines}
-            gone = [one for one in before if (one.id, one.text) not in there]
-            turned_by, guilty = ("guidelines", fresh) if fresh else ("removed", gone)
+        there = {(one.id, one.text) for one in seen.guidelines}
+        gone = [one for one in before if (one.id, one.text) not in there]
+        others = [one for one in seen.guidelines if one.id not in {old.id for old in gone}]
+        if gone and right((yield from seen.verdict(case.example, [*others, *gone]))):
+            turned_by, guilty = "removed", gone
+        elif fresh and right((yield from seen.verdict(case.example, before))):
+            turned_by, guilty = "guidelines", fresh
     return Flip(
         example=case.example,
         expected=case.expected,

@@ -21,6 +21,8 @@ from memalign_graph.evaluation.answers import (
     Account,
     KeptEmbeddings,
     Spent,
+    drop_answers,
+    note_answers,
     with_kept_answers,
 )
 from memalign_graph.evaluation.progress import Progress, ProgressLike
@@ -186,9 +188,14 @@ class Lab:
         ).compile(store=learned.store)
         given = {"feedback": [one.model_dump(mode="json") for one in feedback]}
         config: Any = {"max_concurrency": max(self.limit // beside, 1)}
-        result = yield Call(
-            lambda: graph.invoke(given, config), lambda: graph.ainvoke(given, config)
-        )
+        noted = note_answers()
+        try:
+            result = yield Call(
+                lambda: graph.invoke(given, config), lambda: graph.ainvoke(given, config)
+            )
+        except ModelAnswerError:
+            yield from drop_answers(self._kept, noted)
+            raise
         learned.report = AlignmentReport.model_validate(result["report"])
         learned.spent = self.spent(purpose)
         self.progress.tick()
@@ -211,12 +218,14 @@ class Lab:
         graph = self._graph(variant, learned)
         given = example.to_json()
         # Others are judged beside it: all of them together keep to the limit.
-        config: Any = {"max_concurrency": 1}
+        config: Any = {"max_concurrency": 1} if variant.swap else {}
+        noted = note_answers()
         try:
             result = yield Call(
                 lambda: graph.invoke(given, config), lambda: graph.ainvoke(given, config)
             )
         except ModelAnswerError as error:
+            yield from drop_answers(self._kept, noted)
             outcome = Outcome(None, str(error))
         else:
             outcome = Outcome(Judgment.model_validate(result["judgment"]))

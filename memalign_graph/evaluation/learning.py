@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Unpack
 
@@ -151,9 +151,7 @@ def _divide(
         read = read_all(feedback, criterion)
         return hold_out(read, criterion, share=test_share, **grouping(options))
     [fold] = divide(criterion, feedback, test, 0, options)
-    train = list(fold.train)
-    random.Random(grouping(options)["seed"]).shuffle(train)  # noqa: S311 - nothing secret
-    return Fold(train=tuple(train), test=fold.test)
+    return fold
 
 
 def follow(
@@ -167,7 +165,7 @@ def follow(
 
     Args:
         lab: The lab.
-        fold: What is learned, in its order, and what is judged.
+        fold: What is learned, in random order, and what is judged.
         sizes: How much at each step.
         variant: How it learns and judges.
         options: How intervals are drawn.
@@ -179,10 +177,12 @@ def follow(
         InvalidInputError: If a size can't be used.
         MemAlignError: If learning fails, or a call does.
     """
-    check_sizes(sizes)
     lab.check(variant)
     most = len(fold.train)
-    wanted = [*sorted({size for size in sizes if size < most}), most]
+    wanted = [*sorted({size for size in check_sizes(sizes) if size < most}), most]
+    train = list(fold.train)
+    random.Random(grouping(options)["seed"]).shuffle(train)  # noqa: S311 - nothing secret
+    fold = replace(fold, train=tuple(train))
     curve = _Curve(lab, lab.empty(), fold, variant, drawing(options), grouping(options)["group_by"])
     access = curve.learned.memory.access
     steps = [(yield from curve.step(0, None))]
@@ -252,16 +252,21 @@ class _Curve:
         return scores[0]
 
 
-def check_sizes(sizes: Any) -> None:
+def check_sizes(sizes: Any) -> list[int]:
     """Check how much feedback is learned at each step.
 
     Args:
         sizes: What was given.
+
+    Returns:
+        The sizes.
 
     Raises:
         InvalidInputError: If it can't be used.
     """
     if isinstance(sizes, str) or not isinstance(sizes, Iterable):
         raise InvalidInputError(f"sizes: give whole numbers, such as (2, 5, 10), not {sizes!r}.")
-    for size in sizes:
+    read = list(sizes)
+    for size in read:
         check_count("sizes", size)
+    return read
