@@ -23,6 +23,10 @@ _FIELD_TOKENS = 600
 _MOST_OPERATIONS = 2
 """How many operations one distilling may propose for one piece of feedback."""
 
+_WINDOW_OF_AN_OPERATION = 700
+"""A model is asked for one operation for so many tokens of its window at most: one with a small
+window goes on until its answer is cut off, most of all where there are labels and no reasons."""
+
 _OPERATION_TOKENS = 40
 """How much room in the answer each further piece of feedback is given, in tokens."""
 
@@ -126,8 +130,8 @@ def distill_prompt(
         guidelines: The guidelines that stand, in their order.
         episodes: The feedback, most urgent first.
         max_input_tokens: The model's context window, in tokens.
-        most_operations: How many operations the answer may have; two for each piece of feedback,
-            unless told.
+        most_operations: How many operations the answer may have; unless told, two for each piece
+            of feedback, as far as the window suggests that they fit.
 
     Returns:
         The prompt.
@@ -167,7 +171,8 @@ def distill_prompt(
         criterion=criterion,
         asked=f"{_RULES}\n{closing}",
         cut=cut,
-        most_operations=most_operations or _MOST_OPERATIONS * len(shown),
+        most_operations=most_operations
+        or max(min(_MOST_OPERATIONS * len(shown), max_input_tokens // _WINDOW_OF_AN_OPERATION), 2),
     )
 
 
