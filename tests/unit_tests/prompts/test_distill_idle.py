@@ -316,3 +316,12 @@ def test_a_rule_that_says_no_more_than_the_criterion_is_idle() -> None:
     assert read("If the reply is not appropriate for the customer, the value is false.") == 0
     assert read("If the reply does not say sorry, the value is false.") == 1
     assert read("No SQL.") == 1
+
+
+@pytest.mark.parametrize(("window", "most"), [(8_192, 11), (128_000, 40), (1_400, 2)])
+def test_a_small_window_is_asked_for_few_operations(window: int, most: int) -> None:
+    # Without reasons a small model writes rules until its answer is cut off.
+    said = [episode(f"Reply {number}.", rationale=None, value=False) for number in range(20)]
+    given = prompt(*said, window=window)
+    schema = operations_schema(given)["properties"]["operations"]
+    assert schema["maxItems"] == given.most_operations == most
