@@ -44,14 +44,17 @@ def render_earlier(recalled: RecalledExample, case: Example, criterion: Criterio
         )
         return ["\n".join([example, *words])]
     example, _ = render_example("case", shown, max_tokens=3 * _FIELD_TOKENS)
-    said = _said(recalled.episodes, value, criterion)
-    # The rationale first, as the judge is to write it; nothing stands for one that is not there.
-    answer = {"value": value} if said is None else {"rationale": said, "value": value}
+    # Both in the judge's own order, and both always: a model that is shown answers without a
+    # rationale, and held to a schema that has one, fills it until its answer is cut off.
+    answer = {"rationale": _said(recalled.episodes, value, criterion), "value": value}
     return [f"{example}\n\n{_ASKING}", json.dumps(answer, ensure_ascii=False)]
 
 
-def _said(episodes: Sequence[Episode], value: Value, criterion: Criterion) -> str | None:
-    """Write what experts said, those of another opinion with their value."""
+def _said(episodes: Sequence[Episode], value: Value, criterion: Criterion) -> str:
+    """Write what experts said, those of another opinion with their value.
+
+    Where no expert said why, the judge's own words on the case count, if experts confirmed them.
+    """
     words = []
     for one in episodes:
         text = shorten(defuse(one.rationale), _FIELD_TOKENS) if one.rationale else None
@@ -60,4 +63,9 @@ def _said(episodes: Sequence[Episode], value: Value, criterion: Criterion) -> st
         else:
             differs = f"Another expert says {criterion.scale.show(one.value)}"
             words.append(f"{differs}: {text}" if text else f"{differs}.")
-    return " ".join(words) or None
+    confirmed = (
+        shorten(defuse(one.judgment.rationale), _FIELD_TOKENS)
+        for one in episodes
+        if one.judgment is not None and one.judgment.value == value == one.value
+    )
+    return " ".join(words) or next(confirmed, "")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import Criterion, Episode, Example, Feedback, Guideline, Numeric
+from memalign_graph import Criterion, Episode, Example, Feedback, Guideline, Judgment, Numeric
 from memalign_graph.prompts.cases import render_example
 from memalign_graph.prompts.fences import estimate_tokens
 from memalign_graph.prompts.judge import (
@@ -97,6 +97,16 @@ def test_every_experts_word_stands_under_its_example() -> None:
         "rationale": "Kind enough. Another expert says false: Too short.",
         "value": True,
     }
+
+
+def test_confirmed_rationale_stands_for_an_expert_who_gave_none() -> None:
+    judgment = Judgment(
+        criterion="tone", example_id="x", value=True, rationale="It thanks.", memory_version=""
+    )
+    for value, said in ((True, "It thanks."), (False, "")):
+        shown = recalled("Thanks.", {"value": value, "judgment": judgment})
+        answer = prompt(recalled=[shown]).messages[2].text
+        assert json.loads(answer) == {"rationale": said, "value": value}
 
 
 def test_value_on_an_earlier_scale_is_told_and_not_answered() -> None:
