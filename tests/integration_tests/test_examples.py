@@ -51,6 +51,21 @@ def test_use_any_store_judges_the_same_in_ram_and_in_a_file(
     ]
 
 
+def test_evaluating_a_judge_writes_a_report_and_costs_nothing_twice(
+    server: LoopbackServer, tmp_path: Path
+) -> None:
+    report = tmp_path / "out" / "report.html"
+    first = run_example(server, "examples/evaluate_a_judge.py", str(report))
+    names = [line.split()[0] for line in first.splitlines() if "agreement" in line]
+    assert names == ["constant", "nearest", "base", "aligned"]
+    page = report.read_text(encoding="utf-8")
+    assert "support_tone" in page
+    assert "<script" not in page
+    asked = len(server.chats)
+    assert run_example(server, "examples/evaluate_a_judge.py", str(report)) == first
+    assert len(server.chats) == asked
+
+
 def test_the_demo_learns_and_starts_aligned_the_second_time(
     server: LoopbackServer, tmp_path: Path
 ) -> None:
