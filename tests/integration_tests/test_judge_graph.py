@@ -72,7 +72,8 @@ async def test_every_scale_judges_and_learns(
     await bench.invoke(graph, OTHER, "u")
     *_, earlier, answered, _ = bench.server.chats[-1].messages
     assert CASE["outputs"] in earlier["content"]
-    assert answered == {"role": "assistant", "content": json.dumps({"rationale": "", "value": learned})}
+    answer = json.dumps({"rationale": "", "value": learned})
+    assert answered == {"role": "assistant", "content": answer}
 
 
 async def test_memory_stands_in_the_prompt_after_feedback(bench: Bench) -> None:

@@ -1,0 +1,5 @@
+"""Fixtures of the tests of evaluations."""
+
+from tests.integration_tests.evaluation.support import call, once
+
+__all__ = ["call", "once"]

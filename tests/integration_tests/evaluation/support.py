@@ -1,0 +1,273 @@
+"""What the tests of evaluations share: words on cases, a model that follows them, two ways to call.
+
+The words of each case hold strings that nothing else holds, so that a prompt shows what it was made
+with.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph import (
+    Categorical,
+    Criterion,
+    Feedback,
+    JudgeMemory,
+    Numeric,
+    Pairwise,
+    evaluation,
+)
+from memalign_graph.evaluation import Evaluation
+from tests.conftest import CRITERION
+from tests.integration_tests.alignment_support import feedback_in, relations_by_topic
+from tests.loopback import ChatRequest, LoopbackServer, Reply, ReplyLike, answer
+from tests.loopback.replies import as_reply
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+SCALES: dict[str, Criterion] = {
+    "boolean": CRITERION,
+    "categorical": Criterion(
+        name="tone", instructions="Which tone?", scale=Categorical(choices=("warm", "cold", "odd"))
+    ),
+    "ordered": Criterion(
+        name="rank",
+        instructions="How good?",
+        scale=Categorical(choices=("poor", "fair", "good"), ordered=True),
+    ),
+    "stars": Criterion(
+        name="stars",
+        instructions="How many stars?",
+        scale=Numeric(minimum=1, maximum=5, integer=True),
+    ),
+    "number": Criterion(
+        name="share", instructions="How much of it?", scale=Numeric(minimum=0, maximum=10)
+    ),
+    "pairwise": Criterion(name="better", instructions="Which is better?", scale=Pairwise()),
+}
+"""A criterion on each scale."""
+
+VALUES: dict[str, list[Any]] = {
+    "boolean": [True, False, True],
+    "categorical": ["warm", "cold", "odd", "cold"],
+    "ordered": ["good", "poor", "fair", "good"],
+    "stars": [5, 1, 3, 4],
+    "number": [0.5, 9.25, 4.0, 7.5],
+    "pairwise": ["A", "B", "tie", "B"],
+}
+"""What experts say of the cases, in turn."""
+
+_CASE = re.compile(r"Case (\d+)[:.]")
+
+
+def word(number: int, *, values: Iterable[Any] = (True, False, True), **fields: Any) -> Any:
+    """One expert's word on one case."""
+    given = list(values)
+    return {
+        "inputs": f"Case {number}: where is parcel {number * 7919 % 1000}?",
+        "outputs": f"It left the depot at {number * 31 % 24} o'clock, says note {number}.",
+        "value": given[number % len(given)],
+        "rationale": f"On #t{number} because{number}so the reply has to name it.",
+        "author": "ann",
+        "given_at": (START + timedelta(minutes=number)).isoformat(),
+        **fields,
+    }
+
+
+def words(count: int, scale: str = "boolean", **fields: Any) -> list[Any]:
+    """An expert's words on some cases."""
+    given = [word(number, values=VALUES[scale], **fields) for number in range(count)]
+    if scale == "pairwise":
+        for one in given:
+            one["outputs"] = [one["outputs"], "Ask the post office."]
+    return given
+
+
+def marker(number: int) -> str:
+    """What only the expert's words on a case hold."""
+    return f"because{number}so"
+
+
+def judged(chat: ChatRequest) -> int:
+    """The number of the case that a judge is to judge."""
+    found = _CASE.search(chat.text.rpartition("<case>")[2])
+    assert found is not None
+    return int(found[1])
+
+
+def shown(chat: ChatRequest) -> set[int]:
+    """The numbers of the cases whose expert's words are in a prompt, in whatever shape."""
+    return {int(one) for one in re.findall(r"because(\d+)so", chat.text)}
+
+
+def earlier(chat: ChatRequest) -> list[int]:
+    """The numbers of the earlier cases in a judge's prompt."""
+    return [int(one) for one in _CASE.findall(chat.text.rpartition("<case>")[0])]
+
+
+def rules(chat: ChatRequest) -> list[str]:
+    """The guidelines in a judge's prompt."""
+    return [text for _, text in re.findall(r"^(\d+)\. (.*)$", chat.text, re.MULTILINE)]
+
+
+def words_to_rules(chat: ChatRequest) -> ReplyLike:
+    """Every expert's word a guideline as it is."""
+    return {
+        "operations": [
+            {"action": "add", "guideline": "none", "text": text, "feedback": [handle]}
+            for handle, text in feedback_in(chat).items()
+        ]
+    }
+
+
+@dataclass
+class Model:
+    """Answers by the prompt alone."""
+
+    judge: Callable[[ChatRequest], Any] = lambda _: True
+    distil: Callable[[ChatRequest], ReplyLike] = words_to_rules
+
+    def __call__(self, chat: ChatRequest) -> Reply:
+        match chat.schema_name:
+            case "guideline_operations":
+                return as_reply(self.distil(chat))
+            case "guideline_relations":
+                return as_reply(relations_by_topic(chat))
+            case "narrowed_guideline":
+                return as_reply({"text": ""})
+            case _:
+                value = self.judge(chat)
+                if isinstance(value, Reply):
+                    return value
+                return answer({"rationale": "Seen.", "value": value})
+
+
+_SAYS = re.compile(r"it is (true|false) of cases ((?:\d+ ?)+)")
+
+
+def by_rules(*, wrong: Iterable[int] = ()) -> Callable[[ChatRequest], Any]:
+    """A judge that says true, but of some cases, unless a rule says otherwise; the last counts."""
+
+    def judge(chat: ChatRequest) -> Any:
+        number = judged(chat)
+        value = number not in wrong
+        for rule in rules(chat):
+            for said, numbers in _SAYS.findall(rule):
+                if number in map(int, numbers.split()):
+                    value = said == "true"
+        return value
+
+    return judge
+
+
+def memory_of(server: LoopbackServer, **options: Any) -> JudgeMemory:
+    return JudgeMemory(InMemoryStore(), CRITERION, embeddings=server.embedder(), **options)
+
+
+def remember(memory: JudgeMemory, *given: Any) -> None:
+    memory.remember([Feedback.model_validate(one) for one in given])
+
+
+def remembered(
+    server: LoopbackServer, given: Iterable[Any], *guidelines: str
+) -> tuple[JudgeMemory, str]:
+    """A memory with some words and guidelines, and its version."""
+    memory = memory_of(server)
+    remember(memory, *given)
+    for text in guidelines:
+        memory.add_guideline(text)
+    return memory, memory.version()
+
+
+def contents(memory: JudgeMemory) -> Any:
+    """All that the memory's store holds, to the letter."""
+    store: Any = memory.access.store
+    return [
+        (one.namespace, one.key, one.value, one.created_at, one.updated_at)
+        for one in store.search((), limit=10_000)
+    ]
+
+
+def nothing_to_learn(_: ChatRequest) -> ReplyLike:
+    """No guidelines at all."""
+    return {"operations": []}
+
+
+def perfect(given: Iterable[Mapping[str, Any]]) -> Model:
+    """A judge that knows what the expert says."""
+    known = {int(_CASE.findall(str(one["inputs"]))[0]): one["value"] for one in given}
+    return Model(judge=lambda chat: known[judged(chat)])
+
+
+@dataclass
+class Caller:
+    """Calls evaluations, blocking or awaited."""
+
+    server: LoopbackServer
+    awaits: bool
+    defaults: dict[str, Any] = field(default_factory=dict)
+
+    async def __call__(self, name: str, *args: Any, **options: Any) -> Any:
+        given = {**self.models(), "progress": False, "resamples": 0, **self.defaults, **options}
+        if self.awaits:
+            return await getattr(evaluation, f"a{name}")(*args, **given)
+        return getattr(evaluation, name)(*args, **given)
+
+    def models(self) -> dict[str, Any]:
+        return {"model": self.server.chat_model(), "embeddings": self.server.embedder()}
+
+    async def cross_validate(self, criterion: Criterion, given: Any, **options: Any) -> Evaluation:
+        found = await self("cross_validate", criterion, given, **{"folds": 3, **options})
+        assert isinstance(found, Evaluation)
+        return found
+
+
+@pytest.fixture(params=["sync", "async"])
+def call(request: pytest.FixtureRequest, server: LoopbackServer) -> Caller:
+    """Evaluations called both ways."""
+    server.responder = Model()
+    return Caller(server, awaits=request.param == "async")
+
+
+@pytest.fixture
+def once(server: LoopbackServer) -> Caller:
+    """Evaluations called with blocking calls, for long tables."""
+    server.responder = Model()
+    return Caller(server, awaits=False)
+
+
+def asked(server: LoopbackServer) -> tuple[int, int]:
+    """How many chat and embedding calls the server saw, since asked last."""
+    found = len(server.chats), len(server.embeddings)
+    server.chats.clear()
+    server.embeddings.clear()
+    return found
+
+
+def judgings(server: LoopbackServer) -> list[ChatRequest]:
+    """The requests for a verdict."""
+    return [chat for chat in server.chats if chat.schema_name == "judgment"]
+
+
+def by_memory(server: LoopbackServer) -> Counter[tuple[int, bool]]:
+    """How often each case was judged, without memory and with it."""
+    return Counter((judged(chat), bool(earlier(chat))) for chat in judgings(server))
+
+
+_OWN = ("id", "episode_ids", "guideline_ids", "memory_version", "given_at", "created_at")
+_TIMES = ("updated_at", "position", "kept_calls", "model_seconds")
+
+
+def plain(found: Any) -> Any:
+    """Results with nothing in them that differs from run to run: ids, times, and what was kept."""
+    if hasattr(found, "model_dump"):
+        found = found.model_dump(mode="json")
+    if isinstance(found, dict):
+        return {name: plain(value) for name, value in found.items() if name not in (*_OWN, *_TIMES)}
+    return [plain(one) for one in found] if isinstance(found, list) else found

@@ -1,0 +1,74 @@
+"""Evaluations in processes of their own: one is killed and goes on, two share a file."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from memalign_graph.evaluation import Evaluation
+from tests.integration_tests.evaluation.support import Model, asked, judged, plain, words
+from tests.integration_tests.evaluation.worker import FORKS, work
+from tests.loopback import LoopbackServer
+
+WORDS = words(9)
+
+
+def started(server: LoopbackServer, file: Path, limit: int) -> Any:
+    worker = FORKS.Process(target=work, args=(dict(server.environment), file, WORDS, limit))
+    worker.start()
+    return worker
+
+
+def test_killed_run_goes_on(server: LoopbackServer, tmp_path: Path) -> None:
+    """Only what was not answered is asked, and the end is as if nothing had been."""
+    server.responder = follow = Model(judge=lambda chat: judged(chat) % 2 > 0)
+    file = tmp_path / "kept.db"
+    undisturbed = started(server, tmp_path / "other.db", 4)
+    undisturbed.join(60)
+    assert undisturbed.exitcode == 0
+    whole = len(server.chats)
+    (written,) = tmp_path.glob("other-*.json")
+    wanted = Evaluation.model_validate_json(written.read_text())
+    for stop_at in (3, 8):
+        server.reset()
+        server.responder = follow
+        server.latency_s = 0.03
+        worker = started(server, file, 2)
+        give_up = time.monotonic() + 30
+        while len(server.chats) < stop_at:
+            assert time.monotonic() < give_up
+            assert worker.is_alive()
+            time.sleep(0.005)
+        worker.kill()
+        worker.join()
+    server.reset()
+    server.responder = follow
+    worker = started(server, file, 4)
+    worker.join(60)
+    assert worker.exitcode == 0
+    assert 0 < len(server.chats) < whole - 6
+    (out,) = tmp_path.glob("kept-*.json")
+    assert plain(Evaluation.model_validate_json(out.read_text())) == plain(wanted)
+    server.reset()
+    server.responder = follow
+    again = started(server, file, 4)
+    again.join(60)
+    assert asked(server) == (0, 0)
+
+
+def test_two_processes_on_one_file(server: LoopbackServer, tmp_path: Path) -> None:
+    server.responder = Model(judge=lambda chat: judged(chat) % 2 > 0)
+    server.latency_s = 0.01
+    file = tmp_path / "kept.db"
+    workers = [started(server, file, 8) for _ in range(2)]
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    one, other = (
+        Evaluation.model_validate_json(out.read_text()) for out in tmp_path.glob("kept-*.json")
+    )
+    assert plain(one) == plain(other)
+    asked(server)
+    last = started(server, file, 8)
+    last.join(60)
+    assert last.exitcode == 0
+    assert asked(server) == (0, 0)

@@ -1,0 +1,179 @@
+"""Learning curves of models that do what their prompts say."""
+
+import random
+from typing import Any
+
+import pytest
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph.errors import InvalidInputError
+from tests.conftest import CRITERION
+from tests.integration_tests.evaluation.support import (
+    Caller,
+    Model,
+    asked,
+    by_rules,
+    earlier,
+    judged,
+    judgings,
+    nothing_to_learn,
+    plain,
+    shown,
+    word,
+    words,
+)
+from tests.loopback import ChatRequest, LoopbackServer
+
+TRUE = [word(number, values=(True,)) for number in range(8)]
+
+
+async def test_curve_of_a_judge_that_learns(call: Caller, server: LoopbackServer) -> None:
+    """It is wrong of all until it is shown an episode; seen cases it gets right at once."""
+
+    def judge(chat: ChatRequest) -> Any:
+        return len(earlier(chat)) > 1 or judged(chat) in shown(chat)
+
+    server.responder = Model(judge=judge, distil=nothing_to_learn)
+    test = [word(number, values=(True,)) for number in (50, 51, 52)]
+    curve = await call("learning_curve", CRITERION, TRUE, test=test, sizes=[1, 4, 99])
+    assert [step.feedback for step in curve.steps] == [0, 1, 4, 8]
+    assert curve.test_cases == 3
+    unseen = [step.unseen.metrics["agreement"].value for step in curve.steps]
+    assert unseen == [0, 0, 1, 1]
+    seen = [step.seen and step.seen.metrics["agreement"].value for step in curve.steps]
+    assert seen == [None, 1, 1, 1]
+    assert [step.seen.cases if step.seen else 0 for step in curve.steps] == [0, 1, 4, 8]
+    assert [step.flips for step in curve.steps] == [[], [], [], []]
+    for chat in judgings(server):
+        assert not shown(chat) & {50, 51, 52}
+
+
+async def test_first_step_is_the_base_judge(call: Caller, server: LoopbackServer) -> None:
+    server.responder = Model(judge=lambda chat: judged(chat) % 2 > 0 or bool(earlier(chat)))
+    given, test = words(6), words(10)[6:]
+    store = InMemoryStore()
+    evaluation = await call.cross_validate(CRITERION, given, test=test, cache=store)
+    asked(server)
+    curve = await call("learning_curve", CRITERION, given, test=test, sizes=[], cache=store)
+    first = curve.steps[0]
+    assert (first.feedback, first.guidelines, first.learning.chat_calls) == (0, 0, 0)
+    assert first.unseen.metrics == evaluation.of("base").metrics
+    assert first.judging.kept_calls == first.judging.chat_calls == 4
+    assert first.seen is None
+
+
+async def test_steps_add_up_to_what_the_server_saw(call: Caller, server: LoopbackServer) -> None:
+    curve = await call("learning_curve", CRITERION, words(10), sizes=[2, 4], test_share=0.3)
+    assert [step.feedback for step in curve.steps] == [0, 2, 4, 7]
+    unseen = {judged(chat) for chat in judgings(server)} - {
+        int(number) for chat in server.chats for number in shown(chat)
+    }
+    assert len(unseen) == curve.test_cases == 3
+    judging = [chat for chat in judgings(server) if judged(chat) in unseen]
+    learning = [chat for chat in server.chats if chat.schema_name != "judgment"]
+    judged_calls = [step.judging for step in curve.steps]
+    assert [one.chat_calls for one in judged_calls] == [3] * 4
+    assert sum(one.chat_calls - one.kept_calls for one in judged_calls) == len(judging)
+    learned = [step.learning for step in curve.steps]
+    assert sum(one.chat_calls - one.kept_calls for one in learned) == len(learning)
+    assert learned[0].chat_calls == 0
+    assert all(one.chat_calls > 0 for one in learned[1:])
+    for spent, chats in ((judged_calls, judging), (learned, learning)):
+        tokens = sum(-(-len(chat.text) // 4) for chat in chats)
+        assert sum(one.input_tokens for one in spent) == tokens
+        assert all(one.output_tokens > 0 for one in spent if one.chat_calls)
+        assert sum(one.model_seconds for one in spent) > 0
+
+
+async def test_repeated_curve_costs_nothing(call: Caller, server: LoopbackServer) -> None:
+    store = InMemoryStore()
+    server.responder = Model(judge=by_rules(wrong=(1, 4)))
+    options: dict[str, Any] = {"sizes": [3, 5], "cache": store}
+    first = await call("learning_curve", CRITERION, words(9), **options)
+    asked(server)
+    again = await call("learning_curve", CRITERION, words(9), **options)
+    assert asked(server) == (0, 0)
+    assert plain(first) == plain(again)
+
+
+async def test_curve_finds_the_flip_and_the_guideline(call: Caller, server: LoopbackServer) -> None:
+    """The last word makes a rule that breaks what was right."""
+    bad = "On #bad it is false of cases 0 1 2 3 4 5, always."
+    given = [*TRUE[:6], word(60, values=(False,), rationale=bad)]
+    seed = next(seed for seed in range(99) if last_learned(given, seed) == 60)
+    server.responder = Model(judge=by_rules())
+    curve = await call("learning_curve", CRITERION, given, test=[word(70)], sizes=[6], seed=seed)
+    before, after = curve.steps[1:]
+    assert before.flips == []
+    assert before.seen.metrics["agreement"].value == 1
+    assert len(after.flips) == 6
+    for flip in after.flips:
+        assert (flip.before, flip.after, flip.expected) == (True, False, True)
+        assert flip.turned_by == "guideline"
+        assert [one.text for one in flip.guidelines] == [bad]
+        assert [one.author for one in flip.experts] == ["ann"]
+        assert flip.rationale == "Seen."
+    assert after.seen.metrics["agreement"].value < before.seen.metrics["agreement"].value
+    assert after.guidelines == before.guidelines + 1
+
+
+def last_learned(given: list[Any], seed: int) -> int:
+    """Which case a curve with `test` learns last."""
+    order = list(range(len(given)))
+    random.Random(seed).shuffle(order)  # noqa: S311 - nothing secret
+    return int(given[order[-1]]["inputs"].split(":")[0][5:])
+
+
+async def test_curve_learns_in_random_order(once: Caller, server: LoopbackServer) -> None:
+    """Also where cases are told; `evaluate` does as `learning_curve` does."""
+    firsts = set()
+    for seed in range(4):
+        asked(server)
+        await once("learning_curve", CRITERION, TRUE, test=[word(70)], sizes=[2], seed=seed)
+        distilled = next(chat for chat in server.chats if chat.schema_name != "judgment")
+        firsts.add(frozenset(shown(distilled)))
+        store = InMemoryStore()
+        options: dict[str, Any] = {"test": [word(70)], "sizes": [2], "seed": seed}
+        report = await once(
+            "evaluate", CRITERION, TRUE, **options, learning_curve=True, credit_cases=0, cache=store
+        )
+        asked(server)
+        curve = await once("learning_curve", CRITERION, TRUE, **options, cache=store)
+        assert asked(server) == (0, 0)
+        assert plain(report.learning_curve) == plain(curve)
+    assert len(firsts) > 1
+
+
+async def test_curve_by_item(once: Caller, server: LoopbackServer) -> None:
+    """Intervals of seen cases, too, draw whole items."""
+    given = [{**word(n // 4), "outputs": f"Answer {n}."} for n in range(16)]
+    server.responder = Model(judge=lambda chat: judged(chat) % 2 > 0, distil=nothing_to_learn)
+    options: dict[str, Any] = {"test": [word(70)], "sizes": [], "resamples": 60}
+    apart = await once("learning_curve", CRITERION, given, **options)
+    grouped = await once("learning_curve", CRITERION, given, **options, group_by="inputs")
+    found = [one.steps[-1].seen.metrics["agreement"] for one in (apart, grouped)]
+    assert found[0].value == found[1].value
+    assert found[1].high - found[1].low > found[0].high - found[0].low
+
+
+@pytest.mark.parametrize("sizes", [[0], [True], [2.5], ["2"], 5, "12", None, [-1]])
+async def test_sizes_that_are_none(once: Caller, server: LoopbackServer, sizes: Any) -> None:
+    for name in ("learning_curve", "evaluate"):
+        options = {"learning_curve": True} if name == "evaluate" else {}
+        with pytest.raises(InvalidInputError, match=r"^sizes: "):
+            await once(name, CRITERION, words(9), sizes=sizes, **options)
+    assert asked(server) == (0, 0)
+
+
+async def test_sizes_in_any_order_and_shape(once: Caller, server: LoopbackServer) -> None:
+    server.responder = Model(distil=nothing_to_learn)
+    for sizes in ([4, 2, 4], iter([2, 4]), {2, 4}, range(2, 5, 2)):
+        curve = await once("learning_curve", CRITERION, TRUE, test=[word(70)], sizes=sizes)
+        assert [step.feedback for step in curve.steps] == [0, 2, 4, 8]
+
+
+async def test_share_that_leaves_too_little(once: Caller, server: LoopbackServer) -> None:
+    for share in (0, 1, 0.01, "a"):
+        with pytest.raises(InvalidInputError):
+            await once("learning_curve", CRITERION, words(4), test_share=share)
+    assert asked(server) == (0, 0)
