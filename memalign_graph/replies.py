@@ -1,6 +1,7 @@
 """What comes back from a model call: an answer, an answer that is no use, or a failure."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +64,7 @@ def read_output(output: Any) -> ChatReply:
     """
     raw: AIMessage = output["raw"]
     # A kept answer has usage that tells of nothing but its cost.
-    usage = raw.usage_metadata or {}
+    usage: Mapping[str, Any] = raw.usage_metadata or {}
     about: dict[str, Any] = {
         "model": raw.response_metadata.get("model_name"),
         "input_tokens": usage.get("input_tokens"),

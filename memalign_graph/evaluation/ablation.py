@@ -13,6 +13,7 @@ from memalign_graph.evaluation.lab import Lab
 from memalign_graph.evaluation.options import EvaluationOptions, lab_for, variant_of
 from memalign_graph.evaluation.results import Evaluation
 from memalign_graph.evaluation.variants import ALIGNED, Variant
+from memalign_graph.graphs.options import check_model
 from memalign_graph.reading import FeedbackLike
 from memalign_graph.types import Criterion
 
@@ -109,6 +110,11 @@ def ways(
         raise InvalidInputError(f"ks: give whole numbers, such as [1, 3], not {ks!r}.")
     if isinstance(models, str):
         models = [models]
+    if not isinstance(models, Iterable):
+        raise InvalidInputError(
+            "models: give chat models by the name to call them, such as {'small': model}, or "
+            f"'provider:name' strings, not a value of type {type(models).__name__}."
+        )
     if not isinstance(models, Mapping):
         unnamed = [one for one in models if not isinstance(one, str)]
         if unnamed:
@@ -117,6 +123,7 @@ def ways(
                 "'provider:name' strings."
             )
         models = {one: one for one in models}
+    other_ks = [one for one in dict.fromkeys(ks) if one != aligned.k]
     listed = [
         aligned.without_memory(NONE),
         replace(aligned, name="semantic only", use_episodes=False),
@@ -124,9 +131,14 @@ def ways(
         aligned,
         replace(aligned, name="labels only", learn_from="labels"),
         replace(aligned, name="words only", learn_from="words"),
-        *(replace(aligned, name=f"k={one}", k=one) for one in ks if one != aligned.k),
+        *(
+            replace(aligned, name=f"k={one}", k=one)
+            for one in dict.fromkeys(ks)
+            if one != aligned.k
+        ),
     ]
     for name, model in models.items():
+        check_model(model)
         other = replace(aligned, model=model)
         listed.append(other.without_memory(f"{name}: {NONE}"))
         listed.append(replace(other, name=f"{name}: {ALIGNED}"))

@@ -185,7 +185,7 @@ def measure(
         learning=sum((one.spent for one in _distinct(memories)), Spent()),
         judging={one.name: lab.spent(f"judge {one.name}") for one in variants},
         experts=expert_agreement(_episodes(folds), lab.criterion.scale),
-        warnings=_warnings(cases, scores, variants),
+        warnings=[*_not_learned(memories), *_warnings(cases, scores, variants)],
     )
     return evaluation, memories
 
@@ -347,6 +347,20 @@ def _described(memories: dict[tuple[int, str], Learned]) -> Operation[list[FoldM
             )
         )
     return described
+
+
+def _not_learned(memories: dict[tuple[int, str], Learned]) -> list[str]:
+    """Say what was not learned from, a sentence a judge."""
+    told: dict[str, str] = {}
+    for (_, name), learned in memories.items():
+        rejected = learned.report.rejected if learned.report is not None else []
+        if rejected:
+            told.setdefault(
+                name,
+                f"{name}: {len(rejected)} pieces of feedback of a fold were not learned from; the "
+                f"first: {rejected[0].reason}",
+            )
+    return list(told.values())
 
 
 def _distinct(memories: dict[tuple[int, str], Learned]) -> list[Learned]:

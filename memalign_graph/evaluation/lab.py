@@ -99,6 +99,7 @@ class Lab:
         self.embeddings = KeptEmbeddings(embeddings, kept)
         """What finds similar cases; no text is embedded twice."""
         self._accounts: dict[str, Account] = {}
+        self._resolved: dict[str, BaseChatModel] = {}
         self._graphs: dict[tuple[str, int], Any] = {}
 
     def spent(self, purpose: str) -> Spent:
@@ -126,7 +127,12 @@ class Lab:
             InvalidInputError: If a string can't be resolved.
         """
         account = self._accounts.setdefault(purpose, Account())
-        return with_kept_answers(resolve_chat_model(model), self._kept, account)
+        if isinstance(model, str):
+            # Once for all purposes: each has clients of its own.
+            if model not in self._resolved:
+                self._resolved[model] = resolve_chat_model(model)
+            model = self._resolved[model]
+        return with_kept_answers(model, self._kept, account)
 
     def check(self, variant: Variant) -> None:
         """Check a way of judging, before any model is called.

@@ -3,7 +3,10 @@
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
 from langgraph.store.memory import InMemoryStore
+from typing_extensions import TypedDict
 
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.evaluation import Report, aevaluate, cross_validate
@@ -250,33 +253,47 @@ async def test_two_awaited_side_by_side(server: LoopbackServer) -> None:
     assert plain(one) == plain(other)
 
 
-async def test_inside_a_graph_with_a_checkpointer(call: Caller, server: LoopbackServer) -> None:
-    """An agent that looks how good its judge is; the graphs of that leave no trace in it."""
-    from langgraph.checkpoint.memory import InMemorySaver
-    from langgraph.graph import END, START, StateGraph
-    from typing_extensions import TypedDict
+class State(TypedDict, total=False):
+    agreement: float | None
 
-    class State(TypedDict, total=False):
-        agreement: float | None
+
+async def inside(call: Caller, **options: Any) -> tuple[list[Any], Any]:
+    """Cross-validate in a node of another graph, as an agent does that looks at its judge."""
+    found: list[Any] = []
 
     async def measure(_: State) -> State:
-        found = await call.cross_validate(CRITERION, GIVEN, folds=2)
-        return {"agreement": found.metric("aligned", "agreement").value}
+        found.append(await call.cross_validate(CRITERION, GIVEN, folds=2))
+        return {"agreement": found[0].metric("aligned", "agreement").value}
 
     builder: Any = StateGraph(State)
     builder.add_node("measure", measure)
     builder.add_edge(START, "measure")
     builder.add_edge("measure", END)
-    saver = InMemorySaver()
-    graph = builder.compile(checkpointer=saver)
+    graph = builder.compile(**options)
     config: Any = {"configurable": {"thread_id": "t"}}
-    events = [
-        one
-        async for one in graph.astream({}, config, stream_mode=["messages", "updates", "custom"])
-    ]
+    modes = ["messages", "updates", "custom"]
+    return [one async for one in graph.astream({}, config, stream_mode=modes)], found[0]
+
+
+async def test_inside_a_graph_with_a_checkpointer(call: Caller, server: LoopbackServer) -> None:
+    """The evaluation's own graphs leave no trace, neither in its stream nor in its threads."""
+    saver = InMemorySaver()
+    events, _ = await inside(call, checkpointer=saver)
     assert events == [("updates", {"measure": {"agreement": 0.75}})]
-    spaces = {one.config["configurable"]["checkpoint_ns"] for one in saver.list(config)}
+    spaces = {one.config["configurable"]["checkpoint_ns"] for one in saver.list(None)}
     assert spaces == {""}
+
+
+async def test_inside_a_graph_with_a_store(call: Caller, server: LoopbackServer) -> None:
+    """Nothing is learned into the agent's own memory, and nothing is judged with it."""
+    store = InMemoryStore()
+    _, found = await inside(call, store=store)
+    assert store.list_namespaces() == []
+    for chat in judgings(server):
+        assert judged(chat) not in shown(chat)
+    assert [one.episodes for one in found.memories] == [4, 4]
+    alone = await call.cross_validate(CRITERION, GIVEN, folds=2)
+    assert plain(found) == plain(alone)
 
 
 async def test_whole_evaluation_as_json(call: Caller, server: LoopbackServer) -> None:
