@@ -131,11 +131,7 @@ def ways(
         aligned,
         replace(aligned, name="labels only", learn_from="labels"),
         replace(aligned, name="words only", learn_from="words"),
-        *(
-            replace(aligned, name=f"k={one}", k=one)
-            for one in dict.fromkeys(ks)
-            if one != aligned.k
-        ),
+        *(replace(aligned, name=f"k={one}", k=one) for one in other_ks),
     ]
     for name, model in models.items():
         check_model(model)
