@@ -4,6 +4,7 @@ The graphs are those that are deployed, with all their options; only their model
 that answers are kept, and their memories lie in stores of their own that go when it is over.
 """
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables.config import set_config_context
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
@@ -196,9 +198,7 @@ class Lab:
         config: Any = {"max_concurrency": max(self.limit // beside, 1)}
         noted = note_answers()
         try:
-            result = yield Call(
-                lambda: graph.invoke(given, config), lambda: graph.ainvoke(given, config)
-            )
+            result = yield _apart(graph, given, config)
         except ModelAnswerError:
             yield from drop_answers(self._kept, noted)
             raise
@@ -227,9 +227,7 @@ class Lab:
         config: Any = {"max_concurrency": 1} if variant.swap else {}
         noted = note_answers()
         try:
-            result = yield Call(
-                lambda: graph.invoke(given, config), lambda: graph.ainvoke(given, config)
-            )
+            result = yield _apart(graph, given, config)
         except ModelAnswerError as error:
             yield from drop_answers(self._kept, noted)
             outcome = Outcome(None, str(error))
@@ -263,6 +261,24 @@ class Lab:
             graph = variant.judge_graph(self.criterion, model, self.embeddings)
             self._graphs[key] = graph.compile(store=learned.store)
         return self._graphs[key]
+
+
+def _apart(graph: Any, given: dict[str, Any], config: Any) -> Call:
+    """Run a graph as if nothing were around it.
+
+    Within another graph LangGraph would give it that graph's store: the folds would share one
+    memory, and it would be the real one.
+    """
+
+    def blocking() -> Any:
+        with set_config_context({}) as context:
+            return context.run(graph.invoke, given, config)
+
+    async def awaited() -> Any:
+        with set_config_context({}) as context:
+            return await asyncio.create_task(graph.ainvoke(given, config), context=context)
+
+    return Call(blocking, awaited)
 
 
 @contextmanager

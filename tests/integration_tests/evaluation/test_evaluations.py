@@ -279,7 +279,7 @@ async def test_inside_a_graph_with_a_checkpointer(call: Caller, server: Loopback
     """The evaluation's own graphs leave no trace, neither in its stream nor in its threads."""
     saver = InMemorySaver()
     events, _ = await inside(call, checkpointer=saver)
-    assert events == [("updates", {"measure": {"agreement": 0.75}})]
+    assert events == [("updates", {"measure": {"agreement": 5 / 8}})]
     spaces = {one.config["configurable"]["checkpoint_ns"] for one in saver.list(None)}
     assert spaces == {""}
 
