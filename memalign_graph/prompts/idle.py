@@ -26,7 +26,7 @@ _SENTENCE_WORDS = 5
 _RUN_WORDS = 6
 """So many words in a row that the prompt has, too, are no coincidence."""
 
-_OF_THE_EXPERT = re.compile(r"\bexpert.?s?.? (value|reason)\b", re.IGNORECASE)
+_OF_THE_EXPERT = re.compile(r"\bexpert(['\u2019]s|s['\u2019]) (value|reason)\b", re.IGNORECASE)
 """The labels that the prompt puts on what experts say; a rule never needs them."""
 
 
