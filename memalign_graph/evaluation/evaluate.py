@@ -123,13 +123,14 @@ def _plan(
 
 def _evaluate(lab: Lab, plan: _Plan, options: EvaluationOptions) -> Operation[Report]:
     aligned = variant_of(ALIGNED, options)
-    evaluation, _ = yield from measure(
+    evaluation, memories = yield from measure(
         lab, plan.folds, [aligned.without_memory(), aligned], options
     )
-    lab.progress.expect(1)
-    # What is judged in one fold is learned from in the others; a test is never learned from.
-    known = plan.folds[0].train if len(plan.folds) == 1 else tuple(plan.feedback)
-    learned = yield from lab.learn(aligned, lab.empty(), known)
+    if len(plan.folds) == 1:
+        learned = memories[0, ALIGNED]  # it has learned all there is: a test never is
+    else:
+        lab.progress.expect(1)
+        learned = yield from lab.learn(aligned, lab.empty(), plan.feedback)
     guidelines = yield from learned.memory.access.all_guidelines()
     cited = list(dict.fromkeys(key for one in guidelines for key in one.episode_ids))
     sources = yield from learned.memory.access.episodes(cited)
