@@ -86,15 +86,25 @@ def majority_value(episodes: Sequence[Episode]) -> Value | None:
         The value; of several given equally often, the one that was given last. None if no episode
         has a value.
     """
+    return majority((one.given_at, one.id, one.value) for one in episodes if one.value is not None)
+
+
+def majority(given: Iterable[tuple[datetime, str, Value]]) -> Value | None:
+    """Find the value given most often.
+
+    Args:
+        given: When each was given, in which episode, and the value.
+
+    Returns:
+        The value; of several given equally often, the one that was given last. None if there is
+        none.
+    """
     counts: Counter[tuple[bool, Value]] = Counter()
     newest: dict[tuple[bool, Value], tuple[datetime, str, Value]] = {}
-    for episode in episodes:
-        if episode.value is None:
-            continue
-        key = _same(episode.value)
+    for one in given:
+        key = _same(one[2])
         counts[key] += 1
-        given = (episode.given_at, episode.id, episode.value)
-        newest[key] = max(newest.get(key, given), given, key=lambda one: one[:2])
+        newest[key] = max(newest.get(key, one), one, key=lambda known: known[:2])
     if not counts:
         return None
     winner = max(counts, key=lambda key: (counts[key], newest[key][:2]))

@@ -52,6 +52,9 @@ class ChatReply:
     output_tokens: int | None = None
     """How many tokens the answer had, if the model tells."""
 
+    logprobs: Any = None
+    """The log-probabilities of the answer's tokens, if they were asked for and the model tells."""
+
 
 def read_output(output: Any) -> ChatReply:
     """Read what a model bound by `with_schema` gave.
@@ -69,6 +72,7 @@ def read_output(output: Any) -> ChatReply:
         "model": raw.response_metadata.get("model_name"),
         "input_tokens": usage.get("input_tokens"),
         "output_tokens": usage.get("output_tokens"),
+        "logprobs": raw.response_metadata.get("logprobs"),
     }
     refusal = raw.additional_kwargs.get("refusal")
     text = refusal or raw.text or (json.dumps(raw.tool_calls) if raw.tool_calls else "")

@@ -8,19 +8,18 @@ from copy import deepcopy
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
-from uuid import uuid4
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     JsonValue,
     field_validator,
     model_validator,
 )
 
+from memalign_graph.frozen import FrozenModel
 from memalign_graph.identity import check_json, check_label, digest, episode_id
+from memalign_graph.judgment import Judgment
 from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale, Value
 
 __all__ = [
@@ -70,15 +69,7 @@ _ITEM_DEPTH = 10
 _EXAMPLE_FIELDS = ("inputs", "outputs", "reference_outputs")
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the model as plain JSON values, for graph state and stores."""
-        return self.model_dump(mode="json")
-
-
-class Criterion(_Model):
+class Criterion(FrozenModel):
     """What is judged, and on which scale."""
 
     name: str = Field(max_length=_MAX_NAME_CHARS)
@@ -104,7 +95,7 @@ class Criterion(_Model):
         return instructions
 
 
-class Example(_Model):
+class Example(FrozenModel):
     """What a judge looks at: what the application was given, and what it made of it."""
 
     inputs: JsonValue
@@ -131,56 +122,7 @@ class Example(_Model):
         return digest(self.to_json())
 
 
-class Judgment(_Model):
-    """A judge's verdict, and the memory it was made with."""
-
-    id: str = Field(default_factory=lambda: uuid4().hex)
-    """Names this judgment."""
-
-    criterion: str
-    """The criterion's name."""
-
-    example_id: str
-    """The id of the example judged."""
-
-    value: Value
-    """The verdict, on the criterion's scale."""
-
-    rationale: str
-    """Why, in the judge's words, written before the value."""
-
-    confidence: float | None = Field(default=None, ge=0, le=1)
-    """How sure the judge is, from 0 to 1; None where that was not measured."""
-
-    guideline_ids: list[str] = []
-    """The guidelines in the judge's prompt, in its order."""
-
-    broken_guideline_ids: list[str] = []
-    """The guidelines that the outputs break, by the judge's own account, where a gate asked."""
-
-    episode_ids: list[str] = []
-    """The episodes in the judge's prompt, most similar first."""
-
-    memory_version: str
-    """The version of the memory at the time."""
-
-    thread_id: str | None = None
-    """The LangGraph thread it was made in, if any."""
-
-    model: str | None = None
-    """The model that answered, as it names itself."""
-
-    warnings: list[str] = []
-    """What the judge had to do without: text cut, guidelines left out, retrieval that failed."""
-
-    @field_validator("rationale", "thread_id")
-    @classmethod
-    def _check_text(cls, text: str | None, info: Any) -> str | None:
-        check_json(text, info.field_name)
-        return text
-
-
-class Feedback(_Model):
+class Feedback(FrozenModel):
     """An expert's word on an example: a value, a rationale, or both.
 
     The example may also be given flat, as `inputs`, `outputs` and `reference_outputs`.
@@ -249,7 +191,7 @@ class Feedback(_Model):
         )
 
 
-class Episode(_Model):
+class Episode(FrozenModel):
     """Stored feedback: one example, and one expert's word on it."""
 
     id: str
@@ -279,7 +221,7 @@ class Episode(_Model):
     judgment: Judgment | None = None
     """The judge's verdict at the time."""
 
-    thread_ids: list[str] = []
+    thread_ids: list[str] = Field(default_factory=list)
     """The threads it passed through."""
 
     given_at: UtcDatetime
@@ -338,7 +280,7 @@ class Episode(_Model):
         return self.word == other.word
 
 
-class Guideline(_Model):
+class Guideline(FrozenModel):
     """A general rule that a judge can check on a new case."""
 
     id: str
@@ -347,7 +289,7 @@ class Guideline(_Model):
     text: str
     """The rule, in the expert's terms; empty while it is pending."""
 
-    episode_ids: list[str] = []
+    episode_ids: list[str] = Field(default_factory=list)
     """The episodes it was distilled from; none where an expert wrote it."""
 
     origin: GuidelineOrigin = "distilled"
@@ -375,7 +317,7 @@ class Guideline(_Model):
     """When it was last changed."""
 
 
-class RecalledExample(_Model):
+class RecalledExample(FrozenModel):
     """An example that memory holds, as similar to the one being judged."""
 
     example: Example

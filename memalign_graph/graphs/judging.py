@@ -16,9 +16,12 @@ from memalign_graph.graphs.options import (
     Graph,
     asks,
     check_distill_model,
+    check_flag,
     check_judging,
     run_settings,
 )
+from memalign_graph.graphs.questions import add_questions
+from memalign_graph.judgment import Decide
 from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
     DEFAULT_EMBEDDINGS,
@@ -64,6 +67,9 @@ def create_judge_graph(
     swap: bool = False,
     cite_guidelines: bool = False,
     keep_judgments: timedelta | None = None,
+    confidence: bool = False,
+    samples: int = 0,
+    decide: Decide = "verdict",
 ) -> Graph:
     """Create the graph that judges an example with what memory holds.
 
@@ -86,12 +92,22 @@ def create_judge_graph(
             the graph then returns them as `broken_guidelines`, too.
         keep_judgments: How long a judgment is kept in memory for feedback that comes later, by
             its id (see `create_feedback_graph`); None to keep none.
+        confidence: True to measure how sure the judge is, with one more short call: by the
+            log-probabilities of the permitted values, calibrated on the experts' verdicts in
+            memory once there are enough.
+        samples: How many answers to ask for instead where the model gives no log-probabilities,
+            up to 50; 0 for none.
+        decide: `verdict`, or `evidence` to weigh the verdict against the experts' values of the
+            most similar cases, where that foretells the experts better on the cases in memory;
+            the judgment shows the parts, and which decided.
 
     Returns:
         The graph, to be compiled with a store.
 
     Raises:
         InvalidInputError: If an option can't be used.
+        ImportError: If `confidence` or `decide="evidence"` is asked for without the extra
+            `evidence`.
     """
     resolved = run_settings(criterion, model, k, "never", max_guideline_tokens)
     builder: Graph = StateGraph(
@@ -113,6 +129,9 @@ def create_judge_graph(
         swap=swap,
         cite_guidelines=cite_guidelines,
         keep_judgments=keep_judgments,
+        confidence=confidence,
+        samples=samples,
+        decide=decide,
     )
     builder.add_edge("judge", END)
     return builder
@@ -133,6 +152,10 @@ def create_review_graph(
     swap: bool = False,
     cite_guidelines: bool = False,
     keep_judgments: timedelta | None = None,
+    confidence: bool = False,
+    samples: int = 0,
+    decide: Decide = "verdict",
+    clarify: bool = False,
 ) -> Graph:
     """Create the graph that judges an example, asks an expert, and learns from the answer.
 
@@ -157,6 +180,17 @@ def create_review_graph(
             the graph then returns them as `broken_guidelines`, too.
         keep_judgments: How long a judgment is kept in memory for feedback that comes later, by
             its id (see `create_feedback_graph`); None to keep none.
+        confidence: True to measure how sure the judge is, with one more short call: by the
+            log-probabilities of the permitted values, calibrated on the experts' verdicts in
+            memory once there are enough.
+        samples: How many answers to ask for instead where the model gives no log-probabilities,
+            up to 50; 0 for none.
+        decide: `verdict`, or `evidence` to weigh the verdict against the experts' values of the
+            most similar cases, where that foretells the experts better on the cases in memory;
+            the judgment shows the parts, and which decided.
+        clarify: True to ask the expert one short question back, with an example, where the words
+            are too vague to make a rule: one more call of the model that distils, and one more
+            interrupt. The answer is kept with the words; approving it goes on without.
 
     Returns:
         The graph, to be compiled with a store, and with a checkpointer to be resumed by.
@@ -166,6 +200,7 @@ def create_review_graph(
     """
     resolved = run_settings(criterion, model, k, review, max_guideline_tokens)
     check_distill_model(distill_model)
+    check_flag("clarify", clarify)
     builder: Graph = StateGraph(
         ReviewState,
         context_schema=context_schema(k=resolved["k"], model=model, review=review),
@@ -185,6 +220,9 @@ def create_review_graph(
         swap=swap,
         cite_guidelines=cite_guidelines,
         keep_judgments=keep_judgments,
+        confidence=confidence,
+        samples=samples,
+        decide=decide,
         stores_feedback=True,
     )
     builder.add_node("collect_feedback", create_review_node(criterion), input_schema=ReviewView)
@@ -197,6 +235,7 @@ def create_review_graph(
         model=model,
         distill_model=distill_model,
         embeddings=embeddings,
+        clarify=clarify,
     )
     return builder
 
@@ -209,6 +248,7 @@ def add_learning(
     model: BaseChatModel | str,
     distill_model: BaseChatModel | str | None = None,
     embeddings: EmbeddingsLike,
+    clarify: bool = False,
 ) -> None:
     """Add what learns from the feedback that a node leaves in the state.
 
@@ -219,19 +259,30 @@ def add_learning(
         model: The judge's chat model.
         distill_model: The model that distils feedback; the judge's own unless given.
         embeddings: What the memory embeds with.
+        clarify: Whether an expert whose words are too vague is asked back.
     """
-    distill = create_distill_node(
-        criterion,
-        model=distill_model or model,
-        embeddings=embeddings,
-        use_context_model=distill_model is None,
-    )
+    distilling: dict[str, Any] = {
+        "model": distill_model or model,
+        "embeddings": embeddings,
+        "use_context_model": distill_model is None,
+    }
+    distill = create_distill_node(criterion, **distilling)
     commit = create_commit_node(criterion, embeddings=embeddings)
     builder.add_node("distill_feedback", distill, input_schema=DistillView)
     builder.add_node("commit_memory", commit, input_schema=CommitView)
-    builder.add_conditional_edges(
-        after, _after_feedback, ["distill_feedback", "commit_memory", END]
-    )
+    ends = ["distill_feedback", "commit_memory", END]
+    if clarify:
+        add_questions(
+            builder,
+            criterion,
+            after=after,
+            otherwise=_after_feedback,
+            ends=ends,
+            distil="distill_feedback",
+            **distilling,
+        )
+    else:
+        builder.add_conditional_edges(after, _after_feedback, ends)
     builder.add_edge("distill_feedback", "commit_memory")
     builder.add_edge("commit_memory", END)
 
@@ -250,6 +301,9 @@ def _add_judging(
     swap: bool,
     cite_guidelines: bool,
     keep_judgments: timedelta | None,
+    confidence: bool,
+    samples: int,
+    decide: Decide,
     stores_feedback: bool = False,
 ) -> None:
     check_judging(
@@ -261,6 +315,9 @@ def _add_judging(
         swap=swap,
         cite_guidelines=cite_guidelines,
         keep_judgments=keep_judgments,
+        confidence=confidence,
+        samples=samples,
+        decide=decide,
     )
     retrieve = create_retrieve_node(
         criterion,
@@ -270,6 +327,7 @@ def _add_judging(
         stores_feedback=stores_feedback,
         on_embedding_error=on_embedding_error,
         swap=swap,
+        embeds=decide == "evidence",
     )
     assemble = create_assemble_node(
         criterion, embeddings=embeddings, settings=settings, use_guidelines=use_guidelines
@@ -282,6 +340,9 @@ def _add_judging(
         swap=swap,
         cite_guidelines=cite_guidelines,
         keep_judgments=keep_judgments,
+        confidence=confidence,
+        samples=samples,
+        decide=decide,
     )
     builder.add_node("retrieve_episodes", retrieve, input_schema=RetrieveView)
     builder.add_node("assemble_guidelines", assemble, input_schema=AssembleView)

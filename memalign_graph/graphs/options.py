@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from importlib import import_module
 from typing import Any, get_args
 
 from langchain_core.embeddings import Embeddings
@@ -12,12 +13,17 @@ from typing_extensions import TypedDict
 
 from memalign_graph.context import DEFAULT_SETTINGS, MAX_K, Review, ReviewMode
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.extras import needs_extra
+from memalign_graph.judgment import Decide
 from memalign_graph.memory.judgments import check_keep
 from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.nodes.base import DEFAULT_MAX_CONCURRENCY
 from memalign_graph.nodes.retrieve import OnEmbeddingError
 from memalign_graph.reading import PLAIN_FUNCTION, decided
 from memalign_graph.types import Criterion, Pairwise
+
+MAX_SAMPLES = 50
+"""The most answers that one confidence may take."""
 
 Graph = StateGraph[Any, Any, Any, Any]
 """A graph still to be compiled."""
@@ -70,12 +76,24 @@ class JudgeOptions(TypedDict, total=False):
     keep_judgments: timedelta | None
     """How long judgments are kept for feedback that comes later; None for not."""
 
+    confidence: bool
+    """True to measure how sure the judge is, with one more short call."""
+
+    samples: int
+    """How many answers to ask for where the model gives no log-probabilities."""
+
+    decide: Decide
+    """`verdict`, or `evidence` to weigh the verdict against the most similar cases."""
+
 
 class ReviewOptions(JudgeOptions, total=False):
     """The same of `create_review_graph`."""
 
     distill_model: BaseChatModel | str | None
     """Who distils feedback; the judge itself unless given."""
+
+    clarify: bool
+    """True to ask the expert one short question back where the words are too vague."""
 
 
 def run_settings(
@@ -279,6 +297,9 @@ def check_judging(
     swap: Any,
     cite_guidelines: Any,
     keep_judgments: Any,
+    confidence: Any,
+    samples: Any,
+    decide: Any,
 ) -> None:
     """Check the options of judging that a run can't change.
 
@@ -291,9 +312,13 @@ def check_judging(
         swap: Whether two outputs are judged in both orders.
         cite_guidelines: Whether the judge names the guidelines that the outputs break.
         keep_judgments: How long judgments are kept.
+        confidence: Whether it is measured how sure the judge is.
+        samples: How many answers that may take.
+        decide: What the value comes from.
 
     Raises:
         InvalidInputError: If one can't be used.
+        ImportError: If one needs the extra `evidence`, and it is not installed.
     """
     check_embeddings(embeddings)
     check_flag("use_guidelines", use_guidelines)
@@ -302,8 +327,33 @@ def check_judging(
     check_flag("swap", swap)
     check_flag("cite_guidelines", cite_guidelines)
     check_keep(keep_judgments)
+    check_evidence(confidence=confidence, samples=samples, decide=decide)
     if swap and not isinstance(criterion.scale, Pairwise):
         raise InvalidInputError(
             "swap: only a criterion with scale=Pairwise() is judged in both orders; this one's "
             f"scale is {criterion.scale.type}."
         )
+
+
+def check_evidence(*, confidence: Any, samples: Any, decide: Any) -> None:
+    """Check the options on how sure the judge is, and what decides.
+
+    Args:
+        confidence: Whether it is measured how sure the judge is.
+        samples: How many answers that may take.
+        decide: What the value comes from.
+
+    Raises:
+        InvalidInputError: If one can't be used.
+        ImportError: If one needs the extra `evidence`, and it is not installed.
+    """
+    check_flag("confidence", confidence)
+    check_choice("decide", decide, get_args(Decide))
+    check_count("samples", samples, least=0)
+    if samples > MAX_SAMPLES:
+        raise InvalidInputError(f"samples: {samples} is more than {MAX_SAMPLES} answers a case.")
+    if samples and not confidence:
+        raise InvalidInputError("samples: they measure the confidence: give confidence=True, too.")
+    if confidence or decide == "evidence":
+        with needs_extra("evidence", "confidence=True" if confidence else 'decide="evidence"'):
+            import_module("sklearn")

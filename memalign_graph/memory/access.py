@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from memalign_graph.effects import Batch, Operation
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.identity import check_json
+from memalign_graph.memory.episode_row import EpisodeRow, row_of
 from memalign_graph.memory.items import (
     Edit,
     check_name,
@@ -34,7 +35,7 @@ from memalign_graph.memory.records import (
     revision_of,
     tally,
 )
-from memalign_graph.memory.view import EpisodeRow, MemoryView, Update, row_of, view_of
+from memalign_graph.memory.view import MemoryView, Update, view_of
 from memalign_graph.models import Embedder
 from memalign_graph.types import Criterion, Episode, Guideline, GuidelineStatus
 
@@ -309,7 +310,7 @@ class MemoryAccess:
     def _row(self, item: Item) -> EpisodeRow:
         try:
             return row_of(item, self.embedder.id)
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, ValueError):
             read_episode(item)  # says what is wrong with it
             raise
 

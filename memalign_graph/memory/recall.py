@@ -49,7 +49,12 @@ class Recall:
 
 
 def recall(
-    access: MemoryAccess, example: Example, k: int, *, vector: Vector | None = None
+    access: MemoryAccess,
+    example: Example,
+    k: int,
+    *,
+    vector: Vector | None = None,
+    embeds: bool = False,
 ) -> Operation[Recall]:
     """Find the k examples in memory most like this one; no call is made where none is needed.
 
@@ -58,6 +63,7 @@ def recall(
         example: The example.
         k: How many to find; 0 finds none.
         vector: The example's own vector, where it is known already.
+        embeds: Whether the vector is wanted also where k is 0, if memory holds anything.
 
     Returns:
         What was found.
@@ -67,7 +73,7 @@ def recall(
     """
     view = yield from access.refresh()
     version = view.version  # before anything is waited for: others may commit meanwhile
-    if k == 0:
+    if k == 0 and not embeds:
         return Recall(examples=[], version=version)
     text, truncated = retrieval_text(example)
     warning = _TRUNCATED if truncated else None
@@ -82,7 +88,7 @@ def recall(
     if vector is None:
         vector = (yield from embed(access, {key: text}))[key]
     # Guidelines are chosen by their sources, of which there are more than similar examples.
-    wide = _search(view, vector, max(k, _NEAR) if view.has_many_guidelines else k)
+    wide = _search(view, vector, max(k, _NEAR) if view.has_many_guidelines else k) if k else []
     nearest = wide[:k]
     ids = [episode for near, _ in nearest for episode in view.episodes_at(near)]
     episodes = yield from access.episodes(ids)

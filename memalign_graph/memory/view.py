@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 
 from langgraph.store.base import BaseStore
 
-from memalign_graph.memory.index.retrieval_text import text_of
-from memalign_graph.memory.index.vectors import Vector, VectorIndex, vector_key
+from memalign_graph.memory.episode_row import EpisodeRow
+from memalign_graph.memory.index.vectors import Vector, VectorIndex
 from memalign_graph.memory.layout import MemoryLayout
-from memalign_graph.memory.records import Change, Commit, Item, revision_of, version_of, weight
-from memalign_graph.types import EpisodeStatus
+from memalign_graph.memory.records import Change, Commit, version_of, weight
 
 OVERLAP_US = 60_000_000
 """How far a reader looks back behind the newest commit it knows, in microseconds.
@@ -24,34 +23,6 @@ that is behind: one minute covers them with room to spare.
 
 
 _MANY_GUIDELINES = 20
-
-
-@dataclass(frozen=True)
-class EpisodeRow:
-    """What the view keeps of an episode; its content stays in the store."""
-
-    revision: str
-    vector_key: str
-    status: EpisodeStatus
-
-
-def row_of(item: Item, embedder: str) -> EpisodeRow:
-    """Read from an episode's item what the view keeps, without reading it whole.
-
-    Args:
-        item: The item.
-        embedder: The embedder's id.
-
-    Returns:
-        The row.
-
-    Raises:
-        KeyError: If the item is no episode's.
-    """
-    text, _ = text_of(item["example"]["inputs"], item["example"]["outputs"])
-    return EpisodeRow(
-        revision=revision_of(item), vector_key=vector_key(embedder, text), status=item["status"]
-    )
 
 
 @dataclass
@@ -72,6 +43,13 @@ class Update:
 
     vectors: dict[str, Vector] = field(default_factory=dict)
     """Stored vectors by key; those of no live episode are left aside."""
+
+
+@dataclass(eq=False)
+class Touched:
+    """Vector keys whose episodes changed."""
+
+    keys: set[str]
 
 
 class MemoryView:
@@ -97,6 +75,7 @@ class MemoryView:
         self._guidelines: dict[str, str] = {}
         self._episodes_at: dict[str, set[str]] = {}
         self._missing: set[str] = set()
+        self._watchers: weakref.WeakSet[Touched] = weakref.WeakSet()
         self._tip: str | None = None
         self._total = 0
 
@@ -267,6 +246,42 @@ class MemoryView:
         with self._lock:
             return sorted(self._episodes_at.get(key, ()))
 
+    def rows_at(self, key: str) -> list[EpisodeRow]:
+        """Return what is kept of the episodes whose example has this vector.
+
+        Args:
+            key: A vector key.
+
+        Returns:
+            The rows, in the order of the episodes' ids.
+        """
+        with self._lock:
+            return [self._episodes[one] for one in sorted(self._episodes_at.get(key, ()))]
+
+    def watch(self) -> "Touched":
+        """Begin to note which vector keys have episodes that change; all of them at first.
+
+        Returns:
+            What is noted, for as long as it is referred to.
+        """
+        with self._lock:
+            touched = Touched(set(self._episodes_at))
+            self._watchers.add(touched)
+            return touched
+
+    def take(self, touched: "Touched") -> set[str]:
+        """Return what was noted since this was last asked, and begin anew.
+
+        Args:
+            touched: What `watch` returned.
+
+        Returns:
+            The vector keys, those of episodes that are gone among them.
+        """
+        with self._lock:
+            keys, touched.keys = touched.keys, set()
+            return keys
+
     def version_after(self, changes: Iterable[Change]) -> str:
         """Return the version that the memory has once some changes are made.
 
@@ -292,6 +307,8 @@ class MemoryView:
 
     def _set_episode(self, key: str, row: EpisodeRow | None) -> None:
         old = self._episodes.pop(key, None)
+        for watcher in self._watchers:
+            watcher.keys |= {one.vector_key for one in (old, row) if one is not None}
         if row is not None:
             self._episodes[key] = row
             self._episodes_at.setdefault(row.vector_key, set()).add(key)

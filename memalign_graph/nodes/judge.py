@@ -1,6 +1,6 @@
 """`judge`: the verdict, made with the memory in its prompt."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -8,7 +8,12 @@ from langchain_core.language_models import BaseChatModel
 
 from memalign_graph.asking import ask
 from memalign_graph.effects import Gather, Operation
+from memalign_graph.evidence.confidence import Measured, in_both_orders, measure_confidence
+from memalign_graph.evidence.deciding import Decision, Said
+from memalign_graph.evidence.past import decide_case
+from memalign_graph.judgment import Decide
 from memalign_graph.memory.judgments import keep_judgment
+from memalign_graph.memory.recall import known_vector
 from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
     DEFAULT_EMBEDDINGS,
@@ -50,6 +55,7 @@ class _Verdict:
     broken: list[str]
     model: str
     warnings: list[str]
+    measured: Measured = field(default_factory=Measured)
 
 
 class Judge:
@@ -65,6 +71,9 @@ class Judge:
         swap: bool = False,
         cite_guidelines: bool = False,
         keep_judgments: timedelta | None = None,
+        confidence: bool = False,
+        samples: int = 0,
+        decide: Decide = "verdict",
     ) -> None:
         """Make a judge; see `create_judge_node`."""
         self._criterion = criterion
@@ -74,6 +83,9 @@ class Judge:
         self._swaps = swap
         self._cites = cite_guidelines
         self._keeps = keep_judgments
+        self._measures = confidence
+        self._samples = samples
+        self._decides = decide
         self._schema = answer_schema(criterion)
         self._citing_schema = answer_schema(criterion, cites=True)
 
@@ -89,10 +101,25 @@ class Judge:
         """
         example = example_of(state)
         verdict = yield from self._decide(state, example, run.max_concurrency)
+        measured = verdict.measured
+        said = Said(verdict.value, measured.probabilities, measured.source)
+        decision = Decision.of(said)
+        if self._measures or self._decides == "evidence":
+            decision = yield from decide_case(
+                self._memories.get(run, state["judge_settings"]),
+                said,
+                self._decides,
+                vector=known_vector(state.get("recall_vector")),
+            )
         judgment = Judgment(
             criterion=self._criterion.name,
             example_id=example.id,
-            value=verdict.value,
+            value=decision.value,
+            confidence=decision.confidence,
+            confidence_source=decision.confidence_source,
+            calibrated_on=decision.calibrated_on,
+            probabilities=measured.probabilities,
+            evidence=decision.evidence,
             rationale=verdict.rationale,
             guideline_ids=[one.id for one in verdict.prompt.guidelines],
             broken_guideline_ids=verdict.broken,
@@ -117,8 +144,8 @@ class Judge:
     def _decide(self, state: State, example: Example, limit: int) -> Operation[_Verdict]:
         scale = self._criterion.scale
         if not (self._swaps and isinstance(scale, Pairwise)):
-            return (yield from self._ask(state, example))
-        orders = [self._ask(state, one) for one in (example, swap_outputs(example))]
+            return (yield from self._ask(state, example, limit))
+        orders = [self._ask(state, one, limit) for one in (example, swap_outputs(example))]
         both: list[_Verdict] = yield Gather(orders, min(len(orders), limit))
         straight, swapped = both
         value, rationale, warning = settle_orders(
@@ -129,10 +156,11 @@ class Judge:
             value=value,
             rationale=rationale,
             broken=straight.broken if warning is None else [],
+            measured=in_both_orders(straight.measured, swapped.measured),
             warnings=[*straight.warnings, *([warning] if warning else [])],
         )
 
-    def _ask(self, state: State, example: Example) -> Operation[_Verdict]:
+    def _ask(self, state: State, example: Example, limit: int) -> Operation[_Verdict]:
         guidelines = [Guideline.model_validate(one) for one in state.get("guidelines", [])]
         cites = self._cites and bool(guidelines)
         bound = self._models.bound(
@@ -157,7 +185,19 @@ class Judge:
             bound.structured, prompt.messages, read, purpose="judge"
         )
         model = reply.model or bound.structured.name
-        return _Verdict(prompt, value, rationale, broken, model, prompt.warnings)
+        verdict = _Verdict(prompt, value, rationale, broken, model, prompt.warnings)
+        if not self._measures:
+            return verdict
+        measured = yield from measure_confidence(
+            bound.chat,
+            self._criterion,
+            prompt.messages,
+            value,
+            samples=self._samples,
+            limit=limit,
+        )
+        warnings = [*verdict.warnings, *([measured.warning] if measured.warning else [])]
+        return replace(verdict, measured=measured, warnings=warnings)
 
 
 def create_judge_node(
@@ -169,6 +209,9 @@ def create_judge_node(
     swap: bool = False,
     cite_guidelines: bool = False,
     keep_judgments: timedelta | None = None,
+    confidence: bool = False,
+    samples: int = 0,
+    decide: Decide = "verdict",
 ) -> OperationNode:
     """Create the node that judges.
 
@@ -181,6 +224,9 @@ def create_judge_node(
         cite_guidelines: Whether the judge also names the guidelines that the outputs break; the
             node then writes `broken_guidelines`, too.
         keep_judgments: How long judgments are kept for feedback that comes later; None for not.
+        confidence: Whether to measure how sure the judge is, with one more short call.
+        samples: How many answers to ask for where the model gives no log-probabilities.
+        decide: `verdict`, or `evidence` to weigh the verdict against the most similar cases.
 
     Returns:
         The node; it reads `JudgeView`, writes `judgment`, and clears the `feedback` and `learned`
@@ -194,9 +240,12 @@ def create_judge_node(
         swap=swap,
         cite_guidelines=cite_guidelines,
         keep_judgments=keep_judgments,
+        confidence=confidence,
+        samples=samples,
+        decide=decide,
     )
 
-    def decide(state: State, run: Run) -> Operation[Update]:
+    def judge_example(state: State, run: Run) -> Operation[Update]:
         judgment = yield from judge.judge(state, run)
         update: Update = {"judgment": judgment.to_json(), "feedback": None, "learned": None}
         if cite_guidelines:
@@ -205,4 +254,4 @@ def create_judge_node(
             update["broken_guidelines"] = [known[key] for key in broken]
         return update
 
-    return OperationNode("judge", decide)
+    return OperationNode("judge", judge_example)

@@ -34,6 +34,7 @@ def create_retrieve_node(
     stores_feedback: bool = False,
     on_embedding_error: OnEmbeddingError = "raise",
     swap: bool = False,
+    embeds: bool = False,
 ) -> OperationNode:
     """Create the node that looks for similar examples; the first of its graph.
 
@@ -50,6 +51,8 @@ def create_retrieve_node(
             nothing to find, so that missing embeddings show before a model is called.
         on_embedding_error: What to do when an embedding call fails.
         swap: Whether the outputs have to be two, to be judged in both orders.
+        embeds: Whether the example's embedding is wanted also where no examples are shown, if
+            memory holds any.
 
     Returns:
         The node; it reads `ExampleView` and writes `Retrieved`.
@@ -70,6 +73,7 @@ def create_retrieve_node(
             example,
             resolved["k"] if use_episodes else 0,
             on_embedding_error,
+            embeds=embeds,
         )
         return {
             "judge_example": example.to_json(),
@@ -85,10 +89,15 @@ def create_retrieve_node(
 
 
 def _look(
-    access: MemoryAccess, example: Example, k: int, on_embedding_error: OnEmbeddingError
+    access: MemoryAccess,
+    example: Example,
+    k: int,
+    on_embedding_error: OnEmbeddingError,
+    *,
+    embeds: bool,
 ) -> Operation[Recall]:
     try:
-        return (yield from recall(access, example, k))
+        return (yield from recall(access, example, k, embeds=embeds))
     except EmbeddingError as error:
         if on_embedding_error == "raise":
             raise

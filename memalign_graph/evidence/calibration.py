@@ -1,0 +1,94 @@
+"""How often a decision of some score was right, by the experts' verdicts in memory."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from memalign_graph.evidence.cases import Floats
+from memalign_graph.evidence.logistic import Logistic, fit_logistic, probability
+from memalign_graph.extras import needs_extra
+
+MIN_CALIBRATING = 20
+"""How many decisions that experts spoke on it takes to calibrate a confidence."""
+
+_ISOTONIC_FROM = 1_000
+"""From how many on the curve may rise in any shape: with fewer, isotonic regression fits chance.
+
+Source: A. Niculescu-Mizil and R. Caruana, Predicting good probabilities with supervised learning,
+2005.
+"""
+
+_FOLDS = 10
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A fitted calibration."""
+
+    cases: int
+    """How many decisions it was fitted to."""
+
+    left_out: Floats
+    """The confidence of each of them, out of fold."""
+
+    curve: Logistic | Any
+    """What turns scores into confidences."""
+
+    def confidence(self, scores: Floats) -> float:
+        """Calibrate a new decision.
+
+        Args:
+            scores: Its scores, one row.
+
+        Returns:
+            How likely it agrees with an expert.
+        """
+        if isinstance(self.curve, Logistic):
+            return float(probability(self.curve.logits(scores))[0])
+        return float(self.curve.predict(scores[:, 0])[0])
+
+
+def calibrate(scores: Floats, agreed: Floats) -> Calibration | None:
+    """Fit how likely decisions are right, given their scores.
+
+    One score and a thousand decisions or more: isotonic regression, out of ten folds. Else logistic
+    regression with softened targets, so that a judge that was never wrong is not believed to be so
+    for ever (J. Platt, Probabilistic outputs for support vector machines, 1999), each left out.
+
+    Args:
+        scores: A row a decision, such as the logit of its raw confidence.
+        agreed: 1 where the decision agreed with the experts, 0 where it did not.
+
+    Returns:
+        The calibration; None while there are too few decisions.
+
+    Raises:
+        ImportError: If scikit-learn is not installed.
+    """
+    import numpy as np
+
+    count = len(agreed)
+    if count < MIN_CALIBRATING:
+        return None
+    if scores.shape[1] == 1 and count >= _ISOTONIC_FROM:
+        return _isotonic(scores[:, 0], agreed)
+    right = float(agreed.sum())
+    targets = np.where(agreed > 0, (right + 1) / (right + 2), 1 / (count - right + 2))
+    curve = fit_logistic(scores, targets, np.arange(count))
+    return Calibration(count, probability(curve.left_out), curve)
+
+
+def _isotonic(scores: Floats, agreed: Floats) -> Calibration:
+    import numpy as np
+
+    with needs_extra("evidence", "Calibrating a confidence"):
+        from sklearn.isotonic import IsotonicRegression
+
+    def fitted(rows: Any) -> Any:
+        curve = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
+        return curve.fit(scores[rows], agreed[rows])
+
+    left_out = np.empty(len(agreed))
+    folds = np.arange(len(agreed)) % _FOLDS
+    for fold in range(_FOLDS):
+        left_out[folds == fold] = fitted(folds != fold).predict(scores[folds == fold])
+    return Calibration(len(agreed), left_out, fitted(folds >= 0))

@@ -1,0 +1,389 @@
+"""The cases in memory as evidence: what experts said of each, and which others are most like it.
+
+Derived from a memory's view and kept in step with it: a change costs what it touches, so that
+fitting anew after each piece of feedback takes milliseconds. What is forgotten is gone from here
+as soon as the view knows, and the same cases give the same numbers whatever came and went before.
+"""
+
+import threading
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from memalign_graph.agreement import majority, on_scale
+from memalign_graph.memory.episode_row import EpisodeRow
+from memalign_graph.memory.index.vectors import Vector
+from memalign_graph.memory.view import MemoryView
+from memalign_graph.scales import Scale, Value
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Numbers = NDArray[np.int64]
+else:
+    Floats = Any
+    Numbers = Any
+
+NEIGHBOURS = 10
+"""How many of the most similar cases vote."""
+
+MAX_CASES = 1_000
+"""How many cases a model is fitted to at most: those that experts spoke of last."""
+
+_SPARE = 8
+"""How many more are looked at, since a search compares in single precision."""
+
+_ROUGH = 1e-5
+"""How far single precision may be off."""
+
+_DIGITS = 6
+"""To how many digits similarities count, so that they are the same wherever a vector lies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A case that memory holds, and what experts and judge said of it."""
+
+    key: str
+    """The vector key of its inputs and outputs."""
+
+    example_id: str
+    """The example's id; of several with the same inputs and outputs the one spoken of last."""
+
+    episode_ids: tuple[str, ...]
+    """The experts' episodes on it."""
+
+    value: Value
+    """What most experts say."""
+
+    given_at: datetime
+    """When the last of them said it."""
+
+    verdict: Value | None
+    """What the judge said before it knew; None if it was not asked, or the scale changed since."""
+
+    probabilities: Mapping[str, float] | None
+    """How likely the judge held each value, where that was measured."""
+
+    review: Mapping[str, Any] | None
+    """Why the expert was asked, where that was decided case by case."""
+
+
+@dataclass(frozen=True)
+class Near:
+    """The voters nearest to some cases."""
+
+    similarities: Floats
+    """A row a case, most similar first; -inf where there are fewer."""
+
+    slots: Numbers
+    """Which voter each is; -1 where there are fewer."""
+
+
+def case_of(rows: Sequence[EpisodeRow], scale: Scale) -> Case | None:
+    """Make a case of the episodes on it.
+
+    Args:
+        rows: The episodes.
+        scale: The criterion's scale.
+
+    Returns:
+        The case; None if no expert gave a value that is on the scale.
+    """
+    valued = [(on_scale(row.value, scale), row) for row in rows]
+    given = [(row.given_at, row.id, value) for value, row in valued if value is not None]
+    value = majority(given)
+    if value is None:
+        return None
+    last = max(rows, key=lambda row: (row.given_at, row.id))
+    judged = [row.judged for row in sorted(rows, key=lambda row: (row.given_at, row.id))]
+    verdicts = [
+        (verdict, one)
+        for one in judged
+        if one is not None and (verdict := on_scale(one.verdict, scale)) is not None
+    ]
+    # The first: by then no expert had spoken of the case, so that the judge could not know.
+    verdict, first = verdicts[0] if verdicts else (None, None)
+    return Case(
+        key=last.vector_key,
+        example_id=last.example_id,
+        episode_ids=tuple(row.id for row in rows),
+        value=value,
+        given_at=last.given_at,
+        verdict=verdict,
+        probabilities=first.probabilities if first else None,
+        review=first.review if first else None,
+    )
+
+
+class CaseTable:
+    """All cases of a memory, and for those that the judge had judged the voters nearest to them.
+
+    A voter is a case that experts valued. Not to be used from two threads at once but under `lock`.
+    """
+
+    def __init__(self, view: MemoryView, scale: Scale) -> None:
+        self._view = view
+        self._scale = scale
+        self._touched = view.watch()
+        self._waiting: set[str] = set()
+        self.lock = threading.RLock()
+        """Held while the table is brought up to date, and while it is read."""
+        self.generation = 0
+        """Counts the times that anything changed."""
+        self.voters: dict[str, Case] = {}
+        """The cases that experts valued, by vector key."""
+        self._slots = Slots()
+        self._rows = Slots()
+        self._vectors: Any = None
+        self._near: Any = None
+
+    def refresh(self) -> None:
+        """Bring the table up to date with its view, which was refreshed, and has its vectors."""
+        touched = self._view.take(self._touched) | self._waiting
+        if not touched:
+            return
+        self.generation += 1
+        self._waiting = set()
+        gone: list[int] = []
+        new: dict[str, Vector] = {}
+        for key in sorted(touched):
+            case = case_of(self._view.rows_at(key), self._scale)
+            vector = None if case is None else self._view.index.get(key)
+            if case is None or vector is None:
+                if case is not None:
+                    self._waiting.add(key)  # its embedding is still to come
+                if self.voters.pop(key, None) is not None:
+                    gone.append(self._slots.remove(key))
+            else:
+                if key not in self.voters:
+                    self._slots.add(key)
+                    new[key] = vector
+                self.voters[key] = case
+        self._settle(gone, new)
+
+    def judged(self) -> list[Case]:
+        """Return the cases that the judge had judged, at most `MAX_CASES`, in a stable order.
+
+        Returns:
+            Those that experts spoke of last.
+        """
+        cases = [one for one in self.voters.values() if one.verdict is not None]
+        if len(cases) > MAX_CASES:
+            cases.sort(key=lambda one: (one.given_at, one.key))
+            cases = cases[-MAX_CASES:]
+        return sorted(cases, key=lambda one: one.key)
+
+    def near_judged(self, cases: Sequence[Case]) -> Near:
+        """Return the voters nearest to judged cases, each left out of its own.
+
+        Args:
+            cases: What `judged` returned.
+
+        Returns:
+            The voters, a row a case.
+        """
+        import numpy as np
+
+        rows = np.array([self._rows.of[one.key] for one in cases], dtype=np.int64)
+        if not len(rows):
+            return Near(np.zeros((0, NEIGHBOURS)), np.zeros((0, NEIGHBOURS), dtype=np.int64))
+        return Near(self._near.similarities[rows], self._near.slots[rows])
+
+    def near(self, vector: Vector, besides: Container[str] = ()) -> list[tuple[Case, float]]:
+        """Find the voters nearest to a case.
+
+        Args:
+            vector: The case's vector.
+            besides: Vector keys that do not count.
+
+        Returns:
+            Up to `NEIGHBOURS` cases with their cosine similarities, most similar first.
+        """
+        found = self._search(vector, besides)
+        return [(self.voters[key], similarity) for similarity, key in found]
+
+    def by_slot(self, read: Callable[[Case], float]) -> Floats:
+        """Return a number of each voter, by its slot in `Near`.
+
+        Args:
+            read: Gives the number.
+
+        Returns:
+            The numbers; 0 where a slot is free, and in the last place, which is that of slot -1.
+        """
+        import numpy as np
+
+        numbers = np.zeros(len(self._slots.keys) + 1)
+        for slot, key in enumerate(self._slots.keys):
+            if key is not None:
+                numbers[slot] = read(self.voters[key])
+        return numbers
+
+    def _search(self, vector: Vector, besides: Container[str]) -> list[tuple[float, str]]:
+        asked = NEIGHBOURS + _SPARE
+        while True:
+            hits = self._view.index.search(vector, asked)
+            keys = [key for key, _ in hits if key in self.voters and key not in besides]
+            if len(keys) >= NEIGHBOURS + _SPARE // 2 or len(hits) < asked:
+                break
+            asked *= 2
+        vectors = {key: self._view.index.get(key) for key in keys}
+        exact = [(_similarity(vector, one), key) for key, one in vectors.items() if one is not None]
+        return sorted(exact, key=lambda one: (-one[0], one[1]))[:NEIGHBOURS]
+
+    def _settle(self, gone: list[int], new: Mapping[str, Vector]) -> None:
+        """Bring the nearest voters of judged cases up to date."""
+        import numpy as np
+
+        wanted = {one.key for one in self.judged()}
+        for key in self._rows.of.keys() - wanted:
+            self._vectors[self._rows.remove(key)] = 0
+        stale = [key for key in sorted(wanted) if key not in self._rows.of]
+        if gone and self._rows.of:
+            lost = set(np.isin(self._near.slots, gone).nonzero()[0].tolist())
+            stale += [key for key, row in self._rows.of.items() if row in lost]
+        if len(new) > len(self._rows.of):
+            stale = sorted(wanted)
+        elif self._rows.of:
+            self._insert(new)
+        for key in stale:
+            vector = self._view.index.get(key)
+            if vector is not None:
+                self._write(key, vector, self._search(vector, {key}))
+
+    def _insert(self, new: Mapping[str, Vector]) -> None:
+        """Let new voters take their places among the nearest of the judged cases."""
+        for key, vector in new.items():
+            rough = self._vectors @ vector
+            closer = rough >= self._near.similarities[:, -1] - _ROUGH
+            for row in closer.nonzero()[0].tolist():
+                if self._rows.key(row) in (None, key):
+                    continue
+                pairs = [*self._pairs(row), (_similarity(self._vectors[row], vector), key)]
+                pairs.sort(key=lambda one: (-one[0], one[1]))
+                self._fill(row, pairs[:NEIGHBOURS])
+
+    def _pairs(self, row: int) -> list[tuple[float, str]]:
+        slots = self._near.slots[row].tolist()
+        found = zip(self._near.similarities[row].tolist(), slots, strict=True)
+        return [(one, key) for one, slot in found if (key := self._slots.key(slot)) is not None]
+
+    def _write(self, key: str, vector: Vector, pairs: Sequence[tuple[float, str]]) -> None:
+        row = self._rows.of.get(key)
+        if row is None:
+            row = self._rows.add(key)
+            self._make_room(row + 1, len(vector))
+        self._vectors[row] = vector
+        self._fill(row, pairs)
+
+    def _fill(self, row: int, pairs: Sequence[tuple[float, str]]) -> None:
+        import numpy as np
+
+        self._near.similarities[row] = -np.inf
+        self._near.slots[row] = -1
+        for place, (similarity, key) in enumerate(pairs):
+            self._near.similarities[row, place] = similarity
+            self._near.slots[row, place] = self._slots.of[key]
+
+    def _make_room(self, rows: int, dimension: int) -> None:
+        import numpy as np
+
+        count = 0 if self._vectors is None else len(self._vectors)
+        if rows <= count:
+            return
+        more = max(count, 64)
+        vectors = np.zeros((more, dimension), dtype=np.float32)
+        similarities = np.full((more, NEIGHBOURS), -np.inf)
+        slots = np.full((more, NEIGHBOURS), -1, dtype=np.int64)
+        if count:
+            vectors = np.concatenate((self._vectors, vectors))
+            similarities = np.concatenate((self._near.similarities, similarities))
+            slots = np.concatenate((self._near.slots, slots))
+        self._vectors, self._near = vectors, Near(similarities, slots)
+
+
+class Slots:
+    """Numbers for cases, given again once they are free."""
+
+    def __init__(self) -> None:
+        self.keys: list[str | None] = []
+        """The keys by number; None where it is free."""
+        self.of: dict[str, int] = {}
+        """The numbers by key."""
+        self._free: list[int] = []
+
+    def add(self, key: str) -> int:
+        """Give a case a number.
+
+        Args:
+            key: Its key.
+
+        Returns:
+            The number.
+        """
+        if self._free:
+            slot = self._free.pop()
+            self.keys[slot] = key
+        else:
+            slot = len(self.keys)
+            self.keys.append(key)
+        self.of[key] = slot
+        return slot
+
+    def remove(self, key: str) -> int:
+        """Free a number.
+
+        Args:
+            key: Whose.
+
+        Returns:
+            The number.
+        """
+        slot = self.of.pop(key)
+        self.keys[slot] = None
+        self._free.append(slot)
+        return slot
+
+    def key(self, slot: int) -> str | None:
+        """Tell whose a number is.
+
+        Args:
+            slot: The number; -1 is nobody's.
+
+        Returns:
+            The key.
+        """
+        return None if slot < 0 else self.keys[slot]
+
+
+_tables: WeakKeyDictionary[MemoryView, dict[Scale, CaseTable]] = WeakKeyDictionary()
+_tables_lock = threading.Lock()
+
+
+def table_of(view: MemoryView, scale: Scale) -> CaseTable:
+    """Return the cases of a memory; they live as long as its view.
+
+    Args:
+        view: The memory's view.
+        scale: The criterion's scale.
+
+    Returns:
+        The one table of this view and scale, not yet brought up to date.
+    """
+    with _tables_lock:
+        tables = _tables.setdefault(view, {})
+        if scale not in tables:
+            tables[scale] = CaseTable(view, scale)
+        return tables[scale]
+
+
+def _similarity(one: Vector, other: Vector) -> float:
+    import numpy as np
+
+    product = np.dot(one.astype(np.float64), other.astype(np.float64))
+    return round(float(product), _DIGITS)

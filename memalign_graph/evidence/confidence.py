@@ -1,0 +1,230 @@
+"""How sure the judge is: asked of the model beside its verdict, in a call of its own.
+
+The judge reasons first and then gives its value, after which the value's token is all but certain:
+of 50 real cases judged without memory 44 had more than 0.99, right or wrong. Asked for the value
+first, it tells right from wrong better, and judges worse. So it is asked once more, for the value
+alone: the prompt is the same up to the last sentence, which servers keep, and the answer a few
+tokens.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from memalign_graph.agreement import agree
+from memalign_graph.asking import ask
+from memalign_graph.effects import Chat, Gather, Operation
+from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
+from memalign_graph.evidence.logprobs import permitted_values, read_tokens, value_probabilities
+from memalign_graph.judgment import ConfidenceSource, Probabilities
+from memalign_graph.models import StructuredModel, with_schema
+from memalign_graph.prompts.judge import answer_schema, read_answer
+from memalign_graph.replies import ChatReply
+from memalign_graph.scales import Scale, Value
+from memalign_graph.types import Criterion
+
+logger = logging.getLogger(__name__)
+
+_TOP = 20
+"""How many alternatives of a token are asked for where the model's own `top_logprobs` is not set:
+the most that OpenAI gives."""
+
+_TEMPERATURE = 0.7
+"""What samples are drawn with where the model's own temperature is 0, under which all are alike.
+
+Source: X. Wang et al., Self-consistency improves chain of thought reasoning, 2022.
+"""
+
+_ALONE = (
+    '\n\nThis time leave the rationale out: answer with a JSON object that has the "value" alone.'
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How likely the judge holds each value."""
+
+    probabilities: Probabilities | None = None
+    """By the value as the scale renders it; of a continuous scale the verdict's alone. None where
+    it could not be measured."""
+
+    source: ConfidenceSource | None = None
+    """What it was measured by."""
+
+    warning: str | None = None
+    """Why it was not measured as asked for, in a sentence."""
+
+
+def value_schema(criterion: Criterion) -> dict[str, Any]:
+    """Return the JSON Schema of an answer that is the value alone.
+
+    Args:
+        criterion: The criterion.
+
+    Returns:
+        The schema of the judge's answer, without the rationale.
+    """
+    schema = answer_schema(criterion)
+    value = {"value": schema["properties"]["value"]}
+    return {**schema, "properties": value, "required": list(value)}
+
+
+def measure_confidence(
+    chat: BaseChatModel,
+    criterion: Criterion,
+    messages: Sequence[BaseMessage],
+    verdict: Value,
+    *,
+    samples: int,
+    limit: int,
+) -> Operation[Measured]:
+    """Measure how sure a judge is of its verdict.
+
+    By the log-probabilities of the value where the scale is finite and the model gives them; else
+    by how many of some answers agree, where any are asked for. What fails here never takes the
+    verdict along: it is said in the warning, and logged.
+
+    Args:
+        chat: The judge's model.
+        criterion: The criterion.
+        messages: The judge's prompt.
+        verdict: Its verdict.
+        samples: How many answers are asked for where there are no log-probabilities; 0 for none.
+        limit: How many calls may be under way at a time.
+
+    Returns:
+        What was measured.
+    """
+    measured = yield from _by_logprobs(chat, criterion, messages)
+    if measured.probabilities is None and samples:
+        warning = measured.warning
+        measured = yield from _by_samples(
+            chat, criterion, messages, verdict, samples=samples, limit=limit
+        )
+        warning = measured.warning if measured.probabilities is None else warning
+        measured = Measured(measured.probabilities, measured.source, warning)
+    elif measured.probabilities is None:
+        more = "give samples=5 or so to ask it several times"
+        measured = Measured(warning=f"{(measured.warning or '').rstrip('.')}; {more}.")
+    if measured.warning is not None:
+        logger.warning("Judging %r: %s", criterion.name, measured.warning)
+    return measured
+
+
+def in_both_orders(straight: Measured, swapped: Measured) -> Measured:
+    """Bring together what was measured with two outputs in both orders.
+
+    Args:
+        straight: With A first.
+        swapped: With B first, called A there.
+
+    Returns:
+        The mean of both; nothing where one is missing.
+    """
+    one, other = straight.probabilities, swapped.probabilities
+    if one is None or other is None:
+        return Measured(warning=straight.warning or swapped.warning)
+    back = {"A": "B", "B": "A"}
+    mean = {name: (share + other[back.get(name, name)]) / 2 for name, share in one.items()}
+    return Measured(mean, straight.source, straight.warning or swapped.warning)
+
+
+def _by_logprobs(
+    chat: BaseChatModel, criterion: Criterion, messages: Sequence[BaseMessage]
+) -> Operation[Measured]:
+    if permitted_values(criterion.scale) is None:
+        return Measured(warning="No confidence by log-probabilities: the scale is not finite.")
+    telling = _with_logprobs(chat)
+    if telling is None:
+        return Measured(
+            warning=f"No confidence by log-probabilities: {type(chat).__name__} has no `logprobs`."
+        )
+    model = with_schema(telling, value_schema(criterion))
+    try:
+        reply: ChatReply = yield Chat(model, value_alone(messages))
+    except ChatModelError as error:
+        return Measured(warning=f"No confidence by log-probabilities: {error}")
+    tokens = read_tokens(reply.logprobs)
+    if not tokens:
+        return Measured(
+            warning=f"No confidence by log-probabilities: {model.name} answered without them."
+        )
+    probabilities = value_probabilities(tokens, criterion.scale)
+    if probabilities is None:
+        return Measured(
+            warning=(
+                "No confidence by log-probabilities: a permitted value is not among the "
+                f"alternatives that {model.name} gave."
+            )
+        )
+    return Measured(probabilities, "logprobs")
+
+
+def value_alone(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Ask for the value alone.
+
+    Args:
+        messages: The judge's prompt.
+
+    Returns:
+        The same, with one more sentence at its end.
+    """
+    *before, last = messages
+    return [*before, HumanMessage(f"{last.text}{_ALONE}")]
+
+
+def _with_logprobs(chat: BaseChatModel) -> BaseChatModel | None:
+    fields = type(chat).model_fields
+    if "logprobs" not in fields or "top_logprobs" not in fields:
+        return None
+    top = getattr(chat, "top_logprobs", None) or _TOP
+    return chat.model_copy(update={"logprobs": True, "top_logprobs": top})
+
+
+def _by_samples(
+    chat: BaseChatModel,
+    criterion: Criterion,
+    messages: Sequence[BaseMessage],
+    verdict: Value,
+    *,
+    samples: int,
+    limit: int,
+) -> Operation[Measured]:
+    varied = chat
+    if getattr(chat, "temperature", None) == 0:
+        varied = chat.model_copy(update={"temperature": _TEMPERATURE})
+    model = with_schema(varied, answer_schema(criterion))
+    asked = [_sample(model, criterion, messages) for _ in range(samples)]
+    answers: list[Value | MemAlignError] = yield Gather(asked, max(min(samples, limit), 1))
+    values = [one for one in answers if not isinstance(one, MemAlignError)]
+    failed = [one for one in answers if isinstance(one, MemAlignError)]
+    if not values:
+        return Measured(warning=f"No confidence by samples: none was an answer. {failed[0]}")
+    return Measured(_shares(criterion.scale, values, verdict), "samples")
+
+
+def _sample(
+    model: StructuredModel, criterion: Criterion, messages: Sequence[BaseMessage]
+) -> Operation[Value | MemAlignError]:
+    def read(answer: dict[str, Any], _last: bool) -> Value:  # noqa: FBT001 - as `ask` calls it
+        return read_answer(answer, criterion)[0]
+
+    try:
+        value, _ = yield from ask(model, messages, read, purpose="judge")
+    except (ChatModelError, ModelAnswerError) as error:
+        return error
+    return value
+
+
+def _shares(scale: Scale, values: Sequence[Value], verdict: Value) -> Probabilities:
+    permitted = permitted_values(scale)
+    if permitted is None:
+        agreeing = sum(agree(scale, value, verdict) for value in values)
+        return {scale.render(verdict): agreeing / len(values)}
+    counts = Counter(scale.render(value) for value in values)
+    return {name: counts[name] / len(values) for name in map(scale.render, permitted)}

@@ -1,0 +1,107 @@
+"""A memory's way to what decides: on a new case, and on those it holds as if they were new."""
+
+from collections.abc import Container
+from dataclasses import dataclass
+from datetime import datetime
+
+from memalign_graph.effects import Operation
+from memalign_graph.evidence.cases import CaseTable, table_of
+from memalign_graph.evidence.deciding import Decision, Said, bench_of
+from memalign_graph.judgment import Decide, ReviewChoice
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.embedding import index_missing
+from memalign_graph.memory.index.vectors import Vector
+
+
+@dataclass(frozen=True)
+class PastDecision:
+    """A decision on a case in memory, as if the case were new, beside the experts' word on it."""
+
+    example_id: str
+    """The example's id."""
+
+    confidence: float | None
+    """Calibrated out of fold; None where it can't be told."""
+
+    agreed: bool
+    """Whether the decision agrees with the experts, as `agreement.agree` tells."""
+
+    given_at: datetime
+    """When the expert said it."""
+
+    review: ReviewChoice | None
+    """Why it was asked about at the time, if `review="uncertain"` chose it."""
+
+
+def decide_case(
+    access: MemoryAccess,
+    said: Said,
+    mode: Decide,
+    *,
+    vector: Vector | None,
+    besides: Container[str] = (),
+) -> Operation[Decision]:
+    """Decide on a case that the judge has judged.
+
+    Args:
+        access: The memory.
+        said: What the judge said.
+        mode: Whether to weigh the evidence.
+        vector: The case's vector; None where it is not known.
+        besides: Vector keys of cases that do not vote.
+
+    Returns:
+        The decision.
+
+    Raises:
+        ImportError: If there is enough to fit and scikit-learn is not installed.
+    """
+    table = yield from _table(access)
+    with table.lock:
+        bench = bench_of(table, access.criterion.scale, mode)
+        weighs = mode == "evidence"
+        known = vector is not None or not table.voters
+        near = None
+        if weighs and known:
+            near = [] if vector is None else table.near(vector, besides)
+        return bench.decide(said, near, mode)
+
+
+def past_decisions(access: MemoryAccess, decide: Decide) -> Operation[list[PastDecision]]:
+    """Return what would be decided on the cases in memory, each as if it were new.
+
+    Args:
+        access: The memory.
+        decide: Whether to weigh the evidence.
+
+    Returns:
+        A decision for each case that the judge had judged and an expert valued.
+
+    Raises:
+        ImportError: If there is enough to fit and scikit-learn is not installed.
+    """
+    table = yield from _table(access)
+    with table.lock:
+        bench = bench_of(table, access.criterion.scale, decide)
+    confidences: dict[int, float] = {}
+    if bench.calibration is not None:
+        confidences = dict(zip(bench.known, bench.calibration.left_out.tolist(), strict=True))
+    return [
+        PastDecision(
+            example_id=case.example_id,
+            confidence=confidences.get(index),
+            agreed=agreed,
+            given_at=case.given_at,
+            review=None if case.review is None else ReviewChoice.model_validate(case.review),
+        )
+        for index, (case, agreed) in enumerate(zip(bench.cases, bench.agreed, strict=True))
+    ]
+
+
+def _table(access: MemoryAccess) -> Operation[CaseTable]:
+    view = yield from access.refresh()
+    yield from index_missing(access, view)
+    table = table_of(view, access.criterion.scale)
+    with table.lock:
+        table.refresh()
+    return table
