@@ -9,8 +9,19 @@ from memalign_graph.errors import InvalidInputError, explain
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
 from memalign_graph.types import Judgment
 
-ReviewMode = Literal["always", "never"]
-"""When the expert is asked: about every judgment, or about none."""
+ReviewMode = Literal["always", "never", "uncertain"]
+"""When the expert is asked.
+
+- `always`: about every judgment.
+- `never`: about none.
+- `uncertain`: about those that are likely to be wrong, and a few by chance.
+"""
+
+CANT_CHOOSE = (
+    'review: "uncertain" goes by how sure the judge is, and this graph does not measure it: build '
+    'it with confidence=True, decide="evidence", or both.'
+)
+"""What is wrong with `uncertain` where a graph was not built for it."""
 
 Review = ReviewMode | Callable[[Judgment], bool]
 """What a builder takes as `review`: a mode, or a function that decides on the judgment."""
@@ -63,7 +74,10 @@ class MemAlignContext(BaseModel):
 
     review: ReviewMode | None = Field(
         default=None,
-        description="When the expert is asked; empty for what the graph was built with.",
+        description=(
+            "When the expert is asked; empty for what the graph was built with. 'uncertain' is for "
+            "graphs built with a confidence or decide='evidence'."
+        ),
     )
     """When the expert is asked; None for what the graph was built with."""
 

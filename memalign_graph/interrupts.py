@@ -6,13 +6,14 @@ it; to any other client it is plain JSON.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import RootModel
 
 from memalign_graph.hitl import hitl_request, read_decision, reply_model, unwrap
 from memalign_graph.identity import check_json
+from memalign_graph.judgment import ReviewReason
 from memalign_graph.scales import Value
 from memalign_graph.types import Criterion, Episode, Example, Guideline, Judgment
 
@@ -27,6 +28,16 @@ _SHAPES = (
     "reply with text, with an object that has `value`, `rationale` or both, or with a decision "
     "(approve, edit, reject, respond)"
 )
+_REASONS: Mapping[ReviewReason, str] = {
+    "too_little_feedback": "there is too little feedback yet to tell how far the judge is right",
+    "unsure": "the judge is not sure enough",
+    "no_similar_episode": "memory holds nothing like this case",
+    "episodes_disagree": "experts differ on the cases most like it",
+    "sample": "it was drawn by chance, to see whether the judge is still right",
+    "no_budget": "all other questions of the day are spent",
+}
+"""Why the expert is asked, in words."""
+
 _MAX_SHOWN_CHARS = 4_000
 _BACKTICKS = re.compile("`+")
 _HEADING = re.compile(r"(?m)^#|^(?:=+|-+)(?=\s*$)")
@@ -129,12 +140,12 @@ def read_reply(
             )
         [reply] = decisions
     if isinstance(reply, str):
-        return {"rationale": _words(reply, "the reply")}
+        return {"rationale": read_words(reply, "the reply")}
     if not isinstance(reply, dict):
         raise ValueError(f"a reply of type {type(reply).__name__} is not understood: {_SHAPES}.")
     if "type" in reply:
         return _read_decision(reply, criterion, judgment)
-    return _read_fields(reply, criterion)
+    return read_fields(reply, criterion)
 
 
 def _read_decision(
@@ -150,13 +161,13 @@ def _read_decision(
     match decision.kind:
         case "approve":
             fields = {"value": judgment.value, "rationale": decision.words}
-            return _read_fields(fields, criterion)
+            return read_fields(fields, criterion)
         case "edit":
             return read_edit(decision.args, criterion, judgment)
         case "reject":
             is_inbox = decision.type == "response"
             name = "the response" if is_inbox else f"the message of {decision.type!r}"
-            return {"rationale": _words(decision.words, name)}
+            return {"rationale": read_words(decision.words, name)}
         case "ignore":
             return None
 
@@ -180,14 +191,29 @@ def read_edit(args: Any, criterion: Criterion, judgment: Judgment) -> dict[str, 
     said = {"value": judgment.value, **args}
     if str(said.get("rationale") or "").strip() == judgment.rationale.strip():
         said.pop("rationale", None)
-    return _read_fields(said, criterion)
+    return read_fields(said, criterion)
 
 
-def _read_fields(fields: dict[str, Any], criterion: Criterion) -> dict[str, Any]:
+def read_fields(
+    fields: dict[str, Any], criterion: Criterion, *, shapes: str = _SHAPES
+) -> dict[str, Any]:
+    """Read a reply's plain form.
+
+    Args:
+        fields: The form.
+        criterion: The criterion.
+        shapes: What to reply with, for the error.
+
+    Returns:
+        The fields `value`, `rationale`, `author` and `id` as far as given.
+
+    Raises:
+        ValueError: If there are others, one is of the wrong kind, or they say nothing.
+    """
     unknown = [name for name in fields if name not in _NATIVE_FIELDS]
     if unknown:
         raise ValueError(
-            f"the reply has {', '.join(map(repr, unknown))}, which is not known: {_SHAPES}."
+            f"the reply has {', '.join(map(repr, unknown))}, which is not known: {shapes}."
         )
     said: dict[str, Any] = {}
     if fields.get("value") is not None:
@@ -200,7 +226,7 @@ def _read_fields(fields: dict[str, Any], criterion: Criterion) -> dict[str, Any]
             check_json(text, f"`{name}`")
             said[name] = text.strip()
     if "value" not in said and "rationale" not in said:
-        raise ValueError(f"the reply has neither a value nor a rationale: {_SHAPES}.")
+        raise ValueError(f"the reply has neither a value nor a rationale: {shapes}.")
     return said
 
 
@@ -211,9 +237,22 @@ def _on_scale(value: Any, criterion: Criterion) -> Value:
         raise ValueError(f"`value`: {error}") from error
 
 
-def _words(text: Any, name: str) -> str:
+def read_words(text: Any, name: str, *, instead: str = "give a `value`") -> str:
+    """Read what an expert says.
+
+    Args:
+        text: What was given.
+        name: What to call it in an error.
+        instead: What to do for one who has nothing to say, for the error.
+
+    Returns:
+        The words, without blanks around them.
+
+    Raises:
+        ValueError: If there are none, or they are no text that stores can keep.
+    """
     if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"{name} is empty: say why in a sentence, or give a `value`.")
+        raise ValueError(f"{name} is empty: say why in a sentence, or {instead}.")
     check_json(text, name)
     return text.strip()
 
@@ -229,6 +268,7 @@ def _describe(
     parts = [f"## {criterion.name}", criterion.instructions.strip(), *describe_example(example)]
     rationale = escape(judgment.rationale)
     parts.append(f"### The judge says: {scale.show(judgment.value)}\n\n{rationale}")
+    parts += _doubt(judgment)
     if guidelines:
         lines = "\n".join(f"- {escape(one.text)}" for one in guidelines)
         parts.append(f"### Guidelines it was given\n\n{lines}")
@@ -242,6 +282,19 @@ def _describe(
     return "\n\n".join(parts)
 
 
+def _doubt(judgment: Judgment) -> list[str]:
+    """Say how sure the judge is, and why the expert is asked, as far as that is known."""
+    parts = []
+    if judgment.confidence is not None:
+        known = judgment.calibrated_on
+        rests = "not calibrated yet" if known is None else f"by {known} earlier cases"
+        parts.append(f"Confidence: {judgment.confidence:.0%} ({rests}).")
+    if judgment.review is not None and judgment.review.reasons:
+        said = [_REASONS[reason] for reason in judgment.review.reasons]
+        parts.append(f"You are asked because {'; '.join(said)}.")
+    return [" ".join(parts)] if parts else []
+
+
 def describe_example(example: Example) -> list[str]:
     """Show an example in Markdown, its texts fenced so that they stay text.
 
@@ -252,11 +305,11 @@ def describe_example(example: Example) -> list[str]:
         The paragraphs.
     """
     parts = [
-        f"### Inputs\n\n{_block(example.inputs)}",
-        f"### Outputs\n\n{_block(example.outputs)}",
+        f"### Inputs\n\n{show_block(example.inputs)}",
+        f"### Outputs\n\n{show_block(example.outputs)}",
     ]
     if example.reference_outputs is not None:
-        parts.append(f"### Reference outputs\n\n{_block(example.reference_outputs)}")
+        parts.append(f"### Reference outputs\n\n{show_block(example.reference_outputs)}")
     return parts
 
 
@@ -285,7 +338,15 @@ def _longest_run(text: str) -> int:
     return max((len(run) for run in _BACKTICKS.findall(text)), default=0)
 
 
-def _block(value: Any) -> str:
+def show_block(value: Any) -> str:
+    """Show a JSON value in Markdown as it is, fenced so that it stays text.
+
+    Args:
+        value: The value.
+
+    Returns:
+        A code block; of a long text, its beginning.
+    """
     text = _text(value)
     if len(text) > _MAX_SHOWN_CHARS:
         text = f"{text[:_MAX_SHOWN_CHARS]}\n[... {len(text) - _MAX_SHOWN_CHARS:,} more characters]"

@@ -89,8 +89,8 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
             passes: Which values pass: see `add_quality_gate`.
             max_revisions: How often an answer is sent back.
             on_judge_error: `closed`, or `open` to let an answer through when the judge fails.
-            review: When the expert is asked, by an interrupt: `never`, `always`, `exhausted`, or a
-                function of the `Judgment`.
+            review: When the expert is asked, by an interrupt: `never`, `always`, `exhausted`,
+                `uncertain`, or a function of the `Judgment`.
             example: A function of the agent's state that gives `inputs` and `outputs`; unless
                 given, the last human message, and the `structured_response` or the last answer.
             fallback: What the agent answers instead of what is not let through: it takes the place

@@ -58,8 +58,9 @@ class ReviewOutput(JudgeOutput):
 
     learned: dict[str, Any] | None
     """What memory made of it: `episode_ids`, `guidelines` (an entry for each that was added,
-    revised or retired, with `action`, `guideline_id`, `text`, `episode_ids`) and the
-    `memory_version` after it; None if there was no feedback."""
+    revised or retired, with `action`, `guideline_id`, `text`, `episode_ids`), the
+    `memory_version` after it, and `warnings`: what it did without; None if there was no
+    feedback."""
 
 
 class CitingReviewOutput(ReviewOutput, Cited):
@@ -114,11 +115,22 @@ class Distilled(TypedDict):
     """What was read for those: the word of each episode by its id."""
 
 
+class Questioned(TypedDict):
+    """What `question_feedback` leaves for the nodes after it."""
+
+    clarification: NotRequired[Annotated[dict[str, Any] | None, EphemeralValue]]
+    """What the expert is to be asked back: `question` and `example`; None if nothing. The
+    `episode_id` tells a purge that this thread carries the expert's words."""
+
+    learning_warnings: NotRequired[list[str]]
+    """What learning does without."""
+
+
 class JudgeState(ExampleInput, Retrieved, Assembled, JudgeOutput):
     """All channels of the judge graph."""
 
 
-class ReviewState(JudgeState, ReviewOutput, Distilled):
+class ReviewState(JudgeState, ReviewOutput, Distilled, Questioned):
     """All channels of the review graph."""
 
 
@@ -202,6 +214,13 @@ class Received(TypedDict):
     """The episodes that the feedback became; also tells a purge that this thread carried them."""
 
 
+class JudgedCases(TypedDict):
+    """What `judge_cases` leaves for the nodes after it."""
+
+    judged: NotRequired[dict[str, Any] | None]
+    """How many `cases` it judged, and its `warnings`; None where it was not asked to."""
+
+
 class Batched(TypedDict):
     """What `distill_batch` is sent."""
 
@@ -251,6 +270,7 @@ class AlignmentState(
     AlignmentInput,
     AlignmentOutput,
     Received,
+    JudgedCases,
     Proposed,
     Consolidated,
     Settled,

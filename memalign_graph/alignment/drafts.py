@@ -4,16 +4,20 @@ An alignment of many calls can be cut off, or one of its calls can fail. Made ag
 answers it has already paid for: the same prompt has the same answer.
 """
 
+import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from langchain_core.messages import BaseMessage
 
 from memalign_graph.asking import ask
-from memalign_graph.effects import Operation
-from memalign_graph.identity import digest
+from memalign_graph.effects import Chat, Effect, Gather, Operation
+from memalign_graph.identity import check_json, digest
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.models import StructuredModel
+from memalign_graph.replies import ChatReply
 
 T = TypeVar("T")
 
@@ -53,3 +57,74 @@ def ask_once(
     result, reply = yield from ask(model, messages, read, purpose=purpose)
     yield from access.put(drafts, {key: {"id": key, "answer": reply.answer}})
     return result
+
+
+def keep_replies(access: MemoryAccess, operation: Operation[T]) -> Operation[T]:
+    """Carry an operation through, so that made again it asks no chat model for the same again.
+
+    Of the same prompt asked several times within it each answer is kept, so that they can differ.
+
+    Args:
+        access: The memory that the operation is for.
+        operation: The operation, not yet started.
+
+    Returns:
+        What the operation returns.
+    """
+    return (yield from _Kept(access).watch(operation))
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The replies of one operation."""
+
+    access: MemoryAccess
+    _asked: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def watch(self, operation: Operation[T]) -> Operation[T]:
+        """Carry an operation through, or one that runs side by side with others within it."""
+        try:
+            effect = next(operation)
+            while True:
+                try:
+                    result = yield from self._result(effect)
+                except Exception as error:  # noqa: BLE001 - the operation decides what becomes of it
+                    effect = operation.throw(error)
+                else:
+                    effect = operation.send(result)
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+
+    def _result(self, effect: Effect) -> Operation[Any]:
+        match effect:
+            case Chat():
+                return (yield from self._reply(effect))
+            case Gather(operations, limit):
+                return (yield Gather([self.watch(one) for one in operations], limit))
+            case _:
+                return (yield effect)
+
+    def _reply(self, chat: Chat) -> Operation[ChatReply]:
+        key = self._key(chat)
+        drafts = self.access.layout.drafts
+        waiting = yield from self.access.get(drafts, [key], lambda item: item.get("reply"))
+        if key in waiting:
+            try:
+                return ChatReply(**waiting[key])
+            except TypeError:
+                pass  # written by another version of this package: asked for again
+        reply: ChatReply = yield chat
+        if reply.answer is not None:
+            kept = asdict(reply)
+            check_json(kept, "the reply")
+            yield from self.access.put(drafts, {key: {"id": key, "reply": kept}})
+        return reply
+
+    def _key(self, chat: Chat) -> str:
+        said = [[one.type, one.text] for one in chat.messages]
+        prompt = digest(["reply", chat.model.name, *said])
+        with self._lock:
+            self._asked[prompt] += 1
+            return digest([prompt, self._asked[prompt]])

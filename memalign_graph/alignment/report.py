@@ -159,6 +159,9 @@ class AlignmentReport(_Part):
     replay: Replay | None
     """What judging seen cases again showed; None without `guard="replay"`."""
 
+    judged_cases: int = 0
+    """How many cases the judge was asked about as if they were new; 0 without `judge_cases`."""
+
     batches: int
     """How many batches were distilled."""
 

@@ -1,16 +1,22 @@
 """A case that memory holds, judged again with other guidelines, or as if it were not there."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from memalign_graph.alignment.drafts import ask_once
+from memalign_graph.alignment.drafts import ask_once, keep_replies
 from memalign_graph.effects import Operation
+from memalign_graph.evidence.confidence import Measured, in_both_orders, measure_confidence
+from memalign_graph.evidence.deciding import Said
+from memalign_graph.evidence.past import decide_case
+from memalign_graph.judgment import Decide
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.embedding import key_of
 from memalign_graph.memory.recall import Recall, recall_besides
+from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import max_input_tokens, with_schema
 from memalign_graph.pairwise import settle_orders, swap_outputs
 from memalign_graph.prompts.judge import answer_schema, judge_prompt, read_answer
@@ -37,13 +43,22 @@ class SeenJudge:
     swap: bool = field(default=False, kw_only=True)
     """Whether two outputs are judged in both orders."""
 
+    decide: Decide = field(default="verdict", kw_only=True)
+    """What the value comes from."""
+
+    confidence: bool = field(default=False, kw_only=True)
+    """Whether the judge's graph measures how sure it is, which the evidence weighs."""
+
+    samples: int = field(default=0, kw_only=True)
+    """How many answers that may take."""
+
 
 @dataclass(frozen=True)
 class SeenVerdict:
     """What it said."""
 
     value: Value
-    """The verdict."""
+    """The verdict, or with `decide="evidence"` what was decided."""
 
     rationale: str
     """Why."""
@@ -66,7 +81,8 @@ def judge_seen(
         judge: How it is judged.
         example: The example.
         guidelines: The guidelines to judge it by.
-        besides: The episodes that are not shown, such as those on the example itself.
+        besides: The episodes that are not shown, such as those on the example itself; nor do they
+            vote where the evidence decides, and those on the example itself never do.
 
     Returns:
         The verdict.
@@ -76,15 +92,48 @@ def judge_seen(
         ChatModelError: If a call fails.
     """
     found = yield from recall_besides(access, example, judge.k, besides)
-    straight = yield from _ask(access, judge, example, guidelines, found)
+    verdict, measured = yield from _in_orders(access, judge, example, guidelines, found)
+    if judge.decide == "verdict":
+        return verdict
+    own = key_of(access, example)
+    decision = yield from decide_case(
+        access,
+        Said(verdict.value, measured.probabilities, measured.source),
+        judge.decide,
+        vector=access.view.index.get(own),
+        besides=_Silent(access.view, own, besides),
+    )
+    return replace(verdict, value=decision.value)
+
+
+@dataclass(frozen=True)
+class _Silent(Container[str]):
+    """The vector keys of the cases that do not vote."""
+
+    view: MemoryView
+    own: str
+    besides: AbstractSet[str]
+
+    def __contains__(self, key: object) -> bool:
+        return key == self.own or self.besides.issuperset(self.view.episodes_at(str(key)))
+
+
+def _in_orders(
+    access: MemoryAccess,
+    judge: SeenJudge,
+    example: Example,
+    guidelines: Sequence[Guideline],
+    found: Recall,
+) -> Operation[tuple[SeenVerdict, Measured]]:
+    straight, sure = yield from _ask(access, judge, example, guidelines, found)
     scale = access.criterion.scale
     if not (judge.swap and isinstance(scale, Pairwise)):
-        return straight
-    other = yield from _ask(access, judge, swap_outputs(example), guidelines, found)
+        return straight, sure
+    other, other_sure = yield from _ask(access, judge, swap_outputs(example), guidelines, found)
     value, rationale, _ = settle_orders(
         scale, (straight.value, straight.rationale), (other.value, other.rationale)
     )
-    return replace(straight, value=value, rationale=rationale)
+    return replace(straight, value=value, rationale=rationale), in_both_orders(sure, other_sure)
 
 
 def _ask(
@@ -93,7 +142,7 @@ def _ask(
     example: Example,
     guidelines: Sequence[Guideline],
     found: Recall,
-) -> Operation[SeenVerdict]:
+) -> Operation[tuple[SeenVerdict, Measured]]:
     prompt = judge_prompt(
         access.criterion,
         example,
@@ -109,4 +158,10 @@ def _ask(
 
     bound = with_schema(judge.chat, answer_schema(access.criterion))
     value, rationale = yield from ask_once(access, bound, prompt.messages, read, purpose="judge")
-    return SeenVerdict(value, rationale, [one.id for one in prompt.guidelines])
+    verdict = SeenVerdict(value, rationale, [one.id for one in prompt.guidelines])
+    if not (judge.confidence and judge.decide == "evidence"):
+        return verdict, Measured()
+    measuring = measure_confidence(
+        judge.chat, access.criterion, prompt.messages, value, samples=judge.samples, limit=1
+    )
+    return verdict, (yield from keep_replies(access, measuring))

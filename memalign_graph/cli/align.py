@@ -7,7 +7,7 @@ from typing import Any
 from memalign_graph.alignment.report import AlignmentReport
 from memalign_graph.cli.exits import ExitStatus
 from memalign_graph.cli.opening import Place, read_models, read_named, read_place
-from memalign_graph.cli.options import positive, told
+from memalign_graph.cli.options import evidence_options, positive, told
 from memalign_graph.cli.output import Output
 from memalign_graph.cli.reports import alignment_text
 from memalign_graph.graphs import create_alignment_graph
@@ -31,6 +31,11 @@ def run_align(parsed: Namespace, output: Output) -> int:
         place.criterion,
         model=model,
         embeddings=embeddings,
+        use_guidelines=not parsed.no_guidelines,
+        use_episodes=not parsed.no_episodes,
+        swap=parsed.swap,
+        judge_cases=parsed.judge_cases,
+        **evidence_options(parsed),
         **told(
             distill_model=parsed.distill_model,
             learn_from=parsed.learn_from,

@@ -10,7 +10,7 @@ from typing import Any
 
 from memalign_graph.cli.exits import ExitStatus
 from memalign_graph.cli.opening import read_criterion, read_models, read_named
-from memalign_graph.cli.options import positive, told
+from memalign_graph.cli.options import evidence_options, positive, told
 from memalign_graph.cli.output import Output, is_watched
 from memalign_graph.cli.places import memory_path, output_path
 from memalign_graph.cli.records import Records
@@ -115,6 +115,9 @@ def run_evaluate(parsed: Namespace, output: Output) -> int:
         "embeddings": embeddings,
         "learning_curve": parsed.learning_curve,
         "progress": lambda done, of: _progress(output, done, of),
+        "use_guidelines": not parsed.no_guidelines,
+        "use_episodes": not parsed.no_episodes,
+        **evidence_options(parsed),
         **told(
             test=test,
             distill_model=parsed.distill_model,

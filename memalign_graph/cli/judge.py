@@ -14,7 +14,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph.cli.exits import MODEL_ERRORS, ExitStatus
 from memalign_graph.cli.opening import Place, read_models, read_named, read_place
-from memalign_graph.cli.options import positive, told
+from memalign_graph.cli.options import evidence_options, positive, told
 from memalign_graph.cli.output import Output, clean
 from memalign_graph.cli.places import open_memory, output_path
 from memalign_graph.cli.records import example_fields
@@ -97,11 +97,13 @@ def run_judge(parsed: Namespace, output: Output) -> int:
         use_episodes=not parsed.no_episodes,
         swap=parsed.swap,
         cite_guidelines=parsed.cite_guidelines,
+        **evidence_options(parsed),
         **told(k=parsed.k, max_guideline_tokens=parsed.max_guideline_tokens),
     )
     has_memory = place.path.exists()
     _tell_memory(place, output, has_memory=has_memory)
-    recalls = has_memory and not parsed.no_episodes and parsed.k != 0
+    shows = not parsed.no_episodes and parsed.k != 0
+    recalls = has_memory and (shows or parsed.decide == "evidence")
     judging = _Judging(builder, place, has_memory, concurrency, embeddings, recalls)
     with _sink(target, output) as write:
         verdicts = asyncio.run(

@@ -2,10 +2,11 @@
 
 import argparse
 import os
-from typing import Any
+from typing import Any, get_args
 
 from memalign_graph.cli.places import DEFAULT_MEMORY
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.judgment import Decide
 
 CRITERION_VARIABLE = "MEMALIGN_CRITERION"
 """Names the criterion's file where `--criterion` does not; Studio is served the same one."""
@@ -100,12 +101,11 @@ def add_learning(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
     return group
 
 
-def add_judging(parser: argparse.ArgumentParser, *, compares: bool = True) -> None:
+def add_judging(parser: argparse.ArgumentParser) -> None:
     """Add how it is judged.
 
     Args:
         parser: The command's parser.
-        compares: Whether parts of the memory can be left out.
     """
     group = parser.add_argument_group("judging")
     group.add_argument(
@@ -117,9 +117,53 @@ def add_judging(parser: argparse.ArgumentParser, *, compares: bool = True) -> No
         metavar="N",
         help="how much of the prompt guidelines may take; default: 2300",
     )
-    if compares:
-        group.add_argument("--no-guidelines", action="store_true", help="judge without guidelines")
-        group.add_argument("--no-episodes", action="store_true", help="judge without similar cases")
+    group.add_argument("--no-guidelines", action="store_true", help="judge without guidelines")
+    group.add_argument("--no-episodes", action="store_true", help="judge without similar cases")
+
+
+def add_evidence(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
+    """Add how sure the judge is, and what decides.
+
+    Args:
+        parser: The command's parser.
+
+    Returns:
+        The group, for options of one command alone.
+    """
+    group = parser.add_argument_group("evidence")
+    group.add_argument(
+        "--decide",
+        choices=get_args(Decide),
+        help="what the value comes from: the judge's verdict (default), or that weighed against "
+        "the experts' values of similar cases, as the evidence",
+    )
+    group.add_argument(
+        "--confidence",
+        action="store_true",
+        help="measure how sure the judge is, with one more short call",
+    )
+    group.add_argument(
+        "--samples",
+        type=int,
+        metavar="N",
+        help="measure that by N answers where the model gives no log-probabilities",
+    )
+    return group
+
+
+def evidence_options(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Read what `add_evidence` added.
+
+    Args:
+        parsed: The command line.
+
+    Returns:
+        The options by the names they have in Python; asking for samples asks for confidence.
+    """
+    return {
+        "confidence": parsed.confidence or bool(parsed.samples),
+        **told(samples=parsed.samples, decide=parsed.decide),
+    }
 
 
 def add_records(parser: argparse.ArgumentParser) -> None:

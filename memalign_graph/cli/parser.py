@@ -108,7 +108,15 @@ def _add_align(commands: _Commands) -> None:
         metavar="N",
         help="how many cases the guard judges again at most; default: 20",
     )
-    options.add_judging(parser, compares=False)
+    options.add_judging(parser)
+    evidence = options.add_evidence(parser)
+    evidence.add_argument(
+        "--judge-cases",
+        action="store_true",
+        help="ask the judge about each case that no judge has judged, as if it were new, with the "
+        "options that it judges with: evidence and calibrated confidence are learned from that",
+    )
+    _add_swap(parser)
     options.add_records(parser)
     options.add_concurrency(parser)
     options.add_output(parser, "print the report as one JSON document")
@@ -134,9 +142,8 @@ def _add_judge(commands: _Commands) -> None:
     options.add_memory(parser)
     options.add_models(parser, distils=False)
     options.add_judging(parser)
-    parser.add_argument(
-        "--swap", action="store_true", help="judge two outputs in both orders (pairwise scales)"
-    )
+    options.add_evidence(parser)
+    _add_swap(parser)
     parser.add_argument(
         "--cite-guidelines", action="store_true", help="have the judge name the guidelines broken"
     )
@@ -146,6 +153,12 @@ def _add_judge(commands: _Commands) -> None:
         "--output", "-o", metavar="FILE", help="write the judgments there, as lines of JSON"
     )
     options.add_output(parser, "print the judgments as lines of JSON")
+
+
+def _add_swap(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--swap", action="store_true", help="judge two outputs in both orders (pairwise scales)"
+    )
 
 
 def _add_evaluate(commands: _Commands) -> None:
@@ -169,7 +182,8 @@ def _add_evaluate(commands: _Commands) -> None:
     parser.add_argument("--test", metavar="FILE", help="learn from --feedback, and test on this")
     options.add_models(parser)
     options.add_learning(parser)
-    options.add_judging(parser, compares=False)
+    options.add_judging(parser)
+    options.add_evidence(parser)
     how = parser.add_argument_group("evaluating")
     how.add_argument("--folds", type=int, metavar="N", help="of the cross-validation; default: 5")
     how.add_argument("--seed", type=int, metavar="N", help="of the folds; default: 0")

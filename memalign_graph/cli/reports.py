@@ -12,6 +12,7 @@ from memalign_graph.scales import Scale
 WIDTH = 96
 """How wide text is set, in columns."""
 
+_DECIDED = "decided by "
 _SHORT_CHARS = 8
 _FEW = 10
 """How many lines of one kind are shown where a count says the rest."""
@@ -102,6 +103,7 @@ def alignment_text(report: AlignmentReport, places: Sequence[str], scale: Scale)
     """
     parts = [
         _feedback(report, places),
+        _judged(report),
         _agreement(report, scale),
         _changes(report),
         _conflicts(report.conflicts),
@@ -122,17 +124,24 @@ def judgments_text(verdicts: Sequence[Judged]) -> str:
         The text; long rationales are cut.
     """
     has_ids = any(one.case.id for one in verdicts)
+    given = [one.judgment for one in verdicts if one.judgment is not None]
+    extra = {
+        name: cell
+        for name, cell in (("confidence", _confidence), ("decided by", _decided_by))
+        if any(cell(judgment) for judgment in given)
+    }
     rows = []
     for one in verdicts:
         value, why = (
             ("-", f"not judged: {one.error}")
             if one.judgment is None
-            else (_shown(one.judgment["value"]), one.judgment["rationale"])
+            else (_value(one.judgment["value"]), one.judgment["rationale"])
         )
         names = [str(one.case.number), *([one_line(one.case.id or "", 24)] if has_ids else [])]
-        rows.append([*names, one_line(value, 24), why])
-    header = ["line", *(["id"] if has_ids else []), "value", "rationale"]
-    return table([[*row[:-1], one_line(row[-1], WIDTH)] for row in rows], header)
+        more = [cell(one.judgment or {}) or "-" for cell in extra.values()]
+        rows.append([*names, one_line(value, 24), *more, one_line(why, WIDTH)])
+    header = ["line", *(["id"] if has_ids else []), "value", *extra, "rationale"]
+    return table(rows, header)
 
 
 def judgment_text(judgment: Mapping[str, Any]) -> str:
@@ -145,8 +154,9 @@ def judgment_text(judgment: Mapping[str, Any]) -> str:
         The text.
     """
     guidelines = judgment["guideline_ids"]
+    sure, evidence = _confidence(judgment), judgment.get("evidence")
     lines = [
-        f"value      {_shown(judgment['value'])}",
+        f"value      {_value(judgment['value'])}",
         item(judgment["rationale"], "rationale  "),
         item(
             f"{count(len(guidelines), 'guideline')}, "
@@ -154,11 +164,32 @@ def judgment_text(judgment: Mapping[str, Any]) -> str:
             "judged by  ",
         ),
     ]
+    if sure:
+        lines.append(f"confidence {sure}")
+    if evidence:
+        says = _value(evidence["verdict"])
+        lines.append(
+            item(f"{evidence['decided_by']}; the judge says {says}. {evidence['reason']}", _DECIDED)
+        )
     if judgment["broken_guideline_ids"]:
         broken = ", ".join(key[:_SHORT_CHARS] for key in judgment["broken_guideline_ids"])
         lines.append(item(broken, "breaks     "))
     lines += [item(one, "note       ") for one in judgment["warnings"]]
     return "\n".join(lines)
+
+
+def _confidence(judgment: Mapping[str, Any]) -> str:
+    """Tell how sure the judge is, by what, and whether that is calibrated; empty if unknown."""
+    confidence = judgment.get("confidence")
+    if confidence is None:
+        return ""
+    cases = judgment.get("calibrated_on")
+    how = "raw" if cases is None else f"calibrated on {count(cases, 'case')}"
+    return f"{confidence:.2f} by {judgment.get('confidence_source')}, {how}"
+
+
+def _decided_by(judgment: Mapping[str, Any]) -> str:
+    return (judgment.get("evidence") or {}).get("decided_by", "")
 
 
 def _feedback(report: AlignmentReport, places: Sequence[str]) -> str:
@@ -172,6 +203,12 @@ def _feedback(report: AlignmentReport, places: Sequence[str]) -> str:
         for place, one in zip(places, report.rejected, strict=True)
     ]
     return "\n".join([first, *rejected])
+
+
+def _judged(report: AlignmentReport) -> str:
+    if not report.judged_cases:
+        return ""
+    return f"judged: {count(report.judged_cases, 'case')}, as if no expert had spoken of it yet"
 
 
 def _agreement(report: AlignmentReport, scale: Scale) -> str:
@@ -261,5 +298,5 @@ def _with_rest(lines: list[str], total: int) -> str:
     return "\n".join([*lines, f"- and {more} more"] if more > 0 else lines)
 
 
-def _shown(value: Any) -> str:
+def _value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -3,8 +3,8 @@
 from memalign_graph.cli.reports import count, item, table
 from memalign_graph.evaluation import Estimate, Evaluation, JudgeScores
 
-_METRICS = ("agreement", "exact_match", "kappa", "mae", "ccc")
-"""The metrics shown, where the scale has them; the report has all."""
+_METRICS = ("agreement", "exact_match", "kappa", "mae", "ccc", "auc", "ece")
+"""The metrics shown, where they are there; the report has all."""
 
 
 def estimate_text(found: Estimate) -> str:

@@ -104,8 +104,13 @@ def ways(
         The ways; the one without memory first.
 
     Raises:
-        InvalidInputError: If a model is given without a name.
+        InvalidInputError: If a model is given without a name, or a part of the memory is left out.
     """
+    if not (aligned.use_guidelines and aligned.use_episodes):
+        left_out = "use_episodes" if aligned.use_guidelines else "use_guidelines"
+        raise InvalidInputError(
+            f"{left_out}: an ablation leaves out each part of the memory in turn: leave it away."
+        )
     if isinstance(ks, str) or not isinstance(ks, Iterable):
         raise InvalidInputError(f"ks: give whole numbers, such as [1, 3], not {ks!r}.")
     if isinstance(models, str):

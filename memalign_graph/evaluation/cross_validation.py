@@ -1,6 +1,5 @@
 """Judges measured on cases they did not learn from."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Unpack
 
@@ -27,7 +26,13 @@ from memalign_graph.evaluation.options import (
 )
 from memalign_graph.evaluation.results import EvaluatedCase, Evaluation, ExpertWord, FoldMemory
 from memalign_graph.evaluation.scores import Comparison, JudgeScores, Verdicts, score
-from memalign_graph.evaluation.variants import ALIGNED, Variant
+from memalign_graph.evaluation.telling import (
+    decided_by_evidence,
+    degraded,
+    not_judged,
+    not_learned,
+)
+from memalign_graph.evaluation.variants import ALIGNED, VERDICT, Variant
 from memalign_graph.memory.recall import recall
 from memalign_graph.reading import FeedbackLike
 from memalign_graph.scales import Scale, Value
@@ -185,7 +190,12 @@ def measure(
         learning=sum((one.spent for one in _distinct(memories)), Spent()),
         judging={one.name: lab.spent(f"judge {one.name}") for one in variants},
         experts=expert_agreement(_episodes(folds), lab.criterion.scale),
-        warnings=[*_not_learned(memories), *_warnings(cases, scores, variants)],
+        warnings=[
+            *not_learned(memories),
+            *not_judged(cases, scores, variants),
+            *degraded(cases),
+            *decided_by_evidence(cases, variants),
+        ],
     )
     return evaluation, memories
 
@@ -210,25 +220,22 @@ def score_cases(
     Returns:
         The scores and the comparisons.
     """
-    names = [CONSTANT, NEAREST, *(one.name for one in variants)]
+    judges = [one.name for one in variants]
+    weighs = any(one.name == ALIGNED and one.decide == "evidence" for one in variants)
+    if weighs:
+        judges.insert(judges.index(ALIGNED), VERDICT)
     verdicts = [
         Verdicts(
             judge=name,
             values=[case.value_of(name) for case in cases],
-            confidence=[
-                case.judgments[name].confidence if name in case.judgments else None
-                for case in cases
-            ],
+            confidence=[case.confidence_of(name, scale) for case in cases],
         )
-        for name in names
+        for name in [CONSTANT, NEAREST, *judges]
     ]
-    first = variants[0].name
-    pairs = [
-        (one.name, other)
-        for one in variants
-        for other in (first, CONSTANT, NEAREST)
-        if one.name != other
-    ]
+    against = (variants[0].name, CONSTANT, NEAREST)
+    pairs = [(one, other) for one in judges for other in against if one != other]
+    if weighs:
+        pairs.append((ALIGNED, VERDICT))
     return score(
         scale,
         [case.expected for case in cases],
@@ -349,20 +356,6 @@ def _described(memories: dict[tuple[int, str], Learned]) -> Operation[list[FoldM
     return described
 
 
-def _not_learned(memories: dict[tuple[int, str], Learned]) -> list[str]:
-    """Say what was not learned from, a sentence a judge."""
-    told: dict[str, str] = {}
-    for (_, name), learned in memories.items():
-        rejected = learned.report.rejected if learned.report is not None else []
-        if rejected:
-            told.setdefault(
-                name,
-                f"{name}: {len(rejected)} pieces of feedback of a fold were not learned from; the "
-                f"first: {rejected[0].reason}",
-            )
-    return list(told.values())
-
-
 def _distinct(memories: dict[tuple[int, str], Learned]) -> list[Learned]:
     return list({id(one): one for one in memories.values()}.values())
 
@@ -372,28 +365,3 @@ def _episodes(folds: Sequence[Fold]) -> list[Episode]:
     every += [one for fold in folds for one in fold.train]
     found = {one.episode_id: Episode.from_feedback(one) for one in every}
     return list(found.values())
-
-
-def _warnings(
-    cases: Sequence[EvaluatedCase], scores: Sequence[JudgeScores], variants: Sequence[Variant]
-) -> list[str]:
-    told = [
-        f"{one.judge}: {one.failed} of {one.failed + one.cases} cases have no verdict and are in "
-        f"none of its numbers; the first: {_first_failure(cases, one.judge)}"
-        for one in scores
-        if one.failed and one.judge in {variant.name for variant in variants}
-    ]
-    degraded = Counter(
-        (name, warning)
-        for case in cases
-        for name, judgment in case.judgments.items()
-        for warning in judgment.warnings
-    )
-    told += [
-        f"{name}: {count} judgments say: {warning}" for (name, warning), count in degraded.items()
-    ]
-    return told
-
-
-def _first_failure(cases: Sequence[EvaluatedCase], judge: str) -> str:
-    return next((case.failures[judge] for case in cases if judge in case.failures), "unknown")

@@ -114,7 +114,13 @@ def variant_of(name: str, options: EvaluationOptions) -> Variant:
     check_distill_model(options.get("distill_model"))
     check_embeddings(options.get("embeddings", DEFAULT_EMBEDDINGS))
     check_choice("learn_from", options.get("learn_from", "both"), get_args(LearnFrom))
-    return Variant(name=name, **given)
+    variant = Variant(name=name, **given)
+    if not variant.has_memory:
+        raise InvalidInputError(
+            "use_episodes: a judge without guidelines and episodes has no memory to evaluate: "
+            'leave it one of them, or give decide="evidence".'
+        )
+    return variant
 
 
 @contextmanager

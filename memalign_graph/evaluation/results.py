@@ -7,7 +7,8 @@ from pydantic import BaseModel, ConfigDict
 from memalign_graph.agreement import Agreement, agree
 from memalign_graph.evaluation.answers import Spent
 from memalign_graph.evaluation.scores import Comparison, Estimate, JudgeScores
-from memalign_graph.types import Criterion, Example, Guideline, Judgment, Value
+from memalign_graph.evaluation.variants import ALIGNED, VERDICT
+from memalign_graph.types import Criterion, Example, Guideline, Judgment, Scale, Value
 
 
 class _Part(BaseModel):
@@ -62,14 +63,35 @@ class EvaluatedCase(_Part):
         """Return a judge's verdict, or what needs none.
 
         Args:
-            judge: The judge, `constant` or `nearest`.
+            judge: The judge, `constant` or `nearest`; `verdict` is what the aligned judge itself
+                says where the evidence decides.
 
         Returns:
             The value; None if there is none.
         """
+        if judge == VERDICT:
+            said = self.judgments.get(ALIGNED)
+            return said.verdict if said is not None and said.evidence is not None else None
         if judge in self.judgments:
             return self.judgments[judge].value
         return self.predictions.get(judge)
+
+    def confidence_of(self, judge: str, scale: Scale) -> float | None:
+        """Return how sure a judge was of its value.
+
+        Args:
+            judge: As for `value_of`.
+            scale: The criterion's scale.
+
+        Returns:
+            The confidence, of `verdict` before calibration; None where that was not measured.
+        """
+        if judge != VERDICT:
+            return self.judgments[judge].confidence if judge in self.judgments else None
+        value, said = self.value_of(judge), self.judgments.get(ALIGNED)
+        if value is None or said is None or said.probabilities is None:
+            return None
+        return said.probabilities.get(scale.render(value))
 
 
 class FoldMemory(_Part):

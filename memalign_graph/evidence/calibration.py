@@ -21,6 +21,31 @@ _FOLDS = 10
 
 
 @dataclass(frozen=True)
+class Rising:
+    """A curve that never falls: straight between its points, level beyond them."""
+
+    scores: Floats
+    """Where the points are."""
+
+    confidences: Floats
+    """How high they are."""
+
+    def at(self, scores: Floats) -> Floats:
+        """Read the curve.
+
+        Args:
+            scores: Where.
+
+        Returns:
+            Its heights.
+        """
+        import numpy as np
+
+        heights: Floats = np.interp(scores, self.scores, self.confidences)
+        return heights
+
+
+@dataclass(frozen=True)
 class Calibration:
     """A fitted calibration."""
 
@@ -30,7 +55,7 @@ class Calibration:
     left_out: Floats
     """The confidence of each of them, out of fold."""
 
-    curve: Logistic | Any
+    curve: Logistic | Rising
     """What turns scores into confidences."""
 
     def confidence(self, scores: Floats) -> float:
@@ -44,7 +69,7 @@ class Calibration:
         """
         if isinstance(self.curve, Logistic):
             return float(probability(self.curve.logits(scores))[0])
-        return float(self.curve.predict(scores[:, 0])[0])
+        return float(self.curve.at(scores[:, 0])[0])
 
 
 def calibrate(scores: Floats, agreed: Floats) -> Calibration | None:
@@ -81,14 +106,29 @@ def _isotonic(scores: Floats, agreed: Floats) -> Calibration:
     import numpy as np
 
     with needs_extra("evidence", "Calibrating a confidence"):
-        from sklearn.isotonic import IsotonicRegression
+        from sklearn import config_context
+        from sklearn.isotonic import isotonic_regression
 
-    def fitted(rows: Any) -> Any:
-        curve = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
-        return curve.fit(scores[rows], agreed[rows])
+    # Decisions of the same score are one point, as heavy as they are many.
+    points, place = np.unique(scores, return_inverse=True)
+    # Never quite 0 or 1, by the same rule as the targets of fewer decisions.
+    least = 1 / (len(agreed) + 2)
+
+    def fitted(rows: Any) -> Rising:
+        counts = np.bincount(place[rows], minlength=len(points))
+        hits = np.bincount(place[rows], agreed[rows], minlength=len(points))
+        there = counts > 0
+        with config_context(assume_finite=True, skip_parameter_validation=True):
+            heights = isotonic_regression(
+                hits[there] / counts[there],
+                sample_weight=counts[there].astype(float),
+                y_min=least,
+                y_max=1 - least,
+            )
+        return Rising(points[there], heights)
 
     left_out = np.empty(len(agreed))
     folds = np.arange(len(agreed)) % _FOLDS
     for fold in range(_FOLDS):
-        left_out[folds == fold] = fitted(folds != fold).predict(scores[folds == fold])
+        left_out[folds == fold] = fitted(folds != fold).at(scores[folds == fold])
     return Calibration(len(agreed), left_out, fitted(folds >= 0))

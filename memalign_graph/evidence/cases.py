@@ -5,14 +5,15 @@ fitting anew after each piece of feedback takes milliseconds. What is forgotten 
 as soon as the view knows, and the same cases give the same numbers whatever came and went before.
 """
 
+import math
 import threading
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from memalign_graph.agreement import majority, on_scale
+from memalign_graph.evidence.slots import Slots
 from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.view import MemoryView
@@ -38,7 +39,7 @@ _SPARE = 8
 """How many more are looked at, since a search compares in single precision."""
 
 _ROUGH = 1e-5
-"""How far single precision may be off."""
+"""How far two similarities may be off each other in single precision."""
 
 _DIGITS = 6
 """To how many digits similarities count, so that they are the same wherever a vector lies."""
@@ -101,10 +102,13 @@ def case_of(rows: Sequence[EpisodeRow], scale: Scale) -> Case | None:
         return None
     last = max(rows, key=lambda row: (row.given_at, row.id))
     judged = [row.judged for row in sorted(rows, key=lambda row: (row.given_at, row.id))]
+    own = {row.id for row in rows}
     verdicts = [
         (verdict, one)
         for one in judged
-        if one is not None and (verdict := on_scale(one.verdict, scale)) is not None
+        if one is not None
+        and own.isdisjoint(one.shown)
+        and (verdict := on_scale(one.verdict, scale)) is not None
     ]
     # The first: by then no expert had spoken of the case, so that the judge could not know.
     verdict, first = verdicts[0] if verdicts else (None, None)
@@ -137,6 +141,7 @@ class CaseTable:
         """Counts the times that anything changed."""
         self.voters: dict[str, Case] = {}
         """The cases that experts valued, by vector key."""
+        self._marks: dict[str, int] = {}
         self._slots = Slots()
         self._rows = Slots()
         self._vectors: Any = None
@@ -145,26 +150,38 @@ class CaseTable:
     def refresh(self) -> None:
         """Bring the table up to date with its view, which was refreshed, and has its vectors."""
         touched = self._view.take(self._touched) | self._waiting
-        if not touched:
-            return
-        self.generation += 1
         self._waiting = set()
+        changed = False
         gone: list[int] = []
         new: dict[str, Vector] = {}
         for key in sorted(touched):
             case = case_of(self._view.rows_at(key), self._scale)
             vector = None if case is None else self._view.index.get(key)
-            if case is None or vector is None:
-                if case is not None:
-                    self._waiting.add(key)  # its embedding is still to come
-                if self.voters.pop(key, None) is not None:
-                    gone.append(self._slots.remove(key))
-            else:
-                if key not in self.voters:
+            if vector is None and case is not None:
+                self._waiting.add(key)  # its embedding is still to come
+                case = None
+            known = self.voters.get(key)
+            mark = 0 if vector is None else hash(vector.tobytes())
+            # What is purged and said again may be embedded a little differently.
+            stays = known is not None and vector is not None and mark == self._marks[key]
+            changed |= case != known or not (stays or case is None)
+            if known is not None and not stays:
+                gone.append(self._remove(key))
+            if case is not None and vector is not None:
+                if not stays:
                     self._slots.add(key)
+                    self._marks[key] = mark
                     new[key] = vector
                 self.voters[key] = case
-        self._settle(gone, new)
+        if changed:
+            self.generation += 1
+            self._settle(gone, new)
+
+    def _remove(self, key: str) -> int:
+        del self.voters[key], self._marks[key]
+        if key in self._rows.of:
+            self._vectors[self._rows.remove(key)] = 0
+        return self._slots.remove(key)
 
     def judged(self) -> list[Case]:
         """Return the cases that the judge had judged, at most `MAX_CASES`, in a stable order.
@@ -228,10 +245,13 @@ class CaseTable:
         asked = NEIGHBOURS + _SPARE
         while True:
             hits = self._view.index.search(vector, asked)
-            keys = [key for key, _ in hits if key in self.voters and key not in besides]
-            if len(keys) >= NEIGHBOURS + _SPARE // 2 or len(hits) < asked:
+            found = [one for one in hits if one[0] in self.voters and one[0] not in besides]
+            # Of those that are equally near all are wanted: the key decides among them.
+            last = found[NEIGHBOURS - 1][1] if len(found) >= NEIGHBOURS else -math.inf
+            if len(hits) < asked or hits[-1][1] < last - _ROUGH:
                 break
             asked *= 2
+        keys = [key for key, rough in found if rough >= last - _ROUGH]
         vectors = {key: self._view.index.get(key) for key in keys}
         exact = [(_similarity(vector, one), key) for key, one in vectors.items() if one is not None]
         return sorted(exact, key=lambda one: (-one[0], one[1]))[:NEIGHBOURS]
@@ -307,61 +327,6 @@ class CaseTable:
         self._vectors, self._near = vectors, Near(similarities, slots)
 
 
-class Slots:
-    """Numbers for cases, given again once they are free."""
-
-    def __init__(self) -> None:
-        self.keys: list[str | None] = []
-        """The keys by number; None where it is free."""
-        self.of: dict[str, int] = {}
-        """The numbers by key."""
-        self._free: list[int] = []
-
-    def add(self, key: str) -> int:
-        """Give a case a number.
-
-        Args:
-            key: Its key.
-
-        Returns:
-            The number.
-        """
-        if self._free:
-            slot = self._free.pop()
-            self.keys[slot] = key
-        else:
-            slot = len(self.keys)
-            self.keys.append(key)
-        self.of[key] = slot
-        return slot
-
-    def remove(self, key: str) -> int:
-        """Free a number.
-
-        Args:
-            key: Whose.
-
-        Returns:
-            The number.
-        """
-        slot = self.of.pop(key)
-        self.keys[slot] = None
-        self._free.append(slot)
-        return slot
-
-    def key(self, slot: int) -> str | None:
-        """Tell whose a number is.
-
-        Args:
-            slot: The number; -1 is nobody's.
-
-        Returns:
-            The key.
-        """
-        return None if slot < 0 else self.keys[slot]
-
-
-_tables: WeakKeyDictionary[MemoryView, dict[Scale, CaseTable]] = WeakKeyDictionary()
 _tables_lock = threading.Lock()
 
 
@@ -376,10 +341,10 @@ def table_of(view: MemoryView, scale: Scale) -> CaseTable:
         The one table of this view and scale, not yet brought up to date.
     """
     with _tables_lock:
-        tables = _tables.setdefault(view, {})
-        if scale not in tables:
-            tables[scale] = CaseTable(view, scale)
-        return tables[scale]
+        if scale not in view.derived:
+            view.derived[scale] = CaseTable(view, scale)
+        table: CaseTable = view.derived[scale]
+        return table
 
 
 def _similarity(one: Vector, other: Vector) -> float:

@@ -8,7 +8,6 @@ tokens.
 """
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,16 +15,20 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from memalign_graph.agreement import agree
-from memalign_graph.asking import ask
-from memalign_graph.effects import Chat, Gather, Operation
-from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
-from memalign_graph.evidence.logprobs import permitted_values, read_tokens, value_probabilities
+from memalign_graph.effects import Chat, Operation
+from memalign_graph.errors import ChatModelError
+from memalign_graph.evidence.logprobs import (
+    MAX_VALUES,
+    permitted_values,
+    read_tokens,
+    value_probabilities,
+)
+from memalign_graph.evidence.samples import sample_verdicts
 from memalign_graph.judgment import ConfidenceSource, Probabilities
-from memalign_graph.models import StructuredModel, with_schema
-from memalign_graph.prompts.judge import answer_schema, read_answer
+from memalign_graph.models import with_schema
+from memalign_graph.prompts.judge import answer_schema
 from memalign_graph.replies import ChatReply
-from memalign_graph.scales import Scale, Value
+from memalign_graph.scales import Value
 from memalign_graph.types import Criterion
 
 logger = logging.getLogger(__name__)
@@ -33,12 +36,6 @@ logger = logging.getLogger(__name__)
 _TOP = 20
 """How many alternatives of a token are asked for where the model's own `top_logprobs` is not set:
 the most that OpenAI gives."""
-
-_TEMPERATURE = 0.7
-"""What samples are drawn with where the model's own temperature is 0, under which all are alike.
-
-Source: X. Wang et al., Self-consistency improves chain of thought reasoning, 2022.
-"""
 
 _ALONE = (
     '\n\nThis time leave the rationale out: answer with a JSON object that has the "value" alone.'
@@ -102,12 +99,12 @@ def measure_confidence(
     """
     measured = yield from _by_logprobs(chat, criterion, messages)
     if measured.probabilities is None and samples:
-        warning = measured.warning
-        measured = yield from _by_samples(
+        sampled = yield from sample_verdicts(
             chat, criterion, messages, verdict, samples=samples, limit=limit
         )
-        warning = measured.warning if measured.probabilities is None else warning
-        measured = Measured(measured.probabilities, measured.source, warning)
+        told = [one for one in (measured.warning, sampled.warning) if one]
+        source: ConfidenceSource | None = None if sampled.probabilities is None else "samples"
+        measured = Measured(sampled.probabilities, source, " ".join(told) or None)
     elif measured.probabilities is None:
         more = "give samples=5 or so to ask it several times"
         measured = Measured(warning=f"{(measured.warning or '').rstrip('.')}; {more}.")
@@ -124,25 +121,31 @@ def in_both_orders(straight: Measured, swapped: Measured) -> Measured:
         swapped: With B first, called A there.
 
     Returns:
-        The mean of both; nothing where one is missing.
+        The mean of both; nothing where one is missing. By samples, if one of them is.
     """
     one, other = straight.probabilities, swapped.probabilities
     if one is None or other is None:
         return Measured(warning=straight.warning or swapped.warning)
     back = {"A": "B", "B": "A"}
     mean = {name: (share + other[back.get(name, name)]) / 2 for name, share in one.items()}
-    return Measured(mean, straight.source, straight.warning or swapped.warning)
+    source = straight.source if straight.source == swapped.source else "samples"
+    return Measured(mean, source, straight.warning or swapped.warning)
 
 
 def _by_logprobs(
     chat: BaseChatModel, criterion: Criterion, messages: Sequence[BaseMessage]
 ) -> Operation[Measured]:
     if permitted_values(criterion.scale) is None:
-        return Measured(warning="No confidence by log-probabilities: the scale is not finite.")
+        return Measured(
+            warning=f"No confidence by log-probabilities: the scale has over {MAX_VALUES} values."
+        )
     telling = _with_logprobs(chat)
     if telling is None:
         return Measured(
-            warning=f"No confidence by log-probabilities: {type(chat).__name__} has no `logprobs`."
+            warning=(
+                f"No confidence by log-probabilities: {type(chat).__name__} has no `logprobs` and "
+                "`top_logprobs`."
+            )
         )
     model = with_schema(telling, value_schema(criterion))
     try:
@@ -150,19 +153,16 @@ def _by_logprobs(
     except ChatModelError as error:
         return Measured(warning=f"No confidence by log-probabilities: {error}")
     tokens = read_tokens(reply.logprobs)
-    if not tokens:
-        return Measured(
-            warning=f"No confidence by log-probabilities: {model.name} answered without them."
-        )
     probabilities = value_probabilities(tokens, criterion.scale)
-    if probabilities is None:
-        return Measured(
-            warning=(
-                "No confidence by log-probabilities: a permitted value is not among the "
-                f"alternatives that {model.name} gave."
-            )
-        )
-    return Measured(probabilities, "logprobs")
+    if probabilities is not None:
+        return Measured(probabilities, "logprobs")
+    if reply.answer is None:
+        why = f"{model.name} gave no answer that can be used: {reply.problem or 'it is none'}"
+    elif not tokens:
+        why = f"{model.name} answered without them"
+    else:
+        why = f"a permitted value is not among the alternatives that {model.name} gave"
+    return Measured(warning=f"No confidence by log-probabilities: {why.rstrip('.')}.")
 
 
 def value_alone(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -184,47 +184,3 @@ def _with_logprobs(chat: BaseChatModel) -> BaseChatModel | None:
         return None
     top = getattr(chat, "top_logprobs", None) or _TOP
     return chat.model_copy(update={"logprobs": True, "top_logprobs": top})
-
-
-def _by_samples(
-    chat: BaseChatModel,
-    criterion: Criterion,
-    messages: Sequence[BaseMessage],
-    verdict: Value,
-    *,
-    samples: int,
-    limit: int,
-) -> Operation[Measured]:
-    varied = chat
-    if getattr(chat, "temperature", None) == 0:
-        varied = chat.model_copy(update={"temperature": _TEMPERATURE})
-    model = with_schema(varied, answer_schema(criterion))
-    asked = [_sample(model, criterion, messages) for _ in range(samples)]
-    answers: list[Value | MemAlignError] = yield Gather(asked, max(min(samples, limit), 1))
-    values = [one for one in answers if not isinstance(one, MemAlignError)]
-    failed = [one for one in answers if isinstance(one, MemAlignError)]
-    if not values:
-        return Measured(warning=f"No confidence by samples: none was an answer. {failed[0]}")
-    return Measured(_shares(criterion.scale, values, verdict), "samples")
-
-
-def _sample(
-    model: StructuredModel, criterion: Criterion, messages: Sequence[BaseMessage]
-) -> Operation[Value | MemAlignError]:
-    def read(answer: dict[str, Any], _last: bool) -> Value:  # noqa: FBT001 - as `ask` calls it
-        return read_answer(answer, criterion)[0]
-
-    try:
-        value, _ = yield from ask(model, messages, read, purpose="judge")
-    except (ChatModelError, ModelAnswerError) as error:
-        return error
-    return value
-
-
-def _shares(scale: Scale, values: Sequence[Value], verdict: Value) -> Probabilities:
-    permitted = permitted_values(scale)
-    if permitted is None:
-        agreeing = sum(agree(scale, value, verdict) for value in values)
-        return {scale.render(verdict): agreeing / len(values)}
-    counts = Counter(scale.render(value) for value in values)
-    return {name: counts[name] / len(values) for name in map(scale.render, permitted)}

@@ -5,28 +5,26 @@ changed, in milliseconds, and kept for as long as it does not.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from memalign_graph.agreement import agree
 from memalign_graph.evidence.calibration import Calibration, calibrate
 from memalign_graph.evidence.cases import NEIGHBOURS, Case, CaseTable, Floats, Near
-from memalign_graph.evidence.votes import Kernel
-from memalign_graph.evidence.weighing import (
-    MIN_CASES,
-    Estimate,
+from memalign_graph.evidence.estimates import (
+    Estimates,
+    Verdicts,
     Votes,
     Weighing,
-    fit_weighing,
-    place_of,
+    choices_of,
+    number_of,
 )
-from memalign_graph.judgment import ConfidenceSource, Decide, Evidence, Neighbour
+from memalign_graph.evidence.scores import Kind, stated_scores, weighed_scores, weighed_share
+from memalign_graph.evidence.votes import Kernel
+from memalign_graph.evidence.weighing import MIN_CASES, fit_weighing
+from memalign_graph.judgment import ConfidenceSource, Decide, Evidence, Neighbour, Probabilities
 from memalign_graph.scales import Numeric, Scale, Value
-
-_SURE = 1e-3
-"""How near to 0 or 1 a raw confidence counts when it is calibrated."""
-
 
 _UNKNOWN = "The verdict decides: the case has no embedding, so that no similar cases were found."
 
@@ -93,13 +91,13 @@ class Bench:
     weighing: Weighing | None
     """Weighs verdict and vote; None where only the verdict counts, or there is too little."""
 
-    calibration: Calibration | None = None
-    """Tells how often decisions like one were right; None while there are too few."""
+    calibrations: Mapping[Kind, Calibration] = field(default_factory=dict)
+    """Tell how often decisions like one were right; of the kinds of which there are enough."""
 
-    known: Sequence[int] = field(default_factory=list)
-    """Which of the cases it was fitted to."""
+    confidences: Sequence[float | None] = ()
+    """How sure the decision on each case is, as if it were new; None where that can't be told."""
 
-    agreed: Sequence[bool] = field(default_factory=list)
+    agreed: Sequence[bool] = ()
     """Whether the decision on each case, as if it were new, agrees with the experts."""
 
     def decide(
@@ -115,33 +113,31 @@ class Bench:
         Returns:
             The decision.
         """
-        votes = self._votes(near or ())
-        estimate = None
+        votes, nearest = self._votes(near or ())
+        verdicts = Verdicts.of(self.scale, [(said.verdict, said.probabilities)])
+        estimates = None
         if self.weighing is not None and near is not None:
-            estimate = self.weighing.estimate(said.verdict, said.probabilities, votes)
-        by_evidence = estimate is not None and self.uses_evidence
-        value = estimate.value if estimate is not None and by_evidence else said.verdict
-        score = _score(
-            self.scale,
-            said,
-            estimate,
-            value,
-            votes,
-            by_evidence=by_evidence,
-            near_by=_nearest(near or ()),
-        )
-        raw, source = _raw(self.scale, said, estimate, value, by_evidence=by_evidence)
-        confidence, calibrated_on = raw, None
-        if score is not None and self.calibration is not None:
-            confidence = self.calibration.confidence(score)
-            calibrated_on = self.calibration.cases
-            source = source or "evidence"
+            estimates = self.weighing.estimate(verdicts, votes)
+        by_evidence = estimates is not None and self.uses_evidence
+        value = estimates.values[0] if estimates is not None and by_evidence else said.verdict
+        confidence = None if by_evidence else _stated(self.scale, said.probabilities, value)
+        source, calibration = said.source, None
+        if confidence is not None:
+            calibration, scores = self.calibrations.get("stated"), stated_scores([confidence])
+        elif estimates is not None:
+            kind, scores = weighed_scores(
+                self.scale, [value], verdicts, estimates, votes=votes, nearest=nearest
+            )
+            calibration, source = self.calibrations.get(kind), "evidence"
+            confidence = weighed_share(self.scale, value, estimates)
+        if calibration is not None:
+            confidence = calibration.confidence(scores)
         return Decision(
             value=value,
             confidence=None if confidence is None else min(max(confidence, 0.0), 1.0),
             confidence_source=source if confidence is not None else None,
-            calibrated_on=calibrated_on,
-            evidence=self._evidence(said, estimate, near, votes) if mode == "evidence" else None,
+            calibrated_on=None if calibration is None else calibration.cases,
+            evidence=self._evidence(said, estimates, near, votes) if mode == "evidence" else None,
         )
 
     @property
@@ -149,32 +145,38 @@ class Bench:
         """Whether the evidence decides: it foretold the experts in memory better than the judge."""
         return self.weighing is not None and self.weighing.is_better
 
-    def _votes(self, near: Sequence[tuple[Case, float]]) -> Votes:
+    def _votes(self, near: Sequence[tuple[Case, float]]) -> tuple[Votes, Floats]:
         import numpy as np
 
+        number = number_of(self.scale)
         similarities = np.full((1, NEIGHBOURS), -np.inf)
         values = np.zeros((1, NEIGHBOURS))
         for place, (case, similarity) in enumerate(near):
             similarities[0, place] = similarity
-            values[0, place] = place_of(self.scale, case.value)
-        return Votes(self.kernel.weights(similarities), values)
+            values[0, place] = number(case.value)
+        return Votes(self.kernel.weights(similarities), values), similarities[:, 0]
 
     def _evidence(
         self,
         said: Said,
-        estimate: Estimate | None,
+        estimates: Estimates | None,
         near: Sequence[tuple[Case, float]] | None,
         votes: Votes,
     ) -> Evidence:
         weighing = self.weighing
-        decides = estimate is not None and self.uses_evidence
+        weighed: dict[str, Any] = {}
+        if estimates is not None:
+            shares, [vote] = estimates.shares, estimates.vote
+            weighed = {
+                "estimate": estimates.values[0],
+                "probabilities": None if shares is None else self._by_name(shares[0]),
+                "vote": float(vote) if shares is None else self._by_name(vote),
+            }
         return Evidence(
-            decided_by="evidence" if decides else "verdict",
+            decided_by="evidence" if weighed and self.uses_evidence else "verdict",
             reason=_UNKNOWN if near is None else self._reason(),
             verdict=said.verdict,
-            estimate=None if estimate is None else estimate.value,
-            probabilities=None if estimate is None else estimate.probabilities,
-            vote=None if estimate is None else estimate.vote,
+            **weighed,
             neighbours=[
                 Neighbour(
                     example_id=case.example_id,
@@ -191,16 +193,22 @@ class Bench:
             evidence_error=None if weighing is None else weighing.evidence_error,
         )
 
+    def _by_name(self, shares: Floats) -> Probabilities:
+        names = [self.scale.render(one) for one in choices_of(self.scale)]
+        return dict(zip(names, shares.tolist(), strict=True))
+
     def _reason(self) -> str:
         count = len(self.cases)
         if self.weighing is None and count < MIN_CASES:
+            cases = "1 case" if count == 1 else f"{count} cases"
             return (
-                f"The verdict decides: memory has {count} cases with the judge's verdict and an "
+                f"The verdict decides: memory has {cases} with the judge's verdict and an "
                 f"expert's value, and it takes {MIN_CASES} to weigh them."
             )
         if self.weighing is None:
             return (
-                f"The verdict decides: the experts gave all {count} cases in memory the same value."
+                f"The verdict decides: the experts gave all {count} cases in memory that have the "
+                "judge's verdict the same value."
             )
         off, judge = self.weighing.evidence_error, self.weighing.verdict_error
         what = "off by" if isinstance(self.scale, Numeric) else "wrong on a share of"
@@ -250,20 +258,35 @@ def fit_bench(table: CaseTable, scale: Scale, mode: Decide) -> Bench:
         ImportError: If there is enough to fit and scikit-learn is not installed.
     """
     cases = table.judged()
-    near = table.near_judged(cases) if mode == "evidence" else None
+    near = table.near_judged(cases) if mode == "evidence" and cases else None
+    number = number_of(scale)
+    verdicts = Verdicts.of(scale, [(_verdict(one), one.probabilities) for one in cases])
     if near is None:
-        return _calibrated(Bench(scale, cases, Kernel(1.0), None), None, None)
-    values = table.by_slot(lambda case: place_of(scale, case.value))[near.slots]
-    kernel = _kernel(scale, cases, near, values)
+        return _calibrated(Bench(scale, cases, Kernel(1.0), None), verdicts, None, None)
+    truth = _numbers(scale, cases)
+    values = table.by_slot(lambda case: number(case.value))[near.slots]
+    kernel = _kernel(scale, truth, near, values)
     votes = Votes(kernel.weights(near.similarities), values)
-    weighing = fit_weighing(scale, cases, votes)
-    return _calibrated(Bench(scale, cases, kernel, weighing), votes, near)
+    weighing = fit_weighing(scale, truth, verdicts, votes)
+    bench = Bench(scale, cases, kernel, weighing)
+    return _calibrated(bench, verdicts, votes, near.similarities[:, 0])
 
 
-def _kernel(scale: Scale, cases: Sequence[Case], near: Near, values: Floats) -> Kernel:
+def _verdict(case: Case) -> Value:
+    """Return what the judge said of a case that it had judged."""
+    return case.value if case.verdict is None else case.verdict
+
+
+def _numbers(scale: Scale, cases: Sequence[Case]) -> Floats:
     import numpy as np
 
-    truth = np.array([place_of(scale, one.value) for one in cases])
+    number = number_of(scale)
+    return np.array([number(one.value) for one in cases])
+
+
+def _kernel(scale: Scale, truth: Floats, near: Near, values: Floats) -> Kernel:
+    import numpy as np
+
     if isinstance(scale, Numeric):
         return Kernel.fitted(near, values, truth)
     places = np.unique(np.append(truth, values))
@@ -274,71 +297,45 @@ def _kernel(scale: Scale, cases: Sequence[Case], near: Near, values: Floats) -> 
     )
 
 
-def _calibrated(bench: Bench, votes: Votes | None, near: Near | None) -> Bench:
+def _calibrated(
+    bench: Bench, verdicts: Verdicts, votes: Votes | None, nearest: Floats | None
+) -> Bench:
+    """Tell how sure the bench's decisions are, each case in memory decided as if it were new."""
     import numpy as np
 
-    scores, agreed, known = [], [], []
-    for index, case in enumerate(bench.cases):
-        said = Said(case.verdict if case.verdict is not None else case.value, case.probabilities)
-        estimate = None if bench.weighing is None else bench.weighing.left_out[index]
-        by_evidence = estimate is not None and bench.uses_evidence
-        value = estimate.value if estimate is not None and by_evidence else said.verdict
-        agreed.append(agree(bench.scale, value, case.value))
-        own = None if votes is None else Votes(votes.weights[[index]], votes.values[[index]])
-        nearest = None if near is None else float(near.similarities[index, 0])
-        score = _score(
-            bench.scale, said, estimate, value, own, by_evidence=by_evidence, near_by=nearest
+    weighing, cases, scale = bench.weighing, bench.cases, bench.scale
+    by_evidence = weighing is not None and bench.uses_evidence
+    said = [_verdict(one) for one in cases]
+    values = weighing.left_out.values if weighing is not None and by_evidence else said
+    pairs = zip(values, cases, strict=True)
+    agreed = [agree(scale, value, one.value) for value, one in pairs]
+    right = np.array(agreed, dtype=float)
+    known = [
+        None if by_evidence else _stated(scale, one.probabilities, _verdict(one)) for one in cases
+    ]
+    raw = np.array([np.nan if one is None else one for one in known], dtype=float)
+    rest = np.isnan(raw)
+    scores: list[tuple[Kind, Any, Floats]] = [("stated", ~rest, stated_scores(raw[~rest]))]
+    if weighing is not None and votes is not None and nearest is not None:
+        kind, every = weighed_scores(
+            scale, values, verdicts, weighing.left_out, votes=votes, nearest=nearest
         )
-        if score is not None:
-            known.append(index)
-            scores.append(score[0])
-    right = np.array([float(agreed[index]) for index in known])
-    calibration = calibrate(np.array(scores), right) if scores else None
-    return Bench(bench.scale, bench.cases, bench.kernel, bench.weighing, calibration, known, agreed)
+        scores.append((kind, rest, every[rest]))
+    calibrations: dict[Kind, Calibration] = {}
+    confidences = np.full(len(cases), np.nan)
+    for kind, which, own in scores:
+        calibration = calibrate(own, right[which])
+        if calibration is not None:
+            calibrations[kind] = calibration
+            confidences[which] = calibration.left_out
+    return replace(
+        bench,
+        calibrations=calibrations,
+        confidences=[None if np.isnan(one) else one for one in confidences.tolist()],
+        agreed=agreed,
+    )
 
 
-def _raw(
-    scale: Scale, said: Said, estimate: Estimate | None, value: Value, *, by_evidence: bool
-) -> tuple[float | None, ConfidenceSource | None]:
-    """Return a decision's confidence before it is calibrated."""
-    name = scale.render(value)
-    if said.probabilities is not None and not by_evidence:
-        return said.probabilities.get(name), said.source
-    if estimate is not None and estimate.probabilities is not None:
-        return estimate.probabilities[name], "evidence"
-    return None, None
-
-
-def _score(
-    scale: Scale,
-    said: Said,
-    estimate: Estimate | None,
-    value: Value,
-    votes: Votes | None,
-    *,
-    by_evidence: bool,
-    near_by: float | None,
-) -> Floats | None:
-    """Return what a decision's confidence is calibrated by, one row; None where there is nothing.
-
-    Of a finite scale, the logit of its raw confidence. Of a number that was weighed, how far its
-    neighbours are apart, how far judge and vote are, and how near the nearest neighbour is.
-    """
-    import numpy as np
-
-    raw, _ = _raw(scale, said, estimate, value, by_evidence=by_evidence)
-    if raw is not None:
-        inside = min(max(raw, _SURE), 1 - _SURE)
-        return np.array([[float(np.log(inside / (1 - inside)))]])
-    if estimate is None or votes is None or not isinstance(scale, Numeric):
-        return None
-    vote: Any = estimate.vote
-    span = scale.maximum - scale.minimum
-    spread = np.sqrt((votes.weights * (votes.values - vote) ** 2).sum()) / span
-    apart = abs(float(said.verdict) - vote) / span
-    lone = 1 - near_by if near_by is not None and np.isfinite(near_by) else 1.0
-    return np.array([[4 * float(spread), 4 * apart, 4 * lone]])
-
-
-def _nearest(near: Sequence[tuple[Case, float]]) -> float | None:
-    return near[0][1] if near else None
+def _stated(scale: Scale, probabilities: Mapping[str, float] | None, value: Value) -> float | None:
+    """Return how likely the judge holds a value, where that was measured."""
+    return None if probabilities is None else probabilities.get(scale.render(value))

@@ -37,7 +37,12 @@ class Logistic:
 
 
 def fit_logistic(
-    features: Floats, targets: Floats, groups: Numbers, *, intercept: bool = True
+    features: Floats,
+    targets: Floats,
+    groups: Numbers,
+    *,
+    asked: Floats | None = None,
+    intercept: bool = True,
 ) -> Logistic:
     """Fit a logistic regression with a quadratic penalty on its coefficients.
 
@@ -51,6 +56,7 @@ def fit_logistic(
         features: A row each, a column a feature, about of the size of a logit.
         targets: 0 or 1, or a share of both; at least one above 0 and one below 1.
         groups: Which rows are left out together: numbers from 0 on, all of equal size.
+        asked: The rows as they are foretold when they are left out; as they are, unless given.
         intercept: Whether there is one; it is not penalised.
 
     Returns:
@@ -75,7 +81,9 @@ def fit_logistic(
         model.fit(np.concatenate((features, features))[counted], both[counted], weights[counted])
     coefficients = np.append(model.coef_[0], model.intercept_[0] if intercept else 0.0)
     penalty = np.append(np.ones(width), 0.0 if intercept else _HELD)
-    return Logistic(coefficients, _left_out(features, targets, groups, coefficients, penalty))
+    moved = _moved(_with_one(features), targets, groups, coefficients, penalty)
+    left_out: Floats = (_with_one(features if asked is None else asked) * moved).sum(axis=1)
+    return Logistic(coefficients, left_out)
 
 
 def probability(logits: Floats) -> Floats:
@@ -93,12 +101,12 @@ def probability(logits: Floats) -> Floats:
     return probabilities
 
 
-def _left_out(
-    features: Floats, targets: Floats, groups: Numbers, coefficients: Floats, penalty: Floats
+def _moved(
+    whole: Floats, targets: Floats, groups: Numbers, coefficients: Floats, penalty: Floats
 ) -> Floats:
+    """Return the coefficients for each row, fitted without its group."""
     import numpy as np
 
-    whole = _with_one(features)
     fitted = probability(whole @ coefficients)
     curvature = whole * (fitted * (1 - fitted))[:, None]
     hessian = whole.T @ curvature + np.diag(penalty)
@@ -111,10 +119,8 @@ def _left_out(
     # A direction that only this group speaks of would have no curvature left.
     without += 1e-9 * np.eye(whole.shape[1])
     pull = (own * slope[:, :, None]).sum(axis=1)
-    moved = coefficients + np.linalg.solve(without, pull[:, :, None])[:, :, 0]
-    logits = np.empty(len(groups))
-    logits[order] = (own @ moved[:, :, None])[:, :, 0].reshape(-1)
-    return logits
+    moved: Floats = coefficients + np.linalg.solve(without, pull[:, :, None])[:, :, 0]
+    return moved[groups]
 
 
 def _with_one(features: Floats) -> Floats:

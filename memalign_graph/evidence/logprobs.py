@@ -9,7 +9,7 @@ grammar forbade, and whatever else the model might have written, does not count.
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,18 +20,28 @@ MAX_VALUES = 20
 """The most values a scale may have: servers give the log-probabilities of that many alternatives
 at most."""
 
-_VALUE = re.compile(r'"value"\s*:\s*')
-"""What stands before the value in an answer."""
+_LEXEME = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+"""What tells where in an answer one is: texts, and what opens and closes."""
+
+_COLON = re.compile(rb"\s*:\s*")
+
+_BLANKS = b" \t\r\n"
+
+_ENDS = _BLANKS + b",}"
+"""What may stand after a number or a truth value."""
+
+_LEAST = -9999.0
+"""The log-probability of what has none."""
 
 
 @dataclass(frozen=True)
 class Token:
     """A token of an answer, and what might have stood in its place."""
 
-    text: str
-    """The token."""
+    text: bytes
+    """The token: in bytes, since a token may end within a character."""
 
-    alternatives: Mapping[str, float]
+    alternatives: Mapping[bytes, float]
     """Log-probabilities by text, the token's own among them."""
 
 
@@ -63,18 +73,33 @@ def read_tokens(logprobs: Any) -> list[Token]:
         logprobs: What stands in a message's `response_metadata["logprobs"]`.
 
     Returns:
-        The answer's tokens; none if it has no log-probabilities.
+        The answer's tokens; none if it has no log-probabilities, or they have another shape.
     """
     content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     tokens = []
-    for one in content or []:
-        alternatives: dict[str, float] = {}
-        for other in [*(one.get("top_logprobs") or []), one]:
-            text, log = other.get("token"), other.get("logprob")
-            if isinstance(text, str) and isinstance(log, int | float) and not math.isnan(log):
-                alternatives[text] = max(alternatives.get(text, -math.inf), float(log))
-        tokens.append(Token(str(one.get("token", "")), alternatives))
+    for one in _entries(content):
+        alternatives: dict[bytes, float] = {}
+        for other in [*_entries(one.get("top_logprobs")), one]:
+            text, log = _text(other), other.get("logprob")
+            if not text or not isinstance(log, int | float):
+                continue
+            inside = float(max(min(log, 0.0), _LEAST))
+            if not math.isnan(inside):
+                alternatives[text] = max(alternatives.get(text, _LEAST), inside)
+        tokens.append(Token(_text(one), alternatives))
     return tokens
+
+
+def _entries(given: Any) -> list[Mapping[str, Any]]:
+    return [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
+
+
+def _text(entry: Mapping[str, Any]) -> bytes:
+    """Return a token's bytes; its text is no use where a token ends within a character."""
+    raw, text = entry.get("bytes"), entry.get("token")
+    if isinstance(raw, list) and raw and all(type(one) is int and 0 <= one <= 255 for one in raw):  # noqa: PLR2004 - bytes
+        return bytes(raw)
+    return text.encode(errors="replace") if isinstance(text, str) else b""
 
 
 def value_probabilities(tokens: Sequence[Token], scale: Scale) -> Probabilities | None:
@@ -90,26 +115,27 @@ def value_probabilities(tokens: Sequence[Token], scale: Scale) -> Probabilities 
         among the alternatives where it differs from the others.
     """
     values = permitted_values(scale)
-    found = list(_VALUE.finditer("".join(one.text for one in tokens)))
-    if values is None or not found:
+    start = _value_start(b"".join(one.text for one in tokens))
+    if values is None or start is None:
         return None
-    written = {scale.render(value): json.dumps(value, ensure_ascii=False) for value in values}
-    start = found[-1].end()
-    shares = dict.fromkeys(written, 0.0)
-    live, mass, before, offset = set(written), 1.0, "", 0
+    live = {scale.render(one): json.dumps(one, ensure_ascii=False).encode() for one in values}
+    shares = dict.fromkeys(live, 0.0)
+    mass, before, offset = 1.0, b"", 0
     for token in tokens:
-        lead = max(start - offset, 0)
+        lead = token.text[: max(start - offset, 0)]
         offset += len(token.text)
-        own = before + token.text[lead:]
-        if not own.strip():
+        own = (before + token.text[len(lead) :]).lstrip(_BLANKS)
+        if not own:
             continue
-        chosen = {name for name in live if _fits(own, written[name])}
-        if chosen != live:
-            groups = _divide(token, token.text[:lead], before, {one: written[one] for one in live})
+        odds = _odds_by_text(token, lead, before)
+        fits = _readings({own, *odds}, own, live)
+        chosen = fits[own]
+        if chosen != live.keys():
+            groups = _divide(odds, fits, live)
             if not chosen or groups is None:
                 return None
             mass = _settle(groups, chosen, mass, shares)
-            live = chosen
+            live = {name: live[name] for name in live if name in chosen}
             if len(live) == 1:
                 shares[next(iter(live))] += mass
                 return shares
@@ -117,8 +143,56 @@ def value_probabilities(tokens: Sequence[Token], scale: Scale) -> Probabilities 
     return None
 
 
+def _value_start(text: bytes) -> int | None:
+    """Find where in an answer the value begins: of the object itself, not of one within it."""
+    start, depth = None, 0
+    for found in _LEXEME.finditer(text):
+        if found[0] in (b"{", b"["):
+            depth += 1
+        elif found[0] in (b"}", b"]"):
+            depth -= 1
+        elif depth == 1 and found[0] == b'"value"':
+            colon = _COLON.match(text, found.end())
+            start = colon.end() if colon else start
+    return start
+
+
+def _odds_by_text(token: Token, lead: bytes, before: bytes) -> dict[bytes, float]:
+    """Return the probability of each text that the value may have begun with so far."""
+    odds: dict[bytes, float] = {}
+    for text, log in token.alternatives.items():
+        # One may end what comes before the value otherwise, such as without the blank.
+        rest = text[len(lead) :] if text.startswith(lead) else text.lstrip(_BLANKS + b":")
+        whole = (before + rest).lstrip(_BLANKS)
+        odds[whole] = odds.get(whole, 0.0) + math.exp(log)
+    return odds
+
+
+def _readings(
+    texts: Iterable[bytes], own: bytes, live: Mapping[str, bytes]
+) -> dict[bytes, frozenset[str]]:
+    """Tell which values each text leaves possible.
+
+    Where a model has a longer token it takes it: of a scale that has 1 and 10, "1" is only 1 where
+    "10" is an alternative, too; and beside "good_enough" as written, "good" is no beginning of it.
+    """
+    fits = {one: frozenset(name for name in live if _fits(one, live[name])) for one in texts}
+    numbers = {one: name for name, one in live.items() if one[-1:].isdigit()}
+    read = dict(fits)
+    for text, names in fits.items():
+        for longer, others in fits.items():
+            if longer == text or not text or not longer.startswith(text):
+                continue
+            if text in numbers:
+                names -= others - {numbers[text]}  # noqa: PLW2901 - what is left of them
+            elif longer == own:
+                names = names - others or names  # noqa: PLW2901 - likewise
+        read[text] = names
+    return read
+
+
 def _divide(
-    token: Token, lead: str, before: str, live: Mapping[str, str]
+    odds: Mapping[bytes, float], fits: Mapping[bytes, frozenset[str]], live: Mapping[str, bytes]
 ) -> dict[frozenset[str], float] | None:
     """Divide a token's alternatives by the values that each leaves possible.
 
@@ -126,21 +200,21 @@ def _divide(
         The probability of each set of values, renormalised; None if a value is in no set.
     """
     groups: dict[frozenset[str], float] = {}
-    for text, log in token.alternatives.items():
-        # One may end what comes before the value otherwise, such as without the blank.
-        rest = text[len(lead) :] if text.startswith(lead) else text.lstrip(" :\n")
-        fits = frozenset(name for name, one in live.items() if _fits(before + rest, one))
+    for text, names in fits.items():
         # What leaves all values possible tells none from another.
-        if fits and len(fits) < len(live):
-            groups[fits] = groups.get(fits, 0.0) + math.exp(log)
+        if text in odds and names and len(names) < len(live):
+            groups[names] = groups.get(names, 0.0) + odds[text]
     total = sum(groups.values())
-    if not total or set().union(*groups) != set(live):
+    if not total or set().union(*groups) != live.keys():
         return None
     return {names: share / total for names, share in groups.items()}
 
 
 def _settle(
-    groups: Mapping[frozenset[str], float], chosen: set[str], mass: float, shares: dict[str, float]
+    groups: Mapping[frozenset[str], float],
+    chosen: frozenset[str],
+    mass: float,
+    shares: dict[str, float],
 ) -> float:
     """Give the values that what was written rules out their shares.
 
@@ -157,12 +231,11 @@ def _settle(
     return left
 
 
-def _fits(text: str, written: str) -> bool:
+def _fits(text: bytes, written: bytes) -> bool:
     """Tell whether a text begins a value as it is written, or is the value and goes on after it."""
-    text = text.lstrip()
     if len(text) <= len(written):
         return written.startswith(text)
     if not text.startswith(written):
         return False
-    # "1" does not go on as "10" or "1.5" does.
-    return written.endswith('"') or not (text[len(written)].isalnum() or text[len(written)] in "._")
+    # A number or truth value ends where JSON goes on: "1" is not what "10" and "1.5" begin with.
+    return written.endswith(b'"') or text[len(written)] in _ENDS

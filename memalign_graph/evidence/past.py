@@ -1,16 +1,20 @@
 """A memory's way to what decides: on a new case, and on those it holds as if they were new."""
 
+import logging
 from collections.abc import Container
 from dataclasses import dataclass
 from datetime import datetime
 
 from memalign_graph.effects import Operation
+from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.cases import CaseTable, table_of
 from memalign_graph.evidence.deciding import Decision, Said, bench_of
 from memalign_graph.judgment import Decide, ReviewChoice
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.index.vectors import Vector
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,14 @@ def decide_case(
     Raises:
         ImportError: If there is enough to fit and scikit-learn is not installed.
     """
-    table = yield from _table(access)
+    try:
+        table = yield from _table(access)
+    except EmbeddingError as error:
+        # Whether that fails a judgment was decided where similar cases were looked for.
+        logger.warning(
+            "Judging %r: cases without vectors do not count: %s", access.criterion.name, error
+        )
+        table = _refreshed(access)
     with table.lock:
         bench = bench_of(table, access.criterion.scale, mode)
         weighs = mode == "evidence"
@@ -83,25 +94,28 @@ def past_decisions(access: MemoryAccess, decide: Decide) -> Operation[list[PastD
     table = yield from _table(access)
     with table.lock:
         bench = bench_of(table, access.criterion.scale, decide)
-    confidences: dict[int, float] = {}
-    if bench.calibration is not None:
-        confidences = dict(zip(bench.known, bench.calibration.left_out.tolist(), strict=True))
     return [
         PastDecision(
             example_id=case.example_id,
-            confidence=confidences.get(index),
+            confidence=confidence,
             agreed=agreed,
             given_at=case.given_at,
             review=None if case.review is None else ReviewChoice.model_validate(case.review),
         )
-        for index, (case, agreed) in enumerate(zip(bench.cases, bench.agreed, strict=True))
+        for case, confidence, agreed in zip(
+            bench.cases, bench.confidences, bench.agreed, strict=True
+        )
     ]
 
 
 def _table(access: MemoryAccess) -> Operation[CaseTable]:
     view = yield from access.refresh()
     yield from index_missing(access, view)
-    table = table_of(view, access.criterion.scale)
+    return _refreshed(access)
+
+
+def _refreshed(access: MemoryAccess) -> CaseTable:
+    table = table_of(access.view, access.criterion.scale)
     with table.lock:
         table.refresh()
     return table

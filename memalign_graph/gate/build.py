@@ -78,8 +78,9 @@ def add_quality_gate(
         max_revisions: How often an answer is sent back.
         on_judge_error: `closed`, or `open` to let an answer through when the judge fails.
         review: When the expert is asked, by an interrupt: `never`, `always`, `exhausted` (when an
-            answer did not pass and no revision is left), or a function of the `Judgment`. The
-            expert's word goes before the judge's, and memory learns from it.
+            answer did not pass and no revision is left), `uncertain` (where the judge is likely to
+            be wrong), or a function of the `Judgment`. The expert's word goes before the judge's,
+            and memory learns from it.
         example: A function of the state that gives `inputs` and `outputs`; unless given, the last
             human message and what an AI wrote since.
         messages_key: Where the messages are.

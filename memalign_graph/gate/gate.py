@@ -29,12 +29,17 @@ from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgme
 
 logger = logging.getLogger(__name__)
 
-GateReview = Literal["never", "always", "exhausted"] | Callable[[Judgment], bool]
+GateReviewMode = Literal["never", "always", "exhausted", "uncertain"]
+"""When a gate asks the expert, in a word: see `GateReview`."""
+
+GateReview = GateReviewMode | Callable[[Judgment], bool]
 """When a gate asks the expert, by an interrupt.
 
 - `never`: not at all.
 - `always`: about every judgment.
 - `exhausted`: about an answer that did not pass when no revision is left.
+- `uncertain`: about judgments that are likely to be wrong, whether the answer passed or not; see
+  `create_review_graph`, whose options for it a gate takes, too.
 - A function of the `Judgment`: where it says so.
 """
 
@@ -51,7 +56,7 @@ _TOLD = ("status", "revisions", "value", "decided_by", "critique", "error")
 """What of a verdict is streamed as a custom event; while the judge is at work (`judging`), or an
 expert is asked (`asking`), all but two are None."""
 
-_JUDGING = ("retrieve_episodes", "assemble_guidelines", "judge")
+_JUDGING = ("retrieve_episodes", "assemble_guidelines", "judge", "decide_review")
 
 
 @dataclass(frozen=True)
@@ -306,7 +311,7 @@ def make_gate(
 
 
 def _asks(review: GateReview, rule: PassRule) -> Review:
-    check_review(review, modes=("never", "always", "exhausted"))
+    check_review(review, modes=get_args(GateReviewMode))
     if review == "exhausted":
 
         def misses(judgment: Judgment) -> bool:

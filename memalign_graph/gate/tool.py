@@ -46,8 +46,8 @@ def create_quality_gate_tool(
         criterion: What is judged.
         passes: Which values pass.
         on_judge_error: `closed`, or `open` to tell the agent to go on when the judge fails.
-        review: When the expert is asked, by an interrupt: `never`, `always`, or a function of the
-            `Judgment`.
+        review: When the expert is asked, by an interrupt: `never`, `always`, `uncertain`, or a
+            function of the `Judgment`.
         name: The tool's name.
         description: What it is for, told to the agent; made of the criterion unless given.
         judge: The judge's own options: see `create_review_graph`.
@@ -66,7 +66,8 @@ def create_quality_gate_tool(
         raise InvalidInputError("description: give a text, or None.")
     if review == "exhausted":
         raise InvalidInputError(
-            "review: a tool does not count revisions: give 'never', 'always' or a function."
+            "review: a tool does not count revisions: give 'never', 'always', 'uncertain' or a "
+            "function."
         )
     gate = make_gate(
         criterion,

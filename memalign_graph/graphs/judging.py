@@ -12,15 +12,16 @@ from memalign_graph.context import (
     Review,
     context_schema,
 )
+from memalign_graph.evidence.choosing import DEFAULT_SAMPLE_SHARE, DEFAULT_TARGET_AGREEMENT
 from memalign_graph.graphs.options import (
     Graph,
-    asks,
     check_distill_model,
     check_flag,
     check_judging,
     run_settings,
 )
 from memalign_graph.graphs.questions import add_questions
+from memalign_graph.graphs.reviewing import add_review, can_choose, check_choosing
 from memalign_graph.judgment import Decide
 from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
@@ -33,14 +34,12 @@ from memalign_graph.nodes import (
     create_distill_node,
     create_judge_node,
     create_retrieve_node,
-    create_review_node,
 )
 from memalign_graph.nodes.assemble import AssembleView
 from memalign_graph.nodes.commit import CommitView
 from memalign_graph.nodes.distill import DistillView
 from memalign_graph.nodes.judge import JudgeView
 from memalign_graph.nodes.retrieve import OnEmbeddingError, RetrieveView
-from memalign_graph.nodes.review import ReviewView
 from memalign_graph.prompts.judge import DEFAULT_MAX_GUIDELINE_TOKENS
 from memalign_graph.state import (
     CitingJudgeOutput,
@@ -51,7 +50,7 @@ from memalign_graph.state import (
     ReviewOutput,
     ReviewState,
 )
-from memalign_graph.types import Criterion, Feedback, Judgment
+from memalign_graph.types import Criterion, Feedback
 
 
 def create_judge_graph(
@@ -156,6 +155,10 @@ def create_review_graph(
     samples: int = 0,
     decide: Decide = "verdict",
     clarify: bool = False,
+    target_agreement: float = DEFAULT_TARGET_AGREEMENT,
+    max_reviews_per_day: int | None = None,
+    max_review_share: float | None = None,
+    sample_share: float = DEFAULT_SAMPLE_SHARE,
 ) -> Graph:
     """Create the graph that judges an example, asks an expert, and learns from the answer.
 
@@ -167,7 +170,11 @@ def create_review_graph(
         distill_model: The model that distils feedback; the judge's own unless given.
         embeddings: LangChain embeddings, a function from texts to vectors, or a string.
         k: How many similar examples the judge is shown, from 0 to 100.
-        review: When the expert is asked: `always`, `never`, or a function of the `Judgment`.
+        review: When the expert is asked: `always`, `never`, a function of the `Judgment`, or
+            `uncertain` to ask where the judge is likely to be wrong: its confidence is below what
+            keeps agreement at the target, nothing in memory is like the case, or what is like it
+            is contradictory; and always while there is too little feedback to tell. It needs
+            `confidence`, `decide="evidence"` or both.
         use_guidelines: False to judge without guidelines, for comparison.
         use_episodes: False to judge without episodes, for comparison.
         max_guideline_tokens: How much of the prompt guidelines may take; if they outgrow it,
@@ -191,6 +198,13 @@ def create_review_graph(
         clarify: True to ask the expert one short question back, with an example, where the words
             are too vague to make a rule: one more call of the model that distils, and one more
             interrupt. The answer is kept with the words; approving it goes on without.
+        target_agreement: With `uncertain`: how often a judgment that nobody is asked about is to
+            agree with the experts. To show 0.9 takes 29 that all agree, 0.95 takes 59.
+        max_reviews_per_day: With `uncertain`: how many questions a day (UTC) may bring. When they
+            are spent nobody is asked, and the log says so; a fifth is kept for `sample_share`.
+        max_review_share: The same as a share of the day's judgments.
+        sample_share: With `uncertain`: the share of judgments asked about by chance, which shows
+            whether the judge still agrees where nobody asks.
 
     Returns:
         The graph, to be compiled with a store, and with a checkpointer to be resumed by.
@@ -201,6 +215,15 @@ def create_review_graph(
     resolved = run_settings(criterion, model, k, review, max_guideline_tokens)
     check_distill_model(distill_model)
     check_flag("clarify", clarify)
+    asking = check_choosing(
+        review,
+        confidence=confidence,
+        decide=decide,
+        target_agreement=target_agreement,
+        max_reviews_per_day=max_reviews_per_day,
+        max_review_share=max_review_share,
+        sample_share=sample_share,
+    )
     builder: Graph = StateGraph(
         ReviewState,
         context_schema=context_schema(k=resolved["k"], model=model, review=review),
@@ -225,9 +248,16 @@ def create_review_graph(
         decide=decide,
         stores_feedback=True,
     )
-    builder.add_node("collect_feedback", create_review_node(criterion), input_schema=ReviewView)
-    # Decided on the way out of the judge, which runs once, and not in the node that runs again.
-    builder.add_conditional_edges("judge", asks(review, _judgment), ["collect_feedback", END])
+    add_review(
+        builder,
+        criterion,
+        review=review,
+        asking=asking,
+        confidence=confidence,
+        decide=decide,
+        embeddings=embeddings,
+        use_episodes=use_episodes,
+    )
     add_learning(
         builder,
         criterion,
@@ -328,6 +358,7 @@ def _add_judging(
         on_embedding_error=on_embedding_error,
         swap=swap,
         embeds=decide == "evidence",
+        chooses=can_choose(confidence=confidence, decide=decide),
     )
     assemble = create_assemble_node(
         criterion, embeddings=embeddings, settings=settings, use_guidelines=use_guidelines
@@ -350,10 +381,6 @@ def _add_judging(
     builder.add_edge(START, "retrieve_episodes")
     builder.add_edge(START, "assemble_guidelines")
     builder.add_edge(["retrieve_episodes", "assemble_guidelines"], "judge")
-
-
-def _judgment(state: Mapping[str, Any]) -> Judgment:
-    return Judgment.model_validate(state["judgment"])
 
 
 def _after_feedback(state: Mapping[str, Any]) -> str:

@@ -95,6 +95,18 @@ class ReviewOptions(JudgeOptions, total=False):
     clarify: bool
     """True to ask the expert one short question back where the words are too vague."""
 
+    target_agreement: float
+    """With `review="uncertain"`: how often what nobody is asked about is to agree."""
+
+    max_reviews_per_day: int | None
+    """With `review="uncertain"`: how many questions a day may bring."""
+
+    max_review_share: float | None
+    """The same as a share of the day's judgments."""
+
+    sample_share: float
+    """With `review="uncertain"`: the share of judgments asked about by chance."""
+
 
 def run_settings(
     criterion: Criterion, model: Any, k: int, review: Review, max_guideline_tokens: int
@@ -324,10 +336,23 @@ def check_judging(
     check_flag("use_guidelines", use_guidelines)
     check_flag("use_episodes", use_episodes)
     check_choice("on_embedding_error", on_embedding_error, get_args(OnEmbeddingError))
-    check_flag("swap", swap)
+    check_swap(swap, criterion)
     check_flag("cite_guidelines", cite_guidelines)
     check_keep(keep_judgments)
     check_evidence(confidence=confidence, samples=samples, decide=decide)
+
+
+def check_swap(swap: Any, criterion: Criterion) -> None:
+    """Check whether two outputs are to be judged in both orders.
+
+    Args:
+        swap: What was given.
+        criterion: What is judged.
+
+    Raises:
+        InvalidInputError: If it can't be used.
+    """
+    check_flag("swap", swap)
     if swap and not isinstance(criterion.scale, Pairwise):
         raise InvalidInputError(
             "swap: only a criterion with scale=Pairwise() is judged in both orders; this one's "

@@ -4,6 +4,7 @@
   operations (see `memalign_graph.effects`) and pure functions:
 - `recall`, `changes`, `lessons`, `by_hand`: what is known, said, learned and written by hand.
 - `judgments`: verdicts kept for a while, for an expert who answers later.
+- `reviews`, `review_report`, `oversight`: what was asked, and how far a judge is trusted.
 - `forgetting`, `purge`, `erasure`: what is taken back, and erased for good.
 - `history`, `portable`: what it was before, and how it moves.
 - `learning`, `cascade`, `words`: what becomes of guidelines and of experts' words; pure.
@@ -17,5 +18,14 @@ from memalign_graph.memory.history import MemoryDiff, Snapshot
 from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.memory.judgments import KeptJudgment
 from memalign_graph.memory.records import Commit
+from memalign_graph.memory.review_report import ReviewReport
 
-__all__ = ["Commit", "Forgotten", "JudgeMemory", "KeptJudgment", "MemoryDiff", "Snapshot"]
+__all__ = [
+    "Commit",
+    "Forgotten",
+    "JudgeMemory",
+    "KeptJudgment",
+    "MemoryDiff",
+    "ReviewReport",
+    "Snapshot",
+]

@@ -8,10 +8,11 @@ from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 from memalign_graph.effects import Batch, Embed, Gather, Operation
 from memalign_graph.memory.access import MemoryAccess, chunks
 from memalign_graph.memory.index.retrieval_text import retrieval_text
-from memalign_graph.memory.index.vectors import Vector, encode_vector, normalised
+from memalign_graph.memory.index.vectors import Vector, encode_vector, normalised, vector_key
 from memalign_graph.memory.items import read_vector
 from memalign_graph.memory.layout import Namespace
 from memalign_graph.memory.view import MemoryView
+from memalign_graph.types import Example
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,19 @@ _MANY = 1_000_000
 
 _EMBED_REQUESTS = 8
 """How many embedding requests are under way at a time."""
+
+
+def key_of(access: MemoryAccess, example: Example) -> str:
+    """Name the vector of an example; those with the same inputs and outputs have one.
+
+    Args:
+        access: The memory.
+        example: The example.
+
+    Returns:
+        The vector key.
+    """
+    return vector_key(access.embedder.id, retrieval_text(example)[0])
 
 
 def embed(access: MemoryAccess, texts: Mapping[str, str]) -> Operation[dict[str, Vector]]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from sys import intern
 from typing import Any
 
 from memalign_graph.memory.index.retrieval_text import text_of
@@ -23,6 +24,9 @@ class JudgedRow:
 
     review: Mapping[str, Any] | None
     """Why the expert was asked, where that was decided case by case."""
+
+    shown: tuple[str, ...] = ()
+    """The episodes in its prompt: of a case that it was shown it knew what the expert says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,4 +79,10 @@ def _judged(judgment: Any) -> JudgedRow | None:
     evidence = judgment.get("evidence")
     source = evidence if isinstance(evidence, Mapping) and "verdict" in evidence else judgment
     verdict = source["verdict"] if source is evidence else judgment.get("value")
-    return JudgedRow(verdict, judgment.get("probabilities"), judgment.get("review"))
+    return JudgedRow(
+        verdict,
+        judgment.get("probabilities"),
+        judgment.get("review"),
+        # The same few ids are in many judgments: one text each.
+        tuple(map(intern, judgment.get("episode_ids") or ())),
+    )

@@ -13,6 +13,7 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.judgments import KeptJudgment, kept_judgments
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout, check_namespace
 from memalign_graph.memory.life import MemoryLife
+from memalign_graph.memory.oversight import MemoryOversight
 from memalign_graph.memory.recall import recall
 from memalign_graph.models import (
     DEFAULT_EMBEDDINGS,
@@ -25,7 +26,7 @@ from memalign_graph.reading import ExampleLike, FeedbackLike, read_example, read
 from memalign_graph.types import Criterion, Episode, Feedback, Guideline, RecalledExample
 
 
-class JudgeMemory(MemoryLife):
+class JudgeMemory(MemoryLife, MemoryOversight):
     """What a judge has learned about one criterion: episodes and guidelines.
 
     The store is the only truth: any number of these, in any number of processes, can work on one

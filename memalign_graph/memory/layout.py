@@ -67,6 +67,22 @@ class MemoryLayout:
         return (*self.root, "judgments")
 
     @property
+    def reviews(self) -> Namespace:
+        """What the days of the log of reviews lie under."""
+        return (*self.root, "reviews")
+
+    def reviews_on(self, day: int) -> Namespace:
+        """One item a judgment for which was decided, on this day, whether an expert is asked.
+
+        Args:
+            day: The day in UTC, such as 20250131.
+
+        Returns:
+            The namespace, apart from those of other days so that counting one does not read them.
+        """
+        return (*self.root, "reviews", str(day))
+
+    @property
     def all_vectors(self) -> Namespace:
         """What the vectors of all embedders lie under."""
         return (*self.root, "vectors")

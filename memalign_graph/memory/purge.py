@@ -22,6 +22,7 @@ from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.items import Edit, read_episode, read_guideline
 from memalign_graph.memory.judgments import remove_judgments
 from memalign_graph.memory.records import PURGE, Change, Changes, Item, ItemKind
+from memalign_graph.memory.reviews import remove_reviews
 from memalign_graph.memory.rivals import edits_made, settle_rivals
 from memalign_graph.types import Episode, Guideline
 
@@ -87,6 +88,7 @@ def purge(
     yield from clear_drafts(access)
     traced = yield from _traced_judgments(access, traces)
     yield from remove_judgments(access, traced)
+    yield from remove_reviews(access, traced)
     known = sorted({key for one in traces.versions for key in one.thread_ids})
     threads, warnings = yield from erase_threads(checkpointer, traces.marks, known)
     vectors = yield from _remove_vectors(access, traces)
@@ -97,6 +99,7 @@ def purge(
     commits |= yield from _scrub(access, traces, "guidelines")
     commits |= yield from _scrub(access, traces, "episodes")
     yield from remove_judgments(access, traced)
+    yield from remove_reviews(access, traced)
     yield from access.refresh()
     warnings += yield from vacuum(access.store, "store")
     if checkpointer is not None:

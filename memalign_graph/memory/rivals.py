@@ -46,6 +46,7 @@ def settle_rivals(
     *,
     taken_back: set[str],
     purges: bool = False,
+    keeps_status: bool = False,
 ) -> Operation[None]:
     """Bring a commit together with those made at the same moment on the same items.
 
@@ -60,6 +61,8 @@ def settle_rivals(
         mine: What it made of its items.
         taken_back: The episodes that it took back, or gave another word.
         purges: Whether nothing is to be kept of the items as they were.
+        keeps_status: Whether the commit left each episode's status as it was: then what the other
+            learned from stays learned.
     """
     ours: list[str] = []
     purged = False
@@ -81,8 +84,14 @@ def settle_rivals(
             **{("episodes", key): one for key, one in episodes.items()},
             **{("guidelines", key): one for key, one in guidelines.items()},
         }
+        learned = {key for record in records for key in record.learned_from() if keeps_status}
         edits = [
-            Edit(change.kind, stored.get(change.key), _both(change, mine, stored), change.id)
+            Edit(
+                change.kind,
+                stored.get(change.key),
+                _learned(_both(change, mine, stored), learned, mine),
+                change.id,
+            )
             for change in contested
         ]
         touched = {one.id for one in theirs if one.kind == "guidelines"}
@@ -125,6 +134,16 @@ def purge_records(access: MemoryAccess, commit_ids: Sequence[str]) -> Operation[
         access.layout.changes,
         {key: record.model_dump(mode="json") for key, record in scrubbed.items()},
     )
+
+
+def _learned(
+    item: Episode | Guideline | None, learned: set[str], mine: Mine
+) -> Episode | Guideline | None:
+    """Note that an episode was learned from, unless it says something else by now."""
+    ours = mine.get(("episodes", item.id)) if isinstance(item, Episode) else None
+    if not isinstance(item, Episode) or not isinstance(ours, Episode) or item.id not in learned:
+        return item
+    return item.model_copy(update={"status": "distilled"}) if item.says_the_same_as(ours) else item
 
 
 def _both(

@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from langgraph.store.base import BaseStore
 
@@ -65,6 +66,10 @@ class MemoryView:
         """Vectors by vector key."""
         self.swept_at = datetime.min.replace(tzinfo=UTC)
         """When judgments past their time were last removed by this process."""
+        self.reviews_swept_at = self.swept_at
+        """The same of the log of reviews."""
+        self.derived: dict[Any, Any] = {}
+        """What others derived from the view and keep in step with it, by keys of their own."""
         self._lock = threading.Lock()
         self._generation = 0
         self._newest_us = 0
@@ -257,6 +262,11 @@ class MemoryView:
         """
         with self._lock:
             return [self._episodes[one] for one in sorted(self._episodes_at.get(key, ()))]
+
+    def rows(self) -> list[EpisodeRow]:
+        """Return what is kept of all episodes, in the order of their ids."""
+        with self._lock:
+            return [self._episodes[one] for one in sorted(self._episodes)]
 
     def watch(self) -> "Touched":
         """Begin to note which vector keys have episodes that change; all of them at first.

@@ -1,5 +1,7 @@
 """`commit_memory`: what was learned, written in one commit."""
 
+from typing import NotRequired
+
 from memalign_graph.alignment.redistill import learn_again
 from memalign_graph.effects import Operation
 from memalign_graph.memory.forgetting import clear_drafts
@@ -13,6 +15,9 @@ from memalign_graph.types import Criterion, Feedback
 
 class CommitView(Retrieved, ReviewOutput, Distilled):
     """What the node reads of the state."""
+
+    learning_warnings: NotRequired[list[str]]
+    """What learning did without."""
 
 
 def create_commit_node(
@@ -54,6 +59,7 @@ def create_commit_node(
                 # Another review may be distilling what this one read along, and passed over.
                 passed_over=state["distilled"].keys() - taught - {feedback.episode_id},
             )
-        return {"learned": learned}
+        warnings = list(state.get("learning_warnings") or [])
+        return {"learned": {**learned, "warnings": warnings}}
 
     return OperationNode("commit_memory", commit_memory)

@@ -13,7 +13,15 @@ from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.nodes.base import Memories, OperationNode, Run, State, Update
 from memalign_graph.nodes.consolidate import in_order, to_commit
 from memalign_graph.nodes.measured import measured_node, progress
-from memalign_graph.state import Consolidated, Measured, Proposed, Received, Replayed, Settled
+from memalign_graph.state import (
+    Consolidated,
+    JudgedCases,
+    Measured,
+    Proposed,
+    Received,
+    Replayed,
+    Settled,
+)
 from memalign_graph.types import Criterion, Guideline
 
 _SHOWN_IDS = 5
@@ -21,7 +29,9 @@ _SHOWN_IDS = 5
 _NAMES = ("guideline_id", "superseded_by")
 
 
-class CommitAlignmentView(Received, Proposed, Consolidated, Settled, Replayed, Measured):
+class CommitAlignmentView(
+    Received, JudgedCases, Proposed, Consolidated, Settled, Replayed, Measured
+):
     """What the node reads of the state."""
 
 
@@ -71,6 +81,7 @@ def create_commit_alignment_node(
             guidelines={one[name] for one in learned for name in _NAMES if one.get(name)},
             episodes={*state["new_ids"], *read, *reworded},
         )
+        judged = state.get("judged") or {"cases": 0, "warnings": []}
         received = dict(state["received"])
         outdated = received.pop("warnings")
         report = AlignmentReport(
@@ -82,11 +93,13 @@ def create_commit_alignment_node(
             conflicts=planned.conflicts,
             decisions=state.get("decisions"),
             replay=guarded["replay"] if guarded else None,
+            judged_cases=judged["cases"],
             batches=len(state["batches"]),
             cost=total_cost(state["usage"]),
             memory_version_after=view.version,
             warnings=[
                 *outdated,
+                *judged["warnings"],
                 *_warnings([key for one in answers for key in one.get("cut", [])]),
             ],
         )

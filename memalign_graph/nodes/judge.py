@@ -151,13 +151,15 @@ class Judge:
         value, rationale, warning = settle_orders(
             scale, (straight.value, straight.rationale), (swapped.value, swapped.rationale)
         )
+        measured = in_both_orders(straight.measured, swapped.measured)
+        warnings = [*straight.warnings, measured.warning, warning]
         return replace(
             straight,
             value=value,
             rationale=rationale,
             broken=straight.broken if warning is None else [],
-            measured=in_both_orders(straight.measured, swapped.measured),
-            warnings=[*straight.warnings, *([warning] if warning else [])],
+            measured=measured,
+            warnings=list(dict.fromkeys(one for one in warnings if one)),
         )
 
     def _ask(self, state: State, example: Example, limit: int) -> Operation[_Verdict]:

@@ -40,7 +40,7 @@ def progress(run: Run, stage: str, done: int, of: int, **more: Any) -> None:
 
     Args:
         run: The run.
-        stage: What is going on: `remember`, `distill`, `consolidate`, `replay`, `commit`.
+        stage: What is going on: `remember`, `judge`, `distill`, `consolidate`, `replay`, `commit`.
         done: How much of it is done.
         of: How much there is.
         more: Further fields of the event.

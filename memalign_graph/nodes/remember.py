@@ -46,6 +46,7 @@ def create_remember_node(
     learn_from: LearnFrom = "both",
     batch_size: int = DEFAULT_BATCH_SIZE,
     use_context_model: bool = True,
+    distill: bool = True,
 ) -> OperationNode:
     """Create the node that stores feedback and packs what is pending; the first of its graph.
 
@@ -60,6 +61,7 @@ def create_remember_node(
         learn_from: What of the feedback is stored and learned from.
         batch_size: How many pieces of feedback a batch has at most.
         use_context_model: Whether the model that a run's context names goes before this one.
+        distill: False to pack nothing: what is pending stays so.
 
     Returns:
         The node; it reads `FeedbackView` and writes `Received`.
@@ -85,7 +87,8 @@ def create_remember_node(
         stored = yield from remember(access, read, note_threads=False)
         progress(run, "remember", len(read), len(read))
         agreement = yield from _agreement(access, run)
-        batches = yield from _batches(access, max_input_tokens(chat), batch_size)
+        window = max_input_tokens(chat)
+        batches = (yield from _batches(access, window, batch_size)) if distill else []
         key = uuid4().hex
         new, changed = len(stored.new), len(stored.changed)
         outdated = sum(map(_is_outdated, read, stored.episodes))
@@ -110,6 +113,7 @@ def create_remember_node(
             "guidelines_before": [one.to_json() for one in guidelines],
             "new_ids": sorted(stored.new | stored.changed),
             "feedback_ids": list(dict.fromkeys(one.id for one in stored.episodes)),
+            "judged": None,
             "proposals": None,
             "merged": None,
             "decisions": None,

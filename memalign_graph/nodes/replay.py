@@ -4,6 +4,7 @@ from langchain_core.language_models import BaseChatModel
 
 from memalign_graph.alignment.replay import DEFAULT_REPLAY_CASES, Judge, replay
 from memalign_graph.effects import Operation
+from memalign_graph.judgment import Decide
 from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.nodes.base import Memories, Models, OperationNode, Run, State, Update
 from memalign_graph.nodes.consolidate import to_commit
@@ -27,6 +28,10 @@ def create_replay_node(
     use_guidelines: bool = True,
     use_episodes: bool = True,
     max_guideline_tokens: int = DEFAULT_MAX_GUIDELINE_TOKENS,
+    swap: bool = False,
+    confidence: bool = False,
+    samples: int = 0,
+    decide: Decide = "verdict",
 ) -> OperationNode:
     """Create the node that keeps guidelines from breaking what worked.
 
@@ -39,6 +44,10 @@ def create_replay_node(
         use_guidelines: Whether the judge is given guidelines.
         use_episodes: Whether the judge is shown similar cases.
         max_guideline_tokens: How much of its prompt guidelines may take.
+        swap: Whether it judges two outputs in both orders.
+        confidence: Whether it measures how sure it is; asked for here only where that is weighed.
+        samples: How many answers that may take.
+        decide: What its value comes from.
 
     Returns:
         The node; it reads `ReplayView` and writes `Replayed`.
@@ -57,6 +66,10 @@ def create_replay_node(
             use_guidelines=use_guidelines,
             max_guideline_tokens=max_guideline_tokens,
             limit=run.max_concurrency,
+            swap=swap,
+            decide=decide,
+            confidence=confidence,
+            samples=samples,
         )
         kept, seen = yield from replay(
             memories.get(run, settings),

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from memalign_graph.context import DEFAULT_SETTINGS, resolve_context
+from memalign_graph.context import CANT_CHOOSE, DEFAULT_SETTINGS, resolve_context
 from memalign_graph.effects import Operation
-from memalign_graph.errors import EmbeddingError
+from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.recall import Recall, recall, recall_without_episodes
 from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
@@ -35,6 +35,7 @@ def create_retrieve_node(
     on_embedding_error: OnEmbeddingError = "raise",
     swap: bool = False,
     embeds: bool = False,
+    chooses: bool = False,
 ) -> OperationNode:
     """Create the node that looks for similar examples; the first of its graph.
 
@@ -53,6 +54,7 @@ def create_retrieve_node(
         swap: Whether the outputs have to be two, to be judged in both orders.
         embeds: Whether the example's embedding is wanted also where no examples are shown, if
             memory holds any.
+        chooses: Whether the graph can choose what to ask about, with `review="uncertain"`.
 
     Returns:
         The node; it reads `ExampleView` and writes `Retrieved`.
@@ -65,6 +67,8 @@ def create_retrieve_node(
         if swap:
             swap_outputs(example)  # called for its error, before any model is
         resolved = resolve_context(run.context, settings)
+        if stores_feedback and resolved["review"] == "uncertain" and not chooses:
+            raise InvalidInputError(CANT_CHOOSE)
         access = memories.get(run, resolved)
         if stores_feedback and resolved["review"] != "never":
             access.embedder.embeddings  # noqa: B018 - resolved here, so that it fails here

@@ -32,7 +32,8 @@ def create_review_node(criterion: Criterion) -> OperationNode:
         criterion: The criterion.
 
     Returns:
-        The node; it reads `ReviewView` and writes `feedback`: None where the expert skipped.
+        The node; it reads `ReviewView` and writes `feedback`: None where the expert skipped. It
+        clears the `learning_warnings` of an earlier run on the same thread.
     """
 
     def collect_feedback(state: State, run: Run) -> Operation[Update]:
@@ -53,10 +54,10 @@ def create_review_node(criterion: Criterion) -> OperationNode:
         )
         reply: Any = interrupt(payload, response_schema=reply_schema(criterion, judgment))
         if reply.root is None:
-            return {"feedback": None}
+            return {"feedback": None, "learning_warnings": []}
         feedback = Feedback(
             example=example, judgment=judgment, thread_id=run.thread_id, **reply.root
         )
-        return {"feedback": feedback.to_json()}
+        return {"feedback": feedback.to_json(), "learning_warnings": []}
 
     return OperationNode("collect_feedback", collect_feedback)

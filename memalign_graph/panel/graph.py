@@ -1,13 +1,13 @@
 """`create_panel_graph`: many criteria on one example."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 from langgraph.graph import END, START
 from langgraph.types import Send
 from typing_extensions import Unpack
 
-from memalign_graph.context import DEFAULT_K, ReviewMode, context_schema
+from memalign_graph.context import DEFAULT_K, context_schema
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.graphs.options import (
     Graph,
@@ -34,6 +34,7 @@ from memalign_graph.panel.nodes import (
     to_judge,
 )
 from memalign_graph.panel.retrieve import (
+    CANT_CHOOSE,
     Criteria,
     Looking,
     create_embed_node,
@@ -56,9 +57,19 @@ _DEFAULTS: ReviewOptions = {
     "on_embedding_error": "raise",
     "swap": False,
     "keep_judgments": None,
+    "confidence": False,
+    "samples": 0,
+    "decide": "verdict",
 }
 
-PanelReview = ReviewMode | Callable[[dict[str, Judgment]], bool]
+PanelMode = Literal["always", "never"]
+"""When a panel asks the expert: about every example, or about none."""
+
+_EVIDENCE = ("confidence", "samples", "decide")
+_JUDGING = ("max_guideline_tokens", "swap", "keep_judgments", *_EVIDENCE)
+"""The options that each criterion's judge is given."""
+
+PanelReview = PanelMode | Callable[[dict[str, Judgment]], bool]
 """When a panel asks the expert: `always`, `never`, or a function of the judgments by criterion."""
 
 
@@ -91,6 +102,8 @@ def create_panel_graph(
 
     Raises:
         InvalidInputError: If an option can't be used.
+        ImportError: If `confidence` or `decide="evidence"` is asked for without the extra
+            `evidence`.
     """
     by_name = _check_criteria(criteria)
     bound = _check_aggregate(aggregate, list(by_name.values()))
@@ -110,8 +123,9 @@ def create_panel_graph(
         use_episodes=options["use_episodes"],
         on_embedding_error=options["on_embedding_error"],
         swap=options["swap"],
+        embeds=options["decide"] == "evidence",
     )
-    judging = {name: options[name] for name in ("max_guideline_tokens", "swap", "keep_judgments")}
+    judging = {name: options[name] for name in _JUDGING}
     judges = {name: Judge(one, **models, **judging) for name, one in by_name.items()}
     learning = {
         name: learning_graph(one, **models, distill_model=options["distill_model"]).compile()
@@ -190,7 +204,10 @@ def _check_options(
             f"{unknown[0]}: a panel has no such option: it has review, aggregate, "
             f"{', '.join(_DEFAULTS)}."
         )
-    check_review(review, takes="the judgments by criterion")
+    given: Any = review
+    if given == "uncertain":
+        raise InvalidInputError(CANT_CHOOSE)
+    check_review(review, modes=get_args(PanelMode), takes="the judgments by criterion")
     check_flag("swap", options["swap"])
     pairwise = [one for one in criteria.values() if isinstance(one.scale, Pairwise)]
     if options["swap"] and not pairwise:
@@ -200,7 +217,7 @@ def _check_options(
     for one in criteria.values():
         check_judging(
             one,
-            **{name: options[name] for name in (*checked, "keep_judgments")},
+            **{name: options[name] for name in (*checked, "keep_judgments", *_EVIDENCE)},
             swap=options["swap"] and one in pairwise,
             cite_guidelines=False,
         )

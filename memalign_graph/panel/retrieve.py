@@ -41,6 +41,16 @@ class Looking:
     swap: bool
     """Whether the outputs have to be two, to be judged in both orders."""
 
+    embeds: bool
+    """Whether the example's embedding is wanted also where no similar cases are shown."""
+
+
+CANT_CHOOSE = (
+    'review: "uncertain" is not for panels, which do not measure how sure their judges are: give '
+    '"always" or "never", or build the panel with a function of the judgments by criterion.'
+)
+"""What is wrong with `uncertain` here."""
+
 
 def create_panel_retrieve_node(
     criteria: Criteria, embeddings: EmbeddingsLike, looking: Looking
@@ -64,6 +74,8 @@ def create_panel_retrieve_node(
         if looking.swap:
             swap_outputs(example)  # called for its error, before any model is
         settings = resolve_context(run.context, looking.settings)
+        if settings["review"] == "uncertain":
+            raise InvalidInputError(CANT_CHOOSE)
         accesses = {name: one.get(run, settings) for name, one in memories.items()}
         if settings["review"] != "never":
             next(iter(accesses.values())).embedder.embeddings  # noqa: B018 - so that it fails here
@@ -72,6 +84,7 @@ def create_panel_retrieve_node(
             k=settings["k"] if looking.use_episodes else 0,
             use_guidelines=looking.use_guidelines,
             raises=looking.on_embedding_error == "raise",
+            embeds=looking.embeds,
         )
         found = yield from look.into(accesses, run.max_concurrency)
         return {
@@ -93,6 +106,7 @@ class _Lookup:
     k: int
     use_guidelines: bool
     raises: bool
+    embeds: bool
 
     def into(self, accesses: Mapping[str, MemoryAccess], limit: int) -> Operation[dict[str, Any]]:
         """Look into them all; a memory that can't be read has an `error` instead."""
@@ -105,7 +119,7 @@ class _Lookup:
         whole = {name: one for name, one in accesses.items() if name not in errors}
         failure: EmbeddingError | None = None
         vector: Vector | None = None
-        if self.k:
+        if self.k or self.embeds:
             try:
                 vector = yield from embed_once(list(whole.values()), self.example)
             except EmbeddingError as error:
@@ -125,7 +139,9 @@ class _Lookup:
         try:
             if failure is not None:
                 raise failure
-            found = yield from recall(access, self.example, self.k, vector=vector)
+            found = yield from recall(
+                access, self.example, self.k, vector=vector, embeds=self.embeds
+            )
         except EmbeddingError as error:
             if self.raises:
                 raise

@@ -81,7 +81,7 @@ def _repeats_prompt(text: str, episodes: Sequence[Episode], asked: str) -> str |
     if (
         words == SHAPE
         or (long_enough and words in plain_words(asked))
-        or _runs(text) & _runs(asked) - _runs(said)
+        or word_runs(text) & word_runs(asked) - word_runs(said)
         or not _content_words(text) - _content_words(_ANY_RULE)
     ):
         return (
@@ -101,7 +101,15 @@ def _said_already(criterion: Criterion) -> set[str]:
     return _content_words(f"{criterion.instructions} {criterion.scale.describe()} {_ANY_RULE}")
 
 
-def _runs(text: str) -> set[tuple[str, ...]]:
+def word_runs(text: str) -> set[tuple[str, ...]]:
+    """Return what two texts share only where one repeats the other: runs of several words.
+
+    Args:
+        text: The text.
+
+    Returns:
+        Every run of six words in it.
+    """
     words = _WORD.findall(text.casefold())
     return {tuple(words[at : at + _RUN_WORDS]) for at in range(len(words) - _RUN_WORDS + 1)}
 

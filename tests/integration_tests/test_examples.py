@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration_tests.examples_support import ROOT, example_server, run_example
-from tests.loopback import LoopbackServer, Rule
+from tests.loopback import ChatRequest, LoopbackServer, Rule
 
 __all__ = ["example_server"]
 
@@ -171,3 +171,18 @@ def test_memory_life_goes_back_takes_back_and_moves(server: LoopbackServer) -> N
     assert "rolled back, byte for byte: True" in printed
     assert "still in the file: False" in printed
     assert "moved, the same: True" in printed
+
+
+def test_ask_when_unsure_stops_asking_about_what_it_can_be_trusted_with(
+    server: LoopbackServer,
+) -> None:
+    def is_cold(request: ChatRequest) -> bool:
+        return "Sorry" not in str(request.messages[-1]["content"])
+
+    server.rules.append(Rule(when=is_cold, value=False))
+    printed = run_example(server, "examples/ask_when_unsure.py")
+    asked = re.search(r"Judged 48 replies and asked about (\d+) of them", printed)
+    assert asked is not None, printed
+    assert 29 <= int(asked[1]) < 44
+    assert "by evidence, calibrated on" in printed
+    assert "% of cases" in printed

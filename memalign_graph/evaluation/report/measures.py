@@ -16,7 +16,7 @@ from memalign_graph.evaluation.report.words import (
 )
 from memalign_graph.evaluation.results import Evaluation
 from memalign_graph.evaluation.scores import LOWER_IS_BETTER, Comparison, Estimate, headline_metric
-from memalign_graph.evaluation.variants import ALIGNED, BASE
+from memalign_graph.evaluation.variants import ALIGNED, BASE, VERDICT
 from memalign_graph.scales import Categorical, Numeric, Scale
 
 Kind = Literal["share", "number", "distance"]
@@ -140,6 +140,7 @@ def title_of(judge: str) -> str:
         CONSTANT: "Always one answer",
         NEAREST: "Copy similar cases",
         BASE: "Before learning",
+        VERDICT: "After learning, verdict alone",
         ALIGNED: "After learning",
     }.get(judge, clean(judge, most=60))
 
@@ -153,7 +154,7 @@ def lower_title(judge_title: str) -> str:
     Returns:
         Our own words in lower case; a name that a user gave stays as it is.
     """
-    ours = {title_of(one) for one in (CONSTANT, NEAREST, BASE, ALIGNED)}
+    ours = {title_of(one) for one in (CONSTANT, NEAREST, BASE, VERDICT, ALIGNED)}
     return judge_title.lower() if judge_title in ours else judge_title
 
 

@@ -1,0 +1,66 @@
+"""A judge that decides by all its memory knows, and asks the expert only where it is not sure.
+
+It needs the extra `evidence`. A judge of some 40 replies is compared with the expert of a team that
+wants an apology where something went wrong. First it asks about each, since nobody knows yet how
+far it can be trusted; then only where it has to.
+"""
+
+from itertools import product
+from typing import Any
+
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command
+
+from memalign_graph import Criterion, JudgeMemory, create_review_graph
+from memalign_graph.models import models_from_environment
+
+CRITERION = Criterion(
+    name="support_tone", instructions="Is the reply appropriate for the customer?"
+)
+TROUBLES = ("order never came", "cup arrived broken", "bill is wrong", "parcel lay in the rain")
+THINGS = ("plates", "lamp", "chair", "books", "tent", "shoes")
+REPLIES = ("Sorry! We send a new one today.", "Please fill in the form on our site.")
+
+
+def expert(reply: str) -> bool:
+    """Say what the expert thinks of a reply."""
+    return reply.startswith("Sorry")
+
+
+def main() -> None:
+    """Review all replies, asking where the judge is not sure, and report."""
+    model, embeddings = models_from_environment()
+    store = InMemoryStore()
+    graph = create_review_graph(
+        CRITERION,
+        model=model,
+        embeddings=embeddings,
+        confidence=True,
+        decide="evidence",
+        review="uncertain",
+        target_agreement=0.9,
+    ).compile(store=store, checkpointer=InMemorySaver())
+    questions = 0
+    last: dict[str, Any] = {}
+    cases = product(THINGS, TROUBLES, REPLIES)
+    for number, (thing, trouble, reply) in enumerate(cases):
+        config: Any = {"configurable": {"thread_id": str(number)}}
+        given = {"inputs": f"The {thing}: my {trouble}.", "outputs": reply}
+        result = graph.invoke(given, config)
+        if "__interrupt__" in result:
+            questions += 1
+            result = graph.invoke(Command(resume={"value": expert(reply)}), config)
+        last = result["judgment"]
+    print(f"Judged {number + 1} replies and asked about {questions} of them.")
+    print(f"The last one: {last['value']}, confidence {last['confidence']:.2f}", end=" ")
+    print(f"by {last['confidence_source']}, calibrated on {last['calibrated_on']} cases.")
+    print(last["evidence"]["reason"])
+    memory = JudgeMemory(store, CRITERION, embeddings=embeddings)
+    trust = memory.trust(decide="evidence")
+    print(f"From confidence {trust.threshold} on nobody is asked: {trust.coverage:.0%} of cases,")
+    print(f"agreement {trust.agreement}, at least {trust.bound:.2f} on new ones.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""A memory's way to what decides whether an expert is asked."""
+
+import logging
+from datetime import datetime
+
+from memalign_graph.effects import Operation
+from memalign_graph.errors import EmbeddingError
+from memalign_graph.evidence.choosing import Asking, Today, choose
+from memalign_graph.evidence.flags import flags_of
+from memalign_graph.evidence.past import past_decisions
+from memalign_graph.evidence.trust import Trust, trusted
+from memalign_graph.judgment import Decide, Judgment, ReviewChoice, ReviewReason
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.index.vectors import Vector
+from memalign_graph.memory.reviews import asked_on
+
+logger = logging.getLogger(__name__)
+
+
+def current_trust(access: MemoryAccess, decide: Decide, target: float) -> Operation[Trust]:
+    """Tell from which confidence on nobody has to be asked, by the memory as it is.
+
+    Args:
+        access: The memory.
+        decide: What the judge's values come from.
+        target: The agreement asked for.
+
+    Returns:
+        The threshold, and what is known of it.
+
+    Raises:
+        ImportError: If the extra `evidence` is not installed.
+    """
+    past = yield from past_decisions(access, decide)
+    known = [(one.confidence, one.agreed) for one in past if one.confidence is not None]
+    return trusted(known, target)
+
+
+def choose_review(
+    access: MemoryAccess,
+    judgment: Judgment,
+    *,
+    asking: Asking,
+    decide: Decide,
+    vector: Vector | None,
+    looked: bool,
+    at: datetime,
+) -> Operation[ReviewChoice]:
+    """Decide whether an expert is asked about a judgment.
+
+    Two processes that decide at the same moment do not see each other's questions: a budget can be
+    exceeded by as many as are under way at once.
+
+    Args:
+        access: The memory.
+        judgment: The judgment.
+        asking: The settings.
+        decide: What the judge's values come from.
+        vector: The case's vector; None if there is none.
+        looked: Whether similar cases were looked for; a judge that is shown none on purpose is not
+            asked about because it found none.
+        at: What time it is, in UTC.
+
+    Returns:
+        The choice.
+
+    Raises:
+        ImportError: If the extra `evidence` is not installed.
+    """
+    flags: list[ReviewReason] = []
+    try:
+        trust = yield from current_trust(access, decide, asking.target_agreement)
+        if looked:
+            flags = yield from flags_of(access, vector)
+    except EmbeddingError as error:
+        # Whether that fails a judgment was decided where similar cases were looked for.
+        logger.warning(
+            "Judging %r: an expert is asked, since memory can't be compared: %s",
+            access.criterion.name,
+            error,
+        )
+        trust = trusted([], asking.target_agreement)
+    today = Today(at.date())
+    if asking.has_budget:
+        today = yield from _today(access, judgment.id, asking, at)
+    return choose(
+        judgment.id,
+        judgment.confidence,
+        trust=trust,
+        flags=flags,
+        asking=asking,
+        today=today,
+    )
+
+
+def _today(
+    access: MemoryAccess, judgment_id: str, asking: Asking, at: datetime
+) -> Operation[Today]:
+    items = yield from asked_on(
+        access,
+        at.date(),
+        besides=judgment_id,
+        also_not_asked=asking.max_review_share is not None,
+    )
+    asked = [one for one in items if one.get("asked")]
+    drawn = sum("sample" in one.get("reasons", ()) for one in asked)
+    return Today(at.date(), judgments=len(items), asked=len(asked), drawn=drawn)

@@ -1,0 +1,55 @@
+"""Rows of arrays for cases, given again once they are free."""
+
+
+class Slots:
+    """Numbers for cases, given again once they are free."""
+
+    def __init__(self) -> None:
+        self.keys: list[str | None] = []
+        """The keys by number; None where it is free."""
+        self.of: dict[str, int] = {}
+        """The numbers by key."""
+        self._free: list[int] = []
+
+    def add(self, key: str) -> int:
+        """Give a case a number.
+
+        Args:
+            key: Its key.
+
+        Returns:
+            The number.
+        """
+        if self._free:
+            slot = self._free.pop()
+            self.keys[slot] = key
+        else:
+            slot = len(self.keys)
+            self.keys.append(key)
+        self.of[key] = slot
+        return slot
+
+    def remove(self, key: str) -> int:
+        """Free a number.
+
+        Args:
+            key: Whose.
+
+        Returns:
+            The number.
+        """
+        slot = self.of.pop(key)
+        self.keys[slot] = None
+        self._free.append(slot)
+        return slot
+
+    def key(self, slot: int) -> str | None:
+        """Tell whose a number is.
+
+        Args:
+            slot: The number; -1, and one that was never given, is nobody's.
+
+        Returns:
+            The key.
+        """
+        return self.keys[slot] if 0 <= slot < len(self.keys) else None

@@ -1,0 +1,68 @@
+"""What a judge said of the cases in memory before an expert's word on them was known."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from memalign_graph.agreement import on_scale
+from memalign_graph.effects import Operation
+from memalign_graph.memory.access import MemoryAccess, chunks
+from memalign_graph.memory.changes import COMMIT_ITEMS
+from memalign_graph.memory.episode_row import EpisodeRow
+from memalign_graph.memory.items import Edit
+from memalign_graph.memory.rivals import edits_made, settle_rivals
+from memalign_graph.scales import Scale
+from memalign_graph.types import Judgment
+
+
+def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[str]]:
+    """Find the cases that an expert valued and no judge has judged.
+
+    Args:
+        rows: What is kept of all episodes.
+        scale: The criterion's scale; values and verdicts that are not on it do not count.
+
+    Returns:
+        The experts' episodes on each, by the example's id.
+    """
+    cases: dict[str, list[EpisodeRow]] = {}
+    for row in rows:
+        cases.setdefault(row.example_id, []).append(row)
+    return {
+        key: [row.id for row in case]
+        for key, case in cases.items()
+        if any(on_scale(row.value, scale) is not None for row in case)
+        and not any(row.judged and on_scale(row.judged.verdict, scale) is not None for row in case)
+        and any(row.judged is None for row in case)
+    }
+
+
+def note_judgments(access: MemoryAccess, judgments: Mapping[str, Judgment]) -> Operation[None]:
+    """Keep judgments on the episodes of their cases, in one commit, but for very many.
+
+    What experts said and where their episodes stand stays as it is; an episode that has a judgment
+    keeps that.
+
+    Args:
+        access: The memory.
+        judgments: The judgments by the example's id.
+    """
+    view = yield from access.refresh()
+    ids = [row.id for row in view.rows() if row.example_id in judgments and row.judged is None]
+    for part in chunks(ids, COMMIT_ITEMS):
+        view = yield from access.refresh()
+        known = view.known_commits()
+        there = yield from access.episodes(part)
+        now = datetime.now(UTC)
+        edits = [
+            Edit(
+                "episodes",
+                one,
+                one.model_copy(update={"judgment": judgments[one.example_id], "updated_at": now}),
+            )
+            for one in there.values()
+            if one.judgment is None
+        ]
+        commit = yield from access.commit(view, edits, reason="judge cases", author=None)
+        yield from settle_rivals(
+            access, commit, known, edits_made(edits), taken_back=set(), keeps_status=True
+        )

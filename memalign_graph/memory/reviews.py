@@ -1,0 +1,210 @@
+"""The log of reviews: for which judgments an expert was asked, and why, with `review="uncertain"`.
+
+It holds ids and numbers, no texts. Budgets are counted by it, and reports made from it; it is no
+part of the memory's content, and what the judge decides does not rest on it.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Literal
+
+from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
+from pydantic import ValidationError
+
+from memalign_graph.effects import Batch, Operation
+from memalign_graph.errors import MemAlignError, explain
+from memalign_graph.frozen import FrozenModel
+from memalign_graph.judgment import Judgment, ReviewChoice, ReviewReason
+from memalign_graph.memory.access import EVERYTHING, MemoryAccess
+from memalign_graph.memory.records import Item
+from memalign_graph.types import UtcDatetime
+
+logger = logging.getLogger(__name__)
+
+KEEP_REVIEWS = timedelta(days=90)
+"""How long the log goes back."""
+
+_SWEEP_EVERY = timedelta(hours=1)
+"""How often a process removes older days, at most, as it logs more."""
+
+
+class ReviewItem(FrozenModel):
+    """What the log has of one judgment."""
+
+    judgment_id: str
+    """The judgment."""
+
+    example_id: str
+    """What it was on."""
+
+    at: UtcDatetime
+    """When it was decided whether to ask."""
+
+    day: int
+    """The day of that in UTC, such as 20250131."""
+
+    asked: Literal[0, 1]
+    """1 if an expert was asked: a number, since stores compare these alike."""
+
+    reasons: list[ReviewReason]
+    """Why, or why not."""
+
+    confidence: float | None
+    """The judgment's confidence."""
+
+    threshold: float | None
+    """The confidence from which on nobody would have been asked."""
+
+    @property
+    def date(self) -> date:
+        """The day."""
+        return self.at.astimezone(UTC).date()
+
+
+def day_number(day: date) -> int:
+    """Write a day as a number.
+
+    Args:
+        day: The day.
+
+    Returns:
+        Eight digits, such as 20250131.
+    """
+    return day.year * 10_000 + day.month * 100 + day.day
+
+
+def now() -> datetime:
+    """Return what time it is, in UTC: the log's days are those of UTC."""
+    return datetime.now(UTC)
+
+
+def asked_on(
+    access: MemoryAccess, day: date, *, besides: str, also_not_asked: bool = False
+) -> Operation[list[Item]]:
+    """Read from the log which judgments of a day experts were asked about.
+
+    Args:
+        access: The memory.
+        day: The day, in UTC.
+        besides: The id of a judgment that does not count: a node that runs again finds its own.
+        also_not_asked: Whether to return also those that nobody was asked about. Stores can't
+            count, so that this reads the day's whole log.
+
+    Returns:
+        The items, as they are stored.
+    """
+    namespace = access.layout.reviews_on(day_number(day))
+    wanted = None if also_not_asked else {"asked": 1}
+    [found] = yield Batch(access.store, [SearchOp(namespace, filter=wanted, limit=EVERYTHING)])
+    return [one.value for one in found if tuple(one.namespace) == namespace and one.key != besides]
+
+
+def log_review(
+    access: MemoryAccess, judgment: Judgment, choice: ReviewChoice, at: datetime
+) -> Operation[None]:
+    """Log whether an expert is asked about a judgment; the same judgment again is the same item.
+
+    Now and then days that are past their time are removed.
+
+    Args:
+        access: The memory.
+        judgment: The judgment.
+        choice: Whether one is asked, and why.
+        at: When that was decided, in UTC.
+    """
+    item = ReviewItem(
+        judgment_id=judgment.id,
+        example_id=judgment.example_id,
+        at=at,
+        day=day_number(at.date()),
+        asked=1 if choice.asks else 0,
+        reasons=choice.reasons,
+        confidence=judgment.confidence,
+        threshold=choice.threshold,
+    )
+    namespace = access.layout.reviews_on(item.day)
+    yield from access.put(namespace, {item.judgment_id: item.to_json()})
+    view = access.view
+    if at - view.reviews_swept_at >= _SWEEP_EVERY:
+        view.reviews_swept_at = at
+        yield from sweep_reviews(access, at)
+
+
+def all_reviews(
+    access: MemoryAccess, *, since: date | None = None, until: date | None = None
+) -> Operation[list[ReviewItem]]:
+    """Read the log.
+
+    Args:
+        access: The memory.
+        since: The first day, in UTC; the log's first unless given.
+        until: The last day; the log's last unless given.
+
+    Returns:
+        The items, oldest first; of two on one judgment, which a run that broke off at midnight can
+        leave, the newer one.
+    """
+    first = 0 if since is None else day_number(since)
+    last = EVERYTHING if until is None else day_number(until)
+    days = yield from _days(access)
+    found = yield from access.search(
+        *(access.layout.reviews_on(day) for day in days if first <= day <= last)
+    )
+    items = sorted((_read(one) for day in found for one in day), key=lambda one: one.at)
+    return list({one.judgment_id: one for one in items}.values())
+
+
+def sweep_reviews(access: MemoryAccess, at: datetime) -> Operation[None]:
+    """Remove the days that are past their time.
+
+    Args:
+        access: The memory.
+        at: What time it is, in UTC.
+    """
+    first = day_number((at - KEEP_REVIEWS).date())
+    days = yield from _days(access)
+    yield from _remove(access, [day for day in days if day < first], lambda _: True)
+
+
+def remove_reviews(
+    access: MemoryAccess, wanted: Callable[[Mapping[str, Any]], bool]
+) -> Operation[None]:
+    """Remove some of the log's items.
+
+    Args:
+        access: The memory.
+        wanted: Tells of an item whether to remove it.
+    """
+    yield from _remove(access, (yield from _days(access)), wanted)
+
+
+def _remove(
+    access: MemoryAccess, days: Iterable[int], wanted: Callable[[Mapping[str, Any]], bool]
+) -> Operation[None]:
+    for day in days:
+        namespace = access.layout.reviews_on(day)
+        [found] = yield Batch(access.store, [SearchOp(namespace, limit=EVERYTHING)])
+        own = [one for one in found if tuple(one.namespace) == namespace]
+        gone = [one.key for one in own if wanted(one.value)]
+        yield from access.put(namespace, dict.fromkeys(gone))
+
+
+def _days(access: MemoryAccess) -> Operation[list[int]]:
+    """Return the days that the log has, in order."""
+    prefix = access.layout.reviews
+    search = ListNamespacesOp(
+        match_conditions=(MatchCondition("prefix", prefix),),
+        max_depth=len(prefix) + 1,  # what lies deeper is another memory's
+        limit=EVERYTHING,
+    )
+    [found] = yield Batch(access.store, [search])
+    labels = {one[len(prefix)] for one in map(tuple, found) if len(one) > len(prefix)}
+    return sorted(int(label) for label in labels if label.isascii() and label.isdigit())
+
+
+def _read(item: Item) -> ReviewItem:
+    try:
+        return ReviewItem.model_validate(item)
+    except ValidationError as error:
+        raise MemAlignError(f"The log of reviews can't be read: {explain(error)}") from error
