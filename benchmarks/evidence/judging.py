@@ -17,6 +17,7 @@ from langgraph.store.memory import InMemoryStore
 from benchmarks.agreement.ours import criterion_of, example_of, feedback_of
 from benchmarks.agreement.rows import Row
 from memalign_graph import Criterion, JudgeMemory, create_alignment_graph, create_judge_graph
+from memalign_graph.errors import ModelAnswerError
 from memalign_graph.local import LocalEmbeddings
 from memalign_graph.scales import Boolean
 
@@ -108,8 +109,8 @@ def judge(plan: Plan, model: BaseChatModel) -> None:
             {
                 "id": row["id"],
                 "label": row["label"],
-                "base": base.invoke(example)["judgment"],
-                "evidence": weighing.invoke(example)["judgment"],
+                "base": _judged(base, example),
+                "evidence": _judged(weighing, example),
                 "nearest": [one.to_json() for one in near],
             }
         )
@@ -121,6 +122,14 @@ def judge(plan: Plan, model: BaseChatModel) -> None:
     }
     plan.folder.mkdir(parents=True, exist_ok=True)
     plan.path.write_text(json.dumps(kept, ensure_ascii=False, indent=1), encoding="utf-8")
+
+
+def _judged(graph: Any, example: dict[str, Any]) -> Any:
+    """Judge a row; None if the model gives no answer that can be used, also when asked again."""
+    try:
+        return graph.invoke(example)["judgment"]
+    except ModelAnswerError:
+        return None
 
 
 def _trust(memory: JudgeMemory) -> Any:

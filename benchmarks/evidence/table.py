@@ -91,6 +91,8 @@ def read(plans: Sequence[Plan]) -> Scored:
         kept = json.loads(plan.path.read_text(encoding="utf-8"))
         train = [scale.validate_value(one) for one in kept["train"]]
         for row in kept["test"]:
+            if row["base"] is None or row["evidence"] is None:
+                continue  # told below the table
             ids.append(row["id"])
             truth.append(float(scale.validate_value(row["label"])))
             for name, (value, belief) in _said(scale, train, row).items():
@@ -157,7 +159,21 @@ def as_markdown(criteria: Mapping[str, Sequence[Plan]], command: str) -> str:
             for metric, measure in metrics_of(one).items():
                 found = [_number(_measure(one, judge, measure)) for judge in JUDGES]
                 seeds.append(_row(name, str(plan.seed), metric, *found, _by(plan)))
-    return "\n".join([*lines, *seeds, ""])
+    missing = [_missing(plan) for plans in criteria.values() for plan in plans]
+    told = [one for one in missing if one] or ["Every judge gave a verdict on every row."]
+    return "\n".join([*lines, "", *told, *seeds, ""])
+
+
+def _missing(plan: Plan) -> str:
+    rows = json.loads(plan.path.read_text(encoding="utf-8"))["test"]
+    failed = {side: sum(row[side] is None for row in rows) for side in ("base", "evidence")}
+    if not any(failed.values()):
+        return ""
+    base, memory = failed["base"], failed["evidence"]
+    return (
+        f"- {plan.name}, seed {plan.seed}: no verdict on {base} rows without memory and {memory} "
+        "with it; those rows are in no number."
+    )
 
 
 def _row(*cells: str) -> str:
@@ -222,5 +238,5 @@ def _number(value: float | None) -> str:
 
 def _by(plan: Plan) -> str:
     kept = json.loads(plan.path.read_text(encoding="utf-8"))
-    evidence = kept["test"][0]["evidence"]["evidence"]
-    return str(evidence["decided_by"])
+    judged = next(row["evidence"] for row in kept["test"] if row["evidence"] is not None)
+    return str(judged["evidence"]["decided_by"])

@@ -1,16 +1,20 @@
 """Logistic regression with a penalty, and each case foretold as if it had not been there."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from memalign_graph.evidence.cases import Floats, Numbers
-from memalign_graph.extras import needs_extra
-
-_HELD = 1e12
-"""A penalty under which a coefficient stays 0."""
 
 _LIMIT = 35.0
 """Beyond this a logit's probability is 0 or 1 in double precision."""
+
+_STEPS = 100
+"""How many steps Newton's method takes at most; it takes less than ten."""
+
+_CLOSE = 1e-10
+"""Below this a step changes nothing any more."""
+
+_RIDGE = 1e-9
+"""What keeps a direction that no case speaks of from having no curvature."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,10 @@ def fit_logistic(
     asked: Floats | None = None,
     intercept: bool = True,
 ) -> Logistic:
-    """Fit a logistic regression with a quadratic penalty on its coefficients.
+    """Fit a logistic regression with a quadratic penalty of 1/2 on its coefficients.
+
+    By Newton's method, which with a handful of coefficients is a few small matrices: general
+    solvers take six times as long to check what they are given.
 
     Leaving out is not done by fitting anew, which would take a second for a thousand cases, but by
     one step of Newton's method from the whole fit, over the rows that are left: with few
@@ -61,29 +68,18 @@ def fit_logistic(
 
     Returns:
         The model.
-
-    Raises:
-        ImportError: If scikit-learn is not installed.
     """
     import numpy as np
 
-    with needs_extra("evidence", "Weighing evidence"):
-        from sklearn import config_context
-        from sklearn.linear_model import LogisticRegression
-
-    rows, width = features.shape
-    # A share of both is a row of each kind with its weight: the same likelihood.
-    both = np.concatenate((np.ones(rows), np.zeros(rows)))
-    weights = np.concatenate((targets, 1 - targets))
-    counted = weights > 0
-    model: Any = LogisticRegression(solver="newton-cholesky", fit_intercept=intercept)
-    with config_context(assume_finite=True, skip_parameter_validation=True):
-        model.fit(np.concatenate((features, features))[counted], both[counted], weights[counted])
-    coefficients = np.append(model.coef_[0], model.intercept_[0] if intercept else 0.0)
-    penalty = np.append(np.ones(width), 0.0 if intercept else _HELD)
-    moved = _moved(_with_one(features), targets, groups, coefficients, penalty)
-    left_out: Floats = (_with_one(features if asked is None else asked) * moved).sum(axis=1)
-    return Logistic(coefficients, left_out)
+    whole = _with_one(features) if intercept else features
+    foretold = whole if asked is None else _with_one(asked) if intercept else asked
+    penalty = np.ones(whole.shape[1])
+    if intercept:
+        penalty[-1] = 0.0
+    coefficients = _fit(whole, targets, penalty)
+    moved = _moved(whole, targets, groups, coefficients, penalty)
+    left_out: Floats = (foretold * moved).sum(axis=1)
+    return Logistic(coefficients if intercept else np.append(coefficients, 0.0), left_out)
 
 
 def probability(logits: Floats) -> Floats:
@@ -101,6 +97,36 @@ def probability(logits: Floats) -> Floats:
     return probabilities
 
 
+def _fit(whole: Floats, targets: Floats, penalty: Floats) -> Floats:
+    import numpy as np
+
+    def loss(coefficients: Floats) -> float:
+        logits = whole @ coefficients
+        misfit = (np.logaddexp(0, logits) - targets * logits).sum()
+        return float(misfit + (penalty * coefficients**2).sum() / 2)
+
+    coefficients: Floats = np.zeros(whole.shape[1])
+    least = loss(coefficients)
+    for _ in range(_STEPS):
+        fitted = probability(whole @ coefficients)
+        slope = whole.T @ (fitted - targets) + penalty * coefficients
+        step = np.linalg.solve(_curvature(whole, fitted, penalty), slope)
+        # Half as far where it went too far: the loss is convex, so that some step lowers it.
+        while (now := loss(coefficients - step)) > least and np.abs(step).max() > _CLOSE:
+            step = step / 2
+        if np.abs(step).max() <= _CLOSE:
+            break
+        coefficients, least = coefficients - step, now
+    return coefficients
+
+
+def _curvature(whole: Floats, fitted: Floats, penalty: Floats) -> Floats:
+    import numpy as np
+
+    curvature: Floats = whole.T @ (whole * (fitted * (1 - fitted))[:, None])
+    return curvature + np.diag(penalty + _RIDGE)
+
+
 def _moved(
     whole: Floats, targets: Floats, groups: Numbers, coefficients: Floats, penalty: Floats
 ) -> Floats:
@@ -108,16 +134,14 @@ def _moved(
     import numpy as np
 
     fitted = probability(whole @ coefficients)
-    curvature = whole * (fitted * (1 - fitted))[:, None]
-    hessian = whole.T @ curvature + np.diag(penalty)
+    bent = whole * (fitted * (1 - fitted))[:, None]
     order = np.argsort(groups, kind="stable")
-    size = len(groups) // (int(groups.max()) + 1)
-    shape = (-1, size, whole.shape[1])
-    own, bent = whole[order].reshape(shape), curvature[order].reshape(shape)
-    slope = (fitted - targets)[order].reshape(-1, size)
-    without = hessian - own.transpose(0, 2, 1) @ bent
-    # A direction that only this group speaks of would have no curvature left.
-    without += 1e-9 * np.eye(whole.shape[1])
+    shape = (int(groups.max()) + 1, -1, whole.shape[1])
+    own = whole[order].reshape(shape)
+    without = _curvature(whole, fitted, penalty) - own.transpose(0, 2, 1) @ bent[order].reshape(
+        shape
+    )
+    slope = (fitted - targets)[order].reshape(shape[:2])
     pull = (own * slope[:, :, None]).sum(axis=1)
     moved: Floats = coefficients + np.linalg.solve(without, pull[:, :, None])[:, :, 0]
     return moved[groups]

@@ -170,7 +170,9 @@ async def test_no_way_sees_its_own_case(call: Caller, server: LoopbackServer) ->
         ({"models": 5}, "models: "),
         ({"models": [5]}, "models: give chat models by the name"),
         ({"swap": True}, "swap: only"),
-        ({"use_guidelines": False}, "use_guidelines: there is no such option"),
+        ({"use_guidelines": False}, "use_guidelines: an ablation leaves out each part"),
+        ({"use_episodes": False}, "use_episodes: an ablation leaves out each part"),
+        ({"no_guidelines": True}, "no_guidelines: there is no such option"),
     ],
 )
 async def test_what_can_not_be_used(

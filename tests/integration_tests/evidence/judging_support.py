@@ -1,0 +1,149 @@
+"""What tests of deciding by evidence share: cases whose neighbours tell, and a judge that does not.
+
+Cases of one topic share their words, so that they are near each other; experts value a topic alike.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from memalign_graph import Criterion, Episode, create_alignment_graph
+from tests.conftest import CRITERION, Bench, Graph
+from tests.integration_tests.alignment_support import relations_by_topic
+from tests.loopback import ChatRequest, Reply, ReplyLike, answer
+from tests.loopback.replies import as_reply, with_logprobs
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+_TOPICS = (
+    "parcel lost in the depot of the harbour, and nobody told the customer",
+    "teapot cracked on its way, wrapped in paper of the finest kind",
+    "subscription renewed although it was cancelled twice by telephone",
+    "voucher refused at the till of the shop around the corner",
+)
+_CASE = re.compile(r"Case (\d+)[:.]")
+_OPERATIONS = "guideline_operations"
+JUDGMENT = "judgment"
+
+
+def case(number: int) -> dict[str, Any]:
+    """A case; of each four in a row every one is of another topic."""
+    topic = _TOPICS[number % len(_TOPICS)]
+    return {
+        "inputs": f"Case {number}: {topic}.",
+        "outputs": f"{topic}: so we answered {topic}.",
+    }
+
+
+def truth(number: int) -> bool:
+    """What experts say: two topics are right, two are wrong."""
+    return number % len(_TOPICS) < 2
+
+
+def word(number: int, **fields: Any) -> dict[str, Any]:
+    """An expert's word on a case."""
+    return {
+        **case(number),
+        "value": truth(number),
+        "author": "ann",
+        "given_at": (START + timedelta(minutes=number)).isoformat(),
+        **fields,
+    }
+
+
+def words(count: int, **fields: Any) -> list[dict[str, Any]]:
+    """Words on some cases."""
+    return [word(number, **fields) for number in range(count)]
+
+
+def number_of(chat: ChatRequest) -> int:
+    """The number of the case that a judge is to judge."""
+    return int(_CASE.findall(chat.text.rpartition("<case>")[2])[0])
+
+
+def earlier(chat: ChatRequest) -> list[int]:
+    """The numbers of the earlier cases in a judge's prompt."""
+    return [int(one) for one in _CASE.findall(chat.text.rpartition("<case>")[0])]
+
+
+def asks_for_value(chat: ChatRequest) -> bool:
+    """Whether a request is for the value alone, to measure how sure the judge is."""
+    properties = (chat.schema or {}).get("properties", {})
+    return chat.schema_name == JUDGMENT and "rationale" not in properties
+
+
+def verdicts(bench: Bench) -> list[ChatRequest]:
+    """The requests for a verdict with its rationale."""
+    return [
+        chat
+        for chat in bench.server.chats
+        if chat.schema_name == JUDGMENT and not asks_for_value(chat)
+    ]
+
+
+def measurings(bench: Bench) -> list[ChatRequest]:
+    """The requests for the value alone."""
+    return [chat for chat in bench.server.chats if asks_for_value(chat)]
+
+
+def distillings(bench: Bench) -> list[ChatRequest]:
+    """The requests to distil feedback."""
+    return [chat for chat in bench.server.chats if chat.schema_name == _OPERATIONS]
+
+
+@dataclass
+class Judge:
+    """A model that judges as told, and learns as told; nothing unless told."""
+
+    value: Callable[[int], Any] = lambda _: True
+    """What it says of a case."""
+
+    belief: Callable[[int], float] = lambda _: 0.7
+    """How likely it holds `true`."""
+
+    distil: Callable[[ChatRequest], ReplyLike] = lambda _: {"operations": []}
+
+    def __call__(self, chat: ChatRequest) -> Reply:
+        match chat.schema_name:
+            case "guideline_operations":
+                return as_reply(self.distil(chat))
+            case "guideline_relations":
+                return as_reply(relations_by_topic(chat))
+            case "narrowed_guideline":
+                return as_reply({"text": ""})
+        number = number_of(chat)
+        if asks_for_value(chat):
+            belief = self.belief(number)
+            odds = {"true": belief, "false": 1 - belief}
+            likely = max(odds, key=lambda one: odds[one])
+            content = '{"value": ' + likely + "}"
+            return with_logprobs(content, ['{"', "value", '":', " ", (likely, odds), "}"])
+        value = self.value(number)
+        if isinstance(value, Reply):
+            return value
+        return answer({"rationale": f"Seen {number}.", "value": value})
+
+
+def learning(bench: Bench, criterion: Criterion = CRITERION, **options: Any) -> Graph:
+    """An alignment that judges its cases, and distils nothing unless told."""
+    given = {
+        "model": bench.server.chat_model(max_retries=0),
+        "embeddings": bench.server.embedder(),
+        "judge_cases": True,
+        "distill": False,
+        **options,
+    }
+    return bench.compile(create_alignment_graph(criterion, **given))
+
+
+async def learn(bench: Bench, given: Iterable[Any], on: str | None = "t", **options: Any) -> Any:
+    """Learn from feedback; returns the report."""
+    result = await bench.invoke(learning(bench, **options), {"feedback": list(given)}, on)
+    return result["report"]
+
+
+def by_number(episodes: Iterable[Episode]) -> dict[int, Episode]:
+    """Episodes by the number of their case."""
+    return {int(_CASE.findall(str(one.example.inputs))[0]): one for one in episodes}

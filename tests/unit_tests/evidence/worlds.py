@@ -1,0 +1,174 @@
+"""Made-up memories: clustered cases, experts and a judge of a known quality."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memalign_graph import Boolean, Categorical, Numeric, Pairwise
+from memalign_graph.evidence.cases import Case, CaseTable
+from memalign_graph.evidence.deciding import Bench, Decision, Said, fit_bench
+from memalign_graph.memory.episode_row import EpisodeRow, JudgedRow
+from memalign_graph.memory.view import MemoryView, Update
+from memalign_graph.scales import Scale, Value
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+SCALES: dict[str, Scale] = {
+    "boolean": Boolean(),
+    "choices": Categorical(choices=("warm", "cold", "odd")),
+    "ordered": Categorical(choices=("poor", "fair", "good"), ordered=True),
+    "pairwise": Pairwise(),
+    "share": Numeric(minimum=0, maximum=1),
+    "stars": Numeric(minimum=1, maximum=5, integer=True),
+}
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A case: where it lies, what experts say, and what the judge says."""
+
+    vector: Vectors
+    truth: Value
+    verdict: Value | None
+    probabilities: Mapping[str, float] | None = None
+
+
+def normalised(vectors: Any) -> Vectors:
+    rows = np.asarray(vectors, dtype=np.float32)
+    unit: Vectors = rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+    return unit
+
+
+def values_of(scale: Scale) -> list[Value]:
+    """Values on a scale; of a continuous one every tenth."""
+    if isinstance(scale, Numeric):
+        low, high = scale.minimum, scale.maximum
+        count = int(high - low) if scale.integer else 10
+        return [scale.validate_value(low + (high - low) * n / count) for n in range(count + 1)]
+    return [True, False] if isinstance(scale, Boolean) else list(scale.choices)
+
+
+def off(scale: Scale, truth: Value, by: float) -> Value:
+    """A number that is so much off, kept on the scale."""
+    assert isinstance(scale, Numeric)
+    number = min(max(float(truth) + by, scale.minimum), scale.maximum)
+    return scale.validate_value(round(number) if scale.integer else number)
+
+
+Judge = Callable[[Scale, Value, random.Random], Value]
+
+
+def right_in(share: float) -> Judge:
+    """A judge that is right so often, and else says anything."""
+
+    def judge(scale: Scale, truth: Value, rng: random.Random) -> Value:
+        if rng.random() < share:
+            return truth
+        others = [one for one in values_of(scale) if one != truth]
+        return rng.choice(others)
+
+    return judge
+
+
+def coin(scale: Scale, _: Value, rng: random.Random) -> Value:
+    """A judge that says anything."""
+    return rng.choice(values_of(scale))
+
+
+def world(
+    scale: Scale,
+    count: int,
+    rng: random.Random,
+    judge: Judge,
+    *,
+    clusters: int = 6,
+    purity: float = 0.9,
+    dimension: int = 16,
+    labels: Judge | None = None,
+) -> list[Item]:
+    """Cases in clusters, each of mostly one value."""
+    numbers = np.random.default_rng(rng.randrange(2**32))
+    centres = numbers.normal(size=(clusters, dimension))
+    values = values_of(scale)
+    own = [values[at % len(values)] for at in range(clusters)]
+    rng.shuffle(own)
+    label = labels or right_in(purity)
+    items = []
+    for _ in range(count):
+        cluster = rng.randrange(clusters)
+        vector = normalised(centres[cluster] + 0.5 * numbers.normal(size=dimension))
+        truth = label(scale, own[cluster], rng)
+        items.append(Item(vector, truth, judge(scale, truth, rng)))
+    return items
+
+
+def row(at: int, item: Item, **fields: Any) -> EpisodeRow:
+    """The episode on a case."""
+    judged = None if item.verdict is None else JudgedRow(item.verdict, item.probabilities, None)
+    own = EpisodeRow(
+        id=f"e{at:04d}",
+        revision="1",
+        vector_key=f"k{at:04d}",
+        status="distilled",
+        example_id=f"x{at:04d}",
+        value=item.truth,
+        given_at=START + timedelta(minutes=at),
+        judged=judged,
+    )
+    return replace(own, **fields)
+
+
+def view_of(items: Sequence[Item]) -> MemoryView:
+    """A memory of these cases."""
+    view = MemoryView("made up")
+    put(view, [row(at, item) for at, item in enumerate(items)], items)
+    return view
+
+
+def put(view: MemoryView, rows: Sequence[EpisodeRow], items: Sequence[Item] = ()) -> None:
+    """Change a memory's episodes; the vectors of new ones come with them."""
+    vectors = {one.vector_key: item.vector for one, item in zip(rows, items, strict=False)}
+    update = Update(commits=[], episodes={one.id: one for one in rows}, vectors=vectors)
+    generation, _ = view.mark()
+    assert view.apply(generation, update, now_us=1)
+
+
+def drop(view: MemoryView, ids: Sequence[str]) -> None:
+    """Take episodes from a memory."""
+    generation, _ = view.mark()
+    update = Update(commits=[], episodes=dict.fromkeys(ids))
+    assert view.apply(generation, update, now_us=1)
+
+
+def table_of(items: Sequence[Item], scale: Scale) -> CaseTable:
+    """The cases as evidence."""
+    table = CaseTable(view_of(items), scale)
+    table.refresh()
+    return table
+
+
+def bench_of(items: Sequence[Item], scale: Scale) -> tuple[CaseTable, Bench]:
+    """What decides."""
+    table = table_of(items, scale)
+    return table, fit_bench(table, scale, "evidence")
+
+
+def decided(table: CaseTable, bench: Bench, item: Item, mode: Any = "evidence") -> Decision:
+    """The decision on a new case."""
+    verdict = item.truth if item.verdict is None else item.verdict
+    source: Any = None if item.probabilities is None else "logprobs"
+    said = Said(verdict, item.probabilities, source)
+    near: list[tuple[Case, float]] = table.near(item.vector)
+    return bench.decide(said, near, mode)
+
+
+def error(scale: Scale, got: Value, truth: Value) -> float:
+    """How far a value is off: the distance, or whether it is another."""
+    if isinstance(scale, Numeric):
+        return abs(float(got) - float(truth))
+    return float(got != truth)
