@@ -267,8 +267,8 @@ def _describe(
     scale = criterion.scale
     parts = [f"## {criterion.name}", criterion.instructions.strip(), *describe_example(example)]
     rationale = escape(judgment.rationale)
-    parts.append(f"### The judge says: {scale.show(judgment.value)}\n\n{rationale}")
-    parts += _doubt(judgment)
+    parts.append(f"### The judge says: {scale.show(judgment.verdict)}\n\n{rationale}")
+    parts += [*_outweighed(judgment, criterion), *_doubt(judgment)]
     if guidelines:
         lines = "\n".join(f"- {escape(one.text)}" for one in guidelines)
         parts.append(f"### Guidelines it was given\n\n{lines}")
@@ -280,6 +280,19 @@ def _describe(
         parts.append(f"### Note\n\n{lines}")
     parts.append(f"Is that right? The value is {scale.describe()}")
     return "\n\n".join(parts)
+
+
+def _outweighed(judgment: Judgment, criterion: Criterion) -> list[str]:
+    """Show what was decided, where that is something else than what the judge says."""
+    if judgment.evidence is None or judgment.value == judgment.verdict:
+        return []
+    shown = criterion.scale.show(judgment.value)
+    told = (
+        "That is the judge's verdict weighed against the experts' values of the "
+        f"{len(judgment.evidence.neighbours)} most similar cases, and the value you are asked "
+        "about."
+    )
+    return [f"### The evidence says: {shown}\n\n{told}"]
 
 
 def _doubt(judgment: Judgment) -> list[str]:

@@ -47,22 +47,7 @@ def main() -> None:
 
 
 def _judge(plans: Sequence[Plan], options: argparse.Namespace) -> None:
-    base_url = options.base_url
-    key = "none"
-    if base_url is None:
-        from memalign_graph.local import start_server
-
-        endpoint = start_server()
-        base_url, key = endpoint.base_url, endpoint.api_key
-    model = ChatOpenAI(
-        model=options.model,
-        base_url=base_url,
-        api_key=SecretStr(key),
-        temperature=0,
-        max_completion_tokens=300,
-        timeout=1800,
-        profile={"max_input_tokens": 8192},
-    )
+    model = chat_model(options)
     for plan in plans:
         if plan.path.exists():
             continue
@@ -73,6 +58,32 @@ def _judge(plans: Sequence[Plan], options: argparse.Namespace) -> None:
             file=sys.stderr,
             flush=True,
         )
+
+
+def chat_model(options: argparse.Namespace) -> ChatOpenAI:
+    """Return the chat model that the options name.
+
+    Args:
+        options: With `base_url` and `model`.
+
+    Returns:
+        The model; the embedded one where no server is given.
+    """
+    base_url, key = options.base_url, "none"
+    if base_url is None:
+        from memalign_graph.local import start_server
+
+        endpoint = start_server()
+        base_url, key = endpoint.base_url, endpoint.api_key
+    return ChatOpenAI(
+        model=options.model,
+        base_url=base_url,
+        api_key=SecretStr(key),
+        temperature=0,
+        max_completion_tokens=300,
+        timeout=1800,
+        profile={"max_input_tokens": 8192},
+    )
 
 
 def _told(options: argparse.Namespace) -> str:

@@ -212,10 +212,14 @@ class Bench:
             )
         off, judge = self.weighing.evidence_error, self.weighing.verdict_error
         what = "off by" if isinstance(self.scale, Numeric) else "wrong on a share of"
-        who, than = ("evidence", "") if self.uses_evidence else ("verdict", "no better: ")
+        who, but = "verdict", ", which is no more than chance may bring"
+        if self.uses_evidence:
+            who, but = "evidence", ""
+        elif off >= judge:
+            but = ", which is no better"
         return (
             f"The {who} decides: on {count} cases in memory, each left out, the evidence is "
-            f"{than}{what} {off:.3g}, and the judge's verdict {judge:.3g}."
+            f"{what} {off:.3g}, and the judge's verdict {judge:.3g}{but}."
         )
 
 

@@ -3,9 +3,11 @@
 On a numeric scale a value is its own number; on others its place among the choices.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from memalign_graph.evidence.cases import Floats
 from memalign_graph.scales import Boolean, Numeric, Scale, Value
@@ -86,11 +88,11 @@ class Weighing(ABC):
     weights: dict[str, float]
     """Its coefficients, by what they weigh."""
 
-    verdict_error: float
-    """How far the judge's verdicts on the cases in memory are off."""
+    verdict_errors: Floats
+    """How far the judge's verdict on each case in memory is off: 0 or 1, or the distance."""
 
-    evidence_error: float
-    """How far the estimates are off, each case left out."""
+    evidence_errors: Floats
+    """The same of the estimate, the case left out."""
 
     left_out: Estimates
     """The estimates of the cases in memory, each left out."""
@@ -108,9 +110,26 @@ class Weighing(ABC):
         """
 
     @property
+    def verdict_error(self) -> float:
+        """How far the judge's verdicts on the cases in memory are off."""
+        return float(self.verdict_errors.mean())
+
+    @property
+    def evidence_error(self) -> float:
+        """How far the estimates are off, each case left out."""
+        return float(self.evidence_errors.mean())
+
+    @cached_property
     def is_better(self) -> bool:
-        """Whether leaving one out says that the estimates are better than the verdicts."""
-        return self.evidence_error < self.verdict_error
+        """Whether leaving one out says that the estimates are better than the verdicts.
+
+        By more than the standard error of the difference: of two models that do about as well the
+        plainer is taken, which is the verdict alone. Source: L. Breiman, J. H. Friedman,
+        R. A. Olshen and C. J. Stone, Classification and Regression Trees, 1984.
+        """
+        gains = self.verdict_errors - self.evidence_errors
+        gain = float(gains.mean())
+        return gain > 0 and gain > float(gains.std(ddof=1)) / math.sqrt(len(gains))
 
 
 def choices_of(scale: Scale) -> Sequence[Value]:

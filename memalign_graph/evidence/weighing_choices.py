@@ -10,6 +10,7 @@ from memalign_graph.evidence.estimates import (
     Weighing,
     choices_of,
     log_odds,
+    number_of,
 )
 from memalign_graph.evidence.logistic import Logistic, fit_logistic, probability
 from memalign_graph.scales import Scale, Value
@@ -50,9 +51,10 @@ class ChoiceWeighing(Weighing):
         coefficients = self._model.coefficients.tolist()
         self.weights = dict(zip([*names, "neighbours", "intercept"], coefficients, strict=True))
         self.left_out = self._estimates(self._model.left_out, vote)
-        self.verdict_error = float((verdicts.numbers != truth).mean())
-        places = (self.left_out.shares if self.left_out.shares is not None else vote).argmax(axis=1)
-        self.evidence_error = float((places != truth).mean())
+        number = number_of(scale)
+        estimated = np.array([number(one) for one in self.left_out.values])
+        self.verdict_errors = (verdicts.numbers != truth).astype(float)
+        self.evidence_errors = (estimated != truth).astype(float)
 
     def estimate(self, verdicts: Verdicts, votes: Votes) -> Estimates:
         """Weigh new cases; see `Weighing.estimate`."""

@@ -45,8 +45,8 @@ class NumericWeighing(Weighing):
         judge, mean = self._coefficients.tolist()
         self.weights = {"judge": judge, "neighbours": 1 - judge - mean, "mean": mean}
         self.left_out = Estimates(self._on_scale(estimated[best]), None, without)
-        self.verdict_error = float(np.abs(over).mean())
-        self.evidence_error = float(np.abs(np.array(self.left_out.values) - truth).mean())
+        self.verdict_errors = np.abs(over)
+        self.evidence_errors = np.abs(np.array(self.left_out.values) - truth)
 
     def estimate(self, verdicts: Verdicts, votes: Votes) -> Estimates:
         """Weigh new cases; see `Weighing.estimate`."""

@@ -16,6 +16,7 @@ def critique_text(
     broken: Sequence[Guideline],
     feedback: Feedback | None,
     wanted: str | None = None,
+    outweighed: bool = False,
 ) -> str:
     """Write a critique: what was asked, the reason, and the guidelines broken.
 
@@ -25,6 +26,7 @@ def critique_text(
         broken: The guidelines that the answer breaks, by the judge's own account.
         feedback: What an expert said of it, if one was asked: it goes before the judge's words.
         wanted: Which values pass, in words.
+        outweighed: Whether the judge itself would have let it pass, and the evidence decided.
 
     Returns:
         The text.
@@ -39,9 +41,11 @@ def critique_text(
     elif judgment.value != value:
         # What the judge says speaks for the answer.
         parts.append("An expert decided so, and gave no reason.")
+    elif outweighed:
+        parts.append("Experts did not accept the answers most like this one.")
     elif judgment.rationale:
         parts.append(f"The review says: {judgment.rationale}")
-    if broken and judgment.value == value:
+    if broken and judgment.value == value and not outweighed:
         lines = "\n".join(f"- {one.text}" for one in broken)
         parts.append(f"What it has to heed:\n{lines}")
     return "\n\n".join(parts)

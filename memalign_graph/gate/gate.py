@@ -193,6 +193,7 @@ class Gate:
             broken=broken,
             feedback=feedback,
             wanted=self.rule.wanted,
+            outweighed=judgment.verdict != judgment.value and self.rule.passes(judgment.verdict),
         )
         return self._verdict(revisions, critique=critique, **more)
 

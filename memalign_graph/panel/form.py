@@ -304,10 +304,19 @@ def _describe(
     return [
         f"### {criterion.name}: {criterion.scale.show(judgment.value)}",
         f"{criterion.instructions.strip()} The value is {criterion.scale.describe()}",
+        *([] if judgment.value == judgment.verdict else [_outweighed(criterion, judgment)]),
         _quote(judgment.rationale),
         *(["Guidelines it was given:\n\n" + "\n".join(lines)] if lines else []),
         *(_quote(f"Note: {one}") for one in judgment.warnings),
     ]
+
+
+def _outweighed(criterion: Criterion, judgment: Judgment) -> str:
+    own = criterion.scale.show(judgment.verdict)
+    return (
+        "That is the evidence: the judge's verdict weighed against similar cases. The judge itself "
+        f"says {own}, because:"
+    )
 
 
 def _quote(text: str) -> str:

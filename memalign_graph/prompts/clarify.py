@@ -206,7 +206,7 @@ def _head(criterion: Criterion, standing: Sequence[Guideline]) -> str:
 def _verdict(feedback: Feedback, criterion: Criterion) -> str | None:
     if feedback.judgment is None:
         return None
-    return f"The judge said {criterion.scale.show(feedback.judgment.value)}, because:"
+    return f"The judge said {criterion.scale.show(feedback.judgment.verdict)}, because:"
 
 
 def _case(

@@ -81,6 +81,6 @@ def _said(episodes: Sequence[Episode], value: Value, criterion: Criterion) -> st
     confirmed = (
         shorten(defuse(one.judgment.rationale), _FIELD_TOKENS)
         for one in episodes
-        if one.judgment is not None and one.judgment.value == value == one.value
+        if one.judgment is not None and one.judgment.verdict == value == one.value
     )
     return " ".join(words) or next(confirmed, "")

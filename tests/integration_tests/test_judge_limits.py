@@ -146,7 +146,7 @@ async def test_bad_context_is_refused_before_any_call(bench: Bench, context: Any
         ({"model": 3}, "model: "),
         ({"max_guideline_tokens": -1}, "max_guideline_tokens: -1"),
         ({"on_embedding_error": "hope"}, "on_embedding_error: 'hope'"),
-        ({"review": "uncertain"}, "review: 'uncertain'"),
+        ({"review": "unsure"}, "review: 'unsure'"),
         ({"criterion": "tone"}, "criterion: "),
     ],
 )

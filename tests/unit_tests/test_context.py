@@ -102,7 +102,7 @@ def test_parents_bad_settings_are_one_sentence(settings: Any) -> None:
         {"k": -1},
         {"k": 101},
         {"k": "many"},
-        {"review": "uncertain"},
+        {"review": "unsure"},
         {"namespace": ()},
         {"namespace": ("a", "")},
         {"namespace": ("a.b",)},

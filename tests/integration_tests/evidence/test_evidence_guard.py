@@ -102,27 +102,22 @@ async def taught_anew(bench: Bench) -> Any:
 
 @TWO_WAYS
 async def test_a_case_has_no_vote_on_itself(bench: Bench) -> None:
-    # One case of a topic of its own: only it knows what its expert says.
-    odd = {
-        "inputs": "Case 99: quite another matter.",
-        "outputs": "Nothing like the others at all.",
-        "value": False,
-        "author": "ann",
-        "given_at": "2026-01-01T00:00:00+00:00",
-    }
-    bench.server.responder = Turned()
+    odd = {"inputs": "Case 96: quite another matter.", "outputs": "Nothing like the others."}
+    bench.server.responder = model = Turned()
     shared = {"use_episodes": False, "decide": "evidence"}
-    await learn(bench, [*words(24), odd], "cases", **shared)
-    judged = bench.judge_graph(use_episodes=False, decide="evidence")
-    deployed = await bench.invoke(judged, {key: odd[key] for key in ("inputs", "outputs")})
-    assert {one["similarity"] for one in deployed["judgment"]["evidence"]["neighbours"]} >= {1.0}
-    model = Turned()
+    await learn(bench, words(24), "cases", **shared)
+    judge = bench.judge_graph(**shared)
+    new = (await bench.invoke(judge, odd, "new"))["judgment"]["value"]
+    # Its expert says what none of the others would have told.
+    said = {**odd, "value": not new, "author": "ann"}
+    await learn(bench, [said], "odd", **shared)
+    known = (await bench.invoke(judge, odd, "known"))["judgment"]
+    assert max(one["similarity"] for one in known["evidence"]["neighbours"]) == 1.0
+    assert known["value"] is not new
     model.teaches = True
-    bench.server.responder = model
     given = [word(24, rationale="So it has to be turned round.")]
     report = await learn(
         bench, given, "rule", distill=True, guard="replay", replay_cases=40, **shared
     )
-    # 26 cases: of the odd one nobody else can tell, so that it agrees with its expert by chance.
     assert report["replay"]["cases"] == 26
-    assert report["replay"]["agreed_before"] <= 25
+    assert report["replay"]["agreed_before"] == 25

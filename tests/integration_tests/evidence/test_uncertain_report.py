@@ -54,8 +54,8 @@ async def test_report_counts_what_was_asked_why_and_what_came_of_it(
     graph = uncertain_graph(bench, max_reviews_per_day=3)
     await judge(bench, graph, 5000, 0.97)
     await judge(bench, graph, 5001, 0.97)
-    await judge(bench, graph, 5002, 0.6, {"value": True})
-    await judge(bench, graph, 5003, 0.6, {"value": False, "rationale": "Too cold."})
+    await judge(bench, graph, 5002, 0.5, {"value": True})
+    await judge(bench, graph, 5003, 0.5, {"value": False, "rationale": "Too cold."})
     clock.forward(days=1)
     await judge(bench, graph, 6000, 0.5, {"type": "ignore"})
     await judge(bench, graph, 6001, 0.5, "Words alone.")
@@ -107,7 +107,7 @@ def logged(number: int, *reasons: Any, asked: int = 1, **given: Any) -> ReviewIt
     return ReviewItem.model_validate({**fields, **given})
 
 
-def answered(number: int, value: Any, of: Any = True, author: str | None = None) -> Episode:
+def answered(number: int, value: Any, *, of: Any = True, author: str | None = None) -> Episode:
     feedback = judged_feedback(number)
     assert feedback.judgment is not None
     judgment = feedback.judgment.model_copy(update={"id": f"j{number}", "value": of})

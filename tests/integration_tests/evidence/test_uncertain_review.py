@@ -317,6 +317,7 @@ async def test_trust_tells_what_the_graph_goes_by(bench: Bench) -> None:
         options: Any = {"target_agreement": target}
         trust = await memory.atrust(**options) if bench.awaits else memory.trust(**options)
         assert trust.threshold == given["judgment"]["review"]["threshold"]
+        assert trust.bound is not None
         assert trust.bound >= target
         assert 0 < trust.coverage <= 1
     wrong: Any = "votes"

@@ -67,3 +67,23 @@ def test_message_is_a_humans_and_marked_as_a_gates() -> None:
     assert message.text.startswith("Too cold.")
     assert wrote(message)
     assert not wrote(HumanMessage(message.text))
+
+
+def test_reason_of_an_outweighed_judge_is_not_told() -> None:
+    text = critique_text(
+        CRITERION,
+        judgment(False, "It is warm."),
+        broken=[guideline("Say sorry.")],
+        feedback=None,
+        outweighed=True,
+    )
+    assert "It is warm." not in text
+    assert "Say sorry." not in text
+    assert "Experts did not accept the answers most like this one." in text
+
+
+def test_expert_goes_before_the_evidence() -> None:
+    said = Feedback(example=EXAMPLE, value=False, rationale="Too cold.")
+    text = critique_text(CRITERION, judgment(False), broken=[], feedback=said, outweighed=True)
+    assert "Too cold." in text
+    assert "most like this one" not in text
