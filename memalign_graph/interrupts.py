@@ -300,7 +300,7 @@ def _doubt(judgment: Judgment) -> list[str]:
     parts = []
     if judgment.confidence is not None:
         known = judgment.calibrated_on
-        rests = "not calibrated yet" if known is None else f"by {known} earlier cases"
+        rests = "not calibrated yet" if known is None else f"calibrated on {known} cases"
         parts.append(f"Confidence: {judgment.confidence:.0%} ({rests}).")
     if judgment.review is not None and judgment.review.reasons:
         said = [_REASONS[reason] for reason in judgment.review.reasons]

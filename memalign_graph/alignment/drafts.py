@@ -109,16 +109,15 @@ class _Kept:
     def _reply(self, chat: Chat) -> Operation[ChatReply]:
         key = self._key(chat)
         drafts = self.access.layout.drafts
-        waiting = yield from self.access.get(drafts, [key], lambda item: item.get("reply"))
+        waiting = yield from self.access.get(drafts, [key], lambda item: item["reply"])
         if key in waiting:
             try:
                 return ChatReply(**waiting[key])
             except TypeError:
                 pass  # written by another version of this package: asked for again
         reply: ChatReply = yield chat
-        if reply.answer is not None:
-            kept = asdict(reply)
-            check_json(kept, "the reply")
+        kept = asdict(reply)
+        if reply.answer is not None and _is_storable(kept):
             yield from self.access.put(drafts, {key: {"id": key, "reply": kept}})
         return reply
 
@@ -128,3 +127,12 @@ class _Kept:
         with self._lock:
             self._asked[prompt] += 1
             return digest([prompt, self._asked[prompt]])
+
+
+def _is_storable(reply: Any) -> bool:
+    """Tell whether any store can keep a reply: a model can write what some refuse, such as NUL."""
+    try:
+        check_json(reply, "the reply")
+    except ValueError:
+        return False
+    return True

@@ -115,7 +115,7 @@ class _Silent(Container[str]):
     besides: AbstractSet[str]
 
     def __contains__(self, key: object) -> bool:
-        return key == self.own or self.besides.issuperset(self.view.episodes_at(str(key)))
+        return key == self.own or set(self.view.episodes_at(str(key))) <= self.besides
 
 
 def _in_orders(

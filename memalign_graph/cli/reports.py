@@ -189,7 +189,7 @@ def _confidence(judgment: Mapping[str, Any]) -> str:
 
 
 def _decided_by(judgment: Mapping[str, Any]) -> str:
-    return (judgment.get("evidence") or {}).get("decided_by", "")
+    return str((judgment.get("evidence") or {}).get("decided_by", ""))
 
 
 def _feedback(report: AlignmentReport, places: Sequence[str]) -> str:

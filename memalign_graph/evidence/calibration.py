@@ -58,18 +58,18 @@ class Calibration:
     curve: Logistic | Rising
     """What turns scores into confidences."""
 
-    def confidence(self, scores: Floats) -> float:
-        """Calibrate a new decision.
+    def confidences(self, scores: Floats) -> Floats:
+        """Calibrate decisions.
 
         Args:
-            scores: Its scores, one row.
+            scores: Their scores, a row each.
 
         Returns:
-            How likely it agrees with an expert.
+            How likely each agrees with an expert.
         """
         if isinstance(self.curve, Logistic):
-            return float(probability(self.curve.logits(scores))[0])
-        return float(self.curve.at(scores[:, 0])[0])
+            return probability(self.curve.logits(scores))
+        return self.curve.at(scores[:, 0])
 
 
 def calibrate(scores: Floats, agreed: Floats) -> Calibration | None:

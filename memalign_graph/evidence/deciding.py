@@ -131,7 +131,7 @@ class Bench:
             calibration, source = self.calibrations.get(kind), "evidence"
             confidence = weighed_share(self.scale, value, estimates)
         if calibration is not None:
-            confidence = calibration.confidence(scores)
+            [confidence] = calibration.confidences(scores).tolist()
         return Decision(
             value=value,
             confidence=None if confidence is None else min(max(confidence, 0.0), 1.0),
@@ -331,7 +331,10 @@ def _calibrated(
         calibration = calibrate(own, right[which])
         if calibration is not None:
             calibrations[kind] = calibration
-            confidences[which] = calibration.left_out
+            # By one score decisions rank as they would without their own label. Left out, the
+            # right ones would rank below the wrong ones of the same score.
+            ranked = own.shape[1] == 1
+            confidences[which] = calibration.confidences(own) if ranked else calibration.left_out
     return replace(
         bench,
         calibrations=calibrations,

@@ -166,17 +166,21 @@ def _own_cases(table: CaseTable, view: MemoryView, scale: Scale) -> OwnCases:
         return known[1]
     near = table.near_judged(table.judged())
     slots = near.slots[:, :NEAREST]
-    said = {key: _said(view, case, scale) for key, case in table.voters.items()}
-    width = len(next(iter(said.values())))
-
-    def place(at: int) -> Floats:
-        return table.by_slot(lambda case: said[case.key][at])
-
-    by_slot = [place(at) for at in range(width)]
-    places = np.stack([one[slots] for one in by_slot], axis=-1)
+    values = {case.value for case in table.voters.values()}
+    plain = {value: _shares([value], scale) for value in values}
+    said = {
+        key: plain[case.value] if len(case.episode_ids) == 1 else _said(view, case, scale)
+        for key, case in table.voters.items()
+    }
+    places = [
+        table.by_slot(lambda case, at=at: said[case.key][at])[slots]  # type: ignore[misc]
+        for at in range(len(next(iter(said.values()))))
+    ]
     own = OwnCases(
         nearest=near.similarities[:, 0],
-        divisions=division(np.where(slots[:, :, None] < 0, np.nan, places), scale),
+        divisions=division(
+            np.where(slots[:, :, None] < 0, np.nan, np.stack(places, axis=-1)), scale
+        ),
     )
     _known[table] = (table.generation, own)
     return own
@@ -186,16 +190,20 @@ _known: WeakKeyDictionary[CaseTable, tuple[int, OwnCases]] = WeakKeyDictionary()
 
 
 def _said(view: MemoryView, case: Case, scale: Scale) -> list[float]:
-    """Return the place of a case's value on a scale with an order, else the share of each value."""
+    """Return what the experts say of a case, as `division` takes it."""
+    if len(case.episode_ids) == 1 or _has_order(scale):
+        return _shares([case.value], scale)
+    given = [on_scale(row.value, scale) for row in view.rows_at(case.key)]
+    return _shares([one for one in given if one is not None] or [case.value], scale)
+
+
+def _shares(given: Sequence[Value], scale: Scale) -> list[float]:
+    """Return the place of a value on a scale with an order, else the share of each value."""
     if isinstance(scale, Numeric):
-        return [(float(case.value) - scale.minimum) / (scale.maximum - scale.minimum)]
+        return [(float(given[0]) - scale.minimum) / (scale.maximum - scale.minimum)]
     choices: Sequence[Value] = (False, True) if isinstance(scale, Boolean) else scale.choices
     if _has_order(scale):
-        return [choices.index(case.value) / (len(choices) - 1)]
-    given: list[Value] = [case.value]
-    if len(case.episode_ids) > 1:
-        all_given = [on_scale(row.value, scale) for row in view.rows_at(case.key)]
-        given = [one for one in all_given if one is not None] or given
+        return [choices.index(given[0]) / (len(choices) - 1)]
     return [given.count(one) / len(given) for one in choices]
 
 

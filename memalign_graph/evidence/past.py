@@ -25,7 +25,7 @@ class PastDecision:
     """The example's id."""
 
     confidence: float | None
-    """Calibrated out of fold; None where it can't be told."""
+    """What a new decision of the same score would have; None where that can't be told."""
 
     agreed: bool
     """Whether the decision agrees with the experts, as `agreement.agree` tells."""

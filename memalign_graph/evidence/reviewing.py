@@ -103,5 +103,5 @@ def _today(
         also_not_asked=asking.max_review_share is not None,
     )
     asked = [one for one in items if one.get("asked")]
-    drawn = sum("sample" in one.get("reasons", ()) for one in asked)
+    drawn = sum("sample" in (one.get("reasons") or ()) for one in asked)
     return Today(at.date(), judgments=len(items), asked=len(asked), drawn=drawn)

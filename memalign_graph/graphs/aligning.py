@@ -176,9 +176,9 @@ def create_alignment_graph(
         input_schema=RememberView,
     )
     first = "remember_feedback"
-    distill = create_distill_batch_node(criterion, **shared)
+    one_batch = create_distill_batch_node(criterion, **shared)
     again = create_distill_again_node(criterion, **shared)
-    builder.add_node("distill_batch", distill, input_schema=DistillBatchView)
+    builder.add_node("distill_batch", one_batch, input_schema=DistillBatchView)
     builder.add_node("distill_again", again, input_schema=DistillAgainView)
     builder.add_node("collect_proposals", create_collect_node(), input_schema=DistillAgainView)
     builder.add_node(

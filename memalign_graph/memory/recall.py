@@ -159,7 +159,7 @@ def recall_besides(
         What was found.
     """
     view = access.view
-    text, _ = retrieval_text(example)
+    text, truncated = retrieval_text(example)
     vector = view.index.get(vector_key(access.embedder.id, text)) if k else None
     if vector is None:
         return Recall(examples=[], version=view.version)
@@ -175,7 +175,8 @@ def recall_besides(
         for recalled in _group([episodes[one] for one in ids if one in episodes], similarity)
     ]
     further = {one: round(similarity, 4) for ids, similarity in near[k:wanted] for one in ids}
-    return Recall(examples=found[:k], version=view.version, nearness=further)
+    warning = _TRUNCATED if truncated else None
+    return Recall(examples=found[:k], version=view.version, nearness=further, warning=warning)
 
 
 def _search(view: MemoryView, vector: Vector, k: int) -> list[tuple[str, float]]:

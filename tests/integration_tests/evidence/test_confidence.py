@@ -187,7 +187,7 @@ async def test_what_fails_is_said_and_leaves_the_verdict(
     bench: Bench, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     reply, why = FAILURES[kind]
-    bench.server.responder = TellingJudge(reply, verdict=False)  # type: ignore[arg-type]
+    bench.server.responder = TellingJudge(reply, verdict=False)
     with caplog.at_level(logging.WARNING, logger=confidence.logger.name):
         judgment = await judged(bench)
     assert judgment["value"] is False

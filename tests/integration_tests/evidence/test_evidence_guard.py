@@ -104,7 +104,7 @@ async def taught_anew(bench: Bench) -> Any:
 async def test_a_case_has_no_vote_on_itself(bench: Bench) -> None:
     odd = {"inputs": "Case 96: quite another matter.", "outputs": "Nothing like the others."}
     bench.server.responder = model = Turned()
-    shared = {"use_episodes": False, "decide": "evidence"}
+    shared: dict[str, Any] = {"use_episodes": False, "decide": "evidence"}
     await learn(bench, words(24), "cases", **shared)
     judge = bench.judge_graph(**shared)
     new = (await bench.invoke(judge, odd, "new"))["judgment"]["value"]

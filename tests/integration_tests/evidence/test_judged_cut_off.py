@@ -86,6 +86,32 @@ async def test_no_answers_are_left_in_the_store(bench: Bench) -> None:
         assert bench.store.search(access.layout.drafts, limit=100) == []
 
 
+async def test_what_no_store_can_keep_is_asked_for_again(bench: Bench) -> None:
+    seen: list[int] = []
+
+    def writes(chat: ChatRequest) -> Any:
+        seen.append(number_of(chat))
+        text = "Cut\0here." if seen.count(seen[-1]) == 1 else "Seen whole."
+        return {"rationale": text, "value": True}
+
+    bench.server.responder = writes
+    report = await learn(bench, words(2))
+    assert (report["judged_cases"], report["warnings"]) == (2, [])
+    assert len(verdicts(bench)) == 4
+    said = [one.judgment.rationale for one in await bench.episodes() if one.judgment]
+    assert said == ["Seen whole."] * 2
+
+
+@TWO_WAYS
+async def test_a_case_that_is_long_and_odd_is_judged(bench: Bench) -> None:
+    bench.server.responder = Judge()
+    odd = {**word(1), "inputs": {"text": "Case 1: " + "long " * 5_000, "n": [1, None]}}
+    report = await learn(bench, [odd, word(2)])
+    assert report["judged_cases"] == 2
+    [warning] = report["warnings"]
+    assert warning.startswith("1 case(s) were judged so: Inputs and outputs are longer")
+
+
 @TWO_WAYS
 async def test_what_is_forgotten_meanwhile_stays_forgotten(bench: Bench, tmp_path: Path) -> None:
     await bench.remember(*words(3))

@@ -53,7 +53,7 @@ async def test_asks_where_it_is_not_sure_and_nowhere_else(bench: Bench) -> None:
     assert given["judgment"]["confidence"] < threshold
     shown = description(given)
     assert "You are asked because the judge is not sure enough." in shown
-    assert f"Confidence: {given['judgment']['confidence']:.0%} (by 80 earlier cases)." in shown
+    assert f"Confidence: {given['judgment']['confidence']:.0%} (calibrated on 80 cases)." in shown
 
 
 async def test_resume_neither_judges_nor_decides_nor_logs_again(bench: Bench) -> None:

