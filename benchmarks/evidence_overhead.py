@@ -156,7 +156,7 @@ class Memory:
         return [self._vector(text).tolist() for text in texts]
 
     def _vector(self, text: str) -> NDArray[np.float64]:
-        number = int(text.split("\n")[0].removeprefix("Case "))
+        number = int(text.split("\n", maxsplit=1)[0].removeprefix("Case "))
         drawn = np.random.default_rng(number).normal(size=self._dimension)
         vector: NDArray[np.float64] = self._centres[number % _CLUSTERS] + drawn
         return vector

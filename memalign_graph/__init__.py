@@ -18,6 +18,7 @@ from memalign_graph.errors import (
     MemAlignWarning,
     ModelAnswerError,
 )
+from memalign_graph.evidence.candidate import ReviewCandidate
 from memalign_graph.evidence.trust import Trust
 from memalign_graph.gate import (
     GateReview,
@@ -112,6 +113,7 @@ __all__ = [
     "Neighbour",
     "Numeric",
     "Pairwise",
+    "ReviewCandidate",
     "ReviewChoice",
     "ReviewReport",
     "Snapshot",

@@ -124,10 +124,21 @@ def agree(scale: Scale, got: Value, expected: Value) -> bool:
         range.
     """
     if isinstance(scale, Numeric) and not scale.integer:
-        # A hair more than a tenth: 0.3 - 0.2 is not 0.1 in binary.
-        reach = _TOLERANCE * (scale.maximum - scale.minimum) * (1 + 1e-9)
-        return abs(float(got) - float(expected)) <= reach
+        return abs(float(got) - float(expected)) <= reach(scale)
     return _same(got) == _same(expected)
+
+
+def reach(scale: Numeric) -> float:
+    """Return how far apart two values of a continuous scale may be and still agree.
+
+    Args:
+        scale: The scale.
+
+    Returns:
+        The distance.
+    """
+    # A hair more than a tenth: 0.3 - 0.2 is not 0.1 in binary.
+    return _TOLERANCE * (scale.maximum - scale.minimum) * (1 + 1e-9)
 
 
 def krippendorff_alpha(units: Iterable[Sequence[Value]], level: Level) -> float | None:

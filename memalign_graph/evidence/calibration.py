@@ -1,6 +1,8 @@
 """How often a decision of some score was right, by the experts' verdicts in memory."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from memalign_graph.evidence.cases import Floats
@@ -52,11 +54,16 @@ class Calibration:
     cases: int
     """How many decisions it was fitted to."""
 
-    left_out: Floats
-    """The confidence of each of them, out of fold."""
-
     curve: Logistic | Rising
     """What turns scores into confidences."""
+
+    foretell: Callable[[], Floats]
+    """Foretells each of them as if it had not been there."""
+
+    @cached_property
+    def left_out(self) -> Floats:
+        """The confidence of each of them, out of fold."""
+        return self.foretell()
 
     def confidences(self, scores: Floats) -> Floats:
         """Calibrate decisions.
@@ -99,7 +106,7 @@ def calibrate(scores: Floats, agreed: Floats) -> Calibration | None:
     right = float(agreed.sum())
     targets = np.where(agreed > 0, (right + 1) / (right + 2), 1 / (count - right + 2))
     curve = fit_logistic(scores, targets, np.arange(count))
-    return Calibration(count, probability(curve.left_out), curve)
+    return Calibration(count, curve, lambda: probability(curve.left_out))
 
 
 def _isotonic(scores: Floats, agreed: Floats) -> Calibration:
@@ -127,8 +134,12 @@ def _isotonic(scores: Floats, agreed: Floats) -> Calibration:
             )
         return Rising(points[there], heights)
 
-    left_out = np.empty(len(agreed))
     folds = np.arange(len(agreed)) % _FOLDS
-    for fold in range(_FOLDS):
-        left_out[folds == fold] = fitted(folds != fold).at(scores[folds == fold])
-    return Calibration(len(agreed), left_out, fitted(folds >= 0))
+
+    def foretell() -> Floats:
+        left_out = np.empty(len(agreed))
+        for fold in range(_FOLDS):
+            left_out[folds == fold] = fitted(folds != fold).at(scores[folds == fold])
+        return left_out
+
+    return Calibration(len(agreed), fitted(folds >= 0), foretell)

@@ -10,10 +10,13 @@ import threading
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from memalign_graph.agreement import majority, on_scale
-from memalign_graph.evidence.slots import Slots
+from memalign_graph.evidence.places import places_of
+from memalign_graph.evidence.similarity import similarities
+from memalign_graph.evidence.slots import Slots, with_room
 from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.view import MemoryView
@@ -40,9 +43,6 @@ _SPARE = 8
 
 _ROUGH = 1e-5
 """How far two similarities may be off each other in single precision."""
-
-_DIGITS = 6
-"""To how many digits similarities count, so that they are the same wherever a vector lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,13 @@ class CaseTable:
         self._slots = Slots()
         self._rows = Slots()
         self._vectors: Any = None
-        self._near: Any = None
+        self._similarities: Any = None
+        self._nearest: Any = None
+        self._fresh: set[str] = set()
+        self._places = places_of(scale)
+        self._said: Any = None
+        self._values: Any = None
+        self._judged: list[Case] = []
 
     def refresh(self) -> None:
         """Bring the table up to date with its view, which was refreshed, and has its vectors."""
@@ -175,7 +181,9 @@ class CaseTable:
                 self.voters[key] = case
         if changed:
             self.generation += 1
+            self._judged = self._find_judged()
             self._settle(gone, new)
+            self._note(touched)
 
     def _remove(self, key: str) -> int:
         del self.voters[key], self._marks[key]
@@ -189,11 +197,36 @@ class CaseTable:
         Returns:
             Those that experts spoke of last.
         """
-        cases = [one for one in self.voters.values() if one.verdict is not None]
-        if len(cases) > MAX_CASES:
-            cases.sort(key=lambda one: (one.given_at, one.key))
-            cases = cases[-MAX_CASES:]
-        return sorted(cases, key=lambda one: one.key)
+        return self._judged
+
+    def numbers(self) -> tuple[Floats, Floats]:
+        """Return what was said of the judged cases, in their order.
+
+        Returns:
+            What the experts say, and what the judge said, a row a case as `Places.said` gives it.
+        """
+        import numpy as np
+
+        if not self._judged:
+            return np.zeros(0), np.zeros((0, 2 + len(self._places.names)))
+        rows = [self._rows.of[one.key] for one in self._judged]
+        slots = [self._slots.of[one.key] for one in self._judged]
+        return self._values[slots], self._said[rows]
+
+    def values(self, near: Near) -> Floats:
+        """Return what the nearest voters say.
+
+        Args:
+            near: The voters.
+
+        Returns:
+            Their values as numbers; 0 where there are fewer.
+        """
+        import numpy as np
+
+        if not len(near.slots):
+            return np.zeros(near.slots.shape)
+        return np.where(near.slots < 0, 0.0, self._values[near.slots])
 
     def near_judged(self, cases: Sequence[Case]) -> Near:
         """Return the voters nearest to judged cases, each left out of its own.
@@ -209,7 +242,7 @@ class CaseTable:
         rows = np.array([self._rows.of[one.key] for one in cases], dtype=np.int64)
         if not len(rows):
             return Near(np.zeros((0, NEIGHBOURS)), np.zeros((0, NEIGHBOURS), dtype=np.int64))
-        return Near(self._near.similarities[rows], self._near.slots[rows])
+        return Near(self._similarities[rows], self._nearest[rows])
 
     def near(self, vector: Vector, besides: Container[str] = ()) -> list[tuple[Case, float]]:
         """Find the voters nearest to a case.
@@ -252,21 +285,24 @@ class CaseTable:
                 break
             asked *= 2
         keys = [key for key, rough in found if rough >= last - _ROUGH]
-        vectors = {key: self._view.index.get(key) for key in keys}
-        exact = [(_similarity(vector, one), key) for key, one in vectors.items() if one is not None]
-        return sorted(exact, key=lambda one: (-one[0], one[1]))[:NEIGHBOURS]
+        pairs = [(key, one) for key in keys if (one := self._view.index.get(key)) is not None]
+        if not pairs:
+            return []
+        exact = similarities([one for _, one in pairs], vector)
+        named = zip(exact, (key for key, _ in pairs), strict=True)
+        return sorted(named, key=lambda one: (-one[0], one[1]))[:NEIGHBOURS]
 
     def _settle(self, gone: list[int], new: Mapping[str, Vector]) -> None:
         """Bring the nearest voters of judged cases up to date."""
         import numpy as np
 
-        wanted = {one.key for one in self.judged()}
+        wanted = {one.key for one in self._judged}
         for key in self._rows.of.keys() - wanted:
             self._vectors[self._rows.remove(key)] = 0
-        stale = [key for key in sorted(wanted) if key not in self._rows.of]
+        stale = sorted(wanted - self._rows.of.keys())
         if gone and self._rows.of:
-            lost = set(np.isin(self._near.slots, gone).nonzero()[0].tolist())
-            stale += [key for key, row in self._rows.of.items() if row in lost]
+            lost = np.flatnonzero(np.isin(self._nearest, gone).any(axis=1)).tolist()
+            stale += [one for row in lost if (one := self._rows.key(row)) is not None]
         if len(new) > len(self._rows.of):
             stale = sorted(wanted)
         elif self._rows.of:
@@ -276,55 +312,72 @@ class CaseTable:
             if vector is not None:
                 self._write(key, vector, self._search(vector, {key}))
 
+    def _find_judged(self) -> list[Case]:
+        cases = [one for one in self.voters.values() if one.verdict is not None]
+        if len(cases) > MAX_CASES:
+            cases.sort(key=lambda one: (one.given_at, one.key))
+            cases = cases[-MAX_CASES:]
+        return sorted(cases, key=attrgetter("key"))
+
+    def _note(self, touched: set[str]) -> None:
+        """Write down as numbers what was said of the cases that changed."""
+        width = 2 + len(self._places.names)
+        self._values = with_room(self._values, (len(self._slots.keys),), 0.0)
+        self._said = with_room(self._said, (len(self._rows.keys), width), 0.0)
+        for key in touched & self.voters.keys():
+            self._values[self._slots.of[key]] = self._places.number(self.voters[key].value)
+        for key in (touched | self._fresh) & self._rows.of.keys():
+            case = self.voters[key]
+            if case.verdict is not None:
+                said = self._places.said(case.verdict, case.probabilities)
+                self._said[self._rows.of[key]] = said
+        self._fresh = set()
+
     def _insert(self, new: Mapping[str, Vector]) -> None:
         """Let new voters take their places among the nearest of the judged cases."""
+        import numpy as np
+
+        count = len(self._rows.keys)
         for key, vector in new.items():
-            rough = self._vectors @ vector
-            closer = rough >= self._near.similarities[:, -1] - _ROUGH
-            for row in closer.nonzero()[0].tolist():
-                if self._rows.key(row) in (None, key):
-                    continue
-                pairs = [*self._pairs(row), (_similarity(self._vectors[row], vector), key)]
+            # In this thread alone: threads that wait for each other cost more than they bring.
+            rough = np.einsum("ij,j->i", self._vectors[:count], vector)
+            closer = rough >= self._similarities[:count, -1] - _ROUGH
+            rows = [
+                one
+                for one in np.flatnonzero(closer).tolist()
+                if self._rows.key(one) not in (None, key)
+            ]
+            exact = similarities(self._vectors[rows], vector)
+            for row, similarity in zip(rows, exact, strict=True):
+                pairs = [*self._pairs(row), (similarity, key)]
                 pairs.sort(key=lambda one: (-one[0], one[1]))
                 self._fill(row, pairs[:NEIGHBOURS])
 
     def _pairs(self, row: int) -> list[tuple[float, str]]:
-        slots = self._near.slots[row].tolist()
-        found = zip(self._near.similarities[row].tolist(), slots, strict=True)
+        slots = self._nearest[row].tolist()
+        found = zip(self._similarities[row].tolist(), slots, strict=True)
         return [(one, key) for one, slot in found if (key := self._slots.key(slot)) is not None]
 
     def _write(self, key: str, vector: Vector, pairs: Sequence[tuple[float, str]]) -> None:
         row = self._rows.of.get(key)
         if row is None:
             row = self._rows.add(key)
-            self._make_room(row + 1, len(vector))
+            self._fresh.add(key)
+            self._vectors = with_room(self._vectors, (row + 1, len(vector)), 0.0, "f4")
+            room = (row + 1, NEIGHBOURS)
+            self._similarities = with_room(self._similarities, room, -math.inf)
+            self._nearest = with_room(self._nearest, room, -1, "i8")
         self._vectors[row] = vector
         self._fill(row, pairs)
 
     def _fill(self, row: int, pairs: Sequence[tuple[float, str]]) -> None:
         import numpy as np
 
-        self._near.similarities[row] = -np.inf
-        self._near.slots[row] = -1
+        self._similarities[row] = -np.inf
+        self._nearest[row] = -1
         for place, (similarity, key) in enumerate(pairs):
-            self._near.similarities[row, place] = similarity
-            self._near.slots[row, place] = self._slots.of[key]
-
-    def _make_room(self, rows: int, dimension: int) -> None:
-        import numpy as np
-
-        count = 0 if self._vectors is None else len(self._vectors)
-        if rows <= count:
-            return
-        more = max(count, 64)
-        vectors = np.zeros((more, dimension), dtype=np.float32)
-        similarities = np.full((more, NEIGHBOURS), -np.inf)
-        slots = np.full((more, NEIGHBOURS), -1, dtype=np.int64)
-        if count:
-            vectors = np.concatenate((self._vectors, vectors))
-            similarities = np.concatenate((self._near.similarities, similarities))
-            slots = np.concatenate((self._near.slots, slots))
-        self._vectors, self._near = vectors, Near(similarities, slots)
+            self._similarities[row, place] = similarity
+            self._nearest[row, place] = self._slots.of[key]
 
 
 _tables_lock = threading.Lock()
@@ -345,10 +398,3 @@ def table_of(view: MemoryView, scale: Scale) -> CaseTable:
             view.derived[scale] = CaseTable(view, scale)
         table: CaseTable = view.derived[scale]
         return table
-
-
-def _similarity(one: Vector, other: Vector) -> float:
-    import numpy as np
-
-    product = np.dot(one.astype(np.float64), other.astype(np.float64))
-    return round(float(product), _DIGITS)

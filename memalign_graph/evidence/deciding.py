@@ -4,12 +4,13 @@ A `Bench` is fitted to the cases in memory, and decides on new ones. It is made 
 changed, in milliseconds, and kept for as long as it does not.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from memalign_graph.agreement import agree
+from memalign_graph.agreement import reach
 from memalign_graph.evidence.calibration import Calibration, calibrate
 from memalign_graph.evidence.cases import NEIGHBOURS, Case, CaseTable, Floats, Near
 from memalign_graph.evidence.estimates import (
@@ -17,10 +18,9 @@ from memalign_graph.evidence.estimates import (
     Verdicts,
     Votes,
     Weighing,
-    choices_of,
-    number_of,
 )
-from memalign_graph.evidence.scores import Kind, stated_scores, weighed_scores, weighed_share
+from memalign_graph.evidence.places import places_of
+from memalign_graph.evidence.scores import Kind, stated_scores, weighed_scores, weighed_shares
 from memalign_graph.evidence.votes import Kernel
 from memalign_graph.evidence.weighing import MIN_CASES, fit_weighing
 from memalign_graph.judgment import ConfidenceSource, Decide, Evidence, Neighbour, Probabilities
@@ -114,28 +114,31 @@ class Bench:
             The decision.
         """
         votes, nearest = self._votes(near or ())
-        verdicts = Verdicts.of(self.scale, [(said.verdict, said.probabilities)])
+        verdicts = Verdicts.of(self.scale, said.verdict, said.probabilities)
         estimates = None
         if self.weighing is not None and near is not None:
             estimates = self.weighing.estimate(verdicts, votes)
         by_evidence = estimates is not None and self.uses_evidence
-        value = estimates.values[0] if estimates is not None and by_evidence else said.verdict
-        confidence = None if by_evidence else _stated(self.scale, said.probabilities, value)
+        numbers = estimates.numbers if estimates is not None and by_evidence else verdicts.numbers
+        value = places_of(self.scale).value(float(numbers[0])) if by_evidence else said.verdict
+        [confidence] = verdicts.stated.tolist()
         source, calibration = said.source, None
-        if confidence is not None:
-            calibration, scores = self.calibrations.get("stated"), stated_scores([confidence])
+        if not by_evidence and not math.isnan(confidence):
+            calibration = self.calibrations.get("stated")
+            scores = stated_scores(verdicts.stated)
         elif estimates is not None:
             kind, scores = weighed_scores(
-                self.scale, [value], verdicts, estimates, votes=votes, nearest=nearest
+                self.scale, numbers, verdicts, estimates, votes=votes, nearest=nearest
             )
             calibration, source = self.calibrations.get(kind), "evidence"
-            confidence = weighed_share(self.scale, value, estimates)
+            [confidence] = weighed_shares(numbers, estimates).tolist()
         if calibration is not None:
             [confidence] = calibration.confidences(scores).tolist()
+        known = not math.isnan(confidence)
         return Decision(
             value=value,
-            confidence=None if confidence is None else min(max(confidence, 0.0), 1.0),
-            confidence_source=source if confidence is not None else None,
+            confidence=min(max(confidence, 0.0), 1.0) if known else None,
+            confidence_source=source if known else None,
             calibrated_on=None if calibration is None else calibration.cases,
             evidence=self._evidence(said, estimates, near, votes) if mode == "evidence" else None,
         )
@@ -148,7 +151,7 @@ class Bench:
     def _votes(self, near: Sequence[tuple[Case, float]]) -> tuple[Votes, Floats]:
         import numpy as np
 
-        number = number_of(self.scale)
+        number = places_of(self.scale).number
         similarities = np.full((1, NEIGHBOURS), -np.inf)
         values = np.zeros((1, NEIGHBOURS))
         for place, (case, similarity) in enumerate(near):
@@ -168,7 +171,7 @@ class Bench:
         if estimates is not None:
             shares, [vote] = estimates.shares, estimates.vote
             weighed = {
-                "estimate": estimates.values[0],
+                "estimate": places_of(self.scale).value(float(estimates.numbers[0])),
                 "probabilities": None if shares is None else self._by_name(shares[0]),
                 "vote": float(vote) if shares is None else self._by_name(vote),
             }
@@ -194,8 +197,7 @@ class Bench:
         )
 
     def _by_name(self, shares: Floats) -> Probabilities:
-        names = [self.scale.render(one) for one in choices_of(self.scale)]
-        return dict(zip(names, shares.tolist(), strict=True))
+        return dict(zip(places_of(self.scale).names, shares.tolist(), strict=True))
 
     def _reason(self) -> str:
         count = len(self.cases)
@@ -262,30 +264,16 @@ def fit_bench(table: CaseTable, scale: Scale, mode: Decide) -> Bench:
         ImportError: If there is enough to fit and scikit-learn is not installed.
     """
     cases = table.judged()
-    near = table.near_judged(cases) if mode == "evidence" and cases else None
-    number = number_of(scale)
-    verdicts = Verdicts.of(scale, [(_verdict(one), one.probabilities) for one in cases])
-    if near is None:
-        return _calibrated(Bench(scale, cases, Kernel(1.0), None), verdicts, None, None)
-    truth = _numbers(scale, cases)
-    values = table.by_slot(lambda case: number(case.value))[near.slots]
+    truth, said = table.numbers()
+    verdicts = Verdicts.read(said)
+    if mode == "verdict" or not cases:
+        return _calibrated(Bench(scale, cases, Kernel(1.0), None), truth, verdicts, None, None)
+    near = table.near_judged(cases)
+    values = table.values(near)
     kernel = _kernel(scale, truth, near, values)
     votes = Votes(kernel.weights(near.similarities), values)
-    weighing = fit_weighing(scale, truth, verdicts, votes)
-    bench = Bench(scale, cases, kernel, weighing)
-    return _calibrated(bench, verdicts, votes, near.similarities[:, 0])
-
-
-def _verdict(case: Case) -> Value:
-    """Return what the judge said of a case that it had judged."""
-    return case.value if case.verdict is None else case.verdict
-
-
-def _numbers(scale: Scale, cases: Sequence[Case]) -> Floats:
-    import numpy as np
-
-    number = number_of(scale)
-    return np.array([number(one.value) for one in cases])
+    bench = Bench(scale, cases, kernel, fit_weighing(scale, truth, verdicts, votes))
+    return _calibrated(bench, truth, verdicts, votes, near.similarities[:, 0])
 
 
 def _kernel(scale: Scale, truth: Floats, near: Near, values: Floats) -> Kernel:
@@ -293,7 +281,7 @@ def _kernel(scale: Scale, truth: Floats, near: Near, values: Floats) -> Kernel:
 
     if isinstance(scale, Numeric):
         return Kernel.fitted(near, values, truth)
-    places = np.unique(np.append(truth, values))
+    places = np.flatnonzero(np.bincount(np.append(truth, values).astype(np.int64)))
     return Kernel.fitted(
         near,
         (values[:, :, None] == places).astype(float),
@@ -302,31 +290,32 @@ def _kernel(scale: Scale, truth: Floats, near: Near, values: Floats) -> Kernel:
 
 
 def _calibrated(
-    bench: Bench, verdicts: Verdicts, votes: Votes | None, nearest: Floats | None
+    bench: Bench,
+    truth: Floats,
+    verdicts: Verdicts,
+    votes: Votes | None,
+    nearest: Floats | None,
 ) -> Bench:
     """Tell how sure the bench's decisions are, each case in memory decided as if it were new."""
     import numpy as np
 
-    weighing, cases, scale = bench.weighing, bench.cases, bench.scale
+    weighing, scale = bench.weighing, bench.scale
     by_evidence = weighing is not None and bench.uses_evidence
-    said = [_verdict(one) for one in cases]
-    values = weighing.left_out.values if weighing is not None and by_evidence else said
-    pairs = zip(values, cases, strict=True)
-    agreed = [agree(scale, value, one.value) for value, one in pairs]
-    right = np.array(agreed, dtype=float)
-    known = [
-        None if by_evidence else _stated(scale, one.probabilities, _verdict(one)) for one in cases
+    numbers = (
+        weighing.left_out.numbers if weighing is not None and by_evidence else verdicts.numbers
+    )
+    right = _agreeing(scale, numbers, truth)
+    stated = np.isfinite(verdicts.stated) & (not by_evidence)
+    scores: list[tuple[Kind, Any, Floats]] = [
+        ("stated", stated, stated_scores(verdicts.stated[stated]))
     ]
-    raw = np.array([np.nan if one is None else one for one in known], dtype=float)
-    rest = np.isnan(raw)
-    scores: list[tuple[Kind, Any, Floats]] = [("stated", ~rest, stated_scores(raw[~rest]))]
     if weighing is not None and votes is not None and nearest is not None:
         kind, every = weighed_scores(
-            scale, values, verdicts, weighing.left_out, votes=votes, nearest=nearest
+            scale, numbers, verdicts, weighing.left_out, votes=votes, nearest=nearest
         )
-        scores.append((kind, rest, every[rest]))
+        scores.append((kind, ~stated, every[~stated]))
     calibrations: dict[Kind, Calibration] = {}
-    confidences = np.full(len(cases), np.nan)
+    confidences = np.full(len(truth), np.nan)
     for kind, which, own in scores:
         calibration = calibrate(own, right[which])
         if calibration is not None:
@@ -338,11 +327,15 @@ def _calibrated(
     return replace(
         bench,
         calibrations=calibrations,
-        confidences=[None if np.isnan(one) else one for one in confidences.tolist()],
-        agreed=agreed,
+        confidences=[None if math.isnan(one) else one for one in confidences.tolist()],
+        agreed=(right > 0).tolist(),
     )
 
 
-def _stated(scale: Scale, probabilities: Mapping[str, float] | None, value: Value) -> float | None:
-    """Return how likely the judge holds a value, where that was measured."""
-    return None if probabilities is None else probabilities.get(scale.render(value))
+def _agreeing(scale: Scale, got: Floats, expected: Floats) -> Floats:
+    """Tell which values agree, as `agreement.agree` does: 1, or 0."""
+    import numpy as np
+
+    near = reach(scale) if isinstance(scale, Numeric) and not scale.integer else 0.0
+    right: Floats = (np.abs(got - expected) <= near).astype(float)
+    return right

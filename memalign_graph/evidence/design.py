@@ -11,7 +11,7 @@ aim: the least expected variance over all cases); K. Yu, J. Bi and V. Tresp, Act
 transductive experimental design, 2006 (greedily, with a Gaussian process).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,7 @@ _BLOCK = 4_000_000
 class Pick:
     """A case picked."""
 
-    index: int
+    row: int
     """Its row in the backlog."""
 
     gain: float
@@ -200,8 +200,8 @@ def _inverse(known: Singles, noise: float) -> Floats:
     precision = np.eye(dimension)
     for rows in _blocks(known):
         precision += rows.T @ rows / noise
-    inverse: Floats = np.linalg.inv(precision)
-    return (inverse + inverse.T) / 2
+    inverse: Floats = np.linalg.inv(precision).astype(np.float64)
+    return inverse
 
 
 def _initial(scaled: Floats, inverse: Floats, everything: Floats) -> tuple[Floats, Floats]:
@@ -216,11 +216,10 @@ def _initial(scaled: Floats, inverse: Floats, everything: Floats) -> tuple[Float
     return np.concatenate(removed), np.concatenate(left)
 
 
-def _blocks(rows: Singles | Floats) -> Sequence[Floats]:
-    import numpy as np
-
+def _blocks(rows: Singles | Floats) -> Iterator[Floats]:
+    """Return the rows some at a time, in double precision."""
     step = max(1, _BLOCK // rows.shape[1])
-    return [rows[at : at + step].astype(np.float64) for at in range(0, len(rows), step)]
+    return (rows[at : at + step].astype(float) for at in range(0, len(rows), step))
 
 
 def _share(number: float) -> float:

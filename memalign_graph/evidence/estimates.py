@@ -5,12 +5,13 @@ On a numeric scale a value is its own number; on others its place among the choi
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from memalign_graph.evidence.cases import Floats
-from memalign_graph.scales import Boolean, Numeric, Scale, Value
+from memalign_graph.evidence.places import places_of
+from memalign_graph.scales import Scale, Value
 
 _SURE = 1e-3
 """How near to 0 or 1 a probability may count."""
@@ -23,38 +24,42 @@ class Verdicts:
     numbers: Floats
     """Its verdicts."""
 
+    stated: Floats
+    """How likely it holds them; NaN where that was not measured."""
+
     probabilities: Floats
     """How likely it holds each choice: a row a case, NaN where that was not measured. On a numeric
     scale there are no columns: the verdict is the number."""
 
     @classmethod
+    def read(cls, rows: Floats) -> "Verdicts":
+        """Read what a judge said of cases.
+
+        Args:
+            rows: A row a case, as `Places.said` gives it.
+
+        Returns:
+            The same in parts.
+        """
+        return cls(rows[:, 0], rows[:, 1], rows[:, 2:])
+
+    @classmethod
     def of(
-        cls, scale: Scale, said: Iterable[tuple[Value, Mapping[str, float] | None]]
+        cls, scale: Scale, verdict: Value, probabilities: Mapping[str, float] | None
     ) -> "Verdicts":
-        """Read what the judge said.
+        """Read what the judge says of one case.
 
         Args:
             scale: The criterion's scale.
-            said: Its verdicts, and how likely it held each value, where that was measured.
+            verdict: Its verdict.
+            probabilities: How likely it holds each value, where that was measured.
 
         Returns:
             The same as numbers.
         """
         import numpy as np
 
-        number, names = number_of(scale), [scale.render(one) for one in choices_of(scale)]
-        unknown = [np.nan] * len(names)
-        numbers, rows = [], []
-        for verdict, probabilities in said:
-            numbers.append(number(verdict))
-            known = probabilities and all(name in probabilities for name in names)
-            rows.append(
-                [probabilities[name] for name in names] if known and probabilities else unknown
-            )
-        return cls(
-            np.array(numbers, dtype=float),
-            np.array(rows, dtype=float).reshape(len(numbers), len(names)),
-        )
+        return cls.read(np.array([places_of(scale).said(verdict, probabilities)]))
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class Votes:
 class Estimates:
     """What the evidence says."""
 
-    values: list[Value]
+    numbers: Floats
     """The estimates."""
 
     shares: Floats | None
@@ -141,24 +146,7 @@ def choices_of(scale: Scale) -> Sequence[Value]:
     Returns:
         Its values in order; none of a numeric scale.
     """
-    if isinstance(scale, Numeric):
-        return ()
-    return (True, False) if isinstance(scale, Boolean) else scale.choices
-
-
-def number_of(scale: Scale) -> Callable[[Value], float]:
-    """Return what turns values into numbers.
-
-    Args:
-        scale: The scale.
-
-    Returns:
-        A function that gives a value's own number on a numeric scale, else its place.
-    """
-    if isinstance(scale, Numeric):
-        return float
-    places = {value: float(place) for place, value in enumerate(choices_of(scale))}
-    return places.__getitem__
+    return places_of(scale).choices
 
 
 def log_odds(probabilities: Floats) -> Floats:

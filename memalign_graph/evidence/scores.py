@@ -4,12 +4,11 @@ There are three kinds, and a decision is compared with those of its own kind alo
 different length, and say different things of the same case.
 """
 
-from collections.abc import Sequence
 from typing import Literal
 
 from memalign_graph.evidence.cases import Floats
-from memalign_graph.evidence.estimates import Estimates, Verdicts, Votes, log_odds, number_of
-from memalign_graph.scales import Numeric, Scale, Value
+from memalign_graph.evidence.estimates import Estimates, Verdicts, Votes, log_odds
+from memalign_graph.scales import Numeric, Scale
 
 Kind = Literal["stated", "weighed", "apart"]
 """What a score is made of.
@@ -23,7 +22,7 @@ _STRETCH = 4.0
 """Brings distances, as shares of the range, to about the size of a logit."""
 
 
-def stated_scores(raw: Sequence[float]) -> Floats:
+def stated_scores(raw: Floats) -> Floats:
     """Score decisions by the probability that is stated for them.
 
     Args:
@@ -32,14 +31,12 @@ def stated_scores(raw: Sequence[float]) -> Floats:
     Returns:
         Their logits, a row each.
     """
-    import numpy as np
-
-    return log_odds(np.asarray(raw, dtype=float))[:, None]
+    return log_odds(raw)[:, None]
 
 
 def weighed_scores(
     scale: Scale,
-    values: list[Value],
+    numbers: Floats,
     verdicts: Verdicts,
     estimates: Estimates,
     *,
@@ -50,7 +47,7 @@ def weighed_scores(
 
     Args:
         scale: The criterion's scale.
-        values: What was decided.
+        numbers: What was decided.
         verdicts: What the judge says.
         estimates: What the evidence says.
         votes: The neighbours.
@@ -63,7 +60,7 @@ def weighed_scores(
     import numpy as np
 
     if not isinstance(scale, Numeric):
-        return "weighed", stated_scores(_shares(scale, values, estimates))
+        return "weighed", stated_scores(weighed_shares(numbers, estimates))
     span = scale.maximum - scale.minimum
     off = votes.values - estimates.vote[:, None]
     spread = np.sqrt((votes.weights * off**2).sum(axis=1)) / span
@@ -72,28 +69,19 @@ def weighed_scores(
     return "apart", _STRETCH * np.stack((spread, apart, lone), axis=1)
 
 
-def weighed_share(scale: Scale, value: Value, estimates: Estimates) -> float | None:
-    """Tell how likely the evidence holds a value.
+def weighed_shares(numbers: Floats, estimates: Estimates) -> Floats:
+    """Tell how likely the evidence holds values.
 
     Args:
-        scale: The criterion's scale.
-        value: The value.
-        estimates: What the evidence says, of one case.
+        numbers: The values.
+        estimates: What the evidence says.
 
     Returns:
-        The probability; None on a numeric scale.
+        The probabilities; NaN on a numeric scale.
     """
-    if estimates.shares is None:
-        return None
-    [share] = _shares(scale, [value], estimates)
-    return share
-
-
-def _shares(scale: Scale, values: list[Value], estimates: Estimates) -> list[float]:
     import numpy as np
 
-    number = number_of(scale)
-    places = np.array([int(number(one)) for one in values], dtype=np.int64)
-    shares: Floats = np.asarray(estimates.shares)[np.arange(len(values)), places]
-    numbers: list[float] = shares.tolist()
-    return numbers
+    if estimates.shares is None:
+        return np.full(len(numbers), np.nan)
+    shares: Floats = estimates.shares[np.arange(len(numbers)), numbers.astype(np.int64)]
+    return shares

@@ -1,5 +1,7 @@
 """Rows of arrays for cases, given again once they are free."""
 
+from typing import Any
+
 
 class Slots:
     """Numbers for cases, given again once they are free."""
@@ -53,3 +55,24 @@ class Slots:
             The key.
         """
         return self.keys[slot] if 0 <= slot < len(self.keys) else None
+
+
+def with_room(array: Any, shape: tuple[int, ...], blank: float, kind: str = "f8") -> Any:
+    """Return an array that has room, and doubles as it grows.
+
+    Args:
+        array: The array; None if there is none yet.
+        shape: How many rows it has to have at least, and how wide it is.
+        blank: What stands in new rows.
+        kind: The type of its numbers.
+
+    Returns:
+        The array itself, or a longer one.
+    """
+    import numpy as np
+
+    count = 0 if array is None else len(array)
+    if count and shape[0] <= count:
+        return array
+    more = np.full((max(count, shape[0] - count, 64), *shape[1:]), blank, dtype=kind)
+    return np.concatenate((array, more)) if count else more

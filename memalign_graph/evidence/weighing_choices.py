@@ -1,19 +1,16 @@
 """Evidence on a scale of choices: a logistic regression on log-odds, the same for every choice."""
 
-from collections.abc import Sequence
-
 from memalign_graph.evidence.cases import Floats, Numbers
 from memalign_graph.evidence.estimates import (
     Estimates,
     Verdicts,
     Votes,
     Weighing,
-    choices_of,
     log_odds,
-    number_of,
 )
 from memalign_graph.evidence.logistic import Logistic, fit_logistic, probability
-from memalign_graph.scales import Scale, Value
+from memalign_graph.evidence.places import places_of
+from memalign_graph.scales import Scale
 
 _SMOOTHING = 0.5
 """How many neighbours' worth of the overall shares stand beside the neighbours' vote."""
@@ -26,10 +23,10 @@ class ChoiceWeighing(Weighing):
         """Fit the model; see `fit_weighing`."""
         import numpy as np
 
-        self._values: Sequence[Value] = choices_of(scale)
+        count, ways = len(truth), len(places_of(scale).choices)
+        self._ways = ways
         # Of two choices the one tells the other.
-        self._rows = 1 if len(self._values) == 2 else len(self._values)  # noqa: PLR2004
-        count, ways = len(truth), len(self._values)
+        self._rows = 1 if ways == 2 else ways  # noqa: PLR2004
         hits = (truth == verdicts.numbers).astype(float)
         said = (truth[:, None] == np.arange(ways)[None, :]).astype(float)
         self._accuracy: Floats = _smoothed(hits.sum(keepdims=True), count, 2)
@@ -51,10 +48,8 @@ class ChoiceWeighing(Weighing):
         coefficients = self._model.coefficients.tolist()
         self.weights = dict(zip([*names, "neighbours", "intercept"], coefficients, strict=True))
         self.left_out = self._estimates(self._model.left_out, vote)
-        number = number_of(scale)
-        estimated = np.array([number(one) for one in self.left_out.values])
         self.verdict_errors = (verdicts.numbers != truth).astype(float)
-        self.evidence_errors = (estimated != truth).astype(float)
+        self.evidence_errors = (self.left_out.numbers != truth).astype(float)
 
     def estimate(self, verdicts: Verdicts, votes: Votes) -> Estimates:
         """Weigh new cases; see `Weighing.estimate`."""
@@ -70,7 +65,7 @@ class ChoiceWeighing(Weighing):
             shares = np.concatenate((own, 1 - own), axis=1)
         else:
             shares = own / own.sum(axis=1, keepdims=True)
-        return Estimates([self._values[one] for one in shares.argmax(axis=1)], shares, vote)
+        return Estimates(shares.argmax(axis=1).astype(float), shares, vote)
 
     def _features(
         self, verdicts: Verdicts, votes: Votes, accuracies: Floats, overall: Floats
@@ -78,7 +73,7 @@ class ChoiceWeighing(Weighing):
         """Return the features of each case and choice, and the neighbours' vote."""
         import numpy as np
 
-        places = np.arange(len(self._values))
+        places = np.arange(self._ways)
         chosen = verdicts.numbers[:, None] == places[None, :]
         voted = [(votes.weights * (votes.values == place)).sum(axis=1) for place in places]
         shares = np.stack(voted, axis=1)

@@ -1,12 +1,10 @@
 """Evidence on a numeric scale: a ridge regression between verdict, neighbours and mean."""
 
 import math
-from typing import Any
 
 from memalign_graph.evidence.cases import Floats
 from memalign_graph.evidence.estimates import Estimates, Verdicts, Votes, Weighing, without_own
-from memalign_graph.extras import needs_extra
-from memalign_graph.scales import Numeric, Value
+from memalign_graph.scales import Numeric
 
 _PENALTIES = (0.1, 1.0, 10.0)
 """The penalties that are tried; leaving one out chooses."""
@@ -46,7 +44,7 @@ class NumericWeighing(Weighing):
         self.weights = {"judge": judge, "neighbours": 1 - judge - mean, "mean": mean}
         self.left_out = Estimates(self._on_scale(estimated[best]), None, without)
         self.verdict_errors = np.abs(over)
-        self.evidence_errors = np.abs(np.array(self.left_out.values) - truth)
+        self.evidence_errors = np.abs(self.left_out.numbers - truth)
 
     def estimate(self, verdicts: Verdicts, votes: Votes) -> Estimates:
         """Weigh new cases; see `Weighing.estimate`."""
@@ -64,13 +62,12 @@ class NumericWeighing(Weighing):
         vote = np.where(total > 0, (votes.weights * votes.values).sum(axis=1), mean)
         return np.stack((unbiased - vote, mean - vote), axis=1) / self._range, vote
 
-    def _on_scale(self, numbers: Floats) -> list[Value]:
+    def _on_scale(self, numbers: Floats) -> Floats:
         import numpy as np
 
         # As fine as an expert would give it, and the same however the sums were rounded.
         fine = 0 if self._scale.integer else _DIGITS - math.floor(math.log10(self._range))
-        inside = np.clip(np.round(numbers, fine), self._scale.minimum, self._scale.maximum)
-        return [int(one) if self._scale.integer else one + 0.0 for one in inside.tolist()]
+        return np.clip(np.round(numbers, fine), self._scale.minimum, self._scale.maximum)
 
 
 def _ridge(
@@ -88,22 +85,19 @@ def _ridge(
     """
     import numpy as np
 
-    with needs_extra("evidence", "Weighing evidence"):
-        from sklearn import config_context
-        from sklearn.linear_model import Ridge
-
     coefficients = np.zeros(features.shape[1])
     counts = list(range(features.shape[1]))
+    pull, own = features[:, :0], features[:, :0]
     while counts:
-        with config_context(assume_finite=True, skip_parameter_validation=True):
-            model: Any = Ridge(alpha=penalty, fit_intercept=False)
-            model.fit(features[:, counts], target)
-        if model.coef_.min() >= 0:
-            coefficients[counts] = model.coef_
+        own = features[:, counts]
+        pull = own @ np.linalg.inv(own.T @ own + penalty * np.eye(len(counts)))
+        found = pull.T @ target
+        if found.min() >= 0:
+            coefficients[counts] = found
             break
-        counts.pop(int(model.coef_.argmin()))
-    own = features[:, counts]
-    pull = own @ np.linalg.inv(own.T @ own + penalty * np.eye(len(counts)))
+        counts.pop(int(found.argmin()))
+    else:
+        return coefficients, np.zeros(len(asked))
     off = (target - features @ coefficients) / (1 - (pull * own).sum(axis=1))
     without: Floats = coefficients[counts] - pull * off[:, None]
     return coefficients, (asked[:, counts] * without).sum(axis=1)

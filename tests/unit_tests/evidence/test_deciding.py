@@ -11,7 +11,7 @@ from memalign_graph import Boolean, Categorical, Numeric
 from memalign_graph.evidence import deciding
 from memalign_graph.evidence.cases import NEIGHBOURS, CaseTable
 from memalign_graph.evidence.deciding import Bench, Said, fit_bench
-from memalign_graph.evidence.estimates import Verdicts, Votes, number_of
+from memalign_graph.evidence.estimates import Verdicts, Votes
 from memalign_graph.evidence.weighing import MIN_CASES, fit_weighing
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale
@@ -243,20 +243,17 @@ def test_an_outliers_own_label_does_not_reach_what_is_foretold_of_it(kind: str) 
         labelled = [replace(items[0], truth=label, verdict=low), *items[1:]]
         table = table_of(labelled, scale)
         near = table.near_judged(table.judged())
-        number = number_of(scale)
-        values = table.by_slot(lambda case: number(case.value))[near.slots]  # noqa: B023 - used here
+        values = table.values(near)
         weights = np.where(near.slots == table._slots.of["k0000"], 0.0, 0.1)
         votes = Votes(weights / weights.sum(axis=1, keepdims=True), values)
-        truth = np.array([number(one.truth) for one in labelled])
-        verdicts = Verdicts.of(
-            scale, [(one.verdict, None) for one in labelled if one.verdict is not None]
-        )
+        truth, said = table.numbers()
+        verdicts = Verdicts.read(said)
         weighing = fit_weighing(scale, truth, verdicts, votes)
         assert weighing is not None
         left = weighing.left_out
         if left.shares is None:
             assert isinstance(scale, Numeric)
-            foretold.append(float(left.values[0]) / (scale.maximum - scale.minimum))
+            foretold.append(float(left.numbers[0]) / (scale.maximum - scale.minimum))
         else:
             foretold.append(float(left.shares[0, 0]))
         kept.append(weighing.weights)
@@ -284,7 +281,7 @@ def test_left_out_is_as_if_the_case_were_new(kind: str) -> None:
         assert evidence is not None
         if left.shares is None:
             assert isinstance(scale, Numeric)
-            apart = abs(float(evidence.estimate or 0) - float(left.values[at]))
+            apart = abs(float(evidence.estimate or 0) - float(left.numbers[at]))
             off.append(apart / (scale.maximum - scale.minimum))
         else:
             assert evidence.probabilities is not None
@@ -324,7 +321,8 @@ def test_estimates_stay_on_the_scale(scale: Numeric) -> None:
         assert type(value) is (int if scale.integer else float)
         assert abs(float(value) - float(one.truth)) < 0.35 * span
     assert bench.weighing is not None
-    assert all(scale.validate_value(one) == one for one in bench.weighing.left_out.values)
+    left = bench.weighing.left_out.numbers.tolist()
+    assert all(scale.validate_value(one) == one for one in left)
 
 
 def test_a_scale_of_more_choices_than_servers_tell() -> None:
