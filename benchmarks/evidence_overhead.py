@@ -99,16 +99,17 @@ class Memory:
         return [self._word(number) for number in range(self._next - count, self._next)]
 
     def change(self) -> None:
-        """Let experts speak of a new case, and forget or revise an old one, in turn."""
-        [new] = self.memory.remember(self.words(1))
-        self._ids.append(new.id)
-        old = self._ids.pop(self._rng.randrange(len(self._ids)))
-        if self._rng.random() < 0.5:  # noqa: PLR2004 - one half
-            self.memory.forget(old)
+        """Let an expert speak of a new case, revise a word, or take one back."""
+        kind = self._rng.choice(("remember", "revise", "forget"))
+        if kind == "remember":
+            self._ids += [one.id for one in self.memory.remember(self.words(1))]
             return
-        self._ids.append(old)
+        at = self._rng.randrange(len(self._ids))
+        if kind == "forget":
+            self.memory.forget(self._ids.pop(at))
+            return
         value = self._kind.value(self._rng, self._rng.randrange(_CLUSTERS))
-        self.memory.revise(old, {"value": value})
+        self.memory.revise(self._ids[at], {"value": value})
 
     def seconds(self) -> float:
         """Return how long deciding on a new case takes, after its verdict.

@@ -31,6 +31,7 @@ SELECTED = "selected"
 
 _NEAREST = 5
 _BACKLOG_SHARE = 0.6
+_COUNTS = (3, 5, 10, 15, 20, 30, 40)
 _SMALL = 1e-3
 
 _HELPED = 0.9
@@ -151,11 +152,7 @@ def by_memory(backlog: Rows, embeddings: Embeddings) -> Ask:
 
 
 def by_coverage(backlog: Rows) -> Ask:
-    """Return what covers the backlog best: each case by the most similar labelled one.
-
-    Facility location, greedily: G. Nemhauser, L. Wolsey and M. Fisher, An analysis of
-    approximations for maximizing submodular set functions, 1978.
-    """
+    """Return what lies nearest to all cases (Nemhauser et al., 1978, facility location)."""
     similar = backlog.vectors @ backlog.vectors.T
 
     def ask(labelled: list[int], n: int) -> list[int]:
@@ -171,11 +168,7 @@ def by_coverage(backlog: Rows) -> Ask:
 
 
 def by_distance(backlog: Rows) -> Ask:
-    """Return what is farthest from all that is labelled.
-
-    The greedy k-center of O. Sener and S. Savarese, Active learning for convolutional neural
-    networks: a core-set approach, 2018.
-    """
+    """Return what is farthest from all that is labelled (Sener and Savarese, 2018, k-center)."""
     similar = backlog.vectors @ backlog.vectors.T
 
     def ask(labelled: list[int], n: int) -> list[int]:
@@ -314,8 +307,7 @@ def table(found: Mapping[str, Mapping[str, Floats]], counts: Sequence[int]) -> s
     helped = [one for one in every if one[RANDOM][-1] < _HELPED * one[RANDOM][counts[0] - 1]]
     lines += ["", *_ways("every criterion", every, counts)]
     if helped:
-        name = f"where {counts[0]} to {max(map(len, every[0].values()))} labels at random help"
-        lines += ["", *_ways(name, helped, counts)]
+        lines += ["", *_ways("where labels at random help", helped, counts)]
     return "\n".join(lines)
 
 
@@ -371,7 +363,7 @@ def main() -> None:
         rows = read(paths, options.split, embeddings)
         found[name] = measure(rows, options, embeddings)
         print(f"{name} done", file=sys.stderr, flush=True)
-    counts = [count for count in (3, 5, 10, 15, 20, 30, 40) if count <= options.labels]
+    counts = [one for one in _COUNTS if one <= options.labels] or [options.labels]
     print(
         f"Errors of random → selected cases, {options.seeds} splits of the {options.split} rows, "
         f"{options.step} labels at a time; the last column: labels at random, and selected ones "

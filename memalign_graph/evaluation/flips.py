@@ -69,7 +69,8 @@ def backward_flips(
     """Find the cases that memory held at a version, were right then, and no longer are.
 
     Each is judged as it was and as it is, its own episode included, as the deployed judge would.
-    The memory is only read.
+    With `decide="evidence"` a case has no vote on itself, or hardly any could turn, and verdict
+    and votes are weighed as they are today. The memory is only read.
 
     Args:
         memory: The memory; its embeddings are used.

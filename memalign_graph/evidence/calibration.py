@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from memalign_graph.evidence.cases import Floats
 from memalign_graph.evidence.logistic import Logistic, fit_logistic, probability
+from memalign_graph.evidence.nearest import Floats
 from memalign_graph.extras import needs_extra
 
 MIN_CALIBRATING = 20

@@ -7,30 +7,31 @@ as soon as the view knows, and the same cases give the same numbers whatever cam
 
 import math
 import threading
+from bisect import bisect_left, insort
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from heapq import nsmallest
+from typing import Any
 
 from memalign_graph.agreement import majority, on_scale
+from memalign_graph.evidence.nearest import (
+    ROUGH,
+    Floats,
+    Near,
+    Nearest,
+    Pair,
+    nearest,
+    similarities,
+)
 from memalign_graph.evidence.places import places_of
-from memalign_graph.evidence.similarity import similarities
 from memalign_graph.evidence.slots import Slots, with_room
 from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale, Value
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    Numbers = NDArray[np.int64]
-else:
-    Floats = Any
-    Numbers = Any
+__all__ = ["MAX_CASES", "NEIGHBOURS", "Case", "CaseTable", "Floats", "case_of", "table_of"]
 
 NEIGHBOURS = 10
 """How many of the most similar cases vote."""
@@ -40,9 +41,6 @@ MAX_CASES = 1_000
 
 _SPARE = 8
 """How many more are looked at, since a search compares in single precision."""
-
-_ROUGH = 1e-5
-"""How far two similarities may be off each other in single precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +70,6 @@ class Case:
 
     review: Mapping[str, Any] | None
     """Why the expert was asked, where that was decided case by case."""
-
-
-@dataclass(frozen=True)
-class Near:
-    """The voters nearest to some cases."""
-
-    similarities: Floats
-    """A row a case, most similar first; -inf where there are fewer."""
-
-    slots: Numbers
-    """Which voter each is; -1 where there are fewer."""
 
 
 def case_of(rows: Sequence[EpisodeRow], scale: Scale) -> Case | None:
@@ -142,12 +129,9 @@ class CaseTable:
         self.voters: dict[str, Case] = {}
         """The cases that experts valued, by vector key."""
         self._marks: dict[str, int] = {}
+        self._order: list[str] = []
         self._slots = Slots()
-        self._rows = Slots()
-        self._vectors: Any = None
-        self._similarities: Any = None
-        self._nearest: Any = None
-        self._fresh: set[str] = set()
+        self._nearest = Nearest(self._slots, NEIGHBOURS)
         self._places = places_of(scale)
         self._said: Any = None
         self._values: Any = None
@@ -171,6 +155,7 @@ class CaseTable:
             # What is purged and said again may be embedded a little differently.
             stays = known is not None and vector is not None and mark == self._marks[key]
             changed |= case != known or not (stays or case is None)
+            self._rank(key, known, case)
             if known is not None and not stays:
                 gone.append(self._remove(key))
             if case is not None and vector is not None:
@@ -181,15 +166,8 @@ class CaseTable:
                 self.voters[key] = case
         if changed:
             self.generation += 1
-            self._judged = self._find_judged()
-            self._settle(gone, new)
-            self._note(touched)
-
-    def _remove(self, key: str) -> int:
-        del self.voters[key], self._marks[key]
-        if key in self._rows.of:
-            self._vectors[self._rows.remove(key)] = 0
-        return self._slots.remove(key)
+            fresh = self._settle(gone, new)
+            self._note(touched, fresh)
 
     def judged(self) -> list[Case]:
         """Return the cases that the judge had judged, at most `MAX_CASES`, in a stable order.
@@ -209,7 +187,7 @@ class CaseTable:
 
         if not self._judged:
             return np.zeros(0), np.zeros((0, 2 + len(self._places.names)))
-        rows = [self._rows.of[one.key] for one in self._judged]
+        rows = [self._nearest.rows.of[one.key] for one in self._judged]
         slots = [self._slots.of[one.key] for one in self._judged]
         return self._values[slots], self._said[rows]
 
@@ -237,12 +215,7 @@ class CaseTable:
         Returns:
             The voters, a row a case.
         """
-        import numpy as np
-
-        rows = np.array([self._rows.of[one.key] for one in cases], dtype=np.int64)
-        if not len(rows):
-            return Near(np.zeros((0, NEIGHBOURS)), np.zeros((0, NEIGHBOURS), dtype=np.int64))
-        return Near(self._similarities[rows], self._nearest[rows])
+        return self._nearest.of([one.key for one in cases])
 
     def near(self, vector: Vector, besides: Container[str] = ()) -> list[tuple[Case, float]]:
         """Find the voters nearest to a case.
@@ -274,110 +247,84 @@ class CaseTable:
                 numbers[slot] = read(self.voters[key])
         return numbers
 
-    def _search(self, vector: Vector, besides: Container[str]) -> list[tuple[float, str]]:
+    def _rank(self, key: str, known: Case | None, case: Case | None) -> None:
+        """Keep the keys of judged cases in order."""
+        was = known is not None and known.verdict is not None
+        now = case is not None and case.verdict is not None
+        if now and not was:
+            insort(self._order, key)
+        elif was and not now:
+            del self._order[bisect_left(self._order, key)]
+
+    def _remove(self, key: str) -> int:
+        del self.voters[key], self._marks[key]
+        self._nearest.remove([key])
+        return self._slots.remove(key)
+
+    def _search(self, vector: Vector, besides: Container[str]) -> list[Pair]:
         asked = NEIGHBOURS + _SPARE
         while True:
             hits = self._view.index.search(vector, asked)
             found = [one for one in hits if one[0] in self.voters and one[0] not in besides]
             # Of those that are equally near all are wanted: the key decides among them.
             last = found[NEIGHBOURS - 1][1] if len(found) >= NEIGHBOURS else -math.inf
-            if len(hits) < asked or hits[-1][1] < last - _ROUGH:
+            if len(hits) < asked or hits[-1][1] < last - ROUGH:
                 break
             asked *= 2
-        keys = [key for key, rough in found if rough >= last - _ROUGH]
-        pairs = [(key, one) for key in keys if (one := self._view.index.get(key)) is not None]
-        if not pairs:
+        keys = [key for key, rough in found if rough >= last - ROUGH]
+        known = [(key, one) for key in keys if (one := self._vector(key)) is not None]
+        if not known:
             return []
-        exact = similarities([one for _, one in pairs], vector)
-        named = zip(exact, (key for key, _ in pairs), strict=True)
-        return sorted(named, key=lambda one: (-one[0], one[1]))[:NEIGHBOURS]
+        exact = similarities([one for _, one in known], vector)
+        return nearest(zip(exact, (key for key, _ in known), strict=True), NEIGHBOURS)
 
-    def _settle(self, gone: list[int], new: Mapping[str, Vector]) -> None:
-        """Bring the nearest voters of judged cases up to date."""
-        import numpy as np
+    def _vector(self, key: str) -> Vector | None:
+        vector = self._nearest.vector(key)
+        return self._view.index.get(key) if vector is None else vector
 
+    def _settle(self, gone: list[int], new: Mapping[str, Vector]) -> set[str]:
+        """Bring the nearest voters of judged cases up to date; return which cases are new there."""
+        rows = self._nearest.rows.of
+        self._judged = self._find_judged()
         wanted = {one.key for one in self._judged}
-        for key in self._rows.of.keys() - wanted:
-            self._vectors[self._rows.remove(key)] = 0
-        stale = sorted(wanted - self._rows.of.keys())
-        if gone and self._rows.of:
-            lost = np.flatnonzero(np.isin(self._nearest, gone).any(axis=1)).tolist()
-            stale += [one for row in lost if (one := self._rows.key(row)) is not None]
-        if len(new) > len(self._rows.of):
+        self._nearest.remove(rows.keys() - wanted)
+        fresh = wanted - rows.keys()
+        stale = [*sorted(fresh), ]
+        if len(new) > len(rows):
             stale = sorted(wanted)
-        elif self._rows.of:
-            self._insert(new)
+        elif rows:
+            self._nearest.insert(new)
         for key in stale:
-            vector = self._view.index.get(key)
+            vector = self._vector(key)
             if vector is not None:
-                self._write(key, vector, self._search(vector, {key}))
+                self._nearest.write(key, vector, self._search(vector, {key}))
+        if len(rows) < len(wanted):
+            # Another thread took some from the memory meanwhile: the next look will tell.
+            self._waiting |= wanted - rows.keys()
+            self._judged = [one for one in self._judged if one.key in rows]
+        return fresh
 
     def _find_judged(self) -> list[Case]:
-        cases = [one for one in self.voters.values() if one.verdict is not None]
-        if len(cases) > MAX_CASES:
-            cases.sort(key=lambda one: (one.given_at, one.key))
-            cases = cases[-MAX_CASES:]
-        return sorted(cases, key=attrgetter("key"))
+        cases = [self.voters[key] for key in self._order]
+        beyond = len(cases) - MAX_CASES
+        if beyond <= 0:
+            return cases
+        first = set(nsmallest(beyond, ((one.given_at, one.key) for one in cases)))
+        return [one for one in cases if (one.given_at, one.key) not in first]
 
-    def _note(self, touched: set[str]) -> None:
+    def _note(self, touched: set[str], fresh: set[str]) -> None:
         """Write down as numbers what was said of the cases that changed."""
+        rows = self._nearest.rows
         width = 2 + len(self._places.names)
         self._values = with_room(self._values, (len(self._slots.keys),), 0.0)
-        self._said = with_room(self._said, (len(self._rows.keys), width), 0.0)
+        self._said = with_room(self._said, (len(rows.keys), width), 0.0)
         for key in touched & self.voters.keys():
             self._values[self._slots.of[key]] = self._places.number(self.voters[key].value)
-        for key in (touched | self._fresh) & self._rows.of.keys():
+        for key in (touched | fresh) & rows.of.keys():
             case = self.voters[key]
             if case.verdict is not None:
                 said = self._places.said(case.verdict, case.probabilities)
-                self._said[self._rows.of[key]] = said
-        self._fresh = set()
-
-    def _insert(self, new: Mapping[str, Vector]) -> None:
-        """Let new voters take their places among the nearest of the judged cases."""
-        import numpy as np
-
-        count = len(self._rows.keys)
-        for key, vector in new.items():
-            # In this thread alone: threads that wait for each other cost more than they bring.
-            rough = np.einsum("ij,j->i", self._vectors[:count], vector)
-            closer = rough >= self._similarities[:count, -1] - _ROUGH
-            rows = [
-                one
-                for one in np.flatnonzero(closer).tolist()
-                if self._rows.key(one) not in (None, key)
-            ]
-            exact = similarities(self._vectors[rows], vector)
-            for row, similarity in zip(rows, exact, strict=True):
-                pairs = [*self._pairs(row), (similarity, key)]
-                pairs.sort(key=lambda one: (-one[0], one[1]))
-                self._fill(row, pairs[:NEIGHBOURS])
-
-    def _pairs(self, row: int) -> list[tuple[float, str]]:
-        slots = self._nearest[row].tolist()
-        found = zip(self._similarities[row].tolist(), slots, strict=True)
-        return [(one, key) for one, slot in found if (key := self._slots.key(slot)) is not None]
-
-    def _write(self, key: str, vector: Vector, pairs: Sequence[tuple[float, str]]) -> None:
-        row = self._rows.of.get(key)
-        if row is None:
-            row = self._rows.add(key)
-            self._fresh.add(key)
-            self._vectors = with_room(self._vectors, (row + 1, len(vector)), 0.0, "f4")
-            room = (row + 1, NEIGHBOURS)
-            self._similarities = with_room(self._similarities, room, -math.inf)
-            self._nearest = with_room(self._nearest, room, -1, "i8")
-        self._vectors[row] = vector
-        self._fill(row, pairs)
-
-    def _fill(self, row: int, pairs: Sequence[tuple[float, str]]) -> None:
-        import numpy as np
-
-        self._similarities[row] = -np.inf
-        self._nearest[row] = -1
-        for place, (similarity, key) in enumerate(pairs):
-            self._similarities[row, place] = similarity
-            self._nearest[row, place] = self._slots.of[key]
+                self._said[rows.of[key]] = said
 
 
 _tables_lock = threading.Lock()

@@ -12,13 +12,14 @@ from weakref import WeakKeyDictionary
 
 from memalign_graph.agreement import reach
 from memalign_graph.evidence.calibration import Calibration, calibrate
-from memalign_graph.evidence.cases import NEIGHBOURS, Case, CaseTable, Floats, Near
+from memalign_graph.evidence.cases import NEIGHBOURS, Case, CaseTable
 from memalign_graph.evidence.estimates import (
     Estimates,
     Verdicts,
     Votes,
     Weighing,
 )
+from memalign_graph.evidence.nearest import Floats, Near
 from memalign_graph.evidence.places import places_of
 from memalign_graph.evidence.scores import Kind, stated_scores, weighed_scores, weighed_shares
 from memalign_graph.evidence.votes import Kernel

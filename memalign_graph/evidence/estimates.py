@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from memalign_graph.evidence.cases import Floats
+from memalign_graph.evidence.nearest import Floats
 from memalign_graph.evidence.places import places_of
 from memalign_graph.scales import Scale, Value
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from memalign_graph.evidence.cases import Floats, Numbers
+from memalign_graph.evidence.nearest import Floats, Numbers
 
 _LIMIT = 35.0
 """Beyond this a logit's probability is 0 or 1 in double precision."""
@@ -14,7 +14,7 @@ _STEPS = 15
 _SLOW_STEPS = 200
 """How many shorter ones are taken at most."""
 
-_CLOSE = 1e-8
+_CLOSE = 1e-6
 """Below this a step changes nothing any more: the next would be about its square."""
 
 _RIDGE = 1e-9

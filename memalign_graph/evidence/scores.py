@@ -6,8 +6,8 @@ different length, and say different things of the same case.
 
 from typing import Literal
 
-from memalign_graph.evidence.cases import Floats
 from memalign_graph.evidence.estimates import Estimates, Verdicts, Votes, log_odds
+from memalign_graph.evidence.nearest import Floats
 from memalign_graph.scales import Numeric, Scale
 
 Kind = Literal["stated", "weighed", "apart"]

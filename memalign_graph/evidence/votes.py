@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from memalign_graph.evidence.cases import Floats, Near
+from memalign_graph.evidence.nearest import Floats, Near
 
 _WIDTHS = (0.1, 0.2, 0.4, 0.8, 1.6)
 """How fast a neighbour's weight may fall with its distance, of the usual distance between the

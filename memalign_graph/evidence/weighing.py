@@ -5,8 +5,8 @@ vote. Few coefficients, a penalty on them, and each case in memory left out of w
 that a handful of experts' verdicts is enough to fit it, and tells how good it is.
 """
 
-from memalign_graph.evidence.cases import Floats
 from memalign_graph.evidence.estimates import Verdicts, Votes, Weighing
+from memalign_graph.evidence.nearest import Floats
 from memalign_graph.evidence.weighing_choices import ChoiceWeighing
 from memalign_graph.evidence.weighing_numbers import NumericWeighing
 from memalign_graph.scales import Numeric, Scale

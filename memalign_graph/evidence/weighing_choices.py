@@ -1,6 +1,5 @@
 """Evidence on a scale of choices: a logistic regression on log-odds, the same for every choice."""
 
-from memalign_graph.evidence.cases import Floats, Numbers
 from memalign_graph.evidence.estimates import (
     Estimates,
     Verdicts,
@@ -9,6 +8,7 @@ from memalign_graph.evidence.estimates import (
     log_odds,
 )
 from memalign_graph.evidence.logistic import Logistic, fit_logistic, probability
+from memalign_graph.evidence.nearest import Floats, Numbers
 from memalign_graph.evidence.places import places_of
 from memalign_graph.scales import Scale
 
@@ -32,11 +32,12 @@ class ChoiceWeighing(Weighing):
         self._accuracy: Floats = _smoothed(hits.sum(keepdims=True), count, 2)
         self._shares: Floats = _smoothed(said.sum(axis=0), count, ways)
         self._has_probabilities = bool(np.isfinite(verdicts.probabilities).any())
-        features, _ = self._features(verdicts, votes, self._accuracy, self._shares)
+        voted = self._voted(votes)
+        features, _ = self._features(verdicts, voted, self._accuracy, self._shares)
         # What is known of a case without it.
         accuracies = _smoothed(hits.sum() - hits, count - 1, 2)
         shares = _smoothed(said.sum(axis=0) - said, count - 1, ways)
-        asked, vote = self._features(verdicts, votes, accuracies, shares)
+        asked, vote = self._features(verdicts, voted, accuracies, shares)
         self._model = _logistic(
             features.reshape(count * self._rows, -1),
             said[:, : self._rows].reshape(-1),
@@ -53,7 +54,8 @@ class ChoiceWeighing(Weighing):
 
     def estimate(self, verdicts: Verdicts, votes: Votes) -> Estimates:
         """Weigh new cases; see `Weighing.estimate`."""
-        features, vote = self._features(verdicts, votes, self._accuracy, self._shares)
+        voted = self._voted(votes)
+        features, vote = self._features(verdicts, voted, self._accuracy, self._shares)
         width = features.shape[-1]
         return self._estimates(self._model.logits(features.reshape(-1, width)), vote)
 
@@ -67,18 +69,24 @@ class ChoiceWeighing(Weighing):
             shares = own / own.sum(axis=1, keepdims=True)
         return Estimates(shares.argmax(axis=1).astype(float), shares, vote)
 
+    def _voted(self, votes: Votes) -> Floats:
+        """Return how many of the neighbours' shares each choice has."""
+        import numpy as np
+
+        places = range(self._ways)
+        voted = [(votes.weights * (votes.values == place)).sum(axis=1) for place in places]
+        return np.stack(voted, axis=1)
+
     def _features(
-        self, verdicts: Verdicts, votes: Votes, accuracies: Floats, overall: Floats
+        self, verdicts: Verdicts, voted: Floats, accuracies: Floats, overall: Floats
     ) -> tuple[Floats, Floats]:
         """Return the features of each case and choice, and the neighbours' vote."""
         import numpy as np
 
         places = np.arange(self._ways)
         chosen = verdicts.numbers[:, None] == places[None, :]
-        voted = [(votes.weights * (votes.values == place)).sum(axis=1) for place in places]
-        shares = np.stack(voted, axis=1)
-        total = shares.sum(axis=1, keepdims=True) + _SMOOTHING
-        vote = (shares + _SMOOTHING * overall) / total
+        total = voted.sum(axis=1, keepdims=True) + _SMOOTHING
+        vote = (voted + _SMOOTHING * overall) / total
         columns = [np.where(chosen, 1.0, -1.0), log_odds(vote)]
         if self._has_probabilities:
             # By the judge's accuracy where none were measured.

@@ -2,8 +2,8 @@
 
 import math
 
-from memalign_graph.evidence.cases import Floats
 from memalign_graph.evidence.estimates import Estimates, Verdicts, Votes, Weighing, without_own
+from memalign_graph.evidence.nearest import Floats
 from memalign_graph.scales import Numeric
 
 _PENALTIES = (0.1, 1.0, 10.0)

@@ -48,7 +48,8 @@ def create_judge_cases_node(
 
     Each is judged once, whatever the number of its experts, as if it were new: without the episodes
     on it, and without the guidelines that rest on it alone. The judgment is kept on its episodes,
-    which stay as they are otherwise. A case that gets no answer that can be used is left without.
+    without its rationale; they stay as they are otherwise. A case that gets no answer that can be
+    used is left without.
 
     Args:
         criterion: The criterion.
@@ -99,7 +100,12 @@ def create_judge_cases_node(
             [judging.judge_case(one) for one in asked.values()], run.max_concurrency
         )
         done = dict(zip(asked, outcomes, strict=True))
-        judgments = {key: one for key, one in done.items() if isinstance(one, Judgment)}
+        # Without its words: they may repeat other cases', which a purge of those would miss.
+        judgments = {
+            key: one.model_copy(update={"rationale": ""})
+            for key, one in done.items()
+            if isinstance(one, Judgment)
+        }
         failures = [one for one in outcomes if isinstance(one, ModelAnswerError)]
         yield from note_judgments(access, judgments)
         return {

@@ -138,6 +138,8 @@ def panel(bench: Bench, **options: Any) -> Graph:
 @TWO_WAYS
 async def test_each_judge_of_a_panel_weighs_its_own_memory(bench: Bench) -> None:
     await taught(bench, confidence=True)
+    await learn(bench, words(24, value=True), "other", criterion=OTHER)
+    bench.server.chats.clear()
     embedded = len(bench.server.embeddings)
     graph = panel(bench, decide="evidence", confidence=True, k=0)
     found = await bench.invoke(graph, case(NEXT))
@@ -146,7 +148,7 @@ async def test_each_judge_of_a_panel_weighs_its_own_memory(bench: Bench) -> None
     assert (tone["evidence"]["decided_by"], tone["evidence"]["verdict"]) == ("evidence", True)
     assert tone["evidence"]["neighbours"]
     assert (length["value"], length["evidence"]["decided_by"]) == (True, "verdict")
-    assert length["evidence"]["cases"] == 0
+    assert length["evidence"]["cases"] == 24
     assert tone["probabilities"]["true"] == pytest.approx(0.8)
     assert not any(earlier(chat) for chat in verdicts(bench))
     assert len(bench.server.embeddings) == embedded + 1

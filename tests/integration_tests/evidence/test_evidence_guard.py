@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from memalign_graph import Example
+from memalign_graph.alignment.seen import SeenJudge, judge_seen
+from memalign_graph.effects import arun, run
 from tests.conftest import TWO_WAYS, Bench
 from tests.integration_tests.evidence.judging_support import (
     Judge,
@@ -100,6 +103,20 @@ async def taught_anew(bench: Bench) -> Any:
     )
 
 
+async def seen(bench: Bench, example: Any) -> Any:
+    """What is decided on a case in memory, with its episodes in the prompt and not in the vote."""
+    access = bench.memory().access
+    judge = SeenJudge(
+        chat=bench.server.chat_model(),
+        k=0,
+        use_guidelines=True,
+        max_guideline_tokens=100,
+        decide="evidence",
+    )
+    operation = judge_seen(access, judge, Example.model_validate(example), [], frozenset())
+    return (await arun(operation) if bench.awaits else run(operation)).value
+
+
 @TWO_WAYS
 async def test_a_case_has_no_vote_on_itself(bench: Bench) -> None:
     odd = {"inputs": "Case 96: quite another matter.", "outputs": "Nothing like the others."}
@@ -114,6 +131,7 @@ async def test_a_case_has_no_vote_on_itself(bench: Bench) -> None:
     known = (await bench.invoke(judge, odd, "known"))["judgment"]
     assert max(one["similarity"] for one in known["evidence"]["neighbours"]) == 1.0
     assert known["value"] is not new
+    assert await seen(bench, odd) is new
     model.teaches = True
     given = [word(24, rationale="So it has to be turned round.")]
     report = await learn(

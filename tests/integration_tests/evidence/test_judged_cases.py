@@ -53,7 +53,7 @@ async def test_each_case_is_judged_once(bench: Bench) -> None:
         number = int(str(one.example.inputs).split()[1].rstrip(":"))
         assert one.judgment is not None
         assert one.judgment.value is (number % 2 == 0)
-        assert one.judgment.rationale == f"Seen {number}."
+        assert one.judgment.rationale == ""
         assert one.judgment.example_id == one.example_id
         assert one.id not in one.judgment.episode_ids
         assert one.value is (False if one.author == "bob" else number % 4 < 2)

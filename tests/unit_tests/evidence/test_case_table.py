@@ -4,6 +4,7 @@ import gc
 import random
 import weakref
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -335,6 +336,27 @@ def test_the_cases_last_spoken_of_are_fitted(monkeypatch: pytest.MonkeyPatch) ->
     memory.forget([stored[-1].id])
     newest = {one.example_id for one in stored[7:-1]}
     assert {one.example_id for one in run(past.past_decisions(memory.access, "evidence"))} == newest
+    assert decisions(memory) == decisions(trial.open())
+
+
+def test_threads_that_decide_while_others_change_the_memory() -> None:
+    trial = Trial(in_memory(), SCALES["boolean"], 11)
+    memory = trial.memories[0]
+    stored = memory.remember([trial.word(inputs=f"case {at}") for at in range(30)])
+    [vector] = run(embed(memory.access, {"q": "case 1"})).values()
+    said = Said(True)
+
+    def decide(_: int) -> Any:
+        return run(past.decide_case(memory.access, said, "evidence", vector=vector)).value
+
+    def change(at: int) -> Any:
+        if at % 2:
+            return memory.forget(stored[at].id)
+        return memory.remember([trial.word(inputs=f"near {at}")])
+
+    with ThreadPoolExecutor(max_workers=6) as pool:
+        decided = [pool.submit(decide if at % 3 else change, at) for at in range(30)]
+        assert all(one.result() is not None for one in decided)
     assert decisions(memory) == decisions(trial.open())
 
 

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from memalign_graph import Boolean, Categorical, Numeric
+from memalign_graph.agreement import agree
 from memalign_graph.evidence import deciding
 from memalign_graph.evidence.cases import NEIGHBOURS, CaseTable
 from memalign_graph.evidence.deciding import Bench, Said, fit_bench
 from memalign_graph.evidence.estimates import Verdicts, Votes
+from memalign_graph.evidence.places import places_of
 from memalign_graph.evidence.weighing import MIN_CASES, fit_weighing
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale
@@ -333,3 +335,17 @@ def test_a_scale_of_more_choices_than_servers_tell() -> None:
     assert bench.uses_evidence
     wrong = [decided(table, bench, one).value != one.truth for one in items[120:]]
     assert np.mean(wrong) < 0.4
+
+
+@pytest.mark.parametrize("kind", SCALES)
+def test_decisions_agree_as_values_do_everywhere(kind: str) -> None:
+    scale = SCALES[kind]
+    values = [*values_of(scale), *values_of(scale)[:1]]
+    places = places_of(scale)
+    for one in values:
+        assert places.value(places.number(one)) == one
+        assert type(places.value(places.number(one))) is type(one)
+        got = np.array([places.number(one)] * len(values))
+        expected = np.array([places.number(other) for other in values])
+        same = deciding._agreeing(scale, got, expected)
+        assert same.tolist() == [float(agree(scale, one, other)) for other in values]

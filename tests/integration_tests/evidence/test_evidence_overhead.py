@@ -1,0 +1,21 @@
+"""The script that measures what evidence adds to a judgment runs, in small."""
+
+import re
+import sys
+
+import pytest
+
+from benchmarks import evidence_overhead
+
+
+def test_a_table_of_every_scale(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--episodes", "30", "--dimension", "8", "--times", "4"]
+    monkeypatch.setattr(sys, "argv", ["evidence_overhead", *sizes])
+    evidence_overhead.main()
+    printed = capsys.readouterr().out
+    assert printed.startswith("30 judged cases, 8 dimensions, 4 judgments of each sort; load ")
+    for kind in evidence_overhead.KINDS:
+        [line] = [one for one in printed.splitlines() if one.startswith(f"| {kind.name} |")]
+        assert len(re.findall(r"\d+\.\d\d ms", line)) == 5
