@@ -289,7 +289,7 @@ class CaseTable:
         wanted = {one.key for one in self._judged}
         self._nearest.remove(rows.keys() - wanted)
         fresh = wanted - rows.keys()
-        stale = [*sorted(fresh), ]
+        stale = [*sorted(fresh), *self._nearest.losing(gone)]
         if len(new) > len(rows):
             stale = sorted(wanted)
         elif rows:
