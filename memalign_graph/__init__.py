@@ -18,7 +18,6 @@ from memalign_graph.errors import (
     MemAlignWarning,
     ModelAnswerError,
 )
-from memalign_graph.evidence.candidate import ReviewCandidate
 from memalign_graph.evidence.trust import Trust
 from memalign_graph.gate import (
     GateReview,
@@ -113,7 +112,6 @@ __all__ = [
     "Neighbour",
     "Numeric",
     "Pairwise",
-    "ReviewCandidate",
     "ReviewChoice",
     "ReviewReport",
     "Snapshot",

@@ -77,28 +77,12 @@ class Agreement(BaseModel):
 
 
 def majority_value(episodes: Sequence[Episode]) -> Value | None:
-    """Find the value that most experts gave.
-
-    Args:
-        episodes: The experts' episodes on one example.
-
-    Returns:
-        The value; of several given equally often, the one that was given last. None if no episode
-        has a value.
-    """
+    """Find the value that most experts gave."""
     return majority((one.given_at, one.id, one.value) for one in episodes if one.value is not None)
 
 
 def majority(given: Iterable[tuple[datetime, str, Value]]) -> Value | None:
-    """Find the value given most often.
-
-    Args:
-        given: When each was given, in which episode, and the value.
-
-    Returns:
-        The value; of several given equally often, the one that was given last. None if there is
-        none.
-    """
+    """Find the value given most often."""
     counts: Counter[tuple[bool, Value]] = Counter()
     newest: dict[tuple[bool, Value], tuple[datetime, str, Value]] = {}
     for one in given:
@@ -112,64 +96,20 @@ def majority(given: Iterable[tuple[datetime, str, Value]]) -> Value | None:
 
 
 def agree(scale: Scale, got: Value, expected: Value) -> bool:
-    """Tell whether a verdict agrees with an expert's value.
-
-    Args:
-        scale: The scale of both.
-        got: The verdict.
-        expected: The expert's value.
-
-    Returns:
-        Whether they are the same; on a continuous scale, whether they lie within a tenth of its
-        range.
-    """
+    """Tell whether a verdict agrees with an expert's value."""
     if isinstance(scale, Numeric) and not scale.integer:
         return abs(float(got) - float(expected)) <= reach(scale)
     return _same(got) == _same(expected)
 
 
 def reach(scale: Numeric) -> float:
-    """Return how far apart two values of a continuous scale may be and still agree.
-
-    Args:
-        scale: The scale.
-
-    Returns:
-        The distance.
-    """
+    """Return how far apart two values of a continuous scale may be and still agree."""
     # A hair more than a tenth: 0.3 - 0.2 is not 0.1 in binary.
     return _TOLERANCE * (scale.maximum - scale.minimum) * (1 + 1e-9)
 
 
 def krippendorff_alpha(units: Iterable[Sequence[Value]], level: Level) -> float | None:
-    """Measure how far the values given to the same cases agree, beyond what chance would give.
-
-    Krippendorff's alpha is 1 - D_o / D_e. The observed disagreement D_o is the mean squared
-    difference of two values of one unit, each value counting once however many its unit has; the
-    expected one D_e is that of any two of the n values that can be paired:
-
-        D_o = 1/n sum over units u of (sum over pairs i != j in u of d2(v_i, v_j)) / (m_u - 1)
-        D_e = 1/(n (n - 1)) sum over pairs i != j of all n values of d2(v_i, v_j)
-
-    where m_u is the number of values of u, and d2 is 1 for values that differ (nominal), the
-    square of how many of the n values lie from the middle of the one's to the middle of the
-    other's (ordinal), or the square of their difference (interval). Source: K. Krippendorff,
-    Computing Krippendorff's Alpha-Reliability, University of Pennsylvania, 2011.
-
-    Args:
-        units: The values given to each case, in any order; a case with fewer than two is passed
-            over, since its value has none to be paired with.
-        level: What the difference of two values means. Ordinal values are given as their ranks.
-
-    Returns:
-        Alpha. None where it is undefined: nothing can be paired, or all values that can are the
-        same. The latter is 0 / 0. Libraries are divided on it (NLTK, R's irr and inspect_ai say 1,
-        R's rel 0, PyPI's krippendorff raises an error); values that never vary can't show that
-        experts tell cases apart, so this claims neither.
-
-    Raises:
-        ValueError: If a value that has to be a number is none.
-    """
+    """Measure how far the values given to the same cases agree, beyond what chance would give."""
     pairable = [unit for unit in units if len(unit) >= _PAIR]
     if level == "nominal":
         return _alpha([[_same(value) for value in unit] for unit in pairable], _differing)
@@ -181,16 +121,7 @@ def krippendorff_alpha(units: Iterable[Sequence[Value]], level: Level) -> float 
 
 
 def expert_agreement(episodes: Iterable[Episode], scale: Scale) -> Agreement:
-    """Measure how far the experts of a memory agree, and say where they do not.
-
-    Args:
-        episodes: The memory's episodes. Those without a value are passed over, and those whose
-            value is not on the scale, which was changed since: the two can't be compared.
-        scale: The criterion's scale.
-
-    Returns:
-        What was found.
-    """
+    """Measure how far the experts of a memory agree, and say where they do not."""
     by_example: defaultdict[str, list[Episode]] = defaultdict(list)
     for episode in episodes:
         value = on_scale(episode.value, scale)
@@ -276,15 +207,7 @@ def _rank(value: Value, scale: Scale) -> Value:
 
 
 def on_scale(value: Value | None, scale: Scale) -> Value | None:
-    """Read a value that was stored under a scale which may have changed since.
-
-    Args:
-        value: The value.
-        scale: The scale as it is now.
-
-    Returns:
-        The value as the scale writes it; None if it is not on it.
-    """
+    """Read a value that was stored under a scale which may have changed since."""
     if value is None:
         return None
     try:

@@ -23,22 +23,7 @@ def ask(
     *,
     purpose: str,
 ) -> Operation[tuple[T, ChatReply]]:
-    """Ask for an answer; if it can't be used, show the model why and ask once more.
-
-    Args:
-        model: The model, bound to a schema.
-        messages: The prompt.
-        read: Checks the parsed answer, told whether it is the last that is asked for; raises
-            ValueError with what is wrong.
-        purpose: What the answer is for, for the error: `judge`, `distil feedback`.
-
-    Returns:
-        What `read` made of the answer, and the reply it stood in.
-
-    Raises:
-        ModelAnswerError: If the second answer can't be used either.
-        ChatModelError: If a call fails.
-    """
+    """Ask for an answer; if it can't be used, show the model why and ask once more."""
     reply: ChatReply = yield Chat(model, messages)
     result, problem = _check(reply, read, last=False)
     if problem is not None:

@@ -37,17 +37,7 @@ _END = '")\n'
 
 
 def clarify_payload(criterion: Criterion, feedback: Feedback, question: Question) -> dict[str, Any]:
-    """Make what the interrupt shows.
-
-    Args:
-        criterion: The criterion.
-        feedback: The expert's words, and what they are on.
-        question: What is asked.
-
-    Returns:
-        A `HITLRequest`: one action with the editable argument `rationale`, the answer, which is
-        empty; and its description in Markdown.
-    """
+    """Make what the interrupt shows."""
     action = {
         "name": ACTION,
         "args": {"rationale": ""},
@@ -58,16 +48,7 @@ def clarify_payload(criterion: Criterion, feedback: Feedback, question: Question
 
 
 def clarify_reply_schema(criterion: Criterion, feedback: Feedback) -> type[RootModel[Any]]:
-    """Make the schema that checks a reply to the interrupt.
-
-    Args:
-        criterion: The criterion.
-        feedback: The expert's words that were asked about.
-
-    Returns:
-        A pydantic model whose `root` is what `read_clarification` returns, and whose JSON Schema is
-        that of the native reply.
-    """
+    """Make the schema that checks a reply to the interrupt."""
     native = {
         "title": "clarification",
         "description": (
@@ -89,23 +70,7 @@ def clarify_reply_schema(criterion: Criterion, feedback: Feedback) -> type[RootM
 
 
 def read_clarification(reply: Any, criterion: Criterion, feedback: Feedback) -> dict[str, Any]:
-    """Read any of the accepted replies.
-
-    Approving and ignoring go on with the words as they are: they were said, and are not lost.
-
-    Args:
-        reply: The native form (`rationale`, `value`), text, human-in-the-loop decisions, or an
-            Agent Inbox response.
-        criterion: The criterion.
-        feedback: The expert's words that were asked about.
-
-    Returns:
-        The fields `value`, `rationale`, `author` and `id` as far as given; none to go on.
-
-    Raises:
-        ValueError: If the reply has none of these shapes, says nothing, its value is not on the
-            scale, or it is another expert's; the message says what to do.
-    """
+    """Read any of the accepted replies."""
     decisions = unwrap(reply, _SHAPES)
     if decisions is not None:
         if len(decisions) != 1:
@@ -124,19 +89,7 @@ def read_clarification(reply: Any, criterion: Criterion, feedback: Feedback) -> 
 
 
 def clarified(feedback: Feedback, question: Question, said: dict[str, Any]) -> Feedback:
-    """Join the answer to the words it makes clear.
-
-    Both stay as the expert said them; what was asked stands between them in brackets and quotation
-    marks, which it can't close: it is nobody's claim.
-
-    Args:
-        feedback: The expert's first words.
-        question: What was asked.
-        said: What `read_clarification` made of the answer.
-
-    Returns:
-        The feedback to learn from; the same if nothing more was said.
-    """
+    """Join the answer to the words it makes clear."""
     fields = feedback.to_json()
     for name in ("author", "id"):
         if fields[name] is None and name in said:
@@ -150,17 +103,7 @@ def clarified(feedback: Feedback, question: Question, said: dict[str, Any]) -> F
 
 
 def said_before(feedback: Feedback, stored: Episode | None) -> Feedback | None:
-    """Return what an expert said earlier in the same words on the same example, if so.
-
-    Who says the same again is not asked again, and an answer given then still belongs to it.
-
-    Args:
-        feedback: What the expert says.
-        stored: The episode that it becomes, as memory has it; None if it does not.
-
-    Returns:
-        The feedback, with the answer given then, if there was one; None if this is new.
-    """
+    """Return what an expert said earlier in the same words on the same example, if so."""
     if stored is None or stored.rationale is None:
         return None
     if feedback.value not in (None, stored.value):

@@ -103,18 +103,7 @@ class _GraphContext(MemAlignContext):
 
 
 def context_schema(*, k: int, model: Any, review: Review) -> type[MemAlignContext]:
-    """Return the context's schema with a graph's own settings as its defaults.
-
-    A form shows the defaults and sends all fields back, so they have to be what the graph does.
-
-    Args:
-        k: How many similar examples the graph shows.
-        model: The graph's chat model.
-        review: When the graph asks.
-
-    Returns:
-        A subclass of `MemAlignContext`.
-    """
+    """Return the context's schema with a graph's own settings as its defaults."""
     fields = MemAlignContext.model_fields
     defaults = {
         "k": k,
@@ -135,21 +124,7 @@ def context_schema(*, k: int, model: Any, review: Review) -> type[MemAlignContex
 
 
 def resolve_context(context: Any, built: Mapping[str, Any]) -> dict[str, Any]:
-    """Work out one run's settings.
-
-    A graph that runs as a subgraph gets its parent's context object, whatever that is; its
-    settings for judging are looked for in it under `memalign`.
-
-    Args:
-        context: `runtime.context`: None, a `MemAlignContext`, or a parent's own.
-        built: The settings the graph was built with, by the names of the context's fields.
-
-    Returns:
-        The settings as JSON values, by the same names.
-
-    Raises:
-        InvalidInputError: If a parent's context has settings under `memalign` that can't be used.
-    """
+    """Work out one run's settings."""
     own = own_context(context)
     settings = dict(built)
     if own is not None:
@@ -164,17 +139,7 @@ def resolve_context(context: Any, built: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_context(context: Any) -> MemAlignContext | None:
-    """Find what a run's context has for judging.
-
-    Args:
-        context: `runtime.context`: None, a `MemAlignContext`, or a parent's own.
-
-    Returns:
-        The settings; None if it has none.
-
-    Raises:
-        InvalidInputError: If a parent's context has settings under `memalign` that can't be used.
-    """
+    """Find what a run's context has for judging."""
     if context is None or isinstance(context, MemAlignContext):
         return context
     own = context.get("memalign") if isinstance(context, Mapping) else None

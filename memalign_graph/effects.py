@@ -77,17 +77,7 @@ Operation = Generator[Effect, Any, T]
 
 
 def run(operation: Operation[T]) -> T:
-    """Carry out an operation with blocking calls.
-
-    Args:
-        operation: The operation, not yet started.
-
-    Returns:
-        What the operation returns.
-
-    Raises:
-        MemAlignError: Whatever the operation raises or does not handle.
-    """
+    """Carry out an operation with blocking calls."""
     try:
         effect = next(operation)
         while True:
@@ -103,17 +93,7 @@ def run(operation: Operation[T]) -> T:
 
 
 async def arun(operation: Operation[T]) -> T:
-    """Carry out an operation with awaited calls.
-
-    Args:
-        operation: The operation, not yet started.
-
-    Returns:
-        What the operation returns.
-
-    Raises:
-        MemAlignError: Whatever the operation raises or does not handle.
-    """
+    """Carry out an operation with awaited calls."""
     try:
         effect = next(operation)
         while True:
@@ -178,10 +158,7 @@ async def _abatch(store: BaseStore, ops: Sequence[Op]) -> Any:
 
 
 async def _finish(awaitable: Coroutine[Any, Any, T]) -> T:
-    """Let a batch that has begun end, also where its caller is cancelled meanwhile.
-
-    Cancelled in the middle a store may be left with half a batch, or with an open transaction.
-    """
+    """Let a batch that has begun end, also where its caller is cancelled meanwhile."""
     task = asyncio.ensure_future(awaitable)
     try:
         return await asyncio.shield(task)

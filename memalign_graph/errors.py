@@ -37,15 +37,7 @@ class MemAlignWarning(UserWarning):
 
 
 def explain(error: ValidationError) -> str:
-    """Put a pydantic error into one sentence that names the field and what is wrong with it.
-
-    Args:
-        error: The validation error.
-
-    Returns:
-        Its first problem, such as `outputs: must not be empty: pass the text to judge.`; further
-        problems are counted.
-    """
+    """Put a pydantic error into one sentence that names the field and what is wrong with it."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     first = problems[0]
     message = _PLAIN_WORDS.get(first["type"], first["msg"]).removeprefix("Value error, ")

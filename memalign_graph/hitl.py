@@ -48,16 +48,7 @@ def hitl_request(
     allowed: Sequence[str],
     properties: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Make the payload of an interrupt.
-
-    Args:
-        actions: What is put to the human: `name`, `args` and `description`; all of one name.
-        allowed: The decisions that are allowed.
-        properties: The JSON Schemas of the arguments.
-
-    Returns:
-        A `HITLRequest`.
-    """
+    """Make the payload of an interrupt."""
     return {
         "action_requests": [dict(action) for action in actions],
         "review_configs": [
@@ -71,18 +62,7 @@ def hitl_request(
 
 
 def unwrap(reply: Any, shapes: str) -> list[Any] | None:
-    """Take the decisions out of what a client wraps them in.
-
-    Args:
-        reply: The reply.
-        shapes: What to reply with instead, for the error.
-
-    Returns:
-        The decisions, not read yet; None if the reply is of another shape.
-
-    Raises:
-        ValueError: If `decisions` is no list.
-    """
+    """Take the decisions out of what a client wraps them in."""
     if isinstance(reply, dict) and "decisions" in reply:
         reply = reply["decisions"]
         if not isinstance(reply, list) and not (isinstance(reply, dict) and "type" in reply):
@@ -94,17 +74,7 @@ def unwrap(reply: Any, shapes: str) -> list[Any] | None:
 
 
 def read_decision(decision: Mapping[str, Any]) -> Decision | None:
-    """Read one decision.
-
-    Agent Inbox's own types count, too; it renames them to the decisions' where it knows the shape,
-    and leaves the words and the edited arguments in `args`.
-
-    Args:
-        decision: The decision: an object with a `type`.
-
-    Returns:
-        The decision; None if its type is not known.
-    """
+    """Read one decision."""
     kind = _KINDS.get(str(decision.get("type")))
     if kind is None:
         return None
@@ -120,16 +90,7 @@ def read_decision(decision: Mapping[str, Any]) -> Decision | None:
 def reply_model(
     title: str, native: Mapping[str, Any], read: Callable[[Any], Any]
 ) -> type[RootModel[Any]]:
-    """Make the schema that checks the reply to an interrupt.
-
-    Args:
-        title: What the reply is called in errors.
-        native: The JSON Schema of the reply's plain form, for clients.
-        read: Reads a reply of any shape; raises ValueError with what is wrong.
-
-    Returns:
-        A pydantic model whose `root` is what `read` returns.
-    """
+    """Make the schema that checks the reply to an interrupt."""
     shown = dict(native)
 
     class Reply(RootModel[Any]):

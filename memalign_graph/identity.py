@@ -11,21 +11,7 @@ _INT64 = 2**63
 
 
 def check_json(value: Any, name: str, depth: int = 0) -> None:
-    """Check that a value is JSON which every store can keep.
-
-    Stores write through different JSON libraries, and some have written half a batch by the time
-    one of them objects; so the strictest rules of all hold here, before anything is written.
-
-    Args:
-        value: The value to check.
-        name: What to call the value in an error, such as `inputs`.
-        depth: How deep the value lies in what the caller gave.
-
-    Raises:
-        ValueError: If the value is no JSON: another type, a key that is not a string, a number
-            that is not finite or does not fit 64 bits, text that is no Unicode, or nesting
-            deeper than 100.
-    """
+    """Check that a value is JSON which every store can keep."""
     if depth > _MAX_DEPTH:
         root = name.partition("[")[0]
         raise ValueError(f"{root} is nested deeper than {_MAX_DEPTH} levels: flatten it.")
@@ -74,45 +60,19 @@ def _check_text(text: str, name: str) -> None:
 
 
 def canonical_json(value: Any) -> str:
-    """Write a JSON value the one way that equal values share: keys sorted, no spaces.
-
-    Args:
-        value: A value that `check_json` accepts.
-
-    Returns:
-        The JSON text.
-    """
+    """Write a JSON value the one way that equal values share: keys sorted, no spaces."""
     return json.dumps(
         value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
     )
 
 
 def digest(value: Any) -> str:
-    """Hash a JSON value to an id: the first 128 bits of SHA-256 of its canonical JSON, in hex.
-
-    Args:
-        value: A value that `check_json` accepts.
-
-    Returns:
-        32 hexadecimal characters.
-    """
+    """Hash a JSON value to an id: the first 128 bits of SHA-256 of its canonical JSON, in hex."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:_ID_CHARS]
 
 
 def episode_id(example_id: str, author: str | None, feedback_id: str | None) -> str:
-    """Name the episode that a piece of feedback becomes.
-
-    One author has one word on one example, so saying it again is the same episode. All anonymous
-    feedback counts as one author, unless it brings an id of its own.
-
-    Args:
-        example_id: The id of the example the feedback is on.
-        author: Who gave it, if known.
-        feedback_id: The id it has where it came from, if any.
-
-    Returns:
-        The episode's id.
-    """
+    """Name the episode that a piece of feedback becomes."""
     if author is not None:
         voice = ["author", author]
     elif feedback_id is not None:
@@ -123,18 +83,7 @@ def episode_id(example_id: str, author: str | None, feedback_id: str | None) -> 
 
 
 def check_label(label: str, name: str) -> str:
-    """Check a name that becomes part of a store namespace.
-
-    Args:
-        label: The name.
-        name: What to call it in an error.
-
-    Returns:
-        The name, unchanged.
-
-    Raises:
-        ValueError: If it is empty, has blanks around it, or holds a dot or a control character.
-    """
+    """Check a name that becomes part of a store namespace."""
     if not label.strip():
         raise ValueError(f"{name} must not be empty.")
     if label != label.strip():

@@ -51,19 +51,7 @@ def review_payload(
     guidelines: Sequence[Guideline],
     episodes: Sequence[Episode],
 ) -> dict[str, Any]:
-    """Make what the interrupt shows.
-
-    Args:
-        criterion: The criterion.
-        example: What was judged.
-        judgment: The judge's verdict.
-        guidelines: The guidelines the judge was given.
-        episodes: The episodes the judge was given.
-
-    Returns:
-        A `HITLRequest`: one action with editable arguments `value` and `rationale`, and its
-        description in Markdown.
-    """
+    """Make what the interrupt shows."""
     action = {
         "name": ACTION,
         "args": {"value": judgment.value, "rationale": judgment.rationale},
@@ -77,19 +65,7 @@ def review_payload(
 
 
 def reply_schema(criterion: Criterion, judgment: Judgment) -> type[RootModel[Any]]:
-    """Make the schema that checks a reply to the interrupt.
-
-    A reply that fails it leaves the interrupt to be answered again, and the error says what is
-    wrong with it.
-
-    Args:
-        criterion: The criterion.
-        judgment: The judgment the expert was asked about.
-
-    Returns:
-        A pydantic model whose `root` is what `read_reply` returns, and whose JSON Schema is that
-        of the native reply.
-    """
+    """Make the schema that checks a reply to the interrupt."""
     native = {
         "title": "review",
         "description": (
@@ -112,25 +88,7 @@ def reply_schema(criterion: Criterion, judgment: Judgment) -> type[RootModel[Any
 def read_reply(
     reply: Any, criterion: Criterion, judgment: Judgment | None
 ) -> dict[str, Any] | None:
-    """Read any of the accepted replies as the fields of one `Feedback`.
-
-    Approving confirms the judge's value. Editing corrects it; a rationale that is still the
-    judge's own is not taken for the expert's. Rejecting and responding bring words and no value:
-    the opposite of the judge's value is never inferred.
-
-    Args:
-        reply: The native form (`value`, `rationale`, `author`), text, human-in-the-loop decisions,
-            or an Agent Inbox response.
-        criterion: The criterion.
-        judgment: The judgment the expert was asked about; None if there is none to decide on.
-
-    Returns:
-        The fields `value`, `rationale`, `author` and `id` as far as given; None to skip.
-
-    Raises:
-        ValueError: If the reply has none of these shapes, says nothing, or its value is not on
-            the scale; the message says what to do.
-    """
+    """Read any of the accepted replies as the fields of one `Feedback`."""
     decisions = unwrap(reply, _SHAPES)
     if decisions is not None:
         if len(decisions) != 1:
@@ -173,19 +131,7 @@ def _read_decision(
 
 
 def read_edit(args: Any, criterion: Criterion, judgment: Judgment) -> dict[str, Any]:
-    """Read a judgment as an expert edited it.
-
-    Args:
-        args: The edited arguments.
-        criterion: The criterion.
-        judgment: The judgment.
-
-    Returns:
-        The fields of one `Feedback`; a rationale that is still the judge's own is left out.
-
-    Raises:
-        ValueError: If they can't be used.
-    """
+    """Read a judgment as an expert edited it."""
     if not isinstance(args, dict):
         raise ValueError("an edit needs the edited arguments: an object with `value`, `rationale`.")
     said = {"value": judgment.value, **args}
@@ -197,19 +143,7 @@ def read_edit(args: Any, criterion: Criterion, judgment: Judgment) -> dict[str, 
 def read_fields(
     fields: dict[str, Any], criterion: Criterion, *, shapes: str = _SHAPES
 ) -> dict[str, Any]:
-    """Read a reply's plain form.
-
-    Args:
-        fields: The form.
-        criterion: The criterion.
-        shapes: What to reply with, for the error.
-
-    Returns:
-        The fields `value`, `rationale`, `author` and `id` as far as given.
-
-    Raises:
-        ValueError: If there are others, one is of the wrong kind, or they say nothing.
-    """
+    """Read a reply's plain form."""
     unknown = [name for name in fields if name not in _NATIVE_FIELDS]
     if unknown:
         raise ValueError(
@@ -238,19 +172,7 @@ def _on_scale(value: Any, criterion: Criterion) -> Value:
 
 
 def read_words(text: Any, name: str, *, instead: str = "give a `value`") -> str:
-    """Read what an expert says.
-
-    Args:
-        text: What was given.
-        name: What to call it in an error.
-        instead: What to do for one who has nothing to say, for the error.
-
-    Returns:
-        The words, without blanks around them.
-
-    Raises:
-        ValueError: If there are none, or they are no text that stores can keep.
-    """
+    """Read what an expert says."""
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"{name} is empty: say why in a sentence, or {instead}.")
     check_json(text, name)
@@ -309,14 +231,7 @@ def _doubt(judgment: Judgment) -> list[str]:
 
 
 def describe_example(example: Example) -> list[str]:
-    """Show an example in Markdown, its texts fenced so that they stay text.
-
-    Args:
-        example: The example.
-
-    Returns:
-        The paragraphs.
-    """
+    """Show an example in Markdown, its texts fenced so that they stay text."""
     parts = [
         f"### Inputs\n\n{show_block(example.inputs)}",
         f"### Outputs\n\n{show_block(example.outputs)}",
@@ -335,14 +250,7 @@ def _line(episode: Episode, criterion: Criterion) -> str:
 
 
 def escape(text: str) -> str:
-    """Take from a text what Markdown would make a link, a picture, a tag or a heading of.
-
-    Args:
-        text: The text.
-
-    Returns:
-        The text, harmless in Markdown.
-    """
+    """Take from a text what Markdown would make a link, a picture, a tag or a heading of."""
     harmless = text.replace("[", "\\[").replace("<", "&lt;").replace("`", "'")
     return _HEADING.sub(r"\\\g<0>", harmless)
 
@@ -352,14 +260,7 @@ def _longest_run(text: str) -> int:
 
 
 def show_block(value: Any) -> str:
-    """Show a JSON value in Markdown as it is, fenced so that it stays text.
-
-    Args:
-        value: The value.
-
-    Returns:
-        A code block; of a long text, its beginning.
-    """
+    """Show a JSON value in Markdown as it is, fenced so that it stays text."""
     text = _text(value)
     if len(text) > _MAX_SHOWN_CHARS:
         text = f"{text[:_MAX_SHOWN_CHARS]}\n[... {len(text) - _MAX_SHOWN_CHARS:,} more characters]"

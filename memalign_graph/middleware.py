@@ -57,16 +57,6 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     The agent is created with a store, where the judge's memory lies, and with a checkpointer where
     experts are asked.
-
-    Example:
-        ```python
-        agent = create_agent(
-            "openai:gpt-4.1-mini",
-            middleware=[QualityGateMiddleware(criterion, review="exhausted")],
-            store=store,
-            checkpointer=checkpointer,
-        )
-        ```
     """
 
     def __init__(
@@ -82,26 +72,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         name: str = DEFAULT_NAME,
         **judge: Unpack[ReviewOptions],
     ) -> None:
-        """Make a gate for an agent.
-
-        Args:
-            criterion: What is judged.
-            passes: Which values pass: see `add_quality_gate`.
-            max_revisions: How often an answer is sent back.
-            on_judge_error: `closed`, or `open` to let an answer through when the judge fails.
-            review: When the expert is asked, by an interrupt: `never`, `always`, `exhausted`,
-                `uncertain`, or a function of the `Judgment`.
-            example: A function of the agent's state that gives `inputs` and `outputs`; unless
-                given, the last human message, and the `structured_response` or the last answer.
-            fallback: What the agent answers instead of what is not let through: it takes the place
-                of all answers of the turn. Unless given, the last answer stays, and the verdict
-                alone tells.
-            name: Names the gate, and the key of its verdict; two gates of one agent need two.
-            judge: The judge's own options: see `create_review_graph`.
-
-        Raises:
-            InvalidInputError: If an option can't be used.
-        """
+        """Make a gate for an agent."""
         super().__init__()
         _check_fallback(fallback)
         check_example(example)
@@ -127,27 +98,11 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         return self._gate.name
 
     def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
-        """Forget the verdict of an earlier turn, and keep what this one begins with.
-
-        Args:
-            state: The agent's state.
-            runtime: Its runtime.
-
-        Returns:
-            The update of the state.
-        """
+        """Forget the verdict of an earlier turn, and keep what this one begins with."""
         return {self.name: {}, self._loop: begin_turn(current_run(), state.get(MESSAGES))}
 
     def after_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
-        """Note whether the model answered: what others say instead is not judged as its answer.
-
-        Args:
-            state: The agent's state.
-            runtime: Its runtime.
-
-        Returns:
-            The update of the state.
-        """
+        """Note whether the model answered: what others say instead is not judged as its answer."""
         answer = _last_answer(state)
         # The message of a tool that makes a structured response comes with the model's own.
         spoke = answer is not None and (_ends_with_tool(state) or not answer.tool_calls)
@@ -155,28 +110,12 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     @hook_config(can_jump_to=["model"])
     def after_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
-        """Judge the answer, and send it back where it does not pass.
-
-        Args:
-            state: The agent's state.
-            runtime: Its runtime.
-
-        Returns:
-            The update of the state.
-        """
+        """Judge the answer, and send it back where it does not pass."""
         return run(self._decide(state, current_run(), self._gate.graph))
 
     @hook_config(can_jump_to=["model"])
     async def aafter_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
-        """Async twin of `after_agent`.
-
-        Args:
-            state: The agent's state.
-            runtime: Its runtime.
-
-        Returns:
-            The update of the state.
-        """
+        """Async twin of `after_agent`."""
         return await arun(self._decide(state, current_run(), self._gate.graph))
 
     def _decide(self, state: Any, run_: Run, graph: JudgeGraph) -> Operation[Update]:

@@ -99,21 +99,7 @@ class StructuredModel:
 
 
 def resolve_chat_model(model: BaseChatModel | str) -> BaseChatModel:
-    """Return a chat model; a string is resolved now, not when the graph was built.
-
-    `openai:` models need nothing more; `local` and `local:...` is the embedded model of the extra
-    `local`; all other providers go through `langchain.chat_models.init_chat_model`.
-
-    Args:
-        model: A chat model, or a string such as `openai:gpt-4.1-mini`.
-
-    Returns:
-        The chat model.
-
-    Raises:
-        InvalidInputError: If the string names no provider, or one that needs a package or a key
-            which is not there.
-    """
+    """Return a chat model; a string is resolved now, not when the graph was built."""
     if isinstance(model, BaseChatModel):
         return model
     provider, name = split_name(model, "model", DEFAULT_CHAT_MODEL)
@@ -144,19 +130,7 @@ def resolve_chat_model(model: BaseChatModel | str) -> BaseChatModel:
 
 
 def resolve_embeddings(embeddings: EmbeddingsLike) -> Embeddings:
-    """Return embeddings; a string is resolved now, not when the graph was built.
-
-    Args:
-        embeddings: LangChain embeddings, a function from texts to vectors, or a string such as
-            `openai:text-embedding-3-small` or `local`.
-
-    Returns:
-        The embeddings.
-
-    Raises:
-        InvalidInputError: If a string names no provider, or one that needs a package or a key
-            which is not there.
-    """
+    """Return embeddings; a string is resolved now, not when the graph was built."""
     if isinstance(embeddings, Embeddings):
         return embeddings
     if not isinstance(embeddings, str):
@@ -191,16 +165,7 @@ def resolve_embeddings(embeddings: EmbeddingsLike) -> Embeddings:
 
 
 def embedder_id(embeddings: EmbeddingsLike) -> str:
-    """Name an embedder, so that vectors of one are never compared with those of another.
-
-    Args:
-        embeddings: What was given as embeddings. Two functions need two names: those written in
-            place (`lambda`) share one.
-
-    Returns:
-        For OpenAI's embeddings the string that makes them, such as
-        `openai:text-embedding-3-small`; else the class or function name with the model's name.
-    """
+    """Name an embedder, so that vectors of one are never compared with those of another."""
     if isinstance(embeddings, str):
         return _LOCAL_EMBEDDER if embeddings.partition(":")[0] == "local" else embeddings
     if not isinstance(embeddings, Embeddings):
@@ -222,14 +187,7 @@ _PROVIDER_OF = {"OpenAIEmbeddings": "openai", "LocalEmbeddings": "local"}
 
 
 def models_from_environment() -> tuple[str, str]:
-    """Choose the models of a program that was told none: the demo, or what Studio serves.
-
-    `MEMALIGN_MODEL` and `MEMALIGN_EMBEDDINGS` go first; else OpenAI's where `OPENAI_API_KEY` is
-    set; else the embedded ones, which need neither key nor server.
-
-    Returns:
-        The chat model and the embeddings as `"provider:name"` strings.
-    """
+    """Choose the models of a program that was told none: the demo, or what Studio serves."""
     has_key = bool(os.environ.get("OPENAI_API_KEY"))
     return (
         os.environ.get("MEMALIGN_MODEL") or (DEFAULT_CHAT_MODEL if has_key else "local"),
@@ -238,21 +196,7 @@ def models_from_environment() -> tuple[str, str]:
 
 
 def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
-    """Bind a chat model to answer in the shape of a JSON Schema.
-
-    The schema is given as a dict and the raw message kept, so that a wrong answer comes back to be
-    looked at instead of raising out of the client.
-
-    Args:
-        model: The chat model.
-        schema: A JSON Schema of an object, with a title.
-
-    Returns:
-        The bound model.
-
-    Raises:
-        InvalidInputError: If the model can't do that.
-    """
+    """Bind a chat model to answer in the shape of a JSON Schema."""
     parameters = inspect.signature(type(model).with_structured_output).parameters
     method: dict[str, Any] = {"method": "json_schema"} if "method" in parameters else {}
     try:
@@ -271,32 +215,13 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
 
 
 def max_input_tokens(model: BaseChatModel) -> int:
-    """Return a chat model's context window.
-
-    Args:
-        model: The chat model.
-
-    Returns:
-        What its profile tells, else 128,000 tokens.
-    """
+    """Return a chat model's context window."""
     profile = getattr(model, "profile", None) or {}
     return int(profile.get("max_input_tokens") or DEFAULT_MAX_INPUT_TOKENS)
 
 
 def split_name(text: str, field: str, example: str) -> tuple[str, str]:
-    """Split a `"provider:name"` string.
-
-    Args:
-        text: The string; `local` stands for the embedded default.
-        field: What to call it in an error.
-        example: A right one, for the error.
-
-    Returns:
-        The provider and the name.
-
-    Raises:
-        InvalidInputError: If the string has no provider or no name.
-    """
+    """Split a `"provider:name"` string."""
     provider, _, name = text.partition(":")
     if provider == "local" or (provider and name):
         return provider, name

@@ -15,17 +15,7 @@ _OTHER = {"A": "B", "B": "A"}
 
 
 def swap_outputs(example: Example) -> Example:
-    """Return the example with its two outputs in the other order.
-
-    Args:
-        example: An example whose outputs are a list of two, or an object with two fields.
-
-    Returns:
-        The example with each output in the other's place.
-
-    Raises:
-        InvalidInputError: If the outputs are not two that can be told apart.
-    """
+    """Return the example with its two outputs in the other order."""
     return Example(**{**example.to_json(), "outputs": _swapped(example.outputs)})
 
 
@@ -43,17 +33,7 @@ def _swapped(outputs: Any) -> Any:
 def settle_orders(
     scale: Pairwise, straight: tuple[Value, str], swapped: tuple[Value, str]
 ) -> tuple[Value, str, str | None]:
-    """Make one verdict of those on both orders.
-
-    Args:
-        scale: The scale.
-        straight: Value and rationale on the order given.
-        swapped: Value and rationale on the other order.
-
-    Returns:
-        The value: the one both orders lead to, else `tie`, or, where the scale has none, that of
-        the order given; the rationale; and what is to be said where the orders disagree.
-    """
+    """Make one verdict of those on both orders."""
     value, rationale = straight
     other = _OTHER.get(str(swapped[0]), swapped[0])
     if value == other:

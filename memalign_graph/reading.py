@@ -23,17 +23,7 @@ ExampleLike = Example | Mapping[str, Any]
 
 
 def read_feedback(feedback: FeedbackLike) -> Feedback:
-    """Read feedback from its fields.
-
-    Args:
-        feedback: Feedback, or its fields.
-
-    Returns:
-        The feedback.
-
-    Raises:
-        InvalidInputError: If it can't be used, in one sentence that names the field.
-    """
+    """Read feedback from its fields."""
     if not isinstance(feedback, Feedback | Mapping):
         raise InvalidInputError(
             "feedback: give Feedback, or an object with `inputs`, `outputs`, and `value`, "
@@ -53,17 +43,7 @@ def read_feedback(feedback: FeedbackLike) -> Feedback:
 
 
 def read_example(example: ExampleLike) -> Example:
-    """Read an example from its fields.
-
-    Args:
-        example: An example, or its fields.
-
-    Returns:
-        The example.
-
-    Raises:
-        InvalidInputError: If it can't be used, in one sentence that names the field.
-    """
+    """Read an example from its fields."""
     if not isinstance(example, Example | Mapping):
         raise InvalidInputError(
             "example: give an Example, or an object with `inputs` and `outputs`, not a value of "
@@ -76,18 +56,7 @@ def read_example(example: ExampleLike) -> Example:
 
 
 def decided(answer: Any, field: str) -> bool:
-    """Read what a caller's function decided.
-
-    Args:
-        answer: What it returned.
-        field: The option it was given as.
-
-    Returns:
-        Whether it said yes.
-
-    Raises:
-        InvalidInputError: If it is an async function: what it returns would always count as yes.
-    """
+    """Read what a caller's function decided."""
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()

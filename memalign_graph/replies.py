@@ -57,14 +57,7 @@ class ChatReply:
 
 
 def read_output(output: Any) -> ChatReply:
-    """Read what a model bound by `with_schema` gave.
-
-    Args:
-        output: A dict with `raw`, `parsed` and `parsing_error`.
-
-    Returns:
-        The reply, with a problem where there is no answer.
-    """
+    """Read what a model bound by `with_schema` gave."""
     raw: AIMessage = output["raw"]
     # A kept answer has usage that tells of nothing but its cost.
     usage: Mapping[str, Any] = raw.usage_metadata or {}
@@ -89,16 +82,7 @@ def read_output(output: Any) -> ChatReply:
 
 
 def chat_failure(error: Exception, model: StructuredModel) -> ChatReply | MemAlignError:
-    """Sort a failed chat call.
-
-    Args:
-        error: What the client raised.
-        model: What was called.
-
-    Returns:
-        A reply without an answer if the model did answer but was cut off or filtered, so that it
-        can be asked once more; else the error to raise.
-    """
+    """Sort a failed chat call."""
     if isinstance(error, MemAlignError):
         return error
     kind = type(error).__name__
@@ -119,15 +103,7 @@ def chat_failure(error: Exception, model: StructuredModel) -> ChatReply | MemAli
 
 
 def embedding_failure(error: Exception, embeddings: Embeddings) -> MemAlignError:
-    """Make the error to raise for a failed embedding call.
-
-    Args:
-        error: What the client raised.
-        embeddings: What was called.
-
-    Returns:
-        The error, not yet raised.
-    """
+    """Make the error to raise for a failed embedding call."""
     if isinstance(error, MemAlignError):
         return error
     return EmbeddingError(f"The embeddings {embedder_id(embeddings)} failed: {_reason(error)}")

@@ -26,17 +26,7 @@ class _Scale(BaseModel):
         raise NotImplementedError
 
     def validate_value(self, value: Any) -> Value:
-        """Return the value as this scale writes it.
-
-        Args:
-            value: What a model or an expert gave.
-
-        Returns:
-            The normalised value.
-
-        Raises:
-            ValueError: If the value is not on the scale.
-        """
+        """Return the value as this scale writes it."""
         raise NotImplementedError
 
     def describe(self) -> str:
@@ -48,14 +38,7 @@ class _Scale(BaseModel):
         return str(value)
 
     def show(self, value: Value) -> str:
-        """Return a stored value as a prompt shows it, also one from before the scale was changed.
-
-        Args:
-            value: The value.
-
-        Returns:
-            The value as `render` gives it; one that is not on the scale with a note that says so.
-        """
+        """Return a stored value as a prompt shows it, also an outdated one."""
         try:
             return self.render(self.validate_value(value))
         except ValueError:

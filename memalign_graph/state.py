@@ -145,30 +145,14 @@ class LaterFeedback(TypedDict):
 
 
 def merge_or_clear(old: dict[str, Any] | None, new: dict[str, Any] | None) -> dict[str, Any]:
-    """Bring what nodes wrote side by side together; None begins anew, and None for a key drops it.
-
-    Args:
-        old: What is there.
-        new: What is written.
-
-    Returns:
-        What is there now.
-    """
+    """Bring what nodes wrote side by side together; None begins anew, None for a key drops it."""
     if new is None:
         return {}
     return {key: one for key, one in {**(old or {}), **new}.items() if one is not None}
 
 
 def add_or_begin(old: list[Any] | None, new: list[Any]) -> list[Any]:
-    """Append what nodes wrote side by side; an entry that `begins` a run leaves out the run before.
-
-    Args:
-        old: What is there.
-        new: What is written.
-
-    Returns:
-        What is there now.
-    """
+    """Append what nodes wrote; an entry that `begins` a run drops the run before."""
     return new if any(one.get("begins") for one in new) else [*(old or []), *new]
 
 

@@ -39,14 +39,7 @@ _CRITERIA = [
 
 
 def load_criteria() -> list[Criterion]:
-    """Return the criteria to serve.
-
-    Returns:
-        Those in the file that `MEMALIGN_CRITERION` names, else two for support replies.
-
-    Raises:
-        InvalidInputError: If the file can't be read, or holds no criterion.
-    """
+    """Return the criteria to serve."""
     path = os.environ.get("MEMALIGN_CRITERION")
     if not path:
         return _CRITERIA

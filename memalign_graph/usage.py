@@ -46,14 +46,7 @@ class Meter:
         self.usage = Usage()
 
     def watch(self, operation: Operation[T]) -> Operation[T]:
-        """Carry an operation through, counting what it asks for.
-
-        Args:
-            operation: The operation, not yet started.
-
-        Returns:
-            The same operation, counted.
-        """
+        """Carry an operation through, counting what it asks for."""
         try:
             effect = next(operation)
             while True:

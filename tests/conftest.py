@@ -169,17 +169,26 @@ async def bench(
         yield Bench(server, store, saver, awaits=request.param.endswith("async"))
 
 
+_UNSAFE = "PRAGMA synchronous=OFF"
+"""A test needs no safety from power cuts."""
+
+
 async def _open(
     way: str, folder: Path, stack: AsyncExitStack
 ) -> tuple[BaseStore, BaseCheckpointSaver[Any]]:
     store_file, saver_file = str(folder / "store.db"), str(folder / "threads.db")
     if way == "sqlite-sync":
         store = stack.enter_context(SqliteStore.from_conn_string(store_file))
+        saver = stack.enter_context(SqliteSaver.from_conn_string(saver_file))
+        for connection in (store.conn, saver.conn):
+            connection.execute(_UNSAFE)
         store.setup()
-        return store, stack.enter_context(SqliteSaver.from_conn_string(saver_file))
+        return store, saver
     if way == "sqlite-async":
         opened = await stack.enter_async_context(AsyncSqliteStore.from_conn_string(store_file))
+        awaited = await stack.enter_async_context(AsyncSqliteSaver.from_conn_string(saver_file))
+        for lent in (opened.conn, awaited.conn):
+            await lent.execute(_UNSAFE)
         await opened.setup()
-        saver = await stack.enter_async_context(AsyncSqliteSaver.from_conn_string(saver_file))
-        return opened, saver
+        return opened, awaited
     return InMemoryStore(), InMemorySaver()

@@ -17,18 +17,7 @@ def pack(
     max_input_tokens: int,
     most: int = DEFAULT_BATCH_SIZE,
 ) -> list[list[str]]:
-    """Pack feedback into batches that fit the model's window; experts on one case stay together.
-
-    Args:
-        episodes: The feedback.
-        criterion: The criterion.
-        guidelines: The guidelines that stand, which are in every prompt.
-        max_input_tokens: The model's context window, in tokens.
-        most: How many pieces of feedback a batch has at most; more only for one case.
-
-    Returns:
-        The episodes' ids, a list a batch, oldest first; the same for the same feedback.
-    """
+    """Pack feedback into batches that fit the model's window; experts on one case stay together."""
     cases: dict[str, list[Episode]] = {}
     for episode in sorted(episodes, key=lambda one: (one.given_at, one.id)):
         cases.setdefault(episode.example_id, []).append(episode)

@@ -46,16 +46,7 @@ class Case:
 def choose_cases(
     access: MemoryAccess, operations: Sequence[GuidelineOperation], cases: int
 ) -> Operation[list[Case]]:
-    """Choose the seen cases that are nearest to what is new, and a sample of the others.
-
-    Args:
-        access: The memory.
-        operations: What is to be done to the guidelines.
-        cases: How many to choose at most.
-
-    Returns:
-        The cases; the same for the same memory and operations.
-    """
+    """Choose the seen cases that are nearest to what is new, and a sample of the others."""
     view = yield from access.refresh()
     yield from index_missing(access, view)
     sources = list(dict.fromkeys(key for one in operations for key in one.episode_ids))
@@ -86,16 +77,7 @@ def _cases(episodes: dict[str, Episode], order: Sequence[str], scale: Scale) -> 
 
 
 def cases_of(episodes: Sequence[Episode], scale: Scale) -> list[Case]:
-    """Gather episodes into cases whose value experts gave.
-
-    Args:
-        episodes: The episodes.
-        scale: The criterion's scale.
-
-    Returns:
-        The cases, in the order in which their examples first come; values that are not on the
-        scale do not count.
-    """
+    """Gather episodes into cases whose value experts gave."""
     valued = [
         one.model_copy(update={"value": value})
         for one in episodes

@@ -27,16 +27,7 @@ _SHAPES = (
 
 
 def conflicts_payload(criterion: Criterion, conflicts: Sequence[Conflict]) -> dict[str, Any]:
-    """Make what the interrupt shows.
-
-    Args:
-        criterion: The criterion.
-        conflicts: The conflicts.
-
-    Returns:
-        A `HITLRequest`: one action a conflict, with the editable argument `keep`, and its
-        description in Markdown.
-    """
+    """Make what the interrupt shows."""
     actions = [
         {
             "name": ACTION,
@@ -56,15 +47,7 @@ def conflicts_payload(criterion: Criterion, conflicts: Sequence[Conflict]) -> di
 
 
 def decisions_schema(conflicts: Sequence[Conflict]) -> type[RootModel[Any]]:
-    """Make the schema that checks a reply to the interrupt.
-
-    Args:
-        conflicts: The conflicts the expert was asked about.
-
-    Returns:
-        A pydantic model whose `root` is what `read_decisions` returns, and whose JSON Schema is
-        that of the native reply.
-    """
+    """Make the schema that checks a reply to the interrupt."""
     native = {
         "title": "decisions",
         "description": "For each conflict, which guideline stays.",
@@ -82,22 +65,7 @@ def decisions_schema(conflicts: Sequence[Conflict]) -> type[RootModel[Any]]:
 
 
 def read_decisions(reply: Any, conflicts: Sequence[Conflict]) -> dict[str, str]:
-    """Read any of the accepted replies.
-
-    Approving keeps what was suggested, the newer word; editing names what stays; rejecting keeps
-    both, since the opposite of a suggestion is never inferred.
-
-    Args:
-        reply: An object by conflict id, `newer`, human-in-the-loop decisions, or Agent Inbox
-            responses.
-        conflicts: The conflicts the expert was asked about.
-
-    Returns:
-        The choice for each conflict.
-
-    Raises:
-        ValueError: If the reply has none of these shapes, or leaves a conflict open.
-    """
+    """Read any of the accepted replies."""
     decisions = unwrap(reply, _SHAPES)
     if decisions is not None:
         if len(decisions) != len(conflicts):

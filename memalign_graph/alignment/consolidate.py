@@ -41,22 +41,7 @@ def merge_proposals(
     *,
     compare: bool,
 ) -> Operation[Merged]:
-    """Bring the proposals of several batches together with each other and with what stands.
-
-    Args:
-        access: The memory.
-        chat: The model that compares.
-        proposals: What each batch proposes.
-        compare: Whether to ask the model which rules say the same or contradict each other; else
-            only the same words are one rule.
-
-    Returns:
-        What the proposals come to.
-
-    Raises:
-        ModelAnswerError: If the model gives no answer that can be used.
-        ChatModelError: If a call fails.
-    """
+    """Bring the proposals of several batches together with each other and with what stands."""
     table = Table((yield from access.every_guideline()), proposals)
     relations = Relations([], [])
     if compare and len(table.rules) >= _SMALLEST:
@@ -92,23 +77,7 @@ def _one_line(text: str) -> str:
 def find_relations(
     access: MemoryAccess, chat: BaseChatModel, texts: Sequence[str]
 ) -> Operation[Relations]:
-    """Ask which rules say the same and which contradict each other.
-
-    Rules that do not fit into one prompt are compared block by block, each block with each other,
-    so that every pair is looked at.
-
-    Args:
-        access: The memory.
-        chat: The model that compares.
-        texts: The rules.
-
-    Returns:
-        The relations, by the rules' places.
-
-    Raises:
-        ModelAnswerError: If the model gives no answer that can be used.
-        ChatModelError: If a call fails.
-    """
+    """Ask which rules say the same and which contradict each other."""
     room = _room(access, chat)
     total = sum(map(_cost, texts))
     places = list(range(len(texts)))
@@ -128,19 +97,7 @@ def find_relations(
 
 
 def consolidate_memory(access: MemoryAccess, chat: BaseChatModel) -> Operation[dict[str, Any]]:
-    """Tidy a memory's guidelines up.
-
-    Args:
-        access: The memory.
-        chat: The model that compares and distils.
-
-    Returns:
-        What was done: `guidelines`, an entry a change, and `memory_version`.
-
-    Raises:
-        ModelAnswerError: If the model gives no answer that can be used.
-        ChatModelError: If a call fails.
-    """
+    """Tidy a memory's guidelines up."""
     again = yield from redistill(access, chat, keep_drafts=True)
     merged = yield from merge_proposals(access, chat, [], compare=True)
     operations = [*merged.operations, *settle(merged.conflicts)]

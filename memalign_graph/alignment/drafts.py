@@ -30,22 +30,7 @@ def ask_once(
     *,
     purpose: str,
 ) -> Operation[T]:
-    """Ask for an answer, or take the one that is waiting to be committed.
-
-    Args:
-        access: The memory the answer is for.
-        model: The model, bound to a schema.
-        messages: The prompt.
-        read: Checks the answer, as for `ask`.
-        purpose: What the answer is for, as for `ask`.
-
-    Returns:
-        What `read` made of the answer.
-
-    Raises:
-        ModelAnswerError: If the second answer can't be used either.
-        ChatModelError: If a call fails.
-    """
+    """Ask for an answer, or take the one that is waiting to be committed."""
     key = digest([model.name, *([one.type, one.text] for one in messages)])
     drafts = access.layout.drafts
     waiting = yield from access.get(drafts, [key], lambda item: item["answer"])
@@ -60,17 +45,7 @@ def ask_once(
 
 
 def keep_replies(access: MemoryAccess, operation: Operation[T]) -> Operation[T]:
-    """Carry an operation through, so that made again it asks no chat model for the same again.
-
-    Of the same prompt asked several times within it each answer is kept, so that they can differ.
-
-    Args:
-        access: The memory that the operation is for.
-        operation: The operation, not yet started.
-
-    Returns:
-        What the operation returns.
-    """
+    """Carry an operation through, so that made again it asks no chat model for the same again."""
     return (yield from _Kept(access).watch(operation))
 
 

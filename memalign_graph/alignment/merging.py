@@ -110,12 +110,7 @@ class Table:
         guidelines: Sequence[Guideline],
         proposals: Sequence[Sequence[GuidelineOperation]],
     ) -> None:
-        """Lay the rules out; the same words are one rule.
-
-        Args:
-            guidelines: All guidelines, in their order; those that stand are laid out.
-            proposals: What each batch proposes.
-        """
+        """Lay the rules out; the same words are one rule."""
         self.rules: list[Rule] = [
             Rule(id=one.id, text=one.text, sources=list(one.episode_ids), guideline=one)
             for one in guidelines
@@ -147,17 +142,7 @@ class Table:
         *,
         touched_only: bool = True,
     ) -> Merged:
-        """Work out what becomes of the rules.
-
-        Args:
-            relations: Which say the same, and which contradict each other.
-            given_at: When each source was given, by episode id.
-            touched_only: Whether to leave alone two rules that contradict each other but both
-                stood before, as they are.
-
-        Returns:
-            The operations and the conflicts.
-        """
+        """Work out what becomes of the rules."""
         keeper = self._keepers(relations)
         operations: list[GuidelineOperation] = []
         groups: dict[int, list[int]] = {}
@@ -228,11 +213,7 @@ class Table:
         )
 
     def _keepers(self, relations: Relations) -> list[int]:
-        """Say for each rule which one stands for it.
-
-        An expert's, else the oldest, else the best worded of the new. Rules that contradict each
-        other are never brought together.
-        """
+        """Say for each rule which one stands for it."""
         keeper = list(range(len(self.rules)))
         replaced = [(place, instead) for place, instead, _ in self._retired if instead is not None]
         opposed = [*relations.contradictions, *replaced]
@@ -324,16 +305,7 @@ class Table:
 def settle(
     conflicts: Sequence[Conflict], decisions: Mapping[str, str] | None = None
 ) -> list[GuidelineOperation]:
-    """Work out what becomes of guidelines that contradict each other.
-
-    Args:
-        conflicts: The conflicts.
-        decisions: What an expert decided by conflict id: `first`, `second` or `both`; None if the
-            newer word decides.
-
-    Returns:
-        An operation for each guideline that is superseded.
-    """
+    """Work out what becomes of guidelines that contradict each other."""
     lost: set[str] = set()
     operations: list[GuidelineOperation] = []
     for conflict in conflicts:

@@ -24,21 +24,7 @@ _SOURCES = 50
 def reword(
     access: MemoryAccess, chat: BaseChatModel, guideline: Guideline
 ) -> Operation[tuple[GuidelineOperation, dict[str, str]]]:
-    """Ask for a pending guideline's wording, from its sources alone.
-
-    Args:
-        access: The memory.
-        chat: The model that distils.
-        guideline: The guideline, without words.
-
-    Returns:
-        What becomes of the guideline, and the words of the episodes that were read, by id: a new
-        wording, or that there is nothing left to say.
-
-    Raises:
-        ModelAnswerError: If the model gives no answer that can be used.
-        ChatModelError: If a call fails.
-    """
+    """Ask for a pending guideline's wording, from its sources alone."""
     sources = yield from access.episodes(guideline.episode_ids)
     newest = sorted(sources.values(), key=lambda one: (one.given_at, one.id))[-_SOURCES:]
     if not newest:
@@ -72,20 +58,7 @@ def reword(
 def reword_all(
     access: MemoryAccess, chat: BaseChatModel, guidelines: Sequence[Guideline]
 ) -> Operation[tuple[list[GuidelineOperation], dict[str, str]]]:
-    """Ask for the wordings of some pending guidelines, one after the other.
-
-    Args:
-        access: The memory.
-        chat: The model that distils.
-        guidelines: The guidelines, without words.
-
-    Returns:
-        What becomes of them, and the words of the episodes that were read, by id.
-
-    Raises:
-        ModelAnswerError: If the model gives no answer that can be used.
-        ChatModelError: If a call fails.
-    """
+    """Ask for the wordings of some pending guidelines, one after the other."""
     operations: list[GuidelineOperation] = []
     read: dict[str, str] = {}
     for guideline in guidelines:
@@ -98,20 +71,7 @@ def reword_all(
 def redistill(
     access: MemoryAccess, chat: BaseChatModel, *, keep_drafts: bool = False
 ) -> Operation[dict[str, Any]]:
-    """Distil all pending guidelines again.
-
-    Args:
-        access: The memory.
-        chat: The model that distils.
-        keep_drafts: Whether answers that wait to be committed are still needed.
-
-    Returns:
-        What was learned, as `learn` tells it.
-
-    Raises:
-        ModelAnswerError: If the model gives no answer that can be used.
-        ChatModelError: If a call fails.
-    """
+    """Distil all pending guidelines again."""
     waiting = yield from access.all_guidelines("pending")
     operations, read = yield from reword_all(access, chat, waiting)
     learned = yield from learn_again(access, operations, read)
@@ -123,32 +83,14 @@ def redistill(
 def learn_again(
     access: MemoryAccess, operations: list[GuidelineOperation], read: dict[str, str]
 ) -> Operation[dict[str, Any]]:
-    """Commit what was made of pending guidelines; their sources were learned from before.
-
-    Args:
-        access: The memory.
-        operations: What `reword` made of them.
-        read: The words of the episodes that were read, by id.
-
-    Returns:
-        What was learned, as `learn` tells it.
-    """
+    """Commit what was made of pending guidelines; their sources were learned from before."""
     return (yield from learn(access, operations, read, relearn=True, reason="redistill"))
 
 
 def redistilled(
     access: MemoryAccess, chat: Callable[[], BaseChatModel], forgotten: Forgotten
 ) -> Operation[Forgotten]:
-    """Distil again what forgetting left without words.
-
-    Args:
-        access: The memory.
-        chat: Gives the model that distils, where one is needed.
-        forgotten: What was forgotten.
-
-    Returns:
-        The same, with the guidelines as they stand now.
-    """
+    """Distil again what forgetting left without words."""
     if not any(one.status == "pending" for one in forgotten.guidelines_reduced):
         return forgotten
     yield from redistill(access, chat())

@@ -64,24 +64,7 @@ def replay(
     cases: int,
     tell: Callable[[int, int], None],
 ) -> Operation[tuple[list[GuidelineOperation], Replay]]:
-    """Judge seen cases with what operations would make of the memory, and mend what breaks.
-
-    Args:
-        access: The memory.
-        judge: How it judges.
-        operations: What is to be done to the guidelines.
-        before: The guidelines when the run began.
-        new_episodes: The episodes that were not there, or said something else, when it began.
-        cases: How many cases are judged at most.
-        tell: Told how many of the cases are judged, of how many.
-
-    Returns:
-        The operations that break nothing, and what was seen.
-
-    Raises:
-        ModelAnswerError: If the model gives no answer that can be used.
-        ChatModelError: If a call fails.
-    """
+    """Judge seen cases with what operations would make of the memory, and mend what breaks."""
     meter = Meter()
     watched = _replay(
         access,

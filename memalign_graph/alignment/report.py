@@ -183,15 +183,7 @@ class AlignmentReport(_Part):
 
 
 def compare_guidelines(before: Sequence[Guideline], after: Sequence[Guideline]) -> GuidelineChanges:
-    """Tell what became of the guidelines that the judge is given.
-
-    Args:
-        before: All guidelines as they were.
-        after: All guidelines as they are.
-
-    Returns:
-        The changes, in the guidelines' order.
-    """
+    """Tell what became of the guidelines that the judge is given."""
     old = {one.id: one for one in before}
     new = {one.id: one for one in after}
     added, revised, retired = [], [], []
@@ -213,14 +205,7 @@ def compare_guidelines(before: Sequence[Guideline], after: Sequence[Guideline]) 
 
 
 def total_cost(entries: Sequence[Mapping[str, Any]]) -> Cost:
-    """Add up what nodes used.
-
-    Args:
-        entries: `usage` of the graph's state.
-
-    Returns:
-        The sum; seconds count once where nodes ran side by side.
-    """
+    """Add up what nodes used."""
     total = sum((Usage.model_validate(one["used"]) for one in entries), Usage())
     seconds, end = 0.0, float("-inf")
     for start, stop in sorted((one["start"], one["stop"]) for one in entries):

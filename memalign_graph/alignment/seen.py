@@ -74,23 +74,7 @@ def judge_seen(
     guidelines: Sequence[Guideline],
     besides: AbstractSet[str],
 ) -> Operation[SeenVerdict]:
-    """Judge an example that memory holds.
-
-    Args:
-        access: The memory, its view refreshed.
-        judge: How it is judged.
-        example: The example.
-        guidelines: The guidelines to judge it by.
-        besides: The episodes that are not shown, such as those on the example itself; nor do they
-            vote where the evidence decides, and those on the example itself never do.
-
-    Returns:
-        The verdict.
-
-    Raises:
-        ModelAnswerError: If the model gives no answer that can be used.
-        ChatModelError: If a call fails.
-    """
+    """Judge an example that memory holds."""
     found = yield from recall_besides(access, example, judge.k, besides)
     verdict, measured = yield from _in_orders(access, judge, example, guidelines, found)
     if judge.decide == "verdict":

@@ -14,15 +14,7 @@ from memalign_graph.graphs import create_alignment_graph
 
 
 def run_align(parsed: Namespace, output: Output) -> int:
-    """Learn from a file of feedback.
-
-    Args:
-        parsed: The command line.
-        output: Where to write to.
-
-    Returns:
-        0 if all records were taken, 4 if some could not be used.
-    """
+    """Learn from a file of feedback."""
     place = read_place(parsed, must_exist=parsed.pending)
     records = None if parsed.pending else read_named(parsed, parsed.feedback, "--feedback", output)
     concurrency = positive(parsed.max_concurrency, "--max-concurrency")

@@ -44,15 +44,7 @@ class _Wanted:
 
 
 def run_forget(parsed: Namespace, output: Output) -> int:
-    """Take feedback back, or remove guidelines.
-
-    Args:
-        parsed: The command line.
-        output: Where to write to.
-
-    Returns:
-        0.
-    """
+    """Take feedback back, or remove guidelines."""
     if not (parsed.ids or parsed.author or parsed.feedback_id):
         raise InvalidInputError(
             "ID: say what to forget: ids, --author or --feedback-id; `memalign memory list` shows "
@@ -81,15 +73,7 @@ def run_forget(parsed: Namespace, output: Output) -> int:
 
 
 def run_rollback(parsed: Namespace, output: Output) -> int:
-    """Make the memory again what it was at a version.
-
-    Args:
-        parsed: The command line.
-        output: Where to write to.
-
-    Returns:
-        0.
-    """
+    """Make the memory again what it was at a version."""
     with existing_memory(parsed) as (_, memory):
         versions = {one.version for one in memory.history()} | {_NO_VERSION}
         wanted = find_id(parsed.version, versions, "version")
@@ -130,15 +114,7 @@ def run_rollback(parsed: Namespace, output: Output) -> int:
 
 
 def run_import(parsed: Namespace, output: Output) -> int:
-    """Bring in an export.
-
-    Args:
-        parsed: The command line.
-        output: Where to write to.
-
-    Returns:
-        0.
-    """
+    """Bring in an export."""
     place = read_place(parsed, must_exist=False)
     lines = _read_export(parsed.file)
     try:

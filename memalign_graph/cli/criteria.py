@@ -18,18 +18,7 @@ _EXAMPLE = "name: support_tone, instructions: Is the reply appropriate?, scale: 
 
 
 def load_criterion(path: str) -> Criterion:
-    """Read a criterion from a file.
-
-    Args:
-        path: A YAML file, or a JSON file with the suffix `.json`: an object with `name`,
-            `instructions` and `scale`, or a list with one.
-
-    Returns:
-        The criterion.
-
-    Raises:
-        InvalidInputError: If the file can't be read or is no criterion, in one sentence.
-    """
+    """Read a criterion from a file."""
     given = _parse(path)
     if isinstance(given, list):
         if len(given) != 1:

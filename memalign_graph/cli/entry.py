@@ -21,14 +21,7 @@ _PACKAGE = "memalign_graph"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        arguments: The command line without the program's name; that of the process unless given.
-
-    Returns:
-        The exit status; see `exits.ExitStatus`.
-    """
+    """Run one command."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["demo"]:
         return _guarded(lambda _: _demo(given[1:]), Output())
@@ -163,9 +156,5 @@ class _Messages(logging.Handler):
         self._output = output
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show one record.
-
-        Args:
-            record: The record.
-        """
+        """Show one record."""
         self._output.warn(record.getMessage())

@@ -54,27 +54,13 @@ class Threshold:
         return self.option.startswith("--max")
 
     def is_met(self, found: Estimate) -> bool:
-        """Tell whether a number passes.
-
-        Args:
-            found: The number.
-
-        Returns:
-            Whether it does; one that is not defined does not.
-        """
+        """Tell whether a number passes."""
         if found.value is None:
             return False
         return found.value <= self.limit if self.is_most else found.value >= self.limit
 
     def tell(self, found: Estimate) -> str:
-        """Say how a number stands to the threshold.
-
-        Args:
-            found: The number.
-
-        Returns:
-            A sentence.
-        """
+        """Say how a number stands to the threshold."""
         if found.value is None:
             return (
                 f"{self.option} {self.limit:g}: the aligned judge's {self.metric} is not defined "
@@ -88,15 +74,7 @@ class Threshold:
 
 
 def run_evaluate(parsed: Namespace, output: Output) -> int:
-    """Evaluate, report, and hold the aligned judge against thresholds.
-
-    Args:
-        parsed: The command line.
-        output: Where to write to.
-
-    Returns:
-        1 if a threshold is missed; else 4 if a record was left out or not judged; else 0.
-    """
+    """Evaluate, report, and hold the aligned judge against thresholds."""
     criterion = read_criterion(parsed)
     thresholds = read_thresholds(parsed, criterion.scale)
     reports = _report_paths(parsed)
@@ -148,18 +126,7 @@ def run_evaluate(parsed: Namespace, output: Output) -> int:
 
 
 def read_thresholds(parsed: Namespace, scale: Scale) -> list[Threshold]:
-    """Read the thresholds, and check that the scale has their metrics.
-
-    Args:
-        parsed: The command line.
-        scale: The criterion's scale.
-
-    Returns:
-        The thresholds.
-
-    Raises:
-        InvalidInputError: If one is no number, or its metric is not there on this scale.
-    """
+    """Read the thresholds, and check that the scale has their metrics."""
     found = []
     for name, metric in _LIMITS:
         limit = getattr(parsed, name)
@@ -204,11 +171,7 @@ def _report_paths(parsed: Namespace) -> list[Path]:
 def _read(
     parsed: Namespace, source: str, option: str, criterion: Criterion, output: Output
 ) -> tuple[list[Feedback], int]:
-    """Read feedback, and tell of records that can't be used.
-
-    Returns:
-        The feedback, and how many records are left out.
-    """
+    """Read feedback, and tell of records that can't be used."""
     records = read_named(parsed, source, option, output)
     feedback: list[Feedback] = []
     for index, fields in enumerate(records.fields):

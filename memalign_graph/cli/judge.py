@@ -74,15 +74,7 @@ Write = Callable[[Verdict], None]
 
 
 def run_judge(parsed: Namespace, output: Output) -> int:
-    """Judge one example, or a file of them.
-
-    Args:
-        parsed: The command line.
-        output: Where to write to.
-
-    Returns:
-        0 if all were judged; 4 if some were not; if none was, 3 or 2 for the reason.
-    """
+    """Judge one example, or a file of them."""
     # A file that is named has to be there: a slip of the pen is no reason to judge without it.
     place = read_place(parsed, must_exist=parsed.memory is not None)
     cases = _read_cases(parsed, output)
@@ -214,10 +206,7 @@ class _Judging:
         return written
 
     async def _warm_up(self, store: BaseStore, case: Case) -> None:
-        """Read the memory once, so that examples side by side do not all embed what lacks vectors.
-
-        What fails here fails again for each example, which tells of it.
-        """
+        """Read the memory once: examples side by side need not all embed what lacks vectors."""
         place = self.place
         memory = JudgeMemory(
             store, place.criterion, namespace=place.namespace, embeddings=self.embeddings

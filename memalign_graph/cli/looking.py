@@ -23,30 +23,14 @@ from memalign_graph.memory import JudgeMemory
 def existing_memory(
     parsed: Namespace, model: str | None = None
 ) -> Iterator[tuple[Place, JudgeMemory]]:
-    """Open the memory that the command line means, which has to be there.
-
-    Args:
-        parsed: The command line.
-        model: What distils guidelines again that lose a source; None to leave that for later.
-
-    Yields:
-        Where it is, and the memory.
-    """
+    """Open the memory that the command line means, which has to be there."""
     place = read_place(parsed, must_exist=True)
     with open_memory(place.path, place.criterion, place.namespace, model=model) as memory:
         yield place, memory
 
 
 def run_list(parsed: Namespace, output: Output) -> int:
-    """List guidelines and episodes.
-
-    Args:
-        parsed: The command line.
-        output: Where to write to.
-
-    Returns:
-        0.
-    """
+    """List guidelines and episodes."""
     limit = read_limit(parsed.limit)
     with existing_memory(parsed) as (place, memory):
         guidelines = memory.guidelines(include_superseded=True)
@@ -69,15 +53,7 @@ def run_list(parsed: Namespace, output: Output) -> int:
 
 
 def run_show(parsed: Namespace, output: Output) -> int:
-    """Show one guideline or episode with its sources.
-
-    Args:
-        parsed: The command line.
-        output: Where to write to.
-
-    Returns:
-        0.
-    """
+    """Show one guideline or episode with its sources."""
     with existing_memory(parsed) as (place, memory):
         guidelines = {one.id: one for one in memory.guidelines(include_superseded=True)}
         episodes = {one.id: one for one in memory.episodes()}
@@ -102,15 +78,7 @@ def run_show(parsed: Namespace, output: Output) -> int:
 
 
 def run_history(parsed: Namespace, output: Output) -> int:
-    """List the commits.
-
-    Args:
-        parsed: The command line.
-        output: Where to write to.
-
-    Returns:
-        0.
-    """
+    """List the commits."""
     limit = read_limit(parsed.limit)
     with existing_memory(parsed) as (place, memory):
         commits = memory.history()
@@ -126,15 +94,7 @@ def run_history(parsed: Namespace, output: Output) -> int:
 
 
 def run_export(parsed: Namespace, output: Output) -> int:
-    """Write the memory as lines of JSON.
-
-    Args:
-        parsed: The command line.
-        output: Where to write to.
-
-    Returns:
-        0.
-    """
+    """Write the memory as lines of JSON."""
     to_stdout = parsed.file == STDIN
     if to_stdout and output.as_json:
         raise InvalidInputError("--json: an export to stdout is JSON already: leave it out.")
@@ -162,17 +122,7 @@ def run_export(parsed: Namespace, output: Output) -> int:
 
 
 def read_limit(given: int) -> int | None:
-    """Read how many are shown.
-
-    Args:
-        given: What was given; 0 for all.
-
-    Returns:
-        How many; None for all.
-
-    Raises:
-        InvalidInputError: If it is below 0.
-    """
+    """Read how many are shown."""
     if given < 0:
         raise InvalidInputError(f"--limit: {given} is not a whole number from 0 on; 0 is all.")
     return given or None

@@ -32,17 +32,7 @@ class Place:
 
 
 def read_criterion(parsed: Namespace) -> Criterion:
-    """Read the criterion that the command line names.
-
-    Args:
-        parsed: The command line.
-
-    Returns:
-        The criterion.
-
-    Raises:
-        InvalidInputError: If none is named, or it can't be used.
-    """
+    """Read the criterion that the command line names."""
     if not parsed.criterion:
         raise InvalidInputError(
             f"--criterion: say what is judged: name a YAML or JSON file, or set "
@@ -52,36 +42,14 @@ def read_criterion(parsed: Namespace) -> Criterion:
 
 
 def read_place(parsed: Namespace, *, must_exist: bool) -> Place:
-    """Read which memory the command line means.
-
-    Args:
-        parsed: The command line.
-        must_exist: Whether its file has to be there.
-
-    Returns:
-        The place.
-
-    Raises:
-        InvalidInputError: If a part can't be used.
-    """
+    """Read which memory the command line means."""
     criterion = read_criterion(parsed)
     namespace = read_namespace(parsed.namespace)
     return Place(criterion, memory_path(parsed.memory, must_exist=must_exist), namespace)
 
 
 def read_models(parsed: Namespace, output: Output) -> tuple[str, str]:
-    """Choose the models, and say which.
-
-    Args:
-        parsed: The command line.
-        output: Where to say it.
-
-    Returns:
-        The chat model and the embeddings as `"provider:name"` strings.
-
-    Raises:
-        InvalidInputError: If one can't be used.
-    """
+    """Choose the models, and say which."""
     model, embeddings = choose_models(parsed.model, parsed.embeddings)
     distill_model = getattr(parsed, "distill_model", None)
     if distill_model:
@@ -92,20 +60,7 @@ def read_models(parsed: Namespace, output: Output) -> tuple[str, str]:
 
 
 def read_named(parsed: Namespace, source: str, option: str, output: Output) -> Records:
-    """Read a file of records by the options of the command line.
-
-    Args:
-        parsed: The command line.
-        source: The file.
-        option: The option that names it.
-        output: Where to tell of columns that are not used.
-
-    Returns:
-        The records.
-
-    Raises:
-        InvalidInputError: If it can't be read.
-    """
+    """Read a file of records by the options of the command line."""
     records = read_records(source, option, given=parsed.format, columns=parsed.field)
     if records.ignored:
         names = ", ".join(records.ignored)

@@ -16,11 +16,7 @@ FORMATS = ("jsonl", "csv", "tsv", "json")
 
 
 def add_criterion(parser: argparse.ArgumentParser) -> None:
-    """Add what says what is judged.
-
-    Args:
-        parser: The command's parser.
-    """
+    """Add what says what is judged."""
     parser.add_argument(
         "--criterion",
         "-c",
@@ -32,11 +28,7 @@ def add_criterion(parser: argparse.ArgumentParser) -> None:
 
 
 def add_memory(parser: argparse.ArgumentParser) -> None:
-    """Add where the memory is.
-
-    Args:
-        parser: The command's parser.
-    """
+    """Add where the memory is."""
     parser.add_argument(
         "--memory",
         "-m",
@@ -52,12 +44,7 @@ def add_memory(parser: argparse.ArgumentParser) -> None:
 
 
 def add_models(parser: argparse.ArgumentParser, *, distils: bool = True) -> None:
-    """Add which models are asked.
-
-    Args:
-        parser: The command's parser.
-        distils: Whether the command also distils feedback.
-    """
+    """Add which models are asked."""
     group = parser.add_argument_group(
         "models",
         "As provider:name, such as openai:gpt-4.1-mini, or local for the embedded one. Where none "
@@ -75,14 +62,7 @@ def add_models(parser: argparse.ArgumentParser, *, distils: bool = True) -> None
 
 
 def add_learning(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
-    """Add how feedback is learned from.
-
-    Args:
-        parser: The command's parser.
-
-    Returns:
-        The group, for options of one command alone.
-    """
+    """Add how feedback is learned from."""
     group = parser.add_argument_group("learning")
     group.add_argument(
         "--learn-from", choices=("both", "labels", "words"), help="what of it; default: both"
@@ -102,11 +82,7 @@ def add_learning(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
 
 
 def add_judging(parser: argparse.ArgumentParser) -> None:
-    """Add how it is judged.
-
-    Args:
-        parser: The command's parser.
-    """
+    """Add how it is judged."""
     group = parser.add_argument_group("judging")
     group.add_argument(
         "--k", type=int, metavar="N", help="how many similar cases the judge is shown; default: 5"
@@ -122,14 +98,7 @@ def add_judging(parser: argparse.ArgumentParser) -> None:
 
 
 def add_evidence(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
-    """Add how sure the judge is, and what decides.
-
-    Args:
-        parser: The command's parser.
-
-    Returns:
-        The group, for options of one command alone.
-    """
+    """Add how sure the judge is, and what decides."""
     group = parser.add_argument_group("evidence")
     group.add_argument(
         "--decide",
@@ -152,14 +121,7 @@ def add_evidence(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
 
 
 def evidence_options(parsed: argparse.Namespace) -> dict[str, Any]:
-    """Read what `add_evidence` added.
-
-    Args:
-        parsed: The command line.
-
-    Returns:
-        The options by the names they have in Python; asking for samples asks for confidence.
-    """
+    """Read what `add_evidence` added."""
     return {
         "confidence": parsed.confidence or bool(parsed.samples),
         **told(samples=parsed.samples, decide=parsed.decide),
@@ -167,11 +129,7 @@ def evidence_options(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_records(parser: argparse.ArgumentParser) -> None:
-    """Add how files of records are read.
-
-    Args:
-        parser: The command's parser.
-    """
+    """Add how files of records are read."""
     group = parser.add_argument_group("files of records")
     group.add_argument(
         "--format", choices=FORMATS, help="how they are written; default: by the suffix"
@@ -187,11 +145,7 @@ def add_records(parser: argparse.ArgumentParser) -> None:
 
 
 def add_concurrency(parser: argparse.ArgumentParser) -> None:
-    """Add how much is under way at a time.
-
-    Args:
-        parser: The command's parser.
-    """
+    """Add how much is under way at a time."""
     parser.add_argument(
         "--max-concurrency",
         type=int,
@@ -201,12 +155,7 @@ def add_concurrency(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser, json_help: str) -> None:
-    """Add how a command tells its result.
-
-    Args:
-        parser: The command's parser.
-        json_help: What `--json` prints.
-    """
+    """Add how a command tells its result."""
     parser.add_argument("--json", action="store_true", help=json_help)
     parser.add_argument(
         "--quiet", "-q", action="store_true", help="no progress or notes on stderr, but warnings"
@@ -214,30 +163,12 @@ def add_output(parser: argparse.ArgumentParser, json_help: str) -> None:
 
 
 def positive(given: int | None, option: str) -> int | None:
-    """Check a number that counts something.
-
-    Args:
-        given: What was given, if anything.
-        option: The option.
-
-    Returns:
-        The same.
-
-    Raises:
-        InvalidInputError: If it is below 1.
-    """
+    """Check a number that counts something."""
     if given is not None and given < 1:
         raise InvalidInputError(f"{option}: {given} is not a whole number from 1 on.")
     return given
 
 
 def told(**options: Any) -> dict[str, Any]:
-    """Return the options that were given, so that the others keep the defaults of what takes them.
-
-    Args:
-        options: Options by name; None for one that was not given.
-
-    Returns:
-        Those that are not None.
-    """
+    """Return the options that were given: the others keep their defaults."""
     return {name: value for name, value in options.items() if value is not None}

@@ -22,56 +22,25 @@ _PIECE_CHARS = 65_536
 
 
 def clean(text: str) -> str:
-    r"""Make text safe for a terminal.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        The text; each control character but tabs and line feeds is spelt out, as in `\x1b`.
-    """
+    r"""Make text safe for a terminal."""
     return _CONTROLS.sub(lambda found: _spelt(found[0]), text)
 
 
 def one_line(text: str, width: int | None = None) -> str:
-    """Put text on one line.
-
-    Args:
-        text: Any text.
-        width: How many characters it may have; any number unless given.
-
-    Returns:
-        The text with all white space as single blanks, cut with an ellipsis where it is too long.
-    """
+    """Put text on one line."""
     line = clean(" ".join(text.split()))
     return line if width is None or len(line) <= width else f"{line[: max(width - 1, 0)]}…"
 
 
 def to_json_text(value: Any, *, indent: int | None = None, only_ascii: bool = False) -> str:
-    """Write JSON that holds no control character, so that a terminal can show it.
-
-    Args:
-        value: A JSON value.
-        indent: How far to indent; None to write one line.
-        only_ascii: Whether to escape all that is not ASCII.
-
-    Returns:
-        The JSON text.
-    """
+    """Write JSON that holds no control character, so that a terminal can show it."""
     text = json.dumps(value, ensure_ascii=only_ascii, indent=indent, allow_nan=False)
     # Outside of strings there are none but line feeds, so that escaping them in place is right.
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def without_secrets(text: str) -> str:
-    """Black out what the environment holds as a key, a token or a password.
-
-    Args:
-        text: A message, which may repeat what a server said.
-
-    Returns:
-        The message.
-    """
+    """Black out what the environment holds as a key, a token or a password."""
     for name, value in os.environ.items():
         if name.endswith(_SECRET_NAMES) and len(value) >= _LEAST_SECRET_CHARS:
             text = text.replace(value, "***")
@@ -82,86 +51,47 @@ class Output:
     """Where a command writes to."""
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
-        """Make it for one command.
-
-        Args:
-            as_json: Whether the result is wanted for a machine.
-            quiet: Whether to leave out all but results, warnings and errors.
-        """
+        """Make it for one command."""
         self.as_json = as_json
         self._quiet = quiet
         self._progress_chars = 0
         self._warned: set[str] = set()
 
     def line(self, text: str = "") -> None:
-        """Write a line of the result, for people.
-
-        Args:
-            text: The line, or several.
-        """
+        """Write a line of the result, for people."""
         self._write(sys.stdout, clean(text))
 
     def raw(self, text: str) -> None:
-        """Write text to stdout as it is, without a line feed behind it.
-
-        Args:
-            text: The text.
-        """
+        """Write text to stdout as it is, without a line feed behind it."""
         self._write(sys.stdout, text, end="")
 
     def document(self, value: Any) -> None:
-        """Write the result as one JSON document.
-
-        Args:
-            value: A JSON value.
-        """
+        """Write the result as one JSON document."""
         only_ascii = not _takes_unicode(sys.stdout)
         self._write(sys.stdout, to_json_text(value, indent=2, only_ascii=only_ascii))
 
     def record(self, value: Any) -> None:
-        """Write a part of the result as one line of JSON, at once.
-
-        Args:
-            value: A JSON value.
-        """
+        """Write a part of the result as one line of JSON, at once."""
         self._write(sys.stdout, to_json_text(value, only_ascii=not _takes_unicode(sys.stdout)))
         sys.stdout.flush()
 
     def note(self, text: str) -> None:
-        """Tell something besides the result.
-
-        Args:
-            text: A line.
-        """
+        """Tell something besides the result."""
         if not self._quiet:
             self._message(text)
 
     def warn(self, text: str) -> None:
-        """Tell something that is probably not as the user expects, once.
-
-        Args:
-            text: A sentence.
-        """
+        """Tell something that is probably not as the user expects, once."""
         if text not in self._warned:
             self._warned.add(text)
             self._message(f"warning: {text}")
 
     def error(self, text: str) -> None:
-        """Tell why the command ends.
-
-        Args:
-            text: A sentence.
-        """
+        """Tell why the command ends."""
         self._message(f"error: {text}")
 
     def progress(self, stage: str, done: int, of: int) -> None:
-        """Tell how far it is: in place on a terminal, else a line where a stage ends.
-
-        Args:
-            stage: What is going on.
-            done: How much of it is done.
-            of: How much there is.
-        """
+        """Tell how far it is: in place on a terminal, else a line where a stage ends."""
         if self._quiet:
             return
         text = f"{PROGRAM}: {stage} {done} of {of}"
@@ -180,14 +110,7 @@ class Output:
             self._write(sys.stderr, "")
 
     def ask(self, question: str) -> str:
-        """Ask on stderr, and read a line from stdin.
-
-        Args:
-            question: The question.
-
-        Returns:
-            The answer; empty where there is none.
-        """
+        """Ask on stderr, and read a line from stdin."""
         self.close_progress()
         self._write(sys.stderr, f"{clean(question)} ", end="")
         sys.stderr.flush()

@@ -37,11 +37,7 @@ examples:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of the whole command line.
-
-    Returns:
-        The parser; what it parses has `run`, the `module:function` of the command.
-    """
+    """Build the parser of the whole command line."""
     parser = argparse.ArgumentParser(
         prog="memalign",
         description=_DESCRIPTION,

@@ -20,17 +20,7 @@ _SQLITE = b"SQLite format 3\0"
 
 
 def read_namespace(text: str) -> tuple[str, ...]:
-    """Read where a memory lies in its store.
-
-    Args:
-        text: Labels parted by dots, which no label can hold: `shop.emea`.
-
-    Returns:
-        The labels.
-
-    Raises:
-        InvalidInputError: If a label can't be used.
-    """
+    """Read where a memory lies in its store."""
     try:
         return check_namespace(text.split("."))
     except InvalidInputError as error:
@@ -38,18 +28,7 @@ def read_namespace(text: str) -> tuple[str, ...]:
 
 
 def choose_models(model: str | None, embeddings: str | None) -> tuple[str, str]:
-    """Choose the models, and check that they can be made, before anything is read or written.
-
-    Args:
-        model: The chat model as given, if it was.
-        embeddings: The embeddings, likewise.
-
-    Returns:
-        Both as `"provider:name"` strings; what was not given by the environment.
-
-    Raises:
-        InvalidInputError: If one can't be used: its name, its package or its key.
-    """
+    """Choose the models, and check that they can be made, before anything is read or written."""
     chosen_model, chosen_embeddings = models_from_environment()
     chosen_model, chosen_embeddings = model or chosen_model, embeddings or chosen_embeddings
     resolve_chat_model(chosen_model)
@@ -58,19 +37,7 @@ def choose_models(model: str | None, embeddings: str | None) -> tuple[str, str]:
 
 
 def memory_path(given: str | None, *, must_exist: bool, option: str = "--memory") -> Path:
-    """Check the memory's file, without making or changing it.
-
-    Args:
-        given: The file as named; the default one unless given.
-        must_exist: Whether it has to be there and hold a store.
-        option: The option that names it.
-
-    Returns:
-        The file.
-
-    Raises:
-        InvalidInputError: If it can't be used, in one sentence.
-    """
+    """Check the memory's file, without making or changing it."""
     name = given or DEFAULT_MEMORY
     path = Path(name)
     if name == ":memory:":
@@ -109,19 +76,7 @@ def _check_parents(path: Path, option: str) -> None:
 
 
 def output_path(name: str | None, option: str, *sources: str | None) -> Path | None:
-    """Check a file that is to be written, so that no other is lost by a slip of the pen.
-
-    Args:
-        name: The file as named, if it was.
-        option: The option that names it.
-        sources: Files that are read.
-
-    Returns:
-        The file; None if none is named.
-
-    Raises:
-        InvalidInputError: If it can't be written: a folder, one of the sources, or a database.
-    """
+    """Check a file that is to be written, so that no other is lost by a slip of the pen."""
     if name is None:
         return None
     path = Path(name)
@@ -148,18 +103,7 @@ def output_path(name: str | None, option: str, *sources: str | None) -> Path | N
 
 
 def has_table(path: Path, name: str) -> bool:
-    """Tell whether an SQLite file has a table, without changing the file.
-
-    Args:
-        path: The file.
-        name: The table.
-
-    Returns:
-        Whether it is there.
-
-    Raises:
-        sqlite3.Error: If the file can't be read.
-    """
+    """Tell whether an SQLite file has a table, without changing the file."""
     address = f"{path.resolve().as_uri()}?mode=ro"
     with closing(sqlite3.connect(address, uri=True)) as connection:
         query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
@@ -176,22 +120,7 @@ def open_memory(
     embeddings: str | None = None,
     must_exist: bool = True,
 ) -> Iterator[JudgeMemory]:
-    """Open a memory in a file.
-
-    Args:
-        path: The file, as `memory_path` gave it.
-        criterion: What the memory is about.
-        namespace: Where it lies in the file.
-        model: What distils guidelines again that lose a source; None to leave that for later.
-        embeddings: What the memory embeds with; by the environment unless given.
-        must_exist: Whether it is an error if there was never anything in this memory.
-
-    Yields:
-        The memory.
-
-    Raises:
-        InvalidInputError: If the file holds no such memory, with those it holds.
-    """
+    """Open a memory in a file."""
     from memalign_graph.local import open_local_store
 
     with open_local_store(path) as store:
@@ -210,17 +139,7 @@ def open_memory(
 def missing_memory(
     store: BaseStore, path: Path, criterion: Criterion, namespace: Sequence[str]
 ) -> str:
-    """Say that a file holds no memory of a criterion, and which it holds.
-
-    Args:
-        store: The file's store.
-        path: The file.
-        criterion: The criterion.
-        namespace: Where its memory would lie.
-
-    Returns:
-        A sentence.
-    """
+    """Say that a file holds no memory of a criterion, and which it holds."""
     there = sorted(
         ".".join(found[:-1]) for found in store.list_namespaces(suffix=("commits",), limit=1000)
     )

@@ -31,14 +31,7 @@ class Records:
     """Columns that are not used."""
 
     def place(self, index: int) -> str:
-        """Say where a record is.
-
-        Args:
-            index: Which one, from 0 on.
-
-        Returns:
-            Its place, such as `line 7`.
-        """
+        """Say where a record is."""
         return self.table.place(self.table.rows[index])
 
 
@@ -49,21 +42,7 @@ def read_records(
     given: Format | None = None,
     columns: Sequence[str] = (),
 ) -> Records:
-    """Read a file of feedback or examples.
-
-    Args:
-        source: The file; `-` for the standard input.
-        option: The option that names it, for errors.
-        given: How it is written; by its suffix unless given.
-        columns: Which column a field is in, as `FIELD=COLUMN`; `outputs=A,B` makes one field of two
-            columns, for a pairwise criterion.
-
-    Returns:
-        The records.
-
-    Raises:
-        InvalidInputError: If the file can't be read, or a column is not there.
-    """
+    """Read a file of feedback or examples."""
     mapping = read_mapping(columns)
     table = read_table(source, option, given)
     there = set(table.columns)
@@ -84,17 +63,7 @@ def read_records(
 
 
 def read_mapping(columns: Sequence[str]) -> dict[str, list[str]]:
-    """Read which columns the fields are in.
-
-    Args:
-        columns: As `FIELD=COLUMN`, or `outputs=COLUMN,COLUMN`.
-
-    Returns:
-        The columns of each field named.
-
-    Raises:
-        InvalidInputError: If one is written otherwise, or names no field.
-    """
+    """Read which columns the fields are in."""
     mapping: dict[str, list[str]] = {}
     for one in columns:
         field, equals, names = (part.strip() for part in one.partition("="))
@@ -114,14 +83,7 @@ def read_mapping(columns: Sequence[str]) -> dict[str, list[str]]:
 
 
 def example_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Take from a record what makes an example.
-
-    Args:
-        fields: The record's fields.
-
-    Returns:
-        Those of an example; of a record with an `example`, its fields.
-    """
+    """Take from a record what makes an example."""
     inside = fields.get("example")
     source = inside if isinstance(inside, Mapping) else fields
     return {name: source[name] for name in EXAMPLE_FIELDS if name in source}

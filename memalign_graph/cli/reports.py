@@ -35,30 +35,12 @@ class Judged(Protocol):
 
 
 def count(number: int, one: str, many: str | None = None) -> str:
-    """Count things in words.
-
-    Args:
-        number: How many.
-        one: What one is called.
-        many: What several are called; with an s unless given.
-
-    Returns:
-        Such as `1 guideline` or `3 guidelines`.
-    """
+    """Count things in words."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
 def item(text: str, mark: str = "- ", indent: int = 0) -> str:
-    """Set a paragraph as an item of a list.
-
-    Args:
-        text: The text.
-        mark: What it begins with.
-        indent: How far it stands in.
-
-    Returns:
-        Lines of at most `WIDTH` columns, where words allow.
-    """
+    """Set a paragraph as an item of a list."""
     first = " " * indent + mark
     return textwrap.fill(
         one_line(text),
@@ -71,15 +53,7 @@ def item(text: str, mark: str = "- ", indent: int = 0) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
-    """Set rows as columns, the last as wide as it is.
-
-    Args:
-        rows: The rows, a cell a column.
-        header: The names of the columns.
-
-    Returns:
-        The lines.
-    """
+    """Set rows as columns, the last as wide as it is."""
     lines = [tuple(header), *map(tuple, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     widths[-1] = min(widths[-1], WIDTH)
@@ -91,16 +65,7 @@ def table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
 
 
 def alignment_text(report: AlignmentReport, places: Sequence[str], scale: Scale) -> str:
-    """Tell what an alignment did.
-
-    Args:
-        report: The report.
-        places: Where each rejected record is in its file.
-        scale: The criterion's scale.
-
-    Returns:
-        The text.
-    """
+    """Tell what an alignment did."""
     parts = [
         _feedback(report, places),
         _judged(report),
@@ -115,14 +80,7 @@ def alignment_text(report: AlignmentReport, places: Sequence[str], scale: Scale)
 
 
 def judgments_text(verdicts: Sequence[Judged]) -> str:
-    """Set judgments as a table.
-
-    Args:
-        verdicts: What came of each example.
-
-    Returns:
-        The text; long rationales are cut.
-    """
+    """Set judgments as a table."""
     has_ids = any(one.case.id for one in verdicts)
     given = [one.judgment for one in verdicts if one.judgment is not None]
     extra = {
@@ -145,14 +103,7 @@ def judgments_text(verdicts: Sequence[Judged]) -> str:
 
 
 def judgment_text(judgment: Mapping[str, Any]) -> str:
-    """Tell one judgment in full.
-
-    Args:
-        judgment: The judgment.
-
-    Returns:
-        The text.
-    """
+    """Tell one judgment in full."""
     guidelines = judgment["guideline_ids"]
     sure, evidence = _confidence(judgment), judgment.get("evidence")
     lines = [

@@ -8,14 +8,7 @@ _METRICS = ("agreement", "exact_match", "kappa", "mae", "ccc", "auc", "ece")
 
 
 def estimate_text(found: Estimate) -> str:
-    """Write a number with its interval.
-
-    Args:
-        found: The number.
-
-    Returns:
-        Such as `0.71 (95 % interval 0.55 to 0.84)`.
-    """
+    """Write a number with its interval."""
     if found.value is None:
         return "not defined"
     if found.low is None or found.high is None:
@@ -24,14 +17,7 @@ def estimate_text(found: Estimate) -> str:
 
 
 def evaluation_text(evaluation: Evaluation) -> str:
-    """Tell what the judges are worth.
-
-    Args:
-        evaluation: What was found.
-
-    Returns:
-        The text.
-    """
+    """Tell what the judges are worth."""
     shown = [name for name in _METRICS if any(name in one.metrics for one in evaluation.scores)]
     rows = [_row(one, shown) for one in evaluation.scores]
     how = "on cases set aside" if evaluation.folds == 1 else f"in {evaluation.folds} folds"

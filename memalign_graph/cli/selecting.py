@@ -12,14 +12,7 @@ _SHORT_CHARS = 8
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """Shorten ids so that each still names one item.
-
-    Args:
-        ids: All ids of the memory.
-
-    Returns:
-        The short id of each, all of one length.
-    """
+    """Shorten ids so that each still names one item."""
     known = sorted(set(ids))
     shared = [_shared(one, other) for one, other in pairwise(known)]
     chars = max([_SHORT_CHARS, *(number + 1 for number in shared)])
@@ -27,19 +20,7 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
 
 
 def find_id(given: str, ids: Iterable[str], what: str) -> str:
-    """Find the one id that begins as given.
-
-    Args:
-        given: An id, or its beginning.
-        ids: The ids there are.
-        what: What they name, for errors: `guideline or episode`.
-
-    Returns:
-        The id.
-
-    Raises:
-        InvalidInputError: If none begins so, or several do, or too little is given.
-    """
+    """Find the one id that begins as given."""
     known = set(ids)
     typed = given.strip().lower()
     if given in known or typed in known:

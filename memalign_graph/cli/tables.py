@@ -66,19 +66,7 @@ class Table:
 
 
 def read_table(source: str, option: str, given: Format | None = None) -> Table:
-    """Read a file of records.
-
-    Args:
-        source: The file; `-` for the standard input.
-        option: The option that names it, for errors.
-        given: How it is written; by its suffix unless given, where no suffix means lines of JSON.
-
-    Returns:
-        Its records, at least one.
-
-    Raises:
-        InvalidInputError: If it can't be read, in one sentence with the number of the line.
-    """
+    """Read a file of records."""
     name = "the standard input" if source == STDIN else source
     kind = given or _kind(source, option)
     text = _decode(_read(source, option), f"{option}: {name}")

@@ -19,17 +19,7 @@ _AUTHOR_CHARS = 16
 def memory_text(
     guidelines: Sequence[Guideline], episodes: Sequence[Episode], scale: Scale, limit: int | None
 ) -> str:
-    """List guidelines and episodes, a line each.
-
-    Args:
-        guidelines: All guidelines, wherever they stand.
-        episodes: All episodes.
-        scale: The criterion's scale.
-        limit: How many of each are shown; None for all.
-
-    Returns:
-        The text.
-    """
+    """List guidelines and episodes, a line each."""
     short = short_ids([*(one.id for one in guidelines), *(one.id for one in episodes)])
     statuses = [one.status for one in guidelines]
     others = [
@@ -51,16 +41,7 @@ def memory_text(
 
 
 def guideline_text(guideline: Guideline, sources: Sequence[Episode], scale: Scale) -> str:
-    """Show a guideline in full, with the feedback it came from.
-
-    Args:
-        guideline: The guideline.
-        sources: Those of its episodes that are there.
-        scale: The criterion's scale.
-
-    Returns:
-        The text.
-    """
+    """Show a guideline in full, with the feedback it came from."""
     by = f" by {guideline.author}" if guideline.author else ""
     origin = f"written by hand{by}" if guideline.origin == "expert" else f"distilled{by}"
     lines = [
@@ -88,16 +69,7 @@ def guideline_text(guideline: Guideline, sources: Sequence[Episode], scale: Scal
 
 
 def episode_text(episode: Episode, taught: Sequence[Guideline], scale: Scale) -> str:
-    """Show an episode in full, with the guidelines that rest on it.
-
-    Args:
-        episode: The episode.
-        taught: Those guidelines.
-        scale: The criterion's scale.
-
-    Returns:
-        The text.
-    """
+    """Show an episode in full, with the guidelines that rest on it."""
     lines = [
         f"episode     {episode.id}",
         f"example     {episode.example_id}",
@@ -128,15 +100,7 @@ def episode_text(episode: Episode, taught: Sequence[Guideline], scale: Scale) ->
 
 
 def history_text(commits: Sequence[Commit], limit: int | None) -> str:
-    """List commits, newest first: the version after each, when, who, why, and how much.
-
-    Args:
-        commits: The commits, newest first.
-        limit: How many are shown; None for all.
-
-    Returns:
-        The text.
-    """
+    """List commits, newest first: the version after each, when, who, why, and how much."""
     short = short_ids([one.version for one in commits])
     lines = [
         f"{short[one.version]}  {_time(one.at)}  {one_line(one.reason, 24)}"
@@ -148,15 +112,7 @@ def history_text(commits: Sequence[Commit], limit: int | None) -> str:
 
 
 def episode_line(episode: Episode, scale: Scale) -> str:
-    """Tell an episode in one line.
-
-    Args:
-        episode: The episode.
-        scale: The criterion's scale.
-
-    Returns:
-        Its short id, who said it, and what.
-    """
+    """Tell an episode in one line."""
     return one_line(f"{episode.id[:8]} {_by(episode)}: {_said(episode, scale)}", WIDTH)
 
 

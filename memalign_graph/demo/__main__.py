@@ -22,14 +22,7 @@ _DEFAULT_MEMORY = Path(".memalign") / "demo.sqlite"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo.
-
-    Args:
-        arguments: The command line, without the program's name.
-
-    Returns:
-        The exit status: 0 if the loop ran, 1 if it could not, 130 if it was interrupted.
-    """
+    """Run the demo."""
     options = _parse(arguments)
     model, embeddings = models_from_environment()
     started = time.monotonic()

@@ -57,13 +57,6 @@ class CaseFile(BaseModel):
 
     @classmethod
     def load(cls, name: str) -> Self:
-        """Load one of the case files.
-
-        Args:
-            name: One of `CASE_FILES`.
-
-        Returns:
-            The cases.
-        """
+        """Load one of the case files."""
         text = resources.files(__package__).joinpath("cases", f"{name}.json").read_text("utf-8")
         return cls.model_validate_json(text)

@@ -46,15 +46,7 @@ class Outcome:
 
 
 def scripted_expert(case: Case, judgment: Judgment, _description: str) -> Any:
-    """Reply as the case file says: approve where the judge is right, else correct it.
-
-    Args:
-        case: The case.
-        judgment: The judge's verdict.
-
-    Returns:
-        A reply to the interrupt.
-    """
+    """Reply as the case file says: approve where the judge is right, else correct it."""
     if judgment.value == case.expert.value:
         return {"decisions": [{"type": "approve"}]}
     return case.expert.model_dump(exclude_none=True)
@@ -70,20 +62,7 @@ def run_loop(
     expert: Expert,
     say: Say,
 ) -> Outcome:
-    """Run the whole loop on a set of cases.
-
-    Args:
-        cases: The cases.
-        model: The chat model, or a `"provider:name"` string.
-        embeddings: The embeddings, or a `"provider:name"` string.
-        store: Where the memory is kept.
-        checkpointer: Where the waiting reviews are kept.
-        expert: Who replies to the reviews.
-        say: Shows progress.
-
-    Returns:
-        What came of it.
-    """
+    """Run the whole loop on a set of cases."""
     review = create_review_graph(cases.criterion, model=model, embeddings=embeddings, k=_K).compile(
         store=store, checkpointer=checkpointer
     )

@@ -12,15 +12,7 @@ _WIDTH = 96
 
 
 def render(cases: CaseFile, outcome: Outcome) -> str:
-    """Write what happened: the cases, what was learned, and how well the judge agrees.
-
-    Args:
-        cases: The cases.
-        outcome: What the loop did.
-
-    Returns:
-        Text for a terminal, 96 columns wide.
-    """
+    """Write what happened: the cases, what was learned, and how well the judge agrees."""
     parts = [
         _table(cases, outcome),
         _guidelines(cases, outcome),

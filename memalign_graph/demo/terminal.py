@@ -10,14 +10,7 @@ _HELP = "Enter: the judge is right. A value, words, or both (false Too cold). s:
 
 
 def terminal_expert(criterion: Criterion) -> Any:
-    """Make an expert that asks at the terminal, and asks again where an answer can't be used.
-
-    Args:
-        criterion: The criterion.
-
-    Returns:
-        An `Expert` for `loop.run_loop`.
-    """
+    """Make an expert that asks at the terminal, and asks again where an answer can't be used."""
 
     def ask(_case: Case, judgment: Judgment, description: str) -> Any:
         print(f"\n{description}\n\n{_HELP}")
@@ -34,15 +27,7 @@ def terminal_expert(criterion: Criterion) -> Any:
 
 
 def read_line(line: str, criterion: Criterion) -> Any:
-    """Make a reply to the interrupt of a line typed at the terminal.
-
-    Args:
-        line: The line.
-        criterion: The criterion; a first word that is a value on its scale is the value.
-
-    Returns:
-        A reply in one of the forms the interrupt takes.
-    """
+    """Make a reply to the interrupt of a line typed at the terminal."""
     line = line.strip()
     if not line:
         return {"decisions": [{"type": "approve"}]}

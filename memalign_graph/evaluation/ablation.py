@@ -93,19 +93,7 @@ def ways(
     ks: Sequence[int] = (),
     models: Mapping[str, BaseChatModel | str] | Sequence[str] = (),
 ) -> list[Variant]:
-    """List the ways of judging that an ablation compares.
-
-    Args:
-        aligned: The judge with all its memory.
-        ks: Further numbers of similar examples to show.
-        models: Further judges.
-
-    Returns:
-        The ways; the one without memory first.
-
-    Raises:
-        InvalidInputError: If a model is given without a name, or a part of the memory is left out.
-    """
+    """List the ways of judging that an ablation compares."""
     if not (aligned.use_guidelines and aligned.use_episodes):
         left_out = "use_episodes" if aligned.use_guidelines else "use_guidelines"
         raise InvalidInputError(

@@ -94,13 +94,7 @@ class Account:
         self._lock = threading.Lock()
 
     def add(self, message: Any, seconds: float, *, kept: bool) -> None:
-        """Count an answer.
-
-        Args:
-            message: The answer.
-            seconds: How long the model took.
-            kept: Whether it was there from before.
-        """
+        """Count an answer."""
         told = message.usage_metadata if isinstance(message, AIMessage) else None
         usage: Mapping[str, Any] = told or {}
         spent = Spent(
@@ -121,13 +115,7 @@ class KeptAnswers(BaseCache):
     """
 
     def __init__(self, store: BaseStore, account: "Account", model: str) -> None:
-        """Keep answers in a store.
-
-        Args:
-            store: Any LangGraph store.
-            account: Where they are counted.
-            model: Names the model with its settings, beside what LangChain names it.
-        """
+        """Keep answers in a store."""
         self._store = store
         self._account = account
         self._model = model
@@ -135,15 +123,7 @@ class KeptAnswers(BaseCache):
         self._asked: dict[str, float] = {}
 
     def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
-        """Find the answer to a prompt.
-
-        Args:
-            prompt: The prompt, as LangChain writes it.
-            llm_string: The model with its settings, likewise.
-
-        Returns:
-            The answer; None if it has to be asked for.
-        """
+        """Find the answer to a prompt."""
         return run(self._lookup(prompt, llm_string))
 
     async def alookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
@@ -151,13 +131,7 @@ class KeptAnswers(BaseCache):
         return await arun(self._lookup(prompt, llm_string))
 
     def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
-        """Keep the answer to a prompt.
-
-        Args:
-            prompt: The prompt.
-            llm_string: The model with its settings.
-            return_val: The answer.
-        """
+        """Keep the answer to a prompt."""
         run(self._update(prompt, llm_string, return_val))
 
     async def aupdate(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
@@ -165,11 +139,7 @@ class KeptAnswers(BaseCache):
         await arun(self._update(prompt, llm_string, return_val))
 
     def clear(self, **kwargs: Any) -> None:
-        """Refuse: what others keep in the same store is not to be lost.
-
-        Raises:
-            NotImplementedError: Always.
-        """
+        """Refuse: what others keep in the same store is not to be lost."""
         raise NotImplementedError("Kept answers are not cleared: take another store, or file.")
 
     def _key(self, prompt: str, llm_string: str) -> str:
@@ -218,16 +188,7 @@ def _is_structured(message: Any) -> bool:
 
 
 def with_kept_answers(model: BaseChatModel, store: BaseStore, account: Account) -> BaseChatModel:
-    """Return a chat model whose answers are kept.
-
-    Args:
-        model: The chat model; it is left as it is.
-        store: Where its answers are kept.
-        account: Where they are counted.
-
-    Returns:
-        A copy that asks only for what is not there.
-    """
+    """Return a chat model whose answers are kept."""
     answers = KeptAnswers(store, account, model_key(model))
     copied = model.model_copy(update={"cache": answers})
     # LangChain remembers how it named the model, also after its settings were changed.
@@ -236,23 +197,14 @@ def with_kept_answers(model: BaseChatModel, store: BaseStore, account: Account) 
 
 
 def note_answers() -> list[str]:
-    """Begin to note which answers are asked for, in this thread or task and those it starts.
-
-    Returns:
-        A list that fills; for `drop_answers`, if they turn out to be of no use.
-    """
+    """Begin to note which answers are asked for, in this thread or task and those it starts."""
     noted: list[str] = []
     _noted.set(noted)
     return noted
 
 
 def drop_answers(store: BaseStore, noted: Sequence[str]) -> Operation[None]:
-    """Keep answers no longer, so that they are asked for again.
-
-    Args:
-        store: Where they are kept.
-        noted: What `note_answers` noted.
-    """
+    """Keep answers no longer, so that they are asked for again."""
     keys = list(dict.fromkeys(noted))
     if keys:
         yield Batch(store, [PutOp(_CHAT, key, None) for key in keys])
@@ -271,14 +223,7 @@ def _settings(llm_string: str) -> str:
 
 
 def model_key(model: BaseChatModel) -> str:
-    """Name a chat model with its settings; LangChain's own name leaves them out for some classes.
-
-    Args:
-        model: The chat model.
-
-    Returns:
-        A hash of its class and of all its fields that are plain values and change what it answers.
-    """
+    """Name a chat model with its settings; LangChain's name leaves them out for some classes."""
     kind = type(model)
     fields = {
         name: value
@@ -302,25 +247,13 @@ class KeptEmbeddings(Embeddings):
     """Embeddings whose vectors are kept in a LangGraph store."""
 
     def __init__(self, embeddings: EmbeddingsLike, store: BaseStore) -> None:
-        """Keep vectors in a store.
-
-        Args:
-            embeddings: What embeds; a string is resolved when there is something to embed.
-            store: Any LangGraph store.
-        """
+        """Keep vectors in a store."""
         self._embedder = Embedder(embeddings)
         self.model = self._embedder.id
         self._store = store
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Embed texts, but for those whose vectors are there.
-
-        Args:
-            texts: The texts.
-
-        Returns:
-            One vector a text.
-        """
+        """Embed texts, but for those whose vectors are there."""
         return run(self._embed(texts))
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
@@ -328,14 +261,7 @@ class KeptEmbeddings(Embeddings):
         return await arun(self._embed(texts))
 
     def embed_query(self, text: str) -> list[float]:
-        """Embed one text, the same way.
-
-        Args:
-            text: The text.
-
-        Returns:
-            Its vector.
-        """
+        """Embed one text, the same way."""
         return self.embed_documents([text])[0]
 
     async def aembed_query(self, text: str) -> list[float]:

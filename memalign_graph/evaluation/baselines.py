@@ -19,16 +19,7 @@ NEAREST = "nearest"
 
 
 def constant_value(values: Sequence[Value], scale: Scale) -> Value | None:
-    """Return the one value that is right most often, or least far off.
-
-    Args:
-        values: The experts' values on the training cases.
-        scale: Their scale.
-
-    Returns:
-        The median where values are ordered, else the most frequent, of several the one that comes
-        first; None for no values.
-    """
+    """Return the one value that is right most often, or least far off."""
     if not values:
         return None
     match scale:
@@ -44,16 +35,7 @@ def constant_value(values: Sequence[Value], scale: Scale) -> Value | None:
 
 
 def nearest_value(recalled: Sequence[RecalledExample], scale: Scale) -> Value | None:
-    """Return what the most similar examples say, without looking at the case itself.
-
-    Args:
-        recalled: The most similar examples, most similar first.
-        scale: The scale.
-
-    Returns:
-        The mean where values are numbers, the median where they are ordered, else the most
-        frequent, of several the one that is nearest; None if none has a value.
-    """
+    """Return what the most similar examples say, without looking at the case itself."""
     found = [on_scale(majority_value(one.episodes), scale) for one in recalled]
     values = [value for value in found if value is not None]
     if not values:

@@ -53,19 +53,7 @@ class Fold:
 def read_all(
     feedback: Iterable[FeedbackLike], criterion: Criterion, name: str = "feedback"
 ) -> list[Feedback]:
-    """Read and check feedback; of two words of one expert on one example the newer counts.
-
-    Args:
-        feedback: Feedback, or its fields.
-        criterion: What it is on.
-        name: What to call it in an error.
-
-    Returns:
-        The feedback, in its order, with values as the scale writes them.
-
-    Raises:
-        InvalidInputError: If one can't be used: its place and what is wrong with it.
-    """
+    """Read and check feedback; of two words of one expert on one example the newer counts."""
     if isinstance(feedback, Feedback | dict | str) or not isinstance(feedback, Iterable):
         raise InvalidInputError(
             f"{name}: give a list of Feedback, or of objects with `inputs`, `outputs` and `value`."
@@ -91,19 +79,7 @@ def read_all(
 def labelled_cases(
     feedback: Sequence[Feedback], criterion: Criterion, group_by: GroupBy = "example"
 ) -> list[LabelledCase]:
-    """Gather feedback by example; examples on which nobody gave a value are left out.
-
-    Args:
-        feedback: The feedback, read.
-        criterion: What it is on.
-        group_by: What counts as one item.
-
-    Returns:
-        The cases, in the order in which their examples first come.
-
-    Raises:
-        InvalidInputError: If `group_by` can't be used.
-    """
+    """Gather feedback by example; examples on which nobody gave a value are left out."""
     by_example: dict[str, list[Feedback]] = {}
     for one in feedback:
         by_example.setdefault(one.example.id, []).append(one)
@@ -120,18 +96,7 @@ def labelled_cases(
 
 
 def group_of(example: Example, group_by: GroupBy) -> str:
-    """Name the item an example belongs to.
-
-    Args:
-        example: The example.
-        group_by: What counts as one item.
-
-    Returns:
-        The name.
-
-    Raises:
-        InvalidInputError: If `group_by` can't be used.
-    """
+    """Name the item an example belongs to."""
     if group_by == "example":
         return example.id
     if group_by == "inputs":
@@ -152,25 +117,7 @@ def make_folds(
     group_by: GroupBy = "example",
     seed: int = 0,
 ) -> list[Fold]:
-    """Divide feedback into folds, all of one item in the same.
-
-    By scikit-learn's `GroupKFold`. Feedback without a value is never judged; it is learned from,
-    unless its item is.
-
-    Args:
-        feedback: The feedback, read.
-        criterion: What it is on.
-        folds: How many.
-        group_by: What counts as one item.
-        seed: Shuffles the items.
-
-    Returns:
-        The folds.
-
-    Raises:
-        InvalidInputError: If there are fewer items than folds.
-        ImportError: If the extra `evaluation` is not installed.
-    """
+    """Divide feedback into folds, all of one item in the same."""
     if isinstance(folds, bool) or not isinstance(folds, int) or folds < _MIN_FOLDS:
         raise InvalidInputError(f"folds: {folds!r} is not a whole number from {_MIN_FOLDS} on.")
     cases = labelled_cases(feedback, criterion, group_by)
@@ -198,21 +145,7 @@ def hold_out(
     group_by: GroupBy = "example",
     seed: int = 0,
 ) -> Fold:
-    """Set a share of the items aside to be judged.
-
-    Args:
-        feedback: The feedback, read.
-        criterion: What it is on.
-        share: How much of the items, above 0 and below 1.
-        group_by: What counts as one item.
-        seed: Chooses the items.
-
-    Returns:
-        What is learned, and what is judged.
-
-    Raises:
-        InvalidInputError: If one of the two would be empty.
-    """
+    """Set a share of the items aside to be judged."""
     if not isinstance(share, int | float) or not 0 < share < 1:
         raise InvalidInputError(f"test_share: {share!r} is not a number above 0 and below 1.")
     chance = random.Random(seed)  # noqa: S311 - nothing secret

@@ -124,21 +124,7 @@ async def aguideline_credit(
 def give_credit(
     lab: Lab, memory: JudgeMemory, variant: Variant, *, cases: int, seed: int
 ) -> Operation[list[GuidelineCredit]]:
-    """Leave each guideline of a memory out in turn.
-
-    Args:
-        lab: The lab.
-        memory: The memory.
-        variant: How it judges.
-        cases: How many cases to try at most.
-        seed: Chooses them.
-
-    Returns:
-        One a guideline.
-
-    Raises:
-        MemAlignError: If a call fails.
-    """
+    """Leave each guideline of a memory out in turn."""
     seen = yield from open_seen(lab, memory, variant, "credit")
     chance = random.Random(seed)  # noqa: S311 - nothing secret
     chosen = chance.sample(seen.cases, min(cases, len(seen.cases)))

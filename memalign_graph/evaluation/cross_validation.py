@@ -111,21 +111,7 @@ def divide(
     folds: int,
     options: EvaluationOptions,
 ) -> list[Fold]:
-    """Divide feedback into what is learned from and what is judged.
-
-    Args:
-        criterion: What it is on.
-        feedback: The feedback.
-        test: The cases to judge, where they are told.
-        folds: How many folds to make, where they are not.
-        options: How items are told apart and shuffled.
-
-    Returns:
-        The folds; one where the cases are told.
-
-    Raises:
-        InvalidInputError: If feedback can't be used, or is too little.
-    """
+    """Divide feedback into what is learned from and what is judged."""
     group_by = grouping(options)["group_by"]
     read = read_all(feedback, criterion)
     if test is None:
@@ -145,20 +131,7 @@ def divide(
 def measure(
     lab: Lab, folds: Sequence[Fold], variants: Sequence[Variant], options: EvaluationOptions
 ) -> Operation[tuple[Evaluation, dict[tuple[int, str], Learned]]]:
-    """Measure ways of judging on the same folds.
-
-    Args:
-        lab: The lab.
-        folds: What is learned from, and what is judged.
-        variants: The ways; the first is what the others are compared with.
-        options: How intervals are drawn.
-
-    Returns:
-        What was found, and the memory of each fold and variant.
-
-    Raises:
-        MemAlignError: If learning fails, or a call does.
-    """
+    """Measure ways of judging on the same folds."""
     draws = drawing(options)
     for variant in variants:
         lab.check(variant)
@@ -208,18 +181,7 @@ def score_cases(
     resamples: int,
     seed: int,
 ) -> tuple[list[JudgeScores], list[Comparison]]:
-    """Score what was found on cases, each way beside the first and beside what needs no judge.
-
-    Args:
-        scale: The scale.
-        cases: The cases.
-        variants: The ways of judging.
-        resamples: How many times items are drawn.
-        seed: Draws them.
-
-    Returns:
-        The scores and the comparisons.
-    """
+    """Score what was found on cases, each way beside the first and beside what needs no judge."""
     judges = [one.name for one in variants]
     weighs = any(one.name == ALIGNED and one.decide == "evidence" for one in variants)
     if weighs:

@@ -108,20 +108,7 @@ def _backward_flips(
 def find_flips(
     lab: Lab, memory: JudgeMemory, then: Snapshot, variant: Variant
 ) -> Operation[list[Flip]]:
-    """Find the flips since a memory was what a snapshot shows.
-
-    Args:
-        lab: The lab.
-        memory: The memory as it is.
-        then: The memory as it was.
-        variant: How it judges.
-
-    Returns:
-        The flips.
-
-    Raises:
-        MemAlignError: If a call fails.
-    """
+    """Find the flips since a memory was what a snapshot shows."""
     seen = yield from open_seen(lab, memory, variant, "flips")
     known = {one.id: one for one in then.episodes}
     new = frozenset(

@@ -82,15 +82,7 @@ class Lab:
         limit: int,
         progress: Progress,
     ) -> None:
-        """Set it up; nothing is asked of a model yet.
-
-        Args:
-            criterion: What is judged.
-            embeddings: What finds similar cases.
-            kept: Where answers are kept.
-            limit: How much may be under way at a time.
-            progress: Told of each step.
-        """
+        """Set it up; nothing is asked of a model yet."""
         self.criterion = criterion
         """What is judged."""
         self.limit = limit
@@ -105,29 +97,11 @@ class Lab:
         self._graphs: dict[tuple[str, int], Any] = {}
 
     def spent(self, purpose: str) -> Spent:
-        """Return what was asked of models for a purpose so far.
-
-        Args:
-            purpose: As given to `model`.
-
-        Returns:
-            The sum.
-        """
+        """Return what was asked of models for a purpose so far."""
         return self._accounts[purpose].spent if purpose in self._accounts else Spent()
 
     def model(self, model: BaseChatModel | str, purpose: str) -> BaseChatModel:
-        """Return a chat model whose answers are kept, and counted by what they are for.
-
-        Args:
-            model: The model, or the string that names it.
-            purpose: What it is asked for.
-
-        Returns:
-            The model.
-
-        Raises:
-            InvalidInputError: If a string can't be resolved.
-        """
+        """Return a chat model whose answers are kept, and counted by what they are for."""
         account = self._accounts.setdefault(purpose, Account())
         if isinstance(model, str):
             # Once for all purposes: each has clients of its own.
@@ -137,14 +111,7 @@ class Lab:
         return with_kept_answers(model, self._kept, account)
 
     def check(self, variant: Variant) -> None:
-        """Check a way of judging, before any model is called.
-
-        Args:
-            variant: The way.
-
-        Raises:
-            InvalidInputError: If one of its options can't be used.
-        """
+        """Check a way of judging, before any model is called."""
         model = self.model(variant.model, "check")
         variant.judge_graph(self.criterion, model, self.embeddings)
         if variant.has_memory:
@@ -152,14 +119,7 @@ class Lab:
             variant.alignment_graph(self.criterion, model, distiller, self.embeddings)
 
     def embed(self, examples: Iterable[Example]) -> Operation[None]:
-        """Embed examples once, before memories that are made side by side each ask for them.
-
-        Args:
-            examples: The examples.
-
-        Raises:
-            EmbeddingError: If an embedding call fails.
-        """
+        """Embed examples once, before memories that are made side by side each ask for them."""
         texts = list(dict.fromkeys(retrieval_text(one)[0] for one in examples))
         for start in range(0, len(texts), _EMBED_TEXTS):
             yield Embed(self.embeddings, texts[start : start + _EMBED_TEXTS])
@@ -173,20 +133,7 @@ class Lab:
     def learn(
         self, variant: Variant, learned: Learned, feedback: Sequence[Feedback], *, beside: int = 1
     ) -> Operation[Learned]:
-        """Align a memory with feedback, by the alignment graph.
-
-        Args:
-            variant: How it learns.
-            learned: The memory; it is changed.
-            feedback: The feedback; what it knows already costs nothing.
-            beside: How many memories learn at the same time.
-
-        Returns:
-            The memory.
-
-        Raises:
-            MemAlignError: If a model gives no answer that can be used, or a call fails.
-        """
+        """Align a memory with feedback, by the alignment graph."""
         purpose = f"learn {id(learned)}"
         graph = variant.alignment_graph(
             self.criterion,
@@ -208,19 +155,7 @@ class Lab:
         return learned
 
     def judge(self, variant: Variant, learned: Learned, example: Example) -> Operation[Outcome]:
-        """Judge an example, by the judge graph.
-
-        Args:
-            variant: How it is judged.
-            learned: The memory.
-            example: The example.
-
-        Returns:
-            The judgment, or why there is none.
-
-        Raises:
-            MemAlignError: If a call fails.
-        """
+        """Judge an example, by the judge graph."""
         graph = self._graph(variant, learned)
         given = example.to_json()
         # Others are judged beside it: all of them together keep to the limit.
@@ -239,17 +174,7 @@ class Lab:
     def judge_all(
         self, tasks: Sequence[tuple[Variant, Learned, Example]]
     ) -> Operation[list[Outcome]]:
-        """Judge many, side by side.
-
-        Args:
-            tasks: How, with which memory, and what.
-
-        Returns:
-            One outcome a task, in order.
-
-        Raises:
-            MemAlignError: If a call fails; the answers that came are kept.
-        """
+        """Judge many, side by side."""
         self.progress.expect(len(tasks))
         outcomes: list[Outcome] = yield Gather([self.judge(*task) for task in tasks], self.limit)
         return outcomes
@@ -264,11 +189,7 @@ class Lab:
 
 
 def _apart(graph: Any, given: dict[str, Any], config: Any) -> Call:
-    """Run a graph as if nothing were around it.
-
-    Within another graph LangGraph would give it that graph's store: the folds would share one
-    memory, and it would be the real one.
-    """
+    """Run a graph as if nothing were around it."""
 
     def blocking() -> Any:
         with set_config_context({}) as context:
@@ -290,22 +211,7 @@ def open_lab(
     max_concurrency: int | None,
     progress: ProgressLike,
 ) -> Iterator[Lab]:
-    """Open a lab for as long as the block lasts.
-
-    Args:
-        criterion: What is judged.
-        embeddings: What finds similar cases.
-        cache: Where answers are kept.
-        max_concurrency: How much may be under way at a time; 32 unless told.
-        progress: Who is told how far it is.
-
-    Yields:
-        The lab.
-
-    Raises:
-        InvalidInputError: If an option can't be used.
-        ImportError: If an extra is missing: `local` for a file, `evaluation` for a bar.
-    """
+    """Open a lab for as long as the block lasts."""
     if not isinstance(criterion, Criterion):
         raise InvalidInputError(
             "criterion: give a Criterion(name=..., instructions=...), not a value of type "

@@ -161,22 +161,7 @@ def follow(
     variant: Variant,
     options: EvaluationOptions,
 ) -> Operation[LearningCurve]:
-    """Follow a memory as it learns.
-
-    Args:
-        lab: The lab.
-        fold: What is learned, in random order, and what is judged.
-        sizes: How much at each step.
-        variant: How it learns and judges.
-        options: How intervals are drawn.
-
-    Returns:
-        The steps.
-
-    Raises:
-        InvalidInputError: If a size can't be used.
-        MemAlignError: If learning fails, or a call does.
-    """
+    """Follow a memory as it learns."""
     lab.check(variant)
     most = len(fold.train)
     wanted = [*sorted({size for size in check_sizes(sizes) if size < most}), most]
@@ -253,17 +238,7 @@ class _Curve:
 
 
 def check_sizes(sizes: Any) -> list[int]:
-    """Check how much feedback is learned at each step.
-
-    Args:
-        sizes: What was given.
-
-    Returns:
-        The sizes.
-
-    Raises:
-        InvalidInputError: If it can't be used.
-    """
+    """Check how much feedback is learned at each step."""
     if isinstance(sizes, str) or not isinstance(sizes, Iterable):
         raise InvalidInputError(f"sizes: give whole numbers, such as (2, 5, 10), not {sizes!r}.")
     read = list(sizes)

@@ -55,15 +55,7 @@ class ReliabilityBin(BaseModel):
 
 
 def exact_match(expected: Sequence[Any], got: Sequence[Any]) -> float | None:
-    """Return the share of verdicts that are the experts' value.
-
-    Args:
-        expected: The experts' values.
-        got: The verdicts.
-
-    Returns:
-        From 0 to 1; None for no cases.
-    """
+    """Return the share of verdicts that are the experts' value."""
     if not len(expected):
         return None
     return float(np.mean([one == other for one, other in zip(expected, got, strict=True)]))
@@ -76,24 +68,7 @@ def cohen_kappa(
     labels: Sequence[Any],
     weights: Literal["quadratic"] | None = None,
 ) -> float | None:
-    """Return how far two raters agree beyond what chance would give: (p_o - p_e) / (1 - p_e).
-
-    p_o is the observed agreement, p_e what two raters with these shares of labels would reach by
-    chance. With quadratic weights a disagreement counts by the square of how far the labels lie
-    apart. Sources: J. Cohen, A coefficient of agreement for nominal scales, 1960; J. Cohen,
-    Weighted kappa, 1968. Written out, since an interval takes thousands of them: scikit-learn's
-    `cohen_kappa_score`, which gives the same, takes a hundred times as long.
-
-    Args:
-        expected: The experts' values.
-        got: The verdicts.
-        labels: All labels; in their order, equally far apart, where the weights are quadratic.
-        weights: None, or `quadratic` for ordered labels.
-
-    Returns:
-        1 for full agreement, 0 for what chance gives, below 0 for less; None where both gave one
-        and the same label throughout, which is 0 / 0.
-    """
+    """Return how far two raters agree beyond what chance would give: (p_o - p_e) / (1 - p_e)."""
     rank = {label: place for place, label in enumerate(labels)}
     counts = np.zeros((len(rank), len(rank)))
     np.add.at(counts, ([rank[one] for one in expected], [rank[one] for one in got]), 1)
@@ -103,15 +78,7 @@ def cohen_kappa(
 def kappa_of_counts(
     counts: NDArray[Any], *, weights: Literal["quadratic"] | None = None
 ) -> float | None:
-    """Return Cohen's kappa of a confusion matrix; see `cohen_kappa`.
-
-    Args:
-        counts: How often each label of the one rater (row) met each of the other (column).
-        weights: None, or `quadratic` for ordered labels.
-
-    Returns:
-        Kappa; None where it is undefined.
-    """
+    """Return Cohen's kappa of a confusion matrix; see `cohen_kappa`."""
     ranks = np.arange(len(counts))
     apart = ranks[:, None] - ranks[None, :]
     cost = apart**2 if weights == "quadratic" else apart != 0
@@ -121,21 +88,7 @@ def kappa_of_counts(
 
 
 def concordance(expected: Sequence[float], got: Sequence[float]) -> float | None:
-    """Return Lin's concordance correlation coefficient (CCC).
-
-        2 s_xy / (s_x^2 + s_y^2 + (mean_x - mean_y)^2)
-
-    with moments over n. Unlike a correlation it asks for the same values, not for the same order
-    alone. Source: L. Lin, A concordance correlation coefficient to evaluate reproducibility,
-    Biometrics 45, 1989.
-
-    Args:
-        expected: The experts' values.
-        got: The verdicts.
-
-    Returns:
-        From -1 to 1; 0 where either never varies; None where both are one and the same constant.
-    """
+    """Return Lin's concordance correlation coefficient (CCC)."""
     if not len(expected):
         return None
     x, y = np.asarray(expected, float), np.asarray(got, float)
@@ -146,15 +99,7 @@ def concordance(expected: Sequence[float], got: Sequence[float]) -> float | None
 
 
 def mean_absolute_error(expected: Sequence[float], got: Sequence[float]) -> float | None:
-    """Return how far verdicts lie from the experts' values on average (MAE).
-
-    Args:
-        expected: The experts' values.
-        got: The verdicts.
-
-    Returns:
-        From 0 on, in units of the scale; None for no cases.
-    """
+    """Return how far verdicts lie from the experts' values on average (MAE)."""
     if not len(expected):
         return None
     return float(np.mean(np.abs(np.asarray(expected, float) - np.asarray(got, float))))
@@ -163,19 +108,7 @@ def mean_absolute_error(expected: Sequence[float], got: Sequence[float]) -> floa
 def label_scores(
     expected: Sequence[str], got: Sequence[str], *, labels: Sequence[str]
 ) -> list[LabelScores]:
-    """Return precision, recall and F1 of each label, by scikit-learn.
-
-    Args:
-        expected: The experts' values.
-        got: The verdicts.
-        labels: The labels to score.
-
-    Returns:
-        One a label.
-
-    Raises:
-        ImportError: If the extra `evaluation` is not installed.
-    """
+    """Return precision, recall and F1 of each label, by scikit-learn."""
     if not len(expected):
         return [
             LabelScores(label=label, precision=None, recall=None, f1=None, support=0)
@@ -199,22 +132,7 @@ def label_scores(
 
 
 def roc_auc(is_positive: Sequence[bool], score: Sequence[float]) -> float | None:
-    """Return the area under the ROC curve (AUC), by scikit-learn.
-
-    It is the probability that a positive case has a higher score than a negative one, ties
-    counting half. Source: J. Hanley and B. McNeil, The meaning and use of the area under a receiver
-    operating characteristic (ROC) curve, Radiology 143, 1982.
-
-    Args:
-        is_positive: What the experts say.
-        score: What rises with the judge's belief that a case is positive.
-
-    Returns:
-        From 0 to 1; None where all cases are of one kind.
-
-    Raises:
-        ImportError: If the extra `evaluation` is not installed.
-    """
+    """Return the area under the ROC curve (AUC), by scikit-learn."""
     if len(set(is_positive)) < 2:  # noqa: PLR2004 - positive and negative
         return None
     with needs_extra("evaluation", "AUC"):
@@ -225,16 +143,7 @@ def roc_auc(is_positive: Sequence[bool], score: Sequence[float]) -> float | None
 def reliability(
     is_right: Sequence[bool], confidence: Sequence[float], *, bins: int = _BINS
 ) -> list[ReliabilityBin]:
-    """Gather verdicts by confidence, in bins of equal width.
-
-    Args:
-        is_right: Whether each verdict agrees with the experts.
-        confidence: How sure the judge was of it, from 0 to 1.
-        bins: How many bins.
-
-    Returns:
-        The bins that hold any, lowest confidence first.
-    """
+    """Gather verdicts by confidence, in bins of equal width."""
     right, sure = np.asarray(is_right, bool), np.asarray(confidence, float)
     places: NDArray[np.int_] = np.minimum((sure * bins).astype(int), bins - 1)
     return [
@@ -250,21 +159,7 @@ def reliability(
 def expected_calibration_error(
     is_right: Sequence[bool], confidence: Sequence[float], *, bins: int = _BINS
 ) -> float | None:
-    """Return the expected calibration error (ECE).
-
-    The mean distance of confidence and accuracy over bins of equal width, each weighted by its
-    share of the verdicts. Sources: M. Naeini, G. Cooper and M. Hauskrecht, Obtaining well
-    calibrated probabilities using Bayesian binning, AAAI 2015; C. Guo, G. Pleiss, Y. Sun and
-    K. Weinberger, On calibration of modern neural networks, ICML 2017.
-
-    Args:
-        is_right: Whether each verdict agrees with the experts.
-        confidence: How sure the judge was of it, from 0 to 1.
-        bins: How many bins.
-
-    Returns:
-        From 0 to 1; None for no cases.
-    """
+    """Return the expected calibration error (ECE)."""
     if not len(is_right):
         return None
     found = reliability(is_right, confidence, bins=bins)

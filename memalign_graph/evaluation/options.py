@@ -55,17 +55,7 @@ class EvaluationOptions(JudgingOptions, total=False):
 
 
 def grouping(options: EvaluationOptions) -> dict[str, Any]:
-    """Return how feedback is divided.
-
-    Args:
-        options: The options.
-
-    Returns:
-        `group_by` and `seed`.
-
-    Raises:
-        InvalidInputError: If the seed can't be used.
-    """
+    """Return how feedback is divided."""
     seed = options.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= _MOST_SEED:
         raise InvalidInputError(f"seed: {seed!r} is not a whole number from 0 to {_MOST_SEED:,}.")
@@ -73,17 +63,7 @@ def grouping(options: EvaluationOptions) -> dict[str, Any]:
 
 
 def drawing(options: EvaluationOptions) -> dict[str, int]:
-    """Return how intervals are drawn.
-
-    Args:
-        options: The options.
-
-    Returns:
-        `resamples` and `seed`.
-
-    Raises:
-        InvalidInputError: If one can't be used.
-    """
+    """Return how intervals are drawn."""
     resamples = options.get("resamples", DEFAULT_RESAMPLES)
     if isinstance(resamples, bool) or not isinstance(resamples, int) or resamples < 0:
         raise InvalidInputError(f"resamples: {resamples!r} is not a whole number from 0 on.")
@@ -91,18 +71,7 @@ def drawing(options: EvaluationOptions) -> dict[str, int]:
 
 
 def variant_of(name: str, options: EvaluationOptions) -> Variant:
-    """Return the way of judging that options describe.
-
-    Args:
-        name: What to call it.
-        options: The options.
-
-    Returns:
-        The variant.
-
-    Raises:
-        InvalidInputError: If there is an option that is not known.
-    """
+    """Return the way of judging that options describe."""
     given: dict[str, Any] = {key: value for key, value in options.items() if key not in _OF_THE_RUN}
     unknown = [key for key in given if key not in JudgingOptions.__annotations__]
     if unknown:
@@ -127,19 +96,7 @@ def variant_of(name: str, options: EvaluationOptions) -> Variant:
 def lab_for(
     criterion: Criterion, **options: Unpack[EvaluationOptions]
 ) -> Generator[Lab, None, None]:
-    """Open the lab that options describe, for as long as the block lasts.
-
-    Args:
-        criterion: What is judged.
-        **options: The options.
-
-    Yields:
-        The lab.
-
-    Raises:
-        InvalidInputError: If an option can't be used.
-        ImportError: If an extra is missing.
-    """
+    """Open the lab that options describe, for as long as the block lasts."""
     with open_lab(
         criterion,
         options.get("embeddings", DEFAULT_EMBEDDINGS),

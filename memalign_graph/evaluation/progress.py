@@ -15,15 +15,7 @@ class Progress:
     """Counts what is done, from any thread."""
 
     def __init__(self, wanted: ProgressLike) -> None:
-        """Begin.
-
-        Args:
-            wanted: Who is told.
-
-        Raises:
-            InvalidInputError: If it is neither a truth value nor a function.
-            ImportError: If a bar is wanted and the extra `evaluation` is not installed.
-        """
+        """Begin."""
         if not isinstance(wanted, bool) and not callable(wanted):
             raise InvalidInputError(
                 f"progress: {wanted!r} is neither True, False nor a function of (done, of)."
@@ -39,11 +31,7 @@ class Progress:
         self._of = 0
 
     def expect(self, steps: int) -> None:
-        """Say that there is more to do.
-
-        Args:
-            steps: How much.
-        """
+        """Say that there is more to do."""
         with self._lock:
             self._of += steps
             self._show(0)

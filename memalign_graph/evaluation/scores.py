@@ -154,14 +154,7 @@ class Measured:
 
 
 def headline_metric(scale: Scale) -> str:
-    """Return the metric to look at first.
-
-    Args:
-        scale: The scale.
-
-    Returns:
-        `mae` on a numeric scale, `agreement` else.
-    """
+    """Return the metric to look at first."""
     return "mae" if isinstance(scale, Numeric) else "agreement"
 
 
@@ -175,23 +168,7 @@ def score(
     resamples: int = DEFAULT_RESAMPLES,
     seed: int = 0,
 ) -> tuple[list[JudgeScores], list[Comparison]]:
-    """Score judges on the same cases, and compare some of them.
-
-    Args:
-        scale: The scale of all values.
-        expected: The experts' values, one a case.
-        groups: The source item of each case.
-        judges: The judges.
-        pairs: Which to compare: the one, and the one it is held against.
-        resamples: How many times the items are drawn anew; 0 for no intervals.
-        seed: Draws them.
-
-    Returns:
-        The scores, in the judges' order, and the comparisons.
-
-    Raises:
-        ImportError: If the extra `evaluation` is not installed.
-    """
+    """Score judges on the same cases, and compare some of them."""
     draws = _draws(groups, resamples, seed)
     every = np.arange(len(expected))
     columns = {one.judge: _Column(scale, expected, one) for one in judges}
@@ -214,14 +191,7 @@ def score(
 
 
 def labels_of(scale: Scale) -> list[Value] | None:
-    """Return the values of a scale that has few of them.
-
-    Args:
-        scale: The scale.
-
-    Returns:
-        The values, in order; None on a continuous scale, or one of very many values.
-    """
+    """Return the values of a scale that has few of them."""
     match scale:
         case Boolean():
             return [False, True]

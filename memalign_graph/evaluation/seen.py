@@ -44,19 +44,7 @@ class SeenLab:
         guidelines: Sequence[Guideline],
         besides: AbstractSet[str] = frozenset(),
     ) -> Operation[SeenVerdict | None]:
-        """Judge a case.
-
-        Args:
-            example: The case.
-            guidelines: The guidelines to judge it by.
-            besides: The episodes that are not shown.
-
-        Returns:
-            The verdict; None if the model gave no answer that can be used.
-
-        Raises:
-            ChatModelError: If a call fails.
-        """
+        """Judge a case."""
         try:
             return (yield from judge_seen(self.access, self.judge, example, guidelines, besides))
         except ModelAnswerError:
@@ -64,17 +52,7 @@ class SeenLab:
 
 
 def open_seen(lab: Lab, memory: JudgeMemory, variant: Variant, purpose: str) -> Operation[SeenLab]:
-    """Copy a memory, with its vectors, and set up its judge.
-
-    Args:
-        lab: The lab.
-        memory: The memory; it is only read.
-        variant: How it judges.
-        purpose: What the model is asked for, in the lab's count.
-
-    Returns:
-        What flips and credit need.
-    """
+    """Copy a memory, with its vectors, and set up its judge."""
     lines = yield from export_jsonl(memory.access)
     copied = MemoryAccess(
         store=InMemoryStore(),
@@ -105,14 +83,7 @@ def open_seen(lab: Lab, memory: JudgeMemory, variant: Variant, purpose: str) -> 
 
 
 def check_memory(memory: object) -> None:
-    """Check that a memory was given.
-
-    Args:
-        memory: What was given.
-
-    Raises:
-        InvalidInputError: If it is none.
-    """
+    """Check that a memory was given."""
     if not isinstance(memory, JudgeMemory):
         raise InvalidInputError(
             "memory: give a JudgeMemory(store, criterion, ...), not a value of type "

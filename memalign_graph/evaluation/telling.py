@@ -10,14 +10,7 @@ from memalign_graph.evaluation.variants import Variant
 
 
 def not_learned(memories: Mapping[tuple[int, str], Learned]) -> list[str]:
-    """Say what was not learned from.
-
-    Args:
-        memories: The memories by fold and judge.
-
-    Returns:
-        A sentence a judge.
-    """
+    """Say what was not learned from."""
     told: dict[str, str] = {}
     for (_, name), learned in memories.items():
         rejected = learned.report.rejected if learned.report is not None else []
@@ -33,16 +26,7 @@ def not_learned(memories: Mapping[tuple[int, str], Learned]) -> list[str]:
 def not_judged(
     cases: Sequence[EvaluatedCase], scores: Sequence[JudgeScores], variants: Sequence[Variant]
 ) -> list[str]:
-    """Say which verdicts are missing.
-
-    Args:
-        cases: The cases.
-        scores: The judges' scores.
-        variants: The ways of judging.
-
-    Returns:
-        A sentence a judge.
-    """
+    """Say which verdicts are missing."""
     return [
         f"{one.judge}: {one.failed} of {one.failed + one.cases} cases have no verdict and are in "
         f"none of its numbers; the first: {_first_failure(cases, one.judge)}"
@@ -52,14 +36,7 @@ def not_judged(
 
 
 def degraded(cases: Sequence[EvaluatedCase]) -> list[str]:
-    """Say what judgments had to do without.
-
-    Args:
-        cases: The cases.
-
-    Returns:
-        A sentence for each judge and warning.
-    """
+    """Say what judgments had to do without."""
     counts = Counter(
         (name, warning)
         for case in cases
@@ -72,15 +49,7 @@ def degraded(cases: Sequence[EvaluatedCase]) -> list[str]:
 
 
 def decided_by_evidence(cases: Sequence[EvaluatedCase], variants: Sequence[Variant]) -> list[str]:
-    """Say how often the evidence decided.
-
-    Args:
-        cases: The cases.
-        variants: The ways of judging.
-
-    Returns:
-        A sentence for each judge that weighs it.
-    """
+    """Say how often the evidence decided."""
     told = []
     for name in [one.name for one in variants if one.decide == "evidence"]:
         given = [case.judgments[name].evidence for case in cases if name in case.judgments]

@@ -124,30 +124,11 @@ class Variant:
         return self.use_guidelines or self.use_episodes or self.decide == "evidence"
 
     def without_memory(self, name: str = BASE) -> "Variant":
-        """Return the same judge without memory.
-
-        Args:
-            name: What to call it.
-
-        Returns:
-            The variant.
-        """
+        """Return the same judge without memory."""
         return replace(self, name=name, use_guidelines=False, use_episodes=False, decide="verdict")
 
     def judge_graph(self, criterion: Criterion, model: BaseChatModel, embeddings: Any) -> Any:
-        """Build the graph that judges.
-
-        Args:
-            criterion: What is judged.
-            model: The chat model itself.
-            embeddings: What embeds.
-
-        Returns:
-            The graph, to be compiled with the store of a memory.
-
-        Raises:
-            InvalidInputError: If an option can't be used.
-        """
+        """Build the graph that judges."""
         return create_judge_graph(
             criterion,
             model=model,
@@ -169,20 +150,7 @@ class Variant:
         distill_model: BaseChatModel,
         embeddings: Any,
     ) -> Any:
-        """Build the graph that learns.
-
-        Args:
-            criterion: What is judged.
-            model: The judge's chat model itself.
-            distill_model: The model that distils, itself.
-            embeddings: What embeds.
-
-        Returns:
-            The graph, to be compiled with a store.
-
-        Raises:
-            InvalidInputError: If an option can't be used.
-        """
+        """Build the graph that learns."""
         return create_alignment_graph(
             criterion,
             model=model,

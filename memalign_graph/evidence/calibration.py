@@ -33,14 +33,7 @@ class Rising:
     """How high they are."""
 
     def at(self, scores: Floats) -> Floats:
-        """Read the curve.
-
-        Args:
-            scores: Where.
-
-        Returns:
-            Its heights.
-        """
+        """Read the curve."""
         import numpy as np
 
         heights: Floats = np.interp(scores, self.scores, self.confidences)
@@ -66,36 +59,14 @@ class Calibration:
         return self.foretell()
 
     def confidences(self, scores: Floats) -> Floats:
-        """Calibrate decisions.
-
-        Args:
-            scores: Their scores, a row each.
-
-        Returns:
-            How likely each agrees with an expert.
-        """
+        """Calibrate decisions."""
         if isinstance(self.curve, Logistic):
             return probability(self.curve.logits(scores))
         return self.curve.at(scores[:, 0])
 
 
 def calibrate(scores: Floats, agreed: Floats) -> Calibration | None:
-    """Fit how likely decisions are right, given their scores.
-
-    One score and a thousand decisions or more: isotonic regression, out of ten folds. Else logistic
-    regression with softened targets, so that a judge that was never wrong is not believed to be so
-    for ever (J. Platt, Probabilistic outputs for support vector machines, 1999), each left out.
-
-    Args:
-        scores: A row a decision, such as the logit of its raw confidence.
-        agreed: 1 where the decision agreed with the experts, 0 where it did not.
-
-    Returns:
-        The calibration; None while there are too few decisions.
-
-    Raises:
-        ImportError: If scikit-learn is not installed.
-    """
+    """Fit how likely decisions are right, given their scores."""
     import numpy as np
 
     count = len(agreed)

@@ -73,15 +73,7 @@ class Case:
 
 
 def case_of(rows: Sequence[EpisodeRow], scale: Scale) -> Case | None:
-    """Make a case of the episodes on it.
-
-    Args:
-        rows: The episodes.
-        scale: The criterion's scale.
-
-    Returns:
-        The case; None if no expert gave a value that is on the scale.
-    """
+    """Make a case of the episodes on it."""
     valued = [(on_scale(row.value, scale), row) for row in rows]
     given = [(row.given_at, row.id, value) for value, row in valued if value is not None]
     value = majority(given)
@@ -170,19 +162,11 @@ class CaseTable:
             self._note(touched, fresh)
 
     def judged(self) -> list[Case]:
-        """Return the cases that the judge had judged, at most `MAX_CASES`, in a stable order.
-
-        Returns:
-            Those that experts spoke of last.
-        """
+        """Return the cases that the judge had judged, at most `MAX_CASES`, in a stable order."""
         return self._judged
 
     def numbers(self) -> tuple[Floats, Floats]:
-        """Return what was said of the judged cases, in their order.
-
-        Returns:
-            What the experts say, and what the judge said, a row a case as `Places.said` gives it.
-        """
+        """Return what was said of the judged cases, in their order."""
         import numpy as np
 
         if not self._judged:
@@ -192,14 +176,7 @@ class CaseTable:
         return self._values[slots], self._said[rows]
 
     def values(self, near: Near) -> Floats:
-        """Return what the nearest voters say.
-
-        Args:
-            near: The voters.
-
-        Returns:
-            Their values as numbers; 0 where there are fewer.
-        """
+        """Return what the nearest voters say."""
         import numpy as np
 
         if not len(near.slots):
@@ -207,38 +184,16 @@ class CaseTable:
         return np.where(near.slots < 0, 0.0, self._values[near.slots])
 
     def near_judged(self, cases: Sequence[Case]) -> Near:
-        """Return the voters nearest to judged cases, each left out of its own.
-
-        Args:
-            cases: What `judged` returned.
-
-        Returns:
-            The voters, a row a case.
-        """
+        """Return the voters nearest to judged cases, each left out of its own."""
         return self._nearest.of([one.key for one in cases])
 
     def near(self, vector: Vector, besides: Container[str] = ()) -> list[tuple[Case, float]]:
-        """Find the voters nearest to a case.
-
-        Args:
-            vector: The case's vector.
-            besides: Vector keys that do not count.
-
-        Returns:
-            Up to `NEIGHBOURS` cases with their cosine similarities, most similar first.
-        """
+        """Find the voters nearest to a case."""
         found = self._search(vector, besides)
         return [(self.voters[key], similarity) for similarity, key in found]
 
     def by_slot(self, read: Callable[[Case], float]) -> Floats:
-        """Return a number of each voter, by its slot in `Near`.
-
-        Args:
-            read: Gives the number.
-
-        Returns:
-            The numbers; 0 where a slot is free, and in the last place, which is that of slot -1.
-        """
+        """Return a number of each voter, by its slot in `Near`."""
         import numpy as np
 
         numbers = np.zeros(len(self._slots.keys) + 1)
@@ -331,15 +286,7 @@ _tables_lock = threading.Lock()
 
 
 def table_of(view: MemoryView, scale: Scale) -> CaseTable:
-    """Return the cases of a memory; they live as long as its view.
-
-    Args:
-        view: The memory's view.
-        scale: The criterion's scale.
-
-    Returns:
-        The one table of this view and scale, not yet brought up to date.
-    """
+    """Return the cases of a memory; they live as long as its view."""
     with _tables_lock:
         if scale not in view.derived:
             view.derived[scale] = CaseTable(view, scale)

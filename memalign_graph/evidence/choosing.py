@@ -45,15 +45,7 @@ class Asking:
         return self.max_reviews_per_day is not None or self.max_review_share is not None
 
     def allowed(self, judgments: int) -> int:
-        """Return how many questions a day may bring once it has brought some judgments.
-
-        Args:
-            judgments: How many, the one in question among them.
-
-        Returns:
-            The lower of both bounds. A share is rounded up, so that the first judgment of a day can
-            be asked about.
-        """
+        """Return how many questions a day may bring once it has brought some judgments."""
         # A hair less: 0.07 * 100 is a bit more than 7 in binary.
         share, most = self.max_review_share, self.max_reviews_per_day
         bounds = [] if share is None else [ceil(share * judgments - 1e-9)]
@@ -67,20 +59,7 @@ def check_asking(
     max_review_share: Any,
     sample_share: Any,
 ) -> Asking:
-    """Check the settings of `review="uncertain"`.
-
-    Args:
-        target_agreement: How often a judgment that nobody is asked about is to agree.
-        max_reviews_per_day: How many questions a day may bring; None for as many as there are.
-        max_review_share: How large a share of a day's judgments may be asked about; None likewise.
-        sample_share: The share of judgments that experts are asked about by chance.
-
-    Returns:
-        The settings.
-
-    Raises:
-        InvalidInputError: If one can't be used.
-    """
+    """Check the settings of `review="uncertain"`."""
     most = max_reviews_per_day
     if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
         raise InvalidInputError(
@@ -98,17 +77,7 @@ def check_asking(
 
 
 def check_target(target_agreement: Any) -> float:
-    """Check what agreement is asked for.
-
-    Args:
-        target_agreement: What was given.
-
-    Returns:
-        The share.
-
-    Raises:
-        InvalidInputError: If it is no share that can be shown.
-    """
+    """Check what agreement is asked for."""
     if not _is_share(target_agreement) or target_agreement in (0, 1):
         raise InvalidInputError(
             f"target_agreement: {target_agreement!r} is no share above 0 and below 1, such as 0.9: "
@@ -147,28 +116,7 @@ def choose(
     asking: Asking,
     today: Today,
 ) -> ReviewChoice:
-    """Decide whether an expert is asked about a judgment.
-
-    One is asked while there is too little feedback to tell how far the judge can be trusted; if its
-    confidence is below the threshold, or unknown; where a flag was raised; and by chance.
-
-    A budget is spent first come, first served, since nobody knows what the day will bring: but once
-    there is enough feedback, a fifth of the questions, over the days, is kept for judgments drawn
-    by chance. They alone show whether the judge still agrees where nobody asks; without them a
-    drift that makes many judgments unsure would use up the budget that shows it.
-
-    Args:
-        judgment_id: The judgment's id; the draw is a function of it, so that it comes out the same
-            however often it is made.
-        confidence: The judgment's confidence, calibrated.
-        trust: From which confidence on nobody has to be asked.
-        flags: Why the case is one to ask about, whatever the confidence.
-        asking: The settings.
-        today: What was asked today.
-
-    Returns:
-        The choice.
-    """
+    """Decide whether an expert is asked about a judgment."""
     reasons: list[ReviewReason] = []
     if not trust.has_enough:
         reasons.append("too_little_feedback")
@@ -195,31 +143,13 @@ def choose(
 
 
 def is_drawn(judgment_id: str, share: float) -> bool:
-    """Draw by chance, but the same for the same judgment.
-
-    Args:
-        judgment_id: The judgment's id.
-        share: The share that is drawn, from 0 to 1.
-
-    Returns:
-        Whether it is.
-    """
+    """Draw by chance, but the same for the same judgment."""
     number = hashlib.sha256(judgment_id.encode()).digest()[:_DRAW_BYTES]
     return int.from_bytes(number) < share * (1 << 8 * _DRAW_BYTES)
 
 
 def is_blind(reasons: Sequence[str]) -> bool:
-    """Tell whether a judgment that was asked about was so by chance alone.
-
-    Those are a fair sample of the judgments that nobody is asked about.
-
-    Args:
-        reasons: Why it was asked about.
-
-    Returns:
-        Whether nobody would have been asked, had it not been drawn: there is no other reason, or
-        the budget for it was spent.
-    """
+    """Tell whether a judgment that was asked about was so by chance alone."""
     return "sample" in reasons and ("no_budget" in reasons or set(reasons) == {"sample"})
 
 

@@ -58,14 +58,7 @@ class Measured:
 
 
 def value_schema(criterion: Criterion) -> dict[str, Any]:
-    """Return the JSON Schema of an answer that is the value alone.
-
-    Args:
-        criterion: The criterion.
-
-    Returns:
-        The schema of the judge's answer, without the rationale.
-    """
+    """Return the JSON Schema of an answer that is the value alone."""
     schema = answer_schema(criterion)
     value = {"value": schema["properties"]["value"]}
     return {**schema, "properties": value, "required": list(value)}
@@ -80,23 +73,7 @@ def measure_confidence(
     samples: int,
     limit: int,
 ) -> Operation[Measured]:
-    """Measure how sure a judge is of its verdict.
-
-    By the log-probabilities of the value where the scale is finite and the model gives them; else
-    by how many of some answers agree, where any are asked for. What fails here never takes the
-    verdict along: it is said in the warning, and logged.
-
-    Args:
-        chat: The judge's model.
-        criterion: The criterion.
-        messages: The judge's prompt.
-        verdict: Its verdict.
-        samples: How many answers are asked for where there are no log-probabilities; 0 for none.
-        limit: How many calls may be under way at a time.
-
-    Returns:
-        What was measured.
-    """
+    """Measure how sure a judge is of its verdict."""
     measured = yield from _by_logprobs(chat, criterion, messages)
     if measured.probabilities is None and samples:
         sampled = yield from sample_verdicts(
@@ -114,15 +91,7 @@ def measure_confidence(
 
 
 def in_both_orders(straight: Measured, swapped: Measured) -> Measured:
-    """Bring together what was measured with two outputs in both orders.
-
-    Args:
-        straight: With A first.
-        swapped: With B first, called A there.
-
-    Returns:
-        The mean of both; nothing where one is missing. By samples, if one of them is.
-    """
+    """Bring together what was measured with two outputs in both orders."""
     one, other = straight.probabilities, swapped.probabilities
     if one is None or other is None:
         return Measured(warning=straight.warning or swapped.warning)
@@ -166,14 +135,7 @@ def _by_logprobs(
 
 
 def value_alone(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Ask for the value alone.
-
-    Args:
-        messages: The judge's prompt.
-
-    Returns:
-        The same, with one more sentence at its end.
-    """
+    """Ask for the value alone."""
     *before, last = messages
     return [*before, HumanMessage(f"{last.text}{_ALONE}")]
 

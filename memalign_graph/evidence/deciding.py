@@ -65,14 +65,7 @@ class Decision:
 
     @classmethod
     def of(cls, said: Said) -> "Decision":
-        """Take the judge at its word.
-
-        Args:
-            said: What it said.
-
-        Returns:
-            A decision without a confidence.
-        """
+        """Take the judge at its word."""
         return cls(said.verdict, None, None, None, None)
 
 
@@ -104,16 +97,7 @@ class Bench:
     def decide(
         self, said: Said, near: Sequence[tuple[Case, float]] | None, mode: Decide
     ) -> Decision:
-        """Decide on a new case.
-
-        Args:
-            said: What the judge said.
-            near: The voters nearest to it, with their similarities; None where they are unknown.
-            mode: Whether to weigh the evidence.
-
-        Returns:
-            The decision.
-        """
+        """Decide on a new case."""
         votes, nearest = self._votes(near or ())
         verdicts = Verdicts.of(self.scale, said.verdict, said.probabilities)
         estimates = None
@@ -227,19 +211,7 @@ class Bench:
 
 
 def bench_of(table: CaseTable, scale: Scale, mode: Decide) -> Bench:
-    """Return what decides with the cases of a memory, fitted anew only where they changed.
-
-    Args:
-        table: The cases, brought up to date; its lock held.
-        scale: The criterion's scale.
-        mode: Whether to weigh the evidence.
-
-    Returns:
-        The bench.
-
-    Raises:
-        ImportError: If there is enough to fit and scikit-learn is not installed.
-    """
+    """Return what decides with the cases of a memory, fitted anew only where they changed."""
     kept = _benches.setdefault(table, {})
     known = kept.get(mode)
     if known is None or known[0] != table.generation:
@@ -251,19 +223,7 @@ _benches: WeakKeyDictionary[CaseTable, dict[str, tuple[int, Bench]]] = WeakKeyDi
 
 
 def fit_bench(table: CaseTable, scale: Scale, mode: Decide) -> Bench:
-    """Fit what decides to the cases of a memory.
-
-    Args:
-        table: The cases, brought up to date; its lock held.
-        scale: The criterion's scale.
-        mode: Whether to weigh the evidence.
-
-    Returns:
-        The bench.
-
-    Raises:
-        ImportError: If there is enough to fit and scikit-learn is not installed.
-    """
+    """Fit what decides to the cases of a memory."""
     cases = table.judged()
     truth, said = table.numbers()
     verdicts = Verdicts.read(said)

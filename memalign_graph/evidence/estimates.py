@@ -33,30 +33,14 @@ class Verdicts:
 
     @classmethod
     def read(cls, rows: Floats) -> "Verdicts":
-        """Read what a judge said of cases.
-
-        Args:
-            rows: A row a case, as `Places.said` gives it.
-
-        Returns:
-            The same in parts.
-        """
+        """Read what a judge said of cases."""
         return cls(rows[:, 0], rows[:, 1], rows[:, 2:])
 
     @classmethod
     def of(
         cls, scale: Scale, verdict: Value, probabilities: Mapping[str, float] | None
     ) -> "Verdicts":
-        """Read what the judge says of one case.
-
-        Args:
-            scale: The criterion's scale.
-            verdict: Its verdict.
-            probabilities: How likely it holds each value, where that was measured.
-
-        Returns:
-            The same as numbers.
-        """
+        """Read what the judge says of one case."""
         import numpy as np
 
         return cls.read(np.array([places_of(scale).said(verdict, probabilities)]))
@@ -104,15 +88,7 @@ class Weighing(ABC):
 
     @abstractmethod
     def estimate(self, verdicts: Verdicts, votes: Votes) -> Estimates:
-        """Weigh new cases.
-
-        Args:
-            verdicts: What the judge says of them.
-            votes: Their neighbours.
-
-        Returns:
-            The estimates.
-        """
+        """Weigh new cases."""
 
     @property
     def verdict_error(self) -> float:
@@ -126,38 +102,19 @@ class Weighing(ABC):
 
     @cached_property
     def is_better(self) -> bool:
-        """Whether leaving one out says that the estimates are better than the verdicts.
-
-        By more than the standard error of the difference: of two models that do about as well the
-        plainer is taken, which is the verdict alone. Source: L. Breiman, J. H. Friedman,
-        R. A. Olshen and C. J. Stone, Classification and Regression Trees, 1984.
-        """
+        """Whether leaving one out says that the estimates are better than the verdicts."""
         gains = self.verdict_errors - self.evidence_errors
         gain = float(gains.mean())
         return gain > 0 and gain > float(gains.std(ddof=1)) / math.sqrt(len(gains))
 
 
 def choices_of(scale: Scale) -> Sequence[Value]:
-    """Return the choices of a scale.
-
-    Args:
-        scale: The scale.
-
-    Returns:
-        Its values in order; none of a numeric scale.
-    """
+    """Return the choices of a scale."""
     return places_of(scale).choices
 
 
 def log_odds(probabilities: Floats) -> Floats:
-    """Return the logits of probabilities; those of 0 and 1 are finite.
-
-    Args:
-        probabilities: The probabilities.
-
-    Returns:
-        Their logits.
-    """
+    """Return the logits of probabilities; those of 0 and 1 are finite."""
     import numpy as np
 
     inside = np.clip(probabilities, _SURE, 1 - _SURE)
@@ -166,13 +123,6 @@ def log_odds(probabilities: Floats) -> Floats:
 
 
 def without_own(numbers: Floats) -> Floats:
-    """Return for each of some numbers the mean of the others.
-
-    Args:
-        numbers: Two numbers or more.
-
-    Returns:
-        The means.
-    """
+    """Return for each of some numbers the mean of the others."""
     others: Floats = (numbers.sum() - numbers) / (len(numbers) - 1)
     return others

@@ -59,34 +59,12 @@ class OwnCases:
 
 
 def is_unlike(nearest: float, own: Floats) -> bool:
-    """Tell whether a case is unlike all that memory holds.
-
-    The rank of its nearest similarity among those of memory's own cases, as a p-value: a case like
-    those in memory is called unlike with a probability of `UNLIKE_SHARE` at most, whatever the
-    embedder. Source: R. Laxhammar and G. Falkman, Conformal prediction for distribution-independent
-    anomaly detection in streaming vessel data, 2010.
-
-    Args:
-        nearest: The similarity of the nearest case in memory; -inf if there is none.
-        own: The same of memory's own cases.
-
-    Returns:
-        Whether it is.
-    """
+    """Tell whether a case is unlike all that memory holds."""
     return bool(_rank((own <= nearest + _TIE).sum(), own) <= UNLIKE_SHARE)
 
 
 def is_divided(division: float, own: Floats, scale: Scale) -> bool:
-    """Tell whether the cases most like a case are remarkably far apart.
-
-    Args:
-        division: How far their values are apart.
-        own: The same of memory's own cases.
-        scale: The criterion's scale.
-
-    Returns:
-        Whether they are.
-    """
+    """Tell whether the cases most like a case are remarkably far apart."""
     bound = WIDE if _has_order(scale) else 1 - CLEAR_MAJORITY
     if division <= bound + _SMALL:
         return False
@@ -94,18 +72,7 @@ def is_divided(division: float, own: Floats, scale: Scale) -> bool:
 
 
 def division(said: Floats, scale: Scale) -> Floats:
-    """Measure how far the values of the nearest cases are apart.
-
-    Args:
-        said: What the experts say of the nearest cases: a row a case, a column one of its nearest,
-            NaN where there are fewer. In the last dimension the place of the value on a scale with
-            an order, from 0 to 1; on others the share of each value.
-        scale: The criterion's scale.
-
-    Returns:
-        For each case, from 0 to 1: how much of the range the middle half of the values spans; on
-        scales without an order, the share of values that are not the commonest.
-    """
+    """Measure how far the values of the nearest cases are apart."""
     import numpy as np
 
     there = np.isfinite(said)
@@ -123,15 +90,7 @@ def division(said: Floats, scale: Scale) -> Floats:
 
 
 def flags_of(access: MemoryAccess, vector: Vector | None) -> Operation[list[ReviewReason]]:
-    """Tell why an expert is asked about a case, whatever the judge's confidence.
-
-    Args:
-        access: The memory.
-        vector: The case's vector; None if it could not be had.
-
-    Returns:
-        `no_similar_episode`, `episodes_disagree`, both or neither.
-    """
+    """Tell why an expert is asked about a case, whatever the judge's confidence."""
     view = yield from access.refresh()
     yield from index_missing(access, view)
     scale = access.criterion.scale

@@ -32,14 +32,7 @@ class Logistic:
     """The logit of each row, fitted without the rows of its group."""
 
     def logits(self, features: Floats) -> Floats:
-        """Foretell new rows.
-
-        Args:
-            features: A row each.
-
-        Returns:
-            Their logits.
-        """
+        """Foretell new rows."""
         logits: Floats = _with_one(features) @ self.coefficients
         return logits
 
@@ -52,27 +45,7 @@ def fit_logistic(
     asked: Floats | None = None,
     intercept: bool = True,
 ) -> Logistic:
-    """Fit a logistic regression with a quadratic penalty of 1/2 on its coefficients.
-
-    By Newton's method, which with a handful of coefficients is a few small matrices: general
-    solvers take six times as long to check what they are given.
-
-    Leaving out is not done by fitting anew, which would take a second for a thousand cases, but by
-    one step of Newton's method from the whole fit, over the rows that are left: with few
-    coefficients and a penalty it comes out the same to about three digits. Source: K. R. Rad and
-    A. Maleki, A scalable estimate of the out-of-sample prediction error via approximate
-    leave-one-out, 2020.
-
-    Args:
-        features: A row each, a column a feature, about of the size of a logit.
-        targets: 0 or 1, or a share of both; at least one above 0 and one below 1.
-        groups: Which rows are left out together: numbers from 0 on, all of equal size.
-        asked: The rows as they are foretold when they are left out; as they are, unless given.
-        intercept: Whether there is one; it is not penalised.
-
-    Returns:
-        The model.
-    """
+    """Fit a logistic regression with a quadratic penalty of 1/2 on its coefficients."""
     import numpy as np
 
     whole = _with_one(features) if intercept else features
@@ -87,14 +60,7 @@ def fit_logistic(
 
 
 def probability(logits: Floats) -> Floats:
-    """Return the probability that a logit stands for.
-
-    Args:
-        logits: The logits.
-
-    Returns:
-        The probabilities.
-    """
+    """Return the probability that a logit stands for."""
     import numpy as np
 
     probabilities: Floats = 1 / (1 + np.exp(-np.clip(logits, -_LIMIT, _LIMIT)))

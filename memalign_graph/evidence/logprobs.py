@@ -46,14 +46,7 @@ class Token:
 
 
 def permitted_values(scale: Scale) -> list[Value] | None:
-    """Return the values of a finite scale.
-
-    Args:
-        scale: The scale.
-
-    Returns:
-        Its values in order; None if there are more than `MAX_VALUES`, or they are continuous.
-    """
+    """Return the values of a finite scale."""
     match scale:
         case Boolean():
             return [True, False]
@@ -67,14 +60,7 @@ def permitted_values(scale: Scale) -> list[Value] | None:
 
 
 def read_tokens(logprobs: Any) -> list[Token]:
-    """Read the log-probabilities of an OpenAI-compatible answer.
-
-    Args:
-        logprobs: What stands in a message's `response_metadata["logprobs"]`.
-
-    Returns:
-        The answer's tokens; none if it has no log-probabilities, or they have another shape.
-    """
+    """Read the log-probabilities of an OpenAI-compatible answer."""
     content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     tokens = []
     for one in _entries(content):
@@ -103,17 +89,7 @@ def _text(entry: Mapping[str, Any]) -> bytes:
 
 
 def value_probabilities(tokens: Sequence[Token], scale: Scale) -> Probabilities | None:
-    """Tell how likely the model held each value, where it wrote the value.
-
-    Args:
-        tokens: The tokens of an answer, a JSON object that has `"value"`.
-        scale: The criterion's scale.
-
-    Returns:
-        A probability for each permitted value, by the value as the scale renders it; they sum to 1.
-        None if the scale is not finite, the answer has no value, or a permitted value is missing
-        among the alternatives where it differs from the others.
-    """
+    """Tell how likely the model held each value, where it wrote the value."""
     values = permitted_values(scale)
     start = _value_start(b"".join(one.text for one in tokens))
     if values is None or start is None:
@@ -171,11 +147,7 @@ def _odds_by_text(token: Token, lead: bytes, before: bytes) -> dict[bytes, float
 def _readings(
     texts: Iterable[bytes], own: bytes, live: Mapping[str, bytes]
 ) -> dict[bytes, frozenset[str]]:
-    """Tell which values each text leaves possible.
-
-    Where a model has a longer token it takes it: of a scale that has 1 and 10, "1" is only 1 where
-    "10" is an alternative, too; and beside "good_enough" as written, "good" is no beginning of it.
-    """
+    """Tell which values each text leaves possible."""
     fits = {one: frozenset(name for name in live if _fits(one, live[name])) for one in texts}
     numbers = {one: name for name, one in live.items() if one[-1:].isdigit()}
     read = dict(fits)
@@ -194,11 +166,7 @@ def _readings(
 def _divide(
     odds: Mapping[bytes, float], fits: Mapping[bytes, frozenset[str]], live: Mapping[str, bytes]
 ) -> dict[frozenset[str], float] | None:
-    """Divide a token's alternatives by the values that each leaves possible.
-
-    Returns:
-        The probability of each set of values, renormalised; None if a value is in no set.
-    """
+    """Divide a token's alternatives by the values that each leaves possible."""
     groups: dict[frozenset[str], float] = {}
     for text, names in fits.items():
         # What leaves all values possible tells none from another.
@@ -216,11 +184,7 @@ def _settle(
     mass: float,
     shares: dict[str, float],
 ) -> float:
-    """Give the values that what was written rules out their shares.
-
-    Returns:
-        The probability that is left to the others.
-    """
+    """Give the values that what was written rules out their shares."""
     left = 0.0
     for names, share in groups.items():
         if names & chosen:

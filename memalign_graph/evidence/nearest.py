@@ -43,12 +43,7 @@ class Nearest:
     """Rows of cases, each with the voters nearest to it."""
 
     def __init__(self, voters: Slots, count: int) -> None:
-        """Begin without any case.
-
-        Args:
-            voters: The voters' numbers.
-            count: How many of the nearest are kept.
-        """
+        """Begin without any case."""
         self.rows = Slots()
         """The cases' rows."""
         self._voters = voters
@@ -58,14 +53,7 @@ class Nearest:
         self._slots: Any = None
 
     def of(self, keys: Sequence[str]) -> Near:
-        """Return the voters nearest to some cases.
-
-        Args:
-            keys: The cases.
-
-        Returns:
-            The voters, a row a case.
-        """
+        """Return the voters nearest to some cases."""
         import numpy as np
 
         if not keys:
@@ -75,36 +63,18 @@ class Nearest:
         return Near(self._similarities[rows], self._slots[rows])
 
     def vector(self, key: str) -> Vector | None:
-        """Return a case's vector.
-
-        Args:
-            key: The case.
-
-        Returns:
-            The vector; None if the case has no row.
-        """
+        """Return a case's vector."""
         row = self.rows.of.get(key)
         return None if row is None else self._vectors[row]
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Take cases away; those that are not there are passed over.
-
-        Args:
-            keys: The cases.
-        """
+        """Take cases away; those that are not there are passed over."""
         for key in keys:
             if key in self.rows.of:
                 self._vectors[self.rows.remove(key)] = 0
 
     def losing(self, slots: Sequence[int]) -> list[str]:
-        """Return the cases that had one of some voters among their nearest.
-
-        Args:
-            slots: The voters' numbers.
-
-        Returns:
-            The cases.
-        """
+        """Return the cases that had one of some voters among their nearest."""
         import numpy as np
 
         if not (slots and self.rows.of):
@@ -113,11 +83,7 @@ class Nearest:
         return [key for row in rows if (key := self.rows.key(row)) is not None]
 
     def insert(self, voters: Mapping[str, Vector]) -> None:
-        """Let new voters take their places among the nearest.
-
-        Args:
-            voters: Their vectors.
-        """
+        """Let new voters take their places among the nearest."""
         import numpy as np
 
         count = len(self.rows.keys)
@@ -131,13 +97,7 @@ class Nearest:
                 self._fill(row, nearest([*self._pairs(row), (similarity, key)], self._count))
 
     def write(self, key: str, vector: Vector, pairs: Sequence[Pair]) -> None:
-        """Write down the voters nearest to a case.
-
-        Args:
-            key: The case.
-            vector: Its vector.
-            pairs: The voters, most similar first.
-        """
+        """Write down the voters nearest to a case."""
         row = self.rows.of.get(key)
         if row is None:
             row = self.rows.add(key)
@@ -160,28 +120,12 @@ class Nearest:
 
 
 def nearest(pairs: Iterable[Pair], count: int) -> list[Pair]:
-    """Return the most similar, and of those that are equally so the first by key.
-
-    Args:
-        pairs: What there is.
-        count: How many.
-
-    Returns:
-        As many or fewer, most similar first.
-    """
+    """Return the most similar, and of those that are equally so the first by key."""
     return sorted(pairs, key=lambda one: (-one[0], one[1]))[:count]
 
 
 def similarities(vectors: Any, vector: Vector) -> list[float]:
-    """Compare vectors with one, so that it comes out the same wherever and beside what they lie.
-
-    Args:
-        vectors: Normalised vectors, a row each.
-        vector: A normalised vector.
-
-    Returns:
-        Their cosine similarities.
-    """
+    """Compare vectors with one, so that it comes out the same wherever and beside what they lie."""
     import numpy as np
 
     products = np.asarray(vectors, dtype=np.float64) * vector.astype(np.float64)

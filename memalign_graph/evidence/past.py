@@ -45,21 +45,7 @@ def decide_case(
     vector: Vector | None,
     besides: Container[str] = (),
 ) -> Operation[Decision]:
-    """Decide on a case that the judge has judged.
-
-    Args:
-        access: The memory.
-        said: What the judge said.
-        mode: Whether to weigh the evidence.
-        vector: The case's vector; None where it is not known.
-        besides: Vector keys of cases that do not vote.
-
-    Returns:
-        The decision.
-
-    Raises:
-        ImportError: If there is enough to fit and scikit-learn is not installed.
-    """
+    """Decide on a case that the judge has judged."""
     try:
         table = yield from _table(access)
     except EmbeddingError as error:
@@ -79,18 +65,7 @@ def decide_case(
 
 
 def past_decisions(access: MemoryAccess, decide: Decide) -> Operation[list[PastDecision]]:
-    """Return what would be decided on the cases in memory, each as if it were new.
-
-    Args:
-        access: The memory.
-        decide: Whether to weigh the evidence.
-
-    Returns:
-        A decision for each case that the judge had judged and an expert valued.
-
-    Raises:
-        ImportError: If there is enough to fit and scikit-learn is not installed.
-    """
+    """Return what would be decided on the cases in memory, each as if it were new."""
     table = yield from _table(access)
     with table.lock:
         bench = bench_of(table, access.criterion.scale, decide)

@@ -12,11 +12,7 @@ class Places:
     """How a scale's values are written as numbers, and what a judge said of them."""
 
     def __init__(self, scale: Scale) -> None:
-        """Read a scale.
-
-        Args:
-            scale: The scale.
-        """
+        """Read a scale."""
         self._scale = scale
         self._is_integer = isinstance(scale, Numeric) and scale.integer
         self.choices: Sequence[Value] = ()
@@ -28,40 +24,17 @@ class Places:
         self._places = {value: float(place) for place, value in enumerate(self.choices)}
 
     def number(self, value: Value) -> float:
-        """Return a value as a number.
-
-        Args:
-            value: The value.
-
-        Returns:
-            Itself on a numeric scale, else its place.
-        """
+        """Return a value as a number."""
         return self._places[value] if self.choices else float(value)
 
     def value(self, number: float) -> Value:
-        """Return the value that a number stands for.
-
-        Args:
-            number: The number, within the scale.
-
-        Returns:
-            The value, as the scale writes it.
-        """
+        """Return the value that a number stands for."""
         if self.choices:
             return self.choices[int(number)]
         return int(number) if self._is_integer else number + 0.0  # -0.0 is 0.0
 
     def said(self, verdict: Value, probabilities: Mapping[str, float] | None) -> list[float]:
-        """Return what a judge said of a case as numbers.
-
-        Args:
-            verdict: Its verdict.
-            probabilities: How likely it holds each value, where that was measured.
-
-        Returns:
-            The verdict, the probability that is stated for it, and those of all choices; NaN where
-            they were not measured.
-        """
+        """Return what a judge said of a case as numbers."""
         number = self.number(verdict)
         if not probabilities:
             return [number, _NOT_MEASURED, *[_NOT_MEASURED] * len(self.names)]
@@ -74,12 +47,5 @@ class Places:
 
 @lru_cache(maxsize=64)
 def places_of(scale: Scale) -> Places:
-    """Return how a scale's values are written as numbers.
-
-    Args:
-        scale: The scale.
-
-    Returns:
-        The same for the same scale.
-    """
+    """Return how a scale's values are written as numbers."""
     return Places(scale)

@@ -18,19 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def current_trust(access: MemoryAccess, decide: Decide, target: float) -> Operation[Trust]:
-    """Tell from which confidence on nobody has to be asked, by the memory as it is.
-
-    Args:
-        access: The memory.
-        decide: What the judge's values come from.
-        target: The agreement asked for.
-
-    Returns:
-        The threshold, and what is known of it.
-
-    Raises:
-        ImportError: If the extra `evidence` is not installed.
-    """
+    """Tell from which confidence on nobody has to be asked, by the memory as it is."""
     past = yield from past_decisions(access, decide)
     known = [(one.confidence, one.agreed) for one in past if one.confidence is not None]
     return trusted(known, target)
@@ -46,27 +34,7 @@ def choose_review(
     looked: bool,
     at: datetime,
 ) -> Operation[ReviewChoice]:
-    """Decide whether an expert is asked about a judgment.
-
-    Two processes that decide at the same moment do not see each other's questions: a budget can be
-    exceeded by as many as are under way at once.
-
-    Args:
-        access: The memory.
-        judgment: The judgment.
-        asking: The settings.
-        decide: What the judge's values come from.
-        vector: The case's vector; None if there is none.
-        looked: Whether similar cases were looked for; a judge that is shown none on purpose is not
-            asked about because it found none.
-        at: What time it is, in UTC.
-
-    Returns:
-        The choice.
-
-    Raises:
-        ImportError: If the extra `evidence` is not installed.
-    """
+    """Decide whether an expert is asked about a judgment."""
     flags: list[ReviewReason] = []
     try:
         trust = yield from current_trust(access, decide, asking.target_agreement)

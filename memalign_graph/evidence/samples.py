@@ -47,12 +47,7 @@ class NumberedCache(BaseCache):
     """
 
     def __init__(self, cache: BaseCache, number: int) -> None:
-        """Keep one of several answers in a cache.
-
-        Args:
-            cache: The cache.
-            number: Which of them.
-        """
+        """Keep one of several answers in a cache."""
         self._cache = cache
         self._number = number
 
@@ -89,19 +84,7 @@ def sample_verdicts(
     samples: int,
     limit: int,
 ) -> Operation[Sampled]:
-    """Ask for several answers, and count.
-
-    Args:
-        chat: The judge's model.
-        criterion: The criterion.
-        messages: The judge's prompt.
-        verdict: Its verdict.
-        samples: How many answers.
-        limit: How many calls may be under way at a time.
-
-    Returns:
-        What they say.
-    """
+    """Ask for several answers, and count."""
     asked = [_sample(one, criterion, messages) for one in _models(chat, criterion, samples)]
     answers: list[Value | MemAlignError] = yield Gather(asked, max(min(samples, limit), 1))
     values = [one for one in answers if not isinstance(one, MemAlignError)]

@@ -23,14 +23,7 @@ _STRETCH = 4.0
 
 
 def stated_scores(raw: Floats) -> Floats:
-    """Score decisions by the probability that is stated for them.
-
-    Args:
-        raw: The probabilities.
-
-    Returns:
-        Their logits, a row each.
-    """
+    """Score decisions by the probability that is stated for them."""
     return log_odds(raw)[:, None]
 
 
@@ -43,20 +36,7 @@ def weighed_scores(
     votes: Votes,
     nearest: Floats,
 ) -> tuple[Kind, Floats]:
-    """Score decisions by the evidence, whether or not it decides.
-
-    Args:
-        scale: The criterion's scale.
-        numbers: What was decided.
-        verdicts: What the judge says.
-        estimates: What the evidence says.
-        votes: The neighbours.
-        nearest: The similarity of the nearest one to each case; -inf where there is none.
-
-    Returns:
-        The kind and the scores. Of choices, the logit of the value's share. Of numbers, how far
-        the neighbours are apart, how far judge and vote are, and how far the nearest neighbour is.
-    """
+    """Score decisions by the evidence, whether or not it decides."""
     import numpy as np
 
     if not isinstance(scale, Numeric):
@@ -70,15 +50,7 @@ def weighed_scores(
 
 
 def weighed_shares(numbers: Floats, estimates: Estimates) -> Floats:
-    """Tell how likely the evidence holds values.
-
-    Args:
-        numbers: The values.
-        estimates: What the evidence says.
-
-    Returns:
-        The probabilities; NaN on a numeric scale.
-    """
+    """Tell how likely the evidence holds values."""
     import numpy as np
 
     if estimates.shares is None:

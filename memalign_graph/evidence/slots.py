@@ -14,14 +14,7 @@ class Slots:
         self._free: list[int] = []
 
     def add(self, key: str) -> int:
-        """Give a case a number.
-
-        Args:
-            key: Its key.
-
-        Returns:
-            The number.
-        """
+        """Give a case a number."""
         if self._free:
             slot = self._free.pop()
             self.keys[slot] = key
@@ -32,43 +25,19 @@ class Slots:
         return slot
 
     def remove(self, key: str) -> int:
-        """Free a number.
-
-        Args:
-            key: Whose.
-
-        Returns:
-            The number.
-        """
+        """Free a number."""
         slot = self.of.pop(key)
         self.keys[slot] = None
         self._free.append(slot)
         return slot
 
     def key(self, slot: int) -> str | None:
-        """Tell whose a number is.
-
-        Args:
-            slot: The number; -1, and one that was never given, is nobody's.
-
-        Returns:
-            The key.
-        """
+        """Tell whose a number is."""
         return self.keys[slot] if 0 <= slot < len(self.keys) else None
 
 
 def with_room(array: Any, shape: tuple[int, ...], blank: float, kind: str = "f8") -> Any:
-    """Return an array that has room, and doubles as it grows.
-
-    Args:
-        array: The array; None if there is none yet.
-        shape: How many rows it has to have at least, and how wide it is.
-        blank: What stands in new rows.
-        kind: The type of its numbers.
-
-    Returns:
-        The array itself, or a longer one.
-    """
+    """Return an array that has room, and doubles as it grows."""
     import numpy as np
 
     count = 0 if array is None else len(array)

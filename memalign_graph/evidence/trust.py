@@ -66,24 +66,7 @@ class Trust(FrozenModel):
 
 
 def lower_bound(agreeing: int, cases: int, *, level: float = LEVEL) -> float:
-    """Bound a share from below, by what was counted.
-
-    The exact one-sided bound of C. J. Clopper and E. S. Pearson, The Use of Confidence or Fiducial
-    Limits Illustrated in the Case of the Binomial, Biometrika 26, 1934: the share p at which so
-    many agreeing cases or more have the probability 1 - level, which is the (1 - level)-quantile
-    of Beta(agreeing, cases - agreeing + 1).
-
-    Args:
-        agreeing: How many cases agree.
-        cases: How many there are.
-        level: How sure the bound is.
-
-    Returns:
-        The bound; 0 where none agrees.
-
-    Raises:
-        ImportError: If the extra `evidence` is not installed.
-    """
+    """Bound a share from below, by what was counted."""
     if agreeing == 0:
         return 0.0
     with needs_extra("evidence", _WHAT):
@@ -92,65 +75,20 @@ def lower_bound(agreeing: int, cases: int, *, level: float = LEVEL) -> float:
 
 
 def interval(agreeing: int, cases: int, *, level: float = LEVEL) -> tuple[float, float]:
-    """Bound a share from both sides, by what was counted.
-
-    Args:
-        agreeing: How many cases agree.
-        cases: How many there are.
-        level: How sure both bounds together are; each takes half of the rest (Clopper and Pearson,
-            as in `lower_bound`).
-
-    Returns:
-        The lower and the upper bound; 0 and 1 where there are no cases.
-
-    Raises:
-        ImportError: If the extra `evidence` is not installed.
-    """
+    """Bound a share from both sides, by what was counted."""
     one_sided = (1 + level) / 2
     low = lower_bound(agreeing, cases, level=one_sided)
     return low, 1 - lower_bound(cases - agreeing, cases, level=one_sided)
 
 
 def cases_needed(target: float, *, level: float = LEVEL) -> int:
-    """Tell how many cases show a share, if all of them agree.
-
-    Args:
-        target: The share, above 0 and below 1.
-        level: How sure the bound is.
-
-    Returns:
-        The least n with target ** n <= 1 - level.
-    """
+    """Tell how many cases show a share, if all of them agree."""
     # A hair less: 0.5 ** 2 is 0.25, but the logarithms' quotient is a bit more than 2.
     return max(1, ceil(log(1 - level) / log(target) - 1e-9))
 
 
 def trusted(decisions: Iterable[tuple[float, bool]], target: float) -> Trust:
-    """Find the lowest confidence from which on a judge is known to agree with the experts.
-
-    Many thresholds are tried, and the one that is taken must not be one that passed by luck. So
-    they are tested in a fixed sequence, from the most confident decisions down, each at the full
-    level, and the first that fails ends it: at most one threshold in twenty memories is then too
-    low, however many there are. Source: A. N. Angelopoulos, S. Bates, E. J. Candès, M. I. Jordan
-    and L. Lei, Learn then Test: Calibrating Predictive Algorithms to Achieve Risk Control, 2021
-    (fixed sequence testing).
-
-    The first thresholds have too few decisions above them to pass whatever these are, so the
-    sequence begins at the first that could; and since a single odd decision would end it there for
-    good, in a larger memory at one that can bear one or two. Where it begins depends on how many
-    decisions there are, never on whether they agree. Equal confidences are taken together.
-
-    Args:
-        decisions: The confidence of past decisions, each made as if its case were new, and whether
-            they agree with the experts.
-        target: The agreement asked for, above 0 and below 1.
-
-    Returns:
-        The threshold, and what is known of it.
-
-    Raises:
-        ImportError: If the extra `evidence` is not installed.
-    """
+    """Find the lowest confidence from which on a judge is known to agree with the experts."""
     ranked = sorted(decisions, key=lambda one: -one[0])
     blank: dict[str, Any] = {
         "target": target,
@@ -196,11 +134,7 @@ def _first_step(decisions: int, target: float) -> int:
 
 
 def _show(target: float, agreeing: Iterable[int], cases: Iterable[int]) -> list[bool]:
-    """Tell of each share whether its lower bound is the target or more.
-
-    It is where a true share of just the target would give so many agreeing cases, or more, with a
-    probability of 1 - LEVEL at most; that is found much faster than the bound.
-    """
+    """Tell of each share whether its lower bound is the target or more."""
     import numpy as np
 
     with needs_extra("evidence", _WHAT):

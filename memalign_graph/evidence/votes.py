@@ -18,16 +18,7 @@ class Kernel:
 
     @classmethod
     def fitted(cls, near: Near, said: Floats, truth: Floats) -> "Kernel":
-        """Choose the width with which neighbours foretell the cases in memory best.
-
-        Args:
-            near: The neighbours of the cases in memory, each left out of its own.
-            said: What the neighbours say: numbers by case, neighbour and, of choices, by choice.
-            truth: What the experts say of the cases, by case and, of choices, by choice.
-
-        Returns:
-            The kernel with the least mean squared error.
-        """
+        """Choose the width with which neighbours foretell the cases in memory best."""
         import numpy as np
 
         there = np.isfinite(near.similarities)
@@ -44,14 +35,7 @@ class Kernel:
         return kernels[int(np.argmin(errors))]
 
     def weights(self, similarities: Floats) -> Floats:
-        """Weigh neighbours.
-
-        Args:
-            similarities: A row a case, most similar first; -inf where there is none.
-
-        Returns:
-            Their shares; a row sums to 1, or to 0 where there are no neighbours.
-        """
+        """Weigh neighbours."""
         import numpy as np
 
         first = similarities[:, :1]

@@ -16,20 +16,7 @@ MIN_CASES = 10
 
 
 def fit_weighing(scale: Scale, truth: Floats, verdicts: Verdicts, votes: Votes) -> Weighing | None:
-    """Fit the model to the cases in memory that the judge had judged.
-
-    Args:
-        scale: The criterion's scale.
-        truth: What the experts say of the cases.
-        verdicts: What the judge said of them.
-        votes: Their neighbours, each case left out of its own.
-
-    Returns:
-        The model; None if there are too few cases, or their experts all say the same.
-
-    Raises:
-        ImportError: If scikit-learn is not installed.
-    """
+    """Fit the model to the cases in memory that the judge had judged."""
     if len(truth) < MIN_CASES or (truth == truth[0]).all():
         return None
     if isinstance(scale, Numeric):

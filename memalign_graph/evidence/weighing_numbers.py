@@ -73,16 +73,7 @@ class NumericWeighing(Weighing):
 def _ridge(
     features: Floats, target: Floats, penalty: float, asked: Floats
 ) -> tuple[Floats, Floats]:
-    """Fit a ridge regression without intercept; what would count against itself does not count.
-
-    Fitted without a case, its coefficients are less by A^-1 x e / (1 - h), where A is X'X with the
-    penalty, e the case's residual and h = x' A^-1 x: exact for the features that count (D. M.
-    Allen, The relationship between variable selection and data augmentation and a method for
-    prediction, 1974).
-
-    Returns:
-        The coefficients, and what is foretold of each row of `asked`, fitted without its case.
-    """
+    """Fit a ridge regression without intercept; what would count against itself does not count."""
     import numpy as np
 
     coefficients = np.zeros(features.shape[1])

@@ -18,19 +18,7 @@ def critique_text(
     wanted: str | None = None,
     outweighed: bool = False,
 ) -> str:
-    """Write a critique: what was asked, the reason, and the guidelines broken.
-
-    Args:
-        criterion: The criterion.
-        judgment: The judge's verdict.
-        broken: The guidelines that the answer breaks, by the judge's own account.
-        feedback: What an expert said of it, if one was asked: it goes before the judge's words.
-        wanted: Which values pass, in words.
-        outweighed: Whether the judge itself would have let it pass, and the evidence decided.
-
-    Returns:
-        The text.
-    """
+    """Write a critique: what was asked, the reason, and the guidelines broken."""
     value = judgment.value if feedback is None else feedback.value
     asked = criterion.instructions.strip()
     result = "" if value is None else f"\nThe result is: {criterion.scale.render(value)}."
@@ -52,18 +40,7 @@ def critique_text(
 
 
 def critique_message(critique: str, name: str) -> HumanMessage:
-    """Make the message that asks a writer for another answer.
-
-    It speaks as a human does, not as the system: a critique quotes what the application's users
-    wrote.
-
-    Args:
-        critique: The critique.
-        name: The gate's name.
-
-    Returns:
-        The message, marked as a gate's.
-    """
+    """Make the message that asks a writer for another answer."""
     return HumanMessage(
         f"{critique}\n\nWrite the whole answer again so that it passes. Reply with the new answer "
         "alone, without a word about this review.",

@@ -37,24 +37,7 @@ NO_ANSWER = "There is no answer to judge: write one."
 def last_exchange(
     state: Any, messages_key: str = "messages", *, turn: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any] | None:
-    """Take the last human message and the last answer out of a conversation.
-
-    What middleware wrote in a human's place, such as a critique or a summary, is no human's. The
-    answer is what an AI wrote last, or a tool that speaks for it, unless a human or a gate has
-    spoken since. An agent's `structured_response`, where the state has one, is the answer.
-
-    Args:
-        state: A state with messages.
-        messages_key: Where the messages are.
-        turn: What is known of an agent's turn (`Loop`): the message it began with, which is a
-            human's whatever it says of itself; and what was asked, as it was first seen.
-
-    Returns:
-        `inputs` and `outputs`; None where there is no answer with text in it.
-
-    Raises:
-        InvalidInputError: If there are no messages, or none of them is human.
-    """
+    """Take the last human message and the last answer out of a conversation."""
     given = state.get(messages_key) if isinstance(state, Mapping) else None
     given = getattr(state, messages_key, None) if given is None else given
     if not isinstance(given, Sequence) or isinstance(given, str) or not given:
@@ -86,14 +69,7 @@ def last_exchange(
 
 
 def check_example(example: Any) -> None:
-    """Check the function that makes the example.
-
-    Args:
-        example: What was given.
-
-    Raises:
-        InvalidInputError: If it can't be used.
-    """
+    """Check the function that makes the example."""
     if example is not None and not callable(example):
         raise InvalidInputError(
             "example: give a function of the state that makes `inputs` and `outputs`, not a value "
@@ -104,16 +80,7 @@ def check_example(example: Any) -> None:
 
 
 def own_critiques(state: Any, messages_key: str, name: str) -> int:
-    """Count how often a gate has sent an answer back since a human last spoke.
-
-    Args:
-        state: A state with messages.
-        messages_key: Where the messages are.
-        name: The gate's name.
-
-    Returns:
-        How many critiques of that gate there are.
-    """
+    """Count how often a gate has sent an answer back since a human last spoke."""
     given = state.get(messages_key) if isinstance(state, Mapping) else None
     messages = convert_to_messages(given) if isinstance(given, list) else []
     count = 0
@@ -126,14 +93,7 @@ def own_critiques(state: Any, messages_key: str, name: str) -> int:
 
 
 def wrote(message: BaseMessage) -> bool:
-    """Tell whether a gate wrote a message.
-
-    Args:
-        message: The message.
-
-    Returns:
-        Whether it is a critique, or an answer that a gate put in the place of another.
-    """
+    """Tell whether a gate wrote a message."""
     return message.additional_kwargs.get(SOURCE) == GATE_SOURCE
 
 
@@ -144,20 +104,7 @@ def example_in(
     *,
     turn: Mapping[str, Any] = MappingProxyType({}),
 ) -> Example | str:
-    """Take the example out of a state.
-
-    Args:
-        state: The state.
-        example: How; by default the last exchange.
-        messages_key: Where the messages are.
-        turn: What is known of an agent's turn.
-
-    Returns:
-        The example; or why there is no answer that can be judged, in words for its writer.
-
-    Raises:
-        InvalidInputError: If what was taken out is no example, for another reason than the answer.
-    """
+    """Take the example out of a state."""
     if example is None:
         found: Any = last_exchange(state, messages_key, turn=turn)
     else:

@@ -111,19 +111,7 @@ class Gate:
     def decide(
         self, passage: Passage, graph: JudgeGraph, run: Run
     ) -> Operation[tuple[GateVerdict, Loop]]:
-        """Judge an answer, and say what becomes of it.
-
-        Args:
-            passage: The answer, and what the gate knows of earlier ones.
-            graph: The gate's own, as the caller names it: LangGraph looks there for subgraphs.
-            run: The run.
-
-        Returns:
-            The verdict, and what to keep for the next pass.
-
-        Raises:
-            InvalidInputError: If the gate can't judge such an example, or a setting can't be used.
-        """
+        """Judge an answer, and say what becomes of it."""
         known = passage.loop or {}
         settings = known.get("settings")
         if isinstance(passage.found, str):
@@ -265,24 +253,7 @@ def make_gate(
     on_judge_error: OnJudgeError,
     **judge: Unpack[ReviewOptions],
 ) -> Gate:
-    """Check the options of a gate, and make it.
-
-    Args:
-        criterion: What is judged.
-        name: The gate's name.
-        passes: Which values pass.
-        max_revisions: How often an answer is sent back.
-        escalates: Whether there is somewhere to escalate to.
-        review: When the expert is asked.
-        on_judge_error: What becomes of an answer where the judge fails.
-        judge: The judge's own options.
-
-    Returns:
-        The gate.
-
-    Raises:
-        InvalidInputError: If an option can't be used.
-    """
+    """Check the options of a gate, and make it."""
     unknown = [option for option in judge if option not in ReviewOptions.__annotations__]
     if unknown:
         raise InvalidInputError(

@@ -23,39 +23,17 @@ _NOT_IN_NAMES = (":", "|")
 
 
 def loop_key(name: str) -> str:
-    """Name the key where a gate keeps what outlives one pass.
-
-    Args:
-        name: The gate's name.
-
-    Returns:
-        The key.
-    """
+    """Name the key where a gate keeps what outlives one pass."""
     return f"_{name}_loop"
 
 
 def is_loop_key(key: str) -> bool:
-    """Tell whether a key is one of `loop_key`.
-
-    Args:
-        key: The key.
-
-    Returns:
-        Whether it is.
-    """
+    """Tell whether a key is one of `loop_key`."""
     return key.startswith("_") and key.endswith("_loop")
 
 
 def latest(_old: Any, new: Any) -> Any:
-    """Keep what was written last: gates that run side by side, under `Send`, share one key.
-
-    Args:
-        _old: What is there.
-        new: What is written.
-
-    Returns:
-        What is written.
-    """
+    """Keep what was written last: gates that run side by side, under `Send`, share one key."""
     return new
 
 
@@ -106,15 +84,7 @@ class GateKeys:
         return f"{self.verdict}{BEGINNING}"
 
     def check(self, builder: Graph, *, revises: bool) -> None:
-        """Check the keys against a parent's state.
-
-        Args:
-            builder: The parent.
-            revises: Whether answers are sent back, so that the writer has to be told.
-
-        Raises:
-            InvalidInputError: If the state has no place for something, or another kind of one.
-        """
+        """Check the keys against a parent's state."""
         hints = _hints(builder.state_schema, builder)
         if not hints:
             raise InvalidInputError(
@@ -151,15 +121,7 @@ class GateKeys:
             )
 
     def extend(self, builder: Graph) -> tuple[type[Any], type[Any] | None]:
-        """Add the gate's keys to a parent's state.
-
-        Args:
-            builder: The parent.
-
-        Returns:
-            The state that the gate's node sees; and what the parent returns, None where it was
-            given a schema of its own.
-        """
+        """Add the gate's keys to a parent's state."""
         state = _hints(builder.state_schema, builder)
         returned = _hints(builder.output_schema, builder)
         added: dict[str, Any] = {self.verdict: Annotated[dict[str, Any], latest]}
@@ -176,17 +138,7 @@ class GateKeys:
     def update(
         self, verdict: GateVerdict, loop: Loop, *, was_revising: bool, keeps: bool
     ) -> Update:
-        """Write a verdict into the state.
-
-        Args:
-            verdict: The verdict.
-            loop: What to keep for the next pass.
-            was_revising: Whether the gate's last critique stands in the state.
-            keeps: Whether the state has keys for what is to be kept.
-
-        Returns:
-            The update.
-        """
+        """Write a verdict into the state."""
         update: Update = {self.verdict: verdict}
         revises = verdict["status"] == "revise"
         if self.critique is not None:
@@ -202,15 +154,7 @@ class GateKeys:
 
 
 def read_key(state: Any, key: str) -> Any:
-    """Read a key of a state, whatever its class.
-
-    Args:
-        state: A mapping, a dataclass or a pydantic model.
-        key: The key.
-
-    Returns:
-        What is there; None if nothing.
-    """
+    """Read a key of a state, whatever its class."""
     return state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
 
 

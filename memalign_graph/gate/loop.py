@@ -41,30 +41,12 @@ class Loop(TypedDict, total=False):
 
 
 def times_sent_back(loop: Mapping[str, Any] | None) -> int:
-    """Tell how often an answer has been sent back.
-
-    Args:
-        loop: What the gate kept.
-
-    Returns:
-        How often.
-    """
+    """Tell how often an answer has been sent back."""
     return int(loop["revisions"]) if loop and loop.get("status") == "revise" else 0
 
 
 def begin_turn(run: Run, messages: Any) -> Loop:
-    """Make what a gate keeps at the beginning of a turn.
-
-    Args:
-        run: The run.
-        messages: The conversation.
-
-    Returns:
-        What to keep.
-
-    Raises:
-        InvalidInputError: If the context has settings that can't be used.
-    """
+    """Make what a gate keeps at the beginning of a turn."""
     own = own_context(run.context)
     settings = None if own is None else own.model_dump(mode="json", exclude_unset=True)
     last = messages[-1] if isinstance(messages, Sequence) and messages else None
@@ -75,14 +57,7 @@ def begin_turn(run: Run, messages: Any) -> Loop:
 
 
 def kept_context(loop: Mapping[str, Any] | None) -> MemAlignContext | None:
-    """Return the context of the turn, which is gone after an interrupt.
-
-    Args:
-        loop: What the gate kept.
-
-    Returns:
-        The context; None if none is known.
-    """
+    """Return the context of the turn, which is gone after an interrupt."""
     known = loop or {}
     settings = known.get("settings")
     if settings is None or not (known.get("began") or known.get("status") == "revise"):

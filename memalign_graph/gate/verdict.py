@@ -89,35 +89,12 @@ class PassRule:
     """Which values do, in words; None where a function decides."""
 
     def passes(self, value: Value) -> bool:
-        """Tell whether a value passes.
-
-        Args:
-            value: A value on the scale.
-
-        Returns:
-            Whether it does.
-
-        Raises:
-            InvalidInputError: If the caller's function is an async one.
-        """
+        """Tell whether a value passes."""
         return decided(self.test(value), "passes")
 
     @classmethod
     def of(cls, scale: Scale, passes: Passes | None) -> "PassRule":
-        """Read a rule.
-
-        Args:
-            scale: The criterion's scale.
-            passes: On a `Boolean` scale True (what passes unless told) or False. On a `Numeric`
-                scale the lowest number that passes; on an ordered `Categorical` the lowest choice;
-                on others the one that does. Or several values; or a function of the value.
-
-        Returns:
-            The rule.
-
-        Raises:
-            InvalidInputError: If it can't be read on this scale.
-        """
+        """Read a rule."""
         if passes is None and isinstance(scale, Boolean):
             passes = True
         if passes is None:

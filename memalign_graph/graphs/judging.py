@@ -280,17 +280,7 @@ def add_learning(
     embeddings: EmbeddingsLike,
     clarify: bool = False,
 ) -> None:
-    """Add what learns from the feedback that a node leaves in the state.
-
-    Args:
-        builder: The graph.
-        criterion: What is judged.
-        after: The node that writes `feedback`.
-        model: The judge's chat model.
-        distill_model: The model that distils feedback; the judge's own unless given.
-        embeddings: What the memory embeds with.
-        clarify: Whether an expert whose words are too vague is asked back.
-    """
+    """Add what learns from the feedback that a node leaves in the state."""
     distilling: dict[str, Any] = {
         "model": distill_model or model,
         "embeddings": embeddings,

@@ -33,15 +33,7 @@ class ParallelGraph(Graph):
     """A graph whose nodes run side by side also where the machine has few cores: they wait."""
 
     def compile(self, *args: Any, **options: Any) -> Any:
-        """Compile the graph, as `StateGraph.compile` does.
-
-        Args:
-            args: What that takes.
-            options: Likewise.
-
-        Returns:
-            The graph, with `max_concurrency` set for runs that do not set it.
-        """
+        """Compile the graph, as `StateGraph.compile` does."""
         compiled = super().compile(*args, **options)
         return compiled.with_config(max_concurrency=DEFAULT_MAX_CONCURRENCY)
 
@@ -111,21 +103,7 @@ class ReviewOptions(JudgeOptions, total=False):
 def run_settings(
     criterion: Criterion, model: Any, k: int, review: Review, max_guideline_tokens: int
 ) -> dict[str, Any]:
-    """Check the options, and return what a run's context can change of them.
-
-    Args:
-        criterion: What is judged.
-        model: The chat model.
-        k: How many similar examples the judge is shown.
-        review: When the expert is asked.
-        max_guideline_tokens: How much of the prompt guidelines may take.
-
-    Returns:
-        The settings by the names of `MemAlignContext`'s fields.
-
-    Raises:
-        InvalidInputError: If an option can't be used.
-    """
+    """Check the options, and return what a run's context can change of them."""
     check_criterion(criterion)
     check_model(model)
     if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= MAX_K:
@@ -144,14 +122,7 @@ def run_settings(
 
 
 def check_criterion(criterion: Any) -> None:
-    """Check the criterion.
-
-    Args:
-        criterion: What was given.
-
-    Raises:
-        InvalidInputError: If it is none.
-    """
+    """Check the criterion."""
     if not isinstance(criterion, Criterion):
         raise InvalidInputError(
             "criterion: give a Criterion(name=..., instructions=...), not a value of type "
@@ -160,14 +131,7 @@ def check_criterion(criterion: Any) -> None:
 
 
 def check_model(model: Any) -> None:
-    """Check the judge's model.
-
-    Args:
-        model: What was given.
-
-    Raises:
-        InvalidInputError: If it can't be used.
-    """
+    """Check the judge's model."""
     if not isinstance(model, BaseChatModel | str):
         raise InvalidInputError(
             "model: give a chat model or a string such as 'openai:gpt-4.1-mini', not a value of "
@@ -176,14 +140,7 @@ def check_model(model: Any) -> None:
 
 
 def check_distill_model(distill_model: Any) -> None:
-    """Check the model that distils.
-
-    Args:
-        distill_model: What was given.
-
-    Raises:
-        InvalidInputError: If it can't be used.
-    """
+    """Check the model that distils."""
     if not isinstance(distill_model, BaseChatModel | str | None):
         raise InvalidInputError(
             "distill_model: give a chat model or a string, not a value of type "
@@ -192,14 +149,7 @@ def check_distill_model(distill_model: Any) -> None:
 
 
 def check_embeddings(embeddings: Any) -> None:
-    """Check the embeddings.
-
-    Args:
-        embeddings: What was given.
-
-    Raises:
-        InvalidInputError: If it can't be used.
-    """
+    """Check the embeddings."""
     if not (isinstance(embeddings, Embeddings | str) or callable(embeddings)):
         raise InvalidInputError(
             "embeddings: give LangChain embeddings, a function, or a string such as "
@@ -208,16 +158,7 @@ def check_embeddings(embeddings: Any) -> None:
 
 
 def check_choice(name: str, given: Any, choices: Sequence[Any]) -> None:
-    """Check an option with a few choices.
-
-    Args:
-        name: The option.
-        given: What was given.
-        choices: What can be given.
-
-    Raises:
-        InvalidInputError: If it can't be used.
-    """
+    """Check an option with a few choices."""
     if given not in choices:
         raise InvalidInputError(
             f"{name}: {given!r} is not known: give {' or '.join(map(repr, choices))}."
@@ -227,16 +168,7 @@ def check_choice(name: str, given: Any, choices: Sequence[Any]) -> None:
 def check_review(
     review: Any, *, modes: Sequence[str] = get_args(ReviewMode), takes: str = "the Judgment"
 ) -> None:
-    """Check when the expert is asked.
-
-    Args:
-        review: What was given.
-        modes: The words that can be given.
-        takes: What a function is given.
-
-    Raises:
-        InvalidInputError: If it can't be used.
-    """
+    """Check when the expert is asked."""
     if inspect.iscoroutinefunction(review):
         raise InvalidInputError(f"review: {PLAIN_FUNCTION}")
     if not callable(review) and review not in modes:
@@ -249,15 +181,7 @@ def check_review(
 def asks(
     review: Any, read: Callable[[Mapping[str, Any]], Any]
 ) -> Callable[[Mapping[str, Any]], str]:
-    """Make the way out of judging: to the expert, or to the end.
-
-    Args:
-        review: What the graph was built with; the run's settings go before it.
-        read: Reads from the state what a function is given.
-
-    Returns:
-        What a conditional edge takes.
-    """
+    """Make the way out of judging: to the expert, or to the end."""
 
     def way(state: Mapping[str, Any]) -> str:
         mode = state["judge_settings"]["review"]
@@ -271,30 +195,13 @@ def asks(
 
 
 def check_count(name: str, given: Any, *, least: int = 1) -> None:
-    """Check an option that counts something.
-
-    Args:
-        name: The option.
-        given: What was given.
-        least: The least it can be.
-
-    Raises:
-        InvalidInputError: If it can't be used.
-    """
+    """Check an option that counts something."""
     if isinstance(given, bool) or not isinstance(given, int) or given < least:
         raise InvalidInputError(f"{name}: {given!r} is not a whole number from {least} on.")
 
 
 def check_flag(name: str, given: Any) -> None:
-    """Check an option that is on or off.
-
-    Args:
-        name: The option.
-        given: What was given.
-
-    Raises:
-        InvalidInputError: If it can't be used.
-    """
+    """Check an option that is on or off."""
     if not isinstance(given, bool):
         raise InvalidInputError(f"{name}: {given!r} is neither True nor False.")
 
@@ -313,25 +220,7 @@ def check_judging(
     samples: Any,
     decide: Any,
 ) -> None:
-    """Check the options of judging that a run can't change.
-
-    Args:
-        criterion: What is judged.
-        embeddings: What finds similar cases.
-        use_guidelines: Whether the judge is given guidelines.
-        use_episodes: Whether the judge is shown similar cases.
-        on_embedding_error: What to do when an embedding call fails.
-        swap: Whether two outputs are judged in both orders.
-        cite_guidelines: Whether the judge names the guidelines that the outputs break.
-        keep_judgments: How long judgments are kept.
-        confidence: Whether it is measured how sure the judge is.
-        samples: How many answers that may take.
-        decide: What the value comes from.
-
-    Raises:
-        InvalidInputError: If one can't be used.
-        ImportError: If one needs the extra `evidence`, and it is not installed.
-    """
+    """Check the options of judging that a run can't change."""
     check_embeddings(embeddings)
     check_flag("use_guidelines", use_guidelines)
     check_flag("use_episodes", use_episodes)
@@ -343,15 +232,7 @@ def check_judging(
 
 
 def check_swap(swap: Any, criterion: Criterion) -> None:
-    """Check whether two outputs are to be judged in both orders.
-
-    Args:
-        swap: What was given.
-        criterion: What is judged.
-
-    Raises:
-        InvalidInputError: If it can't be used.
-    """
+    """Check whether two outputs are to be judged in both orders."""
     check_flag("swap", swap)
     if swap and not isinstance(criterion.scale, Pairwise):
         raise InvalidInputError(
@@ -361,17 +242,7 @@ def check_swap(swap: Any, criterion: Criterion) -> None:
 
 
 def check_evidence(*, confidence: Any, samples: Any, decide: Any) -> None:
-    """Check the options on how sure the judge is, and what decides.
-
-    Args:
-        confidence: Whether it is measured how sure the judge is.
-        samples: How many answers that may take.
-        decide: What the value comes from.
-
-    Raises:
-        InvalidInputError: If one can't be used.
-        ImportError: If one needs the extra `evidence`, and it is not installed.
-    """
+    """Check the options on how sure the judge is, and what decides."""
     check_flag("confidence", confidence)
     check_choice("decide", decide, get_args(Decide))
     check_count("samples", samples, least=0)

@@ -28,19 +28,7 @@ def add_questions(
     embeddings: EmbeddingsLike,
     use_context_model: bool,
 ) -> None:
-    """Put the question back between an expert's words and what learns from them.
-
-    Args:
-        builder: The graph.
-        criterion: What is judged.
-        after: The node that writes `feedback`.
-        otherwise: The way from there for feedback without words, or for none.
-        ends: Where that way can lead.
-        distil: Where words go.
-        model: The chat model that distils.
-        embeddings: What the memory embeds with.
-        use_context_model: Whether the model that a run's context names goes before this one.
-    """
+    """Put the question back between an expert's words and what learns from them."""
     question = create_question_node(
         criterion, model=model, embeddings=embeddings, use_context_model=use_context_model
     )

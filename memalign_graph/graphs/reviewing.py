@@ -17,33 +17,12 @@ from memalign_graph.types import Criterion
 
 
 def can_choose(*, confidence: bool, decide: Decide) -> bool:
-    """Tell whether a graph can choose what to ask about.
-
-    Args:
-        confidence: Whether it measures how sure the judge is.
-        decide: What its values come from.
-
-    Returns:
-        Whether its judgments have a confidence.
-    """
+    """Tell whether a graph can choose what to ask about."""
     return confidence is True or decide == "evidence"
 
 
 def check_choosing(review: Review, *, confidence: bool, decide: Decide, **asking: Any) -> Asking:
-    """Check the settings of `review="uncertain"`.
-
-    Args:
-        review: When the expert is asked.
-        confidence: Whether the graph measures how sure the judge is.
-        decide: What its values come from.
-        asking: The settings: the fields of `Asking`.
-
-    Returns:
-        The settings.
-
-    Raises:
-        InvalidInputError: If one can't be used, or would do nothing.
-    """
+    """Check the settings of `review="uncertain"`."""
     checked = check_asking(**asking)
     if review == "uncertain":
         if not can_choose(confidence=confidence, decide=decide):
@@ -70,18 +49,7 @@ def add_review(
     embeddings: EmbeddingsLike,
     use_episodes: bool,
 ) -> None:
-    """Add what asks the expert about the judgment.
-
-    Args:
-        builder: The graph, with its node `judge`.
-        criterion: What is judged.
-        review: When the expert is asked.
-        asking: How to choose, with `review="uncertain"`.
-        confidence: Whether the graph measures how sure the judge is.
-        decide: What its values come from.
-        embeddings: What the memory embeds with.
-        use_episodes: Whether the judge is shown similar cases.
-    """
+    """Add what asks the expert about the judgment."""
     builder.add_node("collect_feedback", create_review_node(criterion), input_schema=ReviewView)
     ends = ["collect_feedback", END]
     # Decided on the way out of nodes that run once, and not in the one that runs again.

@@ -69,26 +69,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for.
-
-    Args:
-        name: The name.
-
-    Returns:
-        What it names.
-
-    Raises:
-        AttributeError: If there is no such name.
-    """
+    """Import a public name when it is first asked for."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    """List the public names, those not yet imported included.
-
-    Returns:
-        The names.
-    """
+    """List the public names, those not yet imported included."""
     return sorted(__all__)

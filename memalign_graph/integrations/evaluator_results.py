@@ -42,17 +42,7 @@ class EvaluatorResult(TypedDict):
 
 
 def judgment_result(judgment: Judgment, key: str | None, score: Scoring | None) -> EvaluatorResult:
-    """Write a judgment as a result.
-
-    Args:
-        judgment: The judgment.
-        key: What to call it; the criterion's name unless given.
-        score: Makes the score; unless given a boolean is itself, a number a float, and a word no
-            score but a `value`.
-
-    Returns:
-        The result.
-    """
+    """Write a judgment as a result."""
     value = judgment.value
     result = EvaluatorResult(
         key=key or judgment.criterion,
@@ -66,16 +56,7 @@ def judgment_result(judgment: Judgment, key: str | None, score: Scoring | None) 
 
 
 def panel_results(output: Mapping[str, Any], score: Scoring | None) -> list[EvaluatorResult]:
-    """Write what a panel returned as results, one a criterion.
-
-    Args:
-        output: What the panel returned.
-        score: As in `judgment_result`.
-
-    Returns:
-        The results: a criterion that could not be judged has no score, and its error as comment;
-        the panel's own score comes last, where it has one.
-    """
+    """Write what a panel returned as results, one a criterion."""
     results = [
         judgment_result(Judgment.model_validate(one), None, score)
         for one in output["judgments"].values()

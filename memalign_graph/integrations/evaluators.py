@@ -34,17 +34,7 @@ class Evaluator(Protocol):
     def __call__(
         self, *, inputs: Any = None, outputs: Any, reference_outputs: Any = None, **kwargs: Any
     ) -> EvaluatorResult | list[EvaluatorResult]:
-        """Judge one output.
-
-        Args:
-            inputs: What the application was given.
-            outputs: What it answered.
-            reference_outputs: What it should have answered, where that is known.
-            kwargs: Taken because others give them; named in the metadata as `unused`.
-
-        Returns:
-            The result; of a panel a list, one a criterion.
-        """
+        """Judge one output."""
         ...
 
 
@@ -156,14 +146,7 @@ def as_async_evaluator(
 
 @contextmanager
 def untraced_if_local() -> Iterator[None]:
-    """Keep the graph's runs on this machine where LangSmith keeps the evaluator's own.
-
-    With `upload_results=False` LangSmith traces in the mode "local". LangChain takes that for "on",
-    and would upload every step of the graph, or try to.
-
-    Yields:
-        Nothing.
-    """
+    """Keep the graph's runs on this machine where LangSmith keeps the evaluator's own."""
     if get_tracing_context()["enabled"] == "local":
         with tracing_context(enabled=False):
             yield

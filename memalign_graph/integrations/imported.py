@@ -43,14 +43,7 @@ class Import:
     """Gathers what an import finds."""
 
     def __init__(self, criterion: Criterion) -> None:
-        """Begin.
-
-        Args:
-            criterion: What the feedback has to be about.
-
-        Raises:
-            InvalidInputError: If it is no criterion.
-        """
+        """Begin."""
         if not isinstance(criterion, Criterion):
             raise InvalidInputError(
                 "criterion: give a Criterion(name=..., instructions=...), not a value of type "
@@ -62,13 +55,7 @@ class Import:
         self._passed_over: Counter[str] = Counter()
 
     def add(self, *, value: Any, example: Any, **fields: Any) -> None:
-        """Take feedback, or reject it with the reason.
-
-        Args:
-            value: The value as the other tool has it; None for words alone.
-            example: A function that makes the example, or the example.
-            fields: The other fields of `Feedback`.
-        """
+        """Take feedback, or reject it with the reason."""
         try:
             if value is not None:
                 value = value_on_scale(value, self.criterion.scale)
@@ -82,21 +69,12 @@ class Import:
             self._feedback.append(read)
 
     def reject(self, feedback_id: Any, reason: str) -> None:
-        """Say why a person's word can't be used.
-
-        Args:
-            feedback_id: Its id.
-            reason: Why.
-        """
+        """Say why a person's word can't be used."""
         named = None if feedback_id is None else str(feedback_id)
         self._rejected.append(RejectedFeedback(id=named, reason=reason))
 
     def pass_over(self, why: str) -> None:
-        """Count what is not meant for the criterion.
-
-        Args:
-            why: Why.
-        """
+        """Count what is not meant for the criterion."""
         self._passed_over[why] += 1
 
     def result(self) -> ImportedFeedback:
@@ -111,19 +89,7 @@ class Import:
 def make_example(
     fields: Mapping[str, Any], mapping: Callable[[Any], Any] | None, source: Any
 ) -> dict[str, Any]:
-    """Make an example's fields out of what a tool holds.
-
-    Args:
-        fields: `inputs`, `outputs` and `reference_outputs` as the tool has them.
-        mapping: The caller's own way to make them, of the source; None for the fields as they are.
-        source: What the mapping is given.
-
-    Returns:
-        The fields, as plain JSON.
-
-    Raises:
-        InvalidInputError: If the mapping returns no example.
-    """
+    """Make an example's fields out of what a tool holds."""
     made = fields if mapping is None else mapping(source)
     if isinstance(made, Example):
         return made.to_json()

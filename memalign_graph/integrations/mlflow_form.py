@@ -16,15 +16,7 @@ _SHARED = ("name", "description", "aggregations", "mlflow_version", "serializati
 def examples_to_export(
     episodes: Iterable[Episode], criterion: Criterion
 ) -> tuple[dict[str, list[Episode]], dict[str, str]]:
-    """Choose the episodes that MLflow's MemAlign can show as examples.
-
-    Args:
-        episodes: All episodes.
-        criterion: What they are about.
-
-    Returns:
-        The episodes by their example's id, and the reason by id for those that are left out.
-    """
+    """Choose the episodes that MLflow's MemAlign can show as examples."""
     shown: defaultdict[str, list[Episode]] = defaultdict(list)
     left_out: dict[str, str] = {}
     for episode in episodes:
@@ -39,15 +31,7 @@ def examples_to_export(
 
 
 def judge_instructions(criterion: Criterion, *, expects: bool) -> str:
-    """Write the criterion as instructions of an MLflow judge, which name what it looks at.
-
-    Args:
-        criterion: The criterion.
-        expects: Whether it is given reference outputs.
-
-    Returns:
-        The instructions. Braces that MLflow would take for a variable are set apart.
-    """
+    """Write the criterion as instructions of an MLflow judge, which name what it looks at."""
     told = criterion.instructions.replace("{{", "{ {").replace("}}", "} }")
     fields = ["inputs", "outputs", *(["expectations"] if expects else [])]
     looked_at = "\n".join(f"{name}: {{{{ {name} }}}}" for name in fields)
@@ -55,14 +39,7 @@ def judge_instructions(criterion: Criterion, *, expects: bool) -> str:
 
 
 def value_type(scale: Scale) -> Any:
-    """Return the type of a scale's values, as MLflow's judges are told it.
-
-    Args:
-        scale: The scale.
-
-    Returns:
-        `bool`, `int`, `float`, or a `Literal` of the choices.
-    """
+    """Return the type of a scale's values, as MLflow's judges are told it."""
     match scale:
         case Boolean():
             return bool
@@ -77,16 +54,7 @@ def value_type(scale: Scale) -> Any:
 def semantic_memory(
     guidelines: Sequence[Guideline], trace_ids: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Write guidelines as MLflow's MemAlign keeps them.
-
-    Args:
-        guidelines: The guidelines that stand.
-        trace_ids: The trace of each episode, by the episode's id.
-
-    Returns:
-        The guidelines, each with the traces that it came from; one written by hand, or whose
-        sources MLflow can't show, has none, and so stays when traces are unaligned.
-    """
+    """Write guidelines as MLflow's MemAlign keeps them."""
     return [
         {
             "guideline_text": one.text,
@@ -105,17 +73,7 @@ def serialized_judge(
     trace_ids: Sequence[str],
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Write a memory-augmented judge in the form that MLflow's registry keeps.
-
-    Args:
-        base: The base judge in that form.
-        guidelines: What `semantic_memory` returns.
-        trace_ids: The traces of its examples.
-        settings: Its models and how many examples it is shown.
-
-    Returns:
-        What MLflow's `Scorer.model_validate` loads.
-    """
+    """Write a memory-augmented judge in the form that MLflow's registry keeps."""
     return {
         **{name: base[name] for name in _SHARED if name in base},
         "memory_augmented_judge_data": {
@@ -128,14 +86,7 @@ def serialized_judge(
 
 
 def expectations(reference_outputs: Any) -> dict[str, Any]:
-    """Write reference outputs as MLflow's expectations, which have names.
-
-    Args:
-        reference_outputs: What the application should have answered.
-
-    Returns:
-        The fields of a dict that have a value; anything else as the `expected_response`.
-    """
+    """Write reference outputs as MLflow's expectations, which have names."""
     if reference_outputs is None:
         return {}
     if isinstance(reference_outputs, dict):

@@ -87,14 +87,7 @@ def feedback_from_mlflow(
 
 
 def trace_id_of(trace: Mapping[str, Any]) -> str:
-    """Return a trace's id.
-
-    Args:
-        trace: The trace, as its `to_dict()` returns it.
-
-    Returns:
-        The id; empty where it has none.
-    """
+    """Return a trace's id."""
     return str(_dict(trace.get("info")).get("trace_id") or "")
 
 
@@ -201,17 +194,7 @@ def _expected(expectation: Mapping[str, Any]) -> Any:
 
 
 def read_traces(traces: Iterable[Any]) -> Iterator[Fields]:
-    """Read traces in any form that MLflow gives them in.
-
-    Args:
-        traces: `Trace`s, or what their `to_dict()` or `to_json()` return.
-
-    Yields:
-        Each as its `to_dict()` returns it.
-
-    Raises:
-        InvalidInputError: If something given is no trace.
-    """
+    """Read traces in any form that MLflow gives them in."""
     if hasattr(traces, "columns"):
         raise InvalidInputError(
             'traces: give a list of traces, not a table: search_traces(return_type="list"), or the '

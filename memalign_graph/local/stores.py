@@ -153,12 +153,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def _alone(path: str | Path) -> Iterator[None]:
-    """Let one process at a time make the tables, which is many steps and no transaction.
-
-    The lock is SQLite's own, on an empty file beside the other: so it works on every system, and
-    goes with a process that is killed. The file stays, as removing a lock others wait for fails
-    them.
-    """
+    """Let one process at a time make the tables, which is many steps and no transaction."""
     with closing(_connect(f"{path}.lock", autocommit=True)) as lock:
         lock.execute("BEGIN EXCLUSIVE")
         yield

@@ -75,12 +75,7 @@ def find_weights(
 
 
 def default_cache_dir() -> Path:
-    """Name the cache folder used where none is given.
-
-    Returns:
-        `MEMALIGN_CACHE_DIR` if it is set, else `memalign-graph` in the user's cache folder, which
-        is `XDG_CACHE_HOME` where that is set. It need not exist.
-    """
+    """Name the cache folder used where none is given."""
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
         return Path(chosen).expanduser()

@@ -69,11 +69,7 @@ class MemoryAccess:
         return view_of(self.store, self.layout, self.embedder.id)
 
     def refresh(self) -> Operation[MemoryView]:
-        """Bring the view up to date with the store.
-
-        Returns:
-            The view.
-        """
+        """Bring the view up to date with the store."""
         view = self.view
         tip = yield from self._tip()
         for tries_left in reversed(range(_TRIES)):
@@ -105,44 +101,22 @@ class MemoryAccess:
         return str(found.value["id"])
 
     def episodes(self, ids: Iterable[str]) -> Operation[dict[str, Episode]]:
-        """Read some episodes.
-
-        Args:
-            ids: Their ids.
-
-        Returns:
-            Those that are there, by id.
-        """
+        """Read some episodes."""
         return (yield from self.get(self.layout.episodes, ids, read_episode))
 
     def all_episodes(self) -> Operation[list[Episode]]:
-        """Read all episodes.
-
-        Returns:
-            The episodes, oldest first.
-        """
+        """Read all episodes."""
         [items] = yield from self.search(self.layout.episodes)
         return sorted(map(read_episode, items), key=lambda one: (one.created_at, one.id))
 
     def all_guidelines(self, *statuses: GuidelineStatus) -> Operation[list[Guideline]]:
-        """Read all guidelines.
-
-        Args:
-            statuses: Where the guidelines stand; those that the judge is given, unless told.
-
-        Returns:
-            The guidelines in their order.
-        """
+        """Read all guidelines."""
         wanted = statuses or ("standing",)
         guidelines = yield from self.every_guideline()
         return [one for one in guidelines if one.status in wanted]
 
     def every_guideline(self) -> Operation[list[Guideline]]:
-        """Read all guidelines, wherever they stand.
-
-        Returns:
-            The guidelines in their order.
-        """
+        """Read all guidelines, wherever they stand."""
         [items] = yield from self.search(self.layout.guidelines)
         return sorted(map(read_guideline, items), key=lambda one: (one.position, one.id))
 
@@ -156,20 +130,7 @@ class MemoryAccess:
         purges: bool = False,
         again: bool = False,
     ) -> Operation[Commit | None]:
-        """Write changes and the commit that records them, all or nothing.
-
-        Args:
-            view: The refreshed view.
-            edits: What changes; an edit that changes nothing is left out.
-            reason: What makes the change.
-            author: Who makes it, if known.
-            purges: Whether nothing is to be kept of the items as they were.
-            again: Whether to write also what does not change: so that the last of two commits at
-                one moment is what the items hold.
-
-        Returns:
-            The commit; None if nothing changes.
-        """
+        """Write changes and the commit that records them, all or nothing."""
         real = [edit for edit in edits if again or edit.before != edit.after]
         if not real:
             return None
@@ -211,17 +172,7 @@ class MemoryAccess:
     def rivals(
         self, commit: Commit, known: frozenset[str]
     ) -> Operation[tuple[Changes, list[Changes]]]:
-        """Find what others did, at the same moment, in commits on the same items as one of ours.
-
-        Args:
-            commit: Our commit, written.
-            known: The commits our view knew before.
-
-        Returns:
-            What ours changed; and the same of the commits that are neither ours nor were known and
-            touch an item that ours touches, or that a guideline of ours names as its source; or
-            the other way round.
-        """
+        """Find what others did, at the same moment, in commits on the same items as one of ours."""
         _, since = self.view.mark()
         found = yield from self._commits_since(since or 0)
         parents = {one["id"]: one["parents"] for one in found}
@@ -237,32 +188,16 @@ class MemoryAccess:
         return ours, [record for record in records.values() if ours.meets(record)]
 
     def commits(self) -> Operation[list[Commit]]:
-        """Read all commits.
-
-        Returns:
-            The commits, oldest first.
-        """
+        """Read all commits."""
         [items] = yield from self.search(self.layout.commits)
         return sorted(map(read_commit, items), key=lambda one: one.id)
 
     def changes(self, commit_ids: Iterable[str]) -> Operation[dict[str, Changes]]:
-        """Read what some commits changed.
-
-        Args:
-            commit_ids: The commits' ids.
-
-        Returns:
-            Their changes by commit id, in the order of the ids.
-        """
+        """Read what some commits changed."""
         return (yield from self.get(self.layout.changes, commit_ids, read_changes))
 
     def put(self, namespace: Namespace, items: Mapping[str, Item | None]) -> Operation[None]:
-        """Write items that are no part of the memory's content.
-
-        Args:
-            namespace: Where they lie.
-            items: The items by key; None to remove one.
-        """
+        """Write items that are no part of the memory's content."""
         for keys in chunks(list(items), BATCH_ITEMS):
             ops = [PutOp(namespace, key, items[key], index=False) for key in keys]
             yield Batch(self.store, ops)
@@ -317,16 +252,7 @@ class MemoryAccess:
     def get(
         self, namespace: Namespace, ids: Iterable[str], read: Callable[[Item], T]
     ) -> Operation[dict[str, T]]:
-        """Read some items.
-
-        Args:
-            namespace: Where they lie.
-            ids: Their keys.
-            read: What to make of an item.
-
-        Returns:
-            Those that are there, by key.
-        """
+        """Read some items."""
         found: dict[str, T] = {}
         for keys in chunks(list(dict.fromkeys(ids)), BATCH_ITEMS):
             items = yield Batch(self.store, [GetOp(namespace, key) for key in keys])
@@ -336,14 +262,7 @@ class MemoryAccess:
         return found
 
     def search(self, *namespaces: Namespace) -> Operation[list[list[Item]]]:
-        """Read all items of some namespaces, in one batch.
-
-        Args:
-            namespaces: The namespaces; what lies below them is not theirs.
-
-        Returns:
-            The items of each.
-        """
+        """Read all items of some namespaces, in one batch."""
         results = yield Batch(
             self.store, [SearchOp(namespace, limit=EVERYTHING) for namespace in namespaces]
         )
@@ -355,15 +274,7 @@ class MemoryAccess:
 
 
 def chunks(keys: list[str], size: int) -> Iterable[list[str]]:
-    """Cut a list of keys into parts.
-
-    Args:
-        keys: The keys.
-        size: How long a part is at most.
-
-    Returns:
-        The parts.
-    """
+    """Cut a list of keys into parts."""
     return (keys[start : start + size] for start in range(0, len(keys), size))
 
 

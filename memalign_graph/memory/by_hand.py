@@ -19,19 +19,7 @@ MAX_GUIDELINE_CHARS = 2_000
 
 
 def add_guideline(access: MemoryAccess, text: str, *, author: str | None) -> Operation[Guideline]:
-    """Write a guideline by hand; in words that stand already it is that guideline.
-
-    Args:
-        access: The memory.
-        text: The rule.
-        author: Who writes it, if known.
-
-    Returns:
-        The guideline.
-
-    Raises:
-        InvalidInputError: If the text is empty, too long or no text.
-    """
+    """Write a guideline by hand; in words that stand already it is that guideline."""
     text = check_guideline_text(text)
     author = check_name(author, "author")
     view = yield from access.refresh()
@@ -59,20 +47,7 @@ def add_guideline(access: MemoryAccess, text: str, *, author: str | None) -> Ope
 def edit_guideline(
     access: MemoryAccess, guideline_id: str, text: str, *, author: str | None
 ) -> Operation[Guideline]:
-    """Reword a guideline by hand; it keeps its id, place and sources, and is the expert's now.
-
-    Args:
-        access: The memory.
-        guideline_id: Which one.
-        text: The rule.
-        author: Who rewords it, if known.
-
-    Returns:
-        The guideline as it stands now.
-
-    Raises:
-        InvalidInputError: If the text is empty, too long or no text, or there is no such guideline.
-    """
+    """Reword a guideline by hand; it keeps its id, place and sources, and is the expert's now."""
     text = check_guideline_text(text)
     author = check_name(author, "author")
     view = yield from access.refresh()
@@ -101,19 +76,7 @@ def edit_guideline(
 def remove_guideline(
     access: MemoryAccess, guideline_id: str, *, author: str | None
 ) -> Operation[Guideline]:
-    """Take a guideline away; the episodes it came from stay.
-
-    Args:
-        access: The memory.
-        guideline_id: Which one.
-        author: Who takes it away, if known.
-
-    Returns:
-        The guideline as it was.
-
-    Raises:
-        InvalidInputError: If there is no such guideline.
-    """
+    """Take a guideline away; the episodes it came from stay."""
     view = yield from access.refresh()
     guideline = yield from _guideline(access, guideline_id)
     others = [
@@ -128,17 +91,7 @@ def remove_guideline(
 
 
 def check_guideline_text(text: Any) -> str:
-    """Check a guideline's text, and put it on one line.
-
-    Args:
-        text: The text.
-
-    Returns:
-        The text without blanks around it or line breaks in it.
-
-    Raises:
-        InvalidInputError: If it is empty, too long or no text.
-    """
+    """Check a guideline's text, and put it on one line."""
     if not isinstance(text, str) or not text.strip():
         raise InvalidInputError("text: a guideline is a sentence, not empty.")
     if len(text) > MAX_GUIDELINE_CHARS:

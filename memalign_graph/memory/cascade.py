@@ -40,17 +40,7 @@ def cascade(
     only: AbstractSet[str] | None = None,
     keep_by_hand: bool = True,
 ) -> Cascade:
-    """Follow the provenance of guidelines when episodes are forgotten or replaced.
-
-    Args:
-        guidelines: All guidelines, wherever they stand.
-        episode_ids: The episodes taken back.
-        only: The guidelines that may go or lose a source; all, unless told.
-        keep_by_hand: Whether what an expert worded by hand keeps its words.
-
-    Returns:
-        What becomes of the guidelines that rest on them; the others are not in it.
-    """
+    """Follow the provenance of guidelines when episodes are forgotten or replaced."""
     everything = {one.id: one for one in guidelines}
     removed: dict[str, Guideline] = {}
     reduced: dict[str, Guideline] = {}
@@ -78,15 +68,7 @@ def cascade(
 
 
 def superseded_by(guidelines: Iterable[Guideline], removed: Iterable[Guideline]) -> Cascade:
-    """Let guidelines stand again whose place was taken by one that goes.
-
-    Args:
-        guidelines: All guidelines.
-        removed: Those that go.
-
-    Returns:
-        The guidelines that stand again.
-    """
+    """Let guidelines stand again whose place was taken by one that goes."""
     gone = {one.id for one in removed}
     before = {one.id: one for one in guidelines if one.superseded_by in gone and one.id not in gone}
     restored = [_standing_again(one) for one in before.values()]
@@ -96,16 +78,7 @@ def superseded_by(guidelines: Iterable[Guideline], removed: Iterable[Guideline])
 def with_dangling(
     follow: Cascade, guidelines: Mapping[str, Guideline], only: AbstractSet[str]
 ) -> Cascade:
-    """Let also those stand again that are superseded by a guideline which is not there any more.
-
-    Args:
-        follow: What becomes of guidelines that rest on feedback taken back.
-        guidelines: All guidelines by id, before that.
-        only: The guidelines to look at.
-
-    Returns:
-        The same, with those that stand again.
-    """
+    """Let also those stand again that are superseded by a guideline which is not there any more."""
     gone = {one.id for one in follow.removed}
     dealt = {one.id for one in follow.touched}
     dangling = {
@@ -135,15 +108,7 @@ def _standing_again(guideline: Guideline) -> Guideline:
 
 
 def without_words(guideline: Guideline, episode_ids: list[str]) -> Guideline:
-    """Take a guideline's wording away, until it is distilled again.
-
-    Args:
-        guideline: The guideline.
-        episode_ids: The sources that are left to it.
-
-    Returns:
-        The guideline, pending.
-    """
+    """Take a guideline's wording away, until it is distilled again."""
     return guideline.model_copy(
         update={
             "episode_ids": episode_ids,
@@ -157,13 +122,6 @@ def without_words(guideline: Guideline, episode_ids: list[str]) -> Guideline:
 
 
 def cascade_edits(follow: Cascade) -> list[Edit]:
-    """Write a cascade as edits.
-
-    Args:
-        follow: The cascade.
-
-    Returns:
-        An edit for each guideline that it touches.
-    """
+    """Write a cascade as edits."""
     after = {one.id: one for one in [*follow.reduced, *follow.restored]}
     return [Edit("guidelines", one, after.get(key)) for key, one in follow.before.items()]

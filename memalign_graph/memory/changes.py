@@ -46,25 +46,7 @@ def remember(
     known_vectors: Mapping[str, Vector] | None = None,
     note_threads: bool = True,
 ) -> Operation[Remembered]:
-    """Store feedback as episodes.
-
-    The same word again changes nothing; another word of the same author on the same example
-    replaces the episode, and with it what only the old word supported.
-
-    Args:
-        access: The memory.
-        feedback: What experts said; of several words of one author on one example the newest
-            counts.
-        known_vectors: Vectors that need not be made again, by example id.
-        note_threads: Whether the same word said again in another thread is noted.
-
-    Returns:
-        The episodes, and which of them are new or changed.
-
-    Raises:
-        InvalidInputError: If a value is not on the criterion's scale; nothing is stored then.
-        EmbeddingError: If an example has to be embedded and that fails; nothing is stored then.
-    """
+    """Store feedback as episodes."""
     checked = [check_feedback(one, access.criterion) for one in feedback]
     view = yield from access.refresh()
     fresh = [one.example for one in checked if not view.holds(one.episode_id)]
@@ -117,19 +99,7 @@ def _remember_part(
 def revise(
     access: MemoryAccess, episode_id: str, feedback: Feedback | Mapping[str, Any]
 ) -> Operation[Episode]:
-    """Change what an expert said.
-
-    Args:
-        access: The memory.
-        episode_id: Which episode.
-        feedback: What is said instead: value, rationale, or both; what is not named stays.
-
-    Returns:
-        The episode as it stands now.
-
-    Raises:
-        InvalidInputError: If there is no such episode, or what is said can't be used.
-    """
+    """Change what an expert said."""
     if not isinstance(episode_id, str):
         raise InvalidInputError("episode_id: give an episode's id, which is text.")
     view = yield from access.refresh()
@@ -189,18 +159,7 @@ def _revision(stored: Episode, feedback: Feedback | Mapping[str, Any]) -> dict[s
 
 
 def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:
-    """Bring a feedback's value onto the criterion's scale.
-
-    Args:
-        feedback: The feedback.
-        criterion: The criterion it is on.
-
-    Returns:
-        The feedback with its value as the scale writes it.
-
-    Raises:
-        InvalidInputError: If the value is not on the scale.
-    """
+    """Bring a feedback's value onto the criterion's scale."""
     if feedback.value is None:
         return feedback
     try:
@@ -215,15 +174,7 @@ def _first_status(feedback: Feedback) -> Any:
 
 
 def follow_sources(access: MemoryAccess, taken_back: set[str]) -> Operation[Cascade]:
-    """Work out what becomes of the guidelines when episodes are taken back.
-
-    Args:
-        access: The memory.
-        taken_back: The episodes.
-
-    Returns:
-        The guidelines that go or lose a source.
-    """
+    """Work out what becomes of the guidelines when episodes are taken back."""
     guidelines = (yield from access.every_guideline()) if taken_back else []
     return cascade(guidelines, taken_back)
 

@@ -26,31 +26,12 @@ _EMBED_REQUESTS = 8
 
 
 def key_of(access: MemoryAccess, example: Example) -> str:
-    """Name the vector of an example; those with the same inputs and outputs have one.
-
-    Args:
-        access: The memory.
-        example: The example.
-
-    Returns:
-        The vector key.
-    """
+    """Name the vector of an example; those with the same inputs and outputs have one."""
     return vector_key(access.embedder.id, retrieval_text(example)[0])
 
 
 def embed(access: MemoryAccess, texts: Mapping[str, str]) -> Operation[dict[str, Vector]]:
-    """Embed texts.
-
-    Args:
-        access: The memory.
-        texts: The texts by vector key.
-
-    Returns:
-        Normalised vectors by vector key.
-
-    Raises:
-        EmbeddingError: If a call fails or its vectors can't be used.
-    """
+    """Embed texts."""
 
     def one_request(keys: list[str]) -> Operation[dict[str, Vector]]:
         answer = yield Embed(access.embedder.embeddings, [texts[key] for key in keys])
@@ -64,30 +45,14 @@ def embed(access: MemoryAccess, texts: Mapping[str, str]) -> Operation[dict[str,
 
 
 def stored_vectors(access: MemoryAccess, keys: Iterable[str]) -> Operation[dict[str, Vector]]:
-    """Read vectors from the store.
-
-    Args:
-        access: The memory.
-        keys: Vector keys.
-
-    Returns:
-        Those that are there, by key.
-    """
+    """Read vectors from the store."""
     namespace = access.layout.vectors(access.embedder.id)
     found = yield from access.get(namespace, keys, read_vector)
     return found
 
 
 def store_vectors(access: MemoryAccess, vectors: Mapping[str, Vector]) -> Operation[None]:
-    """Write vectors, before the items that need them.
-
-    Args:
-        access: The memory.
-        vectors: Normalised vectors by key.
-
-    Raises:
-        EmbeddingError: If one has another dimension than those that are there.
-    """
+    """Write vectors, before the items that need them."""
     namespace = access.layout.vectors(access.embedder.id)
     yield from _check_dimension(access, vectors)
     items = {
@@ -98,14 +63,7 @@ def store_vectors(access: MemoryAccess, vectors: Mapping[str, Vector]) -> Operat
 
 
 def embedder_namespaces(access: MemoryAccess) -> Operation[dict[str, Namespace]]:
-    """Find the embedders that made vectors for a memory.
-
-    Args:
-        access: The memory.
-
-    Returns:
-        Where each one's vectors lie, by embedder id, in a stable order.
-    """
+    """Find the embedders that made vectors for a memory."""
     prefix = access.layout.all_vectors
     search = ListNamespacesOp(match_conditions=(MatchCondition("prefix", prefix),), limit=_MANY)
     [namespaces] = yield Batch(access.store, [search])
@@ -120,15 +78,7 @@ def embedder_namespaces(access: MemoryAccess) -> Operation[dict[str, Namespace]]
 
 
 def index_missing(access: MemoryAccess, view: MemoryView) -> Operation[None]:
-    """Give every episode its vector in the index: from the store, else by embedding its text.
-
-    Args:
-        access: The memory.
-        view: The refreshed view.
-
-    Raises:
-        EmbeddingError: If a text has to be embedded and that fails.
-    """
+    """Give every episode its vector in the index: from the store, else by embedding its text."""
     missing = view.missing_texts()
     if not missing:
         return

@@ -46,20 +46,7 @@ class EpisodeRow:
 
 
 def row_of(item: Item, embedder: str) -> EpisodeRow:
-    """Read from an episode's item what is kept, without reading it whole.
-
-    Args:
-        item: The item.
-        embedder: The embedder's id.
-
-    Returns:
-        The row.
-
-    Raises:
-        KeyError: If the item is no episode's.
-        TypeError: Likewise.
-        ValueError: Likewise.
-    """
+    """Read from an episode's item what is kept, without reading it whole."""
     text, _ = text_of(item["example"]["inputs"], item["example"]["outputs"])
     return EpisodeRow(
         id=item["id"],

@@ -18,17 +18,7 @@ Mark = frozenset[str]
 
 
 def check_checkpointer(checkpointer: object) -> BaseCheckpointSaver[Any] | None:
-    """Check what is given as a checkpointer.
-
-    Args:
-        checkpointer: What is given.
-
-    Returns:
-        The checkpointer, if one is given.
-
-    Raises:
-        InvalidInputError: If it is something else.
-    """
+    """Check what is given as a checkpointer."""
     if checkpointer is None or isinstance(checkpointer, BaseCheckpointSaver):
         return checkpointer
     raise InvalidInputError(
@@ -40,19 +30,7 @@ def check_checkpointer(checkpointer: object) -> BaseCheckpointSaver[Any] | None:
 def erase_threads(
     checkpointer: object, marks: set[Mark], known: Sequence[str]
 ) -> Operation[tuple[list[str], list[str]]]:
-    """Delete the threads that carried something.
-
-    Args:
-        checkpointer: Where they lie; None if it is not at hand.
-        marks: What tells a thread that carries it.
-        known: Threads that are known to have carried it, where the checkpointer lists none.
-
-    Returns:
-        The ids of the threads deleted, and what may be left, a sentence each.
-
-    Raises:
-        InvalidInputError: If what is given is no checkpointer.
-    """
+    """Delete the threads that carried something."""
     saver = check_checkpointer(checkpointer)
     if saver is None:
         where = f" (known: {', '.join(known)})" if known else ""
@@ -78,15 +56,7 @@ def erase_threads(
 
 
 def vacuum(owner: object, name: str) -> Operation[list[str]]:
-    """Rewrite an SQLite file without what was deleted from it, and empty its write-ahead log.
-
-    Args:
-        owner: A store or a checkpointer.
-        name: What to call it.
-
-    Returns:
-        What can't be promised of it, a sentence or none.
-    """
+    """Rewrite an SQLite file without what was deleted from it, and empty its write-ahead log."""
     if isinstance(owner, InMemoryStore | InMemorySaver):
         return []
     connection = getattr(owner, "conn", None)
@@ -133,15 +103,7 @@ async def _adelete(saver: BaseCheckpointSaver[Any], thread: str) -> None:
 
 
 def carries(value: Any, marks: set[Mark]) -> bool:
-    """Tell whether something carries what is to be erased.
-
-    Args:
-        value: A checkpoint's parts, or an item.
-        marks: What tells it.
-
-    Returns:
-        Whether all texts of one of the marks are in it.
-    """
+    """Tell whether something carries what is to be erased."""
     text = "\n".join(_texts(value))
     return any(all(part in text for part in mark) for mark in marks)
 

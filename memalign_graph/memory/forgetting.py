@@ -90,14 +90,7 @@ class Selection:
         return self.feedback_ids is None and self.author is None and self.where is None
 
     def unknown(self, episodes: Collection[Episode]) -> list[str]:
-        """Tell which ids name nothing.
-
-        Args:
-            episodes: All episodes.
-
-        Returns:
-            The episode ids and feedback ids that none of them has.
-        """
+        """Tell which ids name nothing."""
         known = {one.id for one in episodes}
         known_feedback = {one.feedback_id for one in episodes}
         return [
@@ -106,14 +99,7 @@ class Selection:
         ]
 
     def meets(self, episode: Episode) -> bool:
-        """Tell whether an episode is meant.
-
-        Args:
-            episode: The episode.
-
-        Returns:
-            Whether it meets all that is given.
-        """
+        """Tell whether an episode is meant."""
         if self.episode_ids is not None and episode.id not in self.episode_ids:
             return False
         if self.feedback_ids is not None and episode.feedback_id not in self.feedback_ids:
@@ -135,16 +121,7 @@ class Forgetting:
 def forget(
     access: MemoryAccess, selection: Selection, *, author: str | None = None
 ) -> Operation[Forgotten]:
-    """Take episodes back, and every guideline that rests on them alone.
-
-    Args:
-        access: The memory.
-        selection: Which episodes; ids that are not there are told, and harm nothing.
-        author: Who asks for it, if known.
-
-    Returns:
-        What was done.
-    """
+    """Take episodes back, and every guideline that rests on them alone."""
     everything = yield from select(access, selection)
     ids = [key for key, one in everything.items() if selection.meets(one)]
     done = Forgetting()
@@ -160,15 +137,7 @@ def forget(
 
 
 def select(access: MemoryAccess, selection: Selection) -> Operation[dict[str, Episode]]:
-    """Read the episodes among which those are that are meant.
-
-    Args:
-        access: The memory.
-        selection: Which are meant.
-
-    Returns:
-        The episodes by id: those it names, or all.
-    """
+    """Read the episodes among which those are that are meant."""
     if selection.by_ids_alone:
         return (yield from access.episodes(selection.episode_ids or ()))
     return {one.id: one for one in (yield from access.all_episodes())}
@@ -193,10 +162,6 @@ def _forget_part(
 
 
 def clear_drafts(access: MemoryAccess) -> Operation[None]:
-    """Remove answers of models that wait to be committed.
-
-    Args:
-        access: The memory.
-    """
+    """Remove answers of models that wait to be committed."""
     [items] = yield from access.search(access.layout.drafts)
     yield from access.put(access.layout.drafts, {item["id"]: None for item in items})

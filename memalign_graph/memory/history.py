@@ -146,31 +146,13 @@ class _Past:
 
 
 def history(access: MemoryAccess) -> Operation[list[Commit]]:
-    """Read the commits.
-
-    Args:
-        access: The memory.
-
-    Returns:
-        The commits, newest first.
-    """
+    """Read the commits."""
     commits = yield from access.commits()
     return commits[::-1]
 
 
 def snapshot(access: MemoryAccess, version: str) -> Operation[Snapshot]:
-    """Read a memory as it was.
-
-    Args:
-        access: The memory.
-        version: The version, as a judgment, a commit or `version()` names it.
-
-    Returns:
-        What it held.
-
-    Raises:
-        InvalidInputError: If the memory never had this version.
-    """
+    """Read a memory as it was."""
     past = yield from _past(access)
     state = past.find(version) if isinstance(version, str) else None
     if state is None:
@@ -201,19 +183,7 @@ def snapshot(access: MemoryAccess, version: str) -> Operation[Snapshot]:
 
 
 def diff(access: MemoryAccess, a: str, b: str | None = None) -> Operation[MemoryDiff]:
-    """Compare a memory at two versions.
-
-    Args:
-        access: The memory.
-        a: The first version.
-        b: The second; the one that stands, unless given.
-
-    Returns:
-        What became of its items from the first to the second.
-
-    Raises:
-        InvalidInputError: If the memory never had one of them.
-    """
+    """Compare a memory at two versions."""
     before = yield from snapshot(access, a)
     if b is None:
         view = yield from access.refresh()
@@ -228,19 +198,7 @@ def diff(access: MemoryAccess, a: str, b: str | None = None) -> Operation[Memory
 def rollback(
     access: MemoryAccess, version: str, *, author: str | None = None
 ) -> Operation[Snapshot]:
-    """Make a memory again what it was, in a new commit.
-
-    Args:
-        access: The memory.
-        version: The version.
-        author: Who asks for it, if known.
-
-    Returns:
-        What the memory holds now; what was purged since is in `missing`, and stays away.
-
-    Raises:
-        InvalidInputError: If the memory never had this version.
-    """
+    """Make a memory again what it was, in a new commit."""
     author = check_name(author, "author")
     view = yield from access.refresh()
     wanted = yield from snapshot(access, version)

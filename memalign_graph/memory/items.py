@@ -50,48 +50,17 @@ class Edit:
 
 
 def read_episode(item: Item) -> Episode:
-    """Read an episode from its item.
-
-    Args:
-        item: The item.
-
-    Returns:
-        The episode.
-
-    Raises:
-        MemAlignError: If it can't be read.
-    """
+    """Read an episode from its item."""
     return _read(Episode, item, "episode")
 
 
 def read_guideline(item: Item) -> Guideline:
-    """Read a guideline from its item.
-
-    Args:
-        item: The item.
-
-    Returns:
-        The guideline.
-
-    Raises:
-        MemAlignError: If it can't be read.
-    """
+    """Read a guideline from its item."""
     return _read(Guideline, item, "guideline")
 
 
 def check_name(given: Any, name: str) -> str | None:
-    """Check who does something.
-
-    Args:
-        given: What was given.
-        name: What to call it in an error.
-
-    Returns:
-        The name; None if none was given.
-
-    Raises:
-        InvalidInputError: If it is no text, or empty.
-    """
+    """Check who does something."""
     if given is None:
         return None
     if not isinstance(given, str) or not given.strip():
@@ -100,47 +69,17 @@ def check_name(given: Any, name: str) -> str | None:
 
 
 def read_commit(item: Item) -> Commit:
-    """Read a commit from its item.
-
-    Args:
-        item: The item.
-
-    Returns:
-        The commit.
-
-    Raises:
-        MemAlignError: If it can't be read.
-    """
+    """Read a commit from its item."""
     return _read(Commit, item, "commit")
 
 
 def read_changes(item: Item) -> Changes:
-    """Read what a commit changed from its item.
-
-    Args:
-        item: The item.
-
-    Returns:
-        The changes.
-
-    Raises:
-        MemAlignError: If it can't be read.
-    """
+    """Read what a commit changed from its item."""
     return _read(Changes, item, "record of changes")
 
 
 def read_vector(item: Item) -> Vector:
-    """Read a vector from its item.
-
-    Args:
-        item: The item.
-
-    Returns:
-        The vector.
-
-    Raises:
-        MemAlignError: If it can't be read.
-    """
+    """Read a vector from its item."""
     try:
         vector = decode_vector(item["vector"])
     except (KeyError, TypeError, ValueError) as error:

@@ -1,14 +1,13 @@
 """`JudgeMemory`: one criterion's memory in any LangGraph store, sync and async."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, overload
+from typing import overload
 
 from langchain_core.language_models import BaseChatModel
 from langgraph.store.base import BaseStore
 
 from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.evidence.candidate import ReviewCandidate
 from memalign_graph.memory import by_hand, changes
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.judgments import KeptJudgment, kept_judgments
@@ -24,7 +23,7 @@ from memalign_graph.models import (
     resolve_chat_model,
 )
 from memalign_graph.reading import ExampleLike, FeedbackLike, read_example, read_feedback
-from memalign_graph.types import Criterion, Episode, Feedback, Guideline, Judgment, RecalledExample
+from memalign_graph.types import Criterion, Episode, Feedback, Guideline, RecalledExample
 
 
 class JudgeMemory(MemoryLife, MemoryOversight):
@@ -50,21 +49,7 @@ class JudgeMemory(MemoryLife, MemoryOversight):
         embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
         model: BaseChatModel | str | None = None,
     ) -> None:
-        """Open a memory; nothing is read or written yet.
-
-        Args:
-            store: Any LangGraph store; an index of its own is neither needed nor used.
-            criterion: What the memory is about.
-            namespace: Keeps memories apart, say of two teams; the criterion's name is added to it.
-            embeddings: LangChain embeddings, a function from texts to vectors, or a
-                `"provider:name"` string, resolved when first needed.
-            model: The chat model that distils guidelines again when they lose a source, and that
-                `consolidate` needs; a LangChain chat model or a string. Without one, guidelines
-                that lose a source are left `pending` for the next alignment or review.
-
-        Raises:
-            InvalidInputError: If there is no store, or a label of the namespace can't be used.
-        """
+        """Open a memory; nothing is read or written yet."""
         if not isinstance(store, BaseStore):
             raise InvalidInputError(
                 "store: give a LangGraph store, such as InMemoryStore() or open_local_store(...); "
@@ -145,49 +130,6 @@ class JudgeMemory(MemoryLife, MemoryOversight):
     async def arecall(self, example: ExampleLike, k: int = 5) -> list[RecalledExample]:
         """Async twin of `recall`."""
         return await arun(self._recall(example, k))
-
-    def select_for_review(
-        self,
-        examples: Sequence[ExampleLike],
-        n: int,
-        *,
-        judgments: Sequence[Judgment | Mapping[str, Any]] | None = None,
-    ) -> list[ReviewCandidate]:
-        """Pick from a backlog the cases from whose labels the memory learns most.
-
-        Those whose labels leave least doubt about the whole backlog: in the midst of many others,
-        unlike what the memory knows and one another, and uncertain. Cases that an expert has given
-        a value are left out, and equal ones count once. Each case is embedded once, and its vector
-        not stored. Labels are best asked for a few at a time, selecting again in between.
-
-        What is picked is no fair sample: rare and hard cases are among it more often than in the
-        backlog, and the judge is wrong on it more often.
-
-        Args:
-            examples: The backlog, as `Example`s or their fields.
-            n: How many to pick.
-            judgments: What the judge says of cases in the backlog, if it was asked, in any order.
-                Their `confidence` tells how uncertain a case is; without one it is how far the
-                experts on the most similar cases differ.
-
-        Returns:
-            Up to n cases, the one that teaches most first, each with why it was picked.
-
-        Raises:
-            InvalidInputError: If something given can't be used; nothing is embedded then.
-            EmbeddingError: If an embedding call fails.
-        """
-        return run(self._select_for_review(examples, n, judgments))
-
-    async def aselect_for_review(
-        self,
-        examples: Sequence[ExampleLike],
-        n: int,
-        *,
-        judgments: Sequence[Judgment | Mapping[str, Any]] | None = None,
-    ) -> list[ReviewCandidate]:
-        """Async twin of `select_for_review`."""
-        return await arun(self._select_for_review(examples, n, judgments))
 
     def episodes(self) -> list[Episode]:
         """Return all episodes, oldest first."""
@@ -315,17 +257,6 @@ class JudgeMemory(MemoryLife, MemoryOversight):
             raise InvalidInputError(f"k: {k!r} is not a whole number from 0 on.")
         found = yield from recall(self._access, read_example(example), k)
         return found.examples
-
-    def _select_for_review(
-        self,
-        examples: Sequence[ExampleLike],
-        n: int,
-        judgments: Sequence[Judgment | Mapping[str, Any]] | None,
-    ) -> Operation[list[ReviewCandidate]]:
-        # Imported where it is needed: evidence is built on memory.
-        from memalign_graph.evidence.selecting import select_for_review
-
-        return (yield from select_for_review(self._access, examples, n, judgments))
 
     def _guidelines(self, include_superseded: bool) -> Operation[list[Guideline]]:  # noqa: FBT001
         if include_superseded:

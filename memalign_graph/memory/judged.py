@@ -15,15 +15,7 @@ from memalign_graph.types import Judgment
 
 
 def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[str]]:
-    """Find the cases that an expert valued and no judge has judged.
-
-    Args:
-        rows: What is kept of all episodes.
-        scale: The criterion's scale; values and verdicts that are not on it do not count.
-
-    Returns:
-        The experts' episodes on each, by the example's id.
-    """
+    """Find the cases that an expert valued and no judge has judged."""
     cases: dict[str, list[EpisodeRow]] = {}
     for row in rows:
         cases.setdefault(row.example_id, []).append(row)
@@ -37,15 +29,7 @@ def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[s
 
 
 def note_judgments(access: MemoryAccess, judgments: Mapping[str, Judgment]) -> Operation[None]:
-    """Keep judgments on the episodes of their cases, in one commit, but for very many.
-
-    What experts said and where their episodes stand stays as it is; an episode that has a judgment
-    keeps that.
-
-    Args:
-        access: The memory.
-        judgments: The judgments by the example's id.
-    """
+    """Keep judgments on the episodes of their cases, in one commit, but for very many."""
     view = yield from access.refresh()
     ids = [row.id for row in view.rows() if row.example_id in judgments and row.judged is None]
     for part in chunks(ids, COMMIT_ITEMS):

@@ -44,17 +44,7 @@ class KeptJudgment(BaseModel):
 
 
 def check_keep(keep_judgments: Any) -> timedelta | None:
-    """Check how long judgments are to be kept.
-
-    Args:
-        keep_judgments: What was given.
-
-    Returns:
-        How long; None for not at all.
-
-    Raises:
-        InvalidInputError: If it is no length of time.
-    """
+    """Check how long judgments are to be kept."""
     if keep_judgments is None:
         return None
     if not isinstance(keep_judgments, timedelta) or keep_judgments <= timedelta(0):
@@ -73,18 +63,7 @@ def keep_judgment(
     vector: str | None,
     keep_for: timedelta,
 ) -> Operation[str | None]:
-    """Keep a judgment, and now and then remove those that are past their time.
-
-    Args:
-        access: The memory.
-        judgment: The judgment.
-        example: What was judged.
-        vector: The example's vector in base64, where it is known.
-        keep_for: How long to keep it.
-
-    Returns:
-        Why it is not kept, if it is not.
-    """
+    """Keep a judgment, and now and then remove those that are past their time."""
     view = yield from access.refresh()
     has_episodes = all(map(view.holds, judgment.episode_ids))
     if not has_episodes or not all(map(view.holds_guideline, judgment.guideline_ids)):
@@ -109,18 +88,7 @@ def keep_judgment(
 
 
 def find_judgment(access: MemoryAccess, judgment_id: str) -> Operation[KeptJudgment]:
-    """Find a judgment by its id.
-
-    Args:
-        access: The memory.
-        judgment_id: The id.
-
-    Returns:
-        The judgment.
-
-    Raises:
-        InvalidInputError: If it is not there, or past its time.
-    """
+    """Find a judgment by its id."""
     if not isinstance(judgment_id, str) or not judgment_id:
         raise InvalidInputError(
             "judgment_id: give the `id` of a judgment, such as result['judgment']['id']."
@@ -137,15 +105,7 @@ def find_judgment(access: MemoryAccess, judgment_id: str) -> Operation[KeptJudgm
 
 
 def kept_judgments(access: MemoryAccess, *, waiting: bool = False) -> Operation[list[KeptJudgment]]:
-    """Read the judgments that are kept.
-
-    Args:
-        access: The memory.
-        waiting: Whether to leave out those on which an expert has said something.
-
-    Returns:
-        The judgments, those that go first before the others.
-    """
+    """Read the judgments that are kept."""
     [items] = yield from access.search(access.layout.judgments)
     now = datetime.now(UTC)
     kept = [one for one in map(_read, items) if one.kept_until > now]
@@ -156,23 +116,14 @@ def kept_judgments(access: MemoryAccess, *, waiting: bool = False) -> Operation[
 
 
 def sweep_judgments(access: MemoryAccess) -> Operation[None]:
-    """Remove the judgments that are past their time.
-
-    Args:
-        access: The memory.
-    """
+    """Remove the judgments that are past their time."""
     yield from remove_judgments(access, lambda _: False)
 
 
 def remove_judgments(
     access: MemoryAccess, wanted: Callable[[Mapping[str, Any]], bool]
 ) -> Operation[None]:
-    """Remove some of the judgments, and those that are past their time.
-
-    Args:
-        access: The memory.
-        wanted: Tells of an item whether to remove it.
-    """
+    """Remove some of the judgments, and those that are past their time."""
     # Without a filter by date: what lies below, another memory's, may have none.
     search = SearchOp(access.layout.judgments, limit=EVERYTHING)
     [found] = yield Batch(access.store, [search])

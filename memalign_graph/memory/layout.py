@@ -72,14 +72,7 @@ class MemoryLayout:
         return (*self.root, "reviews")
 
     def reviews_on(self, day: int) -> Namespace:
-        """One item a judgment for which was decided, on this day, whether an expert is asked.
-
-        Args:
-            day: The day in UTC, such as 20250131.
-
-        Returns:
-            The namespace, apart from those of other days so that counting one does not read them.
-        """
+        """One item a judgment for which was decided, on this day, whether an expert is asked."""
         return (*self.root, "reviews", str(day))
 
     @property
@@ -88,31 +81,13 @@ class MemoryLayout:
         return (*self.root, "vectors")
 
     def vectors(self, embedder: str) -> Namespace:
-        """One item a text embedded by this embedder, by `vectors.vector_key`.
-
-        Args:
-            embedder: The embedder's id.
-
-        Returns:
-            The namespace, apart from what people read.
-        """
+        """One item a text embedded by this embedder, by `vectors.vector_key`."""
         label = hashlib.sha256(embedder.encode()).hexdigest()[:16]
         return (*self.root, "vectors", label)
 
 
 def check_namespace(namespace: Sequence[str] | str) -> Namespace:
-    """Check a namespace by the rules of every store.
-
-    Args:
-        namespace: Labels, such as `("memalign", "team-a")`; a string is one label.
-
-    Returns:
-        The namespace.
-
-    Raises:
-        InvalidInputError: If there is no label, or one is no text, empty, or holds a dot, or the
-            first is reserved.
-    """
+    """Check a namespace by the rules of every store."""
     if isinstance(namespace, str):
         namespace = (namespace,)
     if not isinstance(namespace, Sequence):

@@ -53,27 +53,12 @@ class GuidelineOperation(BaseModel):
 
 
 def guideline_id(text: str) -> str:
-    """Name a guideline that is distilled: the same words are the same guideline.
-
-    Args:
-        text: Its first wording.
-
-    Returns:
-        32 hexadecimal characters.
-    """
+    """Name a guideline that is distilled: the same words are the same guideline."""
     return digest(["guideline", plain_words(text)])
 
 
 def free_id(text: str, taken: Mapping[str, Guideline]) -> str:
-    """Name a new guideline; the same as `guideline_id`, unless a reworded one has that id.
-
-    Args:
-        text: Its wording.
-        taken: All guidelines by id.
-
-    Returns:
-        An id that none has; the same for the same guidelines.
-    """
+    """Name a new guideline; the same as `guideline_id`, unless a reworded one has that id."""
     key, number = guideline_id(text), 0
     while key in taken:
         number += 1
@@ -89,25 +74,7 @@ def apply_operations(
     now: datetime,
     position: int,
 ) -> tuple[dict[str, Guideline | None], list[dict[str, Any]]]:
-    """Work out what some operations make of the guidelines that are there.
-
-    What an expert wrote by hand is never changed, unless an expert settled it. Applying the same
-    operations again changes nothing more. Provenance is kept here, not by the model: a guideline
-    added in words that already stand gets the new sources, a revised one keeps its old sources
-    beside the new.
-
-    Args:
-        guidelines: All guidelines, wherever they stand.
-        operations: What distilling proposed.
-        live: The episodes that are still there; an operation that comes only from others is void.
-        now: The time to write down.
-        position: Where the first new guideline stands.
-
-    Returns:
-        The guidelines that change, by id, None where one goes; and one entry an operation that
-        took effect, with `action`, `guideline_id`, `text`, `episode_ids`, and where a guideline
-        is superseded `superseded_by` and `reason`.
-    """
+    """Work out what some operations make of the guidelines that are there."""
     table = _Table(guidelines, now=now, position=position)
     for operation in operations:
         sources = [key for key in operation.episode_ids if key in live]
@@ -297,16 +264,7 @@ def learned_before(
     standing: Mapping[str, Guideline],
     distilled: set[str],
 ) -> list[dict[str, Any]]:
-    """Report again what an earlier attempt at the same commit made of some operations.
-
-    Args:
-        operations: The operations.
-        standing: All guidelines by id.
-        distilled: The episodes whose lessons were learned before.
-
-    Returns:
-        An entry an operation that took effect then.
-    """
+    """Report again what an earlier attempt at the same commit made of some operations."""
     by_words = {plain_words(one.text): one for one in standing.values() if one.text}
     report = []
     for operation in operations:
@@ -330,12 +288,5 @@ def learned_before(
 
 
 def plain_words(text: str) -> str:
-    """Reduce a guideline's text to what makes it another one: no case, no blanks, no full stop.
-
-    Args:
-        text: The text.
-
-    Returns:
-        The words alone.
-    """
+    """Reduce a guideline's text to what makes it another one: no case, no blanks, no full stop."""
     return " ".join(text.casefold().split()).rstrip(".")

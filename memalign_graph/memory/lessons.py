@@ -25,27 +25,7 @@ def learn(
     passed_over: Collection[str] = (),
     reason: str = "learn",
 ) -> Operation[dict[str, Any]]:
-    """Bring what was distilled into the memory, and mark the episodes it came from.
-
-    Doing the same again changes nothing. An episode that was forgotten or has another word since
-    it was read supports nothing here, and an operation that comes from it is void: its text may
-    hold what was taken back. The other sources of such an operation stay pending.
-
-    Args:
-        access: The memory.
-        operations: What distilling proposed.
-        read: The episodes that distilling read, with what they said, as `Episode.word`.
-        author: Whose feedback it was, if one expert's.
-        relearn: Whether episodes that were distilled before may teach again; else two attempts at
-            one lesson, in whatever words, are one.
-        passed_over: Episodes that were read along and taught nothing here: they stay pending, since
-            another may be distilling them at the moment.
-        reason: What the commit says of itself.
-
-    Returns:
-        What was learned: `episode_ids`, `guidelines` (an entry an operation that took effect) and
-        the `memory_version` after it.
-    """
+    """Bring what was distilled into the memory, and mark the episodes it came from."""
     rivals = _Rivals()
     ours: list[str] = []
     while True:
@@ -168,10 +148,7 @@ class _Rivals:
                     self._by_hand[one.id] = guideline
 
     def share_out(self, mine: Changes, theirs: Sequence[Changes]) -> None:
-        """Leave to one writer what both learned from: the one whose commit has the smaller id.
-
-        Each that sees the other does the same to both commits, so that it does not matter who does.
-        """
+        """Leave to one writer what both learned from: the one whose commit has the smaller id."""
         for other in theirs:
             both = mine.learned_from() & other.learned_from()
             first, second = sorted((mine, other), key=lambda one: one.id)
@@ -220,10 +197,7 @@ def _purged(access: MemoryAccess, episode_ids: set[str]) -> Operation[bool]:
 def _valid(
     operations: Sequence[GuidelineOperation], kept: Mapping[str, Guideline], *, gone: set[str]
 ) -> tuple[list[GuidelineOperation], set[str]]:
-    """Leave out operations that come from what was taken back, and name their other sources.
-
-    From feedback that is gone, or from a wording that a guideline has lost since.
-    """
+    """Leave out operations that come from what was taken back, and name their other sources."""
     valid, spared = [], set()
     for operation in operations:
         sources = set(operation.episode_ids)

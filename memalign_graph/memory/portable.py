@@ -39,14 +39,7 @@ _DEPTH = 10
 
 
 def export_jsonl(access: MemoryAccess) -> Operation[str]:
-    """Write a memory as lines of JSON.
-
-    Args:
-        access: The memory.
-
-    Returns:
-        The lines; importing them and exporting again gives the same.
-    """
+    """Write a memory as lines of JSON."""
     view = yield from access.refresh()
     guidelines = yield from access.every_guideline()
     episodes = yield from access.all_episodes()
@@ -69,21 +62,7 @@ def export_jsonl(access: MemoryAccess) -> Operation[str]:
 def import_jsonl(
     access: MemoryAccess, lines: Iterable[str], *, author: str | None = None
 ) -> Operation[list[Episode]]:
-    """Bring an exported memory into this one; ids, times and sources stay as they are.
-
-    What is there already stays where it is newer. All lines are checked before any is stored.
-
-    Args:
-        access: The memory.
-        lines: The lines.
-        author: Who imports, if known.
-
-    Returns:
-        The episodes imported, as they stand now.
-
-    Raises:
-        InvalidInputError: If a line can't be read, by its number.
-    """
+    """Bring an exported memory into this one; ids, times and sources stay as they are."""
     author = check_name(author, "author")
     read = _Import(access)
     for number, line in enumerate(lines, start=1):

@@ -72,17 +72,7 @@ class _Traces:
 def purge(
     access: MemoryAccess, selection: Selection, checkpointer: object, *, author: str | None = None
 ) -> Operation[Forgotten]:
-    """Erase episodes and all that is left of them: also what was forgotten or revised before.
-
-    Args:
-        access: The memory.
-        selection: Which episodes.
-        checkpointer: Where the threads lie that carried the feedback; None if it is not at hand.
-        author: Who asks for it, if known.
-
-    Returns:
-        What was done.
-    """
+    """Erase episodes and all that is left of them: also what was forgotten or revised before."""
     check_checkpointer(checkpointer)
     traces = yield from _trace(access, selection)
     yield from clear_drafts(access)
@@ -164,11 +154,7 @@ def _own_sides(versions: list[Episode], rest: list[Episode]) -> list[Any]:
 
 
 def _marks(versions: list[Episode], rest: list[Episode]) -> set[Mark]:
-    """Tell how to know a checkpoint that carries something of some episodes, and not of others.
-
-    By an id; by what the expert wrote; or by the texts of one side of the example,
-    all of them, since a part, such as a system prompt, is in other threads too.
-    """
+    """Tell how to know a checkpoint that carries something of some episodes, and not of others."""
     kept = {text for one in rest for text in _texts_of(one)}
     ids = {one.id for one in versions} | {one.example_id for one in versions}
     ids |= {one.judgment.id for one in versions if one.judgment}

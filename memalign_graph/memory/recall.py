@@ -56,21 +56,7 @@ def recall(
     vector: Vector | None = None,
     embeds: bool = False,
 ) -> Operation[Recall]:
-    """Find the k examples in memory most like this one; no call is made where none is needed.
-
-    Args:
-        access: The memory.
-        example: The example.
-        k: How many to find; 0 finds none.
-        vector: The example's own vector, where it is known already.
-        embeds: Whether the vector is wanted also where k is 0, if memory holds anything.
-
-    Returns:
-        What was found.
-
-    Raises:
-        EmbeddingError: If the example has to be embedded and that fails.
-    """
+    """Find the k examples in memory most like this one; no call is made where none is needed."""
     view = yield from access.refresh()
     version = view.version  # before anything is waited for: others may commit meanwhile
     if k == 0 and not embeds:
@@ -115,19 +101,7 @@ def recall(
 def embed_once(
     accesses: Sequence[MemoryAccess], example: Example, *, always: bool = False
 ) -> Operation[Vector | None]:
-    """Embed an example for several memories, if one of them has anything to find.
-
-    Args:
-        accesses: The memories, with one embedder, their views refreshed.
-        example: The example.
-        always: Whether to embed it also where there is nothing to find.
-
-    Returns:
-        Its vector; None where none is needed.
-
-    Raises:
-        EmbeddingError: If the example has to be embedded and that fails.
-    """
+    """Embed an example for several memories, if one of them has anything to find."""
     filled = [access for access in accesses if always or not access.view.is_empty]
     if not filled:
         return None
@@ -145,19 +119,7 @@ def embed_once(
 def recall_besides(
     access: MemoryAccess, example: Example, k: int, besides: AbstractSet[str]
 ) -> Operation[Recall]:
-    """Find similar examples among some episodes, as if the others were not there.
-
-    The example is one that memory holds, so that nothing is embedded; the view is taken as it is.
-
-    Args:
-        access: The memory.
-        example: The example.
-        k: How many to find.
-        besides: The ids of the episodes that do not count.
-
-    Returns:
-        What was found.
-    """
+    """Find similar examples among some episodes, as if the others were not there."""
     view = access.view
     text, truncated = retrieval_text(example)
     vector = view.index.get(vector_key(access.embedder.id, text)) if k else None
@@ -191,15 +153,7 @@ def _search(view: MemoryView, vector: Vector, k: int) -> list[tuple[str, float]]
 
 
 def recall_without_episodes(access: MemoryAccess, error: EmbeddingError) -> Operation[Recall]:
-    """Go on without similar examples after an embedding call failed, and say so.
-
-    Args:
-        access: The memory.
-        error: Why there are none.
-
-    Returns:
-        A recall of nothing, with the warning.
-    """
+    """Go on without similar examples after an embedding call failed, and say so."""
     view = yield from access.refresh()
     warning = f"Judged by the guidelines alone, without similar examples. {error}"
     logger.warning("Judging %r: %s", access.criterion.name, warning)
@@ -207,14 +161,7 @@ def recall_without_episodes(access: MemoryAccess, error: EmbeddingError) -> Oper
 
 
 def known_vector(recalled: str | None) -> Vector | None:
-    """Read the vector that a recall kept.
-
-    Args:
-        recalled: `Recall.vector`.
-
-    Returns:
-        The vector, if one was kept.
-    """
+    """Read the vector that a recall kept."""
     return None if recalled is None else decode_vector(recalled)
 
 

@@ -128,15 +128,7 @@ class Changes(BaseModel):
     """An entry an item."""
 
     def meets(self, other: "Changes") -> bool:
-        """Tell whether two commits have to do with the same items.
-
-        Args:
-            other: What the other commit changed.
-
-        Returns:
-            Whether one of them changed an item that the other changed, too, or that a guideline
-            of the other names as its source.
-        """
+        """Tell whether two commits have to do with the same items."""
         return bool(self.keys() & other.reach() or self.reach() & other.keys())
 
     def keys(self) -> set[ItemKey]:
@@ -174,15 +166,7 @@ class Changes(BaseModel):
 
 
 def tally(changes: Iterable[Change], kind: ItemKind) -> Tally:
-    """Count the changes of one kind of item.
-
-    Args:
-        changes: The changes.
-        kind: The kind.
-
-    Returns:
-        The counts.
-    """
+    """Count the changes of one kind of item."""
     of_kind = [change for change in changes if change.kind == kind]
     added = sum(change.before is None for change in of_kind)
     removed = sum(change.revision is None for change in of_kind)
@@ -190,54 +174,22 @@ def tally(changes: Iterable[Change], kind: ItemKind) -> Tally:
 
 
 def commit_id(at_us: int) -> str:
-    """Make a commit's key.
-
-    Args:
-        at_us: When the commit is made, in microseconds since 1970.
-
-    Returns:
-        A unique key that sorts by time.
-    """
+    """Make a commit's key."""
     return f"{at_us:016d}-{uuid4().hex[:12]}"
 
 
 def revision_of(item: Item) -> str:
-    """Name what an item holds: equal content has an equal revision.
-
-    Args:
-        item: The item.
-
-    Returns:
-        The hash of its canonical JSON.
-    """
+    """Name what an item holds: equal content has an equal revision."""
     return digest(item)
 
 
 def weight(item_id: str, revision: str) -> int:
-    """Return what one item adds to its memory's version.
-
-    Args:
-        item_id: The item's id.
-        revision: Its revision.
-
-    Returns:
-        A number of 128 bits.
-    """
+    """Return what one item adds to its memory's version."""
     return int.from_bytes(hashlib.sha256(f"{item_id}:{revision}".encode()).digest()[:16])
 
 
 def version_of(total: int) -> str:
-    """Name a memory's content: a set hash, the sum of its live items' weights.
-
-    A sum can be kept up to date by the items that change, whatever their order, and two writers
-    who arrive at the same items arrive at the same version.
-
-    Args:
-        total: The sum of the weights.
-
-    Returns:
-        32 hexadecimal characters.
-    """
+    """Name a memory's content: a set hash, the sum of its live items' weights."""
     return f"{total % _VERSION_SPACE:032x}"
 
 

@@ -87,20 +87,7 @@ class ReviewReport(ReviewCounts):
 def review_report(
     access: MemoryAccess, *, since: date | None = None, until: date | None = None
 ) -> Operation[ReviewReport]:
-    """Report what was asked, and why.
-
-    Args:
-        access: The memory.
-        since: The first day, in UTC; the log's first unless given.
-        until: The last day; the log's last unless given.
-
-    Returns:
-        The report.
-
-    Raises:
-        InvalidInputError: If a day is none, or the last one is before the first.
-        ImportError: If the extra `evidence` is not installed.
-    """
+    """Report what was asked, and why."""
     _check_day("since", since)
     _check_day("until", until)
     if since is not None and until is not None and until < since:
@@ -113,16 +100,7 @@ def review_report(
 def report_of(
     items: Iterable[ReviewItem], episodes: Iterable[Episode], scale: Scale
 ) -> ReviewReport:
-    """Make a report of the log and of what the experts said.
-
-    Args:
-        items: The log, oldest first.
-        episodes: The memory's episodes: an answer is known by the judgment it is on.
-        scale: The criterion's scale; values that are not on it count as none.
-
-    Returns:
-        The report.
-    """
+    """Make a report of the log and of what the experts said."""
     agreed = _agreed(episodes, scale)
     by_day: defaultdict[date, list[ReviewItem]] = defaultdict(list)
     for item in items:

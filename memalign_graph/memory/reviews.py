@@ -63,14 +63,7 @@ class ReviewItem(FrozenModel):
 
 
 def day_number(day: date) -> int:
-    """Write a day as a number.
-
-    Args:
-        day: The day.
-
-    Returns:
-        Eight digits, such as 20250131.
-    """
+    """Write a day as a number."""
     return day.year * 10_000 + day.month * 100 + day.day
 
 
@@ -82,18 +75,7 @@ def now() -> datetime:
 def asked_on(
     access: MemoryAccess, day: date, *, besides: str, also_not_asked: bool = False
 ) -> Operation[list[Item]]:
-    """Read from the log which judgments of a day experts were asked about.
-
-    Args:
-        access: The memory.
-        day: The day, in UTC.
-        besides: The id of a judgment that does not count: a node that runs again finds its own.
-        also_not_asked: Whether to return also those that nobody was asked about. Stores can't
-            count, so that this reads the day's whole log.
-
-    Returns:
-        The items, as they are stored.
-    """
+    """Read from the log which judgments of a day experts were asked about."""
     namespace = access.layout.reviews_on(day_number(day))
     wanted = None if also_not_asked else {"asked": 1}
     [found] = yield Batch(access.store, [SearchOp(namespace, filter=wanted, limit=EVERYTHING)])
@@ -103,16 +85,7 @@ def asked_on(
 def log_review(
     access: MemoryAccess, judgment: Judgment, choice: ReviewChoice, at: datetime
 ) -> Operation[None]:
-    """Log whether an expert is asked about a judgment; the same judgment again is the same item.
-
-    Now and then days that are past their time are removed.
-
-    Args:
-        access: The memory.
-        judgment: The judgment.
-        choice: Whether one is asked, and why.
-        at: When that was decided, in UTC.
-    """
+    """Log whether an expert is asked about a judgment; the same judgment again is the same item."""
     item = ReviewItem(
         judgment_id=judgment.id,
         example_id=judgment.example_id,
@@ -134,17 +107,7 @@ def log_review(
 def all_reviews(
     access: MemoryAccess, *, since: date | None = None, until: date | None = None
 ) -> Operation[list[ReviewItem]]:
-    """Read the log.
-
-    Args:
-        access: The memory.
-        since: The first day, in UTC; the log's first unless given.
-        until: The last day; the log's last unless given.
-
-    Returns:
-        The items, oldest first; of two on one judgment, which a run that broke off at midnight can
-        leave, the newer one.
-    """
+    """Read the log."""
     first = 0 if since is None else day_number(since)
     last = EVERYTHING if until is None else day_number(until)
     days = yield from _days(access)
@@ -156,12 +119,7 @@ def all_reviews(
 
 
 def sweep_reviews(access: MemoryAccess, at: datetime) -> Operation[None]:
-    """Remove the days that are past their time.
-
-    Args:
-        access: The memory.
-        at: What time it is, in UTC.
-    """
+    """Remove the days that are past their time."""
     first = day_number((at - KEEP_REVIEWS).date())
     days = yield from _days(access)
     yield from _remove(access, [day for day in days if day < first], lambda _: True)
@@ -170,12 +128,7 @@ def sweep_reviews(access: MemoryAccess, at: datetime) -> Operation[None]:
 def remove_reviews(
     access: MemoryAccess, wanted: Callable[[Mapping[str, Any]], bool]
 ) -> Operation[None]:
-    """Remove some of the log's items.
-
-    Args:
-        access: The memory.
-        wanted: Tells of an item whether to remove it.
-    """
+    """Remove some of the log's items."""
     yield from _remove(access, (yield from _days(access)), wanted)
 
 

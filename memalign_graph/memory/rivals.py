@@ -22,14 +22,7 @@ Mine = Mapping[ItemKey, Episode | Guideline | None]
 
 
 def edits_made(edits: list[Edit]) -> Mine:
-    """Return what some edits make of their items.
-
-    Args:
-        edits: The edits.
-
-    Returns:
-        The items after them, by kind and id.
-    """
+    """Return what some edits make of their items."""
     made: dict[ItemKey, Episode | Guideline | None] = {}
     for edit in edits:
         item = edit.after or edit.before
@@ -48,22 +41,7 @@ def settle_rivals(
     purges: bool = False,
     keeps_status: bool = False,
 ) -> Operation[None]:
-    """Bring a commit together with those made at the same moment on the same items.
-
-    What one of the two removed stays removed; of two words of one expert the newer counts; what an
-    expert wrote by hand goes before what a model wrote; and what the other learned from feedback
-    that is taken back is taken back with it.
-
-    Args:
-        access: The memory.
-        commit: The commit, written; None if there was nothing to write.
-        known: The commits that were known before it.
-        mine: What it made of its items.
-        taken_back: The episodes that it took back, or gave another word.
-        purges: Whether nothing is to be kept of the items as they were.
-        keeps_status: Whether the commit left each episode's status as it was: then what the other
-            learned from stays learned.
-    """
+    """Bring a commit together with those made at the same moment on the same items."""
     ours: list[str] = []
     purged = False
     for _ in range(_TRIES):
@@ -119,12 +97,7 @@ def settle_rivals(
 
 
 def purge_records(access: MemoryAccess, commit_ids: Sequence[str]) -> Operation[None]:
-    """Take out of commits what they keep of items: it may hold what was purged meanwhile.
-
-    Args:
-        access: The memory.
-        commit_ids: The commits.
-    """
+    """Take out of commits what they keep of items: it may hold what was purged meanwhile."""
     records = yield from access.changes(commit_ids)
     scrubbed = {
         key: Changes(id=key, changes=[one.purge() for one in record.changes])

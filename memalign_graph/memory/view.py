@@ -96,11 +96,7 @@ class MemoryView:
 
     @property
     def newest_us(self) -> int:
-        """The date of the newest commit known, in microseconds since 1970; 0 if there is none.
-
-        The next commit is dated after it, so that dates follow what writers saw of each other
-        even where their clocks differ (a hybrid logical clock: Kulkarni et al., 2014).
-        """
+        """The date of the newest commit known, in microseconds since 1970; 0 if there is none."""
         return self._newest_us
 
     @property
@@ -119,25 +115,11 @@ class MemoryView:
             return sorted(key for key, row in self._episodes.items() if row.status == "pending")
 
     def holds(self, episode_id: str) -> bool:
-        """Tell whether there is an episode of this id.
-
-        Args:
-            episode_id: The id.
-
-        Returns:
-            Whether there is, as last refreshed.
-        """
+        """Tell whether there is an episode of this id."""
         return episode_id in self._episodes
 
     def holds_guideline(self, guideline_id: str) -> bool:
-        """Tell whether there is a guideline of this id, wherever it stands.
-
-        Args:
-            guideline_id: The id.
-
-        Returns:
-            Whether there is, as last refreshed.
-        """
+        """Tell whether there is a guideline of this id, wherever it stands."""
         return guideline_id in self._guidelines
 
     def all_episodes(self) -> list[str]:
@@ -152,23 +134,12 @@ class MemoryView:
         return sorted(key for ids in groups for key in ids)
 
     def is_at(self, tip: str | None) -> bool:
-        """Tell whether nothing was committed since the view was last brought up to date.
-
-        Args:
-            tip: The commit that was the last to be written.
-
-        Returns:
-            Whether the view has seen it, and with it all before it.
-        """
+        """Tell whether nothing was committed since the view was last brought up to date."""
         with self._lock:
             return tip is not None and tip == self._tip
 
     def mark(self) -> tuple[int, int | None]:
-        """Begin a reading.
-
-        Returns:
-            The view's generation, and from which `at_us` on commits are to be read; None if all.
-        """
+        """Begin a reading."""
         with self._lock:
             return self._generation, self._since_us
 
@@ -178,28 +149,12 @@ class MemoryView:
             return frozenset(self._recent)
 
     def unknown(self, commit_ids: set[str]) -> set[str]:
-        """Tell which commits the view has not applied.
-
-        Args:
-            commit_ids: The ids of commits found in the store.
-
-        Returns:
-            Those that are unknown.
-        """
+        """Tell which commits the view has not applied."""
         with self._lock:
             return commit_ids - self._recent.keys()
 
     def apply(self, generation: int, update: Update, *, now_us: int) -> bool:
-        """Bring what was read into the view.
-
-        Args:
-            generation: The generation at which the reading began.
-            update: What was read.
-            now_us: When the reading began, in microseconds since 1970.
-
-        Returns:
-            False if another update came in between: read again.
-        """
+        """Bring what was read into the view."""
         with self._lock:
             if generation != self._generation:
                 return False
@@ -214,14 +169,7 @@ class MemoryView:
             return True
 
     def add_vectors(self, vectors: Mapping[str, Vector]) -> None:
-        """Add vectors to the index; those whose episodes are gone meanwhile are left aside.
-
-        Args:
-            vectors: Normalised vectors by key.
-
-        Raises:
-            EmbeddingError: If one has another dimension than those that are there.
-        """
+        """Add vectors to the index; those whose episodes are gone meanwhile are left aside."""
         with self._lock:
             self._add(vectors)
 
@@ -231,35 +179,17 @@ class MemoryView:
         self._missing -= wanted.keys()
 
     def missing_texts(self) -> dict[str, str]:
-        """Return which episodes have no vector in the index yet.
-
-        Returns:
-            Their ids by vector key.
-        """
+        """Return which episodes have no vector in the index yet."""
         with self._lock:
             return {key: min(self._episodes_at[key]) for key in sorted(self._missing)}
 
     def episodes_at(self, key: str) -> list[str]:
-        """Return the ids of the episodes whose example has this vector.
-
-        Args:
-            key: A vector key.
-
-        Returns:
-            Episode ids, sorted.
-        """
+        """Return the ids of the episodes whose example has this vector."""
         with self._lock:
             return sorted(self._episodes_at.get(key, ()))
 
     def rows_at(self, key: str) -> list[EpisodeRow]:
-        """Return what is kept of the episodes whose example has this vector.
-
-        Args:
-            key: A vector key.
-
-        Returns:
-            The rows, in the order of the episodes' ids.
-        """
+        """Return what is kept of the episodes whose example has this vector."""
         with self._lock:
             return [self._episodes[one] for one in sorted(self._episodes_at.get(key, ()))]
 
@@ -269,38 +199,20 @@ class MemoryView:
             return [self._episodes[one] for one in sorted(self._episodes)]
 
     def watch(self) -> "Touched":
-        """Begin to note which vector keys have episodes that change; all of them at first.
-
-        Returns:
-            What is noted, for as long as it is referred to.
-        """
+        """Begin to note which vector keys have episodes that change; all of them at first."""
         with self._lock:
             touched = Touched(set(self._episodes_at))
             self._watchers.add(touched)
             return touched
 
     def take(self, touched: "Touched") -> set[str]:
-        """Return what was noted since this was last asked, and begin anew.
-
-        Args:
-            touched: What `watch` returned.
-
-        Returns:
-            The vector keys, those of episodes that are gone among them.
-        """
+        """Return what was noted since this was last asked, and begin anew."""
         with self._lock:
             keys, touched.keys = touched.keys, set()
             return keys
 
     def version_after(self, changes: Iterable[Change]) -> str:
-        """Return the version that the memory has once some changes are made.
-
-        Args:
-            changes: The changes.
-
-        Returns:
-            The version.
-        """
+        """Return the version that the memory has once some changes are made."""
         with self._lock:
             total = self._total
             for change in changes:
@@ -364,16 +276,7 @@ _views_lock = threading.Lock()
 
 
 def view_of(store: BaseStore, layout: MemoryLayout, embedder: str) -> MemoryView:
-    """Return this process's view of a memory; views live as long as their store object.
-
-    Args:
-        store: The store.
-        layout: Where the memory lies in it.
-        embedder: The embedder's id.
-
-    Returns:
-        The one view of this memory for this embedder.
-    """
+    """Return this process's view of a memory; views live as long as their store object."""
     with _views_lock:
         views = _views.setdefault(store, {})
         return views.setdefault((layout, embedder), MemoryView(embedder))

@@ -4,19 +4,7 @@ from memalign_graph.types import Episode
 
 
 def newer_word(stored: Episode | None, said: Episode) -> Episode:
-    """Return the episode to keep.
-
-    The stored one where the word is the same, where it is newer (a retry may bring an old word
-    late), or where a value alone is said that does not contradict it: whoever confirms a value
-    does not take the words back.
-
-    Args:
-        stored: What is there.
-        said: What is said.
-
-    Returns:
-        One of the two, with the threads of both, and the id that the feedback has elsewhere.
-    """
+    """Return the episode to keep."""
     if stored is None:
         return said
     threads = list(dict.fromkeys([*stored.thread_ids, *said.thread_ids]))
@@ -35,13 +23,5 @@ def newer_word(stored: Episode | None, said: Episode) -> Episode:
 
 
 def takes_back(stored: Episode, after: Episode) -> bool:
-    """Tell whether what a stored word supported has lost its support.
-
-    Args:
-        stored: The word as it was.
-        after: The word as it is.
-
-    Returns:
-        Whether the expert says something else now, or less.
-    """
+    """Tell whether what a stored word supported has lost its support."""
     return stored.rationale != after.rationale or stored.value not in (None, after.value)

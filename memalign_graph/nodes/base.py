@@ -85,15 +85,7 @@ class OperationNode(Runnable[Any, Any]):
         self._operation = operation
 
     def invoke(self, input: State, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002, ARG002 - Runnable's own names
-        """Run the node with blocking calls.
-
-        Args:
-            input: The state as the node sees it.
-            config: Not used: LangGraph sets it for the context of the call.
-
-        Returns:
-            The update of the state.
-        """
+        """Run the node with blocking calls."""
         return run(self._named(input))
 
     async def ainvoke(
@@ -102,15 +94,7 @@ class OperationNode(Runnable[Any, Any]):
         config: RunnableConfig | None = None,  # noqa: ARG002 - likewise
         **_: Any,
     ) -> Update:
-        """Run the node with awaited calls.
-
-        Args:
-            input: The state as the node sees it.
-            config: Not used: LangGraph sets it for the context of the call.
-
-        Returns:
-            The update of the state.
-        """
+        """Run the node with awaited calls."""
         return await arun(self._named(input))
 
     def _named(self, state: State) -> Operation[Update]:
@@ -122,14 +106,7 @@ class OperationNode(Runnable[Any, Any]):
 
 
 def current_run() -> Run:
-    """Return the run of the node that calls.
-
-    Returns:
-        Its store, context and thread.
-
-    Raises:
-        InvalidInputError: If the graph was compiled without a store.
-    """
+    """Return the run of the node that calls."""
     runtime: Any = get_runtime()
     if runtime is None:
         raise InvalidInputError(
@@ -166,17 +143,7 @@ class Models:
         self._bound: dict[tuple[int, int], BoundModel] = {}
 
     def get(self, override: str | None = None) -> BaseChatModel:
-        """Return the chat model to call.
-
-        Args:
-            override: The run's model, where its context names another than the node's own.
-
-        Returns:
-            The chat model.
-
-        Raises:
-            InvalidInputError: If a string can't be resolved.
-        """
+        """Return the chat model to call."""
         key = None if override == self._own else override
         if key not in self._resolved:
             named = self._own if key is None else key
@@ -184,18 +151,7 @@ class Models:
         return self._resolved[key].get()
 
     def bound(self, schema: dict[str, Any], override: str | None = None) -> "BoundModel":
-        """Return the chat model to call, bound to a schema.
-
-        Args:
-            schema: The JSON Schema of the answer; one that lives as long as the node.
-            override: The run's model, where its context names another than the node's own.
-
-        Returns:
-            The chat model, and the same bound.
-
-        Raises:
-            InvalidInputError: If a string can't be resolved, or the model has no structured output.
-        """
+        """Return the chat model to call, bound to a schema."""
         chat = self.get(override)
         key = (id(chat), id(schema))
         bound = self._bound.get(key)
@@ -226,15 +182,7 @@ class Memories:
         self._embedder = Embedder(embeddings)
 
     def get(self, run: Run, settings: Mapping[str, Any]) -> MemoryAccess:
-        """Return the memory of a run.
-
-        Args:
-            run: The run.
-            settings: Its settings.
-
-        Returns:
-            The way to its memory.
-        """
+        """Return the memory of a run."""
         return MemoryAccess(
             store=run.store,
             criterion=self._criterion,
@@ -244,18 +192,7 @@ class Memories:
 
 
 def example_of(state: Mapping[str, Any]) -> Example:
-    """Read the example a node works on.
-
-    Args:
-        state: The state: with `judge_example`, which `retrieve_episodes` leaves, or with `inputs`
-            and `outputs` themselves.
-
-    Returns:
-        The example.
-
-    Raises:
-        InvalidInputError: If it can't be used, in one sentence that names the field.
-    """
+    """Read the example a node works on."""
     kept = state.get("judge_example")
     return read_example(
         kept or {name: state[name] for name in Example.model_fields if name in state}
@@ -263,16 +200,7 @@ def example_of(state: Mapping[str, Any]) -> Example:
 
 
 def store_feedback(access: MemoryAccess, feedback: Feedback, state: State) -> Operation[Episode]:
-    """Store a reviewer's feedback, with the embedding that retrieval left in the state.
-
-    Args:
-        access: The memory.
-        feedback: The feedback.
-        state: The state, with `recall_vector`.
-
-    Returns:
-        The episode as it stands now.
-    """
+    """Store a reviewer's feedback, with the embedding that retrieval left in the state."""
     vector = known_vector(state.get("recall_vector"))
     known = {} if vector is None else {feedback.example.id: vector}
     stored = yield from remember(access, [feedback], known_vectors=known)
@@ -280,12 +208,7 @@ def store_feedback(access: MemoryAccess, feedback: Feedback, state: State) -> Op
 
 
 def warn_without_checkpointer(run: Run, graph: str) -> None:
-    """Warn where an expert is to be asked and nobody can answer.
-
-    Args:
-        run: The run.
-        graph: What kind of graph it is.
-    """
+    """Warn where an expert is to be asked and nobody can answer."""
     if run.thread_id is None:
         warnings.warn(
             f"The {graph} graph runs without a checkpointer: it stops to ask, but the reply can't "

@@ -89,15 +89,7 @@ class ToCommit:
 
 
 def to_commit(state: State) -> ToCommit:
-    """Read what consolidation left, with what was decided about conflicts.
-
-    Args:
-        state: The state, with `merged` and `decisions`; where nothing was distilled, `merged` is
-            None.
-
-    Returns:
-        What is to be committed.
-    """
+    """Read what consolidation left, with what was decided about conflicts."""
     merged = state.get("merged") or {"operations": [], "conflicts": [], "rewordings": []}
     conflicts = [Conflict.model_validate(one) for one in merged["conflicts"]]
     return ToCommit(
@@ -111,12 +103,5 @@ def to_commit(state: State) -> ToCommit:
 
 
 def in_order(proposals: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the batches' answers in the order of the batches.
-
-    Args:
-        proposals: The answers by number.
-
-    Returns:
-        The answers.
-    """
+    """Return the batches' answers in the order of the batches."""
     return [proposals[key] for key in sorted(proposals, key=int)]

@@ -90,15 +90,7 @@ class Judge:
         self._citing_schema = answer_schema(criterion, cites=True)
 
     def judge(self, state: State, run: Run) -> Operation[Judgment]:
-        """Judge the example in a state, with the memory that lies beside it.
-
-        Args:
-            state: A `JudgeView`.
-            run: The run.
-
-        Returns:
-            The judgment.
-        """
+        """Judge the example in a state, with the memory that lies beside it."""
         example = example_of(state)
         verdict = yield from self._decide(state, example, run.max_concurrency)
         measured = verdict.measured

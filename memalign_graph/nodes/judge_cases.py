@@ -133,11 +133,7 @@ class _Judging:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def judge_case(self, example: Example) -> Operation[Judgment | ModelAnswerError]:
-        """Judge one case as if it were new; what can't be judged is returned, and stops no other.
-
-        Raises:
-            ChatModelError: If a call fails.
-        """
+        """Judge one case as if it were new; what can't be judged is returned."""
         own = frozenset(self.access.view.episodes_at(key_of(self.access, example)))
         found = yield from recall_besides(self.access, example, self.k, own)
         standing = [one for one in self.guidelines if not _rests_on(one, own)]

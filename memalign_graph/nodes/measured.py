@@ -13,16 +13,7 @@ from memalign_graph.usage import Meter
 def measured_node(
     name: str, operation: Callable[[State, Run], Operation[Update]], *, begins: bool = False
 ) -> OperationNode:
-    """Make a node that adds what it used to the state's `usage`.
-
-    Args:
-        name: The node's name.
-        operation: What it does.
-        begins: Whether it is the first of its graph.
-
-    Returns:
-        The node.
-    """
+    """Make a node that adds what it used to the state's `usage`."""
 
     def measured(state: State, run: Run) -> Operation[Update]:
         meter = Meter()
@@ -36,15 +27,7 @@ def measured_node(
 
 
 def progress(run: Run, stage: str, done: int, of: int, **more: Any) -> None:
-    """Stream how far an alignment is, as a custom event.
-
-    Args:
-        run: The run.
-        stage: What is going on: `remember`, `judge`, `distill`, `consolidate`, `replay`, `commit`.
-        done: How much of it is done.
-        of: How much there is.
-        more: Further fields of the event.
-    """
+    """Stream how far an alignment is, as a custom event."""
     run.write({"type": "alignment_progress", "stage": stage, "done": done, "of": of, **more})
 
 
@@ -56,29 +39,14 @@ class Counter:
         self._done: dict[str, set[int]] = {}
 
     def note(self, run_key: str, number: int) -> int:
-        """Note one as done.
-
-        Args:
-            run_key: Names the run.
-            number: Which one.
-
-        Returns:
-            How many are.
-        """
+        """Note one as done."""
         with self._lock:
             done = self._done.setdefault(run_key, set())
             done.add(number)
             return len(done)
 
     def clear(self, run_key: str) -> int:
-        """Forget a run.
-
-        Args:
-            run_key: Names the run.
-
-        Returns:
-            How many it had done.
-        """
+        """Forget a run."""
         with self._lock:
             return len(self._done.pop(run_key, ()))
 

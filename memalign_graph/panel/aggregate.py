@@ -103,14 +103,7 @@ class BoundAggregate:
     passes: float | None
 
     def of(self, values: Mapping[str, Value]) -> AggregateResult:
-        """Make one score.
-
-        Args:
-            values: The values by criterion, of those that were judged.
-
-        Returns:
-            The score, and what it is made of.
-        """
+        """Make one score."""
         parts = {
             name: _place(self.scales[name], values[name]) for name in self.weights if name in values
         }

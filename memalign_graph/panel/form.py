@@ -35,14 +35,7 @@ _SHAPES = (
 
 
 def check_names(criteria: Sequence[Criterion]) -> None:
-    """Check that the criteria of a panel can be told apart in its form.
-
-    Args:
-        criteria: The criteria.
-
-    Raises:
-        InvalidInputError: If two have one name, or one has a name that the form keeps to itself.
-    """
+    """Check that the criteria of a panel can be told apart in its form."""
     names = [one.name for one in criteria]
     for name in names:
         if names.count(name) > 1:
@@ -62,18 +55,7 @@ def panel_payload(
     errors: Mapping[str, str],
     guidelines: Mapping[str, Sequence[Guideline]],
 ) -> dict[str, Any]:
-    """Make what the interrupt shows.
-
-    Args:
-        criteria: The criteria.
-        example: What was judged.
-        judgments: The verdicts by criterion, of those that were judged.
-        errors: Why the others were not.
-        guidelines: The guidelines that each judge was given.
-
-    Returns:
-        A `HITLRequest`: one action, whose arguments are the form.
-    """
+    """Make what the interrupt shows."""
     args: dict[str, Any] = {}
     properties: dict[str, Any] = {}
     for criterion in criteria:
@@ -99,16 +81,7 @@ def panel_payload(
 def panel_reply_schema(
     criteria: Sequence[Criterion], judgments: Mapping[str, Judgment]
 ) -> type[RootModel[Any]]:
-    """Make the schema that checks a reply to the interrupt.
-
-    Args:
-        criteria: The criteria.
-        judgments: The verdicts the expert was asked about.
-
-    Returns:
-        A pydantic model whose `root` is what `read_panel_reply` returns, and whose JSON Schema is
-        that of the plain form.
-    """
+    """Make the schema that checks a reply to the interrupt."""
     properties = {
         one.name: {
             "description": one.instructions,
@@ -137,22 +110,7 @@ def panel_reply_schema(
 def read_panel_reply(
     reply: Any, criteria: Sequence[Criterion], judgments: Mapping[str, Judgment]
 ) -> Said | None:
-    """Read any of the accepted replies.
-
-    Approving confirms every value. In an edited form only what was changed counts.
-
-    Args:
-        reply: An object by criterion, each with whatever a review of one criterion takes, or a
-            value alone; or human-in-the-loop decisions, or an Agent Inbox response.
-        criteria: The criteria.
-        judgments: The verdicts the expert was asked about.
-
-    Returns:
-        What was said, by criterion; None to skip.
-
-    Raises:
-        ValueError: If the reply has none of these shapes, or says nothing.
-    """
+    """Read any of the accepted replies."""
     decisions = unwrap(reply, _SHAPES)
     if decisions is not None:
         if len(decisions) != 1:

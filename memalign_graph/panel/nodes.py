@@ -44,14 +44,7 @@ _KINDS = {one.__name__: one for one in (ChatModelError, ModelAnswerError)}
 
 
 def create_judge_criterion_node(judges: Mapping[str, Judge]) -> OperationNode:
-    """Create the node that judges one criterion; it is sent each of them, side by side.
-
-    Args:
-        judges: The judges by criterion.
-
-    Returns:
-        The node; it reads `OneCriterion`, and writes `judgments`, or `errors`.
-    """
+    """Create the node that judges one criterion; it is sent each of them, side by side."""
 
     def judge_criterion(state: State, run: Run) -> Operation[Update]:
         name = state["criterion"]
@@ -64,16 +57,7 @@ def create_judge_criterion_node(judges: Mapping[str, Judge]) -> OperationNode:
 
 
 def judge_one(judge: Judge, state: State, run: Run) -> Operation[Judgment | MemAlignError]:
-    """Judge one criterion.
-
-    Args:
-        judge: Its judge.
-        state: An `OneCriterion`.
-        run: The run.
-
-    Returns:
-        The judgment, or why there is none.
-    """
+    """Judge one criterion."""
     name = state["criterion"]
     if "error" in state:
         done: Judgment | MemAlignError = MemAlignError(state["error"])
@@ -87,14 +71,7 @@ def judge_one(judge: Judge, state: State, run: Run) -> Operation[Judgment | MemA
 
 
 def to_judge(state: State) -> dict[str, dict[str, Any]]:
-    """Return what `judge_criterion` is sent.
-
-    Args:
-        state: The state.
-
-    Returns:
-        An `OneCriterion` for each criterion.
-    """
+    """Return what `judge_criterion` is sent."""
     shared = {key: state[key] for key in ("judge_example", "judge_settings")}
     return {
         name: {**shared, **found, "criterion": name} for name, found in state["memories"].items()
@@ -104,16 +81,7 @@ def to_judge(state: State) -> dict[str, dict[str, Any]]:
 def create_gather_node(
     judges: Mapping[str, Judge], aggregate: BoundAggregate | None
 ) -> OperationNode:
-    """Create the node that waits for all criteria, and makes one score of them where asked.
-
-    Args:
-        judges: The judges by criterion: if none could judge and the run is gone on with, each
-            tries again.
-        aggregate: How to make one score; None if it is not asked for.
-
-    Returns:
-        The node; it writes `aggregate`.
-    """
+    """Create the node that waits for all criteria, and makes one score of them where asked."""
 
     def gather_judgments(state: State, run: Run) -> Operation[Update]:
         judgments = state["judgments"]
@@ -146,16 +114,7 @@ def _judge_again(judges: Mapping[str, Judge], state: State, run: Run) -> Operati
 
 
 def create_panel_review_node(criteria: Criteria, aggregate: BoundAggregate | None) -> OperationNode:
-    """Create the node that asks the expert about all criteria at once, and waits.
-
-    Args:
-        criteria: The criteria.
-        aggregate: How to make one score; None if it is not asked for.
-
-    Returns:
-        The node; it writes `feedback` by criterion, None where the expert skipped, and the
-        `aggregate` anew, with the expert's values in place of the judges'.
-    """
+    """Create the node that asks the expert about all criteria at once, and waits."""
 
     def collect_feedback(state: State, run: Run) -> Operation[Update]:
         yield from ()  # nothing is asked of the outside here
@@ -191,14 +150,7 @@ def create_panel_review_node(criteria: Criteria, aggregate: BoundAggregate | Non
 def create_learn_criterion_node(
     learning: Mapping[str, CompiledStateGraph[Any, Any, Any, Any]],
 ) -> OperationNode:
-    """Create the node that learns from an expert's word on one criterion; it is sent each of them.
-
-    Args:
-        learning: The graphs that learn, by criterion: `learning_graph`.
-
-    Returns:
-        The node; it reads `OneFeedback`, and writes `learned`, or `errors`.
-    """
+    """Create the node that learns from an expert's word on one criterion."""
 
     def learn_criterion(state: State, _run: Run) -> Operation[Update]:
         name = state["criterion"]
@@ -224,15 +176,7 @@ def create_learn_criterion_node(
 
 
 def learning_graph(criterion: Criterion, **models: Any) -> Graph:
-    """Make the graph that learns from feedback on one criterion.
-
-    Args:
-        criterion: The criterion.
-        models: `model`, `distill_model` and `embeddings`.
-
-    Returns:
-        The graph: from what `DistillView` names to `learned`.
-    """
+    """Make the graph that learns from feedback on one criterion."""
     builder: Graph = StateGraph(ReviewState, input_schema=DistillView, output_schema=ReviewOutput)
     add_learning(builder, criterion, after=START, **models)
     return builder

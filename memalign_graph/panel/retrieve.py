@@ -55,18 +55,7 @@ CANT_CHOOSE = (
 def create_panel_retrieve_node(
     criteria: Criteria, embeddings: EmbeddingsLike, looking: Looking
 ) -> OperationNode:
-    """Create the node that looks into every memory; the first of its graph.
-
-    The example is embedded once, if any of the memories has something to find.
-
-    Args:
-        criteria: The criteria.
-        embeddings: What the memories embed with.
-        looking: How to look.
-
-    Returns:
-        The node; it reads an example and writes `PanelRetrieved`.
-    """
+    """Create the node that looks into every memory; the first of its graph."""
     memories = {name: Memories(one, embeddings) for name, one in criteria.items()}
 
     def retrieve_episodes(state: State, run: Run) -> Operation[Update]:
@@ -159,15 +148,7 @@ class _Lookup:
 
 
 def create_embed_node(criteria: Criteria, embeddings: EmbeddingsLike) -> OperationNode:
-    """Create the node that embeds the example for what is to be learned, if it was not before.
-
-    Args:
-        criteria: The criteria.
-        embeddings: What the memories embed with.
-
-    Returns:
-        The node; it writes `memories` with the vector.
-    """
+    """Create the node that embeds the example for what is to be learned, if it was not before."""
     memories = {name: Memories(one, embeddings) for name, one in criteria.items()}
 
     def embed_example(state: State, run: Run) -> Operation[Update]:
@@ -188,18 +169,7 @@ def create_embed_node(criteria: Criteria, embeddings: EmbeddingsLike) -> Operati
 
 
 def attempt(operation: Operation[T]) -> Operation[T | MemAlignError]:
-    """Carry out one of several operations; what fails in it is its result, and harms no other.
-
-    Args:
-        operation: The operation.
-
-    Returns:
-        Its result, or why there is none.
-
-    Raises:
-        InvalidInputError: If the caller can mend it.
-        EmbeddingError: If an embedding call fails.
-    """
+    """Carry out one of several operations; what fails in it is its result, and harms no other."""
     try:
         return (yield from operation)
     except (InvalidInputError, EmbeddingError):

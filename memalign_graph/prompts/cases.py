@@ -8,14 +8,7 @@ from memalign_graph.types import Criterion, Episode, Example
 
 
 def by_case(episodes: Iterable[Episode]) -> list[list[Episode]]:
-    """Bring the experts' episodes on one example together.
-
-    Args:
-        episodes: The episodes.
-
-    Returns:
-        A list an example, in the order in which the examples first come; in it, oldest first.
-    """
+    """Bring the experts' episodes on one example together."""
     cases: dict[str, list[Episode]] = {}
     for episode in episodes:
         cases.setdefault(episode.example_id, []).append(episode)
@@ -25,16 +18,7 @@ def by_case(episodes: Iterable[Episode]) -> list[list[Episode]]:
 def render_example(
     tag: str | None, example: Example, *, max_tokens: int | None = None
 ) -> tuple[str, bool]:
-    """Write an example for a prompt, each of its parts fenced.
-
-    Args:
-        tag: The tag around the whole, if any.
-        example: The example.
-        max_tokens: How long all parts together may be; shorter parts leave their room to longer.
-
-    Returns:
-        The text, and whether the middle of a part was cut out.
-    """
+    """Write an example for a prompt, each of its parts fenced."""
     values = {"inputs": example.inputs, "outputs": example.outputs}
     if example.reference_outputs is not None:
         values["reference_outputs"] = example.reference_outputs
@@ -61,19 +45,7 @@ def render_words(
     reason_label: str | None = "The expert's reason",
     max_tokens: int,
 ) -> tuple[list[str], bool]:
-    """Write what experts said on one example: the value of most of them, and each one's words.
-
-    Args:
-        episodes: The episodes, oldest first.
-        criterion: The criterion.
-        names: What to call each episode; nothing unless there are several.
-        value_label: What stands before a value.
-        reason_label: What stands before a reason, if anything.
-        max_tokens: How long one expert's reason may be.
-
-    Returns:
-        The lines, and whether the middle of a reason was cut out.
-    """
+    """Write what experts said on one example: the value of most of them, and each one's words."""
     lines: list[str] = []
     is_cut = False
     several = len(episodes) > 1

@@ -134,11 +134,7 @@ class ClarifyPrompt:
 
 
 def clarify_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the answer.
-
-    Returns:
-        A schema with a title, every property required and no others allowed.
-    """
+    """Return the JSON Schema of the answer."""
     # What to look for comes first: a model that has to decide first tends to say yes.
     properties = {
         "look_for": {"type": "string", "description": "What a judge would look for."},
@@ -163,17 +159,7 @@ def clarify_prompt(
     guidelines: Sequence[Guideline],
     max_input_tokens: int,
 ) -> ClarifyPrompt:
-    """Write the prompt.
-
-    Args:
-        criterion: The criterion.
-        feedback: The expert's words on a case, with the judgment they are on, if there is one.
-        guidelines: The guidelines that stand, in their order; they may say what the words mean.
-        max_input_tokens: The model's context window, in tokens.
-
-    Returns:
-        The prompt.
-    """
+    """Write the prompt."""
     budget = min(max_input_tokens // 4, _GUIDELINE_TOKENS)
     standing = choose_guidelines(guidelines, max_tokens=budget)
     head = _head(criterion, standing)
@@ -251,21 +237,7 @@ _BEGINNING = _beginning()
 def read_question(
     answer: dict[str, Any], prompt: ClarifyPrompt, *, last: bool = False
 ) -> Question | None:
-    """Check the answer.
-
-    Args:
-        answer: The parsed answer.
-        prompt: The prompt it answers.
-        last: Whether no other answer is asked for: then a question counts without its example,
-            where that can't be used.
-
-    Returns:
-        What to ask; None if the words can be checked as they are.
-
-    Raises:
-        ValueError: If a part is missing or of the wrong kind, or the question is empty, too long,
-            has a link, or repeats what the model was shown.
-    """
+    """Check the answer."""
     checkable = answer.get("checkable")
     if not isinstance(checkable, bool):
         raise ValueError('it has no "checkable" that is true or false')

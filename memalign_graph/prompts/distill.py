@@ -118,24 +118,7 @@ def distill_prompt(
     max_input_tokens: int,
     most_operations: int | None = None,
 ) -> DistillPrompt:
-    """Write the prompt to distil a batch of feedback.
-
-    The first case is always in it, cut to fit where it must be; the others as far as the window
-    reaches. Feedback on one case stays together, and all is shown in order of time. Guidelines
-    take at most a quarter of the window: those of experts first, then those that rest on most
-    feedback.
-
-    Args:
-        criterion: The criterion.
-        guidelines: The guidelines that stand, in their order.
-        episodes: The feedback, most urgent first.
-        max_input_tokens: The model's context window, in tokens.
-        most_operations: How many operations the answer may have; unless told, two for each piece
-            of feedback, as far as the window suggests that they fit.
-
-    Returns:
-        The prompt.
-    """
+    """Write the prompt to distil a batch of feedback."""
     handles, standing = _standing(guidelines, max_input_tokens)
     system = _system_text(criterion, handles, guidelines, several=len(episodes) > 1)
     room = _room(system, standing, max_input_tokens)
@@ -179,30 +162,14 @@ def distill_prompt(
 def feedback_window(
     criterion: Criterion, guidelines: Sequence[Guideline], *, max_input_tokens: int
 ) -> int:
-    """Return how much feedback fits into a prompt beside everything else.
-
-    Args:
-        criterion: The criterion.
-        guidelines: The guidelines that stand.
-        max_input_tokens: The model's context window, in tokens.
-
-    Returns:
-        The room, in tokens.
-    """
+    """Return how much feedback fits into a prompt beside everything else."""
     handles, standing = _standing(guidelines, max_input_tokens)
     system = _system_text(criterion, handles, guidelines, several=True)
     return _room(system, standing, max_input_tokens)
 
 
 def feedback_tokens(case: Sequence[Episode]) -> int:
-    """Estimate how much of a prompt the feedback on one case takes, with what its answer takes.
-
-    Args:
-        case: The experts' episodes on one example.
-
-    Returns:
-        The tokens, rather too many than too few.
-    """
+    """Estimate how much of a prompt the feedback on one case takes, with what its answer takes."""
     example = case[0].example
     texts = [example.inputs, example.outputs, example.reference_outputs]
     of_example = sum(_text_tokens(text) for text in texts if text is not None)

@@ -21,29 +21,12 @@ _ASKING = (
 
 
 def ask_about(case: str) -> str:
-    """Ask for the verdict on a case, the same way for earlier ones and for the one to judge.
-
-    Args:
-        case: The case, fenced.
-
-    Returns:
-        The question.
-    """
+    """Ask for the verdict on a case, the same way for earlier ones and for the one to judge."""
     return f"The case to judge:\n\n{case}\n\n{_ASKING}"
 
 
 def render_earlier(recalled: RecalledExample, case: Example, criterion: Criterion) -> list[str]:
-    """Write an example that memory holds.
-
-    Args:
-        recalled: The example, with the experts' words on it.
-        case: The case to be judged; what both have in common is said once.
-        criterion: The criterion.
-
-    Returns:
-        The case and the answer to it, in the shape of the judge's own; one text with both where no
-        expert gave a value that is on the scale.
-    """
+    """Write an example that memory holds."""
     # Often all cases share a question, or a right answer: said once, they leave room for more.
     shared = {
         name: _SAME
@@ -66,10 +49,7 @@ def render_earlier(recalled: RecalledExample, case: Example, criterion: Criterio
 
 
 def _said(episodes: Sequence[Episode], value: Value, criterion: Criterion) -> str:
-    """Write what experts said, those of another opinion with their value.
-
-    Where no expert said why, the judge's own words on the case count, if experts confirmed them.
-    """
+    """Write what experts said, those of another opinion with their value."""
     words = []
     for one in episodes:
         text = shorten(defuse(one.rationale), _FIELD_TOKENS) if one.rationale else None

@@ -16,32 +16,13 @@ _CONTROL_TOKEN = re.compile(r"<(?=\|)")
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimate how many tokens a text has, rather too many than too few.
-
-    Args:
-        text: The text.
-
-    Returns:
-        A third of its UTF-8 bytes, rounded up; digits count whole, as many models read each alone.
-    """
+    """Estimate how many tokens a text has, rather too many than too few."""
     digits = sum(map(text.count, _DIGITS))
     return digits + math.ceil((len(text.encode()) - digits) / _BYTES_PER_TOKEN)
 
 
 def fence(tag: str, value: Any, *, max_tokens: int | None = None) -> str:
-    """Put an application's or an expert's text between tags.
-
-    Tags of our own and a chat template's control tokens (`<|im_end|>`) inside the text lose their
-    angle bracket, so that the text can neither end its fence nor open another turn.
-
-    Args:
-        tag: The tag's name.
-        value: Text, or another JSON value.
-        max_tokens: Where to cut the text; its beginning and end are kept.
-
-    Returns:
-        The fenced text.
-    """
+    """Put an application's or an expert's text between tags."""
     text = defuse(as_text(value))
     if max_tokens is not None:
         text = shorten(text, max_tokens)
@@ -49,14 +30,7 @@ def fence(tag: str, value: Any, *, max_tokens: int | None = None) -> str:
 
 
 def as_text(value: Any) -> str:
-    """Write a JSON value for a prompt.
-
-    Args:
-        value: The value.
-
-    Returns:
-        Text as it is, also where it is the only thing in a dict; else indented JSON.
-    """
+    """Write a JSON value for a prompt."""
     if isinstance(value, dict) and len(value) == 1:
         [only] = value.values()
         value = only if isinstance(only, str) else value
@@ -64,27 +38,12 @@ def as_text(value: Any) -> str:
 
 
 def defuse(text: str) -> str:
-    """Take from a text what a prompt would read as its own structure.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        The text, with `&lt;` for the angle bracket of our tags and of control tokens.
-    """
+    """Take from a text what a prompt would read as its own structure."""
     return _CONTROL_TOKEN.sub("&lt;", _TAG.sub("&lt;", text))
 
 
 def shorten(text: str, max_tokens: int) -> str:
-    """Cut the middle out of a text that is too long.
-
-    Args:
-        text: The text.
-        max_tokens: How long it may be, by `estimate_tokens`.
-
-    Returns:
-        The text, or its beginning and end around a note of how much was left out.
-    """
+    """Cut the middle out of a text that is too long."""
     tokens = estimate_tokens(text)
     if tokens <= max_tokens:
         return text

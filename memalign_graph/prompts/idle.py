@@ -38,18 +38,7 @@ def why_idle(
     episodes: Sequence[Episode],
     asked: str,
 ) -> str | None:
-    """Say why an operation teaches nothing, if so.
-
-    Args:
-        operation: The operation.
-        criterion: The criterion.
-        guidelines: The guidelines it could change, by handle.
-        episodes: The feedback it was made from.
-        asked: What the model was asked for, in the prompt's words.
-
-    Returns:
-        What is wrong with it, to be told to the model; None if nothing is.
-    """
+    """Say why an operation teaches nothing, if so."""
     if operation.text is None:
         return None
     words = plain_words(operation.text)
@@ -102,14 +91,7 @@ def _said_already(criterion: Criterion) -> set[str]:
 
 
 def word_runs(text: str) -> set[tuple[str, ...]]:
-    """Return what two texts share only where one repeats the other: runs of several words.
-
-    Args:
-        text: The text.
-
-    Returns:
-        Every run of six words in it.
-    """
+    """Return what two texts share only where one repeats the other: runs of several words."""
     words = _WORD.findall(text.casefold())
     return {tuple(words[at : at + _RUN_WORDS]) for at in range(len(words) - _RUN_WORDS + 1)}
 

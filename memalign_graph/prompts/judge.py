@@ -78,16 +78,7 @@ class JudgePrompt:
 
 
 def answer_schema(criterion: Criterion, *, cites: bool = False) -> dict[str, Any]:
-    """Return the JSON Schema of a judge's answer: the rationale, then the value.
-
-    Args:
-        criterion: The criterion.
-        cites: Whether the judge is also asked which guidelines the outputs break. It says so last,
-            so that the verdict is what it would be without.
-
-    Returns:
-        A schema with a title, every property required and no others allowed.
-    """
+    """Return the JSON Schema of a judge's answer: the rationale, then the value."""
     properties = {
         "rationale": {
             "type": "string",
@@ -112,15 +103,7 @@ def answer_schema(criterion: Criterion, *, cites: bool = False) -> dict[str, Any
 
 
 def read_broken(answer: dict[str, Any], guidelines: Sequence[Guideline]) -> list[str]:
-    """Read which guidelines the outputs break, by the judge's own account.
-
-    Args:
-        answer: The parsed answer.
-        guidelines: The guidelines shown, in the order they are numbered.
-
-    Returns:
-        Their ids, each once; numbers of none are left out.
-    """
+    """Read which guidelines the outputs break, by the judge's own account."""
     cited = answer.get(_BROKEN)
     numbers = cited if isinstance(cited, list) else []
     known = [n for n in numbers if type(n) is int and 1 <= n <= len(guidelines)]
@@ -128,18 +111,7 @@ def read_broken(answer: dict[str, Any], guidelines: Sequence[Guideline]) -> list
 
 
 def read_answer(answer: dict[str, Any], criterion: Criterion) -> tuple[Value, str]:
-    """Check a judge's answer.
-
-    Args:
-        answer: The parsed answer.
-        criterion: The criterion.
-
-    Returns:
-        The value on the criterion's scale, and the rationale.
-
-    Raises:
-        ValueError: If a part is missing, is of the wrong kind, or the value is not on the scale.
-    """
+    """Check a judge's answer."""
     if "value" not in answer:
         raise ValueError('it has no "value"')
     rationale = answer.get("rationale")
@@ -158,25 +130,7 @@ def judge_prompt(
     max_guideline_tokens: int,
     max_input_tokens: int,
 ) -> JudgePrompt:
-    """Write the prompt for one case.
-
-    Guidelines come first in the budget, then the case, then similar examples until the window is
-    full. What does not fit is left out and said. If the guidelines outgrow their budget, most
-    of it goes to those that are given for every case, so that the prompt keeps a beginning that
-    providers can cache, and the rest to those that bear on this one.
-
-    Args:
-        criterion: The criterion.
-        example: The case to be judged.
-        guidelines: The guidelines that stand, in their order.
-        recalled: Similar examples, most similar first.
-        nearness: The similarity of further episodes to the case, by id.
-        max_guideline_tokens: How much of the prompt guidelines may take, in tokens.
-        max_input_tokens: The model's context window, in tokens.
-
-    Returns:
-        The prompt.
-    """
+    """Write the prompt for one case."""
     warnings: list[str] = []
     budget = min(max_guideline_tokens, max_input_tokens // 3)
     near = {**_nearness(recalled), **(nearness or {})}
@@ -261,18 +215,7 @@ def _divide(
 
 
 def choose_guidelines(guidelines: Sequence[Guideline], *, max_tokens: int) -> list[Guideline]:
-    """Choose the guidelines that fit a budget, whatever the case.
-
-    All of them where they fit. Else first those that experts wrote by hand, then those that rest
-    on most feedback, then the newest.
-
-    Args:
-        guidelines: The guidelines that stand, in their order.
-        max_tokens: The budget.
-
-    Returns:
-        The chosen ones, in the order they came.
-    """
+    """Choose the guidelines that fit a budget, whatever the case."""
     if sum(_cost(one, len(guidelines)) for one in guidelines) <= max_tokens:
         return list(guidelines)
 
@@ -285,16 +228,7 @@ def choose_guidelines(guidelines: Sequence[Guideline], *, max_tokens: int) -> li
 def relevant_guidelines(
     guidelines: Sequence[Guideline], nearness: Mapping[str, float], *, max_tokens: int
 ) -> list[Guideline]:
-    """Choose the guidelines that bear on a case, by how similar their sources are to it.
-
-    Args:
-        guidelines: The guidelines, in their order.
-        nearness: The similarity of episodes to the case, by id; the others are far from it.
-        max_tokens: The budget.
-
-    Returns:
-        The chosen ones, in the order they came.
-    """
+    """Choose the guidelines that bear on a case, by how similar their sources are to it."""
     near = {
         one.id: max((nearness[key] for key in one.episode_ids if key in nearness), default=None)
         for one in guidelines

@@ -32,11 +32,7 @@ in it. Answer with a JSON object that has "text"."""
 
 
 def narrow_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the answer.
-
-    Returns:
-        A schema with a title, every property required and no others allowed.
-    """
+    """Return the JSON Schema of the answer."""
     return {
         "title": "narrowed_guideline",
         "description": "The rule, narrowed.",
@@ -55,18 +51,7 @@ def narrow_prompt(
     broken: Sequence[Episode],
     got: Value,
 ) -> list[BaseMessage]:
-    """Write the prompt.
-
-    Args:
-        criterion: The criterion.
-        text: The rule.
-        sources: The feedback it came from; the first few cases are shown.
-        broken: The experts' episodes on the case it broke.
-        got: What the judge said of that case.
-
-    Returns:
-        The messages.
-    """
+    """Write the prompt."""
     system = _SYSTEM.format(
         name=criterion.name,
         instructions=criterion.instructions.strip(),
@@ -86,17 +71,7 @@ def narrow_prompt(
 
 
 def read_narrowed(answer: dict[str, Any]) -> str | None:
-    """Check an answer.
-
-    Args:
-        answer: The parsed answer.
-
-    Returns:
-        The narrower rule on one line; None if there is none.
-
-    Raises:
-        ValueError: If it has no text, or one that is too long.
-    """
+    """Check an answer."""
     text = answer.get("text")
     if not isinstance(text, str):
         raise ValueError('it has no "text"')

@@ -10,17 +10,7 @@ from memalign_graph.types import Guideline
 
 
 def operations_schema(prompt: DistillPrompt) -> dict[str, Any]:
-    """Return the JSON Schema of the answer to a prompt.
-
-    It allows what makes sense and no more, since a small model fills in whatever there is: no
-    guideline can be changed while there is none, and no feedback named that is not in the prompt.
-
-    Args:
-        prompt: The prompt.
-
-    Returns:
-        A schema with a title, every property required and no others allowed.
-    """
+    """Return the JSON Schema of the answer to a prompt."""
     # The text comes first: a small model that has to choose the action first tends to copy the
     # guideline it has chosen.
     properties: dict[str, Any] = {
@@ -68,21 +58,7 @@ def operations_schema(prompt: DistillPrompt) -> dict[str, Any]:
 def read_operations(
     answer: dict[str, Any], prompt: DistillPrompt, *, drop_idle: bool = False
 ) -> list[GuidelineOperation]:
-    """Check a distiller's answer, and put ids for its handles.
-
-    Args:
-        answer: The parsed answer.
-        prompt: The prompt it answers.
-        drop_idle: Whether to leave out operations that teach nothing, instead of raising.
-
-    Returns:
-        The operations.
-
-    Raises:
-        ValueError: If a part is missing or of the wrong kind, a handle stands for nothing, or an
-            operation teaches nothing: it rewords nothing, repeats the output, or says no more than
-            the criterion.
-    """
+    """Check a distiller's answer, and put ids for its handles."""
     operations = answer.get("operations")
     if not isinstance(operations, list):
         raise ValueError('it has no list of "operations"')

@@ -44,14 +44,7 @@ class Relations:
 
 
 def relations_schema(count: int) -> dict[str, Any]:
-    """Return the JSON Schema of the answer.
-
-    Args:
-        count: How many rules were shown.
-
-    Returns:
-        A schema with a title, every property required and no others allowed.
-    """
+    """Return the JSON Schema of the answer."""
     rule = {"type": "integer", "minimum": 1, "maximum": count}
     group = {"type": "array", "items": rule}
     return {
@@ -68,15 +61,7 @@ def relations_schema(count: int) -> dict[str, Any]:
 
 
 def relations_prompt(criterion: Criterion, texts: Sequence[str]) -> list[BaseMessage]:
-    """Write the prompt.
-
-    Args:
-        criterion: The criterion.
-        texts: The guidelines.
-
-    Returns:
-        The messages.
-    """
+    """Write the prompt."""
     system = _SYSTEM.format(
         name=criterion.name,
         instructions=criterion.instructions.strip(),
@@ -92,18 +77,7 @@ def relations_prompt(criterion: Criterion, texts: Sequence[str]) -> list[BaseMes
 
 
 def read_relations(answer: dict[str, Any], count: int) -> Relations:
-    """Check an answer.
-
-    Args:
-        answer: The parsed answer.
-        count: How many rules were shown.
-
-    Returns:
-        The relations; what contradicts each other is no duplicate.
-
-    Raises:
-        ValueError: If a part is missing or of the wrong kind, or a number stands for no rule.
-    """
+    """Check an answer."""
     groups = [_read_group(one, count) for one in _read_list(answer, "duplicates")]
     pairs = [_read_group(one, count) for one in _read_list(answer, "contradictions")]
     contradictions: list[tuple[int, int]] = []

@@ -126,14 +126,7 @@ class FlipView:
 
 
 def wrong_cases(evaluation: Evaluation) -> list[CaseView]:
-    """List the cases that are still wrong after learning.
-
-    Args:
-        evaluation: The evaluation.
-
-    Returns:
-        Those that were right before first; then the furthest off, and the judge most sure of them.
-    """
+    """List the cases that are still wrong after learning."""
     before, after = before_and_after(evaluation)
     main = after or before
     if main is None:
@@ -155,14 +148,7 @@ def wrong_cases(evaluation: Evaluation) -> list[CaseView]:
 
 
 def failed_cases(evaluation: Evaluation) -> list[CaseView]:
-    """List the cases that the judge gave no verdict on after learning.
-
-    Args:
-        evaluation: The evaluation.
-
-    Returns:
-        The cases.
-    """
+    """List the cases that the judge gave no verdict on after learning."""
     before, after = before_and_after(evaluation)
     main = after or before
     if main is None:
@@ -176,14 +162,7 @@ def failed_cases(evaluation: Evaluation) -> list[CaseView]:
 
 
 def flips(curve: LearningCurve) -> list[FlipView]:
-    """List the cases that were right at one step of a learning curve and no longer at the next.
-
-    Args:
-        curve: The curve.
-
-    Returns:
-        The flips, step by step.
-    """
+    """List the cases that were right at one step of a learning curve and no longer at the next."""
     scale = curve.criterion.scale
     found = []
     before = 0
@@ -195,15 +174,7 @@ def flips(curve: LearningCurve) -> list[FlipView]:
 
 
 def passages_of(scale: Scale, example: Example) -> list[Passage]:
-    """Show what was judged.
-
-    Args:
-        scale: The scale; of two outputs each is shown by itself.
-        example: The example.
-
-    Returns:
-        Its texts.
-    """
+    """Show what was judged."""
     outputs = example.outputs
     found = [Passage("What was given", clean(as_text(example.inputs)))]
     both: Sequence[object] = ()
@@ -224,15 +195,7 @@ def passages_of(scale: Scale, example: Example) -> list[Passage]:
 
 
 def words_of(scale: Scale, experts: Sequence[ExpertWord]) -> list[Word]:
-    """Show what experts said.
-
-    Args:
-        scale: The scale.
-        experts: What they said.
-
-    Returns:
-        A word each.
-    """
+    """Show what experts said."""
     return [
         Word(
             who=clean(one.author, most=80) if one.author else "An expert",

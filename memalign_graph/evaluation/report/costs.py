@@ -11,15 +11,7 @@ from memalign_graph.evaluation.results import Evaluation
 
 
 def cost_table(evaluation: Evaluation, curve: LearningCurve | None) -> Table:
-    """Lay out what was asked of models.
-
-    Args:
-        evaluation: The evaluation.
-        curve: The learning curve, if there is one.
-
-    Returns:
-        A row a purpose, and the sum.
-    """
+    """Lay out what was asked of models."""
     entries = [("Learning, all folds together", evaluation.learning)]
     entries += [
         (f"Judging: {lower_title(title_of(name))}", one) for name, one in _judging(evaluation)
@@ -37,15 +29,7 @@ def cost_table(evaluation: Evaluation, curve: LearningCurve | None) -> Table:
 
 
 def cost_sentence(evaluation: Evaluation, curve: LearningCurve | None) -> str:
-    """Say what was asked of models.
-
-    Args:
-        evaluation: The evaluation.
-        curve: The learning curve, if there is one.
-
-    Returns:
-        A sentence or two.
-    """
+    """Say what was asked of models."""
     steps = curve.steps if curve else []
     whole = _sum([evaluation.learning, *(one for _, one in _judging(evaluation))])
     whole = _sum([whole, *(part for one in steps for part in (one.learning, one.judging))])

@@ -42,17 +42,7 @@ class Sheet:
         x: tuple[float, float],
         y: tuple[float, float],
     ) -> None:
-        """Begin.
-
-        Args:
-            size: Width and height, in pixels.
-            inside: How far the plotted area lies from the left, right, top and bottom.
-            x: Where its horizontal axis begins and ends.
-            y: Where its vertical axis begins and ends.
-
-        Raises:
-            ImportError: If the extra `evaluation` is not installed.
-        """
+        """Begin."""
         with needs_extra("evaluation", "a report's plots"):
             from matplotlib.backends.backend_svg import FigureCanvasSVG
             from matplotlib.figure import Figure
@@ -74,29 +64,14 @@ class Sheet:
         self._texts: list[str] = []
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Return where a point of the plot lies, in pixels from the top left.
-
-        Args:
-            x: Along the horizontal axis.
-            y: Along the vertical axis.
-
-        Returns:
-            The place.
-        """
+        """Return where a point of the plot lies, in pixels from the top left."""
         across, up = self.axes.transData.transform((x, y))
         return float(across), self.height - float(up)
 
     def text(
         self, place: tuple[float, float], words: str, *, anchor: str = "start", kind: str = ""
     ) -> None:
-        """Write.
-
-        Args:
-            place: Where, in pixels from the top left.
-            words: What.
-            anchor: `start`, `middle` or `end`: which end of the text lies there.
-            kind: The text's class on the page.
-        """
+        """Write."""
         across, down = place
         named = f' class="{kind}"' if kind else ""
         self._texts.append(
@@ -105,36 +80,17 @@ class Sheet:
         )
 
     def line(self, x: Sequence[float], y: Sequence[float], colour: str, **more: Any) -> None:
-        """Draw a line.
-
-        Args:
-            x: Its places along the horizontal axis.
-            y: Its places along the vertical axis.
-            colour: Its colour.
-            **more: What matplotlib's `plot` takes.
-        """
+        """Draw a line."""
         given = {"linewidth": 2, "clip_on": False, "solid_capstyle": "round", **more}
         self.axes.plot(x, y, color=colour, **given)
 
     def dots(self, x: Sequence[float], y: Sequence[float], colour: str, **more: Any) -> None:
-        """Draw dots.
-
-        Args:
-            x: Their places along the horizontal axis.
-            y: Their places along the vertical axis.
-            colour: Their colour.
-            **more: What matplotlib's `scatter` takes.
-        """
+        """Draw dots."""
         given = {"s": 30, "linewidths": 0, "clip_on": False, "zorder": 3, **more}
         self.axes.scatter(x, y, c=colour, **given)
 
     def grid(self, places: Sequence[tuple[float, str]], *, name: str) -> None:
-        """Draw horizontal lines, and write what they stand for on their left.
-
-        Args:
-            places: Where, and what is written.
-            name: What the vertical axis shows, written above it.
-        """
+        """Draw horizontal lines, and write what they stand for on their left."""
         for y, words in places:
             self.line(self.axes.get_xlim(), [y, y], LINE, linewidth=1, zorder=0)
             across, down = self.at(self.axes.get_xlim()[0], y)
@@ -142,14 +98,7 @@ class Sheet:
         self.text((0, 12), name, kind="axis")
 
     def ticks(self, places: Sequence[tuple[float, str]], *, name: str, apart: int = 26) -> None:
-        """Write below the plot what places along its horizontal axis stand for.
-
-        Args:
-            places: Where, and what is written.
-            name: What the axis shows.
-            apart: How many pixels two lie apart at least; those too close to the last are left
-                out, as far as they come before it.
-        """
+        """Write below the plot what places along its horizontal axis stand for."""
         written: list[float] = []
         for x, words in reversed(places):
             across, down = self.at(x, self.axes.get_ylim()[0])
@@ -160,11 +109,7 @@ class Sheet:
         self.text((middle, self.height - 6), name, anchor="middle", kind="axis")
 
     def legend(self, entries: Sequence[tuple[str, str, bool]]) -> None:
-        """Say what the colours stand for, above the plot on the right.
-
-        Args:
-            entries: Words, colour, and whether the line is dashed.
-        """
+        """Say what the colours stand for, above the plot on the right."""
         across = float(self.width - self.right)
         for words, colour, dashed in reversed(entries):
             # About as wide as a page's text is at this size.
@@ -178,16 +123,7 @@ class Sheet:
             across -= 38
 
     def svg(self, name: str, title: str, description: str) -> str:
-        """Return the plot as an element of a page.
-
-        Args:
-            name: Begins its ids; no other on the page has it.
-            title: What it shows.
-            description: What can be seen in it, for those who don't.
-
-        Returns:
-            The SVG.
-        """
+        """Return the plot as an element of a page."""
         drawn = StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         self._figure.savefig(drawn, format="svg", metadata=nothing)
@@ -201,11 +137,7 @@ class Sheet:
 
 
 def _shapes(drawn: str, name: str) -> str:
-    """Take the shapes out of matplotlib's file: its ids, styles and name spaces are not the page's.
-
-    Its ids are random and would meet another plot's; styles in attributes are what the page's
-    security policy forbids, and colours have to follow the page's.
-    """
+    """Take the shapes out of matplotlib's file, without its ids, styles and name spaces."""
     body = drawn[drawn.index("<g ") : drawn.rindex("</svg>")]
     found = list(dict.fromkeys(re.findall(r'\bid="([^"]+)"', body)))
     used = {one for one in found if f"#{one}" in body}

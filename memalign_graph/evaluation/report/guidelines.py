@@ -78,14 +78,7 @@ class GuidelineView:
 
 
 def guideline_views(report: Report) -> list[GuidelineView]:
-    """List the guidelines.
-
-    Args:
-        report: The report.
-
-    Returns:
-        Harmful ones first, then useless and useful ones, then those not tried.
-    """
+    """List the guidelines."""
     scale = report.evaluation.criterion.scale
     sources = {one.id: one for one in report.sources}
     credit = {one.guideline.id: one for one in report.credit}

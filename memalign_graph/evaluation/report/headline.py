@@ -76,14 +76,7 @@ class Headline:
 
 
 def headline(evaluation: Evaluation) -> Headline:
-    """Say what was found.
-
-    Args:
-        evaluation: The evaluation.
-
-    Returns:
-        The sentences.
-    """
+    """Say what was found."""
     before, after = before_and_after(evaluation)
     measure = measure_of(evaluation.criterion.scale, headline_metric(evaluation.criterion.scale))
     main = after or before

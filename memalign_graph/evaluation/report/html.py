@@ -31,17 +31,7 @@ _NUMBER_AND_SIGN = re.compile(r"(?<=\d) (?=%)|(?<=[<>]) (?=\d)")
 
 
 def render_html(report: Report) -> str:
-    """Write a report as an HTML page.
-
-    Args:
-        report: The report.
-
-    Returns:
-        The page; the same for the same report.
-
-    Raises:
-        ImportError: If the extra `evaluation` is not installed.
-    """
+    """Write a report as an HTML page."""
     shown = view(report)
     styles = _templates().get_template("page.css").render()
     page: str = (
@@ -96,14 +86,7 @@ def _sections(shown: ReportView) -> list[tuple[str, str]]:
 
 
 def fold(text: str) -> tuple[str, str]:
-    """Divide a long text into what is shown at once and what is folded away.
-
-    Args:
-        text: The text.
-
-    Returns:
-        Its beginning and its rest; the rest is empty where the text is short.
-    """
+    """Divide a long text into what is shown at once and what is folded away."""
     end = len(text)
     lines = text.split("\n", _HEAD_LINES)
     if len(lines) > _HEAD_LINES:
@@ -118,14 +101,7 @@ def fold(text: str) -> tuple[str, str]:
 
 
 def unbroken(text: str) -> str:
-    """Keep a number and its sign on one line.
-
-    Args:
-        text: A sentence.
-
-    Returns:
-        The sentence with no-break spaces there.
-    """
+    """Keep a number and its sign on one line."""
     return _NUMBER_AND_SIGN.sub("\u00a0", text)
 
 

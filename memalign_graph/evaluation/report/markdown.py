@@ -42,14 +42,7 @@ _SIGNS = {"good": "🟢", "warn": "🟡", "bad": "🔴", "plain": "⚪"}
 
 
 def render_markdown(report: Report) -> str:
-    """Write a report as Markdown.
-
-    Args:
-        report: The report.
-
-    Returns:
-        The text; the same for the same report, and at most 40,000 bytes long whatever it holds.
-    """
+    """Write a report as Markdown."""
     shown = view(report)
     written: list[str] = []
     room = MOST_BYTES - 200
@@ -68,15 +61,7 @@ def render_markdown(report: Report) -> str:
 
 
 def inline(text: str, most: int = _LINE_CHARS) -> str:
-    """Write a text of others in a line of Markdown.
-
-    Args:
-        text: The text.
-        most: How many of its characters are kept.
-
-    Returns:
-        One line that is nothing but that text.
-    """
+    """Write a text of others in a line of Markdown."""
     line = _MARKS.sub(r"\\\g<0>", one_line(text, most))
     line = _NUMBERED.sub(r"\1\\\2", line)
     return escape(_CALLS.sub(_JOINER, line), quote=False)

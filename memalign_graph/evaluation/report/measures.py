@@ -56,53 +56,25 @@ class Measure:
         return self.key in LOWER_IS_BETTER
 
     def show(self, value: float | None) -> str:
-        """Write a value.
-
-        Args:
-            value: The value.
-
-        Returns:
-            The text; `n/a` for none.
-        """
+        """Write a value."""
         if value is None:
             return NOT_DEFINED
         return percent(value) if self.kind == "share" else decimal(value, self.digits)
 
     def show_interval(self, found: Estimate) -> str:
-        """Write the interval of a number.
-
-        Args:
-            found: The number.
-
-        Returns:
-            Such as `72 % to 94 %`; empty where there is none.
-        """
+        """Write the interval of a number."""
         ends = interval(found)
         return "" if ends is None else f"{self.show(ends[0])} to {self.show(ends[1])}"
 
     def show_difference(self, value: float | None) -> str:
-        """Write by how much one judge has more of it than another.
-
-        Args:
-            value: The difference.
-
-        Returns:
-            With its sign, of shares in percentage points; `n/a` for none.
-        """
+        """Write by how much one judge has more of it than another."""
         if value is None:
             return NOT_DEFINED
         return points(value) if self.kind == "share" else signed(value, self.digits)
 
 
 def measures_of(evaluation: Evaluation) -> list[Measure]:
-    """List the metrics that an evaluation has, the most important first.
-
-    Args:
-        evaluation: The evaluation.
-
-    Returns:
-        The metrics.
-    """
+    """List the metrics that an evaluation has, the most important first."""
     scale = evaluation.criterion.scale
     there = {name for one in evaluation.scores for name in one.metrics}
     if not (isinstance(scale, Numeric) and not scale.integer):
@@ -115,27 +87,12 @@ def measures_of(evaluation: Evaluation) -> list[Measure]:
 
 
 def measure_of(scale: Scale, key: str) -> Measure:
-    """Return one metric.
-
-    Args:
-        scale: The scale.
-        key: Its name.
-
-    Returns:
-        The metric.
-    """
+    """Return one metric."""
     return next(one for one in _known(scale) if one.key == key)
 
 
 def title_of(judge: str) -> str:
-    """Say in words which judge this is.
-
-    Args:
-        judge: Its name in the results.
-
-    Returns:
-        The words; another judge's own name.
-    """
+    """Say in words which judge this is."""
     return {
         CONSTANT: "Always one answer",
         NEAREST: "Copy similar cases",
@@ -146,27 +103,13 @@ def title_of(judge: str) -> str:
 
 
 def lower_title(judge_title: str) -> str:
-    """Return what a judge is called, inside a sentence.
-
-    Args:
-        judge_title: What it is called.
-
-    Returns:
-        Our own words in lower case; a name that a user gave stays as it is.
-    """
+    """Return what a judge is called, inside a sentence."""
     ours = {title_of(one) for one in (CONSTANT, NEAREST, BASE, VERDICT, ALIGNED)}
     return judge_title.lower() if judge_title in ours else judge_title
 
 
 def before_and_after(evaluation: Evaluation) -> tuple[str | None, str | None]:
-    """Tell which judges to hold side by side.
-
-    Args:
-        evaluation: The evaluation.
-
-    Returns:
-        The judge that has not learned, and the one that has; None for one that was not measured.
-    """
+    """Tell which judges to hold side by side."""
     scored = {one.judge for one in evaluation.scores}
     there = [name for name in evaluation.judging if name in scored]
     others = [name for name in there if name != ALIGNED]
@@ -175,16 +118,7 @@ def before_and_after(evaluation: Evaluation) -> tuple[str | None, str | None]:
 
 
 def comparison_of(evaluation: Evaluation, judge: str, against: str) -> Comparison | None:
-    """Find how two judges compare.
-
-    Args:
-        evaluation: The evaluation.
-        judge: The one.
-        against: The other.
-
-    Returns:
-        The comparison; None if there is none.
-    """
+    """Find how two judges compare."""
     pairs = {(one.judge, one.against): one for one in evaluation.comparisons}
     return pairs.get((judge, against))
 

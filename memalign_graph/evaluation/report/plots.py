@@ -38,14 +38,7 @@ class Plot:
 
 
 def judges_plot(evaluation: Evaluation) -> Plot | None:
-    """Draw the headline metric of each judge, with its interval.
-
-    Args:
-        evaluation: The evaluation.
-
-    Returns:
-        The plot; None where nothing was measured.
-    """
+    """Draw the headline metric of each judge, with its interval."""
     scale = evaluation.criterion.scale
     measure = measure_of(scale, headline_metric(scale))
     before, after = before_and_after(evaluation)
@@ -94,14 +87,7 @@ def judges_plot(evaluation: Evaluation) -> Plot | None:
 
 
 def curve_plot(curve: LearningCurve) -> Plot | None:
-    """Draw how the judge gets better with feedback.
-
-    Args:
-        curve: The curve.
-
-    Returns:
-        The plot; None where there is nothing to draw.
-    """
+    """Draw how the judge gets better with feedback."""
     measure = measure_of(curve.criterion.scale, headline_metric(curve.criterion.scale))
     unseen = _series(curve, measure, seen=False)
     seen = _series(curve, measure, seen=True)
@@ -146,14 +132,7 @@ def curve_plot(curve: LearningCurve) -> Plot | None:
 
 
 def calibration_plot(evaluation: Evaluation) -> Plot | None:
-    """Draw how often the judge is right at each confidence.
-
-    Args:
-        evaluation: The evaluation.
-
-    Returns:
-        The plot; None where no judge tells its confidence.
-    """
+    """Draw how often the judge is right at each confidence."""
     before, after = before_and_after(evaluation)
     series: list[tuple[str, str, list[ReliabilityBin]]] = []
     for judge, words, colour in ((before, "before", BEFORE), (after, "after learning", AFTER)):
@@ -187,14 +166,7 @@ def calibration_plot(evaluation: Evaluation) -> Plot | None:
 
 
 def scatter_plots(evaluation: Evaluation) -> list[Plot]:
-    """Draw each verdict against the experts' value, before and after.
-
-    Args:
-        evaluation: The evaluation.
-
-    Returns:
-        A plot a judge; none where values are no numbers, or few enough for a matrix.
-    """
+    """Draw each verdict against the experts' value, before and after."""
     scale = evaluation.criterion.scale
     plots = []
     for judge, name in zip(before_and_after(evaluation), ("before", "after"), strict=True):

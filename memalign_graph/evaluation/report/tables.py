@@ -80,14 +80,7 @@ class Matrix:
 
 
 def metrics_table(evaluation: Evaluation) -> Table:
-    """Lay out every judge's metrics.
-
-    Args:
-        evaluation: The evaluation.
-
-    Returns:
-        A row a metric, a column a judge.
-    """
+    """Lay out every judge's metrics."""
     rows = [
         [Cell(one.title, one.meaning)]
         + [
@@ -113,14 +106,7 @@ def metrics_table(evaluation: Evaluation) -> Table:
 
 
 def differences_table(evaluation: Evaluation) -> Table | None:
-    """Lay out how judges compare on the same cases.
-
-    Args:
-        evaluation: The evaluation.
-
-    Returns:
-        A row a pair, a column a metric; None for no pairs.
-    """
+    """Lay out how judges compare on the same cases."""
     before, after = before_and_after(evaluation)
     measures = [
         one
@@ -171,14 +157,7 @@ def _difference(pair: Comparison, measure: Measure) -> Cell:
 
 
 def labels_tables(evaluation: Evaluation) -> list[Table]:
-    """Lay out how well each answer is found, before and after.
-
-    Args:
-        evaluation: The evaluation.
-
-    Returns:
-        A table a judge that has labels.
-    """
+    """Lay out how well each answer is found, before and after."""
     tables = []
     for judge in before_and_after(evaluation):
         if judge is None or not evaluation.of(judge).labels:
@@ -199,14 +178,7 @@ def labels_tables(evaluation: Evaluation) -> list[Table]:
 
 
 def matrices(evaluation: Evaluation) -> list[Matrix]:
-    """Lay out which answers are taken for which, before and after.
-
-    Args:
-        evaluation: The evaluation.
-
-    Returns:
-        A matrix a judge; none for values without labels, or too many of them.
-    """
+    """Lay out which answers are taken for which, before and after."""
     return [
         _matrix(title_of(judge), confusion)
         for judge in before_and_after(evaluation)
@@ -225,14 +197,7 @@ def _matrix(caption: str, confusion: Confusion) -> Matrix:
 
 
 def mix_ups_table(evaluation: Evaluation) -> Table | None:
-    """List which answers are taken for which after learning, the most frequent first.
-
-    Args:
-        evaluation: The evaluation.
-
-    Returns:
-        The table; None where nothing is mixed up, or values have no labels.
-    """
+    """List which answers are taken for which after learning, the most frequent first."""
     before, after = before_and_after(evaluation)
     main = after or before
     confusion = evaluation.of(main).confusion if main else None
@@ -257,14 +222,7 @@ def mix_ups_table(evaluation: Evaluation) -> Table | None:
 
 
 def curve_table(curve: LearningCurve) -> Table:
-    """Lay out the steps of a learning curve.
-
-    Args:
-        curve: The curve.
-
-    Returns:
-        A row a step.
-    """
+    """Lay out the steps of a learning curve."""
     measure = measure_of(curve.criterion.scale, headline_metric(curve.criterion.scale))
     rows = []
     for step in curve.steps:
@@ -289,15 +247,7 @@ def curve_table(curve: LearningCurve) -> Table:
 
 
 def reliability_table(caption: str, bins: Sequence[ReliabilityBin]) -> Table:
-    """Lay out how right a judge is at each confidence.
-
-    Args:
-        caption: Which judge.
-        bins: Its verdicts by confidence.
-
-    Returns:
-        A row a bin.
-    """
+    """Lay out how right a judge is at each confidence."""
     return Table(
         caption=caption,
         head=["Confidence", "Right", "Cases"],
@@ -313,14 +263,7 @@ def _share(value: float | None) -> str:
 
 
 def values_in_words(scale: Scale) -> str:
-    """Say which values there are.
-
-    Args:
-        scale: The scale.
-
-    Returns:
-        The sentence.
-    """
+    """Say which values there are."""
     if isinstance(scale, Numeric):
         kind = "a whole number" if scale.integer else "a number"
         return f"{kind} from {show(scale, scale.minimum)} to {show(scale, scale.maximum)}."

@@ -101,14 +101,7 @@ class ReportView:
 
 
 def view(report: Report) -> ReportView:
-    """Read everything off a report that it shows.
-
-    Args:
-        report: The report.
-
-    Returns:
-        What it shows.
-    """
+    """Read everything off a report that it shows."""
     evaluation = report.evaluation
     curve = report.learning_curve
     wrong = wrong_cases(evaluation)

@@ -31,28 +31,12 @@ _SURE = 1e-9
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
-    """Write how many there are.
-
-    Args:
-        number: How many.
-        noun: Of what.
-        plural: Its plural, if it does not end in s.
-
-    Returns:
-        Such as `1 case` or `1,200 cases`.
-    """
+    """Write how many there are."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def percent(share: float) -> str:
-    """Write a share, so that only all is 100 % and only none is 0 %.
-
-    Args:
-        share: From 0 to 1.
-
-    Returns:
-        Such as `86 %`.
-    """
+    """Write a share, so that only all is 100 % and only none is 0 %."""
     rounded = round(share * 100)
     if rounded == 100 and share < 1 - _SURE:  # noqa: PLR2004 - all
         return "> 99 %"
@@ -62,28 +46,13 @@ def percent(share: float) -> str:
 
 
 def points(difference: float) -> str:
-    """Write the difference of two shares, with its sign.
-
-    Args:
-        difference: From -1 to 1.
-
-    Returns:
-        In percentage points, such as `+19` or `+0.4`.
-    """
+    """Write the difference of two shares, with its sign."""
     digits = 1 if 0 < abs(difference) * 100 < 1 else 0
     return signed(difference * 100, digits)
 
 
 def decimal(value: float, digits: int) -> str:
-    """Write a number with so many decimals.
-
-    Args:
-        value: The number.
-        digits: How many.
-
-    Returns:
-        The number, with a true minus sign; never a negative zero.
-    """
+    """Write a number with so many decimals."""
     text = f"{value:,.{digits}f}"
     if text.startswith("-"):
         return text[1:] if float(text.replace(",", "")) == 0 else f"{MINUS}{text[1:]}"
@@ -91,29 +60,14 @@ def decimal(value: float, digits: int) -> str:
 
 
 def signed(value: float, digits: int) -> str:
-    """Write a number with so many decimals, and with its sign.
-
-    Args:
-        value: The number.
-        digits: How many.
-
-    Returns:
-        The number; no sign for zero.
-    """
+    """Write a number with so many decimals, and with its sign."""
     text = decimal(value, digits)
     is_zero = not any(one in text for one in "123456789")
     return text if value < 0 or is_zero else f"+{text}"
 
 
 def digits_for(scale: Scale) -> int:
-    """Tell how many decimals a distance on this scale needs.
-
-    Args:
-        scale: The scale.
-
-    Returns:
-        As many as tell apart about a hundredth of the scale's range.
-    """
+    """Tell how many decimals a distance on this scale needs."""
     if not isinstance(scale, Numeric):
         return 2
     magnitude = math.floor(math.log10(scale.maximum - scale.minimum))
@@ -123,15 +77,7 @@ def digits_for(scale: Scale) -> int:
 
 
 def show(scale: Scale, value: Value | None) -> str:
-    """Write a value of a scale.
-
-    Args:
-        scale: The scale.
-        value: The value.
-
-    Returns:
-        The value; `no value` for none. Long fractions are rounded.
-    """
+    """Write a value of a scale."""
     if value is None:
         return "no value"
     if isinstance(scale, Numeric) and isinstance(value, float):
@@ -141,26 +87,12 @@ def show(scale: Scale, value: Value | None) -> str:
 
 
 def interval(found: Estimate) -> tuple[float, float] | None:
-    """Return the interval of a number, if there is one.
-
-    Args:
-        found: The number.
-
-    Returns:
-        Where it begins and where it ends.
-    """
+    """Return the interval of a number, if there is one."""
     return None if found.low is None or found.high is None else (found.low, found.high)
 
 
 def duration(seconds: float) -> str:
-    """Write how long something took.
-
-    Args:
-        seconds: How long.
-
-    Returns:
-        Such as `4.2 s`, `3 min 20 s` or `1 h 5 min`.
-    """
+    """Write how long something took."""
     if seconds < _LEAST_SECONDS:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -172,44 +104,21 @@ def duration(seconds: float) -> str:
 
 
 def listed(parts: Sequence[str]) -> str:
-    """Join words as a sentence does.
-
-    Args:
-        parts: The words.
-
-    Returns:
-        Such as `a, b and c`.
-    """
+    """Join words as a sentence does."""
     if len(parts) < 2:  # noqa: PLR2004 - one and another
         return "".join(parts)
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def clean(text: str, *, most: int = MOST_CHARS) -> str:
-    """Make a text of others fit to be shown.
-
-    Args:
-        text: Any text.
-        most: How many characters are kept.
-
-    Returns:
-        The text; what no page can hold is a replacement character, and a cut is told.
-    """
+    """Make a text of others fit to be shown."""
     kept = _UNFIT.sub("\ufffd", _LINE_ENDS.sub("\n", text[:most]))
     left = len(text) - most
     return f"{kept}… [{count(left, 'more character')}, not shown]" if left > 0 else kept
 
 
 def one_line(text: str, most: int) -> str:
-    """Put the beginning of a text on one line.
-
-    Args:
-        text: Any text.
-        most: How many characters are kept.
-
-    Returns:
-        The line, cut with an ellipsis.
-    """
+    """Put the beginning of a text on one line."""
     # Blanks are gathered before cutting, but not those of a whole book.
     line = " ".join(clean(text[: most * 10], most=most * 10).split())
     whole = len(line) <= most and len(text) <= most * 10
@@ -217,14 +126,7 @@ def one_line(text: str, most: int) -> str:
 
 
 def as_text(value: Any) -> str:
-    """Write what an application was given, or answered, as people read it.
-
-    Args:
-        value: A JSON value.
-
-    Returns:
-        Text as it is; messages and plain objects a line each; anything else as indented JSON.
-    """
+    """Write what an application was given, or answered, as people read it."""
     if isinstance(value, str):
         return value
     messages = value if isinstance(value, list) else None

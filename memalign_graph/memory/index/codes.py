@@ -98,11 +98,7 @@ class RowCodes:
         return np.flatnonzero(self._misfit)
 
     def append(self, rows: Floats) -> None:
-        """Encode the rows that follow those that are encoded.
-
-        Args:
-            rows: The rows.
-        """
+        """Encode the rows that follow those that are encoded."""
         import numpy as np
 
         misfit = [self._misfit]
@@ -122,22 +118,13 @@ class RowCodes:
         self._misfit = np.concatenate(misfit)
 
     def move(self, source: int, target: int) -> None:
-        """Put one row's code into another's place.
-
-        Args:
-            source: The row to move.
-            target: Where to.
-        """
+        """Put one row's code into another's place."""
         codes = self._codes()
         codes[target] = codes[source]
         self._misfit[target] = self._misfit[source]
 
     def truncate(self, count: int) -> None:
-        """Forget all codes but the first.
-
-        Args:
-            count: How many to keep.
-        """
+        """Forget all codes but the first."""
         import faiss
 
         if count < len(self):
@@ -146,15 +133,7 @@ class RowCodes:
             self._misfit = self._misfit[:count].copy()
 
     def candidates(self, query: Floats, count: int) -> Candidates:
-        """Find the rows that are nearest by their codes; misfits are left out.
-
-        Args:
-            query: The vector to compare with.
-            count: How many rows to find at most.
-
-        Returns:
-            The rows, with bounds on their similarity and on that of all others.
-        """
+        """Find the rows that are nearest by their codes; misfits are left out."""
         import numpy as np
 
         weights = query * self._step

@@ -11,30 +11,12 @@ embedding models take 8,191 tokens."""
 
 
 def retrieval_text(example: Example) -> tuple[str, bool]:
-    """Write inputs and outputs as the one text to embed.
-
-    Both sides count, so that two answers to one question find different episodes. A side that is
-    short leaves its room to the other.
-
-    Args:
-        example: The example.
-
-    Returns:
-        The text, and whether something was cut off to keep it within 8,000 bytes.
-    """
+    """Write inputs and outputs as the one text to embed."""
     return text_of(example.inputs, example.outputs)
 
 
 def text_of(inputs: Any, outputs: Any) -> tuple[str, bool]:
-    """Write inputs and outputs as `retrieval_text` does.
-
-    Args:
-        inputs: The example's inputs.
-        outputs: Its outputs.
-
-    Returns:
-        The text, and whether something was cut off.
-    """
+    """Write inputs and outputs as `retrieval_text` does."""
     inputs, outputs = _plain(inputs), _plain(outputs)
     room = MAX_BYTES - 2
     half = room // 2

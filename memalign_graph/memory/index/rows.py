@@ -55,23 +55,12 @@ class VectorRows:
         return self._count
 
     def vector(self, row: int) -> Floats:
-        """Return a copy of one row.
-
-        Args:
-            row: The row.
-
-        Returns:
-            The vector, bit by bit as it was added.
-        """
+        """Return a copy of one row."""
         vector: Floats = self._matrix[row].copy()
         return vector
 
     def append(self, vectors: Sequence[Floats]) -> None:
-        """Add rows at the end.
-
-        Args:
-            vectors: The vectors, of this matrix's dimension.
-        """
+        """Add rows at the end."""
         import numpy as np
 
         stop = self._count + len(vectors)
@@ -83,14 +72,7 @@ class VectorRows:
             self._encode(len(vectors))
 
     def remove(self, rows: Iterable[int]) -> list[tuple[int, int]]:
-        """Remove rows, overwrite them, and move others into their places.
-
-        Args:
-            rows: The rows, each once.
-
-        Returns:
-            The moves in their order: from where, and to where.
-        """
+        """Remove rows, overwrite them, and move others into their places."""
         moves: list[tuple[int, int]] = []
         coded = 0 if self._codes is None else len(self._codes)
         # From the end on, so that what is moved is never to be removed itself.
@@ -111,15 +93,7 @@ class VectorRows:
         return moves
 
     def nearest(self, query: Floats, k: int) -> Found:
-        """Find the rows nearest to a vector.
-
-        Args:
-            query: The vector, contiguous.
-            k: How many to find, at least 1 and at most all.
-
-        Returns:
-            Their similarities and the rows, most similar first.
-        """
+        """Find the rows nearest to a vector."""
         found = self._nearest_by_codes(query, k)
         return _compare(query, self._matrix[: self._count], k) if found is None else found
 

@@ -22,59 +22,24 @@ else:
 
 
 def vector_key(embedder: str, text: str) -> str:
-    """Name the vector of a text.
-
-    Args:
-        embedder: The embedder's id.
-        text: The text embedded.
-
-    Returns:
-        The key of its store item: 32 hexadecimal characters.
-    """
+    """Name the vector of a text."""
     return hashlib.sha256(f"{embedder}\n{text}".encode()).hexdigest()[:32]
 
 
 def encode_vector(vector: Vector) -> str:
-    """Write a vector as base64 of its little-endian float32 bytes, a quarter of a JSON list.
-
-    Args:
-        vector: The vector.
-
-    Returns:
-        ASCII text of 16/3 bytes a dimension.
-    """
+    """Write a vector as base64 of its little-endian float32 bytes, a quarter of a JSON list."""
     return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
 
 
 def decode_vector(text: str) -> Vector:
-    """Read what `encode_vector` wrote.
-
-    Args:
-        text: The base64 text.
-
-    Returns:
-        The vector.
-    """
+    """Read what `encode_vector` wrote."""
     import numpy as np
 
     return np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float32)
 
 
 def normalised(vectors: Any, count: int, embedder: str) -> list[Vector]:
-    """Check what an embedding call gave, and normalise it.
-
-    Args:
-        vectors: What the call gave.
-        count: How many texts were embedded.
-        embedder: The embedder's id, for errors.
-
-    Returns:
-        One vector of length 1 a text.
-
-    Raises:
-        EmbeddingError: If there is not one vector a text, their dimensions differ, or one is zero
-            or not finite.
-    """
+    """Check what an embedding call gave, and normalise it."""
     import numpy as np
 
     try:
@@ -114,14 +79,7 @@ class VectorIndex:
         return key in self._row_of
 
     def add(self, vectors: Mapping[str, Vector]) -> None:
-        """Add vectors; a key that is there already is left as it is.
-
-        Args:
-            vectors: Normalised vectors by key.
-
-        Raises:
-            EmbeddingError: If one has another dimension than those that are there.
-        """
+        """Add vectors; a key that is there already is left as it is."""
         with self._lock.exclusive():
             fresh = {key: vector for key, vector in vectors.items() if key not in self._row_of}
             if not fresh:
@@ -135,11 +93,7 @@ class VectorIndex:
             self._keys.extend(fresh)
 
     def remove(self, keys: set[str]) -> None:
-        """Remove vectors; a key that is not there is passed over.
-
-        Args:
-            keys: The keys.
-        """
+        """Remove vectors; a key that is not there is passed over."""
         with self._lock.exclusive():
             rows = [self._row_of.pop(key) for key in keys if key in self._row_of]
             if self._rows is None or not rows:
@@ -150,31 +104,13 @@ class VectorIndex:
             del self._keys[len(self._rows) :]
 
     def get(self, key: str) -> Vector | None:
-        """Return the vector under a key, or None.
-
-        Args:
-            key: The key.
-
-        Returns:
-            The normalised vector.
-        """
+        """Return the vector under a key, or None."""
         with self._lock.shared():
             row = self._row_of.get(key)
             return None if row is None or self._rows is None else self._rows.vector(row)
 
     def search(self, vector: Vector, k: int) -> list[tuple[str, float]]:
-        """Find the nearest vectors.
-
-        Args:
-            vector: A normalised vector.
-            k: How many to find.
-
-        Returns:
-            Up to k keys with their cosine similarities, most similar first.
-
-        Raises:
-            EmbeddingError: If the vector has another dimension than those that are there.
-        """
+        """Find the nearest vectors."""
         import numpy as np
 
         with self._lock.shared(), _one_thread():
@@ -193,27 +129,12 @@ class VectorIndex:
         return self._rows is None
 
     def check(self, vectors: Iterable[Vector], like: Iterable[Vector] = ()) -> None:
-        """Check that vectors have the dimension of those that are there.
-
-        Args:
-            vectors: The vectors.
-            like: Vectors that stand for the index while it is empty.
-
-        Raises:
-            EmbeddingError: If one has another.
-        """
+        """Check that vectors have the dimension of those that are there."""
         with self._lock.shared():
             self._check_dimensions(vectors, next((len(one) for one in like), None))
 
     def fitting(self, vectors: Mapping[str, Vector]) -> dict[str, Vector]:
-        """Leave aside vectors of another dimension than the first, or than those that are there.
-
-        Args:
-            vectors: Vectors by key.
-
-        Returns:
-            Those that can be added.
-        """
+        """Leave aside vectors of another dimension than the first, or than those that are there."""
         with self._lock.shared():
             dimension = None if self._rows is None else self._rows.dimension
         dimension = dimension or next((len(vector) for vector in vectors.values()), None)
@@ -234,11 +155,7 @@ class VectorIndex:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let FAISS work in this thread alone.
-
-    One query is too little work to share: threads that wait for each other cost more than they
-    bring on a busy machine. The setting is the calling thread's own.
-    """
+    """Let FAISS work in this thread alone."""
     import faiss
 
     threads = faiss.omp_get_max_threads()
