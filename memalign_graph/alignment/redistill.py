@@ -7,7 +7,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from memalign_graph.alignment.drafts import ask_once
-from memalign_graph.effects import Operation
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.forgetting import Forgotten, clear_drafts
 from memalign_graph.memory.learning import GuidelineOperation
@@ -21,11 +21,11 @@ _SOURCES = 50
 """How many of a guideline's sources are read, the newest of them."""
 
 
-def reword(
-    access: MemoryAccess, chat: BaseChatModel, guideline: Guideline
-) -> Operation[tuple[GuidelineOperation, dict[str, str]]]:
+async def reword(
+    io: IO, access: MemoryAccess, chat: BaseChatModel, guideline: Guideline
+) -> tuple[GuidelineOperation, dict[str, str]]:
     """Ask for a pending guideline's wording, from its sources alone."""
-    sources = yield from access.episodes(guideline.episode_ids)
+    sources = await access.episodes(io, guideline.episode_ids)
     newest = sorted(sources.values(), key=lambda one: (one.given_at, one.id))[-_SOURCES:]
     if not newest:
         return GuidelineOperation(action="retire", guideline_id=guideline.id), {}
@@ -41,7 +41,7 @@ def reword(
         return read_operations(answer, prompt, drop_idle=last)
 
     bound = with_schema(chat, operations_schema(prompt))
-    proposed = yield from ask_once(access, bound, prompt.messages, read, purpose="distil feedback")
+    proposed = await ask_once(io, access, bound, prompt.messages, read, purpose="distil feedback")
     words = {one.id: one.word for one in prompt.episodes.values()}
     if not proposed:
         return GuidelineOperation(action="retire", guideline_id=guideline.id), words
@@ -55,46 +55,46 @@ def reword(
     return operation, words
 
 
-def reword_all(
-    access: MemoryAccess, chat: BaseChatModel, guidelines: Sequence[Guideline]
-) -> Operation[tuple[list[GuidelineOperation], dict[str, str]]]:
+async def reword_all(
+    io: IO, access: MemoryAccess, chat: BaseChatModel, guidelines: Sequence[Guideline]
+) -> tuple[list[GuidelineOperation], dict[str, str]]:
     """Ask for the wordings of some pending guidelines, one after the other."""
     operations: list[GuidelineOperation] = []
     read: dict[str, str] = {}
     for guideline in guidelines:
-        operation, words = yield from reword(access, chat, guideline)
+        operation, words = await reword(io, access, chat, guideline)
         operations.append(operation)
         read |= words
     return operations, read
 
 
-def redistill(
-    access: MemoryAccess, chat: BaseChatModel, *, keep_drafts: bool = False
-) -> Operation[dict[str, Any]]:
+async def redistill(
+    io: IO, access: MemoryAccess, chat: BaseChatModel, *, keep_drafts: bool = False
+) -> dict[str, Any]:
     """Distil all pending guidelines again."""
-    waiting = yield from access.all_guidelines("pending")
-    operations, read = yield from reword_all(access, chat, waiting)
-    learned = yield from learn_again(access, operations, read)
+    waiting = await access.all_guidelines(io, "pending")
+    operations, read = await reword_all(io, access, chat, waiting)
+    learned = await learn_again(io, access, operations, read)
     if waiting and not keep_drafts:
-        yield from clear_drafts(access)
+        await clear_drafts(io, access)
     return learned
 
 
-def learn_again(
-    access: MemoryAccess, operations: list[GuidelineOperation], read: dict[str, str]
-) -> Operation[dict[str, Any]]:
+async def learn_again(
+    io: IO, access: MemoryAccess, operations: list[GuidelineOperation], read: dict[str, str]
+) -> dict[str, Any]:
     """Commit what was made of pending guidelines; their sources were learned from before."""
-    return (yield from learn(access, operations, read, relearn=True, reason="redistill"))
+    return await learn(io, access, operations, read, relearn=True, reason="redistill")
 
 
-def redistilled(
-    access: MemoryAccess, chat: Callable[[], BaseChatModel], forgotten: Forgotten
-) -> Operation[Forgotten]:
+async def redistilled(
+    io: IO, access: MemoryAccess, chat: Callable[[], BaseChatModel], forgotten: Forgotten
+) -> Forgotten:
     """Distil again what forgetting left without words."""
     if not any(one.status == "pending" for one in forgotten.guidelines_reduced):
         return forgotten
-    yield from redistill(access, chat())
-    standing = {one.id: one for one in (yield from access.every_guideline())}
+    await redistill(io, access, chat())
+    standing = {one.id: one for one in (await access.every_guideline(io))}
     return replace(
         forgotten,
         guidelines_reduced=[
