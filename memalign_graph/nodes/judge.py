@@ -1,50 +1,93 @@
-"""`judge`: the verdict, made with the memory in its prompt."""
+"""Judging: similar episodes retrieved, guidelines assembled, and the one judge of them all."""
 
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import Any
 
-from langchain_core.language_models import BaseChatModel
+from pydantic import Field
 
+from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.evidence.confidence import Measured, in_both_orders, measure_confidence
 from memalign_graph.evidence.deciding import Decision, Said
 from memalign_graph.evidence.past import decide_case
+from memalign_graph.frozen import FrozenModel
 from memalign_graph.io import IO
-from memalign_graph.judgment import Decide
+from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.judgments import keep_judgment
-from memalign_graph.memory.recall import known_vector
-from memalign_graph.models import (
-    DEFAULT_CHAT_MODEL,
-    DEFAULT_EMBEDDINGS,
-    EmbeddingsLike,
-    ask,
-    max_input_tokens,
-)
-from memalign_graph.nodes.base import (
-    Memories,
-    Models,
-    OperationNode,
-    Run,
-    State,
-    Update,
-    example_of,
-)
+from memalign_graph.memory.recall import Recall, known_vector, recall, recall_without_episodes
+from memalign_graph.models import ask, max_input_tokens
 from memalign_graph.pairwise import settle_orders, swap_outputs
 from memalign_graph.prompts.judge import (
-    DEFAULT_MAX_GUIDELINE_TOKENS,
     JudgePrompt,
-    answer_schema,
+    choose_guidelines,
     judge_prompt,
     read_answer,
     read_broken,
 )
+from memalign_graph.reading import read_example
+from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY, Node, Parts, Run, State, Update
 from memalign_graph.scales import Pairwise, Value
-from memalign_graph.state import Assembled, ExampleView, Retrieved
-from memalign_graph.types import Criterion, Example, Guideline, Judgment, RecalledExample
+from memalign_graph.settings import CANT_CHOOSE, RunSettings, resolve_context
+from memalign_graph.types import Example, Guideline, Judgment, RecalledExample
 
 
-class JudgeView(ExampleView, Retrieved, Assembled, total=False):
-    """What the node reads of the state."""
+class Retrieved(FrozenModel):
+    """What memory gives for one example."""
+
+    version: str
+    """The memory's version."""
+
+    recalled: list[RecalledExample] = Field(default_factory=list)
+    """Similar examples, most similar first."""
+
+    vector: str | None = None
+    """The example's own embedding in base64, so that feedback on it embeds nothing again."""
+
+    nearness: Mapping[str, float] = Field(default_factory=dict)
+    """The similarity of further episodes, by id: it tells which guidelines bear on the example."""
+
+    guidelines: list[Guideline] = Field(default_factory=list)
+    """Those that are given for every case."""
+
+    relevant: list[Guideline] = Field(default_factory=list)
+    """Those that are given for this case besides, where not all fit."""
+
+    warnings: list[str] = Field(default_factory=list)
+    """What was done without, a sentence each."""
+
+    @classmethod
+    def of(cls, found: Recall) -> "Retrieved":
+        """Take what a look into memory gave."""
+        return cls(
+            version=found.version,
+            recalled=found.examples,
+            vector=found.vector,
+            nearness=found.nearness,
+            warnings=[found.warning] if found.warning else [],
+        )
+
+    def with_guidelines(
+        self, standing: Sequence[Guideline], parts: Parts, named: str | None = None
+    ) -> "Retrieved":
+        """Add the guidelines that fit into the judge's prompt."""
+        chosen = choose_guidelines(
+            standing if parts.judge.use_guidelines else [],
+            self.recalled,
+            self.nearness,
+            max_guideline_tokens=parts.judge.max_guideline_tokens,
+            max_input_tokens=max_input_tokens(parts.chat(named)),
+        )
+        more = {
+            "nearness": {},
+            "guidelines": chosen.always,
+            "relevant": chosen.relevant,
+            "warnings": [*self.warnings, *chosen.warnings],
+        }
+        return self.model_copy(update=more)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values, without what goes without saying: it is checkpointed."""
+        return self.model_dump(mode="json", exclude_defaults=True)
 
 
 @dataclass(frozen=True)
@@ -58,197 +101,222 @@ class _Verdict:
     measured: Measured = field(default_factory=Measured)
 
 
-class Judge:
-    """One criterion's judge: what `judge` nodes call, of one criterion or of a panel."""
-
-    def __init__(
-        self,
-        criterion: Criterion,
-        *,
-        model: BaseChatModel | str = DEFAULT_CHAT_MODEL,
-        embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
-        max_guideline_tokens: int = DEFAULT_MAX_GUIDELINE_TOKENS,
-        swap: bool = False,
-        cite_guidelines: bool = False,
-        keep_judgments: timedelta | None = None,
-        confidence: bool = False,
-        samples: int = 0,
-        decide: Decide = "verdict",
-    ) -> None:
-        """Make a judge; see `create_judge_node`."""
-        self._criterion = criterion
-        self._models = Models(model)
-        self._memories = Memories(criterion, embeddings)
-        self._max_guideline_tokens = max_guideline_tokens
-        self._swaps = swap
-        self._cites = cite_guidelines
-        self._keeps = keep_judgments
-        self._measures = confidence
-        self._samples = samples
-        self._decides = decide
-        self._schema = answer_schema(criterion)
-        self._citing_schema = answer_schema(criterion, cites=True)
-
-    async def judge(self, io: IO, state: State, run: Run) -> Judgment:
-        """Judge the example in a state, with the memory that lies beside it."""
-        example = example_of(state)
-        verdict = await self._decide(io, state, example, run.max_concurrency)
-        measured = verdict.measured
-        said = Said(verdict.value, measured.probabilities, measured.source)
-        decision = Decision.of(said)
-        if self._measures or self._decides == "evidence":
-            decision = await decide_case(
-                io,
-                self._memories.get(run, state["judge_settings"]),
-                said,
-                self._decides,
-                vector=known_vector(state.get("recall_vector")),
-            )
-        judgment = Judgment(
-            criterion=self._criterion.name,
-            example_id=example.id,
-            value=decision.value,
-            confidence=decision.confidence,
-            confidence_source=decision.confidence_source,
-            calibrated_on=decision.calibrated_on,
-            probabilities=measured.probabilities,
-            evidence=decision.evidence,
-            rationale=verdict.rationale,
-            guideline_ids=[one.id for one in verdict.prompt.guidelines],
-            broken_guideline_ids=verdict.broken,
-            episode_ids=[one.id for one in verdict.prompt.episodes],
-            memory_version=state.get("recall_version", ""),
-            thread_id=run.thread_id,
-            model=verdict.model,
-            warnings=[*state.get("recall_warnings", []), *verdict.warnings],
-        )
-        if self._keeps is None:
-            return judgment
-        warning = await keep_judgment(
-            io,
-            self._memories.get(run, state["judge_settings"]),
-            judgment,
-            example,
-            vector=state.get("recall_vector"),
-            keep_for=self._keeps,
-        )
-        warnings = [*judgment.warnings, *([warning] if warning else [])]
-        return judgment.model_copy(update={"warnings": warnings})
-
-    async def _decide(self, io: IO, state: State, example: Example, limit: int) -> _Verdict:
-        scale = self._criterion.scale
-        if not (self._swaps and isinstance(scale, Pairwise)):
-            return await self._ask(io, state, example, limit)
-        orders = [self._ask(io, state, one, limit) for one in (example, swap_outputs(example))]
-        both: list[_Verdict] = await io.gather(orders, min(len(orders), limit))
-        straight, swapped = both
-        value, rationale, warning = settle_orders(
-            scale, (straight.value, straight.rationale), (swapped.value, swapped.rationale)
-        )
-        measured = in_both_orders(straight.measured, swapped.measured)
-        warnings = [*straight.warnings, measured.warning, warning]
-        return replace(
-            straight,
-            value=value,
-            rationale=rationale,
-            broken=straight.broken if warning is None else [],
-            measured=measured,
-            warnings=list(dict.fromkeys(one for one in warnings if one)),
-        )
-
-    async def _ask(self, io: IO, state: State, example: Example, limit: int) -> _Verdict:
-        guidelines = [Guideline.model_validate(one) for one in state.get("guidelines", [])]
-        cites = self._cites and bool(guidelines)
-        bound = self._models.bound(
-            self._citing_schema if cites else self._schema,
-            state.get("judge_settings", {}).get("model"),
-        )
-        prompt = judge_prompt(
-            self._criterion,
-            example,
-            guidelines=guidelines,
-            recalled=[RecalledExample.model_validate(one) for one in state.get("recalled", [])],
-            nearness=state.get("recall_nearness"),
-            max_guideline_tokens=self._max_guideline_tokens,
-            max_input_tokens=max_input_tokens(bound.chat),
-        )
-
-        def read(answer: dict[str, Any], _last: bool) -> Any:  # noqa: FBT001 - as `ask` calls it
-            broken = read_broken(answer, prompt.guidelines) if cites else []
-            return (*read_answer(answer, self._criterion), broken)
-
-        (value, rationale, broken), reply = await ask(
-            io, bound.structured, prompt.messages, read, purpose="judge"
-        )
-        model = reply.model or bound.structured.name
-        verdict = _Verdict(prompt, value, rationale, broken, model, prompt.warnings)
-        if not self._measures:
-            return verdict
-        measured = await measure_confidence(
-            io,
-            bound.chat,
-            self._criterion,
-            prompt.messages,
-            value,
-            samples=self._samples,
-            limit=limit,
-        )
-        warnings = [*verdict.warnings, *([measured.warning] if measured.warning else [])]
-        return replace(verdict, measured=measured, warnings=warnings)
-
-
-def create_judge_node(
-    criterion: Criterion,
+async def judge(
+    io: IO,
+    parts: Parts,
+    access: MemoryAccess,
+    example: Example,
+    retrieved: Retrieved,
     *,
-    model: BaseChatModel | str = DEFAULT_CHAT_MODEL,
-    embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
-    max_guideline_tokens: int = DEFAULT_MAX_GUIDELINE_TOKENS,
-    swap: bool = False,
-    cite_guidelines: bool = False,
-    keep_judgments: timedelta | None = None,
-    confidence: bool = False,
-    samples: int = 0,
-    decide: Decide = "verdict",
-) -> OperationNode:
-    """Create the node that judges.
+    model: str | None = None,
+    thread_id: str | None = None,
+    limit: int = DEFAULT_MAX_CONCURRENCY,
+    besides: Container[str] = (),
+) -> Judgment:
+    """Judge an example with what memory gave; `besides` are vector keys of cases with no vote."""
+    settings = parts.judge
+    verdict = await _verdict(io, parts, example, retrieved, model, limit)
+    measured = verdict.measured
+    said = Said(verdict.value, measured.probabilities, measured.source)
+    decision = Decision.of(said)
+    if settings.measures:
+        vector = known_vector(retrieved.vector)
+        decision = await decide_case(
+            io, access, said, settings.decide, vector=vector, besides=besides
+        )
+    judgment = Judgment(
+        criterion=parts.criterion.name,
+        example_id=example.id,
+        value=decision.value,
+        confidence=decision.confidence,
+        confidence_source=decision.confidence_source,
+        calibrated_on=decision.calibrated_on,
+        probabilities=measured.probabilities,
+        evidence=decision.evidence,
+        rationale=verdict.rationale,
+        guideline_ids=[guideline.id for guideline in verdict.prompt.guidelines],
+        broken_guideline_ids=verdict.broken,
+        episode_ids=[episode.id for episode in verdict.prompt.episodes],
+        memory_version=retrieved.version,
+        thread_id=thread_id,
+        model=verdict.model,
+        warnings=[*retrieved.warnings, *verdict.warnings],
+    )
+    if settings.keep_judgments is None:
+        return judgment
+    warning = await keep_judgment(
+        io,
+        access,
+        judgment,
+        example,
+        vector=retrieved.vector,
+        keep_for=settings.keep_judgments,
+    )
+    if warning is None:
+        return judgment
+    return judgment.model_copy(update={"warnings": [*judgment.warnings, warning]})
 
-    Args:
-        criterion: The criterion.
-        model: A chat model or a `"provider:name"` string; the run's settings go before it.
-        embeddings: What the memory embeds with; nothing is embedded here.
-        max_guideline_tokens: How much of the prompt guidelines may take, in tokens.
-        swap: True to judge two outputs in both orders, with two calls of the model.
-        cite_guidelines: Whether the judge also names the guidelines that the outputs break; the
-            node then writes `broken_guidelines`, too.
-        keep_judgments: How long judgments are kept for feedback that comes later; None for not.
-        confidence: Whether to measure how sure the judge is, with one more short call.
-        samples: How many answers to ask for where the model gives no log-probabilities.
-        decide: `verdict`, or `evidence` to weigh the verdict against the most similar cases.
 
-    Returns:
-        The node; it reads `JudgeView`, writes `judgment`, and clears the `feedback` and `learned`
-        that an earlier judgment on the same thread may have left.
-    """
-    judge = Judge(
-        criterion,
-        model=model,
-        embeddings=embeddings,
-        max_guideline_tokens=max_guideline_tokens,
-        swap=swap,
-        cite_guidelines=cite_guidelines,
-        keep_judgments=keep_judgments,
-        confidence=confidence,
-        samples=samples,
-        decide=decide,
+async def _verdict(
+    io: IO, parts: Parts, example: Example, retrieved: Retrieved, model: str | None, limit: int
+) -> _Verdict:
+    scale = parts.criterion.scale
+    if not (parts.judge.swap and isinstance(scale, Pairwise)):
+        return await _ask(io, parts, example, retrieved, model, limit)
+    orders = [
+        _ask(io, parts, ordered, retrieved, model, limit)
+        for ordered in (example, swap_outputs(example))
+    ]
+    straight, swapped = await io.gather(orders, min(len(orders), limit))
+    value, rationale, warning = settle_orders(
+        scale, (straight.value, straight.rationale), (swapped.value, swapped.rationale)
+    )
+    measured = in_both_orders(straight.measured, swapped.measured)
+    warnings = [*straight.warnings, measured.warning, warning]
+    return replace(
+        straight,
+        value=value,
+        rationale=rationale,
+        broken=straight.broken if warning is None else [],
+        measured=measured,
+        warnings=list(dict.fromkeys(sentence for sentence in warnings if sentence)),
     )
 
+
+async def _ask(
+    io: IO, parts: Parts, example: Example, retrieved: Retrieved, model: str | None, limit: int
+) -> _Verdict:
+    settings = parts.judge
+    chat = parts.chat(model)
+    cites = settings.cite_guidelines and bool(retrieved.guidelines or retrieved.relevant)
+    structured = parts.clients.structured(chat, parts.schemas[cites])
+    prompt = judge_prompt(
+        parts.criterion,
+        example,
+        guidelines=retrieved.guidelines,
+        relevant=retrieved.relevant,
+        recalled=retrieved.recalled,
+        max_input_tokens=max_input_tokens(chat),
+    )
+
+    def read(answer: dict[str, Any], _last: bool) -> tuple[Value, str, list[str]]:  # noqa: FBT001 - as `ask` calls it
+        broken = read_broken(answer, prompt.guidelines) if cites else []
+        return (*read_answer(answer, parts.criterion), broken)
+
+    (value, rationale, broken), reply = await ask(
+        io, structured, prompt.messages, read, purpose="judge"
+    )
+    answered = reply.model or structured.name
+    verdict = _Verdict(prompt, value, rationale, broken, answered, prompt.warnings)
+    if not settings.confidence:
+        return verdict
+    measured = await measure_confidence(
+        io,
+        chat,
+        parts.criterion,
+        prompt.messages,
+        value,
+        samples=settings.samples,
+        limit=limit,
+    )
+    warnings = [*verdict.warnings, *([measured.warning] if measured.warning else [])]
+    return replace(verdict, measured=measured, warnings=warnings)
+
+
+async def retrieve(
+    io: IO, parts: Parts, access: MemoryAccess, example: Example, settings: RunSettings
+) -> Retrieved:
+    """Look for similar examples, as the judge's options say."""
+    judge = parts.judge
+    k = settings["k"] if judge.use_episodes else 0
+    try:
+        found = await recall(io, access, example, k, embeds=judge.decide == "evidence")
+    except EmbeddingError as error:
+        if judge.on_embedding_error == "raise":
+            raise
+        found = await recall_without_episodes(io, access, error)
+    return Retrieved.of(found)
+
+
+def retrieve_node(
+    parts: Parts, built: Mapping[str, Any], *, stores_feedback: bool = False
+) -> Node:
+    """Make the first node: it checks the example, and resolves the run's settings."""
+
+    async def retrieve_episodes(io: IO, state: State, run: Run) -> Update:
+        example = read_example(
+            {name: state[name] for name in Example.model_fields if name in state}
+        )
+        if parts.judge.swap:
+            swap_outputs(example)  # called for its error, before any model is
+        settings = resolve_context(run.context, built)
+        if stores_feedback and settings["review"] == "uncertain" and not parts.judge.measures:
+            raise InvalidInputError(CANT_CHOOSE)
+        access = parts.memory(run.store, settings)
+        if stores_feedback and settings["review"] != "never":
+            access.embedder.embeddings  # noqa: B018 - resolved here, so that it fails here
+        found = await retrieve(io, parts, access, example, settings)
+        return {
+            "judge_run": {"example": example.to_json(), "settings": settings},
+            "judge_memory": found.to_json(),
+        }
+
+    return Node("retrieve_episodes", retrieve_episodes)
+
+
+def assemble_node(parts: Parts) -> Node:
+    """Make the node that reads the guidelines that stand, and chooses those that fit."""
+
+    async def assemble_guidelines(io: IO, state: State, run: Run) -> Update:
+        settings = own_channel(state, "judge_run")["settings"]
+        found = Retrieved.model_validate(own_channel(state, "judge_memory"))
+        standing: list[Guideline] = []
+        if parts.judge.use_guidelines:
+            standing = await parts.memory(run.store, settings).all_guidelines(io)
+        chosen = found.with_guidelines(standing, parts, settings["model"])
+        return {"judge_memory": chosen.to_json()}
+
+    return Node("assemble_guidelines", assemble_guidelines)
+
+
+def judge_node(parts: Parts, *, is_last: bool = False) -> Node:
+    """Make the node that judges; where it is the last, what memory gave is not kept."""
+
     async def judge_example(io: IO, state: State, run: Run) -> Update:
-        judgment = await judge.judge(io, state, run)
+        own = own_channel(state, "judge_run")
+        retrieved = Retrieved.model_validate(own_channel(state, "judge_memory"))
+        settings = own["settings"]
+        judgment = await judge(
+            io,
+            parts,
+            parts.memory(run.store, settings),
+            Example.model_validate(own["example"]),
+            retrieved,
+            model=settings["model"],
+            thread_id=run.thread_id,
+            limit=run.max_concurrency,
+        )
+        # What an earlier judgment on the same thread may have left is not this one's.
         update: Update = {"judgment": judgment.to_json(), "feedback": None, "learned": None}
-        if cite_guidelines:
-            broken = judgment.broken_guideline_ids
-            known = {one["id"]: one for one in state.get("guidelines", [])}
-            update["broken_guidelines"] = [known[key] for key in broken]
+        if is_last:
+            update["judge_memory"] = None
+        if parts.judge.cite_guidelines:
+            shown = [*retrieved.guidelines, *retrieved.relevant]
+            known = {guideline.id: guideline for guideline in shown}
+            broken = [known[key].to_json() for key in judgment.broken_guideline_ids]
+            update["broken_guidelines"] = broken
         return update
 
-    return OperationNode("judge", judge_example)
+    return Node("judge", judge_example)
+
+
+def own_channel(state: State, name: str) -> dict[str, Any]:
+    """Read a channel that a node before this one has written."""
+    value: dict[str, Any] | None = state.get(name)
+    if value is None:
+        raise InvalidInputError(
+            f"state: the channel {name!r} is not there: derive the graph's state from "
+            "memalign_graph.state.JudgeState, or from ReviewState where experts are asked, and "
+            "run `retrieve_episodes` and `assemble_guidelines` before the judge."
+        )
+    return value

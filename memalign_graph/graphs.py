@@ -1,0 +1,376 @@
+"""The graphs, uncompiled: judge, review, later feedback, alignment; and the nodes alone."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from langgraph.graph import END, START, StateGraph
+from typing_extensions import Unpack
+
+from memalign_graph.judgment import Judgment
+from memalign_graph.nodes.align import (
+    commit_alignment_node,
+    consolidate_node,
+    distill_batches_node,
+    judge_cases_node,
+    remember_node,
+    replay_node,
+    settle_node,
+)
+from memalign_graph.nodes.judge import assemble_node, judge_node, retrieve_node
+from memalign_graph.nodes.learn import commit_node, distill_node
+from memalign_graph.nodes.review import (
+    clarify_node,
+    collect_node,
+    decide_node,
+    find_node,
+    question_node,
+)
+from memalign_graph.reading import decided
+from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY, Parts
+from memalign_graph.settings import (
+    DEFAULT_BATCH_SIZE,
+    DEFAULT_REPLAY_CASES,
+    Alignment,
+    Guard,
+    Judge,
+    JudgeOptions,
+    LearnFrom,
+    OnConflict,
+    Review,
+    Reviewing,
+    context_schema,
+    default_settings,
+)
+from memalign_graph.state import (
+    AlignmentInput,
+    AlignmentOutput,
+    AlignmentState,
+    CitingJudgeOutput,
+    CitingReviewOutput,
+    ExampleInput,
+    FeedbackState,
+    JudgeOutput,
+    JudgeState,
+    LaterFeedback,
+    ReviewOutput,
+    ReviewState,
+)
+from memalign_graph.types import Criterion, Feedback
+
+Graph = StateGraph[Any, Any, Any, Any]
+"""A graph still to be compiled."""
+
+
+class ParallelGraph(Graph):
+    """A graph whose work runs concurrently also where the machine has few cores: it waits."""
+
+    def compile(self, *args: Any, **options: Any) -> Any:
+        """Compile the graph, as `StateGraph.compile` does."""
+        compiled = super().compile(*args, **options)
+        return compiled.with_config(max_concurrency=DEFAULT_MAX_CONCURRENCY)
+
+
+class JudgeNodes:
+    """The nodes of a review graph as Runnables, for a graph of one's own.
+
+    `builder.add_node("judge", nodes.judge)`. The graph's state derives from
+    `memalign_graph.state.ReviewState`, or from `JudgeState` where no expert is asked; a state that
+    lacks their channels is refused. They run in the order of `create_review_graph`:
+    `retrieve_episodes`, `assemble_guidelines`, `judge`, then `collect_feedback`, which asks the
+    expert by an interrupt and leaves `feedback` None where the expert skipped; then
+    `distill_feedback`, for feedback that does not merely agree, and `commit_memory`.
+
+    Args:
+        criterion: What is judged.
+        judge: The options of a `Judge`.
+
+    Raises:
+        InvalidInputError: If an option can't be used.
+        ImportError: If an extra is needed that is not installed.
+    """
+
+    def __init__(self, criterion: Criterion, **judge: Unpack[JudgeOptions]) -> None:
+        parts = Parts(Judge(criterion=criterion, **judge))
+        built = default_settings(parts.judge, "always")
+        self.retrieve_episodes = retrieve_node(parts, built, stores_feedback=True)
+        self.assemble_guidelines = assemble_node(parts)
+        self.judge = judge_node(parts)
+        self.collect_feedback = collect_node(parts)
+        self.distill_feedback = distill_node(parts)
+        self.commit_memory = commit_node(parts)
+
+
+def create_judge_graph(criterion: Criterion, **judge: Unpack[JudgeOptions]) -> Graph:
+    """Create the graph that judges an example with what memory holds.
+
+    `{inputs, outputs, reference_outputs?}` -> `{judgment}`, and `broken_guidelines` with
+    `cite_guidelines=True`.
+
+    Args:
+        criterion: What is judged.
+        judge: The options of a `Judge`.
+
+    Returns:
+        The graph, to be compiled with a store.
+
+    Raises:
+        InvalidInputError: If an option can't be used.
+        ImportError: If an extra is needed that is not installed.
+    """
+    parts = Parts(Judge(criterion=criterion, **judge))
+    builder: Graph = StateGraph(
+        JudgeState,
+        context_schema=context_schema(k=parts.judge.k, model=_named(parts.judge)),
+        input_schema=ExampleInput,
+        output_schema=CitingJudgeOutput if parts.judge.cite_guidelines else JudgeOutput,
+    )
+    _add_judging(builder, parts, default_settings(parts.judge), is_last=True)
+    builder.add_edge("judge", END)
+    return builder
+
+
+def create_review_graph(
+    criterion: Criterion,
+    *,
+    review: Review = "always",
+    clarify: bool = False,
+    **judge: Unpack[JudgeOptions],
+) -> Graph:
+    """Create the graph that judges an example, asks an expert, and learns from the answer.
+
+    `{inputs, outputs, reference_outputs?}` -> `{judgment, feedback, learned}`, and
+    `broken_guidelines` with `cite_guidelines=True`.
+
+    Args:
+        criterion: What is judged.
+        review: When the expert is asked: `always`, `never`, a function of the `Judgment`, or
+            `uncertain`, which is `Uncertain()`: where the judge is likely to be wrong. That needs
+            `confidence`, `decide="evidence"` or both.
+        clarify: True to ask the expert one short question back, with an example, where the words
+            are too vague to make a rule: one more call of the model that distils, and one more
+            interrupt. The answer is kept with the words; approving it goes on without.
+        judge: The options of a `Judge`.
+
+    Returns:
+        The graph, to be compiled with a store, and with a checkpointer to be resumed by.
+
+    Raises:
+        InvalidInputError: If an option can't be used.
+        ImportError: If an extra is needed that is not installed.
+    """
+    asking = Reviewing(
+        judge=Judge(criterion=criterion, **judge), review=review, clarify=clarify
+    )
+    parts = Parts(asking.judge)
+    builder: Graph = StateGraph(
+        ReviewState,
+        context_schema=context_schema(
+            k=parts.judge.k, model=_named(parts.judge), review=asking.mode
+        ),
+        input_schema=ExampleInput,
+        output_schema=CitingReviewOutput if parts.judge.cite_guidelines else ReviewOutput,
+    )
+    _add_judging(builder, parts, default_settings(parts.judge, review), is_last=False)
+    builder.add_node("collect_feedback", collect_node(parts))
+    # Decided on the way out of nodes that run once, and not in the one that runs again.
+    to_ask = asks(review, lambda state: Judgment.model_validate(state["judgment"]))
+    ends = ["collect_feedback", END]
+    if parts.judge.measures:
+        builder.add_node("decide_review", decide_node(parts, asking.uncertain))
+        builder.add_conditional_edges(
+            "judge",
+            lambda state: "decide_review" if _mode(state) == "uncertain" else to_ask(state),
+            ["decide_review", *ends],
+        )
+        builder.add_conditional_edges("decide_review", _as_decided, ends)
+    else:
+        builder.add_conditional_edges("judge", to_ask, ends)
+    add_learning(builder, parts, after="collect_feedback", clarify=clarify)
+    return builder
+
+
+def create_feedback_graph(criterion: Criterion, **judge: Unpack[JudgeOptions]) -> Graph:
+    """Create the graph that learns from an expert who answers later, on any thread.
+
+    The judgment is found by its id, for as long as the graph that made it keeps it (its option
+    `keep_judgments`). `{judgment_id, reply}` -> `{judgment, feedback, learned}`; the reply is
+    whatever a review interrupt takes for one.
+
+    Args:
+        criterion: What was judged.
+        judge: The options of the `Judge`; the models and embeddings are what counts here.
+
+    Returns:
+        The graph, to be compiled with the store that holds the memory.
+
+    Raises:
+        InvalidInputError: If an option can't be used.
+        ImportError: If an extra is needed that is not installed.
+    """
+    parts = Parts(Judge(criterion=criterion, **judge))
+    builder: Graph = StateGraph(
+        FeedbackState,
+        context_schema=context_schema(model=_named(parts.judge)),
+        input_schema=LaterFeedback,
+        output_schema=ReviewOutput,
+    )
+    builder.add_node("find_judgment", find_node(parts, default_settings(parts.judge)))
+    builder.add_edge(START, "find_judgment")
+    add_learning(builder, parts, after="find_judgment")
+    return builder
+
+
+def create_alignment_graph(
+    criterion: Criterion,
+    *,
+    learn_from: LearnFrom = "both",
+    conflicts: OnConflict = "newest",
+    guard: Guard | None = None,
+    batch_size: int = DEFAULT_BATCH_SIZE,
+    replay_cases: int = DEFAULT_REPLAY_CASES,
+    judge_cases: bool = False,
+    distill: bool = True,
+    **judge: Unpack[JudgeOptions],
+) -> Graph:
+    """Create the graph that learns from much feedback at once.
+
+    `{feedback: [...]}` -> `{report}`, an `AlignmentReport` as JSON. What memory knows already
+    costs nothing; what an earlier run left pending is learned along. Progress is streamed as
+    custom events of type `alignment_progress`, with `stage`, `done` and `of`. As many calls run
+    concurrently as the run's `max_concurrency` allows, 32 unless told. If distilling fails the run
+    fails; the feedback is kept as pending, and the answers already paid for are found again by the
+    same call.
+
+    Args:
+        criterion: What is judged.
+        learn_from: `both`, `labels` alone or `words` alone, for comparison: what of the feedback is
+            stored and learned from.
+        conflicts: Of guidelines that contradict each other the `newest` stays, or an expert is
+            asked, once for all, by an interrupt (`ask`). The loser is kept as superseded.
+        guard: `replay` judges seen cases again before anything is committed, as the judge does; a
+            guideline that turns one against its expert is dropped, and reported.
+        batch_size: How many pieces of feedback one call distils at most.
+        replay_cases: How many seen cases the guard judges again at most.
+        judge_cases: True to ask the judge about each case in memory that experts valued and no
+            judge has judged, before anything is distilled, as if the case were new: a judgment a
+            case, kept on its episodes. It is what `decide="evidence"`, calibrated confidence and
+            `review="uncertain"` learn from, and feedback learned in bulk does not bring.
+        distill: False to store and judge alone: what is new stays pending, for a later run.
+        judge: The options of the `Judge` that is deployed: the guard and `judge_cases` judge so.
+
+    Returns:
+        The graph, to be compiled with a store, and with a checkpointer to be resumed by.
+
+    Raises:
+        InvalidInputError: If an option can't be used.
+        ImportError: If an extra is needed that is not installed.
+    """
+    options = Alignment(
+        judge=Judge(criterion=criterion, **judge),
+        learn_from=learn_from,
+        conflicts=conflicts,
+        guard=guard,
+        batch_size=batch_size,
+        replay_cases=replay_cases,
+        judge_cases=judge_cases,
+        distill=distill,
+    )
+    parts = Parts(options.judge)
+    builder: Graph = ParallelGraph(
+        AlignmentState,
+        context_schema=context_schema(k=parts.judge.k, model=_named(parts.judge)),
+        input_schema=AlignmentInput,
+        output_schema=AlignmentOutput,
+    )
+    nodes = [remember_node(parts, options, default_settings(parts.judge))]
+    if judge_cases:
+        nodes.append(judge_cases_node(parts))
+    nodes += [distill_batches_node(parts), consolidate_node(parts, options)]
+    if conflicts == "ask":
+        nodes.append(settle_node(parts))
+    if guard is not None:
+        nodes.append(replay_node(parts, options))
+    nodes.append(commit_alignment_node(parts))
+    names = [START, *(node.name for node in nodes), END]
+    for node in nodes:
+        builder.add_node(node.name, node)
+    for before, after in zip(names, names[1:], strict=False):
+        builder.add_edge(before, after)
+    return builder
+
+
+def add_learning(builder: Graph, parts: Parts, *, after: str, clarify: bool = False) -> None:
+    """Add what learns from the feedback that a node leaves in the state."""
+    builder.add_node("distill_feedback", distill_node(parts))
+    builder.add_node("commit_memory", commit_node(parts))
+    builder.add_edge("distill_feedback", "commit_memory")
+    builder.add_edge("commit_memory", END)
+    ends = ["distill_feedback", "commit_memory", END]
+    if not clarify:
+        builder.add_conditional_edges(after, _after_feedback, ends)
+        return
+    builder.add_node("question_feedback", question_node(parts))
+    builder.add_node("clarify_feedback", clarify_node(parts))
+
+    def to_question(state: Mapping[str, Any]) -> str:
+        has_words = (state["feedback"] or {}).get("rationale") is not None
+        return "question_feedback" if has_words else _after_feedback(state)
+
+    def after_question(state: Mapping[str, Any]) -> str:
+        asks_back = "clarification" in state["judge_lesson"]
+        return "clarify_feedback" if asks_back else "distill_feedback"
+
+    builder.add_conditional_edges(after, to_question, ["question_feedback", *ends])
+    builder.add_conditional_edges(
+        "question_feedback", after_question, ["clarify_feedback", "distill_feedback"]
+    )
+    builder.add_edge("clarify_feedback", "distill_feedback")
+
+
+def asks(
+    review: Any, read: Callable[[Mapping[str, Any]], Any]
+) -> Callable[[Mapping[str, Any]], str]:
+    """Make the way out of judging: to the expert, or to the end."""
+
+    def way_out(state: Mapping[str, Any]) -> str:
+        mode = _mode(state)
+        if mode is None and callable(review):
+            wanted = decided(review(read(state)), "review")
+        else:
+            wanted = mode == "always"
+        return "collect_feedback" if wanted else END
+
+    return way_out
+
+
+def _add_judging(
+    builder: Graph, parts: Parts, built: Mapping[str, Any], *, is_last: bool
+) -> None:
+    retrieve = retrieve_node(parts, built, stores_feedback=not is_last)
+    builder.add_node("retrieve_episodes", retrieve)
+    builder.add_node("assemble_guidelines", assemble_node(parts))
+    builder.add_node("judge", judge_node(parts, is_last=is_last))
+    builder.add_edge(START, "retrieve_episodes")
+    builder.add_edge("retrieve_episodes", "assemble_guidelines")
+    builder.add_edge("assemble_guidelines", "judge")
+
+
+def _named(judge: Judge) -> str | None:
+    return judge.model if isinstance(judge.model, str) else None
+
+
+def _mode(state: Mapping[str, Any]) -> str | None:
+    mode: str | None = state["judge_run"]["settings"]["review"]
+    return mode
+
+
+def _as_decided(state: Mapping[str, Any]) -> str:
+    review = Judgment.model_validate(state["judgment"]).review
+    return "collect_feedback" if review is not None and review.asks else END
+
+
+def _after_feedback(state: Mapping[str, Any]) -> str:
+    if state["feedback"] is None:
+        return END
+    agrees = Feedback.model_validate(state["feedback"]).agrees
+    return "commit_memory" if agrees else "distill_feedback"

@@ -1,0 +1,185 @@
+"""What nodes share: the run they find themselves in, and a judge's clients and memory."""
+
+import warnings
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.config import get_config
+from langgraph.runtime import get_runtime
+from langgraph.store.base import BaseStore
+
+from memalign_graph.errors import InvalidInputError, MemAlignError, MemAlignWarning
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.layout import MemoryLayout, check_namespace
+from memalign_graph.models import (
+    Embedder,
+    EmbeddingsLike,
+    OncePerLoop,
+    StructuredModel,
+    resolve_chat_model,
+    with_schema,
+)
+from memalign_graph.prompts.judge import answer_schema
+from memalign_graph.settings import Judge
+
+State = Mapping[str, Any]
+Update = dict[str, Any]
+
+DEFAULT_MAX_CONCURRENCY = 32
+"""How much is under way at a time where the run's config does not tell."""
+
+# LangGraph has no public names for these two; without the first every run looks as if it had no
+# checkpointer, and without the second a resumed gate tells once more that it is judging.
+_CHECKPOINTER = "__pregel_checkpointer"
+_RESUMING = "__pregel_resuming"
+
+_LEVELS = "|"
+"""What LangGraph puts between the levels of a checkpoint's namespace."""
+
+_BOUND_MODELS = 64
+
+
+@dataclass(frozen=True)
+class Run:
+    """The run a node is part of."""
+
+    store: BaseStore
+    context: Any
+    """The graph's context; None after an interrupt."""
+    thread_id: str | None
+    """The thread; None without a checkpointer."""
+    is_nested: bool
+    """Whether the graph is a node of another, or called by one."""
+    resuming: bool
+    """Whether this is the first step of a run that goes on with one that ended in the middle."""
+    max_concurrency: int
+    write: Callable[[Any], None]
+    """Streams a custom event."""
+
+    def warn_without_checkpointer(self, graph: str) -> None:
+        """Warn where an expert is to be asked and nobody can answer."""
+        if self.thread_id is None:
+            warnings.warn(
+                f"The {graph} graph runs without a checkpointer: it stops to ask, but the reply "
+                "can't be taken. Compile it with "
+                "`.compile(store=..., checkpointer=InMemorySaver())` and give a `thread_id`.",
+                MemAlignWarning,
+                stacklevel=3,
+            )
+
+
+def current_run() -> Run:
+    """Return the run of the node that calls."""
+    runtime: Any = get_runtime()
+    if runtime is None:
+        raise InvalidInputError(
+            "store: there is no graph around this, and so none: call it within a graph that was "
+            "compiled with a store, or by an agent made with `create_agent(..., store=...)`."
+        )
+    if runtime.store is None:
+        raise InvalidInputError(
+            "store: the graph has none to keep its memory in: compile it with "
+            "`.compile(store=InMemoryStore())` or with a store that lasts; an agent is made with "
+            "`create_agent(..., store=...)`."
+        )
+    config = get_config()
+    configurable = config.get("configurable", {})
+    # The runtime tells a thread also where there is no checkpointer to keep it.
+    kept = configurable.get(_CHECKPOINTER) is not None
+    info = runtime.execution_info
+    return Run(
+        store=runtime.store,
+        context=runtime.context,
+        thread_id=info.thread_id if kept and info is not None else None,
+        is_nested=info is not None and _LEVELS in info.checkpoint_ns,
+        resuming=bool(configurable.get(_RESUMING)),
+        max_concurrency=config.get("max_concurrency") or DEFAULT_MAX_CONCURRENCY,
+        write=runtime.stream_writer,
+    )
+
+
+class Node(Runnable[Any, Any]):
+    """An operation as a graph's node, with blocking calls or awaited ones."""
+
+    def __init__(
+        self, name: str, operation: Callable[[IO, State, Run], Coroutine[Any, Any, Update]]
+    ) -> None:
+        self.name = name
+        self._operation = operation
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002, ARG002 - Runnable's own names
+        """Run the node with blocking calls."""
+        return run(self._named(BLOCKING, input))
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002, ARG002 - likewise
+        """Run the node with awaited calls."""
+        return await self._named(AWAITING, input)
+
+    async def _named(self, io: IO, state: Any) -> Update:
+        fields = state if isinstance(state, Mapping) else vars(state)
+        try:
+            return await self._operation(io, fields, current_run())
+        except MemAlignError as error:
+            error.node = error.node or self.name
+            raise
+
+
+class Clients:
+    """Chat models and an embedder, made once for an event loop, however many judges share them."""
+
+    def __init__(self, embeddings: EmbeddingsLike) -> None:
+        self.embedder = Embedder(embeddings)
+        self._chats: dict[object, OncePerLoop[BaseChatModel]] = {}
+        self._bound: dict[tuple[int, int], tuple[BaseChatModel, Any, StructuredModel]] = {}
+
+    def chat(self, model: BaseChatModel | str) -> BaseChatModel:
+        """Return a chat model; a string is resolved at its first use."""
+        key = model if isinstance(model, str) else id(model)
+        if key not in self._chats:
+            self._chats[key] = OncePerLoop(lambda: resolve_chat_model(model))
+        return self._chats[key].get()
+
+    def structured(self, chat: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
+        """Return a chat model bound to a schema, one that lives as long as the graph."""
+        key = (id(chat), id(schema))
+        if key not in self._bound:
+            if len(self._bound) >= _BOUND_MODELS:
+                self._bound.clear()  # of event loops that have ended
+            self._bound[key] = (chat, schema, with_schema(chat, schema))
+        return self._bound[key][2]
+
+
+class Parts:
+    """A judge's settings with its clients and its way to the memory, made once a graph."""
+
+    def __init__(self, judge: Judge, clients: Clients | None = None) -> None:
+        self.judge = judge
+        self.criterion = judge.criterion
+        self.clients = clients or Clients(judge.embeddings)
+        self.schemas = {cites: answer_schema(judge.criterion, cites=cites) for cites in (False, True)}
+
+    def chat(self, named: str | None) -> BaseChatModel:
+        """Return the chat model that judges: the one a run's settings name, or the judge's own."""
+        return self.clients.chat(named or self.judge.model)
+
+    def distiller(self, named: str | None) -> BaseChatModel:
+        """Return the chat model that distils."""
+        return self.clients.chat(self.judge.distill_model or named or self.judge.model)
+
+    def memory(self, store: BaseStore, settings: Mapping[str, Any]) -> MemoryAccess:
+        """Return the way to the memory of a run."""
+        namespace = check_namespace(settings["namespace"])
+        return MemoryAccess(
+            store=store,
+            criterion=self.criterion,
+            layout=MemoryLayout((*namespace, self.criterion.name)),
+            embedder=self.clients.embedder,
+        )
+
+    def but(self, **options: Any) -> "Parts":
+        """Return the same clients with other options of the judge."""
+        return Parts(self.judge.but(**options), self.clients)

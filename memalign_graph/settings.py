@@ -1,0 +1,440 @@
+"""What can be told to a judge, and to what is built around one: declared and checked once."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from importlib import import_module
+from typing import Annotated, Any, Literal, Self, TypedDict, get_args
+
+from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import BaseChatModel
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
+
+from memalign_graph.errors import InvalidInputError, explain
+from memalign_graph.extras import needs_extra
+from memalign_graph.judgment import Decide
+from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
+from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS, EmbeddingsLike
+from memalign_graph.reading import PLAIN_FUNCTION
+from memalign_graph.types import Criterion, Judgment, Pairwise
+
+DEFAULT_K = 5
+DEFAULT_MAX_GUIDELINE_TOKENS = 2_300
+DEFAULT_MAX_REVISIONS = 2
+DEFAULT_BATCH_SIZE = 50
+DEFAULT_REPLAY_CASES = 20
+MAX_K = 100
+
+ReviewMode = Literal["always", "never", "uncertain"]
+"""When the expert is asked: about every judgment, about none, or about those that are likely to be
+wrong, and a few by chance."""
+
+OnEmbeddingError = Literal["raise", "guidelines"]
+OnJudgeError = Literal["closed", "open"]
+OnConflict = Literal["newest", "ask"]
+LearnFrom = Literal["both", "labels", "words"]
+Guard = Literal["replay"]
+
+CANT_CHOOSE = (
+    'review: "uncertain" goes by how sure the judge is, and this graph does not measure it: build '
+    'it with confidence=True, decide="evidence", or both.'
+)
+
+
+def _instance_of(*kinds: Any, what: str) -> PlainValidator:
+    def check(value: Any) -> Any:
+        if isinstance(value, kinds):
+            return value
+        raise ValueError(f"give {what}, not a value of type {type(value).__name__}.")
+
+    return PlainValidator(check)
+
+
+def _asked_by(modes: Any, takes: str) -> PlainValidator:
+    """Check when an expert is asked: by one of some modes, or a function."""
+
+    def check(review: Any) -> Any:
+        if inspect.iscoroutinefunction(review):
+            raise ValueError(PLAIN_FUNCTION)
+        if review in get_args(modes) or callable(review):
+            return review
+        if isinstance(review, Uncertain) and "uncertain" in get_args(modes):
+            return review
+        names = ", ".join(map(repr, get_args(modes)))
+        raise ValueError(
+            f"{review!r} is not known: give {names}, or a function that takes {takes} and tells "
+            "whether to ask."
+        )
+
+    return PlainValidator(check)
+
+
+_A_MODEL = "a chat model or a string such as 'openai:gpt-4.1-mini'"
+
+CriterionField = Annotated[
+    Criterion, _instance_of(Criterion, what="a Criterion(name=..., instructions=...)")
+]
+ChatModelField = Annotated[
+    BaseChatModel | str, _instance_of(BaseChatModel, str, what=_A_MODEL)
+]
+OptionalChatModelField = Annotated[
+    BaseChatModel | str | None,
+    _instance_of(BaseChatModel, str, type(None), what=f"{_A_MODEL}, or None"),
+]
+EmbeddingsField = Annotated[
+    EmbeddingsLike,
+    _instance_of(
+        Embeddings,
+        str,
+        Callable,
+        what=f"LangChain embeddings, a function, or a string such as {DEFAULT_EMBEDDINGS!r}",
+    ),
+]
+
+
+class Settings(BaseModel):
+    """Options that belong together; what can't be used is refused in one sentence."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True
+    )
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise InvalidInputError(explain(error)) from error
+
+
+class Judge(Settings):
+    """A judge: what it judges, with which models, and with how much of its memory.
+
+    Every builder takes these options as keywords; `evaluate` compares judges.
+
+    Raises:
+        InvalidInputError: If an option can't be used, in a sentence that names it and the mend.
+        ImportError: If `confidence` or `decide="evidence"` is asked for without the extra
+            `evidence`.
+    """
+
+    criterion: CriterionField
+    """What is judged."""
+
+    model: ChatModelField = DEFAULT_CHAT_MODEL
+    """A chat model, or a `"provider:name"` string that is resolved when it is first called."""
+
+    distill_model: OptionalChatModelField = None
+    """The model that distils and compares; the judge's own unless given."""
+
+    embeddings: EmbeddingsField = DEFAULT_EMBEDDINGS
+    """LangChain embeddings, a function from texts to vectors, or a `"provider:name"` string."""
+
+    k: int = Field(default=DEFAULT_K, ge=0, le=MAX_K)
+    """How many similar examples the judge is shown, from 0 to 100."""
+
+    use_guidelines: bool = True
+    """False to judge without guidelines, for comparison."""
+
+    use_episodes: bool = True
+    """False to judge without episodes, for comparison."""
+
+    max_guideline_tokens: int = Field(default=DEFAULT_MAX_GUIDELINE_TOKENS, ge=0)
+    """How much of the prompt guidelines may take. If they outgrow it, those that bear on the case
+    are chosen, and the judgment says so."""
+
+    on_embedding_error: OnEmbeddingError = "raise"
+    """What an embedding call that fails does while judging: `raise`, or `guidelines` to judge by
+    the guidelines alone; the judgment then says so."""
+
+    swap: bool = False
+    """True to judge two outputs in both orders, with two calls of the model: where the verdicts
+    disagree it is a tie, if the scale has one, and the judgment says so."""
+
+    cite_guidelines: bool = False
+    """True to have the judge also name the guidelines that the outputs break: graphs then return
+    them as `broken_guidelines`, too. Gates do so unless told otherwise."""
+
+    keep_judgments: timedelta | None = Field(default=None, gt=timedelta(0))
+    """How long a judgment is kept in memory for feedback that comes later, by its id (see
+    `create_feedback_graph`); None to keep none."""
+
+    confidence: bool = False
+    """True to measure how sure the judge is, with one more short call: by the log-probabilities of
+    the permitted values, calibrated on the experts' verdicts in memory once there are enough."""
+
+    samples: int = Field(default=0, ge=0, le=50)
+    """How many answers to ask for instead where the model gives no log-probabilities, up to 50."""
+
+    decide: Decide = "verdict"
+    """What the value comes from: the `verdict`, or the `evidence`, which weighs the verdict against
+    the experts' values of the most similar cases, where that foretells the experts better on the
+    cases in memory; the judgment shows the parts, and which decided."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.swap and not isinstance(self.criterion.scale, Pairwise):
+            raise ValueError(
+                "swap: only a criterion with scale=Pairwise() is judged in both orders; this "
+                f"one's scale is {self.criterion.scale.type}."
+            )
+        if self.samples and not self.confidence:
+            raise ValueError("samples: they measure the confidence: give confidence=True, too.")
+        if self.measures:
+            what = "confidence=True" if self.confidence else 'decide="evidence"'
+            with needs_extra("evidence", what):
+                import_module("sklearn")
+        return self
+
+    @property
+    def measures(self) -> bool:
+        """Whether its judgments tell how sure they are."""
+        return self.confidence or self.decide == "evidence"
+
+    @property
+    def options(self) -> "JudgeOptions":
+        """The options as keywords, all but the criterion."""
+        fields: Any = {name: getattr(self, name) for name in JudgeOptions.__annotations__}
+        return fields
+
+    def but(self, **options: Any) -> "Judge":
+        """Return the judge with other options."""
+        return Judge(**{**dict(self), **options})
+
+
+class JudgeOptions(TypedDict, total=False):
+    """The options of a `Judge` by name, for builders that take them as keywords."""
+
+    model: BaseChatModel | str
+    distill_model: BaseChatModel | str | None
+    embeddings: EmbeddingsLike
+    k: int
+    use_guidelines: bool
+    use_episodes: bool
+    max_guideline_tokens: int
+    on_embedding_error: OnEmbeddingError
+    swap: bool
+    cite_guidelines: bool
+    keep_judgments: timedelta | None
+    confidence: bool
+    samples: int
+    decide: Decide
+
+
+class Uncertain(Settings):
+    """When `review="uncertain"` asks an expert; `"uncertain"` alone means `Uncertain()`.
+
+    It asks where the judge's confidence is below what keeps agreement at the target, where nothing
+    in memory is like the case, or what is like it is contradictory; and always while there is too
+    little feedback to tell.
+
+    Raises:
+        InvalidInputError: If an option can't be used.
+    """
+
+    target_agreement: float = Field(default=0.9, gt=0, lt=1)
+    """How often a judgment that nobody is asked about is to agree with the experts. To show 0.9
+    takes 29 that all agree, 0.95 takes 59."""
+
+    per_day: int | None = Field(default=None, ge=1)
+    """How many questions a day (UTC) may bring; None for as many as there are. When they are spent
+    nobody is asked, and the log says so."""
+
+    sample_share: float = Field(default=0.05, ge=0, le=1)
+    """The share of judgments asked about by chance, which shows whether the judge still agrees
+    where nobody asks."""
+
+
+Review = ReviewMode | Uncertain | Callable[[Judgment], bool]
+"""When the expert is asked: a mode, or a function that decides on the judgment."""
+
+
+class Reviewing(Settings):
+    """When a graph asks the expert about a judgment, and whether it asks back."""
+
+    judge: Judge
+    review: Annotated[Review, _asked_by(ReviewMode, "the Judgment")]
+    clarify: bool
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.mode == "uncertain" and not self.judge.measures:
+            raise ValueError(CANT_CHOOSE)
+        return self
+
+    @property
+    def mode(self) -> ReviewMode | None:
+        """The mode in a word; None where a function decides."""
+        return mode_of(self.review)
+
+    @property
+    def uncertain(self) -> Uncertain:
+        """What `uncertain` goes by, also where only a run's context asks for it."""
+        return self.review if isinstance(self.review, Uncertain) else Uncertain()
+
+
+def mode_of(review: Any) -> Any:
+    """Return when the expert is asked, in a word; None where a function decides."""
+    if isinstance(review, Uncertain):
+        return "uncertain"
+    return review if isinstance(review, str) else None
+
+
+class Alignment(Settings):
+    """How much feedback is learned from at once."""
+
+    judge: Judge
+    learn_from: LearnFrom = "both"
+    conflicts: OnConflict = "newest"
+    guard: Guard | None = None
+    batch_size: int = Field(default=DEFAULT_BATCH_SIZE, ge=1)
+    replay_cases: int = Field(default=DEFAULT_REPLAY_CASES, ge=1)
+    judge_cases: bool = False
+    distill: bool = True
+
+
+PanelMode = Literal["always", "never"]
+PanelReview = PanelMode | Callable[[dict[str, Judgment]], bool]
+"""When a panel asks the expert: `always`, `never`, or a function of the judgments by criterion."""
+
+
+class Paneling(Settings):
+    """When a panel asks the expert."""
+
+    review: Annotated[PanelReview, _asked_by(PanelMode, "the judgments by criterion")]
+
+
+def _blank_is_none(model: str | None) -> str | None:
+    return (model or "").strip() or None
+
+
+class MemAlignContext(BaseModel):
+    """Settings of one run. What is not set stays as the graph was built."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    namespace: tuple[str, ...] = Field(
+        default=DEFAULT_NAMESPACE,
+        description=(
+            "Where the memory lies in the store; keeps teams or customers apart. One or more "
+            "labels without dots."
+        ),
+    )
+    """Where the memory lies in the store."""
+
+    k: int = Field(
+        default=DEFAULT_K,
+        ge=0,
+        le=MAX_K,
+        description="How many similar examples the judge is shown; 0 for none.",
+    )
+    """How many similar examples the judge is shown."""
+
+    model: str | None = Field(
+        default=None,
+        description=(
+            "The chat model as 'provider:name', such as 'openai:gpt-4.1-mini'; empty for the "
+            "graph's own."
+        ),
+    )
+    """The chat model as `provider:name`; None for the graph's own."""
+
+    review: ReviewMode | None = Field(
+        default=None,
+        description=(
+            "When the expert is asked; empty for what the graph was built with. 'uncertain' is for "
+            "graphs built with a confidence or decide='evidence'."
+        ),
+    )
+    """When the expert is asked; None for what the graph was built with."""
+
+    _check_namespace = field_validator("namespace", mode="before")(check_namespace)
+    _blank_is_none = field_validator("model")(_blank_is_none)
+
+
+class _RunContext(BaseModel):
+    """What a graph's caller gives: LangGraph makes it of the fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise InvalidInputError(f"context: {explain(error)}") from error
+
+
+def context_schema(**defaults: Any) -> type[BaseModel]:
+    """Make a graph's context: a form in Studio, with the fields that do something there.
+
+    Args:
+        defaults: The graph's own settings, by the names of the fields it has besides `namespace`.
+    """
+    fields: dict[str, Any] = {}
+    for name in ("namespace", *defaults):
+        field = MemAlignContext.model_fields[name]
+        default = defaults.get(name, field.default)
+        fields[name] = (
+            field.rebuild_annotation(),
+            Field(default=default, description=field.description),
+        )
+    validators: Any = {
+        name: field_validator(name, **how)(check)
+        for name, how, check in (
+            ("namespace", {"mode": "before"}, check_namespace),
+            ("model", {}, _blank_is_none),
+        )
+        if name in fields
+    }
+    return create_model(
+        "MemAlignContext",
+        __base__=_RunContext,
+        __doc__=MemAlignContext.__doc__,
+        __validators__=validators,
+        **fields,
+    )
+
+
+RunSettings = dict[str, Any]
+"""One run's settings by the names of `MemAlignContext`'s fields; JSON values."""
+
+
+def default_settings(judge: Judge, review: Any = "never") -> RunSettings:
+    """Return what a run's context can change of a judge."""
+    return {
+        "namespace": list(DEFAULT_NAMESPACE),
+        "k": judge.k,
+        "model": None,
+        "review": mode_of(review),
+    }
+
+
+def resolve_context(context: Any, built: Mapping[str, Any]) -> RunSettings:
+    """Work out one run's settings."""
+    own = own_context(context)
+    settings = dict(built)
+    for name in () if own is None else own.model_fields_set:
+        value = getattr(own, name)
+        if value is not None:
+            settings[name] = value
+    return {**settings, "namespace": list(settings["namespace"])}
+
+
+def own_context(context: Any) -> BaseModel | None:
+    """Find what a run's context has for judging: itself, or what a parent's has under `memalign`."""
+    if context is None or isinstance(context, MemAlignContext | _RunContext):
+        return context
+    own = context.get("memalign") if isinstance(context, Mapping) else None
+    own = own if own is not None else getattr(context, "memalign", None)
+    try:
+        return None if own is None else MemAlignContext.model_validate(own)
+    except ValidationError as error:
+        raise InvalidInputError(f"context: {explain(error)}") from error
