@@ -5,6 +5,16 @@ from pydantic import ValidationError
 _PLAIN_WORDS = {
     "missing": "is missing: give it.",
     "extra_forbidden": "is not a field that is known here: check its spelling, or leave it out.",
+    "bool_type": "{input!r} is neither True nor False: give one of them.",
+    "int_type": "{input!r} is not a whole number: give one.",
+    "float_type": "{input!r} is not a number: give one.",
+    "greater_than": "{input!r} is too little: give more than {gt}.",
+    "greater_than_equal": "{input!r} is too little: give {ge} or more.",
+    "less_than": "{input!r} is too much: give less than {lt}.",
+    "less_than_equal": "{input!r} is too much: give at most {le}.",
+    "literal_error": "{input!r} is not known: give {expected}.",
+    "is_instance_of": "{input!r} is none: give a {class}.",
+    "time_delta_type": "{input!r} is no length of time: give one such as timedelta(days=30).",
 }
 """What to say where pydantic's own words do not name the mend, by its error type."""
 
@@ -38,9 +48,12 @@ class MemAlignWarning(UserWarning):
 
 def explain(error: ValidationError) -> str:
     """Put a pydantic error into one sentence that names the field and what is wrong with it."""
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    problems = error.errors(include_url=False)
     first = problems[0]
-    message = _PLAIN_WORDS.get(first["type"], first["msg"]).removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] in _PLAIN_WORDS:
+        known = {"input": first["input"], **first.get("ctx", {})}
+        message = _PLAIN_WORDS[first["type"]].format(**known)
     field = ".".join(str(part) for part in first["loc"])
     says_field = not field or message.startswith(field)
     sentence = message if says_field else f"{field}: {message}"

@@ -1,6 +1,7 @@
 """The graphs, uncompiled: judge, review, later feedback, alignment; and the nodes alone."""
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from langgraph.graph import END, START, StateGraph
@@ -158,9 +159,7 @@ def create_review_graph(
         InvalidInputError: If an option can't be used.
         ImportError: If an extra is needed that is not installed.
     """
-    asking = Reviewing(
-        judge=Judge(criterion=criterion, **judge), review=review, clarify=clarify
-    )
+    asking = Reviewing(judge=Judge(criterion=criterion, **judge), review=review, clarify=clarify)
     parts = Parts(asking.judge)
     builder: Graph = StateGraph(
         ReviewState,
@@ -291,11 +290,22 @@ def create_alignment_graph(
     if guard is not None:
         nodes.append(replay_node(parts, options))
     nodes.append(commit_alignment_node(parts))
-    names = [START, *(node.name for node in nodes), END]
     for node in nodes:
         builder.add_node(node.name, node)
-    for before, after in zip(names, names[1:], strict=False):
-        builder.add_edge(before, after)
+    names = [START, *(node.name for node in nodes), END]
+    # Each leads to the next, but nothing is distilled where nothing is pending, and nobody is asked
+    # where nothing contradicts.
+    passed_by = {"distill_batches": ("batches", "commit_alignment")}
+    if conflicts == "ask":
+        passed_by["settle_conflicts"] = ("conflicts", names[names.index("settle_conflicts") + 1])
+    for before, after in pairwise(names):
+        if after in passed_by:
+            key, otherwise = passed_by[after]
+            builder.add_conditional_edges(
+                before, _where_any(key, after, otherwise), [after, otherwise]
+            )
+        else:
+            builder.add_edge(before, after)
     return builder
 
 
@@ -343,9 +353,7 @@ def asks(
     return way_out
 
 
-def _add_judging(
-    builder: Graph, parts: Parts, built: Mapping[str, Any], *, is_last: bool
-) -> None:
+def _add_judging(builder: Graph, parts: Parts, built: Mapping[str, Any], *, is_last: bool) -> None:
     retrieve = retrieve_node(parts, built, stores_feedback=not is_last)
     builder.add_node("retrieve_episodes", retrieve)
     builder.add_node("assemble_guidelines", assemble_node(parts))
@@ -353,6 +361,15 @@ def _add_judging(
     builder.add_edge(START, "retrieve_episodes")
     builder.add_edge("retrieve_episodes", "assemble_guidelines")
     builder.add_edge("assemble_guidelines", "judge")
+
+
+def _where_any(key: str, there: str, otherwise: str) -> Any:
+    """Make the way to a node that has something to do only if the lesson holds something."""
+
+    def way_out(state: Mapping[str, Any]) -> str:
+        return there if state["judge_lesson"][key] else otherwise
+
+    return way_out
 
 
 def _named(judge: Judge) -> str | None:

@@ -105,6 +105,8 @@ def current_run() -> Run:
 class Node(Runnable[Any, Any]):
     """An operation as a graph's node, with blocking calls or awaited ones."""
 
+    name: str
+
     def __init__(
         self, name: str, operation: Callable[[IO, State, Run], Coroutine[Any, Any, Update]]
     ) -> None:
@@ -160,7 +162,9 @@ class Parts:
         self.judge = judge
         self.criterion = judge.criterion
         self.clients = clients or Clients(judge.embeddings)
-        self.schemas = {cites: answer_schema(judge.criterion, cites=cites) for cites in (False, True)}
+        self.schemas = {
+            cites: answer_schema(judge.criterion, cites=cites) for cites in (False, True)
+        }
 
     def chat(self, named: str | None) -> BaseChatModel:
         """Return the chat model that judges: the one a run's settings name, or the judge's own."""

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from importlib import import_module
-from typing import Annotated, Any, Literal, Self, TypedDict, get_args
+from typing import Annotated, Any, Literal, Self, TypedDict, cast, get_args
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
@@ -83,9 +83,7 @@ _A_MODEL = "a chat model or a string such as 'openai:gpt-4.1-mini'"
 CriterionField = Annotated[
     Criterion, _instance_of(Criterion, what="a Criterion(name=..., instructions=...)")
 ]
-ChatModelField = Annotated[
-    BaseChatModel | str, _instance_of(BaseChatModel, str, what=_A_MODEL)
-]
+ChatModelField = Annotated[BaseChatModel | str, _instance_of(BaseChatModel, str, what=_A_MODEL)]
 OptionalChatModelField = Annotated[
     BaseChatModel | str | None,
     _instance_of(BaseChatModel, str, type(None), what=f"{_A_MODEL}, or None"),
@@ -202,8 +200,8 @@ class Judge(Settings):
     @property
     def options(self) -> "JudgeOptions":
         """The options as keywords, all but the criterion."""
-        fields: Any = {name: getattr(self, name) for name in JudgeOptions.__annotations__}
-        return fields
+        names = JudgeOptions.__annotations__
+        return cast("JudgeOptions", {name: getattr(self, name) for name in names})
 
     def but(self, **options: Any) -> "Judge":
         """Return the judge with other options."""
@@ -281,11 +279,11 @@ class Reviewing(Settings):
         return self.review if isinstance(self.review, Uncertain) else Uncertain()
 
 
-def mode_of(review: Any) -> Any:
+def mode_of(review: Any) -> ReviewMode | None:
     """Return when the expert is asked, in a word; None where a function decides."""
     if isinstance(review, Uncertain):
         return "uncertain"
-    return review if isinstance(review, str) else None
+    return cast("ReviewMode", review) if isinstance(review, str) else None
 
 
 class Alignment(Settings):
@@ -316,10 +314,17 @@ def _blank_is_none(model: str | None) -> str | None:
     return (model or "").strip() or None
 
 
-class MemAlignContext(BaseModel):
-    """Settings of one run. What is not set stays as the graph was built."""
-
+class _Context(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    _check_namespace = field_validator("namespace", mode="before", check_fields=False)(
+        check_namespace
+    )
+    _drop_blank = field_validator("model", check_fields=False)(_blank_is_none)
+
+
+class MemAlignContext(_Context):
+    """Settings of one run. What is not set stays as the graph was built."""
 
     namespace: tuple[str, ...] = Field(
         default=DEFAULT_NAMESPACE,
@@ -356,14 +361,9 @@ class MemAlignContext(BaseModel):
     )
     """When the expert is asked; None for what the graph was built with."""
 
-    _check_namespace = field_validator("namespace", mode="before")(check_namespace)
-    _blank_is_none = field_validator("model")(_blank_is_none)
 
-
-class _RunContext(BaseModel):
+class _RunContext(_Context):
     """What a graph's caller gives: LangGraph makes it of the fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     def __init__(self, **fields: Any) -> None:
         try:
@@ -373,11 +373,7 @@ class _RunContext(BaseModel):
 
 
 def context_schema(**defaults: Any) -> type[BaseModel]:
-    """Make a graph's context: a form in Studio, with the fields that do something there.
-
-    Args:
-        defaults: The graph's own settings, by the names of the fields it has besides `namespace`.
-    """
+    """Make a graph's context, a form in Studio: `namespace`, and the fields that have a default."""
     fields: dict[str, Any] = {}
     for name in ("namespace", *defaults):
         field = MemAlignContext.model_fields[name]
@@ -386,20 +382,8 @@ def context_schema(**defaults: Any) -> type[BaseModel]:
             field.rebuild_annotation(),
             Field(default=default, description=field.description),
         )
-    validators: Any = {
-        name: field_validator(name, **how)(check)
-        for name, how, check in (
-            ("namespace", {"mode": "before"}, check_namespace),
-            ("model", {}, _blank_is_none),
-        )
-        if name in fields
-    }
     return create_model(
-        "MemAlignContext",
-        __base__=_RunContext,
-        __doc__=MemAlignContext.__doc__,
-        __validators__=validators,
-        **fields,
+        "MemAlignContext", __base__=_RunContext, __doc__=MemAlignContext.__doc__, **fields
     )
 
 
@@ -428,9 +412,9 @@ def resolve_context(context: Any, built: Mapping[str, Any]) -> RunSettings:
     return {**settings, "namespace": list(settings["namespace"])}
 
 
-def own_context(context: Any) -> BaseModel | None:
-    """Find what a run's context has for judging: itself, or what a parent's has under `memalign`."""
-    if context is None or isinstance(context, MemAlignContext | _RunContext):
+def own_context(context: Any) -> _Context | None:
+    """Find what a context has for judging: itself, or what a parent's has under `memalign`."""
+    if context is None or isinstance(context, _Context):
         return context
     own = context.get("memalign") if isinstance(context, Mapping) else None
     own = own if own is not None else getattr(context, "memalign", None)

@@ -17,6 +17,8 @@ from memalign_graph.prompts.distill import distill_prompt
 from memalign_graph.prompts.operations import operations_schema, read_operations
 from memalign_graph.types import Guideline
 
+_TOGETHER = 32
+
 _SOURCES = 50
 """How many of a guideline's sources are read, the newest of them."""
 
@@ -56,16 +58,17 @@ async def reword(
 
 
 async def reword_all(
-    io: IO, access: MemoryAccess, chat: BaseChatModel, guidelines: Sequence[Guideline]
+    io: IO,
+    access: MemoryAccess,
+    chat: BaseChatModel,
+    guidelines: Sequence[Guideline],
+    limit: int = _TOGETHER,
 ) -> tuple[list[GuidelineOperation], dict[str, str]]:
-    """Ask for the wordings of some pending guidelines, one after the other."""
-    operations: list[GuidelineOperation] = []
-    read: dict[str, str] = {}
-    for guideline in guidelines:
-        operation, words = await reword(io, access, chat, guideline)
-        operations.append(operation)
-        read |= words
-    return operations, read
+    """Ask for the wordings of some pending guidelines, concurrently."""
+    asked = [reword(io, access, chat, guideline) for guideline in guidelines]
+    reworded = await io.gather(asked, limit)
+    words = {key: word for _, read in reworded for key, word in read.items()}
+    return [operation for operation, _ in reworded], words
 
 
 async def redistill(

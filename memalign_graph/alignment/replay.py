@@ -2,7 +2,7 @@
 
 A change of the guidelines is a list of operations. A case that turns against its expert with all
 of them, and not with none, turns at one of them: halving the list finds it in few judgments. That
-operation is narrowed once, else dropped, until no case turns any more.
+operation is dropped, until no case turns any more.
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -10,34 +10,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from langchain_core.language_models import BaseChatModel
-
 from memalign_graph.agreement import agree
 from memalign_graph.alignment.cases import Case, choose_cases
-from memalign_graph.alignment.drafts import ask_once
 from memalign_graph.alignment.report import BrokenCase, Replay
-from memalign_graph.alignment.seen import SeenJudge, judge_seen
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.learning import GuidelineOperation, apply_operations, guideline_id
-from memalign_graph.models import Metered, with_schema
-from memalign_graph.prompts.narrow import narrow_prompt, narrow_schema, read_narrowed
+from memalign_graph.models import Metered
 from memalign_graph.scales import Scale, Value
-from memalign_graph.types import Guideline
+from memalign_graph.types import Example, Guideline
 
-DEFAULT_REPLAY_CASES = 20
-"""How many seen cases are judged again at most, unless told otherwise."""
-
-
-@dataclass(frozen=True)
-class Judge(SeenJudge):
-    """The same, with who mends what it breaks."""
-
-    distiller: BaseChatModel
-    """The model that narrows guidelines."""
-
-    limit: int
-    """How many judgments may be under way at a time."""
+Judging = Callable[[IO, Example, list[Guideline], frozenset[str]], Coroutine[Any, Any, Value]]
+"""Judges an example with some guidelines, as if some episodes were not there."""
 
 
 @dataclass
@@ -47,8 +31,6 @@ class _Guard:
     operations: list[GuidelineOperation]
     standing: dict[str, str] = field(default_factory=dict)
     """The wordings of the guidelines that are there, by id."""
-    narrowed: set[str] = field(default_factory=set)
-    """The wordings that came of narrowing: none is narrowed twice."""
     broken: list[BrokenCase] = field(default_factory=list)
     turned_by_episodes: list[str] = field(default_factory=list)
 
@@ -56,15 +38,16 @@ class _Guard:
 async def replay(
     io: IO,
     access: MemoryAccess,
-    judge: Judge,
+    judge: Judging,
     operations: Sequence[GuidelineOperation],
     *,
     before: Sequence[Guideline],
     new_episodes: Iterable[str],
     cases: int,
+    limit: int,
     tell: Callable[[int, int], None],
 ) -> tuple[list[GuidelineOperation], Replay]:
-    """Judge seen cases with what operations would make of the memory, and mend what breaks."""
+    """Judge seen cases with what operations would make of the memory, and drop what breaks."""
     metered = Metered(io)
     kept, seen = await _replay(
         metered,
@@ -74,6 +57,7 @@ async def replay(
         before=[one for one in before if one.status == "standing"],
         new_episodes=frozenset(new_episodes),
         cases=cases,
+        limit=limit,
         tell=tell,
     )
     return kept, seen.model_copy(update={"chat_calls": metered.usage.chat_calls})
@@ -82,12 +66,13 @@ async def replay(
 async def _replay(
     io: IO,
     access: MemoryAccess,
-    judge: Judge,
+    judge: Judging,
     guard: _Guard,
     *,
     before: list[Guideline],
     new_episodes: frozenset[str],
     cases: int,
+    limit: int,
     tell: Callable[[int, int], None],
 ) -> tuple[list[GuidelineOperation], Replay]:
     chosen = await choose_cases(io, access, guard.operations, cases)
@@ -102,13 +87,11 @@ async def _replay(
         return [one for one in given if one.id not in lost]
 
     async def judged(case: Case, guidelines: list[Guideline], without: frozenset[str]) -> Value:
-        own = {one.id for one in case.episodes}
-        example = case.episodes[0].example
-        got = await judge_seen(io, access, judge, example, guidelines, own | without)
-        return got.value
+        own = frozenset(episode.id for episode in case.episodes)
+        return await judge(io, case.example, guidelines, own | without)
 
     first: list[Value] = await io.gather(
-        [judged(case, before, new_episodes) for case in chosen], judge.limit
+        [judged(case, before, new_episodes) for case in chosen], limit
     )
     scale = access.criterion.scale
     agreed = [
@@ -120,7 +103,7 @@ async def _replay(
         lost = _superseded_again(standing, guard.operations)
         everything = with_first(len(guard.operations))
         verdicts: list[Value] = await io.gather(
-            [judged(case, everything, frozenset()) for case in agreed], judge.limit
+            [judged(case, everything, frozenset()) for case in agreed], limit
         )
         turned = [
             (case, got)
@@ -136,7 +119,7 @@ async def _replay(
             break
         culprits: list[int | None] = await io.gather(
             [_culprit(guard, case, with_first, judged, scale) for case, _ in turned],
-            judge.limit,
+            limit,
         )
         found: dict[int, tuple[Case, Value]] = {}
         for (case, got), place in zip(turned, culprits, strict=True):
@@ -145,9 +128,9 @@ async def _replay(
                 agreed.remove(case)
             else:
                 found.setdefault(place, (case, got))
-        await _mend(io, access, judge, guard, found)
+        _drop(guard, found)
     after: list[Value] = await io.gather(
-        [judged(case, everything, frozenset()) for case in disagreed], judge.limit
+        [judged(case, everything, frozenset()) for case in disagreed], limit
     )
     newly = sum(
         agree(scale, got, case.expected) for case, got in zip(disagreed, after, strict=True)
@@ -213,30 +196,15 @@ async def _culprit(
     return wrong - 1
 
 
-async def _mend(
-    io: IO,
-    access: MemoryAccess,
-    judge: Judge,
-    guard: _Guard,
-    found: dict[int, tuple[Case, Value]],
-) -> None:
-    """Narrow or drop the operations that turned a case."""
+def _drop(guard: _Guard, found: Mapping[int, tuple[Case, Value]]) -> None:
+    """Drop the operations that turned a case."""
     kept: list[GuidelineOperation] = []
-    renamed: dict[str, str] = {}
     for place, operation in enumerate(guard.operations):
         if place not in found:
             kept.append(operation)
             continue
         case, got = found[place]
-        narrower = None
-        words = operation.action in ("add", "revise") and bool(operation.text)
-        if words and operation.text not in guard.narrowed:
-            narrower = await _narrow(io, access, judge, operation, case, got)
-        if narrower is not None:
-            guard.narrowed.add(narrower.text or "")
-            renamed |= _new_name(operation, narrower)
-            kept.append(narrower)
-        elif operation.before == "":
+        if operation.before == "":
             # A rewording: the guideline has lost its words for good.
             kept.append(GuidelineOperation(action="retire", guideline_id=operation.guideline_id))
         elif (
@@ -247,62 +215,13 @@ async def _mend(
         guard.broken.append(
             BrokenCase(
                 example_id=case.example_id,
-                episode_ids=[one.id for one in case.episodes],
+                episode_ids=[episode.id for episode in case.episodes],
                 expected=case.expected,
                 got=got,
                 guideline=_shown(operation, guard.standing),
-                outcome="dropped" if narrower is None else "narrowed",
-                narrowed_to=None if narrower is None else narrower.text,
             )
         )
-    guard.operations = [_renamed(one, renamed) for one in kept]
-
-
-def _renamed(operation: GuidelineOperation, names: Mapping[str, str]) -> GuidelineOperation:
-    """Follow a new guideline to the id it has when it is narrowed."""
-    update = {
-        field: names[key]
-        for field in ("guideline_id", "superseded_by")
-        if (key := getattr(operation, field)) in names
-    }
-    return operation.model_copy(update=update) if update else operation
-
-
-async def _narrow(
-    io: IO,
-    access: MemoryAccess,
-    judge: Judge,
-    operation: GuidelineOperation,
-    case: Case,
-    got: Value,
-) -> GuidelineOperation | None:
-    sources = await access.episodes(io, operation.episode_ids)
-    messages = narrow_prompt(
-        access.criterion,
-        operation.text or "",
-        sources=list(sources.values()),
-        broken=case.episodes,
-        got=got,
-    )
-
-    def read(answer: dict[str, Any], _last: bool) -> str | None:  # noqa: FBT001 - as `ask` calls it
-        return read_narrowed(answer)
-
-    bound = with_schema(judge.distiller, narrow_schema())
-    text = await ask_once(io, access, bound, messages, read, purpose="narrow a guideline")
-    if text is None or text == operation.text:
-        return None
-    update = {"text": text}
-    if operation.action == "add":
-        update["guideline_id"] = guideline_id(text)
-    return operation.model_copy(update=update)
-
-
-def _new_name(operation: GuidelineOperation, narrower: GuidelineOperation) -> dict[str, str]:
-    """Say under which id a new guideline stands once it is narrowed."""
-    if operation.action != "add" or narrower.guideline_id is None:
-        return {}
-    return {operation.guideline_id or guideline_id(operation.text or ""): narrower.guideline_id}
+    guard.operations = kept
 
 
 def _shown(operation: GuidelineOperation, standing: Mapping[str, str]) -> str:

@@ -85,7 +85,7 @@ class Cost(Usage):
 
 
 class BrokenCase(_Part):
-    """A seen case that a proposed guideline turned against its expert."""
+    """A seen case that a proposed guideline turned against its expert: it was dropped."""
 
     example_id: str
     """The example."""
@@ -101,12 +101,6 @@ class BrokenCase(_Part):
 
     guideline: str
     """The guideline, as it was proposed."""
-
-    outcome: str
-    """What became of the guideline: `narrowed` or `dropped`."""
-
-    narrowed_to: str | None = None
-    """Its wording now, if it was narrowed."""
 
 
 class Replay(_Part):

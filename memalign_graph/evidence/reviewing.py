@@ -4,7 +4,7 @@ import logging
 from datetime import datetime
 
 from memalign_graph.errors import EmbeddingError
-from memalign_graph.evidence.choosing import Asking, Today, choose
+from memalign_graph.evidence.choosing import choose
 from memalign_graph.evidence.flags import flags_of
 from memalign_graph.evidence.past import past_decisions
 from memalign_graph.evidence.trust import Trust, trusted
@@ -13,6 +13,7 @@ from memalign_graph.judgment import Decide, Judgment, ReviewChoice, ReviewReason
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.reviews import asked_on
+from memalign_graph.settings import Uncertain
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ async def choose_review(
     access: MemoryAccess,
     judgment: Judgment,
     *,
-    asking: Asking,
+    uncertain: Uncertain,
     decide: Decide,
     vector: Vector | None,
     looked: bool,
@@ -38,7 +39,7 @@ async def choose_review(
     """Decide whether an expert is asked about a judgment."""
     flags: list[ReviewReason] = []
     try:
-        trust = await current_trust(io, access, decide, asking.target_agreement)
+        trust = await current_trust(io, access, decide, uncertain.target_agreement)
         if looked:
             flags = await flags_of(io, access, vector)
     except EmbeddingError as error:
@@ -48,30 +49,16 @@ async def choose_review(
             access.criterion.name,
             error,
         )
-        trust = trusted([], asking.target_agreement)
-    today = Today(at.date())
-    if asking.has_budget:
-        today = await _today(io, access, judgment.id, asking, at)
+        trust = trusted([], uncertain.target_agreement)
+    is_spent = False
+    if uncertain.per_day is not None:
+        asked = await asked_on(io, access, at.date(), besides=judgment.id)
+        is_spent = len(asked) >= uncertain.per_day
     return choose(
         judgment.id,
         judgment.confidence,
         trust=trust,
         flags=flags,
-        asking=asking,
-        today=today,
+        sample_share=uncertain.sample_share,
+        is_spent=is_spent,
     )
-
-
-async def _today(
-    io: IO, access: MemoryAccess, judgment_id: str, asking: Asking, at: datetime
-) -> Today:
-    items = await asked_on(
-        io,
-        access,
-        at.date(),
-        besides=judgment_id,
-        also_not_asked=asking.max_review_share is not None,
-    )
-    asked = [one for one in items if one.get("asked")]
-    drawn = sum("sample" in (one.get("reasons") or ()) for one in asked)
-    return Today(at.date(), judgments=len(items), asked=len(asked), drawn=drawn)

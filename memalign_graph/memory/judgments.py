@@ -43,18 +43,6 @@ class KeptJudgment(BaseModel):
     needed none."""
 
 
-def check_keep(keep_judgments: Any) -> timedelta | None:
-    """Check how long judgments are to be kept."""
-    if keep_judgments is None:
-        return None
-    if not isinstance(keep_judgments, timedelta) or keep_judgments <= timedelta(0):
-        raise InvalidInputError(
-            f"keep_judgments: {keep_judgments!r} is no length of time: give one such as "
-            "timedelta(days=30), or None to keep none."
-        )
-    return keep_judgments
-
-
 async def keep_judgment(
     io: IO,
     access: MemoryAccess,

@@ -4,7 +4,6 @@ from datetime import date
 from typing import Any, get_args
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.evidence.choosing import DEFAULT_TARGET_AGREEMENT, check_target
 from memalign_graph.evidence.trust import Trust
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.judgment import Decide
@@ -18,9 +17,7 @@ class MemoryOversight:
 
     _access: MemoryAccess
 
-    def trust(
-        self, *, decide: Decide = "verdict", target_agreement: float = DEFAULT_TARGET_AGREEMENT
-    ) -> Trust:
+    def trust(self, *, decide: Decide = "verdict", target_agreement: float = 0.9) -> Trust:
         """Tell from which confidence on `review="uncertain"` now asks nobody.
 
         Args:
@@ -40,9 +37,7 @@ class MemoryOversight:
         """
         return run(_trust(BLOCKING, self._access, decide, target_agreement))
 
-    async def atrust(
-        self, *, decide: Decide = "verdict", target_agreement: float = DEFAULT_TARGET_AGREEMENT
-    ) -> Trust:
+    async def atrust(self, *, decide: Decide = "verdict", target_agreement: float = 0.9) -> Trust:
         """Async twin of `trust`."""
         return await _trust(AWAITING, self._access, decide, target_agreement)
 
@@ -75,8 +70,10 @@ class MemoryOversight:
 async def _trust(io: IO, access: MemoryAccess, decide: Any, target_agreement: Any) -> Trust:
     # Imported where it is needed: evidence is built on memory.
     from memalign_graph.evidence.reviewing import current_trust
+    from memalign_graph.settings import Uncertain
 
     if decide not in get_args(Decide):
         known = " or ".join(map(repr, get_args(Decide)))
         raise InvalidInputError(f"decide: {decide!r} is not known: give {known}.")
-    return await current_trust(io, access, decide, check_target(target_agreement))
+    target = Uncertain(target_agreement=target_agreement).target_agreement
+    return await current_trust(io, access, decide, target)

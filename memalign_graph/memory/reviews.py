@@ -72,13 +72,11 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-async def asked_on(
-    io: IO, access: MemoryAccess, day: date, *, besides: str, also_not_asked: bool = False
-) -> list[Item]:
+async def asked_on(io: IO, access: MemoryAccess, day: date, *, besides: str) -> list[Item]:
     """Read from the log which judgments of a day experts were asked about."""
     namespace = access.layout.reviews_on(day_number(day))
-    wanted = None if also_not_asked else {"asked": 1}
-    [found] = await io.batch(access.store, [SearchOp(namespace, filter=wanted, limit=EVERYTHING)])
+    search = SearchOp(namespace, filter={"asked": 1}, limit=EVERYTHING)
+    [found] = await io.batch(access.store, [search])
     return [one.value for one in found if tuple(one.namespace) == namespace and one.key != besides]
 
 

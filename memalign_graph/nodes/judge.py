@@ -1,11 +1,13 @@
 """Judging: similar episodes retrieved, guidelines assembled, and the one judge of them all."""
 
 from collections.abc import Container, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import Field
 
+from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.evidence.confidence import Measured, in_both_orders, measure_confidence
 from memalign_graph.evidence.deciding import Decision, Said
@@ -13,13 +15,22 @@ from memalign_graph.evidence.past import decide_case
 from memalign_graph.frozen import FrozenModel
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.embedding import key_of
+from memalign_graph.memory.index.vectors import encode_vector
 from memalign_graph.memory.judgments import keep_judgment
-from memalign_graph.memory.recall import Recall, known_vector, recall, recall_without_episodes
+from memalign_graph.memory.recall import (
+    Recall,
+    known_vector,
+    recall,
+    recall_besides,
+    recall_without_episodes,
+)
+from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import ask, max_input_tokens
 from memalign_graph.pairwise import settle_orders, swap_outputs
 from memalign_graph.prompts.judge import (
     JudgePrompt,
-    choose_guidelines,
+    fit_guidelines,
     judge_prompt,
     read_answer,
     read_broken,
@@ -70,7 +81,7 @@ class Retrieved(FrozenModel):
         self, standing: Sequence[Guideline], parts: Parts, named: str | None = None
     ) -> "Retrieved":
         """Add the guidelines that fit into the judge's prompt."""
-        chosen = choose_guidelines(
+        fitted = fit_guidelines(
             standing if parts.judge.use_guidelines else [],
             self.recalled,
             self.nearness,
@@ -79,9 +90,9 @@ class Retrieved(FrozenModel):
         )
         more = {
             "nearness": {},
-            "guidelines": chosen.always,
-            "relevant": chosen.relevant,
-            "warnings": [*self.warnings, *chosen.warnings],
+            "guidelines": fitted.always,
+            "relevant": fitted.relevant,
+            "warnings": [*self.warnings, *fitted.warnings],
         }
         return self.model_copy(update=more)
 
@@ -238,9 +249,7 @@ async def retrieve(
     return Retrieved.of(found)
 
 
-def retrieve_node(
-    parts: Parts, built: Mapping[str, Any], *, stores_feedback: bool = False
-) -> Node:
+def retrieve_node(parts: Parts, built: Mapping[str, Any], *, stores_feedback: bool = False) -> Node:
     """Make the first node: it checks the example, and resolves the run's settings."""
 
     async def retrieve_episodes(io: IO, state: State, run: Run) -> Update:
@@ -320,3 +329,48 @@ def own_channel(state: State, name: str) -> dict[str, Any]:
             "run `retrieve_episodes` and `assemble_guidelines` before the judge."
         )
     return value
+
+
+async def judge_again(
+    io: IO,
+    parts: Parts,
+    access: MemoryAccess,
+    example: Example,
+    *,
+    guidelines: Sequence[Guideline],
+    besides: AbstractSet[str],
+    settings: RunSettings,
+    limit: int = 1,
+) -> Judgment:
+    """Judge an example that memory holds, with some guidelines, as if some episodes were not there.
+
+    The same answer is not paid for twice until something is committed.
+    """
+    k = settings["k"] if parts.judge.use_episodes else 0
+    found = Retrieved.of(await recall_besides(io, access, example, k, besides))
+    own = key_of(access, example)
+    vector = access.view.index.get(own)
+    if vector is not None:
+        found = found.model_copy(update={"vector": encode_vector(vector)})
+    return await judge(
+        KeepReplies(io, access),
+        parts,
+        access,
+        example,
+        found.with_guidelines(guidelines, parts, settings["model"]),
+        model=settings["model"],
+        limit=limit,
+        besides=_Voteless(access.view, own, besides),
+    )
+
+
+@dataclass(frozen=True)
+class _Voteless(Container[str]):
+    """The vector keys of the cases that have no vote."""
+
+    view: MemoryView
+    own: str
+    besides: AbstractSet[str]
+
+    def __contains__(self, key: object) -> bool:
+        return key == self.own or set(self.view.episodes_at(str(key))) <= self.besides

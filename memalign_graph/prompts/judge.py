@@ -21,9 +21,6 @@ from memalign_graph.prompts.fences import defuse, estimate_tokens
 from memalign_graph.scales import Value
 from memalign_graph.types import Criterion, Episode, Example, Guideline, RecalledExample
 
-DEFAULT_MAX_GUIDELINE_TOKENS = 2_300
-"""How much of the prompt guidelines may take, unless told otherwise, in tokens."""
-
 ANSWER_TOKENS = 1_024
 """The room left in the context window for the answer, in tokens."""
 
@@ -120,29 +117,55 @@ def read_answer(answer: dict[str, Any], criterion: Criterion) -> tuple[Value, st
     return criterion.scale.validate_value(answer["value"]), rationale.strip()
 
 
+@dataclass(frozen=True)
+class FittedGuidelines:
+    """The guidelines that fit into a judge's prompt."""
+
+    always: list[Guideline]
+    """Those that are given for every case."""
+
+    relevant: list[Guideline]
+    """Those that are given for this case besides, where not all fit."""
+
+    warnings: list[str]
+    """What was left out, a sentence."""
+
+
+def fit_guidelines(
+    guidelines: Sequence[Guideline],
+    recalled: Sequence[RecalledExample],
+    nearness: Mapping[str, float],
+    *,
+    max_guideline_tokens: int,
+    max_input_tokens: int,
+) -> FittedGuidelines:
+    """Choose the guidelines for one case."""
+    budget = min(max_guideline_tokens, max_input_tokens // 3)
+    near = {episode.id: case.similarity for case in recalled for episode in case.episodes}
+    always, relevant = _divide(guidelines, {**near, **nearness}, max_tokens=budget)
+    left_out = len(guidelines) - len(always) - len(relevant)
+    if not left_out:
+        return FittedGuidelines(always, relevant, [])
+    warning = (
+        f"{left_out} of {len(guidelines)} guidelines did not fit into {budget:,} tokens: given "
+        "were those that rest on most feedback, and those that bear on similar examples."
+    )
+    return FittedGuidelines(always, relevant, [warning])
+
+
 def judge_prompt(
     criterion: Criterion,
     example: Example,
     *,
     guidelines: Sequence[Guideline],
+    relevant: Sequence[Guideline] = (),
     recalled: Sequence[RecalledExample],
-    nearness: Mapping[str, float] | None = None,
-    max_guideline_tokens: int,
     max_input_tokens: int,
 ) -> JudgePrompt:
     """Write the prompt for one case."""
     warnings: list[str] = []
-    budget = min(max_guideline_tokens, max_input_tokens // 3)
-    near = {**_nearness(recalled), **(nearness or {})}
-    shown, relevant = _divide(guidelines, near, max_tokens=budget)
-    left_out = len(guidelines) - len(shown) - len(relevant)
-    if left_out:
-        warnings.append(
-            f"{left_out} of {len(guidelines)} guidelines did not fit into {budget:,} tokens: given "
-            "were those that rest on most feedback, and those that bear on similar examples."
-        )
-    system = _system_text(criterion, shown)
-    rules = _rules(relevant, len(shown))
+    system = _system_text(criterion, guidelines)
+    rules = _rules(relevant, len(guidelines))
     fixed = estimate_tokens(system) + estimate_tokens(rules) + estimate_tokens(ask_about(""))
     room = max_input_tokens - ANSWER_TOKENS - fixed
     case, is_cut = render_example("case", example, max_tokens=max(room, 3))
@@ -182,7 +205,7 @@ def judge_prompt(
             *(message for turn in reversed(turns) for message in turn),
             HumanMessage(human),
         ],
-        guidelines=[*shown, *relevant],
+        guidelines=[*guidelines, *relevant],
         episodes=episodes,
         warnings=warnings,
     )
@@ -276,10 +299,6 @@ def _rules(relevant: Sequence[Guideline], before: int) -> str:
         return ""
     lines = [_line(one, number) for number, one in enumerate(relevant, start=before + 1)]
     return "\n".join(["Further guidelines from the experts, on cases like this one:", *lines])
-
-
-def _nearness(recalled: Sequence[RecalledExample]) -> dict[str, float]:
-    return {episode.id: one.similarity for one in recalled for episode in one.episodes}
 
 
 def _line(guideline: Guideline, number: int) -> str:

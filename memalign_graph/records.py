@@ -1,0 +1,32 @@
+"""What graphs and memories return, by name: for annotations, and to read results with."""
+
+from memalign_graph.alignment.report import AlignmentReport
+from memalign_graph.evidence.trust import Trust
+from memalign_graph.gate import GateReview, GateStatus
+from memalign_graph.judgment import Evidence, Neighbour, ReviewChoice
+from memalign_graph.memory import (
+    Commit,
+    Forgotten,
+    KeptJudgment,
+    MemoryDiff,
+    ReviewReport,
+    Snapshot,
+)
+from memalign_graph.panel import AggregateResult
+
+__all__ = [
+    "AggregateResult",
+    "AlignmentReport",
+    "Commit",
+    "Evidence",
+    "Forgotten",
+    "GateReview",
+    "GateStatus",
+    "KeptJudgment",
+    "MemoryDiff",
+    "Neighbour",
+    "ReviewChoice",
+    "ReviewReport",
+    "Snapshot",
+    "Trust",
+]
