@@ -98,7 +98,17 @@ class Retrieved(FrozenModel):
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values, without what goes without saying: it is checkpointed."""
-        return self.model_dump(mode="json", exclude_defaults=True)
+        said_once = {"recalled": {"__all__": {"episodes": {"__all__": {"example"}}}}}
+        return self.model_dump(mode="json", exclude_defaults=True, exclude=said_once)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "Retrieved":
+        """Read what `to_json` gave."""
+        recalled = [
+            {**case, "episodes": [{**one, "example": case["example"]} for one in case["episodes"]]}
+            for case in fields.get("recalled", [])
+        ]
+        return cls.model_validate({**fields, "recalled": recalled})
 
 
 @dataclass(frozen=True)
@@ -278,7 +288,7 @@ def assemble_node(parts: Parts) -> Node:
 
     async def assemble_guidelines(io: IO, state: State, run: Run) -> Update:
         settings = own_channel(state, "judge_run")["settings"]
-        found = Retrieved.model_validate(own_channel(state, "judge_memory"))
+        found = Retrieved.from_json(own_channel(state, "judge_memory"))
         standing: list[Guideline] = []
         if parts.judge.use_guidelines:
             standing = await parts.memory(run.store, settings).all_guidelines(io)
@@ -293,7 +303,7 @@ def judge_node(parts: Parts, *, is_last: bool = False) -> Node:
 
     async def judge_example(io: IO, state: State, run: Run) -> Update:
         own = own_channel(state, "judge_run")
-        retrieved = Retrieved.model_validate(own_channel(state, "judge_memory"))
+        retrieved = Retrieved.from_json(own_channel(state, "judge_memory"))
         settings = own["settings"]
         judgment = await judge(
             io,
