@@ -43,7 +43,7 @@ async def merge_proposals(
     compare: bool,
 ) -> Merged:
     """Bring the proposals of several batches together with each other and with what stands."""
-    table = Table((await access.every_guideline(io)), proposals)
+    table = Table(await access.every_guideline(io), proposals)
     relations = Relations([], [])
     if compare and len(table.rules) >= _SMALLEST:
         relations = await find_relations(io, access, chat, table.texts)

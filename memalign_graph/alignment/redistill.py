@@ -97,7 +97,7 @@ async def redistilled(
     if not any(one.status == "pending" for one in forgotten.guidelines_reduced):
         return forgotten
     await redistill(io, access, chat())
-    standing = {one.id: one for one in (await access.every_guideline(io))}
+    standing = {one.id: one for one in await access.every_guideline(io)}
     return replace(
         forgotten,
         guidelines_reduced=[

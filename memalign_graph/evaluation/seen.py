@@ -80,7 +80,7 @@ async def open_seen(
             confidence=variant.confidence,
             samples=variant.samples,
         ),
-        guidelines=(await copied.all_guidelines(io)),
+        guidelines=await copied.all_guidelines(io),
         cases=cases_of(episodes, memory.criterion.scale),
     )
 
