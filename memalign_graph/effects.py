@@ -158,15 +158,19 @@ async def _abatch(store: BaseStore, ops: Sequence[Op]) -> Any:
 
 
 async def _finish(awaitable: Coroutine[Any, Any, T]) -> T:
-    """Let a batch that has begun end, also where its caller is cancelled meanwhile."""
+    """Let a batch that has begun end, however often its caller is cancelled meanwhile."""
     task = asyncio.ensure_future(awaitable)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if not task.cancelled():
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
             await asyncio.wait([task])
-            task.exception()  # looked at, so that nobody warns of it
-        raise
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled():
+        task.exception()  # looked at, so that nobody warns of it
+    raise cancelled
 
 
 async def _gather(operations: Sequence[Operation[Any]], limit: int) -> list[Any]:

@@ -201,6 +201,23 @@ async def test_batch_that_has_begun_is_finished_when_cancelled() -> None:
     assert sorted(one.key for one in store.search(("a",))) == ["one", "three", "two"]
 
 
+async def test_batch_that_has_begun_is_finished_however_often_it_is_cancelled() -> None:
+    """LangGraph cancels its tasks twice; in a thread, a batch given up would outlive its store."""
+    store = SlowStore()
+
+    def puts() -> Operation[Any]:
+        yield Batch(store, [PutOp(("a",), key, {"n": 1}) for key in ("one", "two", "three")])
+
+    task = asyncio.create_task(arun(puts()))
+    await store.started.wait()
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0.01)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sorted(one.key for one in store.search(("a",))) == ["one", "three", "two"]
+
+
 async def test_store_is_usable_after_a_cancelled_batch(tmp_path: Path) -> None:
     async with AsyncSqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
         await store.setup()
