@@ -8,17 +8,11 @@ import logging
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
-from langgraph.types import interrupt
 
 from memalign_graph.asking import ask
-from memalign_graph.clarifying import (
-    clarified,
-    clarify_payload,
-    clarify_reply_schema,
-    said_before,
-)
 from memalign_graph.effects import Operation
 from memalign_graph.errors import MemAlignError
+from memalign_graph.interrupts import clarify_form
 from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
     DEFAULT_EMBEDDINGS,
@@ -28,9 +22,11 @@ from memalign_graph.models import (
 from memalign_graph.nodes.base import Memories, Models, OperationNode, Run, State, Update
 from memalign_graph.prompts.clarify import (
     Question,
+    clarified,
     clarify_prompt,
     clarify_schema,
     read_question,
+    said_before,
 )
 from memalign_graph.state import Retrieved, ReviewOutput
 from memalign_graph.types import Criterion, Feedback, Guideline
@@ -138,11 +134,8 @@ def create_clarify_node(criterion: Criterion) -> OperationNode:
         feedback = Feedback.model_validate(state["feedback"])
         asked = state["clarification"]
         question = Question(asked["question"], asked["example"])
-        reply: Any = interrupt(
-            clarify_payload(criterion, feedback, question),
-            response_schema=clarify_reply_schema(criterion, feedback),
-        )
-        answered = clarified(feedback, question, reply.root)
+        answer = clarify_form(criterion, feedback, question).ask()
+        answered = clarified(feedback, question, answer)
         return {"feedback": answered.to_json(), "clarification": None}
 
     return OperationNode("clarify_feedback", clarify_feedback)

@@ -6,7 +6,7 @@ from typing import Any
 from memalign_graph.context import DEFAULT_SETTINGS, resolve_context
 from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.interrupts import read_reply
+from memalign_graph.interrupts import read_review
 from memalign_graph.memory.judgments import find_judgment
 from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.nodes.base import Memories, OperationNode, Run, State, Update
@@ -42,7 +42,7 @@ def create_find_judgment_node(
         access = memories.get(run, resolved)
         kept = yield from find_judgment(access, state.get("judgment_id", ""))
         try:
-            said = read_reply(state.get("reply"), criterion, kept.judgment)
+            said = read_review(state.get("reply"), criterion, kept.judgment)
         except ValueError as error:
             raise InvalidInputError(f"reply: {error}") from error
         feedback = None

@@ -1,11 +1,7 @@
 """`collect_feedback`: the interrupt that asks the expert."""
 
-from typing import Any
-
-from langgraph.types import interrupt
-
 from memalign_graph.effects import Operation
-from memalign_graph.interrupts import reply_schema, review_payload
+from memalign_graph.interrupts import review_form
 from memalign_graph.nodes.base import (
     OperationNode,
     Run,
@@ -45,19 +41,17 @@ def create_review_node(criterion: Criterion) -> OperationNode:
         guidelines = [Guideline.model_validate(one) for one in state["guidelines"]]
         recalled = [RecalledExample.model_validate(one) for one in state["recalled"]]
         used = set(judgment.episode_ids)
-        payload = review_payload(
+        form = review_form(
             criterion,
             example,
             judgment,
             guidelines=[one for one in guidelines if one.id in shown],
             episodes=[e for one in recalled for e in one.episodes if e.id in used],
         )
-        reply: Any = interrupt(payload, response_schema=reply_schema(criterion, judgment))
-        if reply.root is None:
+        said = form.ask()
+        if said is None:
             return {"feedback": None, "learning_warnings": []}
-        feedback = Feedback(
-            example=example, judgment=judgment, thread_id=run.thread_id, **reply.root
-        )
+        feedback = Feedback(example=example, judgment=judgment, thread_id=run.thread_id, **said)
         return {"feedback": feedback.to_json(), "learning_warnings": []}
 
     return OperationNode("collect_feedback", collect_feedback)

@@ -1,12 +1,8 @@
 """`settle_conflicts`: the interrupt that asks which of two contradicting guidelines stays."""
 
-from typing import Any
-
-from langgraph.types import interrupt
-
-from memalign_graph.alignment.conflicts import conflicts_payload, decisions_schema
 from memalign_graph.alignment.merging import Conflict
 from memalign_graph.effects import Operation
+from memalign_graph.interrupts import conflict_form
 from memalign_graph.nodes.base import (
     OperationNode,
     Run,
@@ -35,9 +31,6 @@ def create_settle_node(criterion: Criterion) -> OperationNode:
         yield from ()  # nothing is asked of the outside here
         warn_without_checkpointer(run, "alignment")
         conflicts = [Conflict.model_validate(one) for one in state["merged"]["conflicts"]]
-        reply: Any = interrupt(
-            conflicts_payload(criterion, conflicts), response_schema=decisions_schema(conflicts)
-        )
-        return {"decisions": reply.root}
+        return {"decisions": conflict_form(criterion, conflicts).ask()}
 
     return OperationNode("settle_conflicts", settle_conflicts)
