@@ -114,6 +114,9 @@ class Distilled(TypedDict):
     reworded: NotRequired[dict[str, str]]
     """What was read for those: the word of each episode by its id."""
 
+    refused: NotRequired[list[str]]
+    """What the model proposed that was not kept, and why, a sentence each."""
+
 
 class Questioned(TypedDict):
     """What `question_feedback` leaves for the nodes after it."""
@@ -219,7 +222,8 @@ class Proposed(TypedDict):
     """What `distill_batch` leaves for the nodes after it."""
 
     proposals: Annotated[dict[str, Any], merge_or_clear]
-    """By batch: `operations`, the words `read` by episode id, and what was `cut`; or an `error`."""
+    """By batch: `operations`, the words `read` by episode id, what was `cut`, and what was
+    `refused`; or an `error`."""
 
 
 class Consolidated(TypedDict):

@@ -2,26 +2,20 @@
 
 A change of the guidelines is a list of operations. A case that turns against its expert with all
 of them, and not with none, turns at one of them: halving the list finds it in few judgments. That
-operation is narrowed once, else dropped, until no case turns any more.
+operation is dropped, until no case turns any more.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
-
-from langchain_core.language_models import BaseChatModel
 
 from memalign_graph.agreement import agree
 from memalign_graph.alignment.cases import Case, choose_cases
-from memalign_graph.alignment.drafts import ask_once
 from memalign_graph.alignment.report import BrokenCase, Replay
 from memalign_graph.alignment.seen import SeenJudge, judge_seen
 from memalign_graph.effects import Gather, Operation
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.learning import GuidelineOperation, apply_operations, guideline_id
-from memalign_graph.models import with_schema
-from memalign_graph.prompts.narrow import narrow_prompt, narrow_schema, read_narrowed
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Guideline
 from memalign_graph.usage import Meter
@@ -32,10 +26,7 @@ DEFAULT_REPLAY_CASES = 20
 
 @dataclass(frozen=True)
 class Judge(SeenJudge):
-    """The same, with who mends what it breaks."""
-
-    distiller: BaseChatModel
-    """The model that narrows guidelines."""
+    """The same, for many cases."""
 
     limit: int
     """How many judgments may be under way at a time."""
@@ -48,8 +39,6 @@ class _Guard:
     operations: list[GuidelineOperation]
     standing: dict[str, str] = field(default_factory=dict)
     """The wordings of the guidelines that are there, by id."""
-    narrowed: set[str] = field(default_factory=set)
-    """The wordings that came of narrowing: none is narrowed twice."""
     broken: list[BrokenCase] = field(default_factory=list)
     turned_by_episodes: list[str] = field(default_factory=list)
 
@@ -64,7 +53,7 @@ def replay(
     cases: int,
     tell: Callable[[int, int], None],
 ) -> Operation[tuple[list[GuidelineOperation], Replay]]:
-    """Judge seen cases with what operations would make of the memory, and mend what breaks."""
+    """Judge seen cases with what operations would make of the memory, and drop what breaks them."""
     meter = Meter()
     watched = _replay(
         access,
@@ -145,7 +134,7 @@ def _replay(
                 agreed.remove(case)
             else:
                 found.setdefault(place, (case, got))
-        yield from _mend(access, judge, guard, found)
+        _drop(guard, found)
     after: list[Value] = yield Gather(
         [judged(case, everything, frozenset()) for case in disagreed], judge.limit
     )
@@ -213,90 +202,32 @@ def _culprit(
     return wrong - 1
 
 
-def _mend(
-    access: MemoryAccess,
-    judge: Judge,
-    guard: _Guard,
-    found: dict[int, tuple[Case, Value]],
-) -> Operation[None]:
-    """Narrow or drop the operations that turned a case."""
+def _drop(guard: _Guard, found: Mapping[int, tuple[Case, Value]]) -> None:
+    """Drop the operations that turned a case."""
     kept: list[GuidelineOperation] = []
-    renamed: dict[str, str] = {}
     for place, operation in enumerate(guard.operations):
         if place not in found:
             kept.append(operation)
             continue
-        case, got = found[place]
-        narrower = None
-        words = operation.action in ("add", "revise") and bool(operation.text)
-        if words and operation.text not in guard.narrowed:
-            narrower = yield from _narrow(access, judge, operation, case, got)
-        if narrower is not None:
-            guard.narrowed.add(narrower.text or "")
-            renamed |= _new_name(operation, narrower)
-            kept.append(narrower)
-        elif operation.before == "":
+        key = operation.guideline_id
+        if operation.before == "":
             # A rewording: the guideline has lost its words for good.
-            kept.append(GuidelineOperation(action="retire", guideline_id=operation.guideline_id))
-        elif (
-            operation.action == "retire" and guard.standing.get(operation.guideline_id or "") == ""
-        ):
+            kept.append(GuidelineOperation(action="retire", guideline_id=key))
+        elif operation.action == "retire" and guard.standing.get(key or "") == "":
             # It goes all the same; what comes back with it is what turned the case.
             kept.append(operation.model_copy(update={"alone": True}))
+        case, got = found[place]
         guard.broken.append(
             BrokenCase(
                 example_id=case.example_id,
-                episode_ids=[one.id for one in case.episodes],
+                episode_ids=[episode.id for episode in case.episodes],
                 expected=case.expected,
                 got=got,
                 guideline=_shown(operation, guard.standing),
-                outcome="dropped" if narrower is None else "narrowed",
-                narrowed_to=None if narrower is None else narrower.text,
+                outcome="dropped",
             )
         )
-    guard.operations = [_renamed(one, renamed) for one in kept]
-
-
-def _renamed(operation: GuidelineOperation, names: Mapping[str, str]) -> GuidelineOperation:
-    """Follow a new guideline to the id it has when it is narrowed."""
-    update = {
-        field: names[key]
-        for field in ("guideline_id", "superseded_by")
-        if (key := getattr(operation, field)) in names
-    }
-    return operation.model_copy(update=update) if update else operation
-
-
-def _narrow(
-    access: MemoryAccess, judge: Judge, operation: GuidelineOperation, case: Case, got: Value
-) -> Operation[GuidelineOperation | None]:
-    sources = yield from access.episodes(operation.episode_ids)
-    messages = narrow_prompt(
-        access.criterion,
-        operation.text or "",
-        sources=list(sources.values()),
-        broken=case.episodes,
-        got=got,
-    )
-
-    def read(answer: dict[str, Any], _last: bool) -> str | None:  # noqa: FBT001 - as `ask` calls it
-        return read_narrowed(answer)
-
-    bound = with_schema(judge.distiller, narrow_schema())
-    text = yield from ask_once(access, bound, messages, read, purpose="narrow a guideline")
-    if text is None or text == operation.text:
-        return None
-    update = {"text": text}
-    if operation.action == "add":
-        update["guideline_id"] = guideline_id(text)
-    return operation.model_copy(update=update)
-
-
-def _new_name(operation: GuidelineOperation, narrower: GuidelineOperation) -> dict[str, str]:
-    """Say under which id a new guideline stands once it is narrowed."""
-    if operation.action != "add" or narrower.guideline_id is None:
-        return {}
-    return {operation.guideline_id or guideline_id(operation.text or ""): narrower.guideline_id}
+    guard.operations = kept
 
 
 def _shown(operation: GuidelineOperation, standing: Mapping[str, str]) -> str:

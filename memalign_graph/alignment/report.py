@@ -103,10 +103,7 @@ class BrokenCase(_Part):
     """The guideline, as it was proposed."""
 
     outcome: str
-    """What became of the guideline: `narrowed` or `dropped`."""
-
-    narrowed_to: str | None = None
-    """Its wording now, if it was narrowed."""
+    """What became of the guideline: `dropped`."""
 
 
 class Replay(_Part):

@@ -98,7 +98,7 @@ def create_alignment_graph(
         conflicts: Of guidelines that contradict each other the `newest` stays, or an expert is
             asked, once for all, by an interrupt (`ask`). The loser is kept as superseded.
         guard: `replay` judges seen cases again before anything is committed; a guideline that
-            turns one against its expert is narrowed once, else dropped.
+            turns one against its expert is dropped.
         batch_size: How many pieces of feedback one call distils at most.
         replay_cases: How many seen cases the guard judges again at most.
         use_guidelines: False to judge without guidelines, for comparison; like the options after
@@ -211,9 +211,7 @@ def create_alignment_graph(
         )
         last = "settle_conflicts"
     if guard is not None:
-        replay = create_replay_node(
-            criterion, distill_model=distill_model, cases=replay_cases, decide=decide, **judging
-        )
+        replay = create_replay_node(criterion, cases=replay_cases, decide=decide, **judging)
         builder.add_node("replay_cases", replay, input_schema=ReplayView)
         builder.add_edge(last, "replay_cases")
         last = "replay_cases"

@@ -39,6 +39,7 @@ def create_commit_node(
 
     def commit_memory(state: State, run: Run) -> Operation[Update]:
         feedback = Feedback.model_validate(state["feedback"])
+        warnings = list(state.get("learning_warnings") or [])
         access = memories.get(run, state["judge_settings"])
         if feedback.agrees:
             episode = yield from store_feedback(access, feedback, state)
@@ -59,7 +60,7 @@ def create_commit_node(
                 # Another review may be distilling what this one read along, and passed over.
                 passed_over=state["distilled"].keys() - taught - {feedback.episode_id},
             )
-        warnings = list(state.get("learning_warnings") or [])
+            warnings += state.get("refused", [])
         return {"learned": {**learned, "warnings": warnings}}
 
     return OperationNode("commit_memory", commit_memory)

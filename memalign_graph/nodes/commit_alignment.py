@@ -101,6 +101,7 @@ def create_commit_alignment_node(
                 *outdated,
                 *judged["warnings"],
                 *_warnings([key for one in answers for key in one.get("cut", [])]),
+                *(warning for one in answers for warning in one.get("refused", [])),
             ],
         )
         return {"report": report.to_json()}

@@ -4,7 +4,7 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from memalign_graph.alignment.redistill import reword_all
+from memalign_graph.alignment.redistill import reword
 from memalign_graph.asking import ask
 from memalign_graph.effects import Operation
 from memalign_graph.models import (
@@ -23,8 +23,7 @@ from memalign_graph.nodes.base import (
     Update,
     store_feedback,
 )
-from memalign_graph.prompts.distill import distill_prompt
-from memalign_graph.prompts.operations import operations_schema, read_operations
+from memalign_graph.prompts.distill import distill_prompt, operations_schema, read_operations
 from memalign_graph.state import Retrieved, ReviewOutput
 from memalign_graph.types import Criterion, Episode, Feedback
 
@@ -66,7 +65,7 @@ def create_distill_node(
         access = memories.get(run, settings)
         episode = yield from store_feedback(access, feedback, state)
         if episode.status != "pending":
-            nothing: Update = {"operations": [], "rewordings": [], "reworded": {}}
+            nothing: Update = {"operations": [], "rewordings": [], "reworded": {}, "refused": []}
             return {**nothing, "distilled": {episode.id: episode.word}}
         view = yield from access.refresh()
         others = [key for key in view.pending() if key != episode.id][:_MAX_PENDING]
@@ -83,15 +82,16 @@ def create_distill_node(
             return read_operations(answer, prompt, drop_idle=last)
 
         bound = with_schema(chat, operations_schema(prompt))
-        operations, _ = yield from ask(bound, prompt.messages, read, purpose="distil feedback")
+        proposal, _ = yield from ask(bound, prompt.messages, read, purpose="distil feedback")
         # What this expert took back may have left guidelines without words.
         waiting = yield from access.all_guidelines("pending")
-        again, words = yield from reword_all(access, chat, waiting[:_MAX_PENDING])
+        again = yield from reword(access, chat, waiting[:_MAX_PENDING])
         return {
-            "operations": [one.model_dump(mode="json") for one in operations],
+            "operations": [one.model_dump(mode="json") for one in proposal.operations],
             "distilled": {one.id: one.word for one in prompt.episodes.values()},
-            "rewordings": [one.model_dump(mode="json") for one in again],
-            "reworded": words,
+            "rewordings": [one.model_dump(mode="json") for one in again.operations],
+            "reworded": again.read,
+            "refused": [*proposal.refused, *again.refused],
         }
 
     return OperationNode("distill_feedback", distill_feedback)

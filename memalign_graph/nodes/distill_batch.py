@@ -20,8 +20,7 @@ from memalign_graph.models import (
 )
 from memalign_graph.nodes.base import Memories, Models, OperationNode, Run, State, Update
 from memalign_graph.nodes.measured import counter, measured_node, progress
-from memalign_graph.prompts.distill import distill_prompt
-from memalign_graph.prompts.operations import operations_schema, read_operations
+from memalign_graph.prompts.distill import distill_prompt, operations_schema, read_operations
 from memalign_graph.state import Batched, Proposed, Received
 from memalign_graph.types import Criterion, Episode
 
@@ -165,7 +164,7 @@ def _distil(
     # Another run may have learned some of it meanwhile.
     waiting = [one for one in found.values() if one.status == "pending"]
     guidelines = yield from access.all_guidelines()
-    proposal: dict[str, Any] = {"operations": [], "read": {}, "cut": []}
+    proposal: dict[str, Any] = {"operations": [], "read": {}, "cut": [], "refused": []}
     while waiting:
         prompt = distill_prompt(
             access.criterion,
@@ -178,11 +177,12 @@ def _distil(
             return read_operations(answer, prompt, drop_idle=last)
 
         bound = with_schema(chat, operations_schema(prompt))
-        operations = yield from ask_once(
+        proposed = yield from ask_once(
             access, bound, prompt.messages, read, purpose="distil feedback"
         )
         shown: list[Episode] = list(prompt.episodes.values())
-        proposal["operations"] += [one.model_dump(mode="json") for one in operations]
+        proposal["operations"] += [one.model_dump(mode="json") for one in proposed.operations]
+        proposal["refused"] += proposed.refused
         proposal["read"] |= {one.id: one.word for one in shown}
         proposal["cut"] += prompt.cut
         waiting = [one for one in waiting if one.id not in proposal["read"]]
@@ -196,5 +196,11 @@ def _reword(
     guideline = next((one for one in pending if one.id == guideline_id), None)
     if guideline is None:
         return {"operations": [], "read": {}, "cut": []}
-    operation, read = yield from reword(access, chat, guideline)
-    return {"rewording": operation.model_dump(mode="json"), "read": read, "cut": []}
+    again = yield from reword(access, chat, [guideline])
+    [rewording] = again.operations
+    return {
+        "rewording": rewording.model_dump(mode="json"),
+        "read": again.read,
+        "cut": [],
+        "refused": again.refused,
+    }

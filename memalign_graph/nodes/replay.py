@@ -22,7 +22,6 @@ def create_replay_node(
     criterion: Criterion,
     *,
     model: BaseChatModel | str = DEFAULT_CHAT_MODEL,
-    distill_model: BaseChatModel | str | None = None,
     embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
     cases: int = DEFAULT_REPLAY_CASES,
     use_guidelines: bool = True,
@@ -38,7 +37,6 @@ def create_replay_node(
     Args:
         criterion: The criterion.
         model: The judge's chat model, or a `"provider:name"` string.
-        distill_model: The model that narrows guidelines; the judge's own unless given.
         embeddings: What the memory embeds with.
         cases: How many seen cases are judged again at most.
         use_guidelines: Whether the judge is given guidelines.
@@ -54,14 +52,12 @@ def create_replay_node(
     """
     memories = Memories(criterion, embeddings)
     judges = Models(model)
-    distillers = Models(distill_model or model)
 
     def replay_cases(state: State, run: Run) -> Operation[Update]:
         settings = state["judge_settings"]
         planned = to_commit(state)
         judge = Judge(
             chat=judges.get(settings["model"]),
-            distiller=distillers.get(settings["model"] if distill_model is None else None),
             k=settings["k"] if use_episodes else 0,
             use_guidelines=use_guidelines,
             max_guideline_tokens=max_guideline_tokens,
