@@ -11,7 +11,7 @@ from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.learning import GuidelineOperation
-from memalign_graph.prompts.cases import by_case
+from memalign_graph.prompts.distill import by_case
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Episode, Example
 

@@ -15,14 +15,14 @@ from memalign_graph.memory.forgetting import clear_drafts
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.memory.lessons import learn
 from memalign_graph.models import max_input_tokens, with_schema
-from memalign_graph.prompts.fences import estimate_tokens
-from memalign_graph.prompts.judge import ANSWER_TOKENS
-from memalign_graph.prompts.relations import (
+from memalign_graph.prompts.compare import (
     Relations,
     read_relations,
     relations_prompt,
     relations_schema,
 )
+from memalign_graph.prompts.fences import estimate_tokens
+from memalign_graph.prompts.judge import ANSWER_TOKENS
 from memalign_graph.types import Episode
 
 _TOGETHER = 32
@@ -107,6 +107,7 @@ async def consolidate_memory(io: IO, access: MemoryAccess, chat: BaseChatModel) 
     return {
         "guidelines": [*again["guidelines"], *learned["guidelines"]],
         "memory_version": learned["memory_version"],
+        "warnings": again["warnings"],
     }
 
 

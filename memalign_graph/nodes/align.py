@@ -35,8 +35,7 @@ from memalign_graph.memory.lessons import learn
 from memalign_graph.models import Metered, max_input_tokens, with_schema
 from memalign_graph.nodes.judge import judge_again, own_channel
 from memalign_graph.nodes.learn import read_saved
-from memalign_graph.prompts.distill import distill_prompt
-from memalign_graph.prompts.operations import operations_schema, read_operations
+from memalign_graph.prompts.distill import distill_prompt, operations_schema, read_operations
 from memalign_graph.reading import read_feedback
 from memalign_graph.runtime import Node, Parts, Run, State, Update
 from memalign_graph.settings import Alignment, LearnFrom, resolve_context
@@ -351,7 +350,8 @@ def commit_alignment_node(parts: Parts) -> Node:
             memory_version_after=view.version,
             warnings=[
                 *lesson["warnings"],
-                *_cut_warnings([key for one in answers for key in one.get("cut", [])]),
+                *(why for one in answers for why in one["refused"]),
+                *_cut_warnings([key for one in answers for key in one["cut"]]),
             ],
         )
         return {"report": report.to_json()}
@@ -441,9 +441,14 @@ async def _propose(
     pending = await access.all_guidelines(io, "pending")
     guideline = next((one for one in pending if one.id == batch["guideline_id"]), None)
     if guideline is None:
-        return {"operations": [], "read": {}, "cut": []}
-    operation, read = await reword(io, access, chat, guideline)
-    return {"rewording": operation.model_dump(mode="json"), "read": read, "cut": []}
+        return {"operations": [], "read": {}, "cut": [], "refused": []}
+    rewording = await reword(io, access, chat, guideline)
+    return {
+        "rewording": rewording.operation.model_dump(mode="json"),
+        "read": rewording.read,
+        "cut": [],
+        "refused": rewording.refused,
+    }
 
 
 async def _distil(
@@ -453,7 +458,7 @@ async def _distil(
     # Another run may have learned some of it meanwhile.
     waiting = [episode for episode in found.values() if episode.status == "pending"]
     guidelines = await access.all_guidelines(io)
-    proposal: dict[str, Any] = {"operations": [], "read": {}, "cut": []}
+    proposal: dict[str, Any] = {"operations": [], "read": {}, "cut": [], "refused": []}
     while waiting:
         prompt = distill_prompt(
             access.criterion,
@@ -466,11 +471,12 @@ async def _distil(
             return read_operations(answer, prompt, drop_idle=last)
 
         structured = with_schema(chat, operations_schema(prompt))
-        operations = await ask_once(
+        proposed = await ask_once(
             io, access, structured, prompt.messages, read, purpose="distil feedback"
         )
         shown: list[Episode] = list(prompt.episodes.values())
-        proposal["operations"] += [one.model_dump(mode="json") for one in operations]
+        proposal["operations"] += [one.model_dump(mode="json") for one in proposed.operations]
+        proposal["refused"] += proposed.refused
         proposal["read"] |= {episode.id: episode.word for episode in shown}
         proposal["cut"] += prompt.cut
         waiting = [episode for episode in waiting if episode.id not in proposal["read"]]

@@ -9,10 +9,18 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from memalign_graph.memory.learning import plain_words
-from memalign_graph.prompts.cases import render_example, render_words
-from memalign_graph.prompts.fences import as_text, defuse, estimate_tokens, fence
-from memalign_graph.prompts.idle import word_runs
+from memalign_graph.prompts.fences import (
+    as_text,
+    closed_schema,
+    defuse,
+    estimate_tokens,
+    fence,
+    render_criterion,
+    render_example,
+    render_words,
+)
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
+from memalign_graph.prompts.words import word_runs, words
 from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline
 
 MAX_QUESTION_CHARS = 300
@@ -27,11 +35,8 @@ _GUIDELINE_TOKENS = 2_000
 _LEAST_ROOM = 60
 """What is left for the case in a window that is far too small, in tokens."""
 
-_GRAM = 4
-"""How many characters two words share at least if one is a form of the other."""
-
-_SHORT_GRAM = 2
-"""The same in scripts with more to say in a character, or without blanks between words."""
+_BEGINNING_CHARS = 4
+"""What two forms of a word have in common at least."""
 
 _ASKED = '\n(Asked back: "'
 _END = '")\n'
@@ -145,14 +150,11 @@ def clarify_schema() -> dict[str, Any]:
         "question": {"type": "string", "description": "One short question; empty if checkable."},
         "example": {"type": "string", "description": "One example to ask of; empty if checkable."},
     }
-    return {
-        "title": "feedback_question",
-        "description": "Whether the expert's words can be checked, and else what to ask.",
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    return closed_schema(
+        properties,
+        title="feedback_question",
+        description="Whether the expert's words can be checked, and else what to ask.",
+    )
 
 
 def clarify_prompt(
@@ -166,14 +168,14 @@ def clarify_prompt(
     budget = min(max_input_tokens // 4, _GUIDELINE_TOKENS)
     standing = choose_guidelines(guidelines, max_tokens=budget)
     head = _head(criterion, standing)
-    fixed = sum(estimate_tokens(one.text) for one in _BEGINNING) + estimate_tokens(head)
+    fixed = sum(estimate_tokens(message.text) for message in _BEGINNING) + estimate_tokens(head)
     room = max(max_input_tokens - ANSWER_TOKENS - fixed, _LEAST_ROOM)
     verdict = _verdict(feedback, criterion)
     value = "" if feedback.value is None else f"{_VALUE}: {criterion.scale.show(feedback.value)}"
     case = _case(head, criterion, feedback, verdict, room=room)
     return ClarifyPrompt(
         messages=[*_BEGINNING, HumanMessage(case)],
-        asked="\n".join(one.text for one in _BEGINNING),
+        asked="\n".join(message.text for message in _BEGINNING),
         labels=[*([verdict] if verdict else []), value, _WORDS, _CLOSING],
         criterion=criterion,
         feedback=feedback,
@@ -181,15 +183,9 @@ def clarify_prompt(
 
 
 def _head(criterion: Criterion, standing: Sequence[Guideline]) -> str:
-    lines = [f"- {defuse(one.text)}" for one in standing]
-    return "\n".join(
-        [
-            f'Criterion "{criterion.name}":',
-            criterion.instructions.strip(),
-            f"The value is {criterion.scale.describe()}",
-            *(["Rules that the judge has already:", *lines] if lines else []),
-        ]
-    )
+    lines = [f"- {defuse(guideline.text)}" for guideline in standing]
+    rules = ["Rules that the judge has already:", *lines] if lines else []
+    return "\n".join([render_criterion(criterion), *rules])
 
 
 def _verdict(feedback: Feedback, criterion: Criterion) -> str | None:
@@ -220,14 +216,14 @@ def _case(
 
 def _beginning() -> list[BaseMessage]:
     messages: list[BaseMessage] = [SystemMessage(_SYSTEM)]
-    for one in _TURNS:
-        feedback = Feedback(example=_CAPTION, value=False, rationale=one.words)
+    for turn in _TURNS:
+        feedback = Feedback(example=_CAPTION, value=False, rationale=turn.words)
         case = _case(_head(_CAPTIONS, []), _CAPTIONS, feedback, None, room=_FIELD_TOKENS)
         answer = {
-            "look_for": one.look_for,
-            "checkable": not one.question,
-            "question": one.question,
-            "example": one.example,
+            "look_for": turn.look_for,
+            "checkable": not turn.question,
+            "question": turn.question,
+            "example": turn.example,
         }
         messages += [HumanMessage(case), AIMessage(json.dumps(answer))]
     return messages
@@ -282,7 +278,7 @@ def _check_example(example: str, question: str, prompt: ClarifyPrompt) -> None:
     if plain_words(example) == plain_words(question):
         raise ValueError('its "example" repeats the question')
     outputs = plain_words(prompt.outputs)
-    if any(plain_words(one) == outputs for one in _QUOTED.findall(example)):
+    if any(plain_words(quoted) == outputs for quoted in _QUOTED.findall(example)):
         raise ValueError('its "example" asks about the output as it is: change one thing in it')
 
 
@@ -293,20 +289,16 @@ def _check_said(answer: dict[str, Any], prompt: ClarifyPrompt) -> None:
             'it is "checkable", and has a "question" all the same: leave that empty, or say that '
             'it is not "checkable"'
         )
-    if not _grams(str(answer.get("look_for") or "")) & _grams(prompt.words):
+    if not _beginnings(str(answer.get("look_for") or "")) & _beginnings(prompt.words):
         raise ValueError(
             'its "look_for" has none of the expert\'s words: if these name nothing to look for, '
             '"checkable" is false, and the "question" asks the expert for it'
         )
 
 
-def _grams(text: str) -> set[str]:
+def _beginnings(text: str) -> set[str]:
     """Return what two texts share where a word of one is in the other, in some form."""
-    grams: set[str] = set()
-    for word in re.findall(r"\w+", text.casefold()):
-        size = _GRAM if word.isascii() else _SHORT_GRAM
-        grams |= {word[at : at + size] for at in range(max(len(word) - size + 1, 1))}
-    return grams
+    return {word[:_BEGINNING_CHARS] for word in words(text)}
 
 
 def clarified(feedback: Feedback, question: Question, answer: Mapping[str, Any]) -> Feedback:

@@ -10,7 +10,6 @@ from tests.integration_tests.alignment_replay_support import (
     guarded,
     judge_by_rules,
     judged_case,
-    narrow_to_rest,
     others_in,
     seed,
     teaching,
@@ -18,8 +17,8 @@ from tests.integration_tests.alignment_replay_support import (
 )
 from tests.integration_tests.alignment_support import (
     BOTH_WAYS,
+    DISTIL,
     JUDGE,
-    NARROW,
     Model,
     align,
     asked,
@@ -73,7 +72,6 @@ async def test_numbers_are_true_where_all_guidelines_are_dropped(bench: Bench) -
     await seed(bench, 6)
     rule = "On #both it is false of cases 1. So it is true of cases 2."
     bench.server.responder = teaching(
-        narrow=lambda _: {"text": ""},
         judge=lambda chat: (
             judge_by_rules()(chat) if rule in rules_in(chat) else turned_by(101, 2)(chat)
         ),
@@ -192,12 +190,12 @@ async def test_judge_without_episodes_or_guidelines(bench: Bench) -> None:
 @BOTH_WAYS
 async def test_judge_and_distiller_are_two_models(bench: Bench) -> None:
     await seed(bench, 4)
-    bench.server.responder = teaching(narrow=narrow_to_rest)
+    bench.server.responder = teaching()
     graph = guarded(bench, distill_model=bench.server.chat_model(model="gpt-big"))
     given = [words(101, "On #v it is false of cases 3 101.", value=False)]
     await align(bench, given, graph)
     assert {chat.model for chat in asked(bench, JUDGE)} == {"gpt-4.1-mini"}
-    assert {chat.model for chat in asked(bench, NARROW)} == {"gpt-big"}
+    assert {chat.model for chat in asked(bench, DISTIL)} == {"gpt-big"}
 
 
 @BOTH_WAYS
