@@ -82,11 +82,7 @@ class JudgePrompt:
     """The system message, earlier cases with their answers, and the case."""
 
     guidelines: list[Guideline]
-    """The guidelines shown, in their order."""
-
     episodes: list[Episode]
-    """The episodes shown, most similar first."""
-
     warnings: list[str]
     """What was left out, a sentence each."""
 
@@ -197,64 +193,64 @@ def judge_prompt(
 
 def choose_guidelines(guidelines: Sequence[Guideline], *, max_tokens: int) -> list[Guideline]:
     """Choose the guidelines that fit a budget, whatever the case."""
-    if sum(_cost(guideline, len(guidelines)) for guideline in guidelines) <= max_tokens:
-        return list(guidelines)
-
-    def worth(guideline: Guideline) -> tuple[bool, int, int]:
-        return guideline.origin == "expert", len(guideline.episode_ids), guideline.position
-
-    return _fitting(guidelines, sorted(guidelines, key=worth, reverse=True), max_tokens)
+    return _fitting(guidelines, _by_worth(guidelines), max_tokens)
 
 
 def relevant_guidelines(
     guidelines: Sequence[Guideline], nearness: Mapping[str, float], *, max_tokens: int
 ) -> list[Guideline]:
     """Choose the guidelines that bear on a case, by how similar their sources are to it."""
+    return _fitting(guidelines, _by_nearness(guidelines, nearness), max_tokens)
+
+
+def _by_worth(guidelines: Sequence[Guideline]) -> list[Guideline]:
+    def worth(guideline: Guideline) -> tuple[bool, int, int]:
+        return guideline.origin == "expert", len(guideline.episode_ids), guideline.position
+
+    return sorted(guidelines, key=worth, reverse=True)
+
+
+def _by_nearness(guidelines: Sequence[Guideline], nearness: Mapping[str, float]) -> list[Guideline]:
     near = {
         guideline.id: max(nearness[key] for key in guideline.episode_ids if key in nearness)
         for guideline in guidelines
         if not nearness.keys().isdisjoint(guideline.episode_ids)
     }
-    ranked = sorted(
+    return sorted(
         (guideline for guideline in guidelines if guideline.id in near),
         key=lambda guideline: (-near[guideline.id], -guideline.position),
     )
-    return _fitting(guidelines, ranked, max_tokens)
 
 
 def _divide(
     guidelines: Sequence[Guideline], nearness: Mapping[str, float], *, max_tokens: int
 ) -> tuple[list[Guideline], list[Guideline]]:
     """Choose what is given for every case, and what for this one besides."""
-    shown = choose_guidelines(guidelines, max_tokens=max_tokens)
-    if len(shown) == len(guidelines):
-        return shown, []
-    costs = [_cost(guideline, len(guidelines)) for guideline in guidelines]
+    costs = {guideline.id: _cost(guideline, len(guidelines)) for guideline in guidelines}
+    if sum(costs.values()) <= max_tokens:
+        return list(guidelines), []
     # A budget for a handful has no beginning worth caching: it all goes to what bears on the case.
     # Else the least is kept for that: enough for one of any length.
-    is_large = max_tokens >= _HANDFUL * sum(costs) // len(costs)
-    shared = max_tokens - max(max_tokens // _NEAR_SHARE, *costs) if is_large else 0
-    shown = choose_guidelines(guidelines, max_tokens=shared)
+    shown: list[Guideline] = []
+    if max_tokens >= _HANDFUL * sum(costs.values()) // len(costs):
+        shared = max_tokens - max(max_tokens // _NEAR_SHARE, *costs.values())
+        shown = choose_guidelines(guidelines, max_tokens=shared)
+    if not shown:
+        ranked = [*_by_nearness(guidelines, nearness), *_by_worth(guidelines)]
+        return [], _fitting(guidelines, ranked, max_tokens)
     known = {guideline.id for guideline in shown}
     rest = [guideline for guideline in guidelines if guideline.id not in known]
-    room = max_tokens - sum(_cost(guideline, len(guidelines)) for guideline in shown)
-    relevant = relevant_guidelines(rest, nearness, max_tokens=room)
-    if shown:
-        return shown, relevant
-    room -= sum(_cost(guideline, len(guidelines)) for guideline in relevant)
-    chosen = {guideline.id for guideline in relevant}
-    others = [guideline for guideline in guidelines if guideline.id not in chosen]
-    chosen |= {guideline.id for guideline in choose_guidelines(others, max_tokens=room)}
-    return [], [guideline for guideline in guidelines if guideline.id in chosen]
+    room = max_tokens - sum(costs[key] for key in known)
+    return shown, relevant_guidelines(rest, nearness, max_tokens=room)
 
 
 def _fitting(
     guidelines: Sequence[Guideline], ranked: Iterable[Guideline], max_tokens: int
 ) -> list[Guideline]:
-    chosen = set()
+    chosen: set[str] = set()
     for guideline in ranked:
         cost = _cost(guideline, len(guidelines))
-        if cost <= max_tokens:
+        if cost <= max_tokens and guideline.id not in chosen:
             max_tokens -= cost
             chosen.add(guideline.id)
     return [guideline for guideline in guidelines if guideline.id in chosen]
@@ -306,7 +302,7 @@ def _render_earlier(recalled: RecalledExample, case: Example, criterion: Criteri
     if value is None:
         example, _ = render_example("example", shown, max_tokens=3 * _FIELD_TOKENS)
         words, _ = render_words(
-            recalled.episodes, criterion, reason_label=None, max_tokens=_FIELD_TOKENS
+            recalled.episodes, criterion, has_label=False, max_tokens=_FIELD_TOKENS
         )
         return ["\n".join([example, *words])]
     example, _ = render_example("case", shown, max_tokens=3 * _FIELD_TOKENS)
