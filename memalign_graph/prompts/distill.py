@@ -86,6 +86,8 @@ whole new text. A rule about something else is added, never put in its place.
 - "retire" a guideline that the feedback contradicts: give its handle, and as text the rule that \
 holds instead, or nothing."""
 
+_MAY_BE_EMPTY = "an empty list if the feedback teaches nothing new"
+
 _IN_ORDER = """
 The feedback is in order of time: where it contradicts itself or a guideline, the newer counts."""
 
@@ -112,16 +114,13 @@ class DistillPrompt:
     """A distiller's prompt, and what its handles stand for."""
 
     messages: list[BaseMessage]
-    """The system message, and guidelines with feedback."""
+    criterion: Criterion
 
     guidelines: dict[str, Guideline]
     """The guidelines that may be changed, by handle."""
 
     episodes: dict[str, Episode]
     """The feedback shown, by handle; what did not fit is not in it."""
-
-    criterion: Criterion
-    """The criterion the guidelines are for."""
 
     asked: str
     """How a guideline has to be, and what is asked for at the end: no guideline says the same."""
@@ -130,7 +129,6 @@ class DistillPrompt:
     """The ids of the episodes of which a text was too long and is shown without its middle."""
 
     most_operations: int
-    """How many operations the answer may have."""
 
 
 def distill_prompt(
@@ -201,16 +199,13 @@ def feedback_tokens(case: Sequence[Episode]) -> int:
     """Estimate how much of a prompt the feedback on one case takes, with what its answer takes."""
     example = case[0].example
     texts = [example.inputs, example.outputs, example.reference_outputs]
-    of_example = sum(_text_tokens(text) for text in texts if text is not None)
-    of_words = sum(
-        min(_text_tokens(episode.rationale or ""), _FIELD_TOKENS) + _FRAME_TOKENS
-        for episode in case
+    of_example = sum(estimate_tokens(as_text(text)) for text in texts if text is not None)
+    of_words = sum(min(estimate_tokens(episode.rationale or ""), _FIELD_TOKENS) for episode in case)
+    return (
+        min(of_example, 3 * _FIELD_TOKENS)
+        + of_words
+        + (_FRAME_TOKENS + _OPERATION_TOKENS) * len(case)
     )
-    return min(of_example, 3 * _FIELD_TOKENS) + of_words + _OPERATION_TOKENS * len(case)
-
-
-def _text_tokens(value: Any) -> int:
-    return estimate_tokens(as_text(value))
 
 
 def _standing(
@@ -240,9 +235,7 @@ def _system_text(
     return _SYSTEM.format(
         criterion=render_criterion(criterion),
         rules=_RULES,
-        counts="an empty list if the feedback teaches nothing new"
-        if guidelines
-        else "at least one",
+        counts=_MAY_BE_EMPTY if guidelines else "at least one",
         actions=_ADD + (_CHANGE if handles else ""),
         order=_IN_ORDER if several else "",
     )
@@ -279,7 +272,7 @@ def _render_case(
         episodes,
         criterion,
         names=list(named),
-        reason_label="The expert's reason" if alone else None,
+        has_label=alone,
         max_tokens=words_limit,
     )
     title = f"Feedback {', '.join(named)}"

@@ -82,9 +82,9 @@ def render_example(
         sizes = {name: estimate_tokens(part) for name, part in parts.items()}
         is_cut = sum(sizes.values()) > max_tokens
         if is_cut:
-            limits = _share(sizes, max_tokens)
             parts = {
-                name: fence(name, value, max_tokens=limits[name]) for name, value in values.items()
+                name: fence(name, values[name], max_tokens=limit)
+                for name, limit in _share(sizes, max_tokens).items()
             }
     text = "\n".join(parts.values())
     return (text if tag is None else f"<{tag}>\n{text}\n</{tag}>"), is_cut
@@ -104,8 +104,7 @@ def render_words(
     criterion: Criterion,
     *,
     names: Sequence[str] | None = None,
-    value_label: str = "The expert's value",
-    reason_label: str | None = "The expert's reason",
+    has_label: bool = True,
     max_tokens: int,
 ) -> tuple[list[str], bool]:
     """Write what experts said on one example, and tell whether something of it was cut."""
@@ -115,12 +114,12 @@ def render_words(
     for place, episode in enumerate(episodes):
         name = f"{names[place] if names else place + 1}. " if several else ""
         if episode.value is not None:
-            lines.append(f"{name}{value_label}: {criterion.scale.show(episode.value)}")
+            lines.append(f"{name}The expert's value: {criterion.scale.show(episode.value)}")
         if episode.rationale is not None:
             is_cut = is_cut or estimate_tokens(episode.rationale) > max_tokens
             words = fence("rationale", episode.rationale, max_tokens=max_tokens)
-            label = f"{name}{reason_label}:\n" if reason_label else name
-            lines.append(f"{label}{words}")
+            label = "The expert's reason:\n" if has_label else ""
+            lines.append(f"{name}{label}{words}")
     value = majority_value(episodes)
     if several and value is not None:
         lines.append(f"The value that counts here: {criterion.scale.show(value)}")
