@@ -37,7 +37,7 @@ def create_assemble_node(
 
     async def assemble_guidelines(io: IO, _state: State, run: Run) -> Update:
         access = memories.get(run, resolve_context(run.context, settings))
-        standing = (await access.all_guidelines(io)) if use_guidelines else []
+        standing = (await access.standing_guidelines(io)) if use_guidelines else []
         return {"guidelines": [one.to_json() for one in standing]}
 
     return OperationNode("assemble_guidelines", assemble_guidelines)
