@@ -291,7 +291,7 @@ def assemble_node(parts: Parts) -> Node:
         found = Retrieved.from_json(own_channel(state, "judge_memory"))
         standing: list[Guideline] = []
         if parts.judge.use_guidelines:
-            standing = await parts.memory(run.store, settings).all_guidelines(io)
+            standing = await parts.memory(run.store, settings).standing_guidelines(io)
         chosen = found.with_guidelines(standing, parts, settings["model"])
         return {"judge_memory": chosen.to_json()}
 

@@ -20,7 +20,7 @@ from memalign_graph.prompts.fences import (
 )
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
 from memalign_graph.prompts.words import word_runs, words
-from memalign_graph.types import Criterion, Example, Feedback, Guideline
+from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline
 
 MAX_QUESTION_CHARS = 300
 """How long a question may be, and an example: what is longer, nobody reads for two words."""
