@@ -34,7 +34,7 @@ from memalign_graph.memory.judged import note_judgments, unjudged_cases
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.memory.lessons import learn
 from memalign_graph.models import Metered, max_input_tokens, with_schema
-from memalign_graph.nodes.judge import judge_again, own_channel
+from memalign_graph.nodes.judge import judge_again, own_channel, value_judge
 from memalign_graph.nodes.learn import read_saved
 from memalign_graph.prompts.distill import distill_prompt
 from memalign_graph.prompts.operations import operations_schema, read_operations
@@ -114,7 +114,7 @@ def judge_cases_node(parts: Parts) -> Node:
     without its rationale; a case that gets no answer that can be used is left without.
     """
     # The verdict alone: what else the evidence weighs is what this brings about.
-    judge_parts = parts.but(decide="verdict", cite_guidelines=False, keep_judgments=None)
+    judge_parts = parts.but(decide="verdict", keep_judgments=None)
 
     async def judge_cases(io: IO, lesson: Lesson, access: MemoryAccess, run: _Run) -> Lesson:
         view = await access.refresh(io)
@@ -252,15 +252,7 @@ def settle_node(parts: Parts) -> Node:
 
 def replay_node(parts: Parts, options: Alignment) -> Node:
     """Make the node that keeps guidelines from breaking what worked: seen cases, judged again."""
-    judge = parts.judge
-    weighs = judge.decide == "evidence"
-    # The judge as it is deployed, but for what changes no value.
-    judge_parts = parts.but(
-        keep_judgments=None,
-        cite_guidelines=False,
-        confidence=judge.confidence and weighs,
-        samples=judge.samples if weighs else 0,
-    )
+    judge_parts = Parts(value_judge(parts.judge), parts.clients)
 
     async def replay_cases(io: IO, lesson: Lesson, access: MemoryAccess, run: _Run) -> Lesson:
         async def judge_case(
