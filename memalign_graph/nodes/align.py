@@ -33,7 +33,7 @@ from memalign_graph.memory.judged import note_judgments, unjudged_cases
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.memory.lessons import learn
 from memalign_graph.models import Metered, max_input_tokens, with_schema
-from memalign_graph.nodes.judge import judge_again, own_channel
+from memalign_graph.nodes.judge import judge_again, own_channel, value_judge
 from memalign_graph.nodes.learn import read_saved
 from memalign_graph.prompts.distill import distill_prompt, operations_schema, read_operations
 from memalign_graph.reading import read_feedback
@@ -112,7 +112,7 @@ def judge_cases_node(parts: Parts) -> Node:
     without its rationale; a case that gets no answer that can be used is left without.
     """
     # The verdict alone: what else the evidence weighs is what this brings about.
-    judge_parts = parts.but(decide="verdict", cite_guidelines=False, keep_judgments=None)
+    judge_parts = parts.but(decide="verdict", keep_judgments=None)
 
     async def judge_cases(io: IO, lesson: Lesson, access: MemoryAccess, run: _Run) -> Lesson:
         view = await access.refresh(io)
@@ -166,14 +166,16 @@ def judge_cases_node(parts: Parts) -> Node:
 def distill_batches_node(parts: Parts) -> Node:
     """Make the node that distils all batches concurrently.
 
-    What fails is tried once more when the others are done; if it fails again the run does, and
-    finds their answers when it is made again.
+    It is run once more for what fails, when the others are done and kept; if that fails again the
+    run does, and goes on from there when it is made again.
     """
 
     async def distill_batches(io: IO, lesson: Lesson, access: MemoryAccess, run: _Run) -> Lesson:
         chat = parts.distiller(run.settings["model"])
         batches = lesson["batches"]
-        done = _Count()
+        proposals = list(lesson.get("proposals", [None] * len(batches)))
+        waiting = [number for number, proposal in enumerate(proposals) if proposal is None]
+        done = _Count(start=len(batches) - len(waiting))
 
         async def distill(number: int) -> dict[str, Any] | MemAlignError:
             try:
@@ -184,20 +186,19 @@ def distill_batches_node(parts: Parts) -> Node:
             run.progress("distill", count, len(batches), batch=number + 1)
             return proposal
 
-        proposals = await io.gather(list(map(distill, range(len(batches)))), run.limit)
-        failed = [number for number, one in enumerate(proposals) if isinstance(one, Exception)]
-        for number in failed:
-            logger.warning(
-                "Batch %d of %d failed and is tried again: %s",
-                number + 1,
-                len(batches),
-                proposals[number],
-            )
-        again = await io.gather(list(map(distill, failed)), run.limit)
-        for number, proposal in zip(failed, again, strict=True):
-            if isinstance(proposal, MemAlignError):
+        distilled = await io.gather(list(map(distill, waiting)), run.limit)
+        for number, proposal in zip(waiting, distilled, strict=True):
+            if not isinstance(proposal, MemAlignError):
+                proposals[number] = proposal
+            elif "proposals" in lesson:
                 raise proposal
-            proposals[number] = proposal
+            else:
+                logger.warning(
+                    "Batch %d of %d failed and is tried again: %s",
+                    number + 1,
+                    len(batches),
+                    proposal,
+                )
         return {"proposals": proposals}
 
     return _lesson_node("distill_batches", parts, distill_batches)
@@ -247,15 +248,7 @@ def settle_node(parts: Parts) -> Node:
 
 def replay_node(parts: Parts, options: Alignment) -> Node:
     """Make the node that keeps guidelines from breaking what worked: seen cases, judged again."""
-    judge = parts.judge
-    weighs = judge.decide == "evidence"
-    # The judge as it is deployed, but for what changes no value.
-    judge_parts = parts.but(
-        keep_judgments=None,
-        cite_guidelines=False,
-        confidence=judge.confidence and weighs,
-        samples=judge.samples if weighs else 0,
-    )
+    judge_parts = Parts(value_judge(parts.judge), parts.clients)
 
     async def replay_cases(io: IO, lesson: Lesson, access: MemoryAccess, run: _Run) -> Lesson:
         async def judge_case(
@@ -403,11 +396,11 @@ def _usage(metered: Metered, start: float) -> dict[str, Any]:
 class _Count:
     """Counts what is done concurrently, and tells."""
 
-    def __init__(self, tell: Callable[[int], None] | None = None) -> None:
+    def __init__(self, tell: Callable[[int], None] | None = None, *, start: int = 0) -> None:
         self._tell = tell or (lambda _count: None)
         self._lock = threading.Lock()
-        self._count = 0
-        self._tell(0)
+        self._count = start
+        self._tell(start)
 
     def add(self) -> int:
         with self._lock:

@@ -38,7 +38,7 @@ from memalign_graph.prompts.judge import (
 from memalign_graph.reading import read_example
 from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY, Node, Parts, Run, State, Update
 from memalign_graph.scales import Pairwise, Value
-from memalign_graph.settings import CANT_CHOOSE, RunSettings, resolve_context
+from memalign_graph.settings import CANT_CHOOSE, Judge, RunSettings, resolve_context
 from memalign_graph.types import Example, Guideline, Judgment, RecalledExample
 
 
@@ -339,6 +339,16 @@ def own_channel(state: State, name: str) -> dict[str, Any]:
             "run `retrieve_episodes` and `assemble_guidelines` before the judge."
         )
     return value
+
+
+def value_judge(judge: Judge) -> Judge:
+    """Return a judge that says the same, without what changes no value."""
+    weighs = judge.decide == "evidence"
+    return judge.but(
+        keep_judgments=None,
+        confidence=judge.confidence and weighs,
+        samples=judge.samples if weighs else 0,
+    )
 
 
 async def judge_again(

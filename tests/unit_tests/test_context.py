@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from memalign_graph.context import DEFAULT_SETTINGS, resolve_context
 from pydantic import ValidationError
 
 from memalign_graph import (
@@ -13,7 +14,6 @@ from memalign_graph import (
     create_judge_graph,
     create_review_graph,
 )
-from memalign_graph.context import DEFAULT_SETTINGS, resolve_context
 
 CRITERION = Criterion(name="tone", instructions="?")
 BUILT = {"namespace": ["memalign"], "k": 3, "model": "openai:own", "review": "always"}

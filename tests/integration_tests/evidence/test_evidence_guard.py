@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from memalign_graph import Example
 from memalign_graph.alignment.seen import SeenJudge, judge_seen
+
+from memalign_graph import Example
 from memalign_graph.io import AWAITING, BLOCKING, run
 from tests.conftest import TWO_WAYS, Bench
 from tests.integration_tests.evidence.judging_support import (
