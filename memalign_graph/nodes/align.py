@@ -8,11 +8,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
-from langgraph.types import interrupt
 
 from memalign_graph.agreement import expert_agreement
 from memalign_graph.alignment.batches import pack
-from memalign_graph.alignment.conflicts import conflicts_payload, decisions_schema
 from memalign_graph.alignment.consolidate import merge_proposals
 from memalign_graph.alignment.drafts import ask_once
 from memalign_graph.alignment.merging import Conflict, settle
@@ -25,6 +23,7 @@ from memalign_graph.errors import (
     MemAlignError,
     ModelAnswerError,
 )
+from memalign_graph.interrupts import conflict_form
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.changes import check_feedback, remember
@@ -241,11 +240,8 @@ def settle_node(parts: Parts) -> Node:
         run.warn_without_checkpointer("alignment")
         lesson = own_channel(state, "judge_lesson")
         conflicts = _conflicts(lesson)
-        reply: Any = interrupt(
-            conflicts_payload(parts.criterion, conflicts),
-            response_schema=decisions_schema(conflicts),
-        )
-        return {"judge_lesson": {**lesson, "decisions": reply.root}}
+        decisions = conflict_form(parts.criterion, conflicts).ask()
+        return {"judge_lesson": {**lesson, "decisions": decisions}}
 
     return Node("settle_conflicts", settle_conflicts)
 

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 from langgraph.graph import START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import interrupt
 
 from memalign_graph.errors import (
     ChatModelError,
@@ -29,7 +28,7 @@ from memalign_graph.nodes.base import (
 from memalign_graph.nodes.distill import DistillView
 from memalign_graph.nodes.judge import Judge
 from memalign_graph.panel.aggregate import AggregateResult, BoundAggregate
-from memalign_graph.panel.form import panel_payload, panel_reply_schema
+from memalign_graph.panel.form import panel_form
 from memalign_graph.panel.retrieve import Criteria, attempt
 from memalign_graph.scales import Value
 from memalign_graph.state import ReviewOutput, ReviewState
@@ -125,18 +124,17 @@ def create_panel_review_node(criteria: Criteria, aggregate: BoundAggregate | Non
             name: [Guideline.model_validate(one) for one in found.get("guidelines", [])]
             for name, found in state["memories"].items()
         }
-        asked = list(criteria.values())
-        payload = panel_payload(
-            asked, example, judgments, errors=state["errors"], guidelines=guidelines
+        form = panel_form(
+            criteria, example, judgments, errors=state["errors"], guidelines=guidelines
         )
-        reply: Any = interrupt(payload, response_schema=panel_reply_schema(asked, judgments))
-        if reply.root is None:
+        words = form.ask()
+        if words is None:
             return {"feedback": None}
         feedback = {
             name: Feedback(
                 example=example, judgment=judgments.get(name), thread_id=run.thread_id, **said
             )
-            for name, said in reply.root.items()
+            for name, said in words.items()
         }
         values = {name: one.value for name, one in feedback.items() if one.value is not None}
         return {

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -32,6 +32,9 @@ _GRAM = 4
 
 _SHORT_GRAM = 2
 """The same in scripts with more to say in a character, or without blanks between words."""
+
+_ASKED = '\n(Asked back: "'
+_END = '")\n'
 
 _LINK = re.compile(r"://|\bwww\.", re.IGNORECASE)
 
@@ -304,3 +307,29 @@ def _grams(text: str) -> set[str]:
         size = _GRAM if word.isascii() else _SHORT_GRAM
         grams |= {word[at : at + size] for at in range(max(len(word) - size + 1, 1))}
     return grams
+
+
+def clarified(feedback: Feedback, question: Question, answer: Mapping[str, Any]) -> Feedback:
+    """Join the answer to the words it makes clear."""
+    fields = feedback.to_json()
+    for name in ("author", "id"):
+        if fields[name] is None and name in answer:
+            fields[name] = answer[name]
+    if "value" in answer:
+        fields["value"] = answer["value"]
+    if "rationale" in answer:
+        asked = question.text.replace('"', "'")
+        fields["rationale"] = f"{feedback.rationale}{_ASKED}{asked}{_END}{answer['rationale']}"
+    return Feedback.model_validate(fields)
+
+
+def said_before(feedback: Feedback, stored: Episode | None) -> Feedback | None:
+    """Return what an expert said earlier in the same words on the same example, if so."""
+    if stored is None or stored.rationale is None:
+        return None
+    if feedback.value not in (None, stored.value):
+        return None
+    if stored.rationale.startswith(f"{feedback.rationale}{_ASKED}"):
+        return feedback.model_copy(update={"rationale": stored.rationale})
+    is_known = stored.rationale == feedback.rationale and stored.status == "distilled"
+    return feedback if is_known else None
