@@ -247,16 +247,19 @@ def _read_fields(fields: dict[str, Any], criterion: Criterion, shapes: str) -> d
             read["value"] = criterion.scale.validate_value(fields["value"])
         except ValueError as error:
             raise ValueError(f"`value`: {error}") from error
-    for name in ("rationale", "author", "id"):
-        text = fields.get(name)
-        if text is not None and not isinstance(text, str):
-            raise ValueError(f"`{name}` is text, not a value of type {type(text).__name__}.")
-        if text is not None and text.strip():
-            check_json(text, f"`{name}`")
-            read[name] = text.strip()
+    texts = {name: read_text(fields.get(name), name) for name in ("rationale", "author", "id")}
+    read |= {name: text for name, text in texts.items() if text}
     if "value" not in read and "rationale" not in read:
         raise ValueError(f"the reply has neither a value nor a rationale: {shapes}.")
     return read
+
+
+def read_text(given: Any, name: str) -> str | None:
+    """Read text that may be left out."""
+    if given is not None and not isinstance(given, str):
+        raise ValueError(f"`{name}` is text, not a value of type {type(given).__name__}.")
+    check_json(given, f"`{name}`")
+    return given.strip() if given else None
 
 
 def _describe_review(

@@ -29,6 +29,7 @@ from memalign_graph.interrupts import (
     escape,
     read_reply,
     read_review,
+    read_text,
 )
 from memalign_graph.io import IO
 from memalign_graph.memory.index.vectors import encode_vector
@@ -523,11 +524,11 @@ def read_panel(
     """Read what was replied to a panel's form; None if it was ignored."""
     given = read_reply(reply, _SHAPES, subject="form to decide on")
     nothing = f"the reply says nothing about any criterion: {_SHAPES}."
-    by: dict[str, str] = {}
+    author = None
     match given.kind:
         case "object":
             _check_known(given.content, [*criteria, "author"])
-            replies, by = given.content, _read_author(given.content.get("author"))
+            replies, author = given.content, read_text(given.content.get("author"), "author")
         case "edit":
             replies = _split(given.edited(), criteria, judgments)
             nothing = (
@@ -551,7 +552,7 @@ def read_panel(
         fields = _read_one(replies.get(name), criterion, judgment)
         is_unchanged = given.kind == "edit" and judgment and fields == {"value": judgment.value}
         if fields and not is_unchanged:
-            said[name] = {**by, **fields}
+            said[name] = {**({"author": author} if author else {}), **fields}
     if not said:
         raise ValueError(nothing)
     return said
@@ -569,13 +570,6 @@ def _split(
         is_edit = filled and name in judgments
         replies[name] = {"type": "edit", "args": filled} if is_edit else filled
     return replies
-
-
-def _read_author(author: Any) -> dict[str, str]:
-    if author is not None and not isinstance(author, str):
-        raise ValueError(f"`author` is text, not a value of type {type(author).__name__}.")
-    check_json(author, "`author`")
-    return {"author": author} if author else {}
 
 
 def _read_one(given: Any, criterion: Criterion, judgment: Judgment | None) -> dict[str, Any]:
