@@ -184,7 +184,7 @@ def _assemble(criteria: Any, options: JudgeOptions) -> Panel:
         Judge(criterion=criterion, **(options if is_pairwise else unswapped))
         for criterion, is_pairwise in zip(criteria, pairwise, strict=True)
     ]
-    check_names([judge.criterion for judge in judges])
+    _check_names([judge.criterion for judge in judges])
     clients = Clients(judges[0].embeddings)
     return {judge.criterion.name: Parts(judge, clients) for judge in judges}
 
@@ -459,7 +459,7 @@ _SHAPES = (
 )
 
 
-def check_names(criteria: Sequence[Criterion]) -> None:
+def _check_names(criteria: Sequence[Criterion]) -> None:
     """Check that the criteria of a panel can be told apart in its form."""
     names = [criterion.name for criterion in criteria]
     for name in names:
