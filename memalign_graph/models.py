@@ -66,18 +66,22 @@ class OncePerLoop(Generic[T]):
         self._make = make
         self._outside: list[T] = []
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
+        self._making = threading.Lock()
 
     def get(self) -> T:
         """Return what belongs to the running event loop, made now if it is not there yet."""
         try:
-            loop = asyncio.get_running_loop()
+            loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
-            if not self._outside:
-                self._outside.append(self._make())
-            return self._outside[0]
-        if loop not in self._by_loop:
-            self._by_loop[loop] = self._make()
-        return self._by_loop[loop]
+            loop = None
+        with self._making:
+            if loop is None:
+                if not self._outside:
+                    self._outside.append(self._make())
+                return self._outside[0]
+            if loop not in self._by_loop:
+                self._by_loop[loop] = self._make()
+            return self._by_loop[loop]
 
 
 class Embedder:

@@ -16,7 +16,7 @@ from memalign_graph.frozen import FrozenModel
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import key_of
-from memalign_graph.memory.index.vectors import encode_vector
+from memalign_graph.memory.index.vectors import Vector, encode_vector
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.recall import (
     Recall,
@@ -95,6 +95,11 @@ class Retrieved(FrozenModel):
             "warnings": [*self.warnings, *fitted.warnings],
         }
         return self.model_copy(update=more)
+
+    def broken(self, judgment: Judgment) -> list[dict[str, Any]]:
+        """Return the guidelines that the outputs break, by the judge's own account, as JSON."""
+        known = {guideline.id: guideline for guideline in [*self.guidelines, *self.relevant]}
+        return [known[key].to_json() for key in judgment.broken_guideline_ids]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values, without what goes without saying: it is checkpointed."""
@@ -245,13 +250,21 @@ async def _ask(
 
 
 async def retrieve(
-    io: IO, parts: Parts, access: MemoryAccess, example: Example, settings: RunSettings
+    io: IO,
+    parts: Parts,
+    access: MemoryAccess,
+    example: Example,
+    settings: RunSettings,
+    *,
+    vector: Vector | None = None,
 ) -> Retrieved:
     """Look for similar examples, as the judge's options say."""
     judge = parts.judge
     k = settings["k"] if judge.use_episodes else 0
     try:
-        found = await recall(io, access, example, k, embeds=judge.decide == "evidence")
+        found = await recall(
+            io, access, example, k, vector=vector, embeds=judge.decide == "evidence"
+        )
     except EmbeddingError as error:
         if judge.on_embedding_error == "raise":
             raise
@@ -320,10 +333,7 @@ def judge_node(parts: Parts, *, is_last: bool = False) -> Node:
         if is_last:
             update["judge_memory"] = None
         if parts.judge.cite_guidelines:
-            shown = [*retrieved.guidelines, *retrieved.relevant]
-            known = {guideline.id: guideline for guideline in shown}
-            broken = [known[key].to_json() for key in judgment.broken_guideline_ids]
-            update["broken_guidelines"] = broken
+            update["broken_guidelines"] = retrieved.broken(judgment)
         return update
 
     return Node("judge", judge_example)

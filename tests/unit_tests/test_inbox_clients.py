@@ -33,7 +33,7 @@ from memalign_graph import (
 from memalign_graph.alignment.merging import Conflict, Side
 from memalign_graph.identity import check_json
 from memalign_graph.interrupts import Form, conflict_form, review_form
-from memalign_graph.panel.form import panel_form
+from memalign_graph.panel import panel_form
 from memalign_graph.scales import Scale
 from tests.unit_tests.alignment.alignment_cases import standing
 

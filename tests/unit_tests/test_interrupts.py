@@ -20,7 +20,7 @@ from memalign_graph import (
 from memalign_graph.alignment.merging import Conflict, Side
 from memalign_graph.identity import check_json
 from memalign_graph.interrupts import Form, clarify_form, conflict_form, read_review, review_form
-from memalign_graph.panel.form import panel_form
+from memalign_graph.panel import panel_form
 from memalign_graph.prompts.clarify import Question
 from memalign_graph.scales import Scale
 

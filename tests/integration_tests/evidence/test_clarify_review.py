@@ -118,7 +118,7 @@ def test_option_is_true_or_false(server: LoopbackServer, clarify: Any) -> None:
 
     with pytest.raises(InvalidInputError, match=r"clarify: .* is neither True nor False"):
         create_review_graph(CRITERION, clarify=clarify)
-    with pytest.raises(InvalidInputError, match="clarify: a panel has no such option"):
+    with pytest.raises(InvalidInputError, match="clarify: is not a field that is known here"):
         create_panel_graph([CRITERION], clarify=clarify)
 
 

@@ -10,13 +10,12 @@ from memalign_graph import (
     Criterion,
     Example,
     Guideline,
-    InvalidInputError,
     Judgment,
     Numeric,
     Pairwise,
 )
 from memalign_graph.interrupts import Form
-from memalign_graph.panel.form import check_names, panel_form
+from memalign_graph.panel import panel_form
 from memalign_graph.scales import Scale, Value
 from tests.unit_tests.alignment.alignment_cases import standing
 
@@ -168,17 +167,3 @@ def test_guidelines_shown_are_those_the_judge_was_given() -> None:
     text = described(judgments={**JUDGMENTS, "tone": shown}, guidelines={"tone": given})
     assert [one.text for one in given if one.text in text] == [one.text for one in given[1:6]]
     assert "- and 2 more" in text
-
-
-@pytest.mark.parametrize("name", ["author", "type", "decisions"])
-def test_names_the_form_needs_are_refused(name: str) -> None:
-    with pytest.raises(InvalidInputError, match=f"criteria: '{name}' is a name"):
-        check_names([Criterion(name=name, instructions="?")])
-
-
-def test_names_that_meet_in_the_form_are_refused_in_any_order() -> None:
-    pair = [Criterion(name=name, instructions="?") for name in ("a", "a_rationale")]
-    for criteria in (pair, pair[::-1]):
-        with pytest.raises(InvalidInputError, match="'a' is a name"):
-            check_names(criteria)
-    check_names([Criterion(name=name, instructions="?") for name in ("a", "b_rationale")])
