@@ -138,8 +138,7 @@ def create_panel_graph(
     """
     panel = _assemble(criteria, judge)
     own = next(iter(panel.values())).judge
-    known = [parts.criterion for parts in panel.values()]
-    bound = None if aggregate is None else _bind(aggregate, known)
+    bound = _bind(aggregate, [parts.criterion for parts in panel.values()])
     review = Paneling(review=review).review
     builder: Graph = StateGraph(
         PanelState,
@@ -176,7 +175,7 @@ def _assemble(criteria: Any, options: JudgeOptions) -> Panel:
     if isinstance(criteria, Criterion) or not isinstance(criteria, Sequence) or not criteria:
         raise InvalidInputError("criteria: give a list of Criterion, one or more.")
     swaps = options.get("swap") is True
-    pairwise = [isinstance(getattr(one, "scale", None), Pairwise) for one in criteria]
+    pairwise = [isinstance(getattr(given, "scale", None), Pairwise) for given in criteria]
     if swaps and not any(pairwise):
         raise InvalidInputError("swap: none of the criteria has scale=Pairwise().")
     unswapped: JudgeOptions = {**options, "swap": False} if swaps else options
@@ -189,7 +188,9 @@ def _assemble(criteria: Any, options: JudgeOptions) -> Panel:
     return {judge.criterion.name: Parts(judge, clients) for judge in judges}
 
 
-def _bind(aggregate: Any, criteria: Sequence[Criterion]) -> BoundAggregate:
+def _bind(aggregate: Any, criteria: Sequence[Criterion]) -> BoundAggregate | None:
+    if aggregate is None:
+        return None
     if not isinstance(aggregate, Aggregate):
         raise InvalidInputError(
             "aggregate: give Aggregate(weights=..., vetoes=..., passes=...), not a value of type "
@@ -205,7 +206,7 @@ def _decides(review: Callable[[dict[str, Judgment]], bool]) -> Callable[[State],
         try:
             return review(_judgments(state))
         except KeyError as error:
-            if error.args[0] in state["errors"]:
+            if any(name in error.args for name in state["errors"]):
                 return True
             raise
 
@@ -235,10 +236,7 @@ def _retrieve_node(panel: Panel, built: RunSettings) -> Node:
             raise _none_judged(panel, failed)
         return {
             "judge_run": {"example": example.to_json(), "settings": settings, "vector": vector},
-            "judge_memories": {
-                name: memory.model_copy(update={"vector": None}).to_json()
-                for name, memory in found.items()
-            },
+            "judge_memories": {name: memory.to_json() for name, memory in found.items()},
             "errors": {name: str(error) for name, error in failed.items()},
         }
 
@@ -268,7 +266,8 @@ async def _look(
         else:
             found = Retrieved.of(await recall_without_episodes(io, access, failure))
         standing = await access.all_guidelines(io) if own.use_guidelines else []
-        return found.with_guidelines(standing, parts, settings["model"])
+        fitted = found.with_guidelines(standing, parts, settings["model"])
+        return fitted.model_copy(update={"vector": None})
 
     found, failed = await _each(io, views, look, run)
     return found, {**unread, **failed}, None if vector is None else encode_vector(vector)
