@@ -28,12 +28,26 @@ VAGUE = "On #vague it is false of cases 2 3 101 and any other like it."
 GOOD = "On #good1 it is false of cases 201 202, whatever else they say."
 
 
+async def test_vague_guideline_is_dropped_for_all_that_it_breaks(bench: Bench) -> None:
+    await seed(bench, 6)
+    bench.server.responder = teaching()
+    given = [words(101, VAGUE, value=False), words(102, GOOD)]
+    report = await align(bench, given, guarded(bench))
+    replay = report["replay"]
+    assert sources(await bench.guidelines()) == {GOOD: 1}
+    assert replay["agreed_before"] == replay["agree_after"] == 7
+    # Two cases broke, of which one is told.
+    [broken] = replay["broken"]
+    assert broken["guideline"] == VAGUE
+
+
 @BOTH_WAYS
-async def test_guideline_that_breaks_a_case_is_dropped_and_told(bench: Bench) -> None:
+async def test_dropped_guideline_is_told_and_not_asked_for_again(bench: Bench) -> None:
     await seed(bench, 6)
     [episode] = [one for one in await bench.episodes() if "Question 3:" in str(one.example.inputs)]
     bench.server.responder = teaching()
-    given = [words(101, "On #vague it is false of cases 3 101.", value=False)]
+    rule = "On #vague it is false of cases 3 101."
+    given = [words(101, rule, value=False)]
     report = await align(bench, given, guarded(bench))
     assert await everything(bench) == []
     assert report["guidelines"] == {"added": [], "revised": [], "retired": []}
@@ -43,7 +57,7 @@ async def test_guideline_that_breaks_a_case_is_dropped_and_told(bench: Bench) ->
             "episode_ids": [episode.id],
             "expected": True,
             "got": False,
-            "guideline": "On #vague it is false of cases 3 101.",
+            "guideline": rule,
             "outcome": "dropped",
         }
     ]
@@ -63,7 +77,7 @@ async def test_retirement_that_breaks_a_case_is_undone(bench: Bench) -> None:
     report = await align(bench, [record(101, value=True)], guarded(bench))
     assert list(sources(await bench.guidelines())) == [rule]
     [broken] = report["replay"]["broken"]
-    assert (broken["outcome"], broken["expected"], broken["got"]) == ("dropped", True, False)
+    assert (broken["expected"], broken["got"]) == (True, False)
     assert rule in broken["guideline"]
 
 
@@ -83,8 +97,7 @@ async def test_merge_that_breaks_a_case_is_undone(bench: Bench) -> None:
         *rules,
         *(one["rationale"] for one in given),
     }
-    [broken] = report["replay"]["broken"]
-    assert broken["outcome"] == "dropped"
+    assert len(report["replay"]["broken"]) == 1
     assert report["guidelines"]["retired"] == []
 
 
@@ -123,8 +136,8 @@ async def test_two_bad_ones_among_many_good_are_both_found(bench: Bench) -> None
     bench.server.responder = teaching()
     report = await align(bench, given, guarded(bench))
     assert set(sources(await bench.guidelines())) == {one["rationale"] for one in good}
-    found = {one["guideline"]: one["outcome"] for one in report["replay"]["broken"]}
-    assert found == {one["rationale"]: "dropped" for one in bad}
+    found = {one["guideline"] for one in report["replay"]["broken"]}
+    assert found == {one["rationale"] for one in bad}
     assert len(report["guidelines"]["added"]) == 12
     # Halving finds them: far fewer judgments than guidelines times cases.
     assert report["replay"]["chat_calls"] < 24 * 5
@@ -191,8 +204,7 @@ async def test_several_experts_on_a_seen_case_count_as_one_case(bench: Bench) ->
     # Case 1 is false by its majority: the guideline puts it right, and breaks case 2.
     replay = report["replay"]
     assert (replay["cases"], replay["agreed_before"]) == (5, 3)
-    [broken] = replay["broken"]
-    assert broken["outcome"] == "dropped"
+    assert len(replay["broken"]) == 1
     assert all(judged_case(chat) not in others_in(chat) for chat in asked(bench, JUDGE))
 
 
