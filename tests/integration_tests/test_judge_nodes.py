@@ -19,6 +19,7 @@ from memalign_graph import (
     JudgeNodes,
     create_judge_graph,
     create_review_graph,
+    models,
     runtime,
 )
 from memalign_graph.models import resolve_chat_model, resolve_embeddings
@@ -115,10 +116,12 @@ async def test_graph_makes_one_client_of_each_string(
         return resolve_chat_model(bench.server.chat_model())
 
     monkeypatch.setattr(runtime, "resolve_chat_model", chat)
-    monkeypatch.setattr(
-        "memalign_graph.models.resolve_embeddings",
-        lambda named: made.append(named) or resolve_embeddings(bench.server.embedder()),
-    )
+
+    def embeddings(named: Any) -> Any:
+        made.append(named)
+        return resolve_embeddings(bench.server.embedder())
+
+    monkeypatch.setattr(models, "resolve_embeddings", embeddings)
     graph = bench.compile(create_review_graph(CRITERION, clarify=True))
     await bench.invoke(graph, CASE)
     await bench.resume(graph, COLD)

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from memalign_graph.context import resolve_context
 from pydantic import ValidationError
 
 from memalign_graph import (

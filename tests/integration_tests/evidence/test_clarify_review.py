@@ -118,8 +118,9 @@ def test_option_is_true_or_false(server: LoopbackServer, clarify: Any) -> None:
 
     with pytest.raises(InvalidInputError, match=r"clarify: .* is neither True nor False"):
         create_review_graph(CRITERION, clarify=clarify)
+    options: Any = {"clarify": clarify}
     with pytest.raises(InvalidInputError, match="clarify: is not a field that is known here"):
-        create_panel_graph([CRITERION], clarify=clarify)
+        create_panel_graph([CRITERION], **options)
 
 
 REPLIES: dict[str, tuple[Any, str, Any]] = {

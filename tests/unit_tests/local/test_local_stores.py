@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import pytest
 from langchain_core.runnables import RunnableConfig
@@ -127,7 +127,7 @@ def test_listing_left_half_way_does_not_keep_the_block_from_ending(
     with open_local_checkpointer(tmp_path / "m.db") as saver:
         graph = counting().compile(checkpointer=saver)
         graph.invoke(State(count=1), {"configurable": {"thread_id": "t"}})
-        listing = saver.list(None)
+        listing: Any = saver.list(None)
         newest = next(listing)
     assert next(listing) != newest
     listing.close()
