@@ -8,7 +8,7 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.gate.verdict import Passes, PassRule
+from memalign_graph.gate import Passes, PassRule
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 from memalign_graph.types import Criterion
 
