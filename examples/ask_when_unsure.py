@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
-from memalign_graph import Criterion, JudgeMemory, create_review_graph
+from memalign_graph import Criterion, JudgeMemory, Uncertain, create_review_graph
 from memalign_graph.models import models_from_environment
 
 CRITERION = Criterion(
@@ -38,8 +38,7 @@ def main() -> None:
         embeddings=embeddings,
         confidence=True,
         decide="evidence",
-        review="uncertain",
-        target_agreement=0.9,
+        review=Uncertain(target_agreement=0.9),
     ).compile(store=store, checkpointer=InMemorySaver())
     questions = 0
     last: dict[str, Any] = {}

@@ -1,11 +1,9 @@
 """Quality gates: a judge in any graph, which lets through what passes and sends back the rest."""
 
-import inspect
 import logging
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from langchain_core.runnables import Runnable, RunnableLambda
@@ -32,15 +30,14 @@ from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.graphs import Graph, create_review_graph
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.judgment import Judgment
-from memalign_graph.reading import PLAIN_FUNCTION, decided, read_example
+from memalign_graph.reading import PassRule, read_example
 from memalign_graph.runtime import Node, Run, State, Update, current_run
-from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
+from memalign_graph.scales import Value
 from memalign_graph.settings import (
     Gate,
     GateOptions,
     GateReview,
     MemAlignContext,
-    Passes,
     own_context,
 )
 from memalign_graph.types import Criterion, Example, Feedback, Guideline
@@ -49,8 +46,6 @@ __all__ = [
     "GateReview",
     "GateStatus",
     "GateVerdict",
-    "PassRule",
-    "Passes",
     "add_quality_gate",
     "create_quality_gate_node",
     "create_quality_gate_tool",
@@ -110,58 +105,6 @@ class GateVerdict(TypedDict):
 
     error: str | None
     """Why the judge failed, where it did."""
-
-
-@dataclass(frozen=True)
-class PassRule:
-    """Tells which values of a scale pass."""
-
-    scale: Scale
-    test: Callable[[Any], Any]
-    wanted: str | None = None
-    """Which values pass, in words; None where a function decides."""
-
-    def passes(self, value: Value) -> bool:
-        """Tell whether a value passes."""
-        return decided(self.test(value), "passes")
-
-    @classmethod
-    def of(cls, scale: Scale, passes: Passes | None) -> "PassRule":
-        """Read a rule."""
-        if passes is None and isinstance(scale, Boolean):
-            passes = True
-        if passes is None:
-            raise InvalidInputError(
-                "passes: say which values pass: the lowest that does, a set of values, or a "
-                f"function of the value, which is {scale.describe()}"
-            )
-        if inspect.iscoroutinefunction(passes):
-            raise InvalidInputError(f"passes: {PLAIN_FUNCTION}")
-        if callable(passes):
-            return cls(scale, passes)
-        if isinstance(passes, Collection) and not isinstance(passes, str):
-            allowed = [_on_scale(scale, value) for value in passes]
-            if not allowed:
-                raise InvalidInputError("passes: an empty set lets nothing pass: name a value.")
-            names = " or ".join(scale.render(value) for value in allowed)
-            return cls(scale, lambda value: value in allowed, names)
-        if isinstance(scale, Boolean) and not isinstance(passes, bool):
-            raise InvalidInputError(f"passes: {passes!r} is neither True nor False.")
-        lowest: Any = _on_scale(scale, passes)
-        if isinstance(scale, Numeric):
-            return cls(scale, lambda value: value >= lowest, f"{scale.render(lowest)} or more")
-        if isinstance(scale, Categorical) and scale.ordered:
-            rank = scale.choices.index
-            better = f"{lowest} or better" if lowest != scale.choices[-1] else str(lowest)
-            return cls(scale, lambda value: rank(value) >= rank(lowest), better)
-        return cls(scale, lambda value: value == lowest, scale.render(lowest))
-
-
-def _on_scale(scale: Scale, value: Any) -> Value:
-    try:
-        return scale.validate_value(value)
-    except ValueError as error:
-        raise InvalidInputError(f"passes: {error}") from error
 
 
 def begin_turn(run: Run, messages: Any) -> Loop:

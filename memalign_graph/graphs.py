@@ -293,8 +293,8 @@ def create_alignment_graph(
     for node in nodes:
         builder.add_node(node.name, node)
     names = [START, *(node.name for node in nodes), END]
-    # Each leads to the next, but nothing is distilled where nothing is pending, and nobody is asked
-    # where nothing contradicts.
+    # Each leads to the next, but nothing is distilled where nothing is pending, what failed is
+    # distilled again, and nobody is asked where nothing contradicts.
     passed_by = {"distill_batches": ("batches", "commit_alignment")}
     if conflicts == "ask":
         passed_by["settle_conflicts"] = ("conflicts", names[names.index("settle_conflicts") + 1])
@@ -304,6 +304,8 @@ def create_alignment_graph(
             builder.add_conditional_edges(
                 before, _where_any(key, after, otherwise), [after, otherwise]
             )
+        elif before == "distill_batches":
+            builder.add_conditional_edges(before, _as_distilled, [before, after])
         else:
             builder.add_edge(before, after)
     return builder
@@ -370,6 +372,11 @@ def _where_any(key: str, there: str, otherwise: str) -> Any:
         return there if state["judge_lesson"][key] else otherwise
 
     return way_out
+
+
+def _as_distilled(state: Mapping[str, Any]) -> str:
+    is_left = None in state["judge_lesson"]["proposals"]
+    return "distill_batches" if is_left else "consolidate_guidelines"
 
 
 def _named(judge: Judge) -> str | None:

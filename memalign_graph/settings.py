@@ -1,7 +1,7 @@
 """What can be told to a judge, and to what is built around one: declared and checked once."""
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from importlib import import_module
 from typing import Annotated, Any, Literal, Self, TypedDict, cast, get_args
@@ -27,7 +27,7 @@ from memalign_graph.identity import check_json
 from memalign_graph.judgment import Decide
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
 from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS, EmbeddingsLike
-from memalign_graph.reading import PLAIN_FUNCTION, ExampleLike
+from memalign_graph.reading import PLAIN_FUNCTION, ExampleLike, Passes
 from memalign_graph.types import Criterion, Judgment, Pairwise
 
 DEFAULT_K = 5
@@ -304,10 +304,6 @@ class Alignment(Settings):
     distill: bool = True
 
 
-Passes = bool | int | float | str | Collection[Any] | Callable[[Any], Any]
-"""Which values pass: the lowest on a `Numeric` or ordered scale, else the one that does; several;
-or a function of the value."""
-
 ExampleFrom = Callable[[Any], ExampleLike]
 """A function of a parent's state that gives the example, or its fields."""
 
@@ -366,8 +362,8 @@ class Gate(Settings):
     """Names the gate's node, and the key of its verdict."""
 
     passes: SkipValidation[Passes | None] = None
-    """Which values pass; held against the scale when a gate is built. None for True on a `Boolean`
-    scale; the others have no such default."""
+    """Which values pass: the lowest on a `Numeric` or ordered scale, else the one that does; several;
+    or a function of the value. True unless told, on a `Boolean` scale."""
 
     max_revisions: int = Field(default=DEFAULT_MAX_REVISIONS, ge=0)
     """How often an answer is sent back."""
@@ -466,6 +462,15 @@ class MemAlignContext(_Context):
     """When the expert is asked; None for what the graph was built with."""
 
 
+class PanelContext(MemAlignContext):
+    """What a run can change of a panel."""
+
+    review: PanelMode | None = Field(
+        default=None,
+        description="When the expert is asked; empty for what the panel was built with.",
+    )
+
+
 class _RunContext(_Context):
     """What a graph's caller gives: LangGraph makes it of the fields."""
 
@@ -476,11 +481,13 @@ class _RunContext(_Context):
             raise InvalidInputError(f"context: {explain(error)}") from error
 
 
-def context_schema(**defaults: Any) -> type[BaseModel]:
+def context_schema(
+    known: type[MemAlignContext] = MemAlignContext, /, **defaults: Any
+) -> type[BaseModel]:
     """Make a graph's context, a form in Studio: `namespace`, and the fields that have a default."""
     fields: dict[str, Any] = {}
     for name in ("namespace", *defaults):
-        field = MemAlignContext.model_fields[name]
+        field = known.model_fields[name]
         default = defaults.get(name, field.default)
         fields[name] = (
             field.rebuild_annotation(),

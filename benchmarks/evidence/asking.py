@@ -18,7 +18,7 @@ from langgraph.store.memory import InMemoryStore
 from benchmarks.agreement.ours import criterion_of, example_of
 from benchmarks.agreement.rows import Row
 from benchmarks.evidence.__main__ import chat_model
-from memalign_graph import JudgeMemory, create_review_graph
+from memalign_graph import JudgeMemory, Uncertain, create_review_graph
 from memalign_graph.agreement import agree
 from memalign_graph.errors import ModelAnswerError
 from memalign_graph.evidence.trust import interval
@@ -48,8 +48,7 @@ def stream(rows: list[Row], model: BaseChatModel, target: float) -> dict[str, in
         use_episodes=False,
         confidence=isinstance(criterion.scale, Boolean),
         decide="evidence",
-        review="uncertain",
-        target_agreement=target,
+        review=Uncertain(target_agreement=target),
     ).compile(store=store, checkpointer=InMemorySaver())
     memory = JudgeMemory(store, criterion, embeddings=embeddings)
     counts = {"judged": 0, "asked": 0, "unasked": 0, "agree": 0}

@@ -216,17 +216,14 @@ def _replay(replay: Replay, scale: Scale) -> str:
         f"replay: {count(replay.cases, 'case')} judged again: {replay.agreed_before} agreed "
         f"before, of which {replay.agree_after} do now; {replay.newly_agree} newly agree"
     )
-    lines = [first]
-    for one in replay.broken:
-        lines.append(
-            item(
-                f"{one.outcome}, since it turned {one.example_id[:_SHORT_CHARS]} from "
-                f"{scale.show(one.expected)} to {scale.show(one.got)}: {one.guideline}"
-            )
+    broken = [
+        item(
+            f"{case.outcome}, since it turned {case.example_id[:_SHORT_CHARS]} from "
+            f"{scale.show(case.expected)} to {scale.show(case.got)}: {case.guideline}"
         )
-        if one.narrowed_to:
-            lines.append(item(one.narrowed_to, "now: ", 4))
-    return "\n".join(lines)
+        for case in replay.broken
+    ]
+    return "\n".join([first, *broken])
 
 
 def _cost(report: AlignmentReport) -> str:

@@ -1,7 +1,6 @@
 """Ways of judging side by side: without a part of the memory, with other models, with another k."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Unpack
 
 from langchain_core.language_models import BaseChatModel
@@ -12,7 +11,6 @@ from memalign_graph.evaluation.lab import Lab
 from memalign_graph.evaluation.options import EvaluationOptions, lab_for, variant_of
 from memalign_graph.evaluation.results import Evaluation
 from memalign_graph.evaluation.variants import ALIGNED, Variant
-from memalign_graph.graphs.options import check_model
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.reading import FeedbackLike
 from memalign_graph.types import Criterion
@@ -57,7 +55,7 @@ def ablate(
         ImportError: If the extra `evaluation` is not installed.
     """
     with lab_for(criterion, **options) as lab:
-        variants = ways(variant_of(ALIGNED, options), ks, models)
+        variants = ways(variant_of(ALIGNED, criterion, options), ks, models)
         return run(_ablate(BLOCKING, lab, (feedback, test, folds), variants, options))
 
 
@@ -73,7 +71,7 @@ async def aablate(
 ) -> Evaluation:
     """Async twin of `ablate`."""
     with lab_for(criterion, **options) as lab:
-        variants = ways(variant_of(ALIGNED, options), ks, models)
+        variants = ways(variant_of(ALIGNED, criterion, options), ks, models)
         return await _ablate(AWAITING, lab, (feedback, test, folds), variants, options)
 
 
@@ -95,8 +93,9 @@ def ways(
     models: Mapping[str, BaseChatModel | str] | Sequence[str] = (),
 ) -> list[Variant]:
     """List the ways of judging that an ablation compares."""
-    if not (aligned.use_guidelines and aligned.use_episodes):
-        left_out = "use_episodes" if aligned.use_guidelines else "use_guidelines"
+    judge = aligned.judge
+    if not (judge.use_guidelines and judge.use_episodes):
+        left_out = "use_episodes" if judge.use_guidelines else "use_guidelines"
         raise InvalidInputError(
             f"{left_out}: an ablation leaves out each part of the memory in turn: leave it away."
         )
@@ -117,19 +116,17 @@ def ways(
                 "'provider:name' strings."
             )
         models = {one: one for one in models}
-    other_ks = [one for one in dict.fromkeys(ks) if one != aligned.k]
+    other_ks = [k for k in dict.fromkeys(ks) if k != judge.k]
     listed = [
         aligned.without_memory(NONE),
-        replace(aligned, name="semantic only", use_episodes=False),
-        replace(aligned, name="episodic only", use_guidelines=False),
+        aligned.but("semantic only", use_episodes=False),
+        aligned.but("episodic only", use_guidelines=False),
         aligned,
-        replace(aligned, name="labels only", learn_from="labels"),
-        replace(aligned, name="words only", learn_from="words"),
-        *(replace(aligned, name=f"k={one}", k=one) for one in other_ks),
+        aligned.model_copy(update={"name": "labels only", "learn_from": "labels"}),
+        aligned.model_copy(update={"name": "words only", "learn_from": "words"}),
+        *(aligned.but(f"k={k}", k=k) for k in other_ks),
     ]
     for name, model in models.items():
-        check_model(model)
-        other = replace(aligned, model=model)
-        listed.append(other.without_memory(f"{name}: {NONE}"))
-        listed.append(replace(other, name=f"{name}: {ALIGNED}"))
+        other = aligned.but(f"{name}: {ALIGNED}", model=model)
+        listed += [other.without_memory(f"{name}: {NONE}"), other]
     return listed

@@ -7,7 +7,7 @@ measured on.
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from memalign_graph.agreement import majority_value, on_scale
 from memalign_graph.errors import InvalidInputError
@@ -109,6 +109,15 @@ def group_of(example: Example, group_by: GroupBy) -> str:
     return str(group_by(example))
 
 
+def check_count(name: str, count: Any, *, least: int = 1, most: int | None = None) -> int:
+    """Check an option that counts something."""
+    is_whole = isinstance(count, int) and not isinstance(count, bool)
+    if is_whole and least <= count and (most is None or count <= most):
+        return int(count)
+    span = f"from {least} on" if most is None else f"from {least} to {most:,}"
+    raise InvalidInputError(f"{name}: {count!r} is not a whole number {span}.")
+
+
 def make_folds(
     feedback: Sequence[Feedback],
     criterion: Criterion,
@@ -118,8 +127,7 @@ def make_folds(
     seed: int = 0,
 ) -> list[Fold]:
     """Divide feedback into folds, all of one item in the same."""
-    if isinstance(folds, bool) or not isinstance(folds, int) or folds < _MIN_FOLDS:
-        raise InvalidInputError(f"folds: {folds!r} is not a whole number from {_MIN_FOLDS} on.")
+    check_count("folds", folds, least=_MIN_FOLDS)
     cases = labelled_cases(feedback, criterion, group_by)
     groups = [case.group for case in cases]
     if len(set(groups)) < folds:

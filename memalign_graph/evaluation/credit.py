@@ -8,16 +8,15 @@ from pydantic import BaseModel, ConfigDict
 
 from memalign_graph.agreement import agree
 from memalign_graph.alignment.cases import Case
-from memalign_graph.alignment.seen import SeenVerdict
+from memalign_graph.evaluation.cases import check_count
 from memalign_graph.evaluation.lab import Lab
 from memalign_graph.evaluation.options import EvaluationOptions, grouping, lab_for, variant_of
 from memalign_graph.evaluation.seen import SeenLab, check_memory, open_seen
 from memalign_graph.evaluation.variants import ALIGNED, Variant
-from memalign_graph.graphs.options import check_count
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory import JudgeMemory
 from memalign_graph.scales import Scale
-from memalign_graph.types import Example, Guideline, Value
+from memalign_graph.types import Example, Guideline, Judgment, Value
 
 DEFAULT_CREDIT_CASES = 20
 """On how many cases guidelines are left out at most, unless told otherwise."""
@@ -102,7 +101,8 @@ def guideline_credit(
     """
     check_memory(memory)
     check_count("cases", cases)
-    variant, seed = variant_of(ALIGNED, options), grouping(options)["seed"]
+    variant = variant_of(ALIGNED, memory.criterion, options)
+    seed = grouping(options)["seed"]
     with lab_for(memory.criterion, **options) as lab:
         return run(give_credit(BLOCKING, lab, memory, variant, cases=cases, seed=seed))
 
@@ -116,7 +116,8 @@ async def aguideline_credit(
     """Async twin of `guideline_credit`."""
     check_memory(memory)
     check_count("cases", cases)
-    variant, seed = variant_of(ALIGNED, options), grouping(options)["seed"]
+    variant = variant_of(ALIGNED, memory.criterion, options)
+    seed = grouping(options)["seed"]
     with lab_for(memory.criterion, **options) as lab:
         return await give_credit(AWAITING, lab, memory, variant, cases=cases, seed=seed)
 
@@ -136,7 +137,7 @@ async def give_credit(
     return sorted(listed, key=lambda one: (order[one.worth], one.helped - one.harmed))
 
 
-_Row = tuple[SeenVerdict | None, dict[str, SeenVerdict | None]]
+_Row = tuple[Judgment | None, dict[str, Judgment | None]]
 """The verdict with all guidelines, and those without one each."""
 
 
@@ -149,7 +150,7 @@ async def _try(io: IO, seen: SeenLab, case: Case) -> _Row:
         for key in shown
     ]
     # One after another: the cases are tried side by side.
-    tried: list[SeenVerdict | None] = await io.gather(without, 1)
+    tried: list[Judgment | None] = await io.gather(without, 1)
     seen.lab.progress.tick()
     return whole, dict(zip(shown, tried, strict=True))
 

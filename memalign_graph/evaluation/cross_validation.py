@@ -98,7 +98,7 @@ async def _cross_validate(
     folds: int,
     options: EvaluationOptions,
 ) -> Evaluation:
-    aligned = variant_of(ALIGNED, options)
+    aligned = variant_of(ALIGNED, lab.criterion, options)
     divided = divide(lab.criterion, feedback, test, folds, options)
     variants = [aligned.without_memory(), aligned]
     evaluation, _ = await measure(io, lab, divided, variants, options)
@@ -160,7 +160,7 @@ async def measure(
         cases=cases,
         scores=scores,
         comparisons=comparisons,
-        memories=(await _described(io, memories)),
+        memories=await _described(io, memories),
         learning=sum((one.spent for one in _distinct(memories)), Spent()),
         judging={one.name: lab.spent(f"judge {one.name}") for one in variants},
         experts=expert_agreement(_episodes(folds), lab.criterion.scale),
@@ -184,7 +184,7 @@ def score_cases(
 ) -> tuple[list[JudgeScores], list[Comparison]]:
     """Score what was found on cases, each way beside the first and beside what needs no judge."""
     judges = [one.name for one in variants]
-    weighs = any(one.name == ALIGNED and one.decide == "evidence" for one in variants)
+    weighs = any(one.name == ALIGNED and one.judge.decide == "evidence" for one in variants)
     if weighs:
         judges.insert(judges.index(ALIGNED), VERDICT)
     verdicts = [
@@ -250,7 +250,7 @@ async def _nearest(
     if not with_memory:
         return [[] for fold in folds for _ in fold.test]
     variant = max(with_memory, key=lambda one: one.name == ALIGNED)
-    k = max(variant.k, 1)
+    k = max(variant.judge.k, 1)
 
     async def look(io: IO, number: int, example: Example) -> list[RecalledExample]:
         access = memories[number, variant.name].memory.access
@@ -315,7 +315,7 @@ async def _described(io: IO, memories: dict[tuple[int, str], Learned]) -> list[F
                 fold=number,
                 judge=name,
                 episodes=len(await access.all_episodes(io)),
-                guidelines=(await access.all_guidelines(io)),
+                guidelines=await access.all_guidelines(io),
                 warnings=learned.report.warnings,
             )
         )

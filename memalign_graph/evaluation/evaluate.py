@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.evaluation.cases import Fold, hold_out, read_all
+from memalign_graph.evaluation.cases import Fold, check_count, hold_out, read_all
 from memalign_graph.evaluation.credit import DEFAULT_CREDIT_CASES, GuidelineCredit, give_credit
 from memalign_graph.evaluation.cross_validation import DEFAULT_FOLDS, divide, measure
 from memalign_graph.evaluation.lab import Lab
@@ -19,7 +19,6 @@ from memalign_graph.evaluation.learning import (
 from memalign_graph.evaluation.options import EvaluationOptions, grouping, lab_for, variant_of
 from memalign_graph.evaluation.report import Report
 from memalign_graph.evaluation.variants import ALIGNED
-from memalign_graph.graphs.options import check_count
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.reading import FeedbackLike
 from memalign_graph.types import Criterion, Feedback
@@ -122,7 +121,7 @@ def _plan(
 
 
 async def _evaluate(io: IO, lab: Lab, plan: _Plan, options: EvaluationOptions) -> Report:
-    aligned = variant_of(ALIGNED, options)
+    aligned = variant_of(ALIGNED, lab.criterion, options)
     evaluation, memories = await measure(
         io, lab, plan.folds, [aligned.without_memory(), aligned], options
     )

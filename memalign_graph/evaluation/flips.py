@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict
 
 from memalign_graph.agreement import agree
 from memalign_graph.alignment.cases import Case
-from memalign_graph.alignment.seen import SeenVerdict
 from memalign_graph.evaluation.lab import Lab
 from memalign_graph.evaluation.options import EvaluationOptions, lab_for, variant_of
 from memalign_graph.evaluation.results import ExpertWord
@@ -20,7 +19,7 @@ from memalign_graph.evaluation.variants import ALIGNED, Variant
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory import JudgeMemory
 from memalign_graph.memory.history import Snapshot, snapshot
-from memalign_graph.types import Example, Guideline, Value
+from memalign_graph.types import Example, Guideline, Judgment, Value
 
 TurnedBy = Literal["guideline", "guidelines", "removed", "episodes"]
 """What turned a case.
@@ -86,7 +85,11 @@ def backward_flips(
     """
     check_memory(memory)
     with lab_for(memory.criterion, **options) as lab:
-        return run(_backward_flips(BLOCKING, lab, memory, since, variant_of(ALIGNED, options)))
+        return run(
+            _backward_flips(
+                BLOCKING, lab, memory, since, variant_of(ALIGNED, memory.criterion, options)
+            )
+        )
 
 
 async def abackward_flips(
@@ -95,7 +98,9 @@ async def abackward_flips(
     """Async twin of `backward_flips`."""
     check_memory(memory)
     with lab_for(memory.criterion, **options) as lab:
-        return await _backward_flips(AWAITING, lab, memory, since, variant_of(ALIGNED, options))
+        return await _backward_flips(
+            AWAITING, lab, memory, since, variant_of(ALIGNED, memory.criterion, options)
+        )
 
 
 async def _backward_flips(
@@ -140,11 +145,11 @@ async def _look(
 
 
 async def _explain(
-    io: IO, seen: SeenLab, case: Case, before: list[Guideline], was: SeenVerdict, now: SeenVerdict
+    io: IO, seen: SeenLab, case: Case, before: list[Guideline], was: Judgment, now: Judgment
 ) -> Flip:
     scale = seen.access.criterion.scale
 
-    def right(verdict: SeenVerdict | None) -> bool:
+    def right(verdict: Judgment | None) -> bool:
         return verdict is not None and agree(scale, verdict.value, case.expected)
 
     stood = {(one.id, one.text) for one in before}
@@ -153,7 +158,7 @@ async def _explain(
         seen.verdict(io, case.example, [other for other in seen.guidelines if other.id != one.id])
         for one in fresh
     ]
-    tried: list[SeenVerdict | None] = await io.gather(without, 1)
+    tried: list[Judgment | None] = await io.gather(without, 1)
     guilty = [one for one, verdict in zip(fresh, tried, strict=True) if right(verdict)]
     turned_by: TurnedBy = "guideline"
     if not guilty:

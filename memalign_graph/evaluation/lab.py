@@ -26,13 +26,14 @@ from memalign_graph.evaluation.answers import (
     note_answers,
     with_kept_answers,
 )
+from memalign_graph.evaluation.cases import check_count
 from memalign_graph.evaluation.progress import Progress, ProgressLike
 from memalign_graph.evaluation.variants import Variant
 from memalign_graph.io import IO
 from memalign_graph.memory import JudgeMemory
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.models import EmbeddingsLike, embed_texts, resolve_chat_model
-from memalign_graph.nodes.base import DEFAULT_MAX_CONCURRENCY
+from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY
 from memalign_graph.types import Criterion, Example, Feedback, Judgment
 
 _EMBED_TEXTS = 200
@@ -112,11 +113,9 @@ class Lab:
 
     def check(self, variant: Variant) -> None:
         """Check a way of judging, before any model is called."""
-        model = self.model(variant.model, "check")
-        variant.judge_graph(self.criterion, model, self.embeddings)
-        if variant.has_memory:
-            distiller = self.model(variant.distill_model or variant.model, "check")
-            variant.alignment_graph(self.criterion, model, distiller, self.embeddings)
+        for model in (variant.judge.model, variant.judge.distill_model):
+            if model is not None:
+                self.model(model, "check")
 
     async def embed(self, io: IO, examples: Iterable[Example]) -> None:
         """Embed examples once, before memories that are made side by side each ask for them."""
@@ -141,10 +140,10 @@ class Lab:
     ) -> Learned:
         """Align a memory with feedback, by the alignment graph."""
         purpose = f"learn {id(learned)}"
+        judge = variant.judge
         graph = variant.alignment_graph(
-            self.criterion,
-            self.model(variant.model, purpose),
-            self.model(variant.distill_model or variant.model, purpose),
+            self.model(judge.model, purpose),
+            self.model(judge.distill_model or judge.model, purpose),
             self.embeddings,
         ).compile(store=learned.store)
         given = {"feedback": [one.model_dump(mode="json") for one in feedback]}
@@ -165,7 +164,7 @@ class Lab:
         graph = self._graph(variant, learned)
         given = example.to_json()
         # Others are judged beside it: all of them together keep to the limit.
-        config: Any = {"max_concurrency": 1} if variant.swap else {}
+        config: Any = {"max_concurrency": 1} if variant.judge.swap else {}
         noted = note_answers()
         try:
             result = await _apart(io, graph, given, config)
@@ -190,8 +189,8 @@ class Lab:
     def _graph(self, variant: Variant, learned: Learned) -> Any:
         key = (variant.name, id(learned))
         if key not in self._graphs:
-            model = self.model(variant.model, f"judge {variant.name}")
-            graph = variant.judge_graph(self.criterion, model, self.embeddings)
+            model = self.model(variant.judge.model, f"judge {variant.name}")
+            graph = variant.judge_graph(model, self.embeddings)
             self._graphs[key] = graph.compile(store=learned.store)
         return self._graphs[key]
 
@@ -226,8 +225,7 @@ def open_lab(
             f"{type(criterion).__name__}."
         )
     limit = DEFAULT_MAX_CONCURRENCY if max_concurrency is None else max_concurrency
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise InvalidInputError(f"max_concurrency: {limit!r} is not a whole number from 1 on.")
+    check_count("max_concurrency", limit)
     with ExitStack() as stack:
         kept = _opened(cache, stack)
         told = Progress(progress)

@@ -14,6 +14,7 @@ from memalign_graph.evaluation.cases import (
     Fold,
     GroupBy,
     LabelledCase,
+    check_count,
     hold_out,
     labelled_cases,
     read_all,
@@ -30,7 +31,6 @@ from memalign_graph.evaluation.options import (
 )
 from memalign_graph.evaluation.scores import JudgeScores, Verdicts, score
 from memalign_graph.evaluation.variants import ALIGNED, Variant
-from memalign_graph.graphs.options import check_count
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory.history import Snapshot, snapshot
 from memalign_graph.reading import FeedbackLike
@@ -122,7 +122,8 @@ def learning_curve(
     """
     with lab_for(criterion, **options) as lab:
         fold = _divide(criterion, feedback, test, test_share, options)
-        return run(follow(BLOCKING, lab, fold, sizes, variant_of(ALIGNED, options), options))
+        variant = variant_of(ALIGNED, criterion, options)
+        return run(follow(BLOCKING, lab, fold, sizes, variant, options))
 
 
 async def alearning_curve(
@@ -137,7 +138,8 @@ async def alearning_curve(
     """Async twin of `learning_curve`."""
     with lab_for(criterion, **options) as lab:
         fold = _divide(criterion, feedback, test, test_share, options)
-        return await follow(AWAITING, lab, fold, sizes, variant_of(ALIGNED, options), options)
+        variant = variant_of(ALIGNED, criterion, options)
+        return await follow(AWAITING, lab, fold, sizes, variant, options)
 
 
 def _divide(
@@ -171,11 +173,11 @@ async def follow(
     fold = replace(fold, train=tuple(train))
     curve = _Curve(lab, lab.empty(), fold, variant, drawing(options), grouping(options)["group_by"])
     access = curve.learned.memory.access
-    steps = [(await curve.step(io, 0, None))]
+    steps = [await curve.step(io, 0, None)]
     lab.progress.expect(len(wanted))
     for before, size in pairwise([0, *wanted]):
         view = await access.refresh(io)
-        then = (await snapshot(io, access, view.version)) if before else None
+        then = await snapshot(io, access, view.version) if before else None
         spent = curve.learned.spent
         await lab.learn(io, variant, curve.learned, fold.train[before:size])
         step = await curve.step(io, size, then)
@@ -201,7 +203,7 @@ class _Curve:
         already = self.lab.spent(purpose)
         unseen = await self._judge(io, self.fold.test, "unseen")
         judging = self.lab.spent(purpose) - already
-        seen = (await self._judge(io, seen_cases, "seen")) if seen_cases else None
+        seen = await self._judge(io, seen_cases, "seen") if seen_cases else None
         memory = self.learned.memory
         flips: list[Flip] = []
         if then is not None:

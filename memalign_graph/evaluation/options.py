@@ -2,34 +2,36 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, Unpack, get_args
+from typing import Any, TypedDict, Unpack
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.evaluation.cases import GroupBy
+from memalign_graph.evaluation.cases import GroupBy, check_count
 from memalign_graph.evaluation.lab import CacheLike, Lab, open_lab
 from memalign_graph.evaluation.progress import ProgressLike
 from memalign_graph.evaluation.scores import DEFAULT_RESAMPLES
-from memalign_graph.evaluation.variants import JudgingOptions, Variant
-from memalign_graph.graphs.options import (
-    check_choice,
-    check_distill_model,
-    check_embeddings,
-    check_model,
-)
-from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS
-from memalign_graph.nodes.remember import LearnFrom
+from memalign_graph.evaluation.variants import Variant
+from memalign_graph.models import DEFAULT_EMBEDDINGS
+from memalign_graph.settings import Guard, Judge, JudgeOptions, LearnFrom
 from memalign_graph.types import Criterion
-
-_OF_THE_RUN = frozenset(
-    {"group_by", "seed", "cache", "max_concurrency", "progress", "resamples", "embeddings"}
-)
-
 
 _MOST_SEED = 2**32 - 1
 """The largest seed that scikit-learn takes."""
 
 
-class EvaluationOptions(JudgingOptions, total=False):
+class LearningOptions(TypedDict, total=False):
+    """How a judge learns, by the names of `create_alignment_graph`."""
+
+    learn_from: LearnFrom
+    """`both`, `labels` or `words`: what of the feedback is learned from."""
+
+    guard: Guard | None
+    """`replay` to keep no guideline that breaks what worked."""
+
+    batch_size: int
+    """How many pieces of feedback one call distils at most."""
+
+
+class EvaluationOptions(JudgeOptions, LearningOptions, total=False):
     """What can be set of an evaluation, besides the options of the graphs it builds."""
 
     group_by: GroupBy
@@ -54,36 +56,30 @@ class EvaluationOptions(JudgingOptions, total=False):
     """How many times items are drawn anew for intervals; 1,000 unless told, 0 for none."""
 
 
+_OF_THE_RUN = (
+    EvaluationOptions.__annotations__.keys()
+    - JudgeOptions.__annotations__.keys()
+    - LearningOptions.__annotations__.keys()
+)
+
+
 def grouping(options: EvaluationOptions) -> dict[str, Any]:
     """Return how feedback is divided."""
-    seed = options.get("seed", 0)
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= _MOST_SEED:
-        raise InvalidInputError(f"seed: {seed!r} is not a whole number from 0 to {_MOST_SEED:,}.")
+    seed = check_count("seed", options.get("seed", 0), least=0, most=_MOST_SEED)
     return {"group_by": options.get("group_by", "example"), "seed": seed}
 
 
 def drawing(options: EvaluationOptions) -> dict[str, int]:
     """Return how intervals are drawn."""
-    resamples = options.get("resamples", DEFAULT_RESAMPLES)
-    if isinstance(resamples, bool) or not isinstance(resamples, int) or resamples < 0:
-        raise InvalidInputError(f"resamples: {resamples!r} is not a whole number from 0 on.")
+    resamples = check_count("resamples", options.get("resamples", DEFAULT_RESAMPLES), least=0)
     return {"resamples": resamples, "seed": grouping(options)["seed"]}
 
 
-def variant_of(name: str, options: EvaluationOptions) -> Variant:
+def variant_of(name: str, criterion: Criterion, options: EvaluationOptions) -> Variant:
     """Return the way of judging that options describe."""
     given: dict[str, Any] = {key: value for key, value in options.items() if key not in _OF_THE_RUN}
-    unknown = [key for key in given if key not in JudgingOptions.__annotations__]
-    if unknown:
-        raise InvalidInputError(
-            f"{unknown[0]}: there is no such option: there are "
-            f"{', '.join(sorted({*JudgingOptions.__annotations__, *_OF_THE_RUN}))}."
-        )
-    check_model(options.get("model", DEFAULT_CHAT_MODEL))
-    check_distill_model(options.get("distill_model"))
-    check_embeddings(options.get("embeddings", DEFAULT_EMBEDDINGS))
-    check_choice("learn_from", options.get("learn_from", "both"), get_args(LearnFrom))
-    variant = Variant(name=name, **given)
+    learning = {key: given.pop(key) for key in LearningOptions.__annotations__ if key in given}
+    variant = Variant(name=name, judge=Judge(criterion=criterion, **given), **learning)
     if not variant.has_memory:
         raise InvalidInputError(
             "use_episodes: a judge without guidelines and episodes has no memory to evaluate: "

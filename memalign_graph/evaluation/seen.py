@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph.alignment.cases import Case, cases_of
-from memalign_graph.alignment.seen import SeenJudge, SeenVerdict, judge_seen
 from memalign_graph.errors import InvalidInputError, ModelAnswerError
 from memalign_graph.evaluation.lab import Lab
 from memalign_graph.evaluation.variants import Variant
@@ -16,7 +15,10 @@ from memalign_graph.memory import JudgeMemory
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.portable import export_jsonl, import_jsonl
-from memalign_graph.types import Example, Guideline
+from memalign_graph.nodes.judge import judge_again, value_judge
+from memalign_graph.runtime import Parts
+from memalign_graph.settings import default_settings
+from memalign_graph.types import Example, Guideline, Judgment
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class SeenLab:
     access: MemoryAccess
     """A copy of the memory: what is tried on it leaves the memory as it is."""
 
-    judge: SeenJudge
-    """How it judges."""
+    parts: Parts
+    """The judge, and its clients."""
 
     guidelines: list[Guideline]
     """The guidelines that stand."""
@@ -44,10 +46,18 @@ class SeenLab:
         example: Example,
         guidelines: Sequence[Guideline],
         besides: AbstractSet[str] = frozenset(),
-    ) -> SeenVerdict | None:
+    ) -> Judgment | None:
         """Judge a case."""
         try:
-            return await judge_seen(io, self.access, self.judge, example, guidelines, besides)
+            return await judge_again(
+                io,
+                self.parts,
+                self.access,
+                example,
+                guidelines=guidelines,
+                besides=besides,
+                settings=default_settings(self.parts.judge),
+            )
         except ModelAnswerError:
             return None
 
@@ -67,20 +77,12 @@ async def open_seen(
     view = await copied.refresh(io)
     await index_missing(io, copied, view)
     episodes = await copied.all_episodes(io)
+    judge = value_judge(variant.judge).but(model=lab.model(variant.judge.model, purpose))
     return SeenLab(
         lab=lab,
         access=copied,
-        judge=SeenJudge(
-            chat=lab.model(variant.model, purpose),
-            k=variant.k if variant.use_episodes else 0,
-            use_guidelines=variant.use_guidelines,
-            max_guideline_tokens=variant.max_guideline_tokens,
-            swap=variant.swap,
-            decide=variant.decide,
-            confidence=variant.confidence,
-            samples=variant.samples,
-        ),
-        guidelines=(await copied.all_guidelines(io)),
+        parts=Parts(judge),
+        guidelines=await copied.all_guidelines(io),
         cases=cases_of(episodes, memory.criterion.scale),
     )
 

@@ -51,7 +51,7 @@ def degraded(cases: Sequence[EvaluatedCase]) -> list[str]:
 def decided_by_evidence(cases: Sequence[EvaluatedCase], variants: Sequence[Variant]) -> list[str]:
     """Say how often the evidence decided."""
     told = []
-    for name in [one.name for one in variants if one.decide == "evidence"]:
+    for name in [one.name for one in variants if one.judge.decide == "evidence"]:
         given = [case.judgments[name].evidence for case in cases if name in case.judgments]
         decided = sum(one is not None and one.decided_by == "evidence" for one in given)
         told.append(f"{name}: the evidence decided {decided} of {len(given)} cases.")

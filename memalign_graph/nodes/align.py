@@ -8,11 +8,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
-from langgraph.types import interrupt
 
 from memalign_graph.agreement import expert_agreement
 from memalign_graph.alignment.batches import pack
-from memalign_graph.alignment.conflicts import conflicts_payload, decisions_schema
 from memalign_graph.alignment.consolidate import merge_proposals
 from memalign_graph.alignment.drafts import ask_once
 from memalign_graph.alignment.merging import Conflict, settle
@@ -25,6 +23,7 @@ from memalign_graph.errors import (
     MemAlignError,
     ModelAnswerError,
 )
+from memalign_graph.interrupts import conflict_form
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.changes import check_feedback, remember
@@ -34,10 +33,9 @@ from memalign_graph.memory.judged import note_judgments, unjudged_cases
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.memory.lessons import learn
 from memalign_graph.models import Metered, max_input_tokens, with_schema
-from memalign_graph.nodes.judge import judge_again, own_channel
+from memalign_graph.nodes.judge import judge_again, own_channel, value_judge
 from memalign_graph.nodes.learn import read_saved
-from memalign_graph.prompts.distill import distill_prompt
-from memalign_graph.prompts.operations import operations_schema, read_operations
+from memalign_graph.prompts.distill import distill_prompt, operations_schema, read_operations
 from memalign_graph.reading import read_feedback
 from memalign_graph.runtime import Node, Parts, Run, State, Update
 from memalign_graph.settings import Alignment, LearnFrom, resolve_context
@@ -114,7 +112,7 @@ def judge_cases_node(parts: Parts) -> Node:
     without its rationale; a case that gets no answer that can be used is left without.
     """
     # The verdict alone: what else the evidence weighs is what this brings about.
-    judge_parts = parts.but(decide="verdict", cite_guidelines=False, keep_judgments=None)
+    judge_parts = parts.but(decide="verdict", keep_judgments=None)
 
     async def judge_cases(io: IO, lesson: Lesson, access: MemoryAccess, run: _Run) -> Lesson:
         view = await access.refresh(io)
@@ -168,14 +166,16 @@ def judge_cases_node(parts: Parts) -> Node:
 def distill_batches_node(parts: Parts) -> Node:
     """Make the node that distils all batches concurrently.
 
-    What fails is tried once more when the others are done; if it fails again the run does, and
-    finds their answers when it is made again.
+    It is run once more for what fails, when the others are done and kept; if that fails again the
+    run does, and goes on from there when it is made again.
     """
 
     async def distill_batches(io: IO, lesson: Lesson, access: MemoryAccess, run: _Run) -> Lesson:
         chat = parts.distiller(run.settings["model"])
         batches = lesson["batches"]
-        done = _Count()
+        proposals = list(lesson.get("proposals", [None] * len(batches)))
+        waiting = [number for number, proposal in enumerate(proposals) if proposal is None]
+        done = _Count(start=len(batches) - len(waiting))
 
         async def distill(number: int) -> dict[str, Any] | MemAlignError:
             try:
@@ -186,20 +186,19 @@ def distill_batches_node(parts: Parts) -> Node:
             run.progress("distill", count, len(batches), batch=number + 1)
             return proposal
 
-        proposals = await io.gather(list(map(distill, range(len(batches)))), run.limit)
-        failed = [number for number, one in enumerate(proposals) if isinstance(one, Exception)]
-        for number in failed:
-            logger.warning(
-                "Batch %d of %d failed and is tried again: %s",
-                number + 1,
-                len(batches),
-                proposals[number],
-            )
-        again = await io.gather(list(map(distill, failed)), run.limit)
-        for number, proposal in zip(failed, again, strict=True):
-            if isinstance(proposal, MemAlignError):
+        distilled = await io.gather(list(map(distill, waiting)), run.limit)
+        for number, proposal in zip(waiting, distilled, strict=True):
+            if not isinstance(proposal, MemAlignError):
+                proposals[number] = proposal
+            elif "proposals" in lesson:
                 raise proposal
-            proposals[number] = proposal
+            else:
+                logger.warning(
+                    "Batch %d of %d failed and is tried again: %s",
+                    number + 1,
+                    len(batches),
+                    proposal,
+                )
         return {"proposals": proposals}
 
     return _lesson_node("distill_batches", parts, distill_batches)
@@ -241,26 +240,15 @@ def settle_node(parts: Parts) -> Node:
         run.warn_without_checkpointer("alignment")
         lesson = own_channel(state, "judge_lesson")
         conflicts = _conflicts(lesson)
-        reply: Any = interrupt(
-            conflicts_payload(parts.criterion, conflicts),
-            response_schema=decisions_schema(conflicts),
-        )
-        return {"judge_lesson": {**lesson, "decisions": reply.root}}
+        decisions = conflict_form(parts.criterion, conflicts).ask()
+        return {"judge_lesson": {**lesson, "decisions": decisions}}
 
     return Node("settle_conflicts", settle_conflicts)
 
 
 def replay_node(parts: Parts, options: Alignment) -> Node:
     """Make the node that keeps guidelines from breaking what worked: seen cases, judged again."""
-    judge = parts.judge
-    weighs = judge.decide == "evidence"
-    # The judge as it is deployed, but for what changes no value.
-    judge_parts = parts.but(
-        keep_judgments=None,
-        cite_guidelines=False,
-        confidence=judge.confidence and weighs,
-        samples=judge.samples if weighs else 0,
-    )
+    judge_parts = Parts(value_judge(parts.judge), parts.clients)
 
     async def replay_cases(io: IO, lesson: Lesson, access: MemoryAccess, run: _Run) -> Lesson:
         async def judge_case(
@@ -355,7 +343,8 @@ def commit_alignment_node(parts: Parts) -> Node:
             memory_version_after=view.version,
             warnings=[
                 *lesson["warnings"],
-                *_cut_warnings([key for one in answers for key in one.get("cut", [])]),
+                *(why for one in answers for why in one["refused"]),
+                *_cut_warnings([key for one in answers for key in one["cut"]]),
             ],
         )
         return {"report": report.to_json()}
@@ -407,11 +396,11 @@ def _usage(metered: Metered, start: float) -> dict[str, Any]:
 class _Count:
     """Counts what is done concurrently, and tells."""
 
-    def __init__(self, tell: Callable[[int], None] | None = None) -> None:
+    def __init__(self, tell: Callable[[int], None] | None = None, *, start: int = 0) -> None:
         self._tell = tell or (lambda _count: None)
         self._lock = threading.Lock()
-        self._count = 0
-        self._tell(0)
+        self._count = start
+        self._tell(start)
 
     def add(self) -> int:
         with self._lock:
@@ -445,9 +434,14 @@ async def _propose(
     pending = await access.all_guidelines(io, "pending")
     guideline = next((one for one in pending if one.id == batch["guideline_id"]), None)
     if guideline is None:
-        return {"operations": [], "read": {}, "cut": []}
-    operation, read = await reword(io, access, chat, guideline)
-    return {"rewording": operation.model_dump(mode="json"), "read": read, "cut": []}
+        return {"operations": [], "read": {}, "cut": [], "refused": []}
+    rewording = await reword(io, access, chat, guideline)
+    return {
+        "rewording": rewording.operation.model_dump(mode="json"),
+        "read": rewording.read,
+        "cut": [],
+        "refused": rewording.refused,
+    }
 
 
 async def _distil(
@@ -457,7 +451,7 @@ async def _distil(
     # Another run may have learned some of it meanwhile.
     waiting = [episode for episode in found.values() if episode.status == "pending"]
     guidelines = await access.all_guidelines(io)
-    proposal: dict[str, Any] = {"operations": [], "read": {}, "cut": []}
+    proposal: dict[str, Any] = {"operations": [], "read": {}, "cut": [], "refused": []}
     while waiting:
         prompt = distill_prompt(
             access.criterion,
@@ -470,11 +464,12 @@ async def _distil(
             return read_operations(answer, prompt, drop_idle=last)
 
         structured = with_schema(chat, operations_schema(prompt))
-        operations = await ask_once(
+        proposed = await ask_once(
             io, access, structured, prompt.messages, read, purpose="distil feedback"
         )
         shown: list[Episode] = list(prompt.episodes.values())
-        proposal["operations"] += [one.model_dump(mode="json") for one in operations]
+        proposal["operations"] += [one.model_dump(mode="json") for one in proposed.operations]
+        proposal["refused"] += proposed.refused
         proposal["read"] |= {episode.id: episode.word for episode in shown}
         proposal["cut"] += prompt.cut
         waiting = [episode for episode in waiting if episode.id not in proposal["read"]]

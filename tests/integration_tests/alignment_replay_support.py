@@ -55,24 +55,9 @@ def judge_by_rules(
     return judge
 
 
-def narrow_to_rest(chat: ChatRequest) -> ReplyLike:
-    """Narrow a rule as asked: take every seen case below 100 out of it."""
-    rule = chat.text.partition("The rule: ")[2].partition("\n")[0]
-    return {"text": re.sub(r"(?<=cases )((?:\d+ ?)+)", _of_new_cases, rule)}
-
-
-def _of_new_cases(found: re.Match[str]) -> str:
-    kept = [number for number in found[1].split() if int(number) >= 100]
-    return " ".join(kept) + (" " if found[1].endswith(" ") else "")
-
-
-def teaching(
-    *,
-    narrow: Callable[[ChatRequest], ReplyLike] | None = None,
-    judge: Callable[[ChatRequest], Any] | None = None,
-) -> Model:
+def teaching(*, judge: Callable[[ChatRequest], Any] | None = None) -> Model:
     """A model that makes rules of words just as they are said, and judges by them."""
-    return Model(distil=each_its_words, narrow=narrow, judge=judge or judge_by_rules())
+    return Model(distil=each_its_words, judge=judge or judge_by_rules())
 
 
 def words(number: int, text: str, **fields: Any) -> dict[str, Any]:

@@ -19,12 +19,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 BOTH_WAYS = pytest.mark.parametrize("bench", ["memory-sync", "memory-async"], indirect=True)
 """For what asks nothing of a store that other tests do not."""
 
-DISTIL, COMPARE, NARROW, JUDGE = (
-    "guideline_operations",
-    "guideline_relations",
-    "narrowed_guideline",
-    "judgment",
-)
+DISTIL, COMPARE, JUDGE = "guideline_operations", "guideline_relations", "judgment"
 """What a request is for, by the name of its schema."""
 
 _BLOCK = re.compile(r"^Feedback (F\d+(?:, F\d+)*)", re.MULTILINE)
@@ -129,7 +124,6 @@ class Model:
 
     distil: Callable[[ChatRequest], ReplyLike] | None = None
     compare: Callable[[ChatRequest], ReplyLike] | None = None
-    narrow: Callable[[ChatRequest], ReplyLike] | None = None
     judge: Callable[[ChatRequest], Any] = lambda _: True
 
     def __call__(self, request: ChatRequest) -> Reply:
@@ -138,8 +132,6 @@ class Model:
                 return as_reply((self.distil or rules_by_topic)(request))
             case "guideline_relations":
                 return as_reply((self.compare or relations_by_topic)(request))
-            case "narrowed_guideline":
-                return as_reply(self.narrow(request) if self.narrow else {"text": ""})
             case _:
                 return answer({"rationale": "Seen.", "value": self.judge(request)})
 

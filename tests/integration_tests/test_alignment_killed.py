@@ -15,7 +15,7 @@ from langgraph.store.sqlite import SqliteStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import JudgeMemory
-from memalign_graph.alignment.replay import DEFAULT_REPLAY_CASES
+from memalign_graph.settings import DEFAULT_REPLAY_CASES
 from tests.conftest import CRITERION
 from tests.integration_tests.alignment_replay_support import judged_case
 from tests.integration_tests.alignment_support import (

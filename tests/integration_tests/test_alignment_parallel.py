@@ -58,7 +58,7 @@ async def test_batches_run_side_by_side(bench: Bench) -> None:
 @TWO_WAYS
 async def test_thirty_two_at_a_time_unless_told(bench: Bench) -> None:
     bench.server.responder = Model()
-    bench.server.latency_s = 0.6
+    bench.server.latency_s = 1.2
     report = await align(bench, records(40, topics=4), alignment(bench, batch_size=1))
     assert report["batches"] == 40
     assert bench.server.peak_chats == 32

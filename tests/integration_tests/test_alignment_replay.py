@@ -1,15 +1,10 @@
 """`guard="replay"`: no guideline is committed that breaks a seen case."""
 
-from typing import Any
-
-import pytest
-
 from tests.conftest import Bench
 from tests.integration_tests.alignment_replay_support import (
     guarded,
     judge_by_rules,
     judged_case,
-    narrow_to_rest,
     others_in,
     seed,
     teaching,
@@ -20,7 +15,6 @@ from tests.integration_tests.alignment_support import (
     BOTH_WAYS,
     COMPARE,
     JUDGE,
-    NARROW,
     Model,
     align,
     asked,
@@ -34,70 +28,40 @@ VAGUE = "On #vague it is false of cases 2 3 101 and any other like it."
 GOOD = "On #good1 it is false of cases 201 202, whatever else they say."
 
 
-async def test_vague_guideline_is_narrowed_once_and_committed(bench: Bench) -> None:
+async def test_vague_guideline_is_dropped_for_all_that_it_breaks(bench: Bench) -> None:
     await seed(bench, 6)
-    bench.server.responder = teaching(narrow=narrow_to_rest)
-    report = await align(bench, [words(101, VAGUE, value=False)], guarded(bench))
+    bench.server.responder = teaching()
+    given = [words(101, VAGUE, value=False), words(102, GOOD)]
+    report = await align(bench, given, guarded(bench))
     replay = report["replay"]
-    narrowed = "On #vague it is false of cases 101 and any other like it."
-    assert sources(await bench.guidelines()) == {narrowed: 1}
-    assert replay["agreed_before"] == replay["agree_after"] == 6
-    # Two cases broke, of which one is told: narrowing has to do for all that broke.
-    first = replay["broken"][0]
-    assert first["outcome"] == "narrowed"
-    assert (first["expected"], first["got"], first["guideline"]) == (True, False, VAGUE)
-    assert first["narrowed_to"] == narrowed
+    assert sources(await bench.guidelines()) == {GOOD: 1}
+    assert replay["agreed_before"] == replay["agree_after"] == 7
+    # Two cases broke, of which one is told.
+    [broken] = replay["broken"]
+    assert broken["guideline"] == VAGUE
 
 
 @BOTH_WAYS
-async def test_narrowed_guideline_that_works_is_kept_and_told(bench: Bench) -> None:
+async def test_dropped_guideline_is_told_and_not_asked_for_again(bench: Bench) -> None:
     await seed(bench, 6)
     [episode] = [one for one in await bench.episodes() if "Question 3:" in str(one.example.inputs)]
-    bench.server.responder = teaching(narrow=narrow_to_rest)
-    given = [words(101, "On #vague it is false of cases 3 101.", value=False)]
+    bench.server.responder = teaching()
+    rule = "On #vague it is false of cases 3 101."
+    given = [words(101, rule, value=False)]
     report = await align(bench, given, guarded(bench))
-    narrowed = "On #vague it is false of cases 101."
-    assert sources(await bench.guidelines()) == {narrowed: 1}
+    assert await everything(bench) == []
+    assert report["guidelines"] == {"added": [], "revised": [], "retired": []}
     assert report["replay"]["broken"] == [
         {
             "example_id": episode.example_id,
             "episode_ids": [episode.id],
             "expected": True,
             "got": False,
-            "guideline": "On #vague it is false of cases 3 101.",
-            "outcome": "narrowed",
-            "narrowed_to": narrowed,
+            "guideline": rule,
+            "outcome": "dropped",
         }
     ]
-    assert list(report["guidelines"]["added"][0]["text"]) == list(narrowed)
-    [chat] = asked(bench, NARROW)
-    assert "The rule: On #vague it is false of cases 3 101." in chat.text
-    assert "With the rule the judge said: false" in chat.text
-    assert chat.text.index("Question 101:") < chat.text.index("The case it broke:")
-    assert chat.text.index("The case it broke:") < chat.text.index("Question 3:")
-
-
-NARROWINGS: dict[str, Any] = {
-    "still-breaks": {"text": "On #vague it is false of cases 3 101, mostly."},
-    "nothing": {"text": ""},
-    "blank": {"text": "  \n"},
-    "the-same": {"text": "On #vague it is false of cases 3 101."},
-}
-
-
-@BOTH_WAYS
-@pytest.mark.parametrize("narrowing", list(NARROWINGS))
-async def test_guideline_that_can_not_be_narrowed_is_dropped(bench: Bench, narrowing: str) -> None:
-    await seed(bench, 6)
-    bench.server.responder = teaching(narrow=lambda _: NARROWINGS[narrowing])
-    given = [words(101, "On #vague it is false of cases 3 101.", value=False)]
-    report = await align(bench, given, guarded(bench))
-    assert await everything(bench) == []
-    assert report["guidelines"] == {"added": [], "revised": [], "retired": []}
-    assert report["replay"]["broken"][-1]["outcome"] == "dropped"
-    assert report["replay"]["broken"][-1]["narrowed_to"] is None
     assert report["replay"]["agree_after"] == report["replay"]["agreed_before"] == 6
-    assert len(asked(bench, NARROW)) == 1
     assert {one.status for one in await bench.episodes()} == {"distilled"}
     again = await align(bench, given, guarded(bench), "u")
     assert (again["cost"]["chat_calls"], again["feedback"]["unchanged"]) == (0, 1)
@@ -113,9 +77,8 @@ async def test_retirement_that_breaks_a_case_is_undone(bench: Bench) -> None:
     report = await align(bench, [record(101, value=True)], guarded(bench))
     assert list(sources(await bench.guidelines())) == [rule]
     [broken] = report["replay"]["broken"]
-    assert (broken["outcome"], broken["expected"], broken["got"]) == ("dropped", True, False)
+    assert (broken["expected"], broken["got"]) == (True, False)
     assert rule in broken["guideline"]
-    assert asked(bench, NARROW) == []
 
 
 @BOTH_WAYS
@@ -134,8 +97,7 @@ async def test_merge_that_breaks_a_case_is_undone(bench: Bench) -> None:
         *rules,
         *(one["rationale"] for one in given),
     }
-    [broken] = report["replay"]["broken"]
-    assert broken["outcome"] == "dropped"
+    assert len(report["replay"]["broken"]) == 1
     assert report["guidelines"]["retired"] == []
 
 
@@ -174,8 +136,8 @@ async def test_two_bad_ones_among_many_good_are_both_found(bench: Bench) -> None
     bench.server.responder = teaching()
     report = await align(bench, given, guarded(bench))
     assert set(sources(await bench.guidelines())) == {one["rationale"] for one in good}
-    found = {one["guideline"]: one["outcome"] for one in report["replay"]["broken"]}
-    assert found == {one["rationale"]: "dropped" for one in bad}
+    found = {one["guideline"] for one in report["replay"]["broken"]}
+    assert found == {one["rationale"] for one in bad}
     assert len(report["guidelines"]["added"]) == 12
     # Halving finds them: far fewer judgments than guidelines times cases.
     assert report["replay"]["chat_calls"] < 24 * 5
@@ -184,9 +146,9 @@ async def test_two_bad_ones_among_many_good_are_both_found(bench: Bench) -> None
 async def test_extra_calls_are_counted_exactly(bench: Bench) -> None:
     await seed(bench, 6)
     bench.server.chats.clear()
-    bench.server.responder = teaching(narrow=narrow_to_rest)
+    bench.server.responder = teaching()
     report = await align(bench, [words(101, VAGUE, value=False), words(102, GOOD)], guarded(bench))
-    extra = len(asked(bench, JUDGE)) + len(asked(bench, NARROW))
+    extra = len(asked(bench, JUDGE))
     assert report["replay"]["chat_calls"] == extra
     assert report["cost"]["chat_calls"] == len(bench.server.chats) == extra + 1
     assert report["cost"]["texts_embedded"] == 2
@@ -198,7 +160,7 @@ async def test_extra_calls_are_counted_exactly(bench: Bench) -> None:
 async def test_what_agreed_before_agrees_with_the_committed_memory(bench: Bench) -> None:
     """Judged by the judge's own graph, after the run."""
     await seed(bench, 8)
-    bench.server.responder = teaching(narrow=narrow_to_rest)
+    bench.server.responder = teaching()
     given = [
         words(101, VAGUE, value=False),
         words(102, "On #bad it is false of cases 5 6."),
@@ -242,8 +204,7 @@ async def test_several_experts_on_a_seen_case_count_as_one_case(bench: Bench) ->
     # Case 1 is false by its majority: the guideline puts it right, and breaks case 2.
     replay = report["replay"]
     assert (replay["cases"], replay["agreed_before"]) == (5, 3)
-    [broken] = replay["broken"]
-    assert broken["outcome"] == "dropped"
+    assert len(replay["broken"]) == 1
     assert all(judged_case(chat) not in others_in(chat) for chat in asked(bench, JUDGE))
 
 

@@ -13,7 +13,6 @@ from tests.integration_tests.alignment_replay_support import (
 from tests.integration_tests.alignment_support import (
     BOTH_WAYS,
     JUDGE,
-    NARROW,
     align,
     alignment,
     asked,
@@ -32,7 +31,7 @@ async def test_off_by_default(bench: Bench) -> None:
     bench.server.responder = teaching()
     report = await align(bench, [words(101, VAGUE, value=False)])
     assert report["replay"] is None
-    assert asked(bench, JUDGE) == asked(bench, NARROW) == []
+    assert asked(bench, JUDGE) == []
     assert sources(await bench.guidelines()) == {VAGUE: 1}
 
 

@@ -6,7 +6,6 @@ from tests.conftest import Bench
 from tests.integration_tests.alignment_replay_support import (
     guarded,
     judge_by_rules,
-    narrow_to_rest,
     seed,
     teaching,
     verdicts,
@@ -34,7 +33,7 @@ async def test_loser_of_a_conflict_is_not_blamed(bench: Bench) -> None:
     """Of two contradicting rules the older loses, so that it breaks nothing; another one does."""
     await seed(bench, 6)
     bad = "On #bad it is false of cases 3."
-    bench.server.responder = teaching(narrow=narrow_to_rest)
+    bench.server.responder = teaching()
     given = [
         words(101, ALWAYS, given_at=record(1)["given_at"]),
         words(102, NEVER),
@@ -46,19 +45,6 @@ async def test_loser_of_a_conflict_is_not_blamed(bench: Bench) -> None:
     assert texts[NEVER] == "standing"
     assert texts[ALWAYS] == "superseded"
     assert await verdicts(bench, [3]) == [True]
-
-
-@BOTH_WAYS
-async def test_narrowed_winner_of_a_conflict_still_wins(bench: Bench) -> None:
-    await seed(bench, 6)
-    old = "On #a always name it."
-    new = "On #a never name it, for it is false of cases 3 102."
-    bench.server.responder = teaching(narrow=narrow_to_rest)
-    given = [words(101, old), words(102, new, value=False)]
-    report = await align(bench, given, guarded(bench, batch_size=1))
-    assert [one["outcome"] for one in report["replay"]["broken"]] == ["narrowed"]
-    narrowed = "On #a never name it, for it is false of cases 102."
-    assert sources(await bench.guidelines()) == {narrowed: 1}
 
 
 @BOTH_WAYS
@@ -86,7 +72,7 @@ async def test_conflict_settled_by_an_expert_is_replayed_too(bench: Bench) -> No
     chats = len(bench.server.chats)
     report = (await bench.resume(graph, {"C1": "first"}))["report"]
     assert len(bench.server.chats) > chats
-    assert [one["outcome"] for one in report["replay"]["broken"]] == ["dropped"]
+    assert len(report["replay"]["broken"]) == 1
     assert report["replay"]["agree_after"] == report["replay"]["agreed_before"] == 8
     assert await verdicts(bench, [2]) == [True]
 
@@ -109,7 +95,7 @@ async def test_wording_that_breaks_a_case_is_not_asked_for_for_ever(bench: Bench
 
     bench.server.responder = Model(distil=distil, judge=judge_by_rules())
     report = await align(bench, [], guarded(bench))
-    assert [one["outcome"] for one in report["replay"]["broken"]] == ["dropped"]
+    assert len(report["replay"]["broken"]) == 1
     assert await bench.guidelines() == []
     again = await align(bench, [], guarded(bench), "u")
     assert again["cost"]["chat_calls"] == 0

@@ -10,7 +10,6 @@ from tests.integration_tests.alignment_replay_support import (
     guarded,
     judge_by_rules,
     judged_case,
-    narrow_to_rest,
     others_in,
     seed,
     teaching,
@@ -18,8 +17,8 @@ from tests.integration_tests.alignment_replay_support import (
 )
 from tests.integration_tests.alignment_support import (
     BOTH_WAYS,
+    DISTIL,
     JUDGE,
-    NARROW,
     Model,
     align,
     asked,
@@ -73,7 +72,6 @@ async def test_numbers_are_true_where_all_guidelines_are_dropped(bench: Bench) -
     await seed(bench, 6)
     rule = "On #both it is false of cases 1. So it is true of cases 2."
     bench.server.responder = teaching(
-        narrow=lambda _: {"text": ""},
         judge=lambda chat: (
             judge_by_rules()(chat) if rule in rules_in(chat) else turned_by(101, 2)(chat)
         ),
@@ -81,7 +79,7 @@ async def test_numbers_are_true_where_all_guidelines_are_dropped(bench: Bench) -
     report = await align(bench, [words(101, rule)], guarded(bench, k=20))
     assert await bench.guidelines() == []
     replay = report["replay"]
-    assert [one["outcome"] for one in replay["broken"]] == ["dropped"]
+    assert len(replay["broken"]) == 1
     assert (replay["agreed_before"], replay["agree_after"]) == (7, 6)
     assert len(replay["turned_by_episodes"]) == 1
 
@@ -105,14 +103,14 @@ def numeric(*, integer: bool) -> Criterion:
 
 @BOTH_WAYS
 @pytest.mark.parametrize(
-    ("integer", "got", "outcome"),
-    [(True, 7, "dropped"), (True, 8, None), (False, 7.1, None), (False, 6.9, "dropped")],
+    ("integer", "got", "breaks"),
+    [(True, 7, True), (True, 8, False), (False, 7.1, False), (False, 6.9, True)],
 )
 async def test_values_of_numeric_scales(
     bench: Bench,
     integer: bool,  # noqa: FBT001
     got: float,
-    outcome: str | None,
+    breaks: bool,  # noqa: FBT001
 ) -> None:
     """On a continuous scale a tenth of its range is no disagreement."""
     criterion = numeric(integer=integer)
@@ -120,10 +118,8 @@ async def test_values_of_numeric_scales(
     bench.server.responder = teaching(judge=judge_by_rules(right=8, otherwise=got))
     given = [words(101, "On #n it is false of cases 3.", value=8)]
     report = await align(bench, given, guarded(bench, criterion))
-    assert [one["outcome"] for one in report["replay"]["broken"]] == ([outcome] if outcome else [])
-    if outcome:
-        [broken] = report["replay"]["broken"]
-        assert (broken["expected"], broken["got"]) == (8, got)
+    found = [(case["expected"], case["got"]) for case in report["replay"]["broken"]]
+    assert found == ([(8, got)] if breaks else [])
 
 
 @BOTH_WAYS
@@ -180,7 +176,7 @@ async def test_judge_without_episodes_or_guidelines(bench: Bench) -> None:
     bench.server.responder = teaching()
     bad = words(101, "On #bad it is false of cases 3.")
     report = await align(bench, [bad], guarded(bench, use_episodes=False))
-    assert [one["outcome"] for one in report["replay"]["broken"]] == ["dropped"]
+    assert len(report["replay"]["broken"]) == 1
     assert all(others_in(chat) == set() for chat in asked(bench, JUDGE))
     bench.server.chats.clear()
     bad = words(102, "On #worse it is false of cases 3.")
@@ -192,12 +188,12 @@ async def test_judge_without_episodes_or_guidelines(bench: Bench) -> None:
 @BOTH_WAYS
 async def test_judge_and_distiller_are_two_models(bench: Bench) -> None:
     await seed(bench, 4)
-    bench.server.responder = teaching(narrow=narrow_to_rest)
+    bench.server.responder = teaching()
     graph = guarded(bench, distill_model=bench.server.chat_model(model="gpt-big"))
     given = [words(101, "On #v it is false of cases 3 101.", value=False)]
     await align(bench, given, graph)
     assert {chat.model for chat in asked(bench, JUDGE)} == {"gpt-4.1-mini"}
-    assert {chat.model for chat in asked(bench, NARROW)} == {"gpt-big"}
+    assert {chat.model for chat in asked(bench, DISTIL)} == {"gpt-big"}
 
 
 @BOTH_WAYS

@@ -10,10 +10,11 @@ from memalign_graph import (
     Criterion,
     InvalidInputError,
     MemAlignContext,
+    create_feedback_graph,
     create_judge_graph,
     create_review_graph,
 )
-from memalign_graph.context import DEFAULT_SETTINGS, resolve_context
+from memalign_graph.settings import Judge, default_settings, resolve_context
 
 CRITERION = Criterion(name="tone", instructions="?")
 BUILT = {"namespace": ["memalign"], "k": 3, "model": "openai:own", "review": "always"}
@@ -47,7 +48,9 @@ def test_form_shows_what_the_graph_was_built_with() -> None:
     assert defaults == {"k": 2, "model": "openai:gpt-other", "review": None}
     assert (fields["k"]["minimum"], fields["k"]["maximum"]) == (0, 100)
     judge = form(create_judge_graph(CRITERION, use_episodes=False))
-    assert (judge["k"]["default"], judge["review"]["default"]) == (5, "never")
+    assert list(judge) == ["namespace", "k", "model"]
+    assert judge["k"]["default"] == 5
+    assert list(form(create_feedback_graph(CRITERION))) == ["namespace", "model"]
 
 
 def test_built_settings_stand_where_nothing_is_set() -> None:
@@ -124,5 +127,6 @@ def test_string_is_a_namespace_of_one_label() -> None:
 
 def test_defaults_of_settings_and_context_agree() -> None:
     context = MemAlignContext()
-    assert DEFAULT_SETTINGS["k"] == context.k
-    assert tuple(DEFAULT_SETTINGS["namespace"]) == context.namespace
+    settings = default_settings(Judge(criterion=CRITERION))
+    assert settings["k"] == context.k
+    assert tuple(settings["namespace"]) == context.namespace

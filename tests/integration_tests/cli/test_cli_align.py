@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import AlignmentReport
+from memalign_graph.alignment.report import AlignmentReport
 from tests.conftest import distillings
 from tests.integration_tests.cli.support import ANN, BOB, Shell
 from tests.loopback import error

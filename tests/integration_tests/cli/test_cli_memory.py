@@ -3,7 +3,8 @@
 import json
 import stat
 
-from memalign_graph import Commit, Episode, Guideline
+from memalign_graph import Episode, Guideline
+from memalign_graph.memory import Commit
 from tests.integration_tests.cli.support import ANN, BOB, Shell
 
 

@@ -139,8 +139,6 @@ class Model:
                 return as_reply(self.distil(chat))
             case "guideline_relations":
                 return as_reply(relations_by_topic(chat))
-            case "narrowed_guideline":
-                return as_reply({"text": ""})
             case _:
                 value = self.judge(chat)
                 if isinstance(value, Reply):

@@ -111,8 +111,6 @@ class Judge:
                 return as_reply(self.distil(chat))
             case "guideline_relations":
                 return as_reply(relations_by_topic(chat))
-            case "narrowed_guideline":
-                return as_reply({"text": ""})
         number = number_of(chat)
         if asks_for_value(chat):
             belief = self.belief(number)

@@ -5,19 +5,12 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import START, StateGraph
 from langgraph.store.sqlite import SqliteStore
 from langgraph.types import Command
 from typing_extensions import TypedDict
 
-from memalign_graph import (
-    create_clarify_node,
-    create_commit_node,
-    create_distill_node,
-    create_quality_gate_tool,
-    create_question_node,
-    create_review_graph,
-)
+from memalign_graph import create_quality_gate_tool, create_review_graph
 from tests.conftest import CASE, CRITERION, ONE_WAY, TWO_WAYS, Bench, judgings, thread
 from tests.integration_tests.agents.support import AgentModel, agent, ask, calls, gate
 from tests.integration_tests.evidence.clarify_support import (
@@ -129,47 +122,6 @@ async def test_review_graph_asks_back_within_another(bench: Bench) -> None:
     assert done["after"] == JOINED
     assert "clarification" not in done
     assert len(judgings(bench.server)) == len(questions(bench.server)) == 1
-
-
-@TWO_WAYS
-async def test_graph_wired_by_hand_from_the_nodes_asks_back(bench: Bench) -> None:
-    class Own(TypedDict, total=False):
-        judge_settings: dict[str, Any]
-        feedback: dict[str, Any]
-        clarification: dict[str, Any] | None
-        learning_warnings: list[str]
-        operations: list[Any]
-        distilled: dict[str, str]
-        learned: dict[str, Any]
-
-    options: dict[str, Any] = {
-        "model": bench.server.chat_model(),
-        "embeddings": bench.server.embedder(),
-    }
-    builder = StateGraph(Own)
-    builder.add_node("question", create_question_node(CRITERION, **options))
-    builder.add_node("clarify", create_clarify_node(CRITERION))
-    builder.add_node("distill", create_distill_node(CRITERION, **options))
-    builder.add_node("commit", create_commit_node(CRITERION, embeddings=options["embeddings"]))
-    builder.add_edge(START, "question")
-    builder.add_conditional_edges(
-        "question", lambda state: "clarify" if state["clarification"] else "distill"
-    )
-    for edge in (("clarify", "distill"), ("distill", "commit"), ("commit", END)):
-        builder.add_edge(*edge)
-    graph = bench.compile(builder)
-    settings = {"namespace": ["memalign"], "model": None, "k": 5, "review": None}
-    given = {"judge_settings": settings, "feedback": {"example": CASE, **VAGUE}}
-    bench.server.rules = answers(ASKS)
-    assert action(await bench.invoke(graph, given))["name"] == "clarify_feedback"
-    done = await bench.resume(graph, ANSWER)
-    assert done["feedback"]["rationale"] == JOINED
-    assert done["clarification"] is None
-    assert done["learned"]["warnings"] == []
-    labels = {**given, "feedback": {"example": CASE, "value": True}}
-    done = await bench.invoke(graph, labels, "labels")
-    assert "__interrupt__" not in done
-    assert len(questions(bench.server)) == 1
 
 
 @ONE_WAY

@@ -44,7 +44,7 @@ async def test_budget_of_a_day_is_spent_and_comes_back_with_the_next(
     bench: Bench, clock: type[Clock]
 ) -> None:
     await teach(bench)
-    graph = uncertain_graph(bench, max_reviews_per_day=2)
+    graph = uncertain_graph(bench, per_day=2)
     assert await ask(bench, graph, 4) == [ASKED, ASKED, SPENT, SPENT]
     clock.forward(hours=11, minutes=59)
     assert await ask(bench, graph, 1, 6000) == [SPENT]
@@ -59,44 +59,24 @@ async def test_spent_budget_does_not_keep_sure_judgments_from_being_sure(
     bench: Bench, clock: type[Clock]
 ) -> None:
     await teach(bench)
-    graph = uncertain_graph(bench, max_reviews_per_day=1)
+    graph = uncertain_graph(bench, per_day=1)
     await ask(bench, graph, 1)
     bench.server.rules = sure(0.97)
     assert review_of(await bench.invoke(graph, case(6000), "sure")) == (False, [])
-
-
-async def test_share_of_the_days_judgments_is_kept(bench: Bench, clock: type[Clock]) -> None:
-    await teach(bench)
-    graph = uncertain_graph(bench, max_review_share=0.25)
-    asked = [asks for asks, _ in await ask(bench, graph, 9)]
-    assert asked == [True, False, False, False, True, False, False, False, True]
 
 
 @TWO_WAYS
 async def test_budget_holds_while_there_is_too_little_feedback(
     bench: Bench, clock: type[Clock]
 ) -> None:
-    graph = uncertain_graph(bench, max_reviews_per_day=2, sample_share=0.05)
+    graph = uncertain_graph(bench, per_day=2, sample_share=0.05)
     asked = await ask(bench, graph, 4)
     assert [asks for asks, _ in asked] == [True, True, False, False]
     assert "no_budget" in asked[2][1]
 
 
-@TWO_WAYS
-async def test_drawn_judgments_survive_a_day_full_of_doubt(
-    bench: Bench, clock: type[Clock]
-) -> None:
-    await teach(bench)
-    graph = uncertain_graph(bench, max_reviews_per_day=5, sample_share=0.3)
-    asked = await ask(bench, graph, 30)
-    questions = [reasons for asks, reasons in asked if asks]
-    assert len(questions) == 5
-    assert any("sample" in one for one in questions)
-    assert all("no_budget" in reasons for asks, reasons in asked if not asks)
-
-
 async def test_memories_apart_have_budgets_apart(bench: Bench, clock: type[Clock]) -> None:
-    graph = uncertain_graph(bench, max_reviews_per_day=1)
+    graph = uncertain_graph(bench, per_day=1)
     bench.server.rules = sure(0.6)
     for team in ("a", "b"):
         context = {"namespace": [team]}
@@ -111,10 +91,10 @@ async def test_memories_apart_have_budgets_apart(bench: Bench, clock: type[Clock
 async def test_criterion_and_namespace_named_like_the_log(bench: Bench, clock: type[Clock]) -> None:
     day = CRITERION.model_copy(update={"name": "20250131"})
     inner = {"namespace": ["memalign", CRITERION.name, "reviews"]}
-    below = uncertain_graph(bench, criterion=day, max_reviews_per_day=1)
+    below = uncertain_graph(bench, criterion=day, per_day=1)
     bench.server.rules = sure(0.6)
     assert "__interrupt__" in await bench.invoke(below, case(1), "below", context=inner)
-    graph = uncertain_graph(bench, max_reviews_per_day=1)
+    graph = uncertain_graph(bench, per_day=1)
     assert [asks for asks, _ in await ask(bench, graph, 2)] == [True, False]
     memory = bench.memory()
     report = await memory.areview_report() if bench.awaits else memory.review_report()
@@ -136,7 +116,7 @@ def two(server: LoopbackServer, tmp_path: Path) -> Iterator[list[Bench]]:
 
 async def test_two_graphs_on_one_file_share_a_budget(two: list[Bench], clock: type[Clock]) -> None:
     await teach(two[0])
-    graphs = [uncertain_graph(bench, max_reviews_per_day=3) for bench in two]
+    graphs = [uncertain_graph(bench, per_day=3) for bench in two]
     asked = [
         (await ask(bench, graph, 1, 5000 + 10 * turn + at))[0]
         for turn in range(3)
@@ -152,7 +132,7 @@ async def test_judgments_at_once_exceed_it_by_those_under_way_at_most(
     if not bench.awaits:
         pytest.skip("one after the other by blocking calls")
     await teach(bench)
-    graph = uncertain_graph(bench, max_reviews_per_day=3)
+    graph = uncertain_graph(bench, per_day=3)
     bench.server.rules = sure(0.6)
     given = await asyncio.gather(
         *(bench.invoke(graph, case(number), str(number)) for number in range(5000, 5008))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import InvalidInputError, ReviewReport
+from memalign_graph import InvalidInputError
 from memalign_graph.evidence.trust import interval
-from memalign_graph.memory.review_report import report_of
+from memalign_graph.memory.review_report import ReviewReport, report_of
 from memalign_graph.memory.reviews import ReviewItem
 from memalign_graph.types import Boolean, Episode, Numeric
 from tests.conftest import TWO_WAYS, Bench
@@ -51,7 +51,7 @@ async def test_report_counts_what_was_asked_why_and_what_came_of_it(
     bench: Bench, clock: type[Clock]
 ) -> None:
     await teach(bench)
-    graph = uncertain_graph(bench, max_reviews_per_day=3)
+    graph = uncertain_graph(bench, per_day=3)
     await judge(bench, graph, 5000, 0.97)
     await judge(bench, graph, 5001, 0.97)
     await judge(bench, graph, 5002, 0.5, {"value": True})

@@ -6,9 +6,9 @@ import pytest
 
 from memalign_graph import (
     InvalidInputError,
-    create_decide_review_node,
+    MemAlignContext,
+    Uncertain,
     create_judge_graph,
-    create_panel_graph,
     create_review_graph,
 )
 from tests.conftest import CASE, CRITERION, ONE_WAY, TWO_WAYS, Bench, distillings, judgings
@@ -88,7 +88,7 @@ async def test_refused_reply_leaves_the_decision_as_it_is(bench: Bench) -> None:
 async def test_node_that_runs_again_decides_the_same(bench: Bench) -> None:
     """As after a crash between the log and the checkpoint."""
     await teach(bench)
-    graph = uncertain_graph(bench, sample_share=0.5, max_reviews_per_day=1)
+    graph = uncertain_graph(bench, sample_share=0.5, per_day=1)
     bench.server.rules = sure(0.6)
     given = await bench.invoke(graph, case(5000))
     assert given["judgment"]["review"]["asks"]
@@ -184,23 +184,9 @@ async def test_graph_that_cannot_choose_says_so_before_any_model_is_called(bench
 
 @TWO_WAYS
 async def test_judge_graph_asks_nobody_whatever_the_context_says(bench: Bench) -> None:
-    given = await bench.invoke(bench.judge_graph(), CASE, context={"review": "uncertain"})
+    context = MemAlignContext(review="uncertain")
+    given = await bench.invoke(bench.judge_graph(), CASE, context=context)
     assert given["judgment"]["review"] is None
-
-
-@TWO_WAYS
-async def test_panel_refuses_it_before_any_model_is_called(bench: Bench) -> None:
-    models: dict[str, Any] = {
-        "model": bench.server.chat_model(),
-        "embeddings": bench.server.embedder(),
-    }
-    wrong: Any = "uncertain"
-    with pytest.raises(InvalidInputError, match=r"review: .*not for panels"):
-        create_panel_graph([CRITERION], review=wrong, **models)
-    graph = bench.compile(create_panel_graph([CRITERION], **models))
-    with pytest.raises(InvalidInputError, match=r"review: .*not for panels"):
-        await bench.invoke(graph, CASE, context={"review": "uncertain"})
-    assert bench.server.chats == []
 
 
 @ONE_WAY
@@ -209,39 +195,23 @@ async def test_panel_refuses_it_before_any_model_is_called(bench: Bench) -> None
     [
         ({"review": "uncertain"}, "review: .*confidence=True"),
         ({"review": "uncertain", "confidence": False}, "review: .*confidence=True"),
+        ({"review": Uncertain()}, "review: .*confidence=True"),
         ({"review": "unsure", "confidence": True}, "'always', 'never', 'uncertain'"),
-        ({"target_agreement": 1}, "target_agreement: 1 is no share"),
-        ({"target_agreement": 95}, "target_agreement: 95 is no share"),
-        ({"max_reviews_per_day": 0}, "max_reviews_per_day: 0"),
-        ({"max_reviews_per_day": "5"}, "max_reviews_per_day: '5'"),
-        ({"max_review_share": 10}, "max_review_share: 10"),
-        ({"sample_share": 5}, "sample_share: 5"),
-        ({"review": "always", "max_reviews_per_day": 5}, "max_reviews_per_day: it is for review="),
-        ({"review": "always", "target_agreement": 0.8}, "target_agreement: it is for review="),
-        ({"review": "never", "sample_share": 0.5}, "sample_share: it is for review="),
-        ({"review": "always", "max_review_share": 0.5}, "max_review_share: it is for review="),
     ],
 )
 async def test_wrong_options_are_one_sentence(
     bench: Bench, options: dict[str, Any], said: str
 ) -> None:
-    given = {"review": "uncertain", "confidence": True, **options}
-    if options == {"review": "uncertain"}:
-        given = options
     with pytest.raises(InvalidInputError, match=said) as caught:
-        create_review_graph(CRITERION, **given)
+        create_review_graph(CRITERION, **options)
     assert "\n" not in str(caught.value)
 
 
 @ONE_WAY
-async def test_other_graphs_have_no_such_options(bench: Bench) -> None:
-    options: Any = {"max_reviews_per_day": 5}
-    with pytest.raises(TypeError):
+async def test_graphs_that_ask_nobody_have_no_such_option(bench: Bench) -> None:
+    options: Any = {"review": Uncertain()}
+    with pytest.raises(InvalidInputError, match=r"^review: is not a field"):
         create_judge_graph(CRITERION, **options)
-    with pytest.raises(InvalidInputError, match="max_reviews_per_day: a panel has no such option"):
-        create_panel_graph([CRITERION], **options)
-    with pytest.raises(InvalidInputError, match="max_reviews_per_day"):
-        create_decide_review_node(CRITERION, max_reviews_per_day=0)
 
 
 @ONE_WAY

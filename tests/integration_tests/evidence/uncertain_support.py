@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import Example, Feedback, Judgment
+from memalign_graph import Example, Feedback, Judgment, Uncertain
 from memalign_graph.memory import reviews
 from tests.conftest import CRITERION, Bench, Graph
 from tests.loopback import ChatRequest, Rule, answer, with_logprobs
@@ -53,10 +53,9 @@ def sure(share: float) -> list[Rule]:
 
 def uncertain_graph(bench: Bench, **options: Any) -> Graph:
     """A graph that asks where it is not sure; nothing is drawn by chance unless told."""
-    given = {"review": "uncertain", "confidence": True, **options}
-    if given["review"] == "uncertain":
-        given.setdefault("sample_share", 0)
-    return bench.review_graph(**given)
+    asking = {name: options.pop(name) for name in Uncertain.model_fields if name in options}
+    uncertain = Uncertain(**{"sample_share": 0, **asking})
+    return bench.review_graph(**{"review": uncertain, "confidence": True, **options})
 
 
 def judged_feedback(number: int, *, value: bool = True, held: float = 0.95) -> Feedback:

@@ -6,7 +6,8 @@ from typing import Any
 
 from langgraph.store.base import GetOp, PutOp, SearchOp
 
-from memalign_graph import Criterion, KeptJudgment, create_feedback_graph
+from memalign_graph import Criterion, create_feedback_graph
+from memalign_graph.memory import KeptJudgment
 from tests.conftest import CASE, CRITERION, Bench, Graph
 
 DAY = timedelta(days=1)

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memalign_graph import Judgment
-from memalign_graph.evidence.choosing import Asking
+from memalign_graph import Judgment, Uncertain
 from memalign_graph.evidence.deciding import Said
 from memalign_graph.evidence.past import decide_case
 from memalign_graph.evidence.reviewing import choose_review, current_trust
@@ -73,7 +72,7 @@ def test_choice_is_the_same_however_often_it_is_made(reason: str) -> None:
         confidence=0.999 if reason == "sample" else 0.1,
     )
     options: dict[str, Any] = {
-        "asking": Asking(sample_share=1 if reason == "sample" else 0),
+        "uncertain": Uncertain(sample_share=1 if reason == "sample" else 0),
         "decide": "verdict",
         "vector": None,
         "looked": False,

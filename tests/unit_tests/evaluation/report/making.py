@@ -23,6 +23,7 @@ from memalign_graph.evaluation.results import ExpertWord, FoldMemory
 from memalign_graph.evaluation.scores import Verdicts, score
 from memalign_graph.evaluation.variants import ALIGNED, BASE, Variant
 from memalign_graph.scales import Scale, Value
+from memalign_graph.settings import Judge
 from memalign_graph.types import Episode, Feedback, Guideline, Judgment
 
 THEN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -196,7 +197,7 @@ def make_evaluation(
         if cases is None
         else cases
     )
-    aligned = Variant(ALIGNED)
+    aligned = Variant(name=ALIGNED, judge=Judge(criterion=criterion))
     variants = [aligned.without_memory(), aligned]
     scores, comparisons = score_cases(criterion.scale, made, variants, resamples=resamples, seed=0)
     given = [
