@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from memalign_graph.agents import QualityGateMiddleware, create_quality_gate_tool
+    from memalign_graph.agents import QualityGateMiddleware
     from memalign_graph.errors import (
         ChatModelError,
         EmbeddingError,
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
         MemAlignWarning,
         ModelAnswerError,
     )
-    from memalign_graph.gate import GateVerdict, add_quality_gate, create_quality_gate_node
+    from memalign_graph.gate import (
+        GateVerdict,
+        add_quality_gate,
+        create_quality_gate_node,
+        create_quality_gate_tool,
+    )
     from memalign_graph.graphs import (
         JudgeNodes,
         create_alignment_graph,
@@ -81,7 +86,7 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "agents": ("QualityGateMiddleware", "create_quality_gate_tool"),
+    "agents": ("QualityGateMiddleware",),
     "errors": (
         "ChatModelError",
         "EmbeddingError",
@@ -90,7 +95,12 @@ _ROOMS = {
         "MemAlignWarning",
         "ModelAnswerError",
     ),
-    "gate": ("GateVerdict", "add_quality_gate", "create_quality_gate_node"),
+    "gate": (
+        "GateVerdict",
+        "add_quality_gate",
+        "create_quality_gate_node",
+        "create_quality_gate_tool",
+    ),
     "graphs": (
         "JudgeNodes",
         "create_alignment_graph",
