@@ -27,9 +27,9 @@ from memalign_graph import (
     Judgment,
     Numeric,
 )
-from memalign_graph.effects import run
 from memalign_graph.evidence.deciding import Said
 from memalign_graph.evidence.past import decide_case
+from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.embedding import embed
 from memalign_graph.scales import Scale, Value
 
@@ -119,13 +119,13 @@ class Memory:
         """
         [word] = self.words(1)
         access = self.memory.access
-        run(access.refresh())  # as was done when similar cases were looked for
-        [vector] = run(embed(access, {"new": str(word.example.inputs)})).values()
+        run(access.refresh(BLOCKING))  # as was done when similar cases were looked for
+        [vector] = run(embed(BLOCKING, access, {"new": str(word.example.inputs)})).values()
         judgment = word.judgment
         assert judgment is not None  # noqa: S101 - for the type checker
         said = Said(judgment.value, judgment.probabilities, "logprobs")
         began = time.perf_counter()
-        decision = run(decide_case(access, said, "evidence", vector=vector))
+        decision = run(decide_case(BLOCKING, access, said, "evidence", vector=vector))
         took = time.perf_counter() - began
         assert decision.evidence is not None  # noqa: S101 - as was asked for
         return took

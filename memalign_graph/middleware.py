@@ -7,7 +7,6 @@ from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, Tool
 from langgraph.runtime import Runtime
 from typing_extensions import TypedDict, Unpack
 
-from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.gate.critique import critique_message
 from memalign_graph.gate.example import (
@@ -31,6 +30,7 @@ from memalign_graph.gate.loop import Loop, begin_turn
 from memalign_graph.gate.verdict import GateVerdict, OnJudgeError, Passes
 from memalign_graph.graphs.options import ReviewOptions
 from memalign_graph.identity import check_json
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.nodes.base import Run, Update, current_run
 from memalign_graph.types import Criterion
 
@@ -111,14 +111,14 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
     @hook_config(can_jump_to=["model"])
     def after_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
         """Judge the answer, and send it back where it does not pass."""
-        return run(self._decide(state, current_run(), self._gate.graph))
+        return run(self._decide(BLOCKING, state, current_run(), self._gate.graph))
 
     @hook_config(can_jump_to=["model"])
     async def aafter_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
         """Async twin of `after_agent`."""
-        return await arun(self._decide(state, current_run(), self._gate.graph))
+        return await self._decide(AWAITING, state, current_run(), self._gate.graph)
 
-    def _decide(self, state: Any, run_: Run, graph: JudgeGraph) -> Operation[Update]:
+    async def _decide(self, io: IO, state: Any, run_: Run, graph: JudgeGraph) -> Update:
         kept = state.get(self._loop) or {}
         answer = _last_answer(state)
         # A tool that answers directly speaks after the model, and for it.
@@ -129,7 +129,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
             found=example_in(state, self._example, MESSAGES, turn=kept),
             loop=kept,
         )
-        verdict, loop = yield from self._gate.decide(passage, graph, run_)
+        verdict, loop = await self._gate.decide(io, passage, graph, run_)
         update: Update = {self.name: verdict, self._loop: {**loop}}
         if self._example is None and passage.example is not None:
             update[self._loop]["inputs"] = passage.example.inputs

@@ -1,19 +1,31 @@
-"""Chat models and embeddings, from an instance or a `"provider:name"` string."""
+"""Chat models and embeddings: from an instance or a string; asking them, and what that costs."""
 
 import asyncio
 import inspect
+import json
 import os
-from collections.abc import Awaitable, Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableSequence
+from pydantic import BaseModel, ConfigDict
 
-from memalign_graph.errors import InvalidInputError
+from memalign_graph.errors import (
+    ChatModelError,
+    EmbeddingError,
+    InvalidInputError,
+    MemAlignError,
+    ModelAnswerError,
+)
+from memalign_graph.identity import check_json
+from memalign_graph.io import IO, Invokable, Wrapper
 
 T = TypeVar("T")
 
@@ -89,13 +101,42 @@ class StructuredModel:
     """A chat model bound to a schema."""
 
     runnable: Runnable[Any, Any]
-    """Takes messages, gives a message, or what `read_output` reads."""
+    """Takes messages, gives a message, or what `_read_output` reads."""
 
     parser: Runnable[Any, Any] | None
     """Reads the message; None where the runnable does all."""
 
     name: str
     """The model's name, for errors and judgments."""
+
+    def invoke(self, messages: Sequence[BaseMessage]) -> "ChatReply":
+        """Ask; an answer that is no use is a reply, too, and a call that failed raises."""
+        try:
+            return self._read(self.runnable.invoke(list(messages)))
+        except Exception as error:  # noqa: BLE001 - providers share no base class
+            return self._reply_to(error)
+
+    async def ainvoke(self, messages: Sequence[BaseMessage]) -> "ChatReply":
+        """Async twin of `invoke`."""
+        try:
+            return self._read(await self.runnable.ainvoke(list(messages)))
+        except Exception as error:  # noqa: BLE001 - likewise
+            return self._reply_to(error)
+
+    def _read(self, output: Any) -> "ChatReply":
+        if self.parser is None:
+            return _read_output(output)
+        try:
+            parsed, problem = self.parser.invoke(output), None
+        except Exception as error:  # noqa: BLE001 - a parser's error is told to the model
+            parsed, problem = None, error
+        return _read_output({"raw": output, "parsed": parsed, "parsing_error": problem})
+
+    def _reply_to(self, error: Exception) -> "ChatReply":
+        outcome = _chat_failure(error, self)
+        if isinstance(outcome, MemAlignError):
+            _raise_as(outcome, error)
+        return outcome
 
 
 def resolve_chat_model(model: BaseChatModel | str) -> BaseChatModel:
@@ -251,3 +292,244 @@ def _needs_langchain(field: str, text: str) -> str:
         f"{field}: {text!r} needs the package langchain: pip install 'memalign-graph[agents]' and "
         "the provider's own package, or pass the model itself."
     )
+
+
+_HINTS = {
+    "APITimeoutError": "it did not answer in time; raise the model's timeout, or try later.",
+    "APIConnectionError": "is the server up, and its base_url right?",
+    "AuthenticationError": "check the API key.",
+    "NotFoundError": "check the model's name and base_url.",
+    "RateLimitError": "it stayed over its rate limit; try later, or raise max_retries.",
+    "ContextOverflowError": "set the model's profile={'max_input_tokens': ...} to its window.",
+    "InternalServerError": "the provider failed; try later.",
+    "ModelAPIError": "the provider failed; try later.",
+    "ModelTimeoutError": "it did not answer in time; raise the model's timeout, or try later.",
+    "ModelConnectionError": "is the server up, and its address right?",
+    "ModelAuthenticationError": "check the API key.",
+    "ModelNotFoundError": "check the model's name.",
+    "ModelRateLimitError": "it stayed over its rate limit; try later, or raise max_retries.",
+}
+"""What to do about a failed call, by the name of the client's error or one of its bases: those of
+the openai client, and those that langchain-core gives to all providers."""
+
+
+@dataclass(frozen=True)
+class ChatReply:
+    """What came back from a chat model that was asked for an answer in the shape of a schema."""
+
+    answer: dict[str, Any] | None
+    """The parsed answer; None if there is none."""
+
+    text: str
+    """The answer as the model wrote it."""
+
+    problem: str | None = None
+    """Why there is no parsed answer."""
+
+    model: str | None = None
+    """The model that answered, as it names itself."""
+
+    input_tokens: int | None = None
+    """How many tokens the prompt had, if the model tells."""
+
+    output_tokens: int | None = None
+    """How many tokens the answer had, if the model tells."""
+
+    logprobs: Any = None
+    """The log-probabilities of the answer's tokens, if they were asked for and the model tells."""
+
+
+def _read_output(output: Any) -> ChatReply:
+    """Read what a model bound by `with_schema` gave."""
+    raw: AIMessage = output["raw"]
+    # A kept answer has usage that tells of nothing but its cost.
+    usage: Mapping[str, Any] = raw.usage_metadata or {}
+    about: dict[str, Any] = {
+        "model": raw.response_metadata.get("model_name"),
+        "input_tokens": usage.get("input_tokens"),
+        "output_tokens": usage.get("output_tokens"),
+        "logprobs": raw.response_metadata.get("logprobs"),
+    }
+    refusal = raw.additional_kwargs.get("refusal")
+    text = refusal or raw.text or (json.dumps(raw.tool_calls) if raw.tool_calls else "")
+    parsed = output["parsed"]
+    if isinstance(parsed, dict):
+        return ChatReply(answer=parsed, text=text, **about)
+    if refusal:
+        problem = f"the model refused: {refusal}"
+    elif output["parsing_error"] is not None:
+        problem = f"it is not the JSON asked for ({_first_line(output['parsing_error'])})"
+    else:
+        problem = "it is not the JSON object asked for"
+    return ChatReply(answer=None, text=text, problem=problem, **about)
+
+
+def _chat_failure(error: Exception, model: StructuredModel) -> ChatReply | MemAlignError:
+    """Sort a failed chat call."""
+    if isinstance(error, MemAlignError):
+        return error
+    kind = type(error).__name__
+    if kind == "LengthFinishReasonError":
+        completion = getattr(error, "completion", None)
+        text = completion.choices[0].message.content if completion is not None else ""
+        usage = getattr(completion, "usage", None)
+        return ChatReply(
+            answer=None,
+            text=text or "",
+            problem="it was cut off at the output limit: answer more briefly",
+            input_tokens=getattr(usage, "prompt_tokens", None),
+            output_tokens=getattr(usage, "completion_tokens", None),
+        )
+    if kind == "ContentFilterFinishReasonError":
+        return ChatReply(answer=None, text="", problem="a content filter stopped it")
+    return ChatModelError(f"The chat model {model.name} failed: {_reason(error)}")
+
+
+def _embedding_failure(error: Exception, embeddings: Embeddings) -> MemAlignError:
+    """Make the error to raise for a failed embedding call."""
+    if isinstance(error, MemAlignError):
+        return error
+    return EmbeddingError(f"The embeddings {embedder_id(embeddings)} failed: {_reason(error)}")
+
+
+async def embed_texts(io: IO, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
+    """Embed texts; raises an EmbeddingError that says what to do where the call fails."""
+    try:
+        return await io.embed(embeddings, texts)
+    except Exception as error:  # noqa: BLE001 - providers share no base class
+        _raise_as(_embedding_failure(error, embeddings), error)
+
+
+def _raise_as(failure: MemAlignError, error: Exception) -> NoReturn:
+    if failure is error:
+        raise error
+    raise failure from error
+
+
+def _reason(error: Exception) -> str:
+    names = [kind.__name__ for kind in type(error).__mro__]
+    # The openai client tells an overflow by its code; LangChain does not always see it.
+    if getattr(error, "code", None) == "context_length_exceeded":
+        names.insert(1, "ContextOverflowError")
+    hint = next((_HINTS[name] for name in names if name in _HINTS), None)
+    return f"{names[0]}: {_first_line(error)}" + (f" ({hint})" if hint else "")
+
+
+def _first_line(error: BaseException, limit: int = 300) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+_SHOWN_CHARS = 2_000
+
+
+async def ask(
+    io: IO,
+    model: StructuredModel,
+    messages: Sequence[BaseMessage],
+    read: Callable[[dict[str, Any], bool], T],
+    *,
+    purpose: str,
+) -> tuple[T, ChatReply]:
+    """Ask for an answer; if it can't be used, show the model why and ask once more."""
+    reply: ChatReply = await io.chat(model, messages)
+    result, problem = _check(reply, read, last=False)
+    if problem is not None:
+        again = [*messages, AIMessage(_shown(reply.text)), HumanMessage(_complaint(problem))]
+        reply = await io.chat(model, again)
+        result, problem = _check(reply, read, last=True)
+    if result is None:
+        raise ModelAnswerError(
+            f"The chat model {model.name} gave no answer that can be used to {purpose}, also when "
+            f"asked again: {(problem or '').rstrip('.')}. It wrote: {_quote(reply.text)}"
+        )
+    return result[0], reply
+
+
+def _check(
+    reply: ChatReply, read: Callable[[dict[str, Any], bool], T], *, last: bool
+) -> tuple[tuple[T] | None, str | None]:
+    if reply.answer is None:
+        return None, reply.problem or "it is no answer"
+    try:
+        # A store may refuse what a model can write, such as a NUL: better it writes it again.
+        check_json(reply.answer, "the answer")
+        return (read(reply.answer, last),), None
+    except ValueError as error:
+        return None, str(error)
+
+
+def _complaint(problem: str) -> str:
+    return (
+        f"That answer can't be used: {problem.rstrip('.')}. Answer again, with nothing but the "
+        "JSON object that was asked for."
+    )
+
+
+def _shown(text: str) -> str:
+    return text[:_SHOWN_CHARS].encode(errors="replace").decode() or "(nothing)"
+
+
+def _quote(text: str, limit: int = 200) -> str:
+    flat = " ".join(text.split())
+    return repr(flat if len(flat) <= limit else f"{flat[:limit]}…")
+
+
+class Usage(BaseModel):
+    """What was asked of models."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    chat_calls: int = 0
+    """Calls of the chat model that were answered."""
+
+    input_tokens: int = 0
+    """Tokens of their prompts, as far as the model tells."""
+
+    output_tokens: int = 0
+    """Tokens of their answers, as far as the model tells."""
+
+    embedding_calls: int = 0
+    """Embedding requests that were answered."""
+
+    texts_embedded: int = 0
+    """The texts in them."""
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in _FIELDS})
+
+
+_FIELDS = tuple(Usage.model_fields)
+
+
+class Metered(Wrapper):
+    """An `IO` that counts what goes through it, also concurrently."""
+
+    def __init__(self, io: IO) -> None:
+        super().__init__(io)
+        self._lock = threading.Lock()
+        self.usage = Usage()
+        """What was asked so far."""
+
+    async def chat(self, model: Invokable[T], messages: Sequence[BaseMessage]) -> T:
+        """Ask a chat model, and count its answer."""
+        reply = await super().chat(model, messages)
+        if isinstance(reply, ChatReply):
+            self._add(
+                Usage(
+                    chat_calls=1,
+                    input_tokens=reply.input_tokens or 0,
+                    output_tokens=reply.output_tokens or 0,
+                )
+            )
+        return reply
+
+    async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
+        """Embed texts, and count them."""
+        vectors = await super().embed(embeddings, texts)
+        self._add(Usage(embedding_calls=1, texts_embedded=len(texts)))
+        return vectors
+
+    def _add(self, usage: Usage) -> None:
+        with self._lock:
+            self.usage += usage

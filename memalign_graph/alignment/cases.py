@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memalign_graph.agreement import majority_value, on_scale
-from memalign_graph.effects import Operation
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.index.retrieval_text import retrieval_text
@@ -43,15 +43,15 @@ class Case:
         return self.episodes[0].example
 
 
-def choose_cases(
-    access: MemoryAccess, operations: Sequence[GuidelineOperation], cases: int
-) -> Operation[list[Case]]:
+async def choose_cases(
+    io: IO, access: MemoryAccess, operations: Sequence[GuidelineOperation], cases: int
+) -> list[Case]:
     """Choose the seen cases that are nearest to what is new, and a sample of the others."""
-    view = yield from access.refresh()
-    yield from index_missing(access, view)
+    view = await access.refresh(io)
+    await index_missing(io, access, view)
     sources = list(dict.fromkeys(key for one in operations for key in one.episode_ids))
     nearness: dict[str, float] = {}
-    for episode in (yield from access.episodes(sources)).values():
+    for episode in (await access.episodes(io, sources)).values():
         text, _ = retrieval_text(episode.example)
         vector = view.index.get(vector_key(access.embedder.id, text))
         if vector is None:
@@ -60,13 +60,13 @@ def choose_cases(
             nearness[near] = max(nearness.get(near, -1.0), similarity)
     nearest = sorted(nearness, key=lambda key: (-nearness[key], key))
     ids = [episode for key in nearest for episode in view.episodes_at(key)]
-    near_cases = _cases((yield from access.episodes(ids)), ids, access.criterion.scale)
+    near_cases = _cases(await access.episodes(io, ids), ids, access.criterion.scale)
     picked = near_cases[: max(cases - cases // _SAMPLE_SHARE, 1)]
     rest = [key for key in view.all_episodes() if key not in set(ids)]
     # The same sample for the same memory, so that a run made again judges the same cases.
     chooser = random.Random(view.version)  # noqa: S311 - nothing secret
     sample = chooser.sample(rest, min(len(rest), cases))
-    others = _cases((yield from access.episodes(sample)), sample, access.criterion.scale)
+    others = _cases(await access.episodes(io, sample), sample, access.criterion.scale)
     known = {one.example_id for one in picked}
     fill = [one for one in [*others, *near_cases] if one.example_id not in known]
     return [*picked, *fill[: cases - len(picked)]]

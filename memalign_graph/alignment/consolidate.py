@@ -9,7 +9,7 @@ from langchain_core.language_models import BaseChatModel
 from memalign_graph.alignment.drafts import ask_once
 from memalign_graph.alignment.merging import Conflict, Merged, Side, Table, settle
 from memalign_graph.alignment.redistill import redistill
-from memalign_graph.effects import Gather, Operation
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.forgetting import clear_drafts
 from memalign_graph.memory.learning import GuidelineOperation
@@ -34,19 +34,20 @@ _SHOWN_WORDS = 3
 _WORD_CHARS = 200
 
 
-def merge_proposals(
+async def merge_proposals(
+    io: IO,
     access: MemoryAccess,
     chat: BaseChatModel,
     proposals: Sequence[Sequence[GuidelineOperation]],
     *,
     compare: bool,
-) -> Operation[Merged]:
+) -> Merged:
     """Bring the proposals of several batches together with each other and with what stands."""
-    table = Table((yield from access.every_guideline()), proposals)
+    table = Table(await access.every_guideline(io), proposals)
     relations = Relations([], [])
     if compare and len(table.rules) >= _SMALLEST:
-        relations = yield from find_relations(access, chat, table.texts)
-    sources = yield from access.episodes(sorted(table.contested()))
+        relations = await find_relations(io, access, chat, table.texts)
+    sources = await access.episodes(io, sorted(table.contested()))
     given_at = {key: one.given_at for key, one in sources.items()}
     merged = table.merge(relations, given_at, touched_only=bool(proposals))
     return replace(merged, conflicts=[_with_words(one, sources) for one in merged.conflicts])
@@ -74,21 +75,21 @@ def _one_line(text: str) -> str:
     return flat if len(flat) <= _WORD_CHARS else f"{flat[:_WORD_CHARS]}…"
 
 
-def find_relations(
-    access: MemoryAccess, chat: BaseChatModel, texts: Sequence[str]
-) -> Operation[Relations]:
+async def find_relations(
+    io: IO, access: MemoryAccess, chat: BaseChatModel, texts: Sequence[str]
+) -> Relations:
     """Ask which rules say the same and which contradict each other."""
     room = _room(access, chat)
     total = sum(map(_cost, texts))
     places = list(range(len(texts)))
     if total <= room:
-        return (yield from _compare(access, chat, texts, places))
+        return await _compare(io, access, chat, texts, places)
     blocks = _blocks(texts, room // 2)
     pairs = [(one, other) for index, one in enumerate(blocks) for other in blocks[index + 1 :]] or [
         (blocks[0], [])
     ]
-    answers: list[Relations] = yield Gather(
-        [_compare(access, chat, texts, [*one, *other]) for one, other in pairs], _TOGETHER
+    answers: list[Relations] = await io.gather(
+        [_compare(io, access, chat, texts, [*one, *other]) for one, other in pairs], _TOGETHER
     )
     return Relations(
         [group for answer in answers for group in answer.duplicates],
@@ -96,13 +97,13 @@ def find_relations(
     )
 
 
-def consolidate_memory(access: MemoryAccess, chat: BaseChatModel) -> Operation[dict[str, Any]]:
+async def consolidate_memory(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[str, Any]:
     """Tidy a memory's guidelines up."""
-    again = yield from redistill(access, chat, keep_drafts=True)
-    merged = yield from merge_proposals(access, chat, [], compare=True)
+    again = await redistill(io, access, chat, keep_drafts=True)
+    merged = await merge_proposals(io, access, chat, [], compare=True)
     operations = [*merged.operations, *settle(merged.conflicts)]
-    learned = yield from learn(access, operations, {}, reason="consolidate")
-    yield from clear_drafts(access)
+    learned = await learn(io, access, operations, {}, reason="consolidate")
+    await clear_drafts(io, access)
     return {
         "guidelines": [*again["guidelines"], *learned["guidelines"]],
         "memory_version": learned["memory_version"],
@@ -110,15 +111,16 @@ def consolidate_memory(access: MemoryAccess, chat: BaseChatModel) -> Operation[d
     }
 
 
-def _compare(
-    access: MemoryAccess, chat: BaseChatModel, texts: Sequence[str], places: Sequence[int]
-) -> Operation[Relations]:
+async def _compare(
+    io: IO, access: MemoryAccess, chat: BaseChatModel, texts: Sequence[str], places: Sequence[int]
+) -> Relations:
     shown = [texts[place] for place in places]
 
     def read(answer: dict[str, Any], _last: bool) -> Relations:  # noqa: FBT001 - as `ask` calls it
         return read_relations(answer, len(shown))
 
-    found = yield from ask_once(
+    found = await ask_once(
+        io,
         access,
         with_schema(chat, relations_schema(len(shown))),
         relations_prompt(access.criterion, shown),

@@ -7,7 +7,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from memalign_graph.alignment.drafts import ask_once
-from memalign_graph.effects import Operation
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.forgetting import Forgotten, clear_drafts
 from memalign_graph.memory.learning import GuidelineOperation
@@ -36,22 +36,26 @@ class Rewordings:
     """Which wordings were not kept, and why: those guidelines go."""
 
 
-def reword(
-    access: MemoryAccess, chat: BaseChatModel, guidelines: Sequence[Guideline]
-) -> Operation[Rewordings]:
+async def reword(
+    io: IO, access: MemoryAccess, chat: BaseChatModel, guidelines: Sequence[Guideline]
+) -> Rewordings:
     """Ask for the wordings of some pending guidelines, one after the other."""
     rewordings = Rewordings()
     for guideline in guidelines:
-        yield from _reword(access, chat, guideline, rewordings)
+        await _reword(io, access, chat, guideline, rewordings)
     return rewordings
 
 
-def _reword(
-    access: MemoryAccess, chat: BaseChatModel, guideline: Guideline, rewordings: Rewordings
-) -> Operation[None]:
+async def _reword(
+    io: IO,
+    access: MemoryAccess,
+    chat: BaseChatModel,
+    guideline: Guideline,
+    rewordings: Rewordings,
+) -> None:
     """Ask for a pending guideline's wording, from its sources alone."""
     retire = GuidelineOperation(action="retire", guideline_id=guideline.id)
-    sources = yield from access.episodes(guideline.episode_ids)
+    sources = await access.episodes(io, guideline.episode_ids)
     newest = sorted(sources.values(), key=lambda one: (one.given_at, one.id))[-_SOURCES:]
     if not newest:
         rewordings.operations.append(retire)
@@ -68,7 +72,7 @@ def _reword(
         return read_operations(answer, prompt, drop_idle=last)
 
     bound = with_schema(chat, operations_schema(prompt))
-    proposed = yield from ask_once(access, bound, prompt.messages, read, purpose="distil feedback")
+    proposed = await ask_once(io, access, bound, prompt.messages, read, purpose="distil feedback")
     words = {episode.id: episode.word for episode in prompt.episodes.values()}
     rewordings.read |= words
     rewordings.refused += proposed.refused
@@ -85,33 +89,33 @@ def _reword(
     )
 
 
-def redistill(
-    access: MemoryAccess, chat: BaseChatModel, *, keep_drafts: bool = False
-) -> Operation[dict[str, Any]]:
+async def redistill(
+    io: IO, access: MemoryAccess, chat: BaseChatModel, *, keep_drafts: bool = False
+) -> dict[str, Any]:
     """Distil all pending guidelines again."""
-    waiting = yield from access.all_guidelines("pending")
-    rewordings = yield from reword(access, chat, waiting)
-    learned = yield from learn_again(access, rewordings.operations, rewordings.read)
+    waiting = await access.all_guidelines(io, "pending")
+    rewordings = await reword(io, access, chat, waiting)
+    learned = await learn_again(io, access, rewordings.operations, rewordings.read)
     if waiting and not keep_drafts:
-        yield from clear_drafts(access)
+        await clear_drafts(io, access)
     return {**learned, "warnings": rewordings.refused}
 
 
-def learn_again(
-    access: MemoryAccess, operations: list[GuidelineOperation], read: dict[str, str]
-) -> Operation[dict[str, Any]]:
+async def learn_again(
+    io: IO, access: MemoryAccess, operations: list[GuidelineOperation], read: dict[str, str]
+) -> dict[str, Any]:
     """Commit what was made of pending guidelines; their sources were learned from before."""
-    return (yield from learn(access, operations, read, relearn=True, reason="redistill"))
+    return await learn(io, access, operations, read, relearn=True, reason="redistill")
 
 
-def redistilled(
-    access: MemoryAccess, chat: Callable[[], BaseChatModel], forgotten: Forgotten
-) -> Operation[Forgotten]:
+async def redistilled(
+    io: IO, access: MemoryAccess, chat: Callable[[], BaseChatModel], forgotten: Forgotten
+) -> Forgotten:
     """Distil again what forgetting left without words."""
     if not any(one.status == "pending" for one in forgotten.guidelines_reduced):
         return forgotten
-    yield from redistill(access, chat())
-    standing = {one.id: one for one in (yield from access.every_guideline())}
+    await redistill(io, access, chat())
+    standing = {one.id: one for one in await access.every_guideline(io)}
     return replace(
         forgotten,
         guidelines_reduced=[

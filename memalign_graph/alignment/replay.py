@@ -5,20 +5,21 @@ of them, and not with none, turns at one of them: halving the list finds it in f
 operation is dropped, until no case turns any more.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from memalign_graph.agreement import agree
 from memalign_graph.alignment.cases import Case, choose_cases
 from memalign_graph.alignment.report import BrokenCase, Replay
 from memalign_graph.alignment.seen import SeenJudge, judge_seen
-from memalign_graph.effects import Gather, Operation
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.learning import GuidelineOperation, apply_operations, guideline_id
+from memalign_graph.models import Metered
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Guideline
-from memalign_graph.usage import Meter
 
 DEFAULT_REPLAY_CASES = 20
 """How many seen cases are judged again at most, unless told otherwise."""
@@ -43,7 +44,8 @@ class _Guard:
     turned_by_episodes: list[str] = field(default_factory=list)
 
 
-def replay(
+async def replay(
+    io: IO,
     access: MemoryAccess,
     judge: Judge,
     operations: Sequence[GuidelineOperation],
@@ -52,10 +54,11 @@ def replay(
     new_episodes: Iterable[str],
     cases: int,
     tell: Callable[[int, int], None],
-) -> Operation[tuple[list[GuidelineOperation], Replay]]:
+) -> tuple[list[GuidelineOperation], Replay]:
     """Judge seen cases with what operations would make of the memory, and drop what breaks them."""
-    meter = Meter()
-    watched = _replay(
+    metered = Metered(io)
+    kept, seen = await _replay(
+        metered,
         access,
         judge,
         _Guard(list(operations)),
@@ -64,11 +67,11 @@ def replay(
         cases=cases,
         tell=tell,
     )
-    kept, seen = yield from meter.watch(watched)
-    return kept, seen.model_copy(update={"chat_calls": meter.usage.chat_calls})
+    return kept, seen.model_copy(update={"chat_calls": metered.usage.chat_calls})
 
 
-def _replay(
+async def _replay(
+    io: IO,
     access: MemoryAccess,
     judge: Judge,
     guard: _Guard,
@@ -77,9 +80,9 @@ def _replay(
     new_episodes: frozenset[str],
     cases: int,
     tell: Callable[[int, int], None],
-) -> Operation[tuple[list[GuidelineOperation], Replay]]:
-    chosen = yield from choose_cases(access, guard.operations, cases)
-    standing = yield from access.every_guideline()
+) -> tuple[list[GuidelineOperation], Replay]:
+    chosen = await choose_cases(io, access, guard.operations, cases)
+    standing = await access.every_guideline(io)
     guard.standing = {one.id: one.text for one in standing}
     tell(0, len(chosen))
 
@@ -89,15 +92,13 @@ def _replay(
         given = _candidate(standing, guard.operations[:count])
         return [one for one in given if one.id not in lost]
 
-    def judged(
-        case: Case, guidelines: list[Guideline], without: frozenset[str]
-    ) -> Operation[Value]:
+    async def judged(case: Case, guidelines: list[Guideline], without: frozenset[str]) -> Value:
         own = {one.id for one in case.episodes}
         example = case.episodes[0].example
-        got = yield from judge_seen(access, judge, example, guidelines, own | without)
+        got = await judge_seen(io, access, judge, example, guidelines, own | without)
         return got.value
 
-    first: list[Value] = yield Gather(
+    first: list[Value] = await io.gather(
         [judged(case, before, new_episodes) for case in chosen], judge.limit
     )
     scale = access.criterion.scale
@@ -109,7 +110,7 @@ def _replay(
         # What the whole list supersedes again never comes to stand, and can break nothing.
         lost = _superseded_again(standing, guard.operations)
         everything = with_first(len(guard.operations))
-        verdicts: list[Value] = yield Gather(
+        verdicts: list[Value] = await io.gather(
             [judged(case, everything, frozenset()) for case in agreed], judge.limit
         )
         turned = [
@@ -124,8 +125,9 @@ def _replay(
             guard.turned_by_episodes += [case.example_id for case, _ in turned]
             agreed = [case for case in agreed if case not in [one for one, _ in turned]]
             break
-        culprits: list[int | None] = yield Gather(
-            [_culprit(guard, case, with_first, judged, scale) for case, _ in turned], judge.limit
+        culprits: list[int | None] = await io.gather(
+            [_culprit(guard, case, with_first, judged, scale) for case, _ in turned],
+            judge.limit,
         )
         found: dict[int, tuple[Case, Value]] = {}
         for (case, got), place in zip(turned, culprits, strict=True):
@@ -135,7 +137,7 @@ def _replay(
             else:
                 found.setdefault(place, (case, got))
         _drop(guard, found)
-    after: list[Value] = yield Gather(
+    after: list[Value] = await io.gather(
         [judged(case, everything, frozenset()) for case in disagreed], judge.limit
     )
     newly = sum(
@@ -180,21 +182,21 @@ def _candidate(
     return sorted(kept, key=lambda one: (one.position, one.id))
 
 
-def _culprit(
+async def _culprit(
     guard: _Guard,
     case: Case,
     with_first: Callable[[int], list[Guideline]],
-    judged: Callable[[Case, list[Guideline], frozenset[str]], Operation[Value]],
+    judged: Callable[[Case, list[Guideline], frozenset[str]], Coroutine[Any, Any, Value]],
     scale: Scale,
-) -> Operation[int | None]:
+) -> int | None:
     """Find the operation at which a case turns; None if it is turned by none of them."""
     right, wrong = 0, len(guard.operations)
-    got = yield from judged(case, with_first(right), frozenset())
+    got = await judged(case, with_first(right), frozenset())
     if not agree(scale, got, case.expected):
         return None
     while wrong - right > 1:
         middle = (right + wrong) // 2
-        got = yield from judged(case, with_first(middle), frozenset())
+        got = await judged(case, with_first(middle), frozenset())
         if agree(scale, got, case.expected):
             right = middle
         else:

@@ -7,11 +7,11 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from memalign_graph.alignment.drafts import ask_once, keep_replies
-from memalign_graph.effects import Operation
+from memalign_graph.alignment.drafts import KeepReplies, ask_once
 from memalign_graph.evidence.confidence import Measured, in_both_orders, measure_confidence
 from memalign_graph.evidence.deciding import Said
 from memalign_graph.evidence.past import decide_case
+from memalign_graph.io import IO
 from memalign_graph.judgment import Decide
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import key_of
@@ -67,20 +67,22 @@ class SeenVerdict:
     """The guidelines in the prompt, in its order."""
 
 
-def judge_seen(
+async def judge_seen(
+    io: IO,
     access: MemoryAccess,
     judge: SeenJudge,
     example: Example,
     guidelines: Sequence[Guideline],
     besides: AbstractSet[str],
-) -> Operation[SeenVerdict]:
+) -> SeenVerdict:
     """Judge an example that memory holds."""
-    found = yield from recall_besides(access, example, judge.k, besides)
-    verdict, measured = yield from _in_orders(access, judge, example, guidelines, found)
+    found = await recall_besides(io, access, example, judge.k, besides)
+    verdict, measured = await _in_orders(io, access, judge, example, guidelines, found)
     if judge.decide == "verdict":
         return verdict
     own = key_of(access, example)
-    decision = yield from decide_case(
+    decision = await decide_case(
+        io,
         access,
         Said(verdict.value, measured.probabilities, measured.source),
         judge.decide,
@@ -102,31 +104,33 @@ class _Silent(Container[str]):
         return key == self.own or set(self.view.episodes_at(str(key))) <= self.besides
 
 
-def _in_orders(
+async def _in_orders(
+    io: IO,
     access: MemoryAccess,
     judge: SeenJudge,
     example: Example,
     guidelines: Sequence[Guideline],
     found: Recall,
-) -> Operation[tuple[SeenVerdict, Measured]]:
-    straight, sure = yield from _ask(access, judge, example, guidelines, found)
+) -> tuple[SeenVerdict, Measured]:
+    straight, sure = await _ask(io, access, judge, example, guidelines, found)
     scale = access.criterion.scale
     if not (judge.swap and isinstance(scale, Pairwise)):
         return straight, sure
-    other, other_sure = yield from _ask(access, judge, swap_outputs(example), guidelines, found)
+    other, other_sure = await _ask(io, access, judge, swap_outputs(example), guidelines, found)
     value, rationale, _ = settle_orders(
         scale, (straight.value, straight.rationale), (other.value, other.rationale)
     )
     return replace(straight, value=value, rationale=rationale), in_both_orders(sure, other_sure)
 
 
-def _ask(
+async def _ask(
+    io: IO,
     access: MemoryAccess,
     judge: SeenJudge,
     example: Example,
     guidelines: Sequence[Guideline],
     found: Recall,
-) -> Operation[tuple[SeenVerdict, Measured]]:
+) -> tuple[SeenVerdict, Measured]:
     prompt = judge_prompt(
         access.criterion,
         example,
@@ -141,11 +145,17 @@ def _ask(
         return read_answer(answer, access.criterion)
 
     bound = with_schema(judge.chat, answer_schema(access.criterion))
-    value, rationale = yield from ask_once(access, bound, prompt.messages, read, purpose="judge")
+    value, rationale = await ask_once(io, access, bound, prompt.messages, read, purpose="judge")
     verdict = SeenVerdict(value, rationale, [one.id for one in prompt.guidelines])
     if not (judge.confidence and judge.decide == "evidence"):
         return verdict, Measured()
-    measuring = measure_confidence(
-        judge.chat, access.criterion, prompt.messages, value, samples=judge.samples, limit=1
+    measured = await measure_confidence(
+        KeepReplies(io, access),
+        judge.chat,
+        access.criterion,
+        prompt.messages,
+        value,
+        samples=judge.samples,
+        limit=1,
     )
-    return verdict, (yield from keep_replies(access, measuring))
+    return verdict, measured

@@ -6,7 +6,6 @@ from typing import Unpack
 
 from langchain_core.language_models import BaseChatModel
 
-from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evaluation.cross_validation import DEFAULT_FOLDS, divide, measure
 from memalign_graph.evaluation.lab import Lab
@@ -14,6 +13,7 @@ from memalign_graph.evaluation.options import EvaluationOptions, lab_for, varian
 from memalign_graph.evaluation.results import Evaluation
 from memalign_graph.evaluation.variants import ALIGNED, Variant
 from memalign_graph.graphs.options import check_model
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.reading import FeedbackLike
 from memalign_graph.types import Criterion
 
@@ -58,7 +58,7 @@ def ablate(
     """
     with lab_for(criterion, **options) as lab:
         variants = ways(variant_of(ALIGNED, options), ks, models)
-        return run(_ablate(lab, (feedback, test, folds), variants, options))
+        return run(_ablate(BLOCKING, lab, (feedback, test, folds), variants, options))
 
 
 async def aablate(
@@ -74,17 +74,18 @@ async def aablate(
     """Async twin of `ablate`."""
     with lab_for(criterion, **options) as lab:
         variants = ways(variant_of(ALIGNED, options), ks, models)
-        return await arun(_ablate(lab, (feedback, test, folds), variants, options))
+        return await _ablate(AWAITING, lab, (feedback, test, folds), variants, options)
 
 
-def _ablate(
+async def _ablate(
+    io: IO,
     lab: Lab,
     given: tuple[Iterable[FeedbackLike], Iterable[FeedbackLike] | None, int],
     variants: Sequence[Variant],
     options: EvaluationOptions,
-) -> Operation[Evaluation]:
+) -> Evaluation:
     divided = divide(lab.criterion, *given, options)
-    evaluation, _ = yield from measure(lab, divided, variants, options)
+    evaluation, _ = await measure(io, lab, divided, variants, options)
     return evaluation
 
 

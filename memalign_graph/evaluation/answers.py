@@ -23,15 +23,15 @@ from langchain_core.outputs import ChatGeneration
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 from pydantic import BaseModel, ConfigDict
 
-from memalign_graph.effects import Batch, Embed, Operation, arun, run
 from memalign_graph.identity import digest
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory.index.vectors import (
     decode_vector,
     encode_vector,
     normalised,
     vector_key,
 )
-from memalign_graph.models import Embedder, EmbeddingsLike
+from memalign_graph.models import Embedder, EmbeddingsLike, embed_texts
 
 _CHAT = ("memalign_evaluation", "answers")
 _VECTORS = ("memalign_evaluation", "vectors")
@@ -124,19 +124,19 @@ class KeptAnswers(BaseCache):
 
     def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
         """Find the answer to a prompt."""
-        return run(self._lookup(prompt, llm_string))
+        return run(self._lookup(BLOCKING, prompt, llm_string))
 
     async def alookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
         """Async twin of `lookup`."""
-        return await arun(self._lookup(prompt, llm_string))
+        return await self._lookup(AWAITING, prompt, llm_string)
 
     def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
         """Keep the answer to a prompt."""
-        run(self._update(prompt, llm_string, return_val))
+        run(self._update(BLOCKING, prompt, llm_string, return_val))
 
     async def aupdate(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
         """Async twin of `update`."""
-        await arun(self._update(prompt, llm_string, return_val))
+        await self._update(AWAITING, prompt, llm_string, return_val)
 
     def clear(self, **kwargs: Any) -> None:
         """Refuse: what others keep in the same store is not to be lost."""
@@ -149,9 +149,9 @@ class KeptAnswers(BaseCache):
             noted.append(key)
         return key
 
-    def _lookup(self, prompt: str, llm_string: str) -> Operation[RETURN_VAL_TYPE | None]:
+    async def _lookup(self, io: IO, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
         key = self._key(prompt, llm_string)
-        found: list[Item | None] = yield Batch(self._store, [GetOp(_CHAT, key)])
+        found: list[Item | None] = await io.batch(self._store, [GetOp(_CHAT, key)])
         if found[0] is None:
             with self._lock:
                 self._asked[key] = time.perf_counter()
@@ -161,7 +161,7 @@ class KeptAnswers(BaseCache):
         self._account.add(message, kept["seconds"], kept=True)
         return [ChatGeneration(message=message)]
 
-    def _update(self, prompt: str, llm_string: str, answer: RETURN_VAL_TYPE) -> Operation[None]:
+    async def _update(self, io: IO, prompt: str, llm_string: str, answer: RETURN_VAL_TYPE) -> None:
         key = self._key(prompt, llm_string)
         now = time.perf_counter()
         with self._lock:
@@ -174,7 +174,7 @@ class KeptAnswers(BaseCache):
         if not _is_structured(first.message):
             return
         value = {"message": message_to_dict(first.message), "seconds": seconds}
-        yield Batch(self._store, [PutOp(_CHAT, key, value, index=False)])
+        await io.batch(self._store, [PutOp(_CHAT, key, value, index=False)])
 
 
 def _is_structured(message: Any) -> bool:
@@ -203,11 +203,11 @@ def note_answers() -> list[str]:
     return noted
 
 
-def drop_answers(store: BaseStore, noted: Sequence[str]) -> Operation[None]:
+async def drop_answers(io: IO, store: BaseStore, noted: Sequence[str]) -> None:
     """Keep answers no longer, so that they are asked for again."""
     keys = list(dict.fromkeys(noted))
     if keys:
-        yield Batch(store, [PutOp(_CHAT, key, None) for key in keys])
+        await io.batch(store, [PutOp(_CHAT, key, None) for key in keys])
 
 
 def _settings(llm_string: str) -> str:
@@ -254,11 +254,11 @@ class KeptEmbeddings(Embeddings):
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Embed texts, but for those whose vectors are there."""
-        return run(self._embed(texts))
+        return run(self._embed(BLOCKING, texts))
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
         """Async twin of `embed_documents`."""
-        return await arun(self._embed(texts))
+        return await self._embed(AWAITING, texts)
 
     def embed_query(self, text: str) -> list[float]:
         """Embed one text, the same way."""
@@ -268,9 +268,11 @@ class KeptEmbeddings(Embeddings):
         """Async twin of `embed_query`."""
         return (await self.aembed_documents([text]))[0]
 
-    def _embed(self, texts: Sequence[str]) -> Operation[list[list[float]]]:
+    async def _embed(self, io: IO, texts: Sequence[str]) -> list[list[float]]:
         keys = {vector_key(self.model, text): text for text in texts}
-        found: list[Item | None] = yield Batch(self._store, [GetOp(_VECTORS, key) for key in keys])
+        found: list[Item | None] = await io.batch(
+            self._store, [GetOp(_VECTORS, key) for key in keys]
+        )
         vectors = {
             key: decode_vector(item.value["vector"]).tolist()
             for key, item in zip(keys, found, strict=True)
@@ -278,13 +280,13 @@ class KeptEmbeddings(Embeddings):
         }
         missing = [key for key in keys if key not in vectors]
         if missing:
-            given = yield Embed(self._embedder.embeddings, [keys[key] for key in missing])
+            given = await embed_texts(io, self._embedder.embeddings, [keys[key] for key in missing])
             new = normalised(given, len(missing), self.model)
             fresh = dict(zip(missing, new, strict=True))
             puts = [
                 PutOp(_VECTORS, key, {"vector": encode_vector(vector)}, index=False)
                 for key, vector in fresh.items()
             ]
-            yield Batch(self._store, puts)
+            await io.batch(self._store, puts)
             vectors |= {key: vector.tolist() for key, vector in fresh.items()}
         return [vectors[vector_key(self.model, text)] for text in texts]

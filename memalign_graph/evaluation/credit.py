@@ -9,12 +9,12 @@ from pydantic import BaseModel, ConfigDict
 from memalign_graph.agreement import agree
 from memalign_graph.alignment.cases import Case
 from memalign_graph.alignment.seen import SeenVerdict
-from memalign_graph.effects import Gather, Operation, arun, run
 from memalign_graph.evaluation.lab import Lab
 from memalign_graph.evaluation.options import EvaluationOptions, grouping, lab_for, variant_of
 from memalign_graph.evaluation.seen import SeenLab, check_memory, open_seen
 from memalign_graph.evaluation.variants import ALIGNED, Variant
 from memalign_graph.graphs.options import check_count
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory import JudgeMemory
 from memalign_graph.scales import Scale
 from memalign_graph.types import Example, Guideline, Value
@@ -104,7 +104,7 @@ def guideline_credit(
     check_count("cases", cases)
     variant, seed = variant_of(ALIGNED, options), grouping(options)["seed"]
     with lab_for(memory.criterion, **options) as lab:
-        return run(give_credit(lab, memory, variant, cases=cases, seed=seed))
+        return run(give_credit(BLOCKING, lab, memory, variant, cases=cases, seed=seed))
 
 
 async def aguideline_credit(
@@ -118,18 +118,18 @@ async def aguideline_credit(
     check_count("cases", cases)
     variant, seed = variant_of(ALIGNED, options), grouping(options)["seed"]
     with lab_for(memory.criterion, **options) as lab:
-        return await arun(give_credit(lab, memory, variant, cases=cases, seed=seed))
+        return await give_credit(AWAITING, lab, memory, variant, cases=cases, seed=seed)
 
 
-def give_credit(
-    lab: Lab, memory: JudgeMemory, variant: Variant, *, cases: int, seed: int
-) -> Operation[list[GuidelineCredit]]:
+async def give_credit(
+    io: IO, lab: Lab, memory: JudgeMemory, variant: Variant, *, cases: int, seed: int
+) -> list[GuidelineCredit]:
     """Leave each guideline of a memory out in turn."""
-    seen = yield from open_seen(lab, memory, variant, "credit")
+    seen = await open_seen(io, lab, memory, variant, "credit")
     chance = random.Random(seed)  # noqa: S311 - nothing secret
     chosen = chance.sample(seen.cases, min(cases, len(seen.cases)))
     lab.progress.expect(len(chosen))
-    rows: list[_Row] = yield Gather([_try(seen, case) for case in chosen], lab.limit)
+    rows: list[_Row] = await io.gather([_try(io, seen, case) for case in chosen], lab.limit)
     scale = seen.access.criterion.scale
     listed = [_credit(scale, one, chosen, rows) for one in seen.guidelines]
     order = {"harmful": 0, "useless": 1, "useful": 2}
@@ -140,16 +140,16 @@ _Row = tuple[SeenVerdict | None, dict[str, SeenVerdict | None]]
 """The verdict with all guidelines, and those without one each."""
 
 
-def _try(seen: SeenLab, case: Case) -> Operation[_Row]:
+async def _try(io: IO, seen: SeenLab, case: Case) -> _Row:
     own = frozenset(one.id for one in case.episodes)
-    whole = yield from seen.verdict(case.example, seen.guidelines, own)
+    whole = await seen.verdict(io, case.example, seen.guidelines, own)
     shown = [] if whole is None else whole.guideline_ids
     without = [
-        seen.verdict(case.example, [one for one in seen.guidelines if one.id != key], own)
+        seen.verdict(io, case.example, [one for one in seen.guidelines if one.id != key], own)
         for key in shown
     ]
     # One after another: the cases are tried side by side.
-    tried: list[SeenVerdict | None] = yield Gather(without, 1)
+    tried: list[SeenVerdict | None] = await io.gather(without, 1)
     seen.lab.progress.tick()
     return whole, dict(zip(shown, tried, strict=True))
 

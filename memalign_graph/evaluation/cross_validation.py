@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from typing import Unpack
 
 from memalign_graph.agreement import expert_agreement
-from memalign_graph.effects import Gather, Operation, arun, run
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evaluation.answers import Spent
 from memalign_graph.evaluation.baselines import CONSTANT, NEAREST, constant_value, nearest_value
@@ -33,6 +32,7 @@ from memalign_graph.evaluation.telling import (
     not_learned,
 )
 from memalign_graph.evaluation.variants import ALIGNED, VERDICT, Variant
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory.recall import recall
 from memalign_graph.reading import FeedbackLike
 from memalign_graph.scales import Scale, Value
@@ -74,7 +74,7 @@ def cross_validate(
         ImportError: If the extra `evaluation` is not installed.
     """
     with lab_for(criterion, **options) as lab:
-        return run(_cross_validate(lab, feedback, test, folds, options))
+        return run(_cross_validate(BLOCKING, lab, feedback, test, folds, options))
 
 
 async def across_validate(
@@ -87,20 +87,21 @@ async def across_validate(
 ) -> Evaluation:
     """Async twin of `cross_validate`."""
     with lab_for(criterion, **options) as lab:
-        return await arun(_cross_validate(lab, feedback, test, folds, options))
+        return await _cross_validate(AWAITING, lab, feedback, test, folds, options)
 
 
-def _cross_validate(
+async def _cross_validate(
+    io: IO,
     lab: Lab,
     feedback: Iterable[FeedbackLike],
     test: Iterable[FeedbackLike] | None,
     folds: int,
     options: EvaluationOptions,
-) -> Operation[Evaluation]:
+) -> Evaluation:
     aligned = variant_of(ALIGNED, options)
     divided = divide(lab.criterion, feedback, test, folds, options)
     variants = [aligned.without_memory(), aligned]
-    evaluation, _ = yield from measure(lab, divided, variants, options)
+    evaluation, _ = await measure(io, lab, divided, variants, options)
     return evaluation
 
 
@@ -128,9 +129,9 @@ def divide(
     return [Fold(train=tuple(train), test=tuple(judged))]
 
 
-def measure(
-    lab: Lab, folds: Sequence[Fold], variants: Sequence[Variant], options: EvaluationOptions
-) -> Operation[tuple[Evaluation, dict[tuple[int, str], Learned]]]:
+async def measure(
+    io: IO, lab: Lab, folds: Sequence[Fold], variants: Sequence[Variant], options: EvaluationOptions
+) -> tuple[Evaluation, dict[tuple[int, str], Learned]]:
     """Measure ways of judging on the same folds."""
     draws = drawing(options)
     for variant in variants:
@@ -138,15 +139,15 @@ def measure(
     if any(variant.has_memory for variant in variants):
         learned_from = [one.example for fold in folds for one in fold.train]
         judged = [case.example for fold in folds for case in fold.test]
-        yield from lab.embed([*learned_from, *judged])
-    memories = yield from _learn(lab, folds, variants)
+        await lab.embed(io, [*learned_from, *judged])
+    memories = await _learn(io, lab, folds, variants)
     places = [(number, case) for number, fold in enumerate(folds) for case in fold.test]
     columns = []
     # One way after another: prompts that two ways have in common are asked once.
     for variant in variants:
         tasks = [(variant, memories[number, variant.name], case.example) for number, case in places]
-        columns.append((yield from lab.judge_all(tasks)))
-    nearest = yield from _nearest(lab, folds, variants, memories)
+        columns.append(await lab.judge_all(io, tasks))
+    nearest = await _nearest(io, lab, folds, variants, memories)
     cases = [
         _case(number, case, dict(zip([one.name for one in variants], row, strict=True)))
         for (number, case), row in zip(places, zip(*columns, strict=True), strict=True)
@@ -159,7 +160,7 @@ def measure(
         cases=cases,
         scores=scores,
         comparisons=comparisons,
-        memories=(yield from _described(memories)),
+        memories=await _described(io, memories),
         learning=sum((one.spent for one in _distinct(memories)), Spent()),
         judging={one.name: lab.spent(f"judge {one.name}") for one in variants},
         experts=expert_agreement(_episodes(folds), lab.criterion.scale),
@@ -209,9 +210,9 @@ def score_cases(
     )
 
 
-def _learn(
-    lab: Lab, folds: Sequence[Fold], variants: Sequence[Variant]
-) -> Operation[dict[tuple[int, str], Learned]]:
+async def _learn(
+    io: IO, lab: Lab, folds: Sequence[Fold], variants: Sequence[Variant]
+) -> dict[tuple[int, str], Learned]:
     """Let each fold's memories learn; variants that would learn the same share one."""
     empty = lab.empty()
     shared: dict[tuple[int, object], Learned] = {}
@@ -230,19 +231,20 @@ def _learn(
     lab.progress.expect(len(to_learn))
     beside = min(len(to_learn), lab.limit)
     learning = [
-        lab.learn(variant, learned, fold.train, beside=beside)
+        lab.learn(io, variant, learned, fold.train, beside=beside)
         for variant, learned, fold in to_learn
     ]
-    yield Gather(learning, lab.limit)
+    await io.gather(learning, lab.limit)
     return memories
 
 
-def _nearest(
+async def _nearest(
+    io: IO,
     lab: Lab,
     folds: Sequence[Fold],
     variants: Sequence[Variant],
     memories: dict[tuple[int, str], Learned],
-) -> Operation[list[list[RecalledExample]]]:
+) -> list[list[RecalledExample]]:
     """Find what is most similar to each case, in the memory of the first variant that has one."""
     with_memory = [one for one in variants if one.has_memory]
     if not with_memory:
@@ -250,13 +252,15 @@ def _nearest(
     variant = max(with_memory, key=lambda one: one.name == ALIGNED)
     k = max(variant.k, 1)
 
-    def look(number: int, example: Example) -> Operation[list[RecalledExample]]:
+    async def look(io: IO, number: int, example: Example) -> list[RecalledExample]:
         access = memories[number, variant.name].memory.access
-        found = yield from recall(access, example, k)
+        found = await recall(io, access, example, k)
         return found.examples
 
-    looks = [look(number, case.example) for number, fold in enumerate(folds) for case in fold.test]
-    found: list[list[RecalledExample]] = yield Gather(looks, lab.limit)
+    looks = [
+        look(io, number, case.example) for number, fold in enumerate(folds) for case in fold.test
+    ]
+    found: list[list[RecalledExample]] = await io.gather(looks, lab.limit)
     return found
 
 
@@ -300,7 +304,7 @@ def _values(feedback: Sequence[Feedback]) -> list[Value]:
     return [one.value for one in feedback if one.value is not None]
 
 
-def _described(memories: dict[tuple[int, str], Learned]) -> Operation[list[FoldMemory]]:
+async def _described(io: IO, memories: dict[tuple[int, str], Learned]) -> list[FoldMemory]:
     described = []
     for (number, name), learned in memories.items():
         if learned.report is None:
@@ -310,8 +314,8 @@ def _described(memories: dict[tuple[int, str], Learned]) -> Operation[list[FoldM
             FoldMemory(
                 fold=number,
                 judge=name,
-                episodes=len((yield from access.all_episodes())),
-                guidelines=(yield from access.all_guidelines()),
+                episodes=len(await access.all_episodes(io)),
+                guidelines=await access.all_guidelines(io),
                 warnings=learned.report.warnings,
             )
         )

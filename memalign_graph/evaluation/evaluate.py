@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
-from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evaluation.cases import Fold, hold_out, read_all
 from memalign_graph.evaluation.credit import DEFAULT_CREDIT_CASES, GuidelineCredit, give_credit
@@ -21,6 +20,7 @@ from memalign_graph.evaluation.options import EvaluationOptions, grouping, lab_f
 from memalign_graph.evaluation.report import Report
 from memalign_graph.evaluation.variants import ALIGNED
 from memalign_graph.graphs.options import check_count
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.reading import FeedbackLike
 from memalign_graph.types import Criterion, Feedback
 
@@ -76,7 +76,7 @@ def evaluate(
         plan = _plan(
             criterion, (feedback, test, folds), (learning_curve, sizes), credit_cases, options
         )
-        return run(_evaluate(lab, plan, options))
+        return run(_evaluate(BLOCKING, lab, plan, options))
 
 
 async def aevaluate(
@@ -95,7 +95,7 @@ async def aevaluate(
         plan = _plan(
             criterion, (feedback, test, folds), (learning_curve, sizes), credit_cases, options
         )
-        return await arun(_evaluate(lab, plan, options))
+        return await _evaluate(AWAITING, lab, plan, options)
 
 
 def _plan(
@@ -121,27 +121,32 @@ def _plan(
     return _Plan(read, divided, followed, sizes, credit_cases)
 
 
-def _evaluate(lab: Lab, plan: _Plan, options: EvaluationOptions) -> Operation[Report]:
+async def _evaluate(io: IO, lab: Lab, plan: _Plan, options: EvaluationOptions) -> Report:
     aligned = variant_of(ALIGNED, options)
-    evaluation, memories = yield from measure(
-        lab, plan.folds, [aligned.without_memory(), aligned], options
+    evaluation, memories = await measure(
+        io, lab, plan.folds, [aligned.without_memory(), aligned], options
     )
     if len(plan.folds) == 1:
         learned = memories[0, ALIGNED]  # it has learned all there is: a test never is
     else:
         lab.progress.expect(1)
-        learned = yield from lab.learn(aligned, lab.empty(), plan.feedback)
-    guidelines = yield from learned.memory.access.all_guidelines()
+        learned = await lab.learn(io, aligned, lab.empty(), plan.feedback)
+    guidelines = await learned.memory.access.all_guidelines(io)
     cited = list(dict.fromkeys(key for one in guidelines for key in one.episode_ids))
-    sources = yield from learned.memory.access.episodes(cited)
+    sources = await learned.memory.access.episodes(io, cited)
     credit: list[GuidelineCredit] = []
     if plan.credit_cases and guidelines:
-        credit = yield from give_credit(
-            lab, learned.memory, aligned, cases=plan.credit_cases, seed=grouping(options)["seed"]
+        credit = await give_credit(
+            io,
+            lab,
+            learned.memory,
+            aligned,
+            cases=plan.credit_cases,
+            seed=grouping(options)["seed"],
         )
     curve: LearningCurve | None = None
     if plan.curve is not None:
-        curve = yield from follow(lab, plan.curve, plan.sizes, aligned, options)
+        curve = await follow(io, lab, plan.curve, plan.sizes, aligned, options)
     return Report(
         evaluation=evaluation,
         learning_curve=curve,

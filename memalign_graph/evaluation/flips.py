@@ -12,12 +12,12 @@ from pydantic import BaseModel, ConfigDict
 from memalign_graph.agreement import agree
 from memalign_graph.alignment.cases import Case
 from memalign_graph.alignment.seen import SeenVerdict
-from memalign_graph.effects import Gather, Operation, arun, run
 from memalign_graph.evaluation.lab import Lab
 from memalign_graph.evaluation.options import EvaluationOptions, lab_for, variant_of
 from memalign_graph.evaluation.results import ExpertWord
 from memalign_graph.evaluation.seen import SeenLab, check_memory, open_seen
 from memalign_graph.evaluation.variants import ALIGNED, Variant
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory import JudgeMemory
 from memalign_graph.memory.history import Snapshot, snapshot
 from memalign_graph.types import Example, Guideline, Value
@@ -86,7 +86,7 @@ def backward_flips(
     """
     check_memory(memory)
     with lab_for(memory.criterion, **options) as lab:
-        return run(_backward_flips(lab, memory, since, variant_of(ALIGNED, options)))
+        return run(_backward_flips(BLOCKING, lab, memory, since, variant_of(ALIGNED, options)))
 
 
 async def abackward_flips(
@@ -95,21 +95,21 @@ async def abackward_flips(
     """Async twin of `backward_flips`."""
     check_memory(memory)
     with lab_for(memory.criterion, **options) as lab:
-        return await arun(_backward_flips(lab, memory, since, variant_of(ALIGNED, options)))
+        return await _backward_flips(AWAITING, lab, memory, since, variant_of(ALIGNED, options))
 
 
-def _backward_flips(
-    lab: Lab, memory: JudgeMemory, since: str, variant: Variant
-) -> Operation[list[Flip]]:
-    then = yield from snapshot(memory.access, since)
-    return (yield from find_flips(lab, memory, then, variant))
+async def _backward_flips(
+    io: IO, lab: Lab, memory: JudgeMemory, since: str, variant: Variant
+) -> list[Flip]:
+    then = await snapshot(io, memory.access, since)
+    return await find_flips(io, lab, memory, then, variant)
 
 
-def find_flips(
-    lab: Lab, memory: JudgeMemory, then: Snapshot, variant: Variant
-) -> Operation[list[Flip]]:
+async def find_flips(
+    io: IO, lab: Lab, memory: JudgeMemory, then: Snapshot, variant: Variant
+) -> list[Flip]:
     """Find the flips since a memory was what a snapshot shows."""
-    seen = yield from open_seen(lab, memory, variant, "flips")
+    seen = await open_seen(io, lab, memory, variant, "flips")
     known = {one.id: one for one in then.episodes}
     new = frozenset(
         one.id
@@ -120,28 +120,28 @@ def find_flips(
     cases = [case for case in seen.cases if not new & {one.id for one in case.episodes}]
     before = [one for one in then.guidelines if one.status == "standing"]
     lab.progress.expect(len(cases))
-    looks = [_look(seen, case, before, new) for case in cases]
-    found: list[Flip | None] = yield Gather(looks, lab.limit)
+    looks = [_look(io, seen, case, before, new) for case in cases]
+    found: list[Flip | None] = await io.gather(looks, lab.limit)
     return [one for one in found if one is not None]
 
 
-def _look(
-    seen: SeenLab, case: Case, before: list[Guideline], new: frozenset[str]
-) -> Operation[Flip | None]:
+async def _look(
+    io: IO, seen: SeenLab, case: Case, before: list[Guideline], new: frozenset[str]
+) -> Flip | None:
     scale = seen.access.criterion.scale
-    was = yield from seen.verdict(case.example, before, new)
+    was = await seen.verdict(io, case.example, before, new)
     flip = None
     if was is not None and agree(scale, was.value, case.expected):
-        now = yield from seen.verdict(case.example, seen.guidelines)
+        now = await seen.verdict(io, case.example, seen.guidelines)
         if now is not None and not agree(scale, now.value, case.expected):
-            flip = yield from _explain(seen, case, before, was, now)
+            flip = await _explain(io, seen, case, before, was, now)
     seen.lab.progress.tick()
     return flip
 
 
-def _explain(
-    seen: SeenLab, case: Case, before: list[Guideline], was: SeenVerdict, now: SeenVerdict
-) -> Operation[Flip]:
+async def _explain(
+    io: IO, seen: SeenLab, case: Case, before: list[Guideline], was: SeenVerdict, now: SeenVerdict
+) -> Flip:
     scale = seen.access.criterion.scale
 
     def right(verdict: SeenVerdict | None) -> bool:
@@ -150,10 +150,10 @@ def _explain(
     stood = {(one.id, one.text) for one in before}
     fresh = [one for one in seen.guidelines if (one.id, one.text) not in stood]
     without = [
-        seen.verdict(case.example, [other for other in seen.guidelines if other.id != one.id])
+        seen.verdict(io, case.example, [other for other in seen.guidelines if other.id != one.id])
         for one in fresh
     ]
-    tried: list[SeenVerdict | None] = yield Gather(without, 1)
+    tried: list[SeenVerdict | None] = await io.gather(without, 1)
     guilty = [one for one, verdict in zip(fresh, tried, strict=True) if right(verdict)]
     turned_by: TurnedBy = "guideline"
     if not guilty:
@@ -161,9 +161,9 @@ def _explain(
         there = {(one.id, one.text) for one in seen.guidelines}
         gone = [one for one in before if (one.id, one.text) not in there]
         others = [one for one in seen.guidelines if one.id not in {old.id for old in gone}]
-        if gone and right((yield from seen.verdict(case.example, [*others, *gone]))):
+        if gone and right(await seen.verdict(io, case.example, [*others, *gone])):
             turned_by, guilty = "removed", gone
-        elif fresh and right((yield from seen.verdict(case.example, before))):
+        elif fresh and right(await seen.verdict(io, case.example, before)):
             turned_by, guilty = "guidelines", fresh
     return Flip(
         example=case.example,

@@ -17,7 +17,6 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph.alignment.report import AlignmentReport
-from memalign_graph.effects import Call, Embed, Gather, Operation
 from memalign_graph.errors import InvalidInputError, ModelAnswerError
 from memalign_graph.evaluation.answers import (
     Account,
@@ -29,9 +28,10 @@ from memalign_graph.evaluation.answers import (
 )
 from memalign_graph.evaluation.progress import Progress, ProgressLike
 from memalign_graph.evaluation.variants import Variant
+from memalign_graph.io import IO
 from memalign_graph.memory import JudgeMemory
 from memalign_graph.memory.index.retrieval_text import retrieval_text
-from memalign_graph.models import EmbeddingsLike, resolve_chat_model
+from memalign_graph.models import EmbeddingsLike, embed_texts, resolve_chat_model
 from memalign_graph.nodes.base import DEFAULT_MAX_CONCURRENCY
 from memalign_graph.types import Criterion, Example, Feedback, Judgment
 
@@ -118,11 +118,11 @@ class Lab:
             distiller = self.model(variant.distill_model or variant.model, "check")
             variant.alignment_graph(self.criterion, model, distiller, self.embeddings)
 
-    def embed(self, examples: Iterable[Example]) -> Operation[None]:
+    async def embed(self, io: IO, examples: Iterable[Example]) -> None:
         """Embed examples once, before memories that are made side by side each ask for them."""
         texts = list(dict.fromkeys(retrieval_text(one)[0] for one in examples))
         for start in range(0, len(texts), _EMBED_TEXTS):
-            yield Embed(self.embeddings, texts[start : start + _EMBED_TEXTS])
+            await embed_texts(io, self.embeddings, texts[start : start + _EMBED_TEXTS])
 
     def empty(self) -> Learned:
         """Return a memory that has learned nothing."""
@@ -130,9 +130,15 @@ class Lab:
         memory = JudgeMemory(store, self.criterion, embeddings=self.embeddings)
         return Learned(memory=memory, store=store)
 
-    def learn(
-        self, variant: Variant, learned: Learned, feedback: Sequence[Feedback], *, beside: int = 1
-    ) -> Operation[Learned]:
+    async def learn(
+        self,
+        io: IO,
+        variant: Variant,
+        learned: Learned,
+        feedback: Sequence[Feedback],
+        *,
+        beside: int = 1,
+    ) -> Learned:
         """Align a memory with feedback, by the alignment graph."""
         purpose = f"learn {id(learned)}"
         graph = variant.alignment_graph(
@@ -145,16 +151,16 @@ class Lab:
         config: Any = {"max_concurrency": max(self.limit // beside, 1)}
         noted = note_answers()
         try:
-            result = yield _apart(graph, given, config)
+            result = await _apart(io, graph, given, config)
         except ModelAnswerError:
-            yield from drop_answers(self._kept, noted)
+            await drop_answers(io, self._kept, noted)
             raise
         learned.report = AlignmentReport.model_validate(result["report"])
         learned.spent = self.spent(purpose)
         self.progress.tick()
         return learned
 
-    def judge(self, variant: Variant, learned: Learned, example: Example) -> Operation[Outcome]:
+    async def judge(self, io: IO, variant: Variant, learned: Learned, example: Example) -> Outcome:
         """Judge an example, by the judge graph."""
         graph = self._graph(variant, learned)
         given = example.to_json()
@@ -162,21 +168,23 @@ class Lab:
         config: Any = {"max_concurrency": 1} if variant.swap else {}
         noted = note_answers()
         try:
-            result = yield _apart(graph, given, config)
+            result = await _apart(io, graph, given, config)
         except ModelAnswerError as error:
-            yield from drop_answers(self._kept, noted)
+            await drop_answers(io, self._kept, noted)
             outcome = Outcome(None, str(error))
         else:
             outcome = Outcome(Judgment.model_validate(result["judgment"]))
         self.progress.tick()
         return outcome
 
-    def judge_all(
-        self, tasks: Sequence[tuple[Variant, Learned, Example]]
-    ) -> Operation[list[Outcome]]:
+    async def judge_all(
+        self, io: IO, tasks: Sequence[tuple[Variant, Learned, Example]]
+    ) -> list[Outcome]:
         """Judge many, side by side."""
         self.progress.expect(len(tasks))
-        outcomes: list[Outcome] = yield Gather([self.judge(*task) for task in tasks], self.limit)
+        outcomes: list[Outcome] = await io.gather(
+            [self.judge(io, *task) for task in tasks], self.limit
+        )
         return outcomes
 
     def _graph(self, variant: Variant, learned: Learned) -> Any:
@@ -188,18 +196,18 @@ class Lab:
         return self._graphs[key]
 
 
-def _apart(graph: Any, given: dict[str, Any], config: Any) -> Call:
+async def _apart(io: IO, graph: Any, given: dict[str, Any], config: Any) -> Any:
     """Run a graph as if nothing were around it."""
 
     def blocking() -> Any:
         with set_config_context({}) as context:
             return context.run(graph.invoke, given, config)
 
-    async def awaited() -> Any:
+    async def awaiting() -> Any:
         with set_config_context({}) as context:
             return await asyncio.create_task(graph.ainvoke(given, config), context=context)
 
-    return Call(blocking, awaited)
+    return await io.call(blocking, awaiting)
 
 
 @contextmanager

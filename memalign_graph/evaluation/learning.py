@@ -8,7 +8,6 @@ from typing import Any, Unpack
 
 from pydantic import BaseModel, ConfigDict
 
-from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evaluation.answers import Spent
 from memalign_graph.evaluation.cases import (
@@ -32,6 +31,7 @@ from memalign_graph.evaluation.options import (
 from memalign_graph.evaluation.scores import JudgeScores, Verdicts, score
 from memalign_graph.evaluation.variants import ALIGNED, Variant
 from memalign_graph.graphs.options import check_count
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory.history import Snapshot, snapshot
 from memalign_graph.reading import FeedbackLike
 from memalign_graph.types import Criterion
@@ -122,7 +122,7 @@ def learning_curve(
     """
     with lab_for(criterion, **options) as lab:
         fold = _divide(criterion, feedback, test, test_share, options)
-        return run(follow(lab, fold, sizes, variant_of(ALIGNED, options), options))
+        return run(follow(BLOCKING, lab, fold, sizes, variant_of(ALIGNED, options), options))
 
 
 async def alearning_curve(
@@ -137,7 +137,7 @@ async def alearning_curve(
     """Async twin of `learning_curve`."""
     with lab_for(criterion, **options) as lab:
         fold = _divide(criterion, feedback, test, test_share, options)
-        return await arun(follow(lab, fold, sizes, variant_of(ALIGNED, options), options))
+        return await follow(AWAITING, lab, fold, sizes, variant_of(ALIGNED, options), options)
 
 
 def _divide(
@@ -154,13 +154,14 @@ def _divide(
     return fold
 
 
-def follow(
+async def follow(
+    io: IO,
     lab: Lab,
     fold: Fold,
     sizes: Sequence[int],
     variant: Variant,
     options: EvaluationOptions,
-) -> Operation[LearningCurve]:
+) -> LearningCurve:
     """Follow a memory as it learns."""
     lab.check(variant)
     most = len(fold.train)
@@ -170,14 +171,14 @@ def follow(
     fold = replace(fold, train=tuple(train))
     curve = _Curve(lab, lab.empty(), fold, variant, drawing(options), grouping(options)["group_by"])
     access = curve.learned.memory.access
-    steps = [(yield from curve.step(0, None))]
+    steps = [await curve.step(io, 0, None)]
     lab.progress.expect(len(wanted))
     for before, size in pairwise([0, *wanted]):
-        view = yield from access.refresh()
-        then = (yield from snapshot(access, view.version)) if before else None
+        view = await access.refresh(io)
+        then = await snapshot(io, access, view.version) if before else None
         spent = curve.learned.spent
-        yield from lab.learn(variant, curve.learned, fold.train[before:size])
-        step = yield from curve.step(size, then)
+        await lab.learn(io, variant, curve.learned, fold.train[before:size])
+        step = await curve.step(io, size, then)
         steps.append(step.model_copy(update={"learning": curve.learned.spent - spent}))
     return LearningCurve(criterion=lab.criterion, steps=steps, test_cases=len(fold.test))
 
@@ -193,21 +194,21 @@ class _Curve:
     draws: dict[str, int]
     group_by: GroupBy
 
-    def step(self, size: int, then: Snapshot | None) -> Operation[LearningStep]:
+    async def step(self, io: IO, size: int, then: Snapshot | None) -> LearningStep:
         """Judge after so much feedback, and look back at what memory was before."""
         seen_cases = labelled_cases(self.fold.train[:size], self.lab.criterion, self.group_by)
         purpose = f"judge {self.variant.name}"
         already = self.lab.spent(purpose)
-        unseen = yield from self._judge(self.fold.test, "unseen")
+        unseen = await self._judge(io, self.fold.test, "unseen")
         judging = self.lab.spent(purpose) - already
-        seen = (yield from self._judge(seen_cases, "seen")) if seen_cases else None
+        seen = await self._judge(io, seen_cases, "seen") if seen_cases else None
         memory = self.learned.memory
         flips: list[Flip] = []
         if then is not None:
-            flips = yield from find_flips(self.lab, memory, then, self.variant)
+            flips = await find_flips(io, self.lab, memory, then, self.variant)
         return LearningStep(
             feedback=size,
-            guidelines=len((yield from memory.access.all_guidelines())),
+            guidelines=len(await memory.access.all_guidelines(io)),
             unseen=unseen,
             seen=seen,
             learning=Spent(),
@@ -215,9 +216,9 @@ class _Curve:
             flips=flips,
         )
 
-    def _judge(self, cases: Sequence[LabelledCase], name: str) -> Operation[JudgeScores]:
+    async def _judge(self, io: IO, cases: Sequence[LabelledCase], name: str) -> JudgeScores:
         tasks = [(self.variant, self.learned, case.example) for case in cases]
-        outcomes = yield from self.lab.judge_all(tasks)
+        outcomes = await self.lab.judge_all(io, tasks)
         given = [one.judgment for one in outcomes]
         verdicts = Verdicts(
             judge=name,

@@ -8,10 +8,10 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph.alignment.cases import Case, cases_of
 from memalign_graph.alignment.seen import SeenJudge, SeenVerdict, judge_seen
-from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError, ModelAnswerError
 from memalign_graph.evaluation.lab import Lab
 from memalign_graph.evaluation.variants import Variant
+from memalign_graph.io import IO
 from memalign_graph.memory import JudgeMemory
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing
@@ -38,32 +38,35 @@ class SeenLab:
     cases: list[Case]
     """The cases that experts gave a value, oldest first."""
 
-    def verdict(
+    async def verdict(
         self,
+        io: IO,
         example: Example,
         guidelines: Sequence[Guideline],
         besides: AbstractSet[str] = frozenset(),
-    ) -> Operation[SeenVerdict | None]:
+    ) -> SeenVerdict | None:
         """Judge a case."""
         try:
-            return (yield from judge_seen(self.access, self.judge, example, guidelines, besides))
+            return await judge_seen(io, self.access, self.judge, example, guidelines, besides)
         except ModelAnswerError:
             return None
 
 
-def open_seen(lab: Lab, memory: JudgeMemory, variant: Variant, purpose: str) -> Operation[SeenLab]:
+async def open_seen(
+    io: IO, lab: Lab, memory: JudgeMemory, variant: Variant, purpose: str
+) -> SeenLab:
     """Copy a memory, with its vectors, and set up its judge."""
-    lines = yield from export_jsonl(memory.access)
+    lines = await export_jsonl(io, memory.access)
     copied = MemoryAccess(
         store=InMemoryStore(),
         criterion=memory.criterion,
         layout=memory.access.layout,
         embedder=memory.access.embedder,
     )
-    yield from import_jsonl(copied, lines.split("\n"))
-    view = yield from copied.refresh()
-    yield from index_missing(copied, view)
-    episodes = yield from copied.all_episodes()
+    await import_jsonl(io, copied, lines.split("\n"))
+    view = await copied.refresh(io)
+    await index_missing(io, copied, view)
+    episodes = await copied.all_episodes(io)
     return SeenLab(
         lab=lab,
         access=copied,
@@ -77,7 +80,7 @@ def open_seen(lab: Lab, memory: JudgeMemory, variant: Variant, purpose: str) -> 
             confidence=variant.confidence,
             samples=variant.samples,
         ),
-        guidelines=(yield from copied.all_guidelines()),
+        guidelines=await copied.all_guidelines(io),
         cases=cases_of(episodes, memory.criterion.scale),
     )
 

@@ -15,7 +15,6 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from memalign_graph.effects import Chat, Operation
 from memalign_graph.errors import ChatModelError
 from memalign_graph.evidence.logprobs import (
     MAX_VALUES,
@@ -24,10 +23,10 @@ from memalign_graph.evidence.logprobs import (
     value_probabilities,
 )
 from memalign_graph.evidence.samples import sample_verdicts
+from memalign_graph.io import IO
 from memalign_graph.judgment import ConfidenceSource, Probabilities
-from memalign_graph.models import with_schema
+from memalign_graph.models import ChatReply, with_schema
 from memalign_graph.prompts.judge import answer_schema
-from memalign_graph.replies import ChatReply
 from memalign_graph.scales import Value
 from memalign_graph.types import Criterion
 
@@ -64,7 +63,8 @@ def value_schema(criterion: Criterion) -> dict[str, Any]:
     return {**schema, "properties": value, "required": list(value)}
 
 
-def measure_confidence(
+async def measure_confidence(
+    io: IO,
     chat: BaseChatModel,
     criterion: Criterion,
     messages: Sequence[BaseMessage],
@@ -72,12 +72,12 @@ def measure_confidence(
     *,
     samples: int,
     limit: int,
-) -> Operation[Measured]:
+) -> Measured:
     """Measure how sure a judge is of its verdict."""
-    measured = yield from _by_logprobs(chat, criterion, messages)
+    measured = await _by_logprobs(io, chat, criterion, messages)
     if measured.probabilities is None and samples:
-        sampled = yield from sample_verdicts(
-            chat, criterion, messages, verdict, samples=samples, limit=limit
+        sampled = await sample_verdicts(
+            io, chat, criterion, messages, verdict, samples=samples, limit=limit
         )
         told = [one for one in (measured.warning, sampled.warning) if one]
         source: ConfidenceSource | None = None if sampled.probabilities is None else "samples"
@@ -101,9 +101,9 @@ def in_both_orders(straight: Measured, swapped: Measured) -> Measured:
     return Measured(mean, source, straight.warning or swapped.warning)
 
 
-def _by_logprobs(
-    chat: BaseChatModel, criterion: Criterion, messages: Sequence[BaseMessage]
-) -> Operation[Measured]:
+async def _by_logprobs(
+    io: IO, chat: BaseChatModel, criterion: Criterion, messages: Sequence[BaseMessage]
+) -> Measured:
     if permitted_values(criterion.scale) is None:
         return Measured(
             warning=f"No confidence by log-probabilities: the scale has over {MAX_VALUES} values."
@@ -118,7 +118,7 @@ def _by_logprobs(
         )
     model = with_schema(telling, value_schema(criterion))
     try:
-        reply: ChatReply = yield Chat(model, value_alone(messages))
+        reply: ChatReply = await io.chat(model, value_alone(messages))
     except ChatModelError as error:
         return Measured(warning=f"No confidence by log-probabilities: {error}")
     tokens = read_tokens(reply.logprobs)

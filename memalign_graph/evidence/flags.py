@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from memalign_graph.agreement import on_scale
-from memalign_graph.effects import Operation
 from memalign_graph.evidence.cases import Case, CaseTable, Floats, table_of
+from memalign_graph.io import IO
 from memalign_graph.judgment import ReviewReason
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing
@@ -89,10 +89,10 @@ def division(said: Floats, scale: Scale) -> Floats:
     return others
 
 
-def flags_of(access: MemoryAccess, vector: Vector | None) -> Operation[list[ReviewReason]]:
+async def flags_of(io: IO, access: MemoryAccess, vector: Vector | None) -> list[ReviewReason]:
     """Tell why an expert is asked about a case, whatever the judge's confidence."""
-    view = yield from access.refresh()
-    yield from index_missing(access, view)
+    view = await access.refresh(io)
+    await index_missing(io, access, view)
     scale = access.criterion.scale
     table = table_of(view, scale)
     with table.lock:

@@ -5,10 +5,10 @@ from collections.abc import Container
 from dataclasses import dataclass
 from datetime import datetime
 
-from memalign_graph.effects import Operation
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.cases import CaseTable, table_of
 from memalign_graph.evidence.deciding import Decision, Said, bench_of
+from memalign_graph.io import IO
 from memalign_graph.judgment import Decide, ReviewChoice
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing
@@ -37,17 +37,18 @@ class PastDecision:
     """Why it was asked about at the time, if `review="uncertain"` chose it."""
 
 
-def decide_case(
+async def decide_case(
+    io: IO,
     access: MemoryAccess,
     said: Said,
     mode: Decide,
     *,
     vector: Vector | None,
     besides: Container[str] = (),
-) -> Operation[Decision]:
+) -> Decision:
     """Decide on a case that the judge has judged."""
     try:
-        table = yield from _table(access)
+        table = await _table(io, access)
     except EmbeddingError as error:
         # Whether that fails a judgment was decided where similar cases were looked for.
         logger.warning(
@@ -64,9 +65,9 @@ def decide_case(
         return bench.decide(said, near, mode)
 
 
-def past_decisions(access: MemoryAccess, decide: Decide) -> Operation[list[PastDecision]]:
+async def past_decisions(io: IO, access: MemoryAccess, decide: Decide) -> list[PastDecision]:
     """Return what would be decided on the cases in memory, each as if it were new."""
-    table = yield from _table(access)
+    table = await _table(io, access)
     with table.lock:
         bench = bench_of(table, access.criterion.scale, decide)
     return [
@@ -83,9 +84,9 @@ def past_decisions(access: MemoryAccess, decide: Decide) -> Operation[list[PastD
     ]
 
 
-def _table(access: MemoryAccess) -> Operation[CaseTable]:
-    view = yield from access.refresh()
-    yield from index_missing(access, view)
+async def _table(io: IO, access: MemoryAccess) -> CaseTable:
+    view = await access.refresh(io)
+    await index_missing(io, access, view)
     return _refreshed(access)
 
 

@@ -3,12 +3,12 @@
 import logging
 from datetime import datetime
 
-from memalign_graph.effects import Operation
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.choosing import Asking, Today, choose
 from memalign_graph.evidence.flags import flags_of
 from memalign_graph.evidence.past import past_decisions
 from memalign_graph.evidence.trust import Trust, trusted
+from memalign_graph.io import IO
 from memalign_graph.judgment import Decide, Judgment, ReviewChoice, ReviewReason
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.vectors import Vector
@@ -17,14 +17,15 @@ from memalign_graph.memory.reviews import asked_on
 logger = logging.getLogger(__name__)
 
 
-def current_trust(access: MemoryAccess, decide: Decide, target: float) -> Operation[Trust]:
+async def current_trust(io: IO, access: MemoryAccess, decide: Decide, target: float) -> Trust:
     """Tell from which confidence on nobody has to be asked, by the memory as it is."""
-    past = yield from past_decisions(access, decide)
+    past = await past_decisions(io, access, decide)
     known = [(one.confidence, one.agreed) for one in past if one.confidence is not None]
     return trusted(known, target)
 
 
-def choose_review(
+async def choose_review(
+    io: IO,
     access: MemoryAccess,
     judgment: Judgment,
     *,
@@ -33,13 +34,13 @@ def choose_review(
     vector: Vector | None,
     looked: bool,
     at: datetime,
-) -> Operation[ReviewChoice]:
+) -> ReviewChoice:
     """Decide whether an expert is asked about a judgment."""
     flags: list[ReviewReason] = []
     try:
-        trust = yield from current_trust(access, decide, asking.target_agreement)
+        trust = await current_trust(io, access, decide, asking.target_agreement)
         if looked:
-            flags = yield from flags_of(access, vector)
+            flags = await flags_of(io, access, vector)
     except EmbeddingError as error:
         # Whether that fails a judgment was decided where similar cases were looked for.
         logger.warning(
@@ -50,7 +51,7 @@ def choose_review(
         trust = trusted([], asking.target_agreement)
     today = Today(at.date())
     if asking.has_budget:
-        today = yield from _today(access, judgment.id, asking, at)
+        today = await _today(io, access, judgment.id, asking, at)
     return choose(
         judgment.id,
         judgment.confidence,
@@ -61,10 +62,11 @@ def choose_review(
     )
 
 
-def _today(
-    access: MemoryAccess, judgment_id: str, asking: Asking, at: datetime
-) -> Operation[Today]:
-    items = yield from asked_on(
+async def _today(
+    io: IO, access: MemoryAccess, judgment_id: str, asking: Asking, at: datetime
+) -> Today:
+    items = await asked_on(
+        io,
         access,
         at.date(),
         besides=judgment_id,

@@ -11,12 +11,11 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from memalign_graph.agreement import agree
-from memalign_graph.asking import ask
-from memalign_graph.effects import Gather, Operation
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
 from memalign_graph.evidence.logprobs import permitted_values
+from memalign_graph.io import IO
 from memalign_graph.judgment import Probabilities
-from memalign_graph.models import StructuredModel, with_schema
+from memalign_graph.models import StructuredModel, ask, with_schema
 from memalign_graph.prompts.judge import answer_schema, read_answer
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Criterion
@@ -75,7 +74,8 @@ class NumberedCache(BaseCache):
         return f"{llm_string}---sample {self._number}"
 
 
-def sample_verdicts(
+async def sample_verdicts(
+    io: IO,
     chat: BaseChatModel,
     criterion: Criterion,
     messages: Sequence[BaseMessage],
@@ -83,10 +83,10 @@ def sample_verdicts(
     *,
     samples: int,
     limit: int,
-) -> Operation[Sampled]:
+) -> Sampled:
     """Ask for several answers, and count."""
-    asked = [_sample(one, criterion, messages) for one in _models(chat, criterion, samples)]
-    answers: list[Value | MemAlignError] = yield Gather(asked, max(min(samples, limit), 1))
+    asked = [_sample(io, one, criterion, messages) for one in _models(chat, criterion, samples)]
+    answers: list[Value | MemAlignError] = await io.gather(asked, max(min(samples, limit), 1))
     values = [one for one in answers if not isinstance(one, MemAlignError)]
     failed = [one for one in answers if isinstance(one, MemAlignError)]
     if not values:
@@ -111,14 +111,14 @@ def _models(chat: BaseChatModel, criterion: Criterion, samples: int) -> list[Str
     ]
 
 
-def _sample(
-    model: StructuredModel, criterion: Criterion, messages: Sequence[BaseMessage]
-) -> Operation[Value | MemAlignError]:
+async def _sample(
+    io: IO, model: StructuredModel, criterion: Criterion, messages: Sequence[BaseMessage]
+) -> Value | MemAlignError:
     def read(answer: dict[str, Any], _last: bool) -> Value:  # noqa: FBT001 - as `ask` calls it
         return read_answer(answer, criterion)[0]
 
     try:
-        value, _ = yield from ask(model, messages, read, purpose="judge")
+        value, _ = await ask(io, model, messages, read, purpose="judge")
     except (ChatModelError, ModelAnswerError) as error:
         return error
     return value

@@ -9,7 +9,6 @@ from langgraph.graph import END, START, StateGraph
 from pydantic import BaseModel
 from typing_extensions import Unpack, is_typeddict
 
-from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.gate.example import (
     ExampleFrom,
@@ -30,6 +29,7 @@ from memalign_graph.gate.keys import BEGINNING, GateKeys, read_key
 from memalign_graph.gate.loop import begin_turn
 from memalign_graph.gate.verdict import GateStatus, OnJudgeError, Passes
 from memalign_graph.graphs.options import Graph, ReviewOptions
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.nodes.base import OperationNode, Run, State, Update, current_run
 from memalign_graph.types import Criterion
 
@@ -205,7 +205,7 @@ def _gate_node(
 ) -> GateNode:
     """Make the node. Its functions name the judge's graph, so that LangGraph finds the subgraph."""
 
-    def decide(state: Any, run_: Run, graph: JudgeGraph) -> Operation[Update]:
+    async def decide(io: IO, state: Any, run_: Run, graph: JudgeGraph) -> Update:
         own = state if example is None else _as_parents(state, state_schema)
         loop = read_key(state, keys.loop if keeps else keys.verdict) or {}
         if not keeps and not loop:
@@ -216,15 +216,15 @@ def _gate_node(
             found=example_in(own, example, keys.messages, turn=loop if keeps else {}),
             loop=loop,
         )
-        verdict, kept = yield from gate.decide(passage, graph, run_)
+        verdict, kept = await gate.decide(io, passage, graph, run_)
         was_revising = loop.get("status") == "revise"
         return keys.update(verdict, kept, was_revising=was_revising, keeps=keeps)
 
     def judge(state: Any) -> Update:
-        return run(decide(state, current_run(), gate.graph))
+        return run(decide(BLOCKING, state, current_run(), gate.graph))
 
     async def ajudge(state: Any) -> Update:
-        return await arun(decide(state, current_run(), gate.graph))
+        return await decide(AWAITING, state, current_run(), gate.graph)
 
     return GateNode(judge, ajudge, name=gate.name)
 
@@ -233,8 +233,7 @@ def _beginning(builder: Graph, keys: GateKeys, sources: Sequence[str]) -> Operat
     """Make the node that begins a turn: what an earlier one left is not this one's."""
     own = get_type_hints(builder.state_schema)
 
-    def begin(state: State, run_: Run) -> Operation[Update]:
-        yield from ()  # nothing is asked of the outside here
+    async def begin(_io: IO, state: State, run_: Run) -> Update:
         if not _is_entered(builder):
             raise InvalidInputError(
                 "builder: nothing leads from START into the graph: add an edge from START to its "

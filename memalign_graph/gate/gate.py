@@ -11,7 +11,6 @@ from langgraph.graph.state import CompiledStateGraph
 from typing_extensions import Unpack
 
 from memalign_graph.context import MemAlignContext, Review, own_context
-from memalign_graph.effects import Call, Operation
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.gate.critique import critique_text
 from memalign_graph.gate.loop import Loop, kept_context, times_sent_back
@@ -24,6 +23,7 @@ from memalign_graph.graphs.options import (
     check_criterion,
     check_review,
 )
+from memalign_graph.io import IO
 from memalign_graph.nodes.base import Run
 from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
 
@@ -108,9 +108,9 @@ class Gate:
     on_judge_error: OnJudgeError
     """What becomes of an answer where the judge fails."""
 
-    def decide(
-        self, passage: Passage, graph: JudgeGraph, run: Run
-    ) -> Operation[tuple[GateVerdict, Loop]]:
+    async def decide(
+        self, io: IO, passage: Passage, graph: JudgeGraph, run: Run
+    ) -> tuple[GateVerdict, Loop]:
         """Judge an answer, and say what becomes of it."""
         known = passage.loop or {}
         settings = known.get("settings")
@@ -121,7 +121,7 @@ class Gate:
             if not run.resuming:
                 self._tell(run, {**under_way, "status": "judging"})
             try:
-                judged = yield self._judging(passage, graph, run)
+                judged = await self._judge(io, passage, graph, run)
             except GraphInterrupt:
                 self._tell(run, {**under_way, "status": "asking"})
                 raise
@@ -145,7 +145,7 @@ class Gate:
         kept: Any = known
         return verdict, {**kept, **loop}
 
-    def _judging(self, passage: Passage, graph: JudgeGraph, run: Run) -> Call:
+    async def _judge(self, io: IO, passage: Passage, graph: JudgeGraph, run: Run) -> Any:
         context = own_context(run.context)
         if context is None:
             context = kept_context(passage.loop)
@@ -154,7 +154,7 @@ class Gate:
             if context.review is None:
                 context = context.model_copy(update={"review": "never"})
         fields: Any = passage.example.to_json() if passage.example else {}
-        return Call(
+        return await io.call(
             lambda: graph.invoke(fields, context=context),
             lambda: graph.ainvoke(fields, context=context),
         )

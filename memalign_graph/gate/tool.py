@@ -7,11 +7,11 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from pydantic import BaseModel, Field
 from typing_extensions import Unpack
 
-from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.gate.gate import GateReview, Passage, make_gate
 from memalign_graph.gate.verdict import GateVerdict, OnJudgeError, Passes
 from memalign_graph.graphs.options import ReviewOptions
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.nodes.base import Run, current_run
 from memalign_graph.reading import read_example
 from memalign_graph.types import Criterion
@@ -80,21 +80,21 @@ def create_quality_gate_tool(
         **judge,
     )
 
-    def decide(inputs: str, outputs: str, run_: Run) -> Operation[tuple[str, GateVerdict]]:
+    async def decide(io: IO, inputs: str, outputs: str, run_: Run) -> tuple[str, GateVerdict]:
         try:
             example = read_example({"inputs": inputs, "outputs": outputs})
         except InvalidInputError as error:
             raise ToolException(str(error)) from error
         passage = Passage(found=example, loop=None)
-        verdict, _ = yield from gate.decide(passage, gate.graph, run_)
+        verdict, _ = await gate.decide(io, passage, gate.graph, run_)
         # Whether and how often it tries again is the agent's own affair.
         return _told(verdict), {**verdict, "revisions": 0}
 
     def check(inputs: str, outputs: str) -> tuple[str, GateVerdict]:
-        return run(decide(inputs, outputs, current_run()))
+        return run(decide(BLOCKING, inputs, outputs, current_run()))
 
     async def acheck(inputs: str, outputs: str) -> tuple[str, GateVerdict]:
-        return await arun(decide(inputs, outputs, current_run()))
+        return await decide(AWAITING, inputs, outputs, current_run())
 
     about = f"Checks an answer before it is given: {criterion.instructions.strip()}"
     options: dict[str, Any] = {"handle_tool_error": True}

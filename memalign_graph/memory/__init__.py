@@ -1,7 +1,7 @@
 """A judge's memory, kept in any LangGraph store.
 
 - `judge_memory`, `life`: `JudgeMemory`, what users call. Everything else is what it does, as
-  operations (see `memalign_graph.effects`) and pure functions:
+  operations (see `memalign_graph.io`) and pure functions:
 - `recall`, `changes`, `lessons`, `by_hand`: what is known, said, learned and written by hand.
 - `judgments`: verdicts kept for a while, for an expert who answers later.
 - `reviews`, `review_report`, `oversight`: what was asked, and how far a judge is trusted.

@@ -1,6 +1,6 @@
 """A memory's way to its store: reading, refreshing the view and committing.
 
-Written once for sync and async (see `effects`). Only `batch` calls are used, reads and writes in
+Written once for sync and async (see `io`). Only `batch` calls are used, reads and writes in
 batches of their own, so that a store never holds a read transaction it then wants to write in.
 """
 
@@ -11,9 +11,9 @@ from typing import TypeVar
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
 from pydantic import BaseModel
 
-from memalign_graph.effects import Batch, Operation
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.identity import check_json
+from memalign_graph.io import IO
 from memalign_graph.memory.episode_row import EpisodeRow, row_of
 from memalign_graph.memory.items import (
     Edit,
@@ -68,60 +68,61 @@ class MemoryAccess:
         """What this process knows of the memory, as last refreshed."""
         return view_of(self.store, self.layout, self.embedder.id)
 
-    def refresh(self) -> Operation[MemoryView]:
+    async def refresh(self, io: IO) -> MemoryView:
         """Bring the view up to date with the store."""
         view = self.view
-        tip = yield from self._tip()
+        tip = await self._tip(io)
         for tries_left in reversed(range(_TRIES)):
             if view.is_at(tip):
                 return view
             generation, since = view.mark()
             now_us = clock.now_us()
             if since is None:
-                update = yield from self._read_whole()
+                update = await self._read_whole(io)
             else:
-                update = yield from self._read_changes(view, since)
-            now = yield from self._tip()
+                update = await self._read_changes(io, view, since)
+            now = await self._tip(io)
             if now != tip and tries_left:
                 tip = now  # someone wrote meanwhile, so that what was read may not fit together
                 continue
             update.tip = tip if now == tip else None
             if not view.apply(generation, update, now_us=now_us):
-                return (yield from self.refresh())
+                return await self.refresh(io)
             break
         return view
 
-    def _tip(self) -> Operation[str | None]:
+    async def _tip(self, io: IO) -> str | None:
         """Read which commit was the last to be written: every batch of writes ends with it."""
-        [found] = yield Batch(self.store, [GetOp(self.layout.tip, _TIP)])
+        [found] = await io.batch(self.store, [GetOp(self.layout.tip, _TIP)])
         if found is None:
             return None
         if "id" not in found.value:
             raise MemAlignError(f"The item {_TIP!r} of the memory in the store can't be read.")
         return str(found.value["id"])
 
-    def episodes(self, ids: Iterable[str]) -> Operation[dict[str, Episode]]:
+    async def episodes(self, io: IO, ids: Iterable[str]) -> dict[str, Episode]:
         """Read some episodes."""
-        return (yield from self.get(self.layout.episodes, ids, read_episode))
+        return await self.get(io, self.layout.episodes, ids, read_episode)
 
-    def all_episodes(self) -> Operation[list[Episode]]:
+    async def all_episodes(self, io: IO) -> list[Episode]:
         """Read all episodes."""
-        [items] = yield from self.search(self.layout.episodes)
+        [items] = await self.search(io, self.layout.episodes)
         return sorted(map(read_episode, items), key=lambda one: (one.created_at, one.id))
 
-    def all_guidelines(self, *statuses: GuidelineStatus) -> Operation[list[Guideline]]:
+    async def all_guidelines(self, io: IO, *statuses: GuidelineStatus) -> list[Guideline]:
         """Read all guidelines."""
         wanted = statuses or ("standing",)
-        guidelines = yield from self.every_guideline()
+        guidelines = await self.every_guideline(io)
         return [one for one in guidelines if one.status in wanted]
 
-    def every_guideline(self) -> Operation[list[Guideline]]:
+    async def every_guideline(self, io: IO) -> list[Guideline]:
         """Read all guidelines, wherever they stand."""
-        [items] = yield from self.search(self.layout.guidelines)
+        [items] = await self.search(io, self.layout.guidelines)
         return sorted(map(read_guideline, items), key=lambda one: (one.position, one.id))
 
-    def commit(
+    async def commit(
         self,
+        io: IO,
         view: MemoryView,
         edits: Iterable[Edit],
         *,
@@ -129,7 +130,7 @@ class MemoryAccess:
         author: str | None,
         purges: bool = False,
         again: bool = False,
-    ) -> Operation[Commit | None]:
+    ) -> Commit | None:
         """Write changes and the commit that records them, all or nothing."""
         real = [edit for edit in edits if again or edit.before != edit.after]
         if not real:
@@ -166,15 +167,15 @@ class MemoryAccess:
                 check_json(item, f"the item {key}")
             except ValueError as error:
                 raise InvalidInputError(f"{reason}: {error}") from error
-        yield Batch(self.store, [PutOp(*item, index=False) for item in items])
+        await io.batch(self.store, [PutOp(*item, index=False) for item in items])
         return commit
 
-    def rivals(
-        self, commit: Commit, known: frozenset[str]
-    ) -> Operation[tuple[Changes, list[Changes]]]:
+    async def rivals(
+        self, io: IO, commit: Commit, known: frozenset[str]
+    ) -> tuple[Changes, list[Changes]]:
         """Find what others did, at the same moment, in commits on the same items as one of ours."""
         _, since = self.view.mark()
-        found = yield from self._commits_since(since or 0)
+        found = await self._commits_since(io, since or 0)
         parents = {one["id"]: one["parents"] for one in found}
         others = [
             key
@@ -183,34 +184,34 @@ class MemoryAccess:
         ]
         if not others:
             return Changes(id=commit.id, changes=[]), []
-        records = yield from self.changes([commit.id, *sorted(others)])
+        records = await self.changes(io, [commit.id, *sorted(others)])
         ours = records.pop(commit.id)
         return ours, [record for record in records.values() if ours.meets(record)]
 
-    def commits(self) -> Operation[list[Commit]]:
+    async def commits(self, io: IO) -> list[Commit]:
         """Read all commits."""
-        [items] = yield from self.search(self.layout.commits)
+        [items] = await self.search(io, self.layout.commits)
         return sorted(map(read_commit, items), key=lambda one: one.id)
 
-    def changes(self, commit_ids: Iterable[str]) -> Operation[dict[str, Changes]]:
+    async def changes(self, io: IO, commit_ids: Iterable[str]) -> dict[str, Changes]:
         """Read what some commits changed."""
-        return (yield from self.get(self.layout.changes, commit_ids, read_changes))
+        return await self.get(io, self.layout.changes, commit_ids, read_changes)
 
-    def put(self, namespace: Namespace, items: Mapping[str, Item | None]) -> Operation[None]:
+    async def put(self, io: IO, namespace: Namespace, items: Mapping[str, Item | None]) -> None:
         """Write items that are no part of the memory's content."""
         for keys in chunks(list(items), BATCH_ITEMS):
             ops = [PutOp(namespace, key, items[key], index=False) for key in keys]
-            yield Batch(self.store, ops)
+            await io.batch(self.store, ops)
 
-    def _commits_since(self, since: int) -> Operation[list[Item]]:
+    async def _commits_since(self, io: IO, since: int) -> list[Item]:
         search = SearchOp(self.layout.commits, filter={"at_us": {"$gte": since}}, limit=EVERYTHING)
-        [found] = yield Batch(self.store, [search])
+        [found] = await io.batch(self.store, [search])
         return [item.value for item in found]
 
-    def _read_whole(self) -> Operation[Update]:
+    async def _read_whole(self, io: IO) -> Update:
         layout = self.layout
-        commits, episodes, guidelines, vectors = yield from self.search(
-            layout.commits, layout.episodes, layout.guidelines, layout.vectors(self.embedder.id)
+        commits, episodes, guidelines, vectors = await self.search(
+            io, layout.commits, layout.episodes, layout.guidelines, layout.vectors(self.embedder.id)
         )
         return Update(
             commits=[read_commit(item) for item in commits],
@@ -219,27 +220,27 @@ class MemoryAccess:
             vectors={item["key"]: read_vector(item) for item in vectors},
         )
 
-    def _read_changes(self, view: MemoryView, since: int) -> Operation[Update]:
-        found = yield from self._commits_since(since)
+    async def _read_changes(self, io: IO, view: MemoryView, since: int) -> Update:
+        found = await self._commits_since(io, since)
         fresh = view.unknown({item["id"] for item in found})
         commits = sorted(
             (read_commit(item) for item in found if item["id"] in fresh),
             key=lambda commit: commit.id,
         )
         update = Update(commits=commits)
-        records = yield from self.changes(commit.id for commit in commits)
+        records = await self.changes(io, (commit.id for commit in commits))
         touched = {one.key: None for record in records.values() for one in record.changes}
-        yield from self._read_items(update, touched)
+        await self._read_items(io, update, touched)
         return update
 
-    def _read_items(self, update: Update, keys: Iterable[ItemKey]) -> Operation[None]:
+    async def _read_items(self, io: IO, update: Update, keys: Iterable[ItemKey]) -> None:
         episodes = [key for kind, key in keys if kind == "episodes"]
         guidelines = [key for kind, key in keys if kind == "guidelines"]
         if episodes:
-            there = yield from self.get(self.layout.episodes, episodes, self._row)
+            there = await self.get(io, self.layout.episodes, episodes, self._row)
             update.episodes.update({key: there.get(key) for key in episodes})
         if guidelines:
-            revisions = yield from self.get(self.layout.guidelines, guidelines, revision_of)
+            revisions = await self.get(io, self.layout.guidelines, guidelines, revision_of)
             update.guidelines.update({key: revisions.get(key) for key in guidelines})
 
     def _row(self, item: Item) -> EpisodeRow:
@@ -249,21 +250,21 @@ class MemoryAccess:
             read_episode(item)  # says what is wrong with it
             raise
 
-    def get(
-        self, namespace: Namespace, ids: Iterable[str], read: Callable[[Item], T]
-    ) -> Operation[dict[str, T]]:
+    async def get(
+        self, io: IO, namespace: Namespace, ids: Iterable[str], read: Callable[[Item], T]
+    ) -> dict[str, T]:
         """Read some items."""
         found: dict[str, T] = {}
         for keys in chunks(list(dict.fromkeys(ids)), BATCH_ITEMS):
-            items = yield Batch(self.store, [GetOp(namespace, key) for key in keys])
+            items = await io.batch(self.store, [GetOp(namespace, key) for key in keys])
             for key, item in zip(keys, items, strict=True):
                 if item is not None:
                     found[key] = read(item.value)
         return found
 
-    def search(self, *namespaces: Namespace) -> Operation[list[list[Item]]]:
+    async def search(self, io: IO, *namespaces: Namespace) -> list[list[Item]]:
         """Read all items of some namespaces, in one batch."""
-        results = yield Batch(
+        results = await io.batch(
             self.store, [SearchOp(namespace, limit=EVERYTHING) for namespace in namespaces]
         )
         # A prefix also finds what lies below it, such as a criterion named like a kind of item.

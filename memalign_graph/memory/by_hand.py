@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import check_json, digest
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.items import Edit, check_name
 from memalign_graph.memory.learning import plain_words
@@ -18,12 +18,14 @@ MAX_GUIDELINE_CHARS = 2_000
 """The longest guideline, in characters."""
 
 
-def add_guideline(access: MemoryAccess, text: str, *, author: str | None) -> Operation[Guideline]:
+async def add_guideline(
+    io: IO, access: MemoryAccess, text: str, *, author: str | None
+) -> Guideline:
     """Write a guideline by hand; in words that stand already it is that guideline."""
     text = check_guideline_text(text)
     author = check_name(author, "author")
-    view = yield from access.refresh()
-    standing = yield from access.all_guidelines()
+    view = await access.refresh(io)
+    standing = await access.all_guidelines(io)
     words = plain_words(text)
     same = next((one for one in standing if plain_words(one.text) == words), None)
     if same is not None:
@@ -40,21 +42,21 @@ def add_guideline(access: MemoryAccess, text: str, *, author: str | None) -> Ope
         updated_at=now,
     )
     edits = [Edit("guidelines", None, guideline)]
-    yield from _commit(access, view, edits, reason="add_guideline", author=author)
+    await _commit(io, access, view, edits, reason="add_guideline", author=author)
     return guideline
 
 
-def edit_guideline(
-    access: MemoryAccess, guideline_id: str, text: str, *, author: str | None
-) -> Operation[Guideline]:
+async def edit_guideline(
+    io: IO, access: MemoryAccess, guideline_id: str, text: str, *, author: str | None
+) -> Guideline:
     """Reword a guideline by hand; it keeps its id, place and sources, and is the expert's now."""
     text = check_guideline_text(text)
     author = check_name(author, "author")
-    view = yield from access.refresh()
-    guideline = yield from _guideline(access, guideline_id)
+    view = await access.refresh(io)
+    guideline = await _guideline(io, access, guideline_id)
     if guideline.text == text and guideline.status == "standing":
         return guideline
-    for other in (yield from access.all_guidelines()):
+    for other in await access.all_guidelines(io):
         if other.id != guideline_id and plain_words(other.text) == plain_words(text):
             raise InvalidInputError(f"text: these words already stand as guideline {other.id!r}.")
     after = guideline.model_copy(
@@ -69,24 +71,22 @@ def edit_guideline(
         }
     )
     edits = [Edit("guidelines", guideline, after)]
-    yield from _commit(access, view, edits, reason="edit_guideline", author=author)
+    await _commit(io, access, view, edits, reason="edit_guideline", author=author)
     return after
 
 
-def remove_guideline(
-    access: MemoryAccess, guideline_id: str, *, author: str | None
-) -> Operation[Guideline]:
+async def remove_guideline(
+    io: IO, access: MemoryAccess, guideline_id: str, *, author: str | None
+) -> Guideline:
     """Take a guideline away; the episodes it came from stay."""
-    view = yield from access.refresh()
-    guideline = yield from _guideline(access, guideline_id)
-    others = [
-        one for one in (yield from access.every_guideline()) if one.superseded_by == guideline_id
-    ]
+    view = await access.refresh(io)
+    guideline = await _guideline(io, access, guideline_id)
+    others = [one for one in await access.every_guideline(io) if one.superseded_by == guideline_id]
     edits = [
         Edit("guidelines", guideline, None),
         *(Edit("guidelines", one, _by_none(one)) for one in others),
     ]
-    yield from _commit(access, view, edits, reason="remove_guideline", author=author)
+    await _commit(io, access, view, edits, reason="remove_guideline", author=author)
     return guideline
 
 
@@ -109,16 +109,22 @@ def _by_none(guideline: Guideline) -> Guideline:
     return guideline.model_copy(update={"superseded_by": None, "updated_at": datetime.now(UTC)})
 
 
-def _commit(
-    access: MemoryAccess, view: MemoryView, edits: list[Edit], *, reason: str, author: str | None
-) -> Operation[None]:
+async def _commit(
+    io: IO,
+    access: MemoryAccess,
+    view: MemoryView,
+    edits: list[Edit],
+    *,
+    reason: str,
+    author: str | None,
+) -> None:
     known = view.known_commits()
-    commit = yield from access.commit(view, edits, reason=reason, author=author)
-    yield from settle_rivals(access, commit, known, edits_made(edits), taken_back=set())
+    commit = await access.commit(io, view, edits, reason=reason, author=author)
+    await settle_rivals(io, access, commit, known, edits_made(edits), taken_back=set())
 
 
-def _guideline(access: MemoryAccess, guideline_id: str) -> Operation[Guideline]:
-    for guideline in (yield from access.every_guideline()):
+async def _guideline(io: IO, access: MemoryAccess, guideline_id: str) -> Guideline:
+    for guideline in await access.every_guideline(io):
         if guideline.id == guideline_id:
             return guideline
     raise InvalidInputError(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cascade import Cascade, cascade, cascade_edits
 from memalign_graph.memory.embedding import embed, store_vectors, stored_vectors
@@ -39,22 +39,23 @@ class Remembered:
     """The ids of episodes that say something else now."""
 
 
-def remember(
+async def remember(
+    io: IO,
     access: MemoryAccess,
     feedback: Sequence[Feedback],
     *,
     known_vectors: Mapping[str, Vector] | None = None,
     note_threads: bool = True,
-) -> Operation[Remembered]:
+) -> Remembered:
     """Store feedback as episodes."""
     checked = [check_feedback(one, access.criterion) for one in feedback]
-    view = yield from access.refresh()
+    view = await access.refresh(io)
     fresh = [one.example for one in checked if not view.holds(one.episode_id)]
-    yield from _store_missing_vectors(access, fresh, known_vectors or {})
+    await _store_missing_vectors(io, access, fresh, known_vectors or {})
     parts: list[Remembered] = []
     for start in range(0, len(checked), COMMIT_ITEMS):
         part = checked[start : start + COMMIT_ITEMS]
-        parts.append((yield from _remember_part(access, part, note_threads=note_threads)))
+        parts.append(await _remember_part(io, access, part, note_threads=note_threads))
     new = {key for part in parts for key in part.new}
     return Remembered(
         episodes=[episode for part in parts for episode in part.episodes],
@@ -63,32 +64,33 @@ def remember(
     )
 
 
-def _remember_part(
+async def _remember_part(
+    io: IO,
     access: MemoryAccess,
     checked: Sequence[Feedback],
     *,
     note_threads: bool,
-) -> Operation[Remembered]:
+) -> Remembered:
     ids = [one.episode_id for one in checked]
     said: dict[str, Episode] = {}
     for key, one in zip(ids, checked, strict=True):
         episode = Episode.from_feedback(one, _first_status(one))
         said[key] = newer_word(said.get(key), episode)
-    view = yield from access.refresh()
-    stored = yield from access.episodes(said)
+    view = await access.refresh(io)
+    stored = await access.episodes(io, said)
     after = {key: newer_word(stored.get(key), episode) for key, episode in said.items()}
     if not note_threads:
         same = {key for key, old in stored.items() if old.says_the_same_as(after[key])}
         after.update({key: stored[key] for key in same})
     replaced = {key for key, old in stored.items() if takes_back(old, after[key])}
-    follow = yield from follow_sources(access, replaced)
+    follow = await follow_sources(io, access, replaced)
     edits = [Edit("episodes", stored.get(key), episode) for key, episode in after.items()]
     edits += cascade_edits(follow)
     authors = {one.author for one in checked}
     by = authors.pop() if len(authors) == 1 else None
     known = view.known_commits()
-    commit = yield from access.commit(view, edits, reason="remember", author=by)
-    yield from settle_rivals(access, commit, known, edits_made(edits), taken_back=replaced)
+    commit = await access.commit(io, view, edits, reason="remember", author=by)
+    await settle_rivals(io, access, commit, known, edits_made(edits), taken_back=replaced)
     return Remembered(
         episodes=[after[key] for key in ids],
         new=set(after) - set(stored),
@@ -96,14 +98,14 @@ def _remember_part(
     )
 
 
-def revise(
-    access: MemoryAccess, episode_id: str, feedback: Feedback | Mapping[str, Any]
-) -> Operation[Episode]:
+async def revise(
+    io: IO, access: MemoryAccess, episode_id: str, feedback: Feedback | Mapping[str, Any]
+) -> Episode:
     """Change what an expert said."""
     if not isinstance(episode_id, str):
         raise InvalidInputError("episode_id: give an episode's id, which is text.")
-    view = yield from access.refresh()
-    stored = (yield from access.episodes([episode_id])).get(episode_id)
+    view = await access.refresh(io)
+    stored = (await access.episodes(io, [episode_id])).get(episode_id)
     if stored is None:
         raise InvalidInputError(
             f"episode_id: {episode_id!r} names no episode of {access.criterion.name!r}: "
@@ -130,11 +132,11 @@ def revise(
     )
     if stored.says_the_same_as(after):
         return stored
-    follow = yield from follow_sources(access, {stored.id})
+    follow = await follow_sources(io, access, {stored.id})
     edits = [Edit("episodes", stored, after), *cascade_edits(follow)]
     known = view.known_commits()
-    commit = yield from access.commit(view, edits, reason="revise", author=stored.author)
-    yield from settle_rivals(access, commit, known, edits_made(edits), taken_back={stored.id})
+    commit = await access.commit(io, view, edits, reason="revise", author=stored.author)
+    await settle_rivals(io, access, commit, known, edits_made(edits), taken_back={stored.id})
     return after
 
 
@@ -173,15 +175,15 @@ def _first_status(feedback: Feedback) -> Any:
     return "distilled" if feedback.agrees else "pending"
 
 
-def follow_sources(access: MemoryAccess, taken_back: set[str]) -> Operation[Cascade]:
+async def follow_sources(io: IO, access: MemoryAccess, taken_back: set[str]) -> Cascade:
     """Work out what becomes of the guidelines when episodes are taken back."""
-    guidelines = (yield from access.every_guideline()) if taken_back else []
+    guidelines = await access.every_guideline(io) if taken_back else []
     return cascade(guidelines, taken_back)
 
 
-def _store_missing_vectors(
-    access: MemoryAccess, examples: Sequence[Example], known: Mapping[str, Vector]
-) -> Operation[None]:
+async def _store_missing_vectors(
+    io: IO, access: MemoryAccess, examples: Sequence[Example], known: Mapping[str, Vector]
+) -> None:
     texts: dict[str, str] = {}
     vectors: dict[str, Vector] = {}
     for example in examples:
@@ -193,6 +195,6 @@ def _store_missing_vectors(
             vectors[key] = known[example.id]
         else:
             texts[key] = text
-    stored = yield from stored_vectors(access, texts)
+    stored = await stored_vectors(io, access, texts)
     missing = {key: text for key, text in texts.items() if key not in stored}
-    yield from store_vectors(access, {**vectors, **(yield from embed(access, missing))})
+    await store_vectors(io, access, {**vectors, **await embed(io, access, missing)})

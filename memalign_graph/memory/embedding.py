@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping
 
 from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 
-from memalign_graph.effects import Batch, Embed, Gather, Operation
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess, chunks
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, encode_vector, normalised, vector_key
 from memalign_graph.memory.items import read_vector
 from memalign_graph.memory.layout import Namespace
 from memalign_graph.memory.view import MemoryView
+from memalign_graph.models import embed_texts
 from memalign_graph.types import Example
 
 logger = logging.getLogger(__name__)
@@ -30,46 +31,45 @@ def key_of(access: MemoryAccess, example: Example) -> str:
     return vector_key(access.embedder.id, retrieval_text(example)[0])
 
 
-def embed(access: MemoryAccess, texts: Mapping[str, str]) -> Operation[dict[str, Vector]]:
+async def embed(io: IO, access: MemoryAccess, texts: Mapping[str, str]) -> dict[str, Vector]:
     """Embed texts."""
 
-    def one_request(keys: list[str]) -> Operation[dict[str, Vector]]:
-        answer = yield Embed(access.embedder.embeddings, [texts[key] for key in keys])
+    async def one_request(keys: list[str]) -> dict[str, Vector]:
+        answer = await embed_texts(io, access.embedder.embeddings, [texts[key] for key in keys])
         return dict(zip(keys, normalised(answer, len(keys), access.embedder.id), strict=True))
 
     requests = [one_request(keys) for keys in chunks(list(texts), _EMBED_TEXTS)]
     if len(requests) == 1:
-        return (yield from requests[0])
-    answers = (yield Gather(requests, _EMBED_REQUESTS)) if requests else []
+        return await requests[0]
+    answers = await io.gather(requests, _EMBED_REQUESTS) if requests else []
     return {key: vector for answer in answers for key, vector in answer.items()}
 
 
-def stored_vectors(access: MemoryAccess, keys: Iterable[str]) -> Operation[dict[str, Vector]]:
+async def stored_vectors(io: IO, access: MemoryAccess, keys: Iterable[str]) -> dict[str, Vector]:
     """Read vectors from the store."""
     namespace = access.layout.vectors(access.embedder.id)
-    found = yield from access.get(namespace, keys, read_vector)
-    return found
+    return await access.get(io, namespace, keys, read_vector)
 
 
-def store_vectors(access: MemoryAccess, vectors: Mapping[str, Vector]) -> Operation[None]:
+async def store_vectors(io: IO, access: MemoryAccess, vectors: Mapping[str, Vector]) -> None:
     """Write vectors, before the items that need them."""
     namespace = access.layout.vectors(access.embedder.id)
-    yield from _check_dimension(access, vectors)
+    await _check_dimension(io, access, vectors)
     items = {
         key: {"key": key, "embedder": access.embedder.id, "vector": encode_vector(vector)}
         for key, vector in vectors.items()
     }
-    yield from access.put(namespace, items)
+    await access.put(io, namespace, items)
 
 
-def embedder_namespaces(access: MemoryAccess) -> Operation[dict[str, Namespace]]:
+async def embedder_namespaces(io: IO, access: MemoryAccess) -> dict[str, Namespace]:
     """Find the embedders that made vectors for a memory."""
     prefix = access.layout.all_vectors
     search = ListNamespacesOp(match_conditions=(MatchCondition("prefix", prefix),), limit=_MANY)
-    [namespaces] = yield Batch(access.store, [search])
+    [namespaces] = await io.batch(access.store, [search])
     found: dict[str, Namespace] = {}
     for namespace in sorted(tuple(one) for one in namespaces):
-        [items] = yield Batch(access.store, [SearchOp(namespace, limit=1)])
+        [items] = await io.batch(access.store, [SearchOp(namespace, limit=1)])
         embedder = items[0].value.get("embedder") if items else None
         # Another memory may lie below: of a criterion that is named like a kind of item.
         if isinstance(embedder, str) and access.layout.vectors(embedder) == namespace:
@@ -77,12 +77,12 @@ def embedder_namespaces(access: MemoryAccess) -> Operation[dict[str, Namespace]]
     return found
 
 
-def index_missing(access: MemoryAccess, view: MemoryView) -> Operation[None]:
+async def index_missing(io: IO, access: MemoryAccess, view: MemoryView) -> None:
     """Give every episode its vector in the index: from the store, else by embedding its text."""
     missing = view.missing_texts()
     if not missing:
         return
-    stored = yield from stored_vectors(access, missing)
+    stored = await stored_vectors(io, access, missing)
     view.add_vectors(stored)
     rest = {key: episode for key, episode in missing.items() if key not in stored}
     if not rest:
@@ -94,22 +94,22 @@ def index_missing(access: MemoryAccess, view: MemoryView) -> Operation[None]:
         len(rest),
         access.embedder.id,
     )
-    episodes = yield from access.episodes(rest.values())
+    episodes = await access.episodes(io, rest.values())
     texts = {
         key: retrieval_text(episodes[episode].example)[0]
         for key, episode in rest.items()
         if episode in episodes
     }
-    vectors = yield from embed(access, texts)
-    yield from store_vectors(access, vectors)
+    vectors = await embed(io, access, texts)
+    await store_vectors(io, access, vectors)
     view.add_vectors(vectors)
 
 
-def _check_dimension(access: MemoryAccess, vectors: Mapping[str, Vector]) -> Operation[None]:
+async def _check_dimension(io: IO, access: MemoryAccess, vectors: Mapping[str, Vector]) -> None:
     index = access.view.index
     if vectors and index.is_empty:
         search = SearchOp(access.layout.vectors(access.embedder.id), limit=1)
-        [found] = yield Batch(access.store, [search])
+        [found] = await io.batch(access.store, [search])
         stored = [read_vector(item.value) for item in found]
         index.check(vectors.values(), like=stored)
     else:

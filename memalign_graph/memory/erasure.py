@@ -10,8 +10,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 
-from memalign_graph.effects import Call, Operation
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.io import IO
 
 Mark = frozenset[str]
 """Texts that together tell a checkpoint which carries something."""
@@ -27,9 +27,9 @@ def check_checkpointer(checkpointer: object) -> BaseCheckpointSaver[Any] | None:
     )
 
 
-def erase_threads(
-    checkpointer: object, marks: set[Mark], known: Sequence[str]
-) -> Operation[tuple[list[str], list[str]]]:
+async def erase_threads(
+    io: IO, checkpointer: object, marks: set[Mark], known: Sequence[str]
+) -> tuple[list[str], list[str]]:
     """Delete the threads that carried something."""
     saver = check_checkpointer(checkpointer)
     if saver is None:
@@ -41,7 +41,7 @@ def erase_threads(
         return [], [unseen]
     warnings = []
     try:
-        threads = yield Call(
+        threads = await io.call(
             lambda: _carrying(saver.list(None), marks), lambda: _acarrying(saver, marks)
         )
     except NotImplementedError:
@@ -51,20 +51,22 @@ def erase_threads(
             "given in were deleted."
         )
     for thread in threads:
-        yield Call(partial(saver.delete_thread, thread), partial(_adelete, saver, thread))
+        await io.call(partial(saver.delete_thread, thread), partial(_adelete, saver, thread))
     return threads, warnings
 
 
-def vacuum(owner: object, name: str) -> Operation[list[str]]:
+async def vacuum(io: IO, owner: object, name: str) -> list[str]:
     """Rewrite an SQLite file without what was deleted from it, and empty its write-ahead log."""
     if isinstance(owner, InMemoryStore | InMemorySaver):
         return []
     connection = getattr(owner, "conn", None)
     kinds = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
     if "sqlite3" in kinds:
-        busy = yield Call(lambda: _vacuum(owner), lambda: asyncio.to_thread(lambda: _vacuum(owner)))
+        busy = await io.call(
+            lambda: _vacuum(owner), lambda: asyncio.to_thread(lambda: _vacuum(owner))
+        )
     elif "aiosqlite" in kinds:
-        busy = yield Call(lambda: _vacuum_on_its_loop(owner), lambda: _avacuum(owner))
+        busy = await io.call(lambda: _vacuum_on_its_loop(owner), lambda: _avacuum(owner))
     else:
         unknown = (
             f"{type(owner).__name__}: the items are deleted, but whether their bytes are gone from "

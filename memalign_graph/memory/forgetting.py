@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cascade import cascade_edits
 from memalign_graph.memory.changes import COMMIT_ITEMS, follow_sources
@@ -118,16 +118,16 @@ class Forgetting:
     reduced: dict[str, Guideline] = field(default_factory=dict)
 
 
-def forget(
-    access: MemoryAccess, selection: Selection, *, author: str | None = None
-) -> Operation[Forgotten]:
+async def forget(
+    io: IO, access: MemoryAccess, selection: Selection, *, author: str | None = None
+) -> Forgotten:
     """Take episodes back, and every guideline that rests on them alone."""
-    everything = yield from select(access, selection)
+    everything = await select(io, access, selection)
     ids = [key for key, one in everything.items() if selection.meets(one)]
     done = Forgetting()
     for start in range(0, len(ids), COMMIT_ITEMS):
         part = ids[start : start + COMMIT_ITEMS]
-        yield from _forget_part(access, part, done, author)
+        await _forget_part(io, access, part, done, author)
     return Forgotten(
         episode_ids=done.episodes,
         unknown_ids=selection.unknown(list(everything.values())),
@@ -136,32 +136,32 @@ def forget(
     )
 
 
-def select(access: MemoryAccess, selection: Selection) -> Operation[dict[str, Episode]]:
+async def select(io: IO, access: MemoryAccess, selection: Selection) -> dict[str, Episode]:
     """Read the episodes among which those are that are meant."""
     if selection.by_ids_alone:
-        return (yield from access.episodes(selection.episode_ids or ()))
-    return {one.id: one for one in (yield from access.all_episodes())}
+        return await access.episodes(io, selection.episode_ids or ())
+    return {one.id: one for one in await access.all_episodes(io)}
 
 
-def _forget_part(
-    access: MemoryAccess, ids: Sequence[str], done: Forgetting, author: str | None
-) -> Operation[None]:
-    view = yield from access.refresh()
-    stored = yield from access.episodes(ids)
-    follow = yield from follow_sources(access, set(stored))
+async def _forget_part(
+    io: IO, access: MemoryAccess, ids: Sequence[str], done: Forgetting, author: str | None
+) -> None:
+    view = await access.refresh(io)
+    stored = await access.episodes(io, ids)
+    follow = await follow_sources(io, access, set(stored))
     edits = [Edit("episodes", episode, None) for episode in stored.values()]
     edits += cascade_edits(follow)
     known = view.known_commits()
-    commit = yield from access.commit(view, edits, reason="forget", author=author)
-    yield from settle_rivals(access, commit, known, edits_made(edits), taken_back=set(stored))
+    commit = await access.commit(io, view, edits, reason="forget", author=author)
+    await settle_rivals(io, access, commit, known, edits_made(edits), taken_back=set(stored))
     # A model's answer that waits to be committed may speak of what is forgotten.
-    yield from clear_drafts(access)
+    await clear_drafts(io, access)
     done.episodes += stored
     done.removed.update({one.id: one for one in follow.removed})
     done.reduced.update({one.id: one for one in follow.reduced})
 
 
-def clear_drafts(access: MemoryAccess) -> Operation[None]:
+async def clear_drafts(io: IO, access: MemoryAccess) -> None:
     """Remove answers of models that wait to be committed."""
-    [items] = yield from access.search(access.layout.drafts)
-    yield from access.put(access.layout.drafts, {item["id"]: None for item in items})
+    [items] = await access.search(io, access.layout.drafts)
+    await access.put(io, access.layout.drafts, {item["id"]: None for item in items})

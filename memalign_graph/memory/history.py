@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cascade import cascade
 from memalign_graph.memory.changes import COMMIT_ITEMS
@@ -145,23 +145,23 @@ class _Past:
                         yield change.key, item
 
 
-def history(access: MemoryAccess) -> Operation[list[Commit]]:
+async def history(io: IO, access: MemoryAccess) -> list[Commit]:
     """Read the commits."""
-    commits = yield from access.commits()
+    commits = await access.commits(io)
     return commits[::-1]
 
 
-def snapshot(access: MemoryAccess, version: str) -> Operation[Snapshot]:
+async def snapshot(io: IO, access: MemoryAccess, version: str) -> Snapshot:
     """Read a memory as it was."""
-    past = yield from _past(access)
+    past = await _past(io, access)
     state = past.find(version) if isinstance(version, str) else None
     if state is None:
         raise InvalidInputError(
             f"version: the memory of {access.criterion.name!r} never had the version {version!r}: "
             "`history()` lists those it had."
         )
-    episodes = yield from access.all_episodes()
-    guidelines = yield from access.every_guideline()
+    episodes = await access.all_episodes(io)
+    guidelines = await access.every_guideline(io)
     today: list[tuple[ItemKey, Item]] = [
         *((("episodes", one.id), one.to_json()) for one in episodes),
         *((("guidelines", one.id), one.to_json()) for one in guidelines),
@@ -182,28 +182,28 @@ def snapshot(access: MemoryAccess, version: str) -> Operation[Snapshot]:
     )
 
 
-def diff(access: MemoryAccess, a: str, b: str | None = None) -> Operation[MemoryDiff]:
+async def diff(io: IO, access: MemoryAccess, a: str, b: str | None = None) -> MemoryDiff:
     """Compare a memory at two versions."""
-    before = yield from snapshot(access, a)
+    before = await snapshot(io, access, a)
     if b is None:
-        view = yield from access.refresh()
+        view = await access.refresh(io)
         b = view.version
-    after = yield from snapshot(access, b)
+    after = await snapshot(io, access, b)
     return MemoryDiff(
         episodes=_diff(before.episodes, after.episodes),
         guidelines=_diff(before.guidelines, after.guidelines),
     )
 
 
-def rollback(
-    access: MemoryAccess, version: str, *, author: str | None = None
-) -> Operation[Snapshot]:
+async def rollback(
+    io: IO, access: MemoryAccess, version: str, *, author: str | None = None
+) -> Snapshot:
     """Make a memory again what it was, in a new commit."""
     author = check_name(author, "author")
-    view = yield from access.refresh()
-    wanted = yield from snapshot(access, version)
-    episodes = {one.id: one for one in (yield from access.all_episodes())}
-    guidelines = {one.id: one for one in (yield from access.every_guideline())}
+    view = await access.refresh(io)
+    wanted = await snapshot(io, access, version)
+    episodes = {one.id: one for one in await access.all_episodes(io)}
+    guidelines = {one.id: one for one in await access.every_guideline(io)}
     then = {one.id: one for one in wanted.guidelines}
     # A rule does not come back without its source.
     follow = cascade(then.values(), set(wanted.missing))
@@ -218,15 +218,15 @@ def rollback(
     for start in range(0, len(real), COMMIT_ITEMS):
         known = view.known_commits()
         part = real[start : start + COMMIT_ITEMS]
-        commit = yield from access.commit(view, part, reason="rollback", author=author)
+        commit = await access.commit(io, view, part, reason="rollback", author=author)
         taken_back = {
             edit.item_id
             for edit in part
             if isinstance(edit.before, Episode)
             and not (isinstance(edit.after, Episode) and edit.before.says_the_same_as(edit.after))
         }
-        yield from settle_rivals(access, commit, known, edits_made(part), taken_back=taken_back)
-        view = yield from access.refresh()
+        await settle_rivals(io, access, commit, known, edits_made(part), taken_back=taken_back)
+        view = await access.refresh(io)
     return replace(wanted, guidelines=sorted(then.values(), key=lambda one: (one.position, one.id)))
 
 
@@ -249,7 +249,7 @@ def _edits(kind: Any, now: Mapping[str, Any], then: Mapping[str, Any]) -> list[E
     return [Edit(kind, now.get(key), then.get(key)) for key in keys]
 
 
-def _past(access: MemoryAccess) -> Operation[_Past]:
-    commits = yield from access.commits()
-    changes = yield from access.changes(one.id for one in commits)
+async def _past(io: IO, access: MemoryAccess) -> _Past:
+    commits = await access.commits(io)
+    changes = await access.changes(io, (one.id for one in commits))
     return _Past(commits=commits, changes=changes)

@@ -6,8 +6,8 @@ from typing import overload
 from langchain_core.language_models import BaseChatModel
 from langgraph.store.base import BaseStore
 
-from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory import by_hand, changes
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.judgments import KeptJudgment, kept_judgments
@@ -99,7 +99,7 @@ class JudgeMemory(MemoryLife, MemoryOversight):
             InvalidInputError: If feedback can't be used; nothing is stored then.
             EmbeddingError: If an embedding call fails; nothing is stored then.
         """
-        return run(self._remember(feedback))
+        return run(self._remember(BLOCKING, feedback))
 
     @overload
     async def aremember(self, feedback: FeedbackLike) -> Episode: ...
@@ -109,7 +109,7 @@ class JudgeMemory(MemoryLife, MemoryOversight):
         self, feedback: FeedbackLike | Sequence[FeedbackLike]
     ) -> Episode | list[Episode]:
         """Async twin of `remember`."""
-        return await arun(self._remember(feedback))
+        return await self._remember(AWAITING, feedback)
 
     def recall(self, example: ExampleLike, k: int = 5) -> list[RecalledExample]:
         """Find the examples in memory most like this one, by inputs and outputs.
@@ -125,19 +125,19 @@ class JudgeMemory(MemoryLife, MemoryOversight):
             InvalidInputError: If the example can't be used, or k is below 0.
             EmbeddingError: If an embedding call fails.
         """
-        return run(self._recall(example, k))
+        return run(self._recall(BLOCKING, example, k))
 
     async def arecall(self, example: ExampleLike, k: int = 5) -> list[RecalledExample]:
         """Async twin of `recall`."""
-        return await arun(self._recall(example, k))
+        return await self._recall(AWAITING, example, k)
 
     def episodes(self) -> list[Episode]:
         """Return all episodes, oldest first."""
-        return run(self._access.all_episodes())
+        return run(self._access.all_episodes(BLOCKING))
 
     async def aepisodes(self) -> list[Episode]:
         """Async twin of `episodes`."""
-        return await arun(self._access.all_episodes())
+        return await self._access.all_episodes(AWAITING)
 
     def guidelines(self, *, include_superseded: bool = False) -> list[Guideline]:
         """Return the guidelines, in the order a judge reads them.
@@ -149,11 +149,11 @@ class JudgeMemory(MemoryLife, MemoryOversight):
         Returns:
             The guidelines.
         """
-        return run(self._guidelines(include_superseded))
+        return run(self._guidelines(BLOCKING, include_superseded))
 
     async def aguidelines(self, *, include_superseded: bool = False) -> list[Guideline]:
         """Async twin of `guidelines`."""
-        return await arun(self._guidelines(include_superseded))
+        return await self._guidelines(AWAITING, include_superseded)
 
     def judgments(self, *, waiting: bool = False) -> list[KeptJudgment]:
         """Return the judgments that are kept for feedback, those that go first before the others.
@@ -167,19 +167,19 @@ class JudgeMemory(MemoryLife, MemoryOversight):
         Returns:
             The judgments.
         """
-        return run(kept_judgments(self._access, waiting=waiting))
+        return run(kept_judgments(BLOCKING, self._access, waiting=waiting))
 
     async def ajudgments(self, *, waiting: bool = False) -> list[KeptJudgment]:
         """Async twin of `judgments`."""
-        return await arun(kept_judgments(self._access, waiting=waiting))
+        return await kept_judgments(AWAITING, self._access, waiting=waiting)
 
     def version(self) -> str:
         """Return the memory's version: a digest of its live items and their revisions."""
-        return run(self._version())
+        return run(self._version(BLOCKING))
 
     async def aversion(self) -> str:
         """Async twin of `version`."""
-        return await arun(self._version())
+        return await self._version(AWAITING)
 
     def add_guideline(self, text: str, *, author: str | None = None) -> Guideline:
         """Write a guideline by hand.
@@ -194,11 +194,11 @@ class JudgeMemory(MemoryLife, MemoryOversight):
         Raises:
             InvalidInputError: If the text can't be used.
         """
-        return run(by_hand.add_guideline(self._access, text, author=author))
+        return run(by_hand.add_guideline(BLOCKING, self._access, text, author=author))
 
     async def aadd_guideline(self, text: str, *, author: str | None = None) -> Guideline:
         """Async twin of `add_guideline`."""
-        return await arun(by_hand.add_guideline(self._access, text, author=author))
+        return await by_hand.add_guideline(AWAITING, self._access, text, author=author)
 
     def edit_guideline(
         self, guideline_id: str, text: str, *, author: str | None = None
@@ -216,13 +216,17 @@ class JudgeMemory(MemoryLife, MemoryOversight):
         Raises:
             InvalidInputError: If the text can't be used, or there is no such guideline.
         """
-        return run(by_hand.edit_guideline(self._access, guideline_id, text, author=author))
+        return run(
+            by_hand.edit_guideline(BLOCKING, self._access, guideline_id, text, author=author)
+        )
 
     async def aedit_guideline(
         self, guideline_id: str, text: str, *, author: str | None = None
     ) -> Guideline:
         """Async twin of `edit_guideline`."""
-        return await arun(by_hand.edit_guideline(self._access, guideline_id, text, author=author))
+        return await by_hand.edit_guideline(
+            AWAITING, self._access, guideline_id, text, author=author
+        )
 
     def remove_guideline(self, guideline_id: str, *, author: str | None = None) -> Guideline:
         """Take a guideline away; the episodes it came from stay.
@@ -237,32 +241,32 @@ class JudgeMemory(MemoryLife, MemoryOversight):
         Raises:
             InvalidInputError: If there is no such guideline.
         """
-        return run(by_hand.remove_guideline(self._access, guideline_id, author=author))
+        return run(by_hand.remove_guideline(BLOCKING, self._access, guideline_id, author=author))
 
     async def aremove_guideline(self, guideline_id: str, *, author: str | None = None) -> Guideline:
         """Async twin of `remove_guideline`."""
-        return await arun(by_hand.remove_guideline(self._access, guideline_id, author=author))
+        return await by_hand.remove_guideline(AWAITING, self._access, guideline_id, author=author)
 
-    def _remember(
-        self, feedback: FeedbackLike | Sequence[FeedbackLike]
-    ) -> Operation[Episode | list[Episode]]:
+    async def _remember(
+        self, io: IO, feedback: FeedbackLike | Sequence[FeedbackLike]
+    ) -> Episode | list[Episode]:
         if isinstance(feedback, Feedback | Mapping | str) or not isinstance(feedback, Iterable):
-            stored = yield from changes.remember(self._access, [read_feedback(feedback)])
+            stored = await changes.remember(io, self._access, [read_feedback(feedback)])
             return stored.episodes[0]
         given = [read_feedback(one) for one in feedback]
-        return (yield from changes.remember(self._access, given)).episodes
+        return (await changes.remember(io, self._access, given)).episodes
 
-    def _recall(self, example: ExampleLike, k: int) -> Operation[list[RecalledExample]]:
+    async def _recall(self, io: IO, example: ExampleLike, k: int) -> list[RecalledExample]:
         if not isinstance(k, int) or k < 0:
             raise InvalidInputError(f"k: {k!r} is not a whole number from 0 on.")
-        found = yield from recall(self._access, read_example(example), k)
+        found = await recall(io, self._access, read_example(example), k)
         return found.examples
 
-    def _guidelines(self, include_superseded: bool) -> Operation[list[Guideline]]:  # noqa: FBT001
+    async def _guidelines(self, io: IO, include_superseded: bool) -> list[Guideline]:  # noqa: FBT001
         if include_superseded:
-            return (yield from self._access.every_guideline())
-        return (yield from self._access.all_guidelines())
+            return await self._access.every_guideline(io)
+        return await self._access.all_guidelines(io)
 
-    def _version(self) -> Operation[str]:
-        view = yield from self._access.refresh()
+    async def _version(self, io: IO) -> str:
+        view = await self._access.refresh(io)
         return view.version

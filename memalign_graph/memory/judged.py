@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from memalign_graph.agreement import on_scale
-from memalign_graph.effects import Operation
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess, chunks
 from memalign_graph.memory.changes import COMMIT_ITEMS
 from memalign_graph.memory.episode_row import EpisodeRow
@@ -28,14 +28,14 @@ def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[s
     }
 
 
-def note_judgments(access: MemoryAccess, judgments: Mapping[str, Judgment]) -> Operation[None]:
+async def note_judgments(io: IO, access: MemoryAccess, judgments: Mapping[str, Judgment]) -> None:
     """Keep judgments on the episodes of their cases, in one commit, but for very many."""
-    view = yield from access.refresh()
+    view = await access.refresh(io)
     ids = [row.id for row in view.rows() if row.example_id in judgments and row.judged is None]
     for part in chunks(ids, COMMIT_ITEMS):
-        view = yield from access.refresh()
+        view = await access.refresh(io)
         known = view.known_commits()
-        there = yield from access.episodes(part)
+        there = await access.episodes(io, part)
         now = datetime.now(UTC)
         edits = [
             Edit(
@@ -46,7 +46,7 @@ def note_judgments(access: MemoryAccess, judgments: Mapping[str, Judgment]) -> O
             for one in there.values()
             if one.judgment is None
         ]
-        commit = yield from access.commit(view, edits, reason="judge cases", author=None)
-        yield from settle_rivals(
-            access, commit, known, edits_made(edits), taken_back=set(), keeps_status=True
+        commit = await access.commit(io, view, edits, reason="judge cases", author=None)
+        await settle_rivals(
+            io, access, commit, known, edits_made(edits), taken_back=set(), keeps_status=True
         )

@@ -8,8 +8,8 @@ from typing import Any
 from langgraph.store.base import SearchOp
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from memalign_graph.effects import Batch, Operation
 from memalign_graph.errors import InvalidInputError, MemAlignError, explain
+from memalign_graph.io import IO
 from memalign_graph.memory.access import EVERYTHING, MemoryAccess
 from memalign_graph.types import Example, Judgment, UtcDatetime
 
@@ -55,16 +55,17 @@ def check_keep(keep_judgments: Any) -> timedelta | None:
     return keep_judgments
 
 
-def keep_judgment(
+async def keep_judgment(
+    io: IO,
     access: MemoryAccess,
     judgment: Judgment,
     example: Example,
     *,
     vector: str | None,
     keep_for: timedelta,
-) -> Operation[str | None]:
+) -> str | None:
     """Keep a judgment, and now and then remove those that are past their time."""
-    view = yield from access.refresh()
+    view = await access.refresh(io)
     has_episodes = all(map(view.holds, judgment.episode_ids))
     if not has_episodes or not all(map(view.holds_guideline, judgment.guideline_ids)):
         # It may repeat what was taken back while the judge was at work.
@@ -80,20 +81,20 @@ def keep_judgment(
         embedder=access.embedder.id,
         vector=vector,
     )
-    yield from access.put(access.layout.judgments, {judgment.id: kept.model_dump(mode="json")})
+    await access.put(io, access.layout.judgments, {judgment.id: kept.model_dump(mode="json")})
     if now - view.swept_at >= _SWEEP_EVERY:
         view.swept_at = now
-        yield from sweep_judgments(access)
+        await sweep_judgments(io, access)
     return None
 
 
-def find_judgment(access: MemoryAccess, judgment_id: str) -> Operation[KeptJudgment]:
+async def find_judgment(io: IO, access: MemoryAccess, judgment_id: str) -> KeptJudgment:
     """Find a judgment by its id."""
     if not isinstance(judgment_id, str) or not judgment_id:
         raise InvalidInputError(
             "judgment_id: give the `id` of a judgment, such as result['judgment']['id']."
         )
-    found = yield from access.get(access.layout.judgments, [judgment_id], _read)
+    found = await access.get(io, access.layout.judgments, [judgment_id], _read)
     kept = found.get(judgment_id)
     if kept is None or kept.kept_until <= datetime.now(UTC):
         raise InvalidInputError(
@@ -104,32 +105,34 @@ def find_judgment(access: MemoryAccess, judgment_id: str) -> Operation[KeptJudgm
     return kept
 
 
-def kept_judgments(access: MemoryAccess, *, waiting: bool = False) -> Operation[list[KeptJudgment]]:
+async def kept_judgments(
+    io: IO, access: MemoryAccess, *, waiting: bool = False
+) -> list[KeptJudgment]:
     """Read the judgments that are kept."""
-    [items] = yield from access.search(access.layout.judgments)
+    [items] = await access.search(io, access.layout.judgments)
     now = datetime.now(UTC)
     kept = [one for one in map(_read, items) if one.kept_until > now]
-    episodes = (yield from access.all_episodes()) if kept and waiting else []
+    episodes = await access.all_episodes(io) if kept and waiting else []
     answered = {one.judgment.id for one in episodes if one.judgment is not None}
     there = [one for one in kept if one.judgment.id not in answered]
     return sorted(there, key=lambda one: (one.kept_until, one.judgment.id))
 
 
-def sweep_judgments(access: MemoryAccess) -> Operation[None]:
+async def sweep_judgments(io: IO, access: MemoryAccess) -> None:
     """Remove the judgments that are past their time."""
-    yield from remove_judgments(access, lambda _: False)
+    await remove_judgments(io, access, lambda _: False)
 
 
-def remove_judgments(
-    access: MemoryAccess, wanted: Callable[[Mapping[str, Any]], bool]
-) -> Operation[None]:
+async def remove_judgments(
+    io: IO, access: MemoryAccess, wanted: Callable[[Mapping[str, Any]], bool]
+) -> None:
     """Remove some of the judgments, and those that are past their time."""
     # Without a filter by date: what lies below, another memory's, may have none.
     search = SearchOp(access.layout.judgments, limit=EVERYTHING)
-    [found] = yield Batch(access.store, [search])
+    [found] = await io.batch(access.store, [search])
     own = [one for one in found if tuple(one.namespace) == access.layout.judgments]
     gone = [one.key for one in own if wanted(one.value) or _is_over(one.value)]
-    yield from access.put(access.layout.judgments, dict.fromkeys(gone))
+    await access.put(io, access.layout.judgments, dict.fromkeys(gone))
 
 
 def _is_over(item: Mapping[str, Any]) -> bool:

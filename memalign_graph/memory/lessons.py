@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from memalign_graph.effects import Operation
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cascade import Cascade, cascade, with_dangling
 from memalign_graph.memory.changes import COMMIT_ITEMS
@@ -15,7 +15,8 @@ from memalign_graph.memory.rivals import purge_records
 from memalign_graph.types import Episode, Guideline
 
 
-def learn(
+async def learn(
+    io: IO,
     access: MemoryAccess,
     operations: Sequence[GuidelineOperation],
     read: Mapping[str, str],
@@ -24,23 +25,23 @@ def learn(
     relearn: bool = False,
     passed_over: Collection[str] = (),
     reason: str = "learn",
-) -> Operation[dict[str, Any]]:
+) -> dict[str, Any]:
     """Bring what was distilled into the memory, and mark the episodes it came from."""
     rivals = _Rivals()
     ours: list[str] = []
     while True:
-        view = yield from access.refresh()
+        view = await access.refresh(io)
         known = view.known_commits()
-        there = yield from access.episodes({*read, *rivals.changed, *rivals.said})
+        there = await access.episodes(io, {*read, *rivals.changed, *rivals.said})
         stored = {**there, **{key: one for key, one in rivals.said.items() if key in there}}
-        kept = {one.id: one for one in (yield from access.every_guideline())}
+        kept = {one.id: one for one in await access.every_guideline(io)}
         same = {
             key
             for key, word in read.items()
             if key in stored and key not in rivals.removed and stored[key].word == word
         }
         gone = set(read) - same
-        purged = yield from _purged(access, gone - stored.keys())
+        purged = await _purged(io, access, gone - stored.keys())
         # Who read what is purged may repeat it also where something else is named as the source.
         valid, spared = ([], same) if purged else _valid(operations, kept, gone=gone)
         spared = spared | {*passed_over}
@@ -80,21 +81,21 @@ def learn(
         ]
         room = max(COMMIT_ITEMS - len(edits), 0)
         edits += flips[:room]
-        commit = yield from access.commit(view, edits, reason=reason, author=author, again=True)
+        commit = await access.commit(io, view, edits, reason=reason, author=author, again=True)
         first = commit
         for start in range(room, len(flips), COMMIT_ITEMS):
-            view = yield from access.refresh()
+            view = await access.refresh(io)
             part = flips[start : start + COMMIT_ITEMS]
-            commit = yield from access.commit(view, part, reason=reason, author=author)
+            commit = await access.commit(io, view, part, reason=reason, author=author)
         outcome += learned_before(valid, kept, same - fresh)
         theirs: list[Changes] = []
         if first is not None:
-            mine, theirs = yield from access.rivals(first, known)
+            mine, theirs = await access.rivals(io, first, known)
             rivals.share_out(mine, theirs)
             ours.append(first.id)
         if not theirs:
             if rivals.purged:
-                yield from purge_records(access, ours)
+                await purge_records(io, access, ours)
             return {
                 "episode_ids": sorted(same - spared),
                 "guidelines": outcome,
@@ -185,12 +186,12 @@ class _Rivals:
         return {**joined, **{one.id: one for one in again.restored}}
 
 
-def _purged(access: MemoryAccess, episode_ids: set[str]) -> Operation[bool]:
+async def _purged(io: IO, access: MemoryAccess, episode_ids: set[str]) -> bool:
     """Tell whether one of some episodes that are gone was purged."""
     if not episode_ids:
         return False
-    purges = [one.id for one in (yield from access.commits()) if one.reason == PURGE]
-    records = yield from access.changes(purges)
+    purges = [one.id for one in await access.commits(io) if one.reason == PURGE]
+    records = await access.changes(io, purges)
     return any(one.id in episode_ids for record in records.values() for one in record.changes)
 
 

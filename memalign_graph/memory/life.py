@@ -8,8 +8,8 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory import history, portable
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.changes import revise
@@ -70,7 +70,7 @@ class MemoryLife:
             ChatModelError: If distilling again fails; the feedback is forgotten all the same.
         """
         selection = _selection(episode_ids, feedback_ids, author, where)
-        return run(self._forget(selection, purge, checkpointer, by))
+        return run(self._forget(BLOCKING, selection, purge, checkpointer, by))
 
     async def aforget(
         self,
@@ -85,7 +85,7 @@ class MemoryLife:
     ) -> Forgotten:
         """Async twin of `forget`."""
         selection = _selection(episode_ids, feedback_ids, author, where)
-        return await arun(self._forget(selection, purge, checkpointer, by))
+        return await self._forget(AWAITING, selection, purge, checkpointer, by)
 
     def revise(self, episode_id: str, feedback: Feedback | Mapping[str, Any]) -> Episode:
         """Change what an expert said, and with it what only the old word supported.
@@ -100,11 +100,11 @@ class MemoryLife:
         Raises:
             InvalidInputError: If there is no such episode, or what is said can't be used.
         """
-        return run(self._revise(episode_id, feedback))
+        return run(self._revise(BLOCKING, episode_id, feedback))
 
     async def arevise(self, episode_id: str, feedback: Feedback | Mapping[str, Any]) -> Episode:
         """Async twin of `revise`."""
-        return await arun(self._revise(episode_id, feedback))
+        return await self._revise(AWAITING, episode_id, feedback)
 
     def consolidate(self) -> dict[str, Any]:
         """Tidy the guidelines up: merge those that say the same, settle those that contradict.
@@ -122,19 +122,19 @@ class MemoryLife:
             ChatModelError: If a call fails; nothing is changed then.
             ModelAnswerError: If an answer can't be used; nothing is changed then.
         """
-        return run(self._consolidate())
+        return run(self._consolidate(BLOCKING))
 
     async def aconsolidate(self) -> dict[str, Any]:
         """Async twin of `consolidate`."""
-        return await arun(self._consolidate())
+        return await self._consolidate(AWAITING)
 
     def history(self) -> list[Commit]:
         """Return the commits, newest first: who, when, why, how much, and the version after it."""
-        return run(history.history(self._access))
+        return run(history.history(BLOCKING, self._access))
 
     async def ahistory(self) -> list[Commit]:
         """Async twin of `history`."""
-        return await arun(history.history(self._access))
+        return await history.history(AWAITING, self._access)
 
     def at(self, version: str) -> Snapshot:
         """Return the memory as it was, such as at a judgment's `memory_version`.
@@ -148,11 +148,11 @@ class MemoryLife:
         Raises:
             InvalidInputError: If the memory never had this version.
         """
-        return run(history.snapshot(self._access, version))
+        return run(history.snapshot(BLOCKING, self._access, version))
 
     async def aat(self, version: str) -> Snapshot:
         """Async twin of `at`."""
-        return await arun(history.snapshot(self._access, version))
+        return await history.snapshot(AWAITING, self._access, version)
 
     def diff(self, a: str, b: str | None = None) -> MemoryDiff:
         """Compare two versions.
@@ -167,11 +167,11 @@ class MemoryLife:
         Raises:
             InvalidInputError: If the memory never had one of them.
         """
-        return run(history.diff(self._access, a, b))
+        return run(history.diff(BLOCKING, self._access, a, b))
 
     async def adiff(self, a: str, b: str | None = None) -> MemoryDiff:
         """Async twin of `diff`."""
-        return await arun(history.diff(self._access, a, b))
+        return await history.diff(AWAITING, self._access, a, b)
 
     def rollback(self, version: str, *, author: str | None = None) -> Snapshot:
         """Make the memory again what it was at a version, in a new commit.
@@ -186,11 +186,11 @@ class MemoryLife:
         Raises:
             InvalidInputError: If the memory never had this version.
         """
-        return run(history.rollback(self._access, version, author=author))
+        return run(history.rollback(BLOCKING, self._access, version, author=author))
 
     async def arollback(self, version: str, *, author: str | None = None) -> Snapshot:
         """Async twin of `rollback`."""
-        return await arun(history.rollback(self._access, version, author=author))
+        return await history.rollback(AWAITING, self._access, version, author=author)
 
     def export_jsonl(self, path: str | PathLike[str] | None = None) -> str:
         """Write the memory as lines of JSON: guidelines, episodes, and their vectors.
@@ -201,11 +201,11 @@ class MemoryLife:
         Returns:
             The text.
         """
-        return _write(run(portable.export_jsonl(self._access)), path)
+        return _write(run(portable.export_jsonl(BLOCKING, self._access)), path)
 
     async def aexport_jsonl(self, path: str | PathLike[str] | None = None) -> str:
         """Async twin of `export_jsonl`."""
-        return _write(await arun(portable.export_jsonl(self._access)), path)
+        return _write(await portable.export_jsonl(AWAITING, self._access), path)
 
     def import_jsonl(
         self, source: str | PathLike[str] | Iterable[str], *, author: str | None = None
@@ -225,21 +225,22 @@ class MemoryLife:
         Raises:
             InvalidInputError: If a line can't be used, by its number.
         """
-        return run(portable.import_jsonl(self._access, _lines(source), author=author))
+        return run(portable.import_jsonl(BLOCKING, self._access, _lines(source), author=author))
 
     async def aimport_jsonl(
         self, source: str | PathLike[str] | Iterable[str], *, author: str | None = None
     ) -> list[Episode]:
         """Async twin of `import_jsonl`."""
-        return await arun(portable.import_jsonl(self._access, _lines(source), author=author))
+        return await portable.import_jsonl(AWAITING, self._access, _lines(source), author=author)
 
-    def _forget(
+    async def _forget(
         self,
+        io: IO,
         selection: Selection,
         purges: bool,  # noqa: FBT001 - as `forget` names it
         checkpointer: BaseCheckpointSaver[Any] | None,
         by: str | None,
-    ) -> Operation[Forgotten]:
+    ) -> Forgotten:
         # Imported where it is needed: alignment is built on memory.
         from memalign_graph.alignment.redistill import redistilled
 
@@ -247,27 +248,27 @@ class MemoryLife:
         if not isinstance(purges, bool):
             raise InvalidInputError(f"purge: {purges!r} is neither True nor False.")
         if purges:
-            forgotten = yield from purge(self._access, selection, checkpointer, author=by)
+            forgotten = await purge(io, self._access, selection, checkpointer, author=by)
         elif checkpointer is not None:
             raise InvalidInputError("checkpointer: it is for a purge only: give `purge=True`.")
         else:
-            forgotten = yield from forget(self._access, selection, author=by)
+            forgotten = await forget(io, self._access, selection, author=by)
         if self._model is None:
             return forgotten
-        return (yield from redistilled(self._access, self._model.get, forgotten))
+        return await redistilled(io, self._access, self._model.get, forgotten)
 
-    def _revise(
-        self, episode_id: str, feedback: Feedback | Mapping[str, Any]
-    ) -> Operation[Episode]:
+    async def _revise(
+        self, io: IO, episode_id: str, feedback: Feedback | Mapping[str, Any]
+    ) -> Episode:
         from memalign_graph.alignment.redistill import redistill
 
-        episode = yield from revise(self._access, episode_id, feedback)
-        pending = yield from self._access.all_guidelines("pending")
+        episode = await revise(io, self._access, episode_id, feedback)
+        pending = await self._access.all_guidelines(io, "pending")
         if self._model is not None and pending:
-            yield from redistill(self._access, self._model.get())
+            await redistill(io, self._access, self._model.get())
         return episode
 
-    def _consolidate(self) -> Operation[dict[str, Any]]:
+    async def _consolidate(self, io: IO) -> dict[str, Any]:
         from memalign_graph.alignment.consolidate import consolidate_memory
 
         if self._model is None:
@@ -275,7 +276,7 @@ class MemoryLife:
                 "model: consolidating needs a chat model: open the memory with "
                 f"JudgeMemory(..., model={DEFAULT_CHAT_MODEL!r})."
             )
-        return (yield from consolidate_memory(self._access, self._model.get()))
+        return await consolidate_memory(io, self._access, self._model.get())
 
 
 def _selection(

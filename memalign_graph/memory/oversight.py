@@ -3,10 +3,10 @@
 from datetime import date
 from typing import Any, get_args
 
-from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evidence.choosing import DEFAULT_TARGET_AGREEMENT, check_target
 from memalign_graph.evidence.trust import Trust
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.judgment import Decide
 from memalign_graph.memory import review_report
 from memalign_graph.memory.access import MemoryAccess
@@ -38,13 +38,13 @@ class MemoryOversight:
                 with another embedder.
             ImportError: If the extra `evidence` is not installed.
         """
-        return run(_trust(self._access, decide, target_agreement))
+        return run(_trust(BLOCKING, self._access, decide, target_agreement))
 
     async def atrust(
         self, *, decide: Decide = "verdict", target_agreement: float = DEFAULT_TARGET_AGREEMENT
     ) -> Trust:
         """Async twin of `trust`."""
-        return await arun(_trust(self._access, decide, target_agreement))
+        return await _trust(AWAITING, self._access, decide, target_agreement)
 
     def review_report(
         self, *, since: date | None = None, until: date | None = None
@@ -63,20 +63,20 @@ class MemoryOversight:
             InvalidInputError: If a day is none, or the last one is before the first.
             ImportError: If the extra `evidence` is not installed.
         """
-        return run(review_report.review_report(self._access, since=since, until=until))
+        return run(review_report.review_report(BLOCKING, self._access, since=since, until=until))
 
     async def areview_report(
         self, *, since: date | None = None, until: date | None = None
     ) -> ReviewReport:
         """Async twin of `review_report`."""
-        return await arun(review_report.review_report(self._access, since=since, until=until))
+        return await review_report.review_report(AWAITING, self._access, since=since, until=until)
 
 
-def _trust(access: MemoryAccess, decide: Any, target_agreement: Any) -> Operation[Trust]:
+async def _trust(io: IO, access: MemoryAccess, decide: Any, target_agreement: Any) -> Trust:
     # Imported where it is needed: evidence is built on memory.
     from memalign_graph.evidence.reviewing import current_trust
 
     if decide not in get_args(Decide):
         known = " or ".join(map(repr, get_args(Decide)))
         raise InvalidInputError(f"decide: {decide!r} is not known: give {known}.")
-    return (yield from current_trust(access, decide, check_target(target_agreement)))
+    return await current_trust(io, access, decide, check_target(target_agreement))

@@ -13,9 +13,9 @@ from typing import Any
 from langgraph.store.base import SearchOp
 from pydantic import ValidationError
 
-from memalign_graph.effects import Batch, Operation
 from memalign_graph.errors import EmbeddingError, InvalidInputError, explain
 from memalign_graph.identity import check_json, episode_id
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.by_hand import check_guideline_text
 from memalign_graph.memory.cascade import cascade, cascade_edits
@@ -38,12 +38,12 @@ _DEPTH = 10
 """How much deeper a value may lie in a line than in the example it belongs to."""
 
 
-def export_jsonl(access: MemoryAccess) -> Operation[str]:
+async def export_jsonl(io: IO, access: MemoryAccess) -> str:
     """Write a memory as lines of JSON."""
-    view = yield from access.refresh()
-    guidelines = yield from access.every_guideline()
-    episodes = yield from access.all_episodes()
-    vectors = yield from _all_vectors(access, episodes)
+    view = await access.refresh(io)
+    guidelines = await access.every_guideline(io)
+    episodes = await access.all_episodes(io)
+    vectors = await _all_vectors(io, access, episodes)
     head = {
         "type": "memory",
         "format": FORMAT,
@@ -59,9 +59,9 @@ def export_jsonl(access: MemoryAccess) -> Operation[str]:
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
 
-def import_jsonl(
-    access: MemoryAccess, lines: Iterable[str], *, author: str | None = None
-) -> Operation[list[Episode]]:
+async def import_jsonl(
+    io: IO, access: MemoryAccess, lines: Iterable[str], *, author: str | None = None
+) -> list[Episode]:
     """Bring an exported memory into this one; ids, times and sources stay as they are."""
     author = check_name(author, "author")
     read = _Import(access)
@@ -77,11 +77,11 @@ def import_jsonl(
             raise InvalidInputError(f"line {number}: {_problem(error)}") from error
     if not read.has_head:
         raise InvalidInputError("source: it has no lines: give what `export_jsonl()` wrote.")
-    yield from _store_vectors(access, read)
-    view = yield from access.refresh()
+    await _store_vectors(io, access, read)
+    view = await access.refresh(io)
     known = view.known_commits()
-    stored = yield from access.episodes(read.episodes)
-    standing = {one.id: one for one in (yield from access.every_guideline())}
+    stored = await access.episodes(io, read.episodes)
+    standing = {one.id: one for one in await access.every_guideline(io)}
     episodes = {key: _newer(stored.get(key), one) for key, one in read.episodes.items()}
     guidelines = {key: _newer(standing.get(key), one) for key, one in read.guidelines.items()}
     kept = [key for key, one in read.episodes.items() if one != episodes[key]]
@@ -99,7 +99,7 @@ def import_jsonl(
     # A case that was left out of the lines takes its rules along, as if it were forgotten; and so
     # does a word that the memory has a newer one for.
     named = sorted({key for one in guidelines.values() for key in one.episode_ids} - set(episodes))
-    missing = set(named) - set((yield from access.episodes(named)))
+    missing = set(named) - set(await access.episodes(io, named))
     outdated = {key for key, one in read.episodes.items() if takes_back(one, episodes[key])}
     follow = cascade(
         guidelines.values(),
@@ -126,18 +126,18 @@ def import_jsonl(
     ]
     for start in range(0, len(edits), COMMIT_ITEMS):
         part = edits[start : start + COMMIT_ITEMS]
-        commit = yield from access.commit(view, part, reason="import", author=author)
-        yield from settle_rivals(access, commit, known, edits_made(part), taken_back=replaced)
-        view = yield from access.refresh()
+        commit = await access.commit(io, view, part, reason="import", author=author)
+        await settle_rivals(io, access, commit, known, edits_made(part), taken_back=replaced)
+        view = await access.refresh(io)
         known = view.known_commits()
-    found = yield from access.episodes(read.episodes)
+    found = await access.episodes(io, read.episodes)
     return list(found.values())
 
 
-def _store_vectors(access: MemoryAccess, read: "_Import") -> Operation[None]:
+async def _store_vectors(io: IO, access: MemoryAccess, read: "_Import") -> None:
     for embedder, items in read.vectors.items():
         namespace = access.layout.vectors(embedder)
-        [first] = yield Batch(access.store, [SearchOp(namespace, limit=1)])
+        [first] = await io.batch(access.store, [SearchOp(namespace, limit=1)])
         there = {len(decode_vector(one.value["vector"])) for one in first}
         dimensions = {len(decode_vector(item["vector"])) for item in items.values()} | there
         if len(dimensions) > 1:
@@ -145,7 +145,7 @@ def _store_vectors(access: MemoryAccess, read: "_Import") -> Operation[None]:
                 f"vector: vectors of the embeddings {embedder} have different dimensions "
                 f"({', '.join(map(str, sorted(dimensions)))}): they are of different embedders."
             )
-        yield from access.put(namespace, dict(items))
+        await access.put(io, namespace, dict(items))
 
 
 class _Import:
@@ -246,12 +246,12 @@ def _problem(error: Exception) -> str:
     return str(error)
 
 
-def _all_vectors(access: MemoryAccess, episodes: list[Episode]) -> Operation[list[Item]]:
+async def _all_vectors(io: IO, access: MemoryAccess, episodes: list[Episode]) -> list[Item]:
     """Read the vectors of the episodes' texts, of all embedders, in a stable order."""
     texts = dict.fromkeys(retrieval_text(one.example)[0] for one in episodes)
     found: list[Item] = []
-    for embedder, namespace in (yield from embedder_namespaces(access)).items():
+    for embedder, namespace in (await embedder_namespaces(io, access)).items():
         keys = [vector_key(embedder, text) for text in texts]
-        there = yield from access.get(namespace, keys, lambda item: item)
+        there = await access.get(io, namespace, keys, lambda item: item)
         found += there.values()
     return found

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memalign_graph.effects import Operation
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cascade import cascade_edits, superseded_by, without_words
 from memalign_graph.memory.changes import COMMIT_ITEMS
@@ -69,31 +69,36 @@ class _Traces:
         return named or not self.words.isdisjoint(_words(guideline.text))
 
 
-def purge(
-    access: MemoryAccess, selection: Selection, checkpointer: object, *, author: str | None = None
-) -> Operation[Forgotten]:
+async def purge(
+    io: IO,
+    access: MemoryAccess,
+    selection: Selection,
+    checkpointer: object,
+    *,
+    author: str | None = None,
+) -> Forgotten:
     """Erase episodes and all that is left of them: also what was forgotten or revised before."""
     check_checkpointer(checkpointer)
-    traces = yield from _trace(access, selection)
-    yield from clear_drafts(access)
-    traced = yield from _traced_judgments(access, traces)
-    yield from remove_judgments(access, traced)
-    yield from remove_reviews(access, traced)
+    traces = await _trace(io, access, selection)
+    await clear_drafts(io, access)
+    traced = await _traced_judgments(io, access, traces)
+    await remove_judgments(io, access, traced)
+    await remove_reviews(io, access, traced)
     known = sorted({key for one in traces.versions for key in one.thread_ids})
-    threads, warnings = yield from erase_threads(checkpointer, traces.marks, known)
-    vectors = yield from _remove_vectors(access, traces)
-    commits = yield from _scrub(access, traces, "guidelines")
-    forgotten, hand_written = yield from _remove(access, traces, author)
+    threads, warnings = await erase_threads(io, checkpointer, traces.marks, known)
+    vectors = await _remove_vectors(io, access, traces)
+    commits = await _scrub(io, access, traces, "guidelines")
+    forgotten, hand_written = await _remove(io, access, traces, author)
     # Once more: what was done meanwhile may have kept, or made again, what was there before.
-    vectors += yield from _remove_vectors(access, traces)
-    commits |= yield from _scrub(access, traces, "guidelines")
-    commits |= yield from _scrub(access, traces, "episodes")
-    yield from remove_judgments(access, traced)
-    yield from remove_reviews(access, traced)
-    yield from access.refresh()
-    warnings += yield from vacuum(access.store, "store")
+    vectors += await _remove_vectors(io, access, traces)
+    commits |= await _scrub(io, access, traces, "guidelines")
+    commits |= await _scrub(io, access, traces, "episodes")
+    await remove_judgments(io, access, traced)
+    await remove_reviews(io, access, traced)
+    await access.refresh(io)
+    warnings += await vacuum(io, access.store, "store")
     if checkpointer is not None:
-        warnings += yield from vacuum(checkpointer, "checkpointer")
+        warnings += await vacuum(io, checkpointer, "checkpointer")
     warnings += [
         f"The guideline {one.id}, written by hand, shares words with what was purged: look at it, "
         "and take it away with `remove_guideline` if it should go."
@@ -117,10 +122,10 @@ class _Removed:
     reduced: list[Guideline]
 
 
-def _trace(access: MemoryAccess, selection: Selection) -> Operation[_Traces]:
-    everything = yield from access.all_episodes()
+async def _trace(io: IO, access: MemoryAccess, selection: Selection) -> _Traces:
+    everything = await access.all_episodes(io)
     live = {one.id: one for one in everything if selection.meets(one)}
-    records = yield from _records(access)
+    records = await _records(io, access)
     found: dict[str, list[Episode]] = {key: [one] for key, one in live.items()}
     past = [
         read_episode(change.before)
@@ -169,31 +174,31 @@ def _marks(versions: list[Episode], rest: list[Episode]) -> set[Mark]:
     return found | {frozenset([key]) for key in ids - {one.example_id for one in rest}}
 
 
-def _records(access: MemoryAccess) -> Operation[list[Changes]]:
-    [items] = yield from access.search(access.layout.changes)
+async def _records(io: IO, access: MemoryAccess) -> list[Changes]:
+    [items] = await access.search(io, access.layout.changes)
     return [Changes.model_validate(item) for item in items]
 
 
-def _remove_vectors(access: MemoryAccess, traces: _Traces) -> Operation[int]:
+async def _remove_vectors(io: IO, access: MemoryAccess, traces: _Traces) -> int:
     """Remove the vectors of texts that no other episode has, whoever embedded them."""
-    everything = yield from access.all_episodes()
+    everything = await access.all_episodes(io)
     kept = {retrieval_text(one.example)[0] for one in everything if one.id not in traces.episodes}
     texts = {retrieval_text(one.example)[0] for one in traces.versions} - kept
     removed = 0
-    for embedder, namespace in (yield from embedder_namespaces(access)).items():
+    for embedder, namespace in (await embedder_namespaces(io, access)).items():
         keys = [vector_key(embedder, text) for text in texts]
-        there = yield from access.get(namespace, keys, lambda item: item["key"])
-        yield from access.put(namespace, dict.fromkeys(there))
+        there = await access.get(io, namespace, keys, lambda item: item["key"])
+        await access.put(io, namespace, dict.fromkeys(there))
         removed += len(there)
     return removed
 
 
-def _traced_judgments(
-    access: MemoryAccess, traces: _Traces
-) -> Operation[Callable[[Mapping[str, Any]], bool]]:
+async def _traced_judgments(
+    io: IO, access: MemoryAccess, traces: _Traces
+) -> Callable[[Mapping[str, Any]], bool]:
     """Tell how to know a kept judgment that was made on, or with, what is purged."""
-    guidelines = {one.id for one in (yield from access.every_guideline()) if traces.rests(one)}
-    for record in (yield from _records(access)):
+    guidelines = {one.id for one in await access.every_guideline(io) if traces.rests(one)}
+    for record in await _records(io, access):
         for change in record.changes:
             versions = [one for one in (change.before, change.after) if one is not None]
             if change.kind == "guidelines" and any(
@@ -210,23 +215,23 @@ def _traced_judgments(
     return is_traced
 
 
-def _scrub(access: MemoryAccess, traces: _Traces, kind: ItemKind) -> Operation[set[str]]:
+async def _scrub(io: IO, access: MemoryAccess, traces: _Traces, kind: ItemKind) -> set[str]:
     """Take out of the commits what they keep of one kind of items; returns which commits."""
-    records = yield from _records(access)
+    records = await _records(io, access)
     touched: dict[str, Item | None] = {}
     for record in records:
         changes = [_scrubbed(one, traces) if one.kind == kind else one for one in record.changes]
         if changes != record.changes:
             scrubbed = record.model_copy(update={"changes": changes})
             touched[record.id] = scrubbed.model_dump(mode="json")
-    commits = yield from access.commits()
+    commits = await access.commits(io)
     named = {
         one.id: one.model_copy(update={"author": None}).model_dump(mode="json")
         for one in commits
         if one.author in traces.authors
     }
-    yield from access.put(access.layout.commits, dict(named))
-    yield from access.put(access.layout.changes, touched)
+    await access.put(io, access.layout.commits, dict(named))
+    await access.put(io, access.layout.changes, touched)
     return {*touched, *named}
 
 
@@ -252,13 +257,13 @@ def _unnamed(item: Item | None, traces: _Traces) -> Item | None:
     return {**item, "author": None}
 
 
-def _remove(
-    access: MemoryAccess, traces: _Traces, author: str | None
-) -> Operation[tuple[_Removed, list[Guideline]]]:
+async def _remove(
+    io: IO, access: MemoryAccess, traces: _Traces, author: str | None
+) -> tuple[_Removed, list[Guideline]]:
     """Remove what lives; returns it, and the guidelines that only an expert can judge."""
-    view = yield from access.refresh()
-    episodes = yield from access.episodes(traces.episodes)
-    everything = yield from access.every_guideline()
+    view = await access.refresh(io)
+    episodes = await access.episodes(io, traces.episodes)
+    everything = await access.every_guideline(io)
     hand_written = [
         one for one in everything if not one.episode_ids and one.text and traces.rests(one)
     ]
@@ -281,11 +286,17 @@ def _remove(
     for start in range(0, len(edits), COMMIT_ITEMS):
         known = view.known_commits()
         part = edits[start : start + COMMIT_ITEMS]
-        commit = yield from access.commit(view, part, reason=PURGE, author=by, purges=True)
-        yield from settle_rivals(
-            access, commit, known, edits_made(part), taken_back=set(traces.episodes), purges=True
+        commit = await access.commit(io, view, part, reason=PURGE, author=by, purges=True)
+        await settle_rivals(
+            io,
+            access,
+            commit,
+            known,
+            edits_made(part),
+            taken_back=set(traces.episodes),
+            purges=True,
         )
-        view = yield from access.refresh()
+        view = await access.refresh(io)
     return _Removed(list(episodes), removed, reduced), hand_written
 
 

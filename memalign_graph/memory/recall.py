@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from memalign_graph.effects import Operation
 from memalign_graph.errors import EmbeddingError
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed, index_missing, stored_vectors
 from memalign_graph.memory.index.retrieval_text import MAX_BYTES, retrieval_text
@@ -48,16 +48,17 @@ class Recall:
     """What was done without, in a sentence."""
 
 
-def recall(
+async def recall(
+    io: IO,
     access: MemoryAccess,
     example: Example,
     k: int,
     *,
     vector: Vector | None = None,
     embeds: bool = False,
-) -> Operation[Recall]:
+) -> Recall:
     """Find the k examples in memory most like this one; no call is made where none is needed."""
-    view = yield from access.refresh()
+    view = await access.refresh(io)
     version = view.version  # before anything is waited for: others may commit meanwhile
     if k == 0 and not embeds:
         return Recall(examples=[], version=version)
@@ -68,16 +69,16 @@ def recall(
     if view.is_empty:
         return Recall(examples=[], version=version, warning=warning)
     key = vector_key(access.embedder.id, text)
-    yield from index_missing(access, view)
+    await index_missing(io, access, view)
     known = view.index.get(key)
     vector = vector if known is None else known
     if vector is None:
-        vector = (yield from embed(access, {key: text}))[key]
+        vector = (await embed(io, access, {key: text}))[key]
     # Guidelines are chosen by their sources, of which there are more than similar examples.
     wide = _search(view, vector, max(k, _NEAR) if view.has_many_guidelines else k) if k else []
     nearest = wide[:k]
     ids = [episode for near, _ in nearest for episode in view.episodes_at(near)]
-    episodes = yield from access.episodes(ids)
+    episodes = await access.episodes(io, ids)
     found = [
         recalled
         for near, similarity in nearest
@@ -98,9 +99,9 @@ def recall(
     )
 
 
-def embed_once(
-    accesses: Sequence[MemoryAccess], example: Example, *, always: bool = False
-) -> Operation[Vector | None]:
+async def embed_once(
+    io: IO, accesses: Sequence[MemoryAccess], example: Example, *, always: bool = False
+) -> Vector | None:
     """Embed an example for several memories, if one of them has anything to find."""
     filled = [access for access in accesses if always or not access.view.is_empty]
     if not filled:
@@ -110,15 +111,15 @@ def embed_once(
     for access in filled:
         vector = access.view.index.get(key)
         if vector is None:
-            vector = (yield from stored_vectors(access, [key])).get(key)
+            vector = (await stored_vectors(io, access, [key])).get(key)
         if vector is not None:
             return vector
-    return (yield from embed(filled[0], {key: text}))[key]
+    return (await embed(io, filled[0], {key: text}))[key]
 
 
-def recall_besides(
-    access: MemoryAccess, example: Example, k: int, besides: AbstractSet[str]
-) -> Operation[Recall]:
+async def recall_besides(
+    io: IO, access: MemoryAccess, example: Example, k: int, besides: AbstractSet[str]
+) -> Recall:
     """Find similar examples among some episodes, as if the others were not there."""
     view = access.view
     text, truncated = retrieval_text(example)
@@ -130,7 +131,7 @@ def recall_besides(
     for key, similarity in _search(view, vector, wanted + len(besides)):
         ids = [one for one in view.episodes_at(key) if one not in besides]
         near += [(ids, similarity)] if ids else []
-    episodes = yield from access.episodes(one for ids, _ in near[:k] for one in ids)
+    episodes = await access.episodes(io, (one for ids, _ in near[:k] for one in ids))
     found = [
         recalled
         for ids, similarity in near[:k]
@@ -152,9 +153,9 @@ def _search(view: MemoryView, vector: Vector, k: int) -> list[tuple[str, float]]
         asked *= 2
 
 
-def recall_without_episodes(access: MemoryAccess, error: EmbeddingError) -> Operation[Recall]:
+async def recall_without_episodes(io: IO, access: MemoryAccess, error: EmbeddingError) -> Recall:
     """Go on without similar examples after an embedding call failed, and say so."""
-    view = yield from access.refresh()
+    view = await access.refresh(io)
     warning = f"Judged by the guidelines alone, without similar examples. {error}"
     logger.warning("Judging %r: %s", access.criterion.name, warning)
     return Recall(examples=[], version=view.version, warning=warning)

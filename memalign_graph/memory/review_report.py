@@ -8,11 +8,11 @@ from typing import Any, get_args
 from pydantic import Field
 
 from memalign_graph.agreement import agree, majority_value, on_scale
-from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evidence.choosing import is_blind
 from memalign_graph.evidence.trust import interval
 from memalign_graph.frozen import FrozenModel
+from memalign_graph.io import IO
 from memalign_graph.judgment import ReviewReason
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.reviews import ReviewItem, all_reviews
@@ -84,16 +84,16 @@ class ReviewReport(ReviewCounts):
     """Day by day, those without a judgment left out."""
 
 
-def review_report(
-    access: MemoryAccess, *, since: date | None = None, until: date | None = None
-) -> Operation[ReviewReport]:
+async def review_report(
+    io: IO, access: MemoryAccess, *, since: date | None = None, until: date | None = None
+) -> ReviewReport:
     """Report what was asked, and why."""
     _check_day("since", since)
     _check_day("until", until)
     if since is not None and until is not None and until < since:
         raise InvalidInputError(f"until: {until} is before since, {since}.")
-    items = yield from all_reviews(access, since=since, until=until)
-    episodes = (yield from access.all_episodes()) if items else []
+    items = await all_reviews(io, access, since=since, until=until)
+    episodes = await access.all_episodes(io) if items else []
     return report_of(items, episodes, access.criterion.scale)
 
 

@@ -12,9 +12,9 @@ from typing import Any, Literal
 from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 from pydantic import ValidationError
 
-from memalign_graph.effects import Batch, Operation
 from memalign_graph.errors import MemAlignError, explain
 from memalign_graph.frozen import FrozenModel
+from memalign_graph.io import IO
 from memalign_graph.judgment import Judgment, ReviewChoice, ReviewReason
 from memalign_graph.memory.access import EVERYTHING, MemoryAccess
 from memalign_graph.memory.records import Item
@@ -72,19 +72,19 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def asked_on(
-    access: MemoryAccess, day: date, *, besides: str, also_not_asked: bool = False
-) -> Operation[list[Item]]:
+async def asked_on(
+    io: IO, access: MemoryAccess, day: date, *, besides: str, also_not_asked: bool = False
+) -> list[Item]:
     """Read from the log which judgments of a day experts were asked about."""
     namespace = access.layout.reviews_on(day_number(day))
     wanted = None if also_not_asked else {"asked": 1}
-    [found] = yield Batch(access.store, [SearchOp(namespace, filter=wanted, limit=EVERYTHING)])
+    [found] = await io.batch(access.store, [SearchOp(namespace, filter=wanted, limit=EVERYTHING)])
     return [one.value for one in found if tuple(one.namespace) == namespace and one.key != besides]
 
 
-def log_review(
-    access: MemoryAccess, judgment: Judgment, choice: ReviewChoice, at: datetime
-) -> Operation[None]:
+async def log_review(
+    io: IO, access: MemoryAccess, judgment: Judgment, choice: ReviewChoice, at: datetime
+) -> None:
     """Log whether an expert is asked about a judgment; the same judgment again is the same item."""
     item = ReviewItem(
         judgment_id=judgment.id,
@@ -97,53 +97,53 @@ def log_review(
         threshold=choice.threshold,
     )
     namespace = access.layout.reviews_on(item.day)
-    yield from access.put(namespace, {item.judgment_id: item.to_json()})
+    await access.put(io, namespace, {item.judgment_id: item.to_json()})
     view = access.view
     if at - view.reviews_swept_at >= _SWEEP_EVERY:
         view.reviews_swept_at = at
-        yield from sweep_reviews(access, at)
+        await sweep_reviews(io, access, at)
 
 
-def all_reviews(
-    access: MemoryAccess, *, since: date | None = None, until: date | None = None
-) -> Operation[list[ReviewItem]]:
+async def all_reviews(
+    io: IO, access: MemoryAccess, *, since: date | None = None, until: date | None = None
+) -> list[ReviewItem]:
     """Read the log."""
     first = 0 if since is None else day_number(since)
     last = EVERYTHING if until is None else day_number(until)
-    days = yield from _days(access)
-    found = yield from access.search(
-        *(access.layout.reviews_on(day) for day in days if first <= day <= last)
+    days = await _days(io, access)
+    found = await access.search(
+        io, *(access.layout.reviews_on(day) for day in days if first <= day <= last)
     )
     items = sorted((_read(one) for day in found for one in day), key=lambda one: one.at)
     return list({one.judgment_id: one for one in items}.values())
 
 
-def sweep_reviews(access: MemoryAccess, at: datetime) -> Operation[None]:
+async def sweep_reviews(io: IO, access: MemoryAccess, at: datetime) -> None:
     """Remove the days that are past their time."""
     first = day_number((at - KEEP_REVIEWS).date())
-    days = yield from _days(access)
-    yield from _remove(access, [day for day in days if day < first], lambda _: True)
+    days = await _days(io, access)
+    await _remove(io, access, [day for day in days if day < first], lambda _: True)
 
 
-def remove_reviews(
-    access: MemoryAccess, wanted: Callable[[Mapping[str, Any]], bool]
-) -> Operation[None]:
+async def remove_reviews(
+    io: IO, access: MemoryAccess, wanted: Callable[[Mapping[str, Any]], bool]
+) -> None:
     """Remove some of the log's items."""
-    yield from _remove(access, (yield from _days(access)), wanted)
+    await _remove(io, access, await _days(io, access), wanted)
 
 
-def _remove(
-    access: MemoryAccess, days: Iterable[int], wanted: Callable[[Mapping[str, Any]], bool]
-) -> Operation[None]:
+async def _remove(
+    io: IO, access: MemoryAccess, days: Iterable[int], wanted: Callable[[Mapping[str, Any]], bool]
+) -> None:
     for day in days:
         namespace = access.layout.reviews_on(day)
-        [found] = yield Batch(access.store, [SearchOp(namespace, limit=EVERYTHING)])
+        [found] = await io.batch(access.store, [SearchOp(namespace, limit=EVERYTHING)])
         own = [one for one in found if tuple(one.namespace) == namespace]
         gone = [one.key for one in own if wanted(one.value)]
-        yield from access.put(namespace, dict.fromkeys(gone))
+        await access.put(io, namespace, dict.fromkeys(gone))
 
 
-def _days(access: MemoryAccess) -> Operation[list[int]]:
+async def _days(io: IO, access: MemoryAccess) -> list[int]:
     """Return the days that the log has, in order."""
     prefix = access.layout.reviews
     search = ListNamespacesOp(
@@ -151,7 +151,7 @@ def _days(access: MemoryAccess) -> Operation[list[int]]:
         max_depth=len(prefix) + 1,  # what lies deeper is another memory's
         limit=EVERYTHING,
     )
-    [found] = yield Batch(access.store, [search])
+    [found] = await io.batch(access.store, [search])
     labels = {one[len(prefix)] for one in map(tuple, found) if len(one) > len(prefix)}
     return sorted(int(label) for label in labels if label.isascii() and label.isdigit())
 

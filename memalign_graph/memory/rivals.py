@@ -7,7 +7,7 @@ commit is also what the items hold.
 
 from collections.abc import Mapping, Sequence
 
-from memalign_graph.effects import Operation
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cascade import cascade, cascade_edits, with_dangling
 from memalign_graph.memory.items import Edit, read_episode, read_guideline
@@ -31,7 +31,8 @@ def edits_made(edits: list[Edit]) -> Mine:
     return made
 
 
-def settle_rivals(
+async def settle_rivals(
+    io: IO,
     access: MemoryAccess,
     commit: Commit | None,
     known: frozenset[str],
@@ -40,7 +41,7 @@ def settle_rivals(
     taken_back: set[str],
     purges: bool = False,
     keeps_status: bool = False,
-) -> Operation[None]:
+) -> None:
     """Bring a commit together with those made at the same moment on the same items."""
     ours: list[str] = []
     purged = False
@@ -48,16 +49,16 @@ def settle_rivals(
         if commit is None:
             break
         ours.append(commit.id)
-        _, records = yield from access.rivals(commit, known)
+        _, records = await access.rivals(io, commit, known)
         theirs = [change for record in records for change in record.changes]
         if not theirs:
             break
         purged = purged or (not purges and any(one.purged for one in theirs))
-        view = yield from access.refresh()
+        view = await access.refresh(io)
         known = view.known_commits()
         contested = [change for change in theirs if change.key in mine]
-        episodes = yield from access.episodes(one.id for one in contested)
-        guidelines = {one.id: one for one in (yield from access.every_guideline())}
+        episodes = await access.episodes(io, (one.id for one in contested))
+        guidelines = {one.id: one for one in await access.every_guideline(io)}
         stored: dict[ItemKey, Episode | Guideline] = {
             **{("episodes", key): one for key, one in episodes.items()},
             **{("guidelines", key): one for key, one in guidelines.items()},
@@ -89,21 +90,22 @@ def settle_rivals(
             Edit("guidelines", guidelines.get(edit.item_id), edit.after)
             for edit in cascade_edits(follow)
         ]
-        commit = yield from access.commit(
-            view, edits, reason=commit.reason, author=commit.author, purges=purges, again=True
+        commit = await access.commit(
+            io, view, edits, reason=commit.reason, author=commit.author, purges=purges, again=True
         )
     if purged:
-        yield from purge_records(access, ours)
+        await purge_records(io, access, ours)
 
 
-def purge_records(access: MemoryAccess, commit_ids: Sequence[str]) -> Operation[None]:
+async def purge_records(io: IO, access: MemoryAccess, commit_ids: Sequence[str]) -> None:
     """Take out of commits what they keep of items: it may hold what was purged meanwhile."""
-    records = yield from access.changes(commit_ids)
+    records = await access.changes(io, commit_ids)
     scrubbed = {
         key: Changes(id=key, changes=[one.purge() for one in record.changes])
         for key, record in records.items()
     }
-    yield from access.put(
+    await access.put(
+        io,
         access.layout.changes,
         {key: record.model_dump(mode="json") for key, record in scrubbed.items()},
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memalign_graph.context import DEFAULT_SETTINGS, resolve_context
-from memalign_graph.effects import Operation
+from memalign_graph.io import IO
 from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.nodes.base import Memories, OperationNode, Run, State, Update
 from memalign_graph.state import ExampleView
@@ -35,9 +35,9 @@ def create_assemble_node(
     """
     memories = Memories(criterion, embeddings)
 
-    def assemble_guidelines(_state: State, run: Run) -> Operation[Update]:
+    async def assemble_guidelines(io: IO, _state: State, run: Run) -> Update:
         access = memories.get(run, resolve_context(run.context, settings))
-        standing = (yield from access.all_guidelines()) if use_guidelines else []
+        standing = (await access.all_guidelines(io)) if use_guidelines else []
         return {"guidelines": [one.to_json() for one in standing]}
 
     return OperationNode("assemble_guidelines", assemble_guidelines)

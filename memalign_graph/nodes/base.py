@@ -1,7 +1,7 @@
 """What all nodes share: an operation made into a node, and the run it finds itself in."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,8 @@ from langgraph.config import get_config
 from langgraph.runtime import get_runtime
 from langgraph.store.base import BaseStore
 
-from memalign_graph.effects import Operation, arun, run
 from memalign_graph.errors import InvalidInputError, MemAlignError, MemAlignWarning
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.changes import remember
 from memalign_graph.memory.layout import MemoryLayout, check_namespace
@@ -33,7 +33,6 @@ State = Mapping[str, Any]
 
 Update = dict[str, Any]
 """What a node returns."""
-
 
 DEFAULT_MAX_CONCURRENCY = 32
 """How much is under way at a time where the run's config does not tell."""
@@ -77,16 +76,20 @@ class Run:
     """Streams a custom event."""
 
 
+NodeOperation = Callable[[IO, State, Run], Coroutine[Any, Any, Update]]
+"""What a node carries out."""
+
+
 class OperationNode(Runnable[Any, Any]):
     """A node that carries out an operation, with blocking calls or awaited ones."""
 
-    def __init__(self, name: str, operation: Callable[[State, Run], Operation[Update]]) -> None:
+    def __init__(self, name: str, operation: NodeOperation) -> None:
         self.name = name
         self._operation = operation
 
     def invoke(self, input: State, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002, ARG002 - Runnable's own names
         """Run the node with blocking calls."""
-        return run(self._named(input))
+        return run(self._named(BLOCKING, input))
 
     async def ainvoke(
         self,
@@ -95,11 +98,11 @@ class OperationNode(Runnable[Any, Any]):
         **_: Any,
     ) -> Update:
         """Run the node with awaited calls."""
-        return await arun(self._named(input))
+        return await self._named(AWAITING, input)
 
-    def _named(self, state: State) -> Operation[Update]:
+    async def _named(self, io: IO, state: State) -> Update:
         try:
-            return (yield from self._operation(state, current_run()))
+            return await self._operation(io, state, current_run())
         except MemAlignError as error:
             error.node = error.node or self.name
             raise
@@ -199,11 +202,11 @@ def example_of(state: Mapping[str, Any]) -> Example:
     )
 
 
-def store_feedback(access: MemoryAccess, feedback: Feedback, state: State) -> Operation[Episode]:
+async def store_feedback(io: IO, access: MemoryAccess, feedback: Feedback, state: State) -> Episode:
     """Store a reviewer's feedback, with the embedding that retrieval left in the state."""
     vector = known_vector(state.get("recall_vector"))
     known = {} if vector is None else {feedback.example.id: vector}
-    stored = yield from remember(access, [feedback], known_vectors=known)
+    stored = await remember(io, access, [feedback], known_vectors=known)
     return stored.episodes[0]
 
 

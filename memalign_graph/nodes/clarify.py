@@ -10,19 +10,19 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langgraph.types import interrupt
 
-from memalign_graph.asking import ask
 from memalign_graph.clarifying import (
     clarified,
     clarify_payload,
     clarify_reply_schema,
     said_before,
 )
-from memalign_graph.effects import Operation
 from memalign_graph.errors import MemAlignError
+from memalign_graph.io import IO
 from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
     DEFAULT_EMBEDDINGS,
     EmbeddingsLike,
+    ask,
     max_input_tokens,
 )
 from memalign_graph.nodes.base import Memories, Models, OperationNode, Run, State, Update
@@ -76,9 +76,9 @@ def create_question_node(
     models = Models(model)
     schema = clarify_schema()
 
-    def ask_model(
-        feedback: Feedback, guidelines: list[Guideline], override: str | None
-    ) -> Operation[Question | None]:
+    async def ask_model(
+        io: IO, feedback: Feedback, guidelines: list[Guideline], override: str | None
+    ) -> Question | None:
         bound = models.bound(schema, override)
         prompt = clarify_prompt(
             criterion,
@@ -91,10 +91,10 @@ def create_question_node(
             return read_question(answer, prompt, last=last)
 
         purpose = "see whether the expert's words make a rule"
-        question, _ = yield from ask(bound.structured, prompt.messages, read, purpose=purpose)
+        question, _ = await ask(io, bound.structured, prompt.messages, read, purpose=purpose)
         return question
 
-    def question_feedback(state: State, run: Run) -> Operation[Update]:
+    async def question_feedback(io: IO, state: State, run: Run) -> Update:
         feedback = Feedback.model_validate(state["feedback"])
         nothing: Update = {"clarification": None, "learning_warnings": []}
         if feedback.rationale is None:
@@ -102,13 +102,13 @@ def create_question_node(
         settings = state["judge_settings"]
         access = memories.get(run, settings)
         key = feedback.episode_id
-        known = said_before(feedback, (yield from access.episodes([key])).get(key))
+        known = said_before(feedback, (await access.episodes(io, [key])).get(key))
         if known is not None:
             return {**nothing, "feedback": known.to_json()}
-        guidelines = yield from access.all_guidelines()
+        guidelines = await access.all_guidelines(io)
         override = settings["model"] if use_context_model else None
         try:
-            question = yield from ask_model(feedback, guidelines, override)
+            question = await ask_model(io, feedback, guidelines, override)
         except MemAlignError as error:
             warning = f"The expert was not asked back, since no question could be made: {error}"
             logger.warning("%s", warning)
@@ -133,8 +133,7 @@ def create_clarify_node(criterion: Criterion) -> OperationNode:
         The node; it reads `ClarifyView` and writes `feedback`, with the answer joined to it.
     """
 
-    def clarify_feedback(state: State, _run: Run) -> Operation[Update]:
-        yield from ()  # nothing is asked of the outside here
+    async def clarify_feedback(_io: IO, state: State, _run: Run) -> Update:
         feedback = Feedback.model_validate(state["feedback"])
         asked = state["clarification"]
         question = Question(asked["question"], asked["example"])

@@ -3,7 +3,7 @@
 from typing import NotRequired
 
 from memalign_graph.alignment.redistill import learn_again
-from memalign_graph.effects import Operation
+from memalign_graph.io import IO
 from memalign_graph.memory.forgetting import clear_drafts
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.memory.lessons import learn
@@ -37,22 +37,23 @@ def create_commit_node(
     """
     memories = Memories(criterion, embeddings)
 
-    def commit_memory(state: State, run: Run) -> Operation[Update]:
+    async def commit_memory(io: IO, state: State, run: Run) -> Update:
         feedback = Feedback.model_validate(state["feedback"])
         warnings = list(state.get("learning_warnings") or [])
         access = memories.get(run, state["judge_settings"])
         if feedback.agrees:
-            episode = yield from store_feedback(access, feedback, state)
-            learned = yield from learn(access, [], {})
+            episode = await store_feedback(io, access, feedback, state)
+            learned = await learn(io, access, [], {})
             learned["episode_ids"] = [episode.id]
         else:
             again = [GuidelineOperation.model_validate(one) for one in state.get("rewordings", [])]
             if again:
-                yield from learn_again(access, again, state.get("reworded", {}))
-                yield from clear_drafts(access)
+                await learn_again(io, access, again, state.get("reworded", {}))
+                await clear_drafts(io, access)
             operations = [GuidelineOperation.model_validate(one) for one in state["operations"]]
             taught = {key for one in operations for key in one.episode_ids}
-            learned = yield from learn(
+            learned = await learn(
+                io,
                 access,
                 operations,
                 state["distilled"],

@@ -5,7 +5,7 @@ from typing import Any
 
 from memalign_graph.alignment.redistill import learn_again
 from memalign_graph.alignment.report import AlignmentReport, compare_guidelines, total_cost
-from memalign_graph.effects import Operation
+from memalign_graph.io import IO
 from memalign_graph.memory.forgetting import clear_drafts
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.memory.lessons import learn
@@ -51,7 +51,7 @@ def create_commit_alignment_node(
     """
     memories = Memories(criterion, embeddings)
 
-    def commit_alignment(state: State, run: Run) -> Operation[Update]:
+    async def commit_alignment(io: IO, state: State, run: Run) -> Update:
         access = memories.get(run, state["judge_settings"])
         answers = in_order(state["proposals"])
         planned = to_commit(state)
@@ -68,14 +68,14 @@ def create_commit_alignment_node(
         }
         learned: list[dict[str, Any]] = []
         if rewordings:
-            again = yield from learn_again(access, rewordings, reworded)
+            again = await learn_again(io, access, rewordings, reworded)
             learned += again["guidelines"]
         if read or operations:
-            new = yield from learn(access, operations, read, reason="align")
+            new = await learn(io, access, operations, read, reason="align")
             learned += new["guidelines"]
-        yield from clear_drafts(access)
+        await clear_drafts(io, access)
         progress(run, "commit", 1, 1)
-        view = yield from access.refresh()
+        view = await access.refresh(io)
         before = [Guideline.model_validate(one) for one in state["guidelines_before"]]
         of_run = _OfRun(
             guidelines={one[name] for one in learned for name in _NAMES if one.get(name)},
@@ -88,7 +88,7 @@ def create_commit_alignment_node(
             **received,
             guidelines=compare_guidelines(
                 [one for one in before if of_run.has(one)],
-                [one for one in (yield from access.every_guideline()) if of_run.has(one)],
+                [one for one in (await access.every_guideline(io)) if of_run.has(one)],
             ),
             conflicts=planned.conflicts,
             decisions=state.get("decisions"),

@@ -7,7 +7,7 @@ from langchain_core.language_models import BaseChatModel
 
 from memalign_graph.alignment.consolidate import merge_proposals
 from memalign_graph.alignment.merging import Conflict, settle
-from memalign_graph.effects import Operation
+from memalign_graph.io import IO
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.nodes.base import Memories, Models, OperationNode, Run, State, Update
@@ -48,7 +48,7 @@ def create_consolidate_node(
     memories = Memories(criterion, embeddings)
     models = Models(model)
 
-    def consolidate_guidelines(state: State, run: Run) -> Operation[Update]:
+    async def consolidate_guidelines(io: IO, state: State, run: Run) -> Update:
         settings = state["judge_settings"]
         access = memories.get(run, settings)
         chat = models.get(settings["model"] if use_context_model else None)
@@ -59,8 +59,8 @@ def create_consolidate_node(
             if answer.get("operations")
         ]
         progress(run, "consolidate", 0, 1)
-        merged = yield from merge_proposals(
-            access, chat, proposals, compare=len(proposals) >= (1 if always else _SEVERAL)
+        merged = await merge_proposals(
+            io, access, chat, proposals, compare=len(proposals) >= (1 if always else _SEVERAL)
         )
         progress(run, "consolidate", 1, 1)
         return {

@@ -1,12 +1,12 @@
 """`decide_review`: whether an expert is asked, with `review="uncertain"`."""
 
-from memalign_graph.effects import Operation
 from memalign_graph.evidence.choosing import (
     DEFAULT_SAMPLE_SHARE,
     DEFAULT_TARGET_AGREEMENT,
     check_asking,
 )
 from memalign_graph.evidence.reviewing import choose_review
+from memalign_graph.io import IO
 from memalign_graph.judgment import Decide, Judgment
 from memalign_graph.memory.recall import known_vector
 from memalign_graph.memory.reviews import log_review, now
@@ -60,11 +60,12 @@ def create_decide_review_node(
         sample_share=sample_share,
     )
 
-    def decide_review(state: State, run: Run) -> Operation[Update]:
+    async def decide_review(io: IO, state: State, run: Run) -> Update:
         judgment = Judgment.model_validate(state["judgment"])
         access = memories.get(run, state["judge_settings"])
         at = now()
-        choice = yield from choose_review(
+        choice = await choose_review(
+            io,
             access,
             judgment,
             asking=asking,
@@ -73,7 +74,7 @@ def create_decide_review_node(
             looked=decide == "evidence" or (use_episodes and state["judge_settings"]["k"] > 0),
             at=at,
         )
-        yield from log_review(access, judgment, choice, at)
+        await log_review(io, access, judgment, choice, at)
         return {"judgment": judgment.model_copy(update={"review": choice}).to_json()}
 
     return OperationNode("decide_review", decide_review)

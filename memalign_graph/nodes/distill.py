@@ -5,12 +5,12 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from memalign_graph.alignment.redistill import reword
-from memalign_graph.asking import ask
-from memalign_graph.effects import Operation
+from memalign_graph.io import IO
 from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
     DEFAULT_EMBEDDINGS,
     EmbeddingsLike,
+    ask,
     max_input_tokens,
     with_schema,
 )
@@ -59,21 +59,21 @@ def create_distill_node(
     memories = Memories(criterion, embeddings)
     models = Models(model)
 
-    def distill_feedback(state: State, run: Run) -> Operation[Update]:
+    async def distill_feedback(io: IO, state: State, run: Run) -> Update:
         feedback = Feedback.model_validate(state["feedback"])
         settings = state["judge_settings"]
         access = memories.get(run, settings)
-        episode = yield from store_feedback(access, feedback, state)
+        episode = await store_feedback(io, access, feedback, state)
         if episode.status != "pending":
             nothing: Update = {"operations": [], "rewordings": [], "reworded": {}, "refused": []}
             return {**nothing, "distilled": {episode.id: episode.word}}
-        view = yield from access.refresh()
+        view = await access.refresh(io)
         others = [key for key in view.pending() if key != episode.id][:_MAX_PENDING]
-        pending = yield from access.episodes(others)
+        pending = await access.episodes(io, others)
         chat = models.get(settings["model"] if use_context_model else None)
         prompt = distill_prompt(
             criterion,
-            guidelines=(yield from access.all_guidelines()),
+            guidelines=(await access.all_guidelines(io)),
             episodes=[episode, *_oldest_first(pending)],
             max_input_tokens=max_input_tokens(chat),
         )
@@ -82,10 +82,10 @@ def create_distill_node(
             return read_operations(answer, prompt, drop_idle=last)
 
         bound = with_schema(chat, operations_schema(prompt))
-        proposal, _ = yield from ask(bound, prompt.messages, read, purpose="distil feedback")
+        proposal, _ = await ask(io, bound, prompt.messages, read, purpose="distil feedback")
         # What this expert took back may have left guidelines without words.
-        waiting = yield from access.all_guidelines("pending")
-        again = yield from reword(access, chat, waiting[:_MAX_PENDING])
+        waiting = await access.all_guidelines(io, "pending")
+        again = await reword(io, access, chat, waiting[:_MAX_PENDING])
         return {
             "operations": [one.model_dump(mode="json") for one in proposal.operations],
             "distilled": {one.id: one.word for one in prompt.episodes.values()},

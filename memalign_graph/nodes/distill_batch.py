@@ -1,15 +1,15 @@
 """`distill_batch`: a batch of feedback made into proposals; `distill_again`: those that failed."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
 from memalign_graph.alignment.drafts import ask_once
 from memalign_graph.alignment.redistill import reword
-from memalign_graph.effects import Gather, Operation
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
@@ -58,13 +58,13 @@ def create_distill_batch_node(
     memories = Memories(criterion, embeddings)
     models = Models(model)
 
-    def distill_batch(state: State, run: Run) -> Operation[Update]:
+    async def distill_batch(io: IO, state: State, run: Run) -> Update:
         batch = state["batch"]
         settings = state["judge_settings"]
         access = memories.get(run, settings)
         chat = models.get(settings["model"] if use_context_model else None)
         try:
-            proposal = yield from _propose(access, chat, batch)
+            proposal = await _propose(io, access, chat, batch)
         except (ChatModelError, ModelAnswerError) as error:
             logger.warning(
                 "Batch %d of %d failed and is tried again: %s", batch["number"], batch["of"], error
@@ -85,8 +85,7 @@ def create_collect_node() -> OperationNode:
         The node; it reads `DistillAgainView` and writes nothing.
     """
 
-    def collect_proposals(state: State, run: Run) -> Operation[Update]:
-        yield from ()  # nothing is asked of the outside here
+    async def collect_proposals(_io: IO, state: State, run: Run) -> Update:
         told = counter.clear(state["batches"][0]["run"])
         done = sum("error" not in one for one in state["proposals"].values())
         if told < done:  # by another process, before this one went on with the run
@@ -117,15 +116,15 @@ def create_distill_again_node(
     memories = Memories(criterion, embeddings)
     models = Models(model)
 
-    def distill_again(state: State, run: Run) -> Operation[Update]:
+    async def distill_again(io: IO, state: State, run: Run) -> Update:
         settings = state["judge_settings"]
         access = memories.get(run, settings)
         chat = models.get(settings["model"] if use_context_model else None)
         failed = [
             one for one in state["batches"] if "error" in state["proposals"][str(one["number"])]
         ]
-        done: list[Any] = yield Gather(
-            [_caught(_propose(access, chat, one)) for one in failed], run.max_concurrency
+        done: list[Any] = await io.gather(
+            [_caught(_propose(io, access, chat, one)) for one in failed], run.max_concurrency
         )
         problem = next((one for one in done if isinstance(one, MemAlignError)), None)
         if problem is not None:
@@ -141,29 +140,31 @@ def create_distill_again_node(
     return measured_node("distill_again", distill_again)
 
 
-def _caught(operation: Operation[dict[str, Any]]) -> Operation[dict[str, Any] | MemAlignError]:
+async def _caught(
+    operation: Coroutine[Any, Any, dict[str, Any]],
+) -> dict[str, Any] | MemAlignError:
     """Return a failure instead of raising it, so that those beside it come to their end."""
     try:
-        return (yield from operation)
+        return await operation
     except (ChatModelError, ModelAnswerError) as error:
         return error
 
 
-def _propose(
-    access: MemoryAccess, chat: BaseChatModel, batch: Mapping[str, Any]
-) -> Operation[dict[str, Any]]:
+async def _propose(
+    io: IO, access: MemoryAccess, chat: BaseChatModel, batch: Mapping[str, Any]
+) -> dict[str, Any]:
     if "guideline_id" in batch:
-        return (yield from _reword(access, chat, batch["guideline_id"]))
-    return (yield from _distil(access, chat, batch["episode_ids"]))
+        return await _reword(io, access, chat, batch["guideline_id"])
+    return await _distil(io, access, chat, batch["episode_ids"])
 
 
-def _distil(
-    access: MemoryAccess, chat: BaseChatModel, episode_ids: list[str]
-) -> Operation[dict[str, Any]]:
-    found = yield from access.episodes(episode_ids)
+async def _distil(
+    io: IO, access: MemoryAccess, chat: BaseChatModel, episode_ids: list[str]
+) -> dict[str, Any]:
+    found = await access.episodes(io, episode_ids)
     # Another run may have learned some of it meanwhile.
     waiting = [one for one in found.values() if one.status == "pending"]
-    guidelines = yield from access.all_guidelines()
+    guidelines = await access.all_guidelines(io)
     proposal: dict[str, Any] = {"operations": [], "read": {}, "cut": [], "refused": []}
     while waiting:
         prompt = distill_prompt(
@@ -177,8 +178,8 @@ def _distil(
             return read_operations(answer, prompt, drop_idle=last)
 
         bound = with_schema(chat, operations_schema(prompt))
-        proposed = yield from ask_once(
-            access, bound, prompt.messages, read, purpose="distil feedback"
+        proposed = await ask_once(
+            io, access, bound, prompt.messages, read, purpose="distil feedback"
         )
         shown: list[Episode] = list(prompt.episodes.values())
         proposal["operations"] += [one.model_dump(mode="json") for one in proposed.operations]
@@ -189,14 +190,14 @@ def _distil(
     return proposal
 
 
-def _reword(
-    access: MemoryAccess, chat: BaseChatModel, guideline_id: str
-) -> Operation[dict[str, Any]]:
-    pending = yield from access.all_guidelines("pending")
+async def _reword(
+    io: IO, access: MemoryAccess, chat: BaseChatModel, guideline_id: str
+) -> dict[str, Any]:
+    pending = await access.all_guidelines(io, "pending")
     guideline = next((one for one in pending if one.id == guideline_id), None)
     if guideline is None:
         return {"operations": [], "read": {}, "cut": []}
-    again = yield from reword(access, chat, [guideline])
+    again = await reword(io, access, chat, [guideline])
     [rewording] = again.operations
     return {
         "rewording": rewording.model_dump(mode="json"),

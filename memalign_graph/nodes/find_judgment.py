@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from memalign_graph.context import DEFAULT_SETTINGS, resolve_context
-from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.interrupts import read_reply
+from memalign_graph.io import IO
 from memalign_graph.memory.judgments import find_judgment
 from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.nodes.base import Memories, OperationNode, Run, State, Update
@@ -37,10 +37,10 @@ def create_find_judgment_node(
     """
     memories = Memories(criterion, embeddings)
 
-    def look(state: State, run: Run) -> Operation[Update]:
+    async def look(io: IO, state: State, run: Run) -> Update:
         resolved = resolve_context(run.context, settings)
         access = memories.get(run, resolved)
-        kept = yield from find_judgment(access, state.get("judgment_id", ""))
+        kept = await find_judgment(io, access, state.get("judgment_id", ""))
         try:
             said = read_reply(state.get("reply"), criterion, kept.judgment)
         except ValueError as error:

@@ -6,11 +6,10 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from memalign_graph.asking import ask
-from memalign_graph.effects import Gather, Operation
 from memalign_graph.evidence.confidence import Measured, in_both_orders, measure_confidence
 from memalign_graph.evidence.deciding import Decision, Said
 from memalign_graph.evidence.past import decide_case
+from memalign_graph.io import IO
 from memalign_graph.judgment import Decide
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.recall import known_vector
@@ -18,6 +17,7 @@ from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
     DEFAULT_EMBEDDINGS,
     EmbeddingsLike,
+    ask,
     max_input_tokens,
 )
 from memalign_graph.nodes.base import (
@@ -89,15 +89,16 @@ class Judge:
         self._schema = answer_schema(criterion)
         self._citing_schema = answer_schema(criterion, cites=True)
 
-    def judge(self, state: State, run: Run) -> Operation[Judgment]:
+    async def judge(self, io: IO, state: State, run: Run) -> Judgment:
         """Judge the example in a state, with the memory that lies beside it."""
         example = example_of(state)
-        verdict = yield from self._decide(state, example, run.max_concurrency)
+        verdict = await self._decide(io, state, example, run.max_concurrency)
         measured = verdict.measured
         said = Said(verdict.value, measured.probabilities, measured.source)
         decision = Decision.of(said)
         if self._measures or self._decides == "evidence":
-            decision = yield from decide_case(
+            decision = await decide_case(
+                io,
                 self._memories.get(run, state["judge_settings"]),
                 said,
                 self._decides,
@@ -123,7 +124,8 @@ class Judge:
         )
         if self._keeps is None:
             return judgment
-        warning = yield from keep_judgment(
+        warning = await keep_judgment(
+            io,
             self._memories.get(run, state["judge_settings"]),
             judgment,
             example,
@@ -133,12 +135,12 @@ class Judge:
         warnings = [*judgment.warnings, *([warning] if warning else [])]
         return judgment.model_copy(update={"warnings": warnings})
 
-    def _decide(self, state: State, example: Example, limit: int) -> Operation[_Verdict]:
+    async def _decide(self, io: IO, state: State, example: Example, limit: int) -> _Verdict:
         scale = self._criterion.scale
         if not (self._swaps and isinstance(scale, Pairwise)):
-            return (yield from self._ask(state, example, limit))
-        orders = [self._ask(state, one, limit) for one in (example, swap_outputs(example))]
-        both: list[_Verdict] = yield Gather(orders, min(len(orders), limit))
+            return await self._ask(io, state, example, limit)
+        orders = [self._ask(io, state, one, limit) for one in (example, swap_outputs(example))]
+        both: list[_Verdict] = await io.gather(orders, min(len(orders), limit))
         straight, swapped = both
         value, rationale, warning = settle_orders(
             scale, (straight.value, straight.rationale), (swapped.value, swapped.rationale)
@@ -154,7 +156,7 @@ class Judge:
             warnings=list(dict.fromkeys(one for one in warnings if one)),
         )
 
-    def _ask(self, state: State, example: Example, limit: int) -> Operation[_Verdict]:
+    async def _ask(self, io: IO, state: State, example: Example, limit: int) -> _Verdict:
         guidelines = [Guideline.model_validate(one) for one in state.get("guidelines", [])]
         cites = self._cites and bool(guidelines)
         bound = self._models.bound(
@@ -175,14 +177,15 @@ class Judge:
             broken = read_broken(answer, prompt.guidelines) if cites else []
             return (*read_answer(answer, self._criterion), broken)
 
-        (value, rationale, broken), reply = yield from ask(
-            bound.structured, prompt.messages, read, purpose="judge"
+        (value, rationale, broken), reply = await ask(
+            io, bound.structured, prompt.messages, read, purpose="judge"
         )
         model = reply.model or bound.structured.name
         verdict = _Verdict(prompt, value, rationale, broken, model, prompt.warnings)
         if not self._measures:
             return verdict
-        measured = yield from measure_confidence(
+        measured = await measure_confidence(
+            io,
             bound.chat,
             self._criterion,
             prompt.messages,
@@ -239,8 +242,8 @@ def create_judge_node(
         decide=decide,
     )
 
-    def judge_example(state: State, run: Run) -> Operation[Update]:
-        judgment = yield from judge.judge(state, run)
+    async def judge_example(io: IO, state: State, run: Run) -> Update:
+        judgment = await judge.judge(io, state, run)
         update: Update = {"judgment": judgment.to_json(), "feedback": None, "learned": None}
         if cite_guidelines:
             broken = judgment.broken_guideline_ids

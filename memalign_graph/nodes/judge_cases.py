@@ -13,9 +13,9 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from memalign_graph.alignment.drafts import keep_replies
-from memalign_graph.effects import Gather, Operation
+from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.errors import ModelAnswerError
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing, key_of
 from memalign_graph.memory.judged import note_judgments, unjudged_cases
@@ -77,11 +77,11 @@ def create_judge_cases_node(
         samples=samples,
     )
 
-    def judge_cases(state: State, run: Run) -> Operation[Update]:
+    async def judge_cases(io: IO, state: State, run: Run) -> Update:
         settings = state["judge_settings"]
         access = memories.get(run, settings)
-        view = yield from access.refresh()
-        yield from index_missing(access, view)
+        view = await access.refresh(io)
+        await index_missing(io, access, view)
         cases = unjudged_cases(view.rows(), criterion.scale)
         judging = _Judging(
             access=access,
@@ -90,14 +90,14 @@ def create_judge_cases_node(
             run=replace(run, max_concurrency=max(run.max_concurrency // max(len(cases), 1), 1)),
             settings=settings,
             k=settings["k"] if use_episodes else 0,
-            guidelines=(yield from access.all_guidelines()) if use_guidelines else [],
+            guidelines=(await access.all_guidelines(io)) if use_guidelines else [],
             tell=lambda done: progress(run, "judge", done, len(cases)),
         )
         judging.tell(0)
-        found = yield from access.episodes(ids[0] for ids in cases.values())
+        found = await access.episodes(io, (ids[0] for ids in cases.values()))
         asked = {one.example_id: one.example for one in found.values()}
-        outcomes: list[Judgment | ModelAnswerError] = yield Gather(
-            [judging.judge_case(one) for one in asked.values()], run.max_concurrency
+        outcomes: list[Judgment | ModelAnswerError] = await io.gather(
+            [judging.judge_case(io, one) for one in asked.values()], run.max_concurrency
         )
         done = dict(zip(asked, outcomes, strict=True))
         # Without its words: they may repeat other cases', which a purge of those would miss.
@@ -107,7 +107,7 @@ def create_judge_cases_node(
             if isinstance(one, Judgment)
         }
         failures = [one for one in outcomes if isinstance(one, ModelAnswerError)]
-        yield from note_judgments(access, judgments)
+        await note_judgments(io, access, judgments)
         return {
             "judged": {
                 "cases": len(judgments),
@@ -132,10 +132,10 @@ class _Judging:
     _done: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def judge_case(self, example: Example) -> Operation[Judgment | ModelAnswerError]:
+    async def judge_case(self, io: IO, example: Example) -> Judgment | ModelAnswerError:
         """Judge one case as if it were new; what can't be judged is returned."""
         own = frozenset(self.access.view.episodes_at(key_of(self.access, example)))
-        found = yield from recall_besides(self.access, example, self.k, own)
+        found = await recall_besides(io, self.access, example, self.k, own)
         standing = [one for one in self.guidelines if not _rests_on(one, own)]
         state = {
             "judge_example": example.to_json(),
@@ -148,7 +148,7 @@ class _Judging:
         }
         judged: Judgment | ModelAnswerError
         try:
-            judged = yield from keep_replies(self.access, self.judge.judge(state, self.run))
+            judged = await self.judge.judge(KeepReplies(io, self.access), state, self.run)
         except ModelAnswerError as error:
             judged = error
         with self._lock:

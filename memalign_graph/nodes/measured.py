@@ -2,24 +2,21 @@
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
-from memalign_graph.effects import Operation
-from memalign_graph.nodes.base import OperationNode, Run, State, Update
-from memalign_graph.usage import Meter
+from memalign_graph.io import IO
+from memalign_graph.models import Metered
+from memalign_graph.nodes.base import NodeOperation, OperationNode, Run, State, Update
 
 
-def measured_node(
-    name: str, operation: Callable[[State, Run], Operation[Update]], *, begins: bool = False
-) -> OperationNode:
+def measured_node(name: str, operation: NodeOperation, *, begins: bool = False) -> OperationNode:
     """Make a node that adds what it used to the state's `usage`."""
 
-    def measured(state: State, run: Run) -> Operation[Update]:
-        meter = Meter()
+    async def measured(io: IO, state: State, run: Run) -> Update:
+        metered = Metered(io)
         start = time.time()
-        update = yield from meter.watch(operation(state, run))
-        used = meter.usage.model_dump()
+        update = await operation(metered, state, run)
+        used = metered.usage.model_dump()
         entry = {"used": used, "start": start, "stop": time.time(), "begins": begins}
         return {**update, "usage": [entry]}
 

@@ -9,8 +9,8 @@ from langchain_core.language_models import BaseChatModel
 from memalign_graph.agreement import expert_agreement
 from memalign_graph.alignment.batches import DEFAULT_BATCH_SIZE, pack
 from memalign_graph.context import DEFAULT_SETTINGS, resolve_context
-from memalign_graph.effects import Operation
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.changes import check_feedback, remember
 from memalign_graph.models import (
@@ -69,7 +69,7 @@ def create_remember_node(
     memories = Memories(criterion, embeddings)
     models = Models(model)
 
-    def remember_feedback(state: State, run: Run) -> Operation[Update]:
+    async def remember_feedback(io: IO, state: State, run: Run) -> Update:
         given = state.get("feedback")
         if not isinstance(given, list | tuple):
             raise InvalidInputError(
@@ -81,14 +81,14 @@ def create_remember_node(
         chat = models.get(resolved["model"] if use_context_model else None)
         read, rejected = _read(list(given), criterion, learn_from, run.thread_id)
         progress(run, "remember", 0, len(read))
-        view = yield from access.refresh()
+        view = await access.refresh(io)
         before = view.version
-        guidelines = yield from access.every_guideline()
-        stored = yield from remember(access, read, note_threads=False)
+        guidelines = await access.every_guideline(io)
+        stored = await remember(io, access, read, note_threads=False)
         progress(run, "remember", len(read), len(read))
-        agreement = yield from _agreement(access, run)
+        agreement = await _agreement(io, access, run)
         window = max_input_tokens(chat)
-        batches = (yield from _batches(access, window, batch_size)) if distill else []
+        batches = (await _batches(io, access, window, batch_size)) if distill else []
         key = uuid4().hex
         new, changed = len(stored.new), len(stored.changed)
         outdated = sum(map(_is_outdated, read, stored.episodes))
@@ -178,9 +178,9 @@ def _part(given: Any, learn_from: LearnFrom) -> Feedback:
     return feedback.model_copy(update={left_out: None})
 
 
-def _agreement(access: MemoryAccess, run: Run) -> Operation[dict[str, Any]]:
-    view = yield from access.refresh()
-    episodes = yield from access.episodes(view.shared())
+async def _agreement(io: IO, access: MemoryAccess, run: Run) -> dict[str, Any]:
+    view = await access.refresh(io)
+    episodes = await access.episodes(io, view.shared())
     agreement = expert_agreement(list(episodes.values()), access.criterion.scale)
     if agreement.examples:
         run.write(
@@ -193,11 +193,13 @@ def _agreement(access: MemoryAccess, run: Run) -> Operation[dict[str, Any]]:
     return agreement.model_dump(mode="json")
 
 
-def _batches(access: MemoryAccess, window: int, batch_size: int) -> Operation[list[dict[str, Any]]]:
+async def _batches(
+    io: IO, access: MemoryAccess, window: int, batch_size: int
+) -> list[dict[str, Any]]:
     """Pack what is pending: feedback, and guidelines that lost a source."""
-    view = yield from access.refresh()
-    pending = yield from access.episodes(view.pending())
-    guidelines = yield from access.every_guideline()
+    view = await access.refresh(io)
+    pending = await access.episodes(io, view.pending())
+    guidelines = await access.every_guideline(io)
     packed = pack(
         list(pending.values()),
         access.criterion,

@@ -3,7 +3,7 @@
 from langchain_core.language_models import BaseChatModel
 
 from memalign_graph.alignment.replay import DEFAULT_REPLAY_CASES, Judge, replay
-from memalign_graph.effects import Operation
+from memalign_graph.io import IO
 from memalign_graph.judgment import Decide
 from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.nodes.base import Memories, Models, OperationNode, Run, State, Update
@@ -53,7 +53,7 @@ def create_replay_node(
     memories = Memories(criterion, embeddings)
     judges = Models(model)
 
-    def replay_cases(state: State, run: Run) -> Operation[Update]:
+    async def replay_cases(io: IO, state: State, run: Run) -> Update:
         settings = state["judge_settings"]
         planned = to_commit(state)
         judge = Judge(
@@ -67,7 +67,8 @@ def create_replay_node(
             confidence=confidence,
             samples=samples,
         )
-        kept, seen = yield from replay(
+        kept, seen = await replay(
+            io,
             memories.get(run, settings),
             judge,
             [*planned.rewordings, *planned.operations],

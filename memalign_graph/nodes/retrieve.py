@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from memalign_graph.context import CANT_CHOOSE, DEFAULT_SETTINGS, resolve_context
-from memalign_graph.effects import Operation
 from memalign_graph.errors import EmbeddingError, InvalidInputError
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.recall import Recall, recall, recall_without_episodes
 from memalign_graph.models import DEFAULT_EMBEDDINGS, EmbeddingsLike
@@ -61,7 +61,7 @@ def create_retrieve_node(
     """
     memories = Memories(criterion, embeddings)
 
-    def retrieve_episodes(state: State, run: Run) -> Operation[Update]:
+    async def retrieve_episodes(io: IO, state: State, run: Run) -> Update:
         fresh = {name: state[name] for name in Example.model_fields if name in state}
         example = example_of(fresh)
         if swap:
@@ -72,7 +72,8 @@ def create_retrieve_node(
         access = memories.get(run, resolved)
         if stores_feedback and resolved["review"] != "never":
             access.embedder.embeddings  # noqa: B018 - resolved here, so that it fails here
-        found = yield from _look(
+        found = await _look(
+            io,
             access,
             example,
             resolved["k"] if use_episodes else 0,
@@ -92,17 +93,18 @@ def create_retrieve_node(
     return OperationNode("retrieve_episodes", retrieve_episodes)
 
 
-def _look(
+async def _look(
+    io: IO,
     access: MemoryAccess,
     example: Example,
     k: int,
     on_embedding_error: OnEmbeddingError,
     *,
     embeds: bool,
-) -> Operation[Recall]:
+) -> Recall:
     try:
-        return (yield from recall(access, example, k, embeds=embeds))
+        return await recall(io, access, example, k, embeds=embeds)
     except EmbeddingError as error:
         if on_embedding_error == "raise":
             raise
-        return (yield from recall_without_episodes(access, error))
+        return await recall_without_episodes(io, access, error)

@@ -4,8 +4,8 @@ from typing import Any
 
 from langgraph.types import interrupt
 
-from memalign_graph.effects import Operation
 from memalign_graph.interrupts import reply_schema, review_payload
+from memalign_graph.io import IO
 from memalign_graph.nodes.base import (
     OperationNode,
     Run,
@@ -36,8 +36,7 @@ def create_review_node(criterion: Criterion) -> OperationNode:
         clears the `learning_warnings` of an earlier run on the same thread.
     """
 
-    def collect_feedback(state: State, run: Run) -> Operation[Update]:
-        yield from ()  # nothing is asked of the outside here
+    async def collect_feedback(_io: IO, state: State, run: Run) -> Update:
         warn_without_checkpointer(run, "review")
         example = example_of(state)
         judgment = Judgment.model_validate(state["judgment"])

@@ -6,7 +6,7 @@ from langgraph.types import interrupt
 
 from memalign_graph.alignment.conflicts import conflicts_payload, decisions_schema
 from memalign_graph.alignment.merging import Conflict
-from memalign_graph.effects import Operation
+from memalign_graph.io import IO
 from memalign_graph.nodes.base import (
     OperationNode,
     Run,
@@ -31,8 +31,7 @@ def create_settle_node(criterion: Criterion) -> OperationNode:
         The node; it reads `SettleView` and writes `Settled`.
     """
 
-    def settle_conflicts(state: State, run: Run) -> Operation[Update]:
-        yield from ()  # nothing is asked of the outside here
+    async def settle_conflicts(_io: IO, state: State, run: Run) -> Update:
         warn_without_checkpointer(run, "alignment")
         conflicts = [Conflict.model_validate(one) for one in state["merged"]["conflicts"]]
         reply: Any = interrupt(

@@ -8,7 +8,6 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import interrupt
 
-from memalign_graph.effects import Call, Gather, Operation
 from memalign_graph.errors import (
     ChatModelError,
     EmbeddingError,
@@ -18,6 +17,7 @@ from memalign_graph.errors import (
 )
 from memalign_graph.graphs.judging import add_learning
 from memalign_graph.graphs.options import Graph
+from memalign_graph.io import IO
 from memalign_graph.nodes.base import (
     OperationNode,
     Run,
@@ -46,9 +46,9 @@ _KINDS = {one.__name__: one for one in (ChatModelError, ModelAnswerError)}
 def create_judge_criterion_node(judges: Mapping[str, Judge]) -> OperationNode:
     """Create the node that judges one criterion; it is sent each of them, side by side."""
 
-    def judge_criterion(state: State, run: Run) -> Operation[Update]:
+    async def judge_criterion(io: IO, state: State, run: Run) -> Update:
         name = state["criterion"]
-        done = yield from judge_one(judges[name], state, run)
+        done = await judge_one(io, judges[name], state, run)
         if isinstance(done, Judgment):
             return {"judgments": {name: done.to_json()}}
         return {"errors": {name: str(done)}, "kinds": {name: type(done).__name__}}
@@ -56,13 +56,13 @@ def create_judge_criterion_node(judges: Mapping[str, Judge]) -> OperationNode:
     return OperationNode("judge_criterion", judge_criterion)
 
 
-def judge_one(judge: Judge, state: State, run: Run) -> Operation[Judgment | MemAlignError]:
+async def judge_one(io: IO, judge: Judge, state: State, run: Run) -> Judgment | MemAlignError:
     """Judge one criterion."""
     name = state["criterion"]
     if "error" in state:
         done: Judgment | MemAlignError = MemAlignError(state["error"])
     else:
-        done = yield from attempt(judge.judge(state, run))
+        done = await attempt(judge.judge(io, state, run))
     if isinstance(done, Judgment):
         run.write({"type": "panel_judgment", "criterion": name, "value": done.value})
     else:
@@ -83,11 +83,11 @@ def create_gather_node(
 ) -> OperationNode:
     """Create the node that waits for all criteria, and makes one score of them where asked."""
 
-    def gather_judgments(state: State, run: Run) -> Operation[Update]:
+    async def gather_judgments(io: IO, state: State, run: Run) -> Update:
         judgments = state["judgments"]
         update: Update = {}
         if not judgments and run.resuming:
-            update = yield from _judge_again(judges, state, run)
+            update = await _judge_again(io, judges, state, run)
             judgments = update["judgments"]
         if not judgments:
             known = {**state, **update}
@@ -101,13 +101,14 @@ def create_gather_node(
     return OperationNode("gather_judgments", gather_judgments)
 
 
-def _judge_again(judges: Mapping[str, Judge], state: State, run: Run) -> Operation[Update]:
+async def _judge_again(io: IO, judges: Mapping[str, Judge], state: State, run: Run) -> Update:
     given = to_judge(state)
-    again = [judge_one(judges[name], one, run) for name, one in given.items()]
-    done = dict(zip(given, (yield Gather(again, run.max_concurrency)), strict=True))
+    again = [judge_one(io, judges[name], one, run) for name, one in given.items()]
+    done = dict(zip(given, await io.gather(again, run.max_concurrency), strict=True))
     failed = {name: one for name, one in done.items() if not isinstance(one, Judgment)}
+    judged = {name: one.to_json() for name, one in done.items() if isinstance(one, Judgment)}
     return {
-        "judgments": {name: one.to_json() for name, one in done.items() if name not in failed},
+        "judgments": judged,
         "errors": {name: str(one) if name in failed else None for name, one in done.items()},
         "kinds": {name: type(one).__name__ for name, one in failed.items()},
     }
@@ -116,8 +117,7 @@ def _judge_again(judges: Mapping[str, Judge], state: State, run: Run) -> Operati
 def create_panel_review_node(criteria: Criteria, aggregate: BoundAggregate | None) -> OperationNode:
     """Create the node that asks the expert about all criteria at once, and waits."""
 
-    def collect_feedback(state: State, run: Run) -> Operation[Update]:
-        yield from ()  # nothing is asked of the outside here
+    async def collect_feedback(_io: IO, state: State, run: Run) -> Update:
         warn_without_checkpointer(run, "panel")
         example = example_of(state)
         judgments = {name: Judgment.model_validate(one) for name, one in state["judgments"].items()}
@@ -152,12 +152,12 @@ def create_learn_criterion_node(
 ) -> OperationNode:
     """Create the node that learns from an expert's word on one criterion."""
 
-    def learn_criterion(state: State, _run: Run) -> Operation[Update]:
+    async def learn_criterion(io: IO, state: State, _run: Run) -> Update:
         name = state["criterion"]
         graph = learning[name]
         given: Any = {key: state[key] for key in state if key not in ("criterion", "error")}
         try:
-            done = yield Call(lambda: graph.invoke(given), lambda: graph.ainvoke(given))
+            done = await io.call(lambda: graph.invoke(given), lambda: graph.ainvoke(given))
         except (InvalidInputError, EmbeddingError):
             raise
         except MemAlignError as error:

@@ -1,12 +1,12 @@
 """What a panel's memories have on an example, which is embedded once for all of them."""
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from memalign_graph.context import resolve_context
-from memalign_graph.effects import Gather, Operation
 from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignError
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.vectors import Vector, encode_vector
 from memalign_graph.memory.recall import embed_once, recall, recall_without_episodes
@@ -58,7 +58,7 @@ def create_panel_retrieve_node(
     """Create the node that looks into every memory; the first of its graph."""
     memories = {name: Memories(one, embeddings) for name, one in criteria.items()}
 
-    def retrieve_episodes(state: State, run: Run) -> Operation[Update]:
+    async def retrieve_episodes(io: IO, state: State, run: Run) -> Update:
         example = example_of({name: state[name] for name in Example.model_fields if name in state})
         if looking.swap:
             swap_outputs(example)  # called for its error, before any model is
@@ -75,7 +75,7 @@ def create_panel_retrieve_node(
             raises=looking.on_embedding_error == "raise",
             embeds=looking.embeds,
         )
-        found = yield from look.into(accesses, run.max_concurrency)
+        found = await look.into(io, accesses, run.max_concurrency)
         return {
             "judge_example": example.to_json(),
             "judge_settings": settings,
@@ -97,9 +97,11 @@ class _Lookup:
     raises: bool
     embeds: bool
 
-    def into(self, accesses: Mapping[str, MemoryAccess], limit: int) -> Operation[dict[str, Any]]:
+    async def into(
+        self, io: IO, accesses: Mapping[str, MemoryAccess], limit: int
+    ) -> dict[str, Any]:
         """Look into them all; a memory that can't be read has an `error` instead."""
-        refreshed = yield Gather([attempt(one.refresh()) for one in accesses.values()], limit)
+        refreshed = await io.gather([attempt(one.refresh(io)) for one in accesses.values()], limit)
         errors = {
             name: str(one)
             for name, one in zip(accesses, refreshed, strict=True)
@@ -110,32 +112,32 @@ class _Lookup:
         vector: Vector | None = None
         if self.k or self.embeds:
             try:
-                vector = yield from embed_once(list(whole.values()), self.example)
+                vector = await embed_once(io, list(whole.values()), self.example)
             except EmbeddingError as error:
                 if self.raises:
                     raise
                 failure = error
-        looks = [attempt(self._one(one, vector, failure)) for one in whole.values()]
-        found = yield Gather(looks, limit)
+        looks = [attempt(self._one(io, one, vector, failure)) for one in whole.values()]
+        found = await io.gather(looks, limit)
         parts: dict[str, Any] = {name: {"error": error} for name, error in errors.items()}
         for name, one in zip(whole, found, strict=True):
             parts[name] = {"error": str(one)} if isinstance(one, MemAlignError) else one
         return {name: parts[name] for name in accesses}
 
-    def _one(
-        self, access: MemoryAccess, vector: Vector | None, failure: EmbeddingError | None
-    ) -> Operation[Update]:
+    async def _one(
+        self, io: IO, access: MemoryAccess, vector: Vector | None, failure: EmbeddingError | None
+    ) -> Update:
         try:
             if failure is not None:
                 raise failure
-            found = yield from recall(
-                access, self.example, self.k, vector=vector, embeds=self.embeds
+            found = await recall(
+                io, access, self.example, self.k, vector=vector, embeds=self.embeds
             )
         except EmbeddingError as error:
             if self.raises:
                 raise
-            found = yield from recall_without_episodes(access, error)
-        standing = (yield from access.all_guidelines()) if self.use_guidelines else []
+            found = await recall_without_episodes(io, access, error)
+        standing = (await access.all_guidelines(io)) if self.use_guidelines else []
         known = found.vector or (None if vector is None else encode_vector(vector))
         return {
             "recalled": [one.to_json() for one in found.examples],
@@ -151,12 +153,12 @@ def create_embed_node(criteria: Criteria, embeddings: EmbeddingsLike) -> Operati
     """Create the node that embeds the example for what is to be learned, if it was not before."""
     memories = {name: Memories(one, embeddings) for name, one in criteria.items()}
 
-    def embed_example(state: State, run: Run) -> Operation[Update]:
+    async def embed_example(io: IO, state: State, run: Run) -> Update:
         found = state["memories"]
         known = [one["recall_vector"] for one in found.values() if one.get("recall_vector")]
         if not known:
             accesses = [memories[name].get(run, state["judge_settings"]) for name in found]
-            vector = yield from embed_once(accesses, example_of(state), always=True)
+            vector = await embed_once(io, accesses, example_of(state), always=True)
             known = [] if vector is None else [encode_vector(vector)]
         blank = {"recalled": [], "recall_version": "", "recall_warnings": [], "guidelines": []}
         return {
@@ -168,10 +170,10 @@ def create_embed_node(criteria: Criteria, embeddings: EmbeddingsLike) -> Operati
     return OperationNode("embed_example", embed_example)
 
 
-def attempt(operation: Operation[T]) -> Operation[T | MemAlignError]:
+async def attempt(operation: Coroutine[Any, Any, T]) -> T | MemAlignError:
     """Carry out one of several operations; what fails in it is its result, and harms no other."""
     try:
-        return (yield from operation)
+        return await operation
     except (InvalidInputError, EmbeddingError):
         raise
     except MemAlignError as error:

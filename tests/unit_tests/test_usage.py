@@ -2,16 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
 
 from memalign_graph import ChatModelError, EmbeddingError
-from memalign_graph.effects import Call, Chat, Embed, Gather, Operation, arun, run
-from memalign_graph.models import resolve_embeddings, with_schema
-from memalign_graph.usage import Meter, Usage
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
+from memalign_graph.models import Metered, Usage, embed_texts, resolve_embeddings, with_schema
 from tests.loopback import LoopbackServer, answer, error
 
 SCHEMA = {
@@ -22,10 +21,20 @@ SCHEMA = {
     "additionalProperties": False,
 }
 
-Drive = Callable[[Operation[Any]], Any]
+
+Operation = Callable[[IO], Coroutine[Any, Any, Any]]
+Drive = Callable[[Operation], Any]
 
 
-@pytest.fixture(params=[run, lambda operation: asyncio.run(arun(operation))], ids=["run", "arun"])
+def blocking(operation: Operation) -> Any:
+    return run(operation(BLOCKING))
+
+
+def awaiting(operation: Operation) -> Any:
+    return asyncio.run(operation(AWAITING))
+
+
+@pytest.fixture(params=[blocking, awaiting])
 def drive(request: pytest.FixtureRequest) -> Drive:
     driver: Drive = request.param
     return driver
@@ -35,25 +44,28 @@ def numbers(texts: Sequence[str]) -> list[list[float]]:
     return [[float(len(text))] for text in texts]
 
 
-def embed(*texts: str, function: Any = numbers) -> Operation[Any]:
-    return (yield Embed(resolve_embeddings(function), texts))
+async def embed(io: IO, *texts: str, function: Any = numbers) -> Any:
+    return await embed_texts(io, resolve_embeddings(function), texts)
 
 
-def say(server: LoopbackServer) -> Operation[Any]:
+async def say(io: IO, server: LoopbackServer) -> Any:
     model = with_schema(server.chat_model(max_retries=0), SCHEMA)
-    return (yield Chat(model, [HumanMessage("Well?")]))
+    return await io.chat(model, [HumanMessage("Well?")])
 
 
-def each(*operations: Operation[Any]) -> Operation[list[Any]]:
-    found = []
-    for one in operations:
-        result = yield from one
-        found += [result]
-    return found
+class Watched:
+    """An operation whose usage is measured."""
 
+    def __init__(self, operation: Operation) -> None:
+        self._operation = operation
+        self.usage = Usage()
 
-def gather(*operations: Operation[Any], limit: int = 4) -> Operation[Any]:
-    return (yield Gather(operations, limit))
+    async def __call__(self, io: IO) -> Any:
+        metered = Metered(io)
+        try:
+            return await self._operation(metered)
+        finally:
+            self.usage = metered.usage
 
 
 def test_usage_adds_up() -> None:
@@ -69,11 +81,16 @@ def test_calls_and_tokens_are_counted_as_the_server_tells(
         answer({"value": True}, prompt_tokens=11, completion_tokens=3),
         answer("Well.", prompt_tokens=20, completion_tokens=5),
     )
-    meter = Meter()
-    replies = drive(meter.watch(each(say(server), say(server), embed("a", "b"), embed("c"))))
+
+    async def each(io: IO) -> list[Any]:
+        replies = [await say(io, server), await say(io, server)]
+        return [*replies, await embed(io, "a", "b"), await embed(io, "c")]
+
+    watched = Watched(each)
+    replies = drive(watched)
     assert replies[0].answer == {"value": True}
     assert replies[3] == [[1.0]]
-    assert meter.usage == Usage(
+    assert watched.usage == Usage(
         chat_calls=2, input_tokens=31, output_tokens=8, embedding_calls=2, texts_embedded=3
     )
 
@@ -82,66 +99,72 @@ def test_failed_calls_are_not_counted_and_come_out_unchanged(
     drive: Drive, server: LoopbackServer
 ) -> None:
     server.script(error(500, retry_after=0))
-    meter = Meter()
+
+    async def each(io: IO) -> None:
+        await embed(io, "a")
+        await say(io, server)
+        await embed(io, "b")
+
+    watched = Watched(each)
     with pytest.raises(ChatModelError):
-        drive(meter.watch(each(embed("a"), say(server), embed("b"))))
-    assert meter.usage == Usage(embedding_calls=1, texts_embedded=1)
+        drive(watched)
+    assert watched.usage == Usage(embedding_calls=1, texts_embedded=1)
 
 
 def test_failure_that_the_operation_handles_is_handled(drive: Drive) -> None:
     def broken(texts: Sequence[str]) -> list[list[float]]:
         raise OSError("no network")
 
-    def careful() -> Operation[Any]:
+    async def careful(io: IO) -> Any:
         try:
-            yield from embed("a", function=broken)
+            await embed(io, "a", function=broken)
         except EmbeddingError:
-            return (yield from embed("b", "c"))
+            return await embed(io, "b", "c")
 
-    meter = Meter()
-    assert drive(meter.watch(careful())) == [[1.0], [1.0]]
-    assert meter.usage == Usage(embedding_calls=1, texts_embedded=2)
+    watched = Watched(careful)
+    assert drive(watched) == [[1.0], [1.0]]
+    assert watched.usage == Usage(embedding_calls=1, texts_embedded=2)
 
 
 def test_what_runs_side_by_side_is_counted_whole(drive: Drive) -> None:
-    def slow(number: int) -> Operation[Any]:
-        yield Call(lambda: time.sleep(0.01), lambda: asyncio.sleep(0.01))
-        yield from embed(*["x"] * number)
-        return (yield from gather(embed("y"), embed("z")))
+    async def slow(io: IO, number: int) -> Any:
+        await io.call(lambda: time.sleep(0.01), lambda: asyncio.sleep(0.01))
+        await embed(io, *["x"] * number)
+        return await io.gather([embed(io, "y"), embed(io, "z")], 4)
 
-    meter = Meter()
-    results = drive(meter.watch(gather(*map(slow, range(1, 9)), limit=8)))
+    watched = Watched(lambda io: io.gather([slow(io, number) for number in range(1, 9)], 8))
+    results = drive(watched)
     assert len(results) == 8
-    assert meter.usage == Usage(embedding_calls=24, texts_embedded=36 + 16)
+    assert watched.usage == Usage(embedding_calls=24, texts_embedded=36 + 16)
 
 
 def test_what_ran_beside_a_failure_is_counted(drive: Drive) -> None:
-    def broken() -> Operation[Any]:
-        yield Call(lambda: time.sleep(0.05), lambda: asyncio.sleep(0.05))
+    async def broken(io: IO) -> Any:
+        await io.call(lambda: time.sleep(0.05), lambda: asyncio.sleep(0.05))
         raise LookupError("gone")
 
-    meter = Meter()
+    watched = Watched(lambda io: io.gather([embed(io, "a"), broken(io)], 4))
     with pytest.raises(LookupError):
-        drive(meter.watch(gather(embed("a"), broken())))
-    assert meter.usage.texts_embedded == 1
+        drive(watched)
+    assert watched.usage.texts_embedded == 1
 
 
 def test_meters_inside_each_other_count_both(drive: Drive) -> None:
-    inner, outer = Meter(), Meter()
+    inner = Watched(lambda io: io.gather([embed(io, "b"), embed(io, "c")], 4))
 
-    def both() -> Operation[Any]:
-        yield from embed("a")
-        return (yield from inner.watch(gather(embed("b"), embed("c"))))
+    async def both(io: IO) -> Any:
+        await embed(io, "a")
+        return await inner(io)
 
-    drive(outer.watch(both()))
+    outer = Watched(both)
+    drive(outer)
     assert (inner.usage.texts_embedded, outer.usage.texts_embedded) == (2, 3)
 
 
 def test_operation_that_asks_for_nothing_costs_nothing(drive: Drive) -> None:
-    def nothing() -> Operation[int]:
-        yield from ()
+    async def nothing(_: IO) -> int:
         return 7
 
-    meter = Meter()
-    assert drive(meter.watch(nothing())) == 7
-    assert meter.usage == Usage()
+    watched = Watched(nothing)
+    assert drive(watched) == 7
+    assert watched.usage == Usage()

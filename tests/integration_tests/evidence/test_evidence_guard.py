@@ -4,7 +4,7 @@ from typing import Any
 
 from memalign_graph import Example
 from memalign_graph.alignment.seen import SeenJudge, judge_seen
-from memalign_graph.effects import arun, run
+from memalign_graph.io import AWAITING, BLOCKING, run
 from tests.conftest import TWO_WAYS, Bench
 from tests.integration_tests.evidence.judging_support import (
     Judge,
@@ -113,8 +113,10 @@ async def seen(bench: Bench, example: Any) -> Any:
         max_guideline_tokens=100,
         decide="evidence",
     )
-    operation = judge_seen(access, judge, Example.model_validate(example), [], frozenset())
-    return (await arun(operation) if bench.awaits else run(operation)).value
+    asked = Example.model_validate(example)
+    if bench.awaits:
+        return (await judge_seen(AWAITING, access, judge, asked, [], frozenset())).value
+    return run(judge_seen(BLOCKING, access, judge, asked, [], frozenset())).value
 
 
 @TWO_WAYS

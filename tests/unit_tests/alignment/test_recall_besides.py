@@ -5,7 +5,7 @@ import random
 import pytest
 
 from memalign_graph import Example, Feedback, JudgeMemory
-from memalign_graph.effects import run
+from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.recall import recall, recall_besides
 from tests.unit_tests.memory.support import CRITERION, hashed, in_memory, said
 
@@ -38,8 +38,8 @@ def test_case_is_left_out_as_if_it_had_never_been_there(k: int, rules: int) -> N
     for example in {one.example.id: one.example for one in given[::9]}.values():
         own = {one.episode_id for one in given if one.example.id == example.id}
         rest = memory([one for one in given if one.example.id != example.id], rules)
-        wanted = run(recall(rest.access, example, k))
-        found = run(recall_besides(whole.access, example, k, own))
+        wanted = run(recall(BLOCKING, rest.access, example, k))
+        found = run(recall_besides(BLOCKING, whole.access, example, k, own))
         assert [one.example.id for one in found.examples] == [
             one.example.id for one in wanted.examples
         ]

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from memalign_graph import JudgeMemory
-from memalign_graph.effects import run
+from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.lessons import learn
 from tests.unit_tests.memory.support import (
     CRITERION,
+    Operation,
     hashed,
     in_memory,
     interleaved,
@@ -31,10 +32,10 @@ def learned(memory: JudgeMemory) -> Counter[str]:
     return Counter(key for one in memory.guidelines() for key in one.episode_ids)
 
 
-def learning(memory: JudgeMemory, *operations: Any) -> Any:
+def learning(memory: JudgeMemory, *operations: Any) -> Operation:
     """Learn as an alignment does: from feedback that is pending."""
     words = {one.id: one.word for one in memory.episodes()}
-    return learn(memory.access, operations, words, reason="align")
+    return lambda io: learn(io, memory.access, operations, words, reason="align")
 
 
 SHARES = {
@@ -53,7 +54,7 @@ def test_lessons_learned_at_once_are_learned_once(share: str, texts: tuple[str, 
     interleaved(
         learning(one, op("add", *mine, text=texts[0])),
         writes,
-        lambda: run(learning(other, op("add", *theirs, text=texts[1]))),
+        lambda: run(learning(other, op("add", *theirs, text=texts[1]))(BLOCKING)),
     )
     assert learned(one) == dict.fromkeys({*mine, *theirs}, 1)
     assert learned(other) == learned(one)
@@ -68,9 +69,9 @@ def test_lessons_of_each_ones_own_are_both_kept() -> None:
     mine = {key: words[key] for key in ids[:2]}
     theirs = {key: words[key] for key in ids[2:]}
     interleaved(
-        learn(one.access, [op("add", *mine, text="Rule A.")], mine),
+        lambda io: learn(io, one.access, [op("add", *mine, text="Rule A.")], mine),
         writes,
-        lambda: run(learn(other.access, [op("add", *theirs, text="Rule B.")], theirs)),
+        lambda: run(learn(BLOCKING, other.access, [op("add", *theirs, text="Rule B.")], theirs)),
     )
     assert learned(one) == dict.fromkeys(ids, 1)
     assert {guideline.text for guideline in one.guidelines()} == {"Rule A.", "Rule B."}
@@ -78,14 +79,14 @@ def test_lessons_of_each_ones_own_are_both_kept() -> None:
 
 def test_what_is_learned_beside_a_rewording_keeps_one_wording_a_lesson() -> None:
     one, other, ids = memories()
-    run(learn(one.access, [op("add", ids[0], text="Old.")], _words(one, ids[:1])))
+    run(learn(BLOCKING, one.access, [op("add", ids[0], text="Old.")], _words(one, ids[:1])))
     [guideline] = one.guidelines()
     rest = _words(one, ids[1:])
     revised = op("revise", *ids[1:], text="New.", guideline_id=guideline.id)
     interleaved(
-        learn(one.access, [revised], rest),
+        lambda io: learn(io, one.access, [revised], rest),
         writes,
-        lambda: run(learn(other.access, [op("add", *ids[1:], text="Another.")], rest)),
+        lambda: run(learn(BLOCKING, other.access, [op("add", *ids[1:], text="Another.")], rest)),
     )
     assert learned(one) == dict.fromkeys(ids, 1)
 

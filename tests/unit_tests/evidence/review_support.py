@@ -9,8 +9,8 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Boolean, Criterion, Example, Feedback, JudgeMemory, Judgment
-from memalign_graph.effects import run
 from memalign_graph.evidence.flags import flags_of
+from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.embedding import embed
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 
@@ -85,5 +85,5 @@ def filled(
 def flags_at(memory: JudgeMemory, degrees: float) -> list[str]:
     """The flags of a new case."""
     text, _ = retrieval_text(Example.model_validate(case_at(degrees)))
-    vector = run(embed(memory.access, {"case": text}))["case"]
-    return list(run(flags_of(memory.access, vector)))
+    vector = run(embed(BLOCKING, memory.access, {"case": text}))["case"]
+    return list(run(flags_of(BLOCKING, memory.access, vector)))

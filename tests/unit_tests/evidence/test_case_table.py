@@ -15,9 +15,9 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Criterion, Feedback, JudgeMemory, Judgment
-from memalign_graph.effects import run
 from memalign_graph.evidence import cases, deciding, past, weighing
 from memalign_graph.evidence.deciding import Said
+from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.embedding import embed
 from memalign_graph.scales import Scale
 from tests.unit_tests.evidence.worlds import SCALES, START, normalised, values_of
@@ -142,12 +142,14 @@ def decisions(memory: JudgeMemory) -> list[Any]:
     scale = memory.access.criterion.scale
     found: list[Any] = []
     for text in ("case 1", "near 11"):
-        [vector] = run(embed(memory.access, {"q": text})).values()
+        [vector] = run(embed(BLOCKING, memory.access, {"q": text})).values()
         for value in values_of(scale)[:2]:
-            decision = run(past.decide_case(memory.access, Said(value), "evidence", vector=vector))
+            decision = run(
+                past.decide_case(BLOCKING, memory.access, Said(value), "evidence", vector=vector)
+            )
             assert decision.evidence is not None
             found.append((decision.value, decision.confidence, decision.evidence.model_dump()))
-    return [*found, *run(past.past_decisions(memory.access, "evidence"))]
+    return [*found, *run(past.past_decisions(BLOCKING, memory.access, "evidence"))]
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,8 +216,8 @@ def test_values_off_the_scale_do_not_vote(opener: Opener) -> None:
     wide.memories[0].remember([wide.word(inputs=f"case {at}", value="gone") for at in range(20)])
     wide.memories[0].remember([wide.word(inputs=f"near {at}", value="warm") for at in range(20)])
     now = JudgeMemory(opener(), criterion(SCALES["choices"]), embeddings=embedded)
-    [vector] = run(embed(now.access, {"q": "case 3"})).values()
-    decision = run(past.decide_case(now.access, Said("warm"), "evidence", vector=vector))
+    [vector] = run(embed(BLOCKING, now.access, {"q": "case 3"})).values()
+    decision = run(past.decide_case(BLOCKING, now.access, Said("warm"), "evidence", vector=vector))
     assert decision.evidence is not None
     assert {one.value for one in decision.evidence.neighbours} == {"warm"}
     assert decisions(now)
@@ -227,9 +229,9 @@ def test_several_experts_on_a_case_are_one_voter() -> None:
     case = {"inputs": "case 1", "given_at": START}
     trial.memory.remember([trial.word(author=who, value=value, **case) for who, value in said])
     trial.memory.remember([trial.word(inputs="case 2", value=True)])
-    [vector] = run(embed(trial.memories[0].access, {"q": "case 1"})).values()
+    [vector] = run(embed(BLOCKING, trial.memories[0].access, {"q": "case 1"})).values()
     access = trial.memories[0].access
-    decision = run(past.decide_case(access, Said(True), "evidence", vector=vector))
+    decision = run(past.decide_case(BLOCKING, access, Said(True), "evidence", vector=vector))
     assert decision.evidence is not None
     voters = {len(one.episode_ids): one.value for one in decision.evidence.neighbours}
     assert voters == {3: False, 1: True}
@@ -246,11 +248,11 @@ def test_the_judge_that_was_shown_the_experts_word_does_not_count() -> None:
     told = told.model_copy(update={"episode_ids": [known.id], "value": True})
     second = trial.word(inputs="case 1", author="bob", value=True)
     memory.remember([second.model_copy(update={"judgment": told})])
-    assert run(past.past_decisions(memory.access, "verdict")) == []
+    assert run(past.past_decisions(BLOCKING, memory.access, "verdict")) == []
     other = told.model_copy(update={"episode_ids": ["another"], "value": False})
     third = trial.word(inputs="case 1", author="eve", value=True)
     memory.remember([third.model_copy(update={"judgment": other})])
-    [only] = run(past.past_decisions(memory.access, "verdict"))
+    [only] = run(past.past_decisions(BLOCKING, memory.access, "verdict"))
     assert only.agreed is False
 
 
@@ -332,10 +334,14 @@ def test_the_cases_last_spoken_of_are_fitted(monkeypatch: pytest.MonkeyPatch) ->
     ]
     stored = memory.remember(judged)
     newest = {one.example_id for one in stored[8:]}
-    assert {one.example_id for one in run(past.past_decisions(memory.access, "evidence"))} == newest
+    assert {
+        one.example_id for one in run(past.past_decisions(BLOCKING, memory.access, "evidence"))
+    } == newest
     memory.forget([stored[-1].id])
     newest = {one.example_id for one in stored[7:-1]}
-    assert {one.example_id for one in run(past.past_decisions(memory.access, "evidence"))} == newest
+    assert {
+        one.example_id for one in run(past.past_decisions(BLOCKING, memory.access, "evidence"))
+    } == newest
     assert decisions(memory) == decisions(trial.open())
 
 
@@ -343,11 +349,11 @@ def test_threads_that_decide_while_others_change_the_memory() -> None:
     trial = Trial(in_memory(), SCALES["boolean"], 11)
     memory = trial.memories[0]
     stored = memory.remember([trial.word(inputs=f"case {at}") for at in range(30)])
-    [vector] = run(embed(memory.access, {"q": "case 1"})).values()
+    [vector] = run(embed(BLOCKING, memory.access, {"q": "case 1"})).values()
     said = Said(True)
 
     def decide(_: int) -> Any:
-        return run(past.decide_case(memory.access, said, "evidence", vector=vector)).value
+        return run(past.decide_case(BLOCKING, memory.access, said, "evidence", vector=vector)).value
 
     def change(at: int) -> Any:
         if at % 2:

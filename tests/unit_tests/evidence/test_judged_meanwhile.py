@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from memalign_graph import Episode, JudgeMemory, Judgment
-from memalign_graph.effects import Operation, run
+from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import lessons
 from memalign_graph.memory.judged import note_judgments, unjudged_cases
 from memalign_graph.scales import Boolean
 from tests.unit_tests.memory.support import (
     CRITERION,
+    Operation,
     dump,
     hashed,
     in_memory,
@@ -39,20 +40,22 @@ def judgment(episode: Episode, *, value: Any = True) -> Judgment:
     )
 
 
-def noting(memory: JudgeMemory, *episodes: Episode) -> Operation[None]:
-    return note_judgments(memory.access, {one.example_id: judgment(one) for one in episodes})
+def noting(memory: JudgeMemory, *episodes: Episode) -> Operation:
+    judgments = {one.example_id: judgment(one) for one in episodes}
+    return lambda io: note_judgments(io, memory.access, judgments)
 
 
-def learning(memory: JudgeMemory, *episodes: Episode) -> Any:
+def learning(memory: JudgeMemory, *episodes: Episode) -> Operation:
     words = {one.id: one.word for one in episodes}
-    return lessons.learn(memory.access, [op("add", *episodes, text="Say sorry.")], words)
+    rules = [op("add", *episodes, text="Say sorry.")]
+    return lambda io: lessons.learn(io, memory.access, rules, words)
 
 
 def test_what_is_learned_from_while_it_is_noted_stays_learned(pair: Any) -> None:
     here, there = pair
     one = here.remember(said("one"))
     there.version()
-    interleaved(noting(here, one), commits, lambda: run(learning(there, one)))
+    interleaved(noting(here, one), commits, lambda: run(learning(there, one)(BLOCKING)))
     for memory in pair:
         [episode] = memory.episodes()
         assert episode.status == "distilled"
@@ -66,7 +69,7 @@ def test_what_is_noted_while_it_is_learned_from_is_learned_once(pair: Any) -> No
     here, there = pair
     one = here.remember(said("one"))
     there.version()
-    interleaved(learning(here, one), commits, lambda: run(noting(there, one)))
+    interleaved(learning(here, one), commits, lambda: run(noting(there, one)(BLOCKING)))
     for memory in pair:
         [episode] = memory.episodes()
         # Its judgment may be lost: then the next alignment asks for it again.
@@ -104,8 +107,12 @@ def test_of_two_judgments_one_is_kept_by_both(pair: Any) -> None:
     here, there = pair
     one = here.remember(said("one"))
     there.version()
-    other = note_judgments(there.access, {one.example_id: judgment(one, value=False)})
-    interleaved(noting(here, one), commits, lambda: run(other))
+    other = {one.example_id: judgment(one, value=False)}
+    interleaved(
+        noting(here, one),
+        commits,
+        lambda: run(note_judgments(BLOCKING, there.access, other)),
+    )
     assert here.version() == there.version()
     assert here.episodes() == there.episodes()
     assert here.episodes()[0].judgment is not None
@@ -115,7 +122,7 @@ def test_an_episode_that_has_a_judgment_keeps_it(pair: Any) -> None:
     here, _ = pair
     [one] = here.remember([said("one", judgment=judgment_on(said("one")))])
     here.remember(said("one", "Mine.", author="bob"))
-    run(noting(here, one))
+    run(noting(here, one)(BLOCKING))
     values = {each.author: each.judgment.value for each in here.episodes()}
     assert values == {None: False, "bob": True}
 
@@ -134,7 +141,7 @@ def test_nothing_to_keep_is_no_commit(pair: Any) -> None:
     here, _ = pair
     here.remember(said("one"))
     version, past = here.version(), len(here.history())
-    run(note_judgments(here.access, {}))
+    run(note_judgments(BLOCKING, here.access, {}))
     assert (here.version(), len(here.history())) == (version, past)
 
 

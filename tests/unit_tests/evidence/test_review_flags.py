@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from memalign_graph import Categorical, Criterion, Numeric
-from memalign_graph.effects import arun, run
 from memalign_graph.evidence.flags import division, flags_of, is_divided, is_unlike
+from memalign_graph.io import AWAITING, BLOCKING, run
 from memalign_graph.scales import Boolean
 from tests.unit_tests.evidence.review_support import (
     YES_NO,
@@ -59,7 +59,7 @@ def test_few_free_texts_flag_nothing_but_an_empty_memory_does() -> None:
 
 def test_case_without_an_embedding_is_flagged() -> None:
     memory = filled(*(judged(at, value=True) for at in range(40)))
-    assert run(flags_of(memory.access, None)) == UNLIKE
+    assert run(flags_of(BLOCKING, memory.access, None)) == UNLIKE
 
 
 def test_memory_of_equal_texts_flags_what_differs_alone() -> None:
@@ -209,4 +209,4 @@ def _angle(episode: Any) -> float:
 
 async def test_flags_are_the_same_by_awaited_calls() -> None:
     memory = filled(*(judged(at, value=True) for at in range(40)))
-    assert await arun(flags_of(memory.access, None)) == UNLIKE
+    assert await flags_of(AWAITING, memory.access, None) == UNLIKE

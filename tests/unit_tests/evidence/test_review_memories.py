@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from memalign_graph import Judgment
-from memalign_graph.effects import run
 from memalign_graph.evidence.choosing import Asking
 from memalign_graph.evidence.deciding import Said
 from memalign_graph.evidence.past import decide_case
 from memalign_graph.evidence.reviewing import choose_review, current_trust
 from memalign_graph.evidence.trust import LEVEL
+from memalign_graph.io import BLOCKING, run
 from memalign_graph.judgment import ReviewChoice
 from tests.unit_tests.evidence.review_support import filled, judged
 
@@ -36,13 +36,13 @@ def unasked(rng: np.random.Generator, skill: float, size: int) -> list[float]:
             for at, (share, value) in enumerate(zip(held, right, strict=True))
         )
     )
-    trust = run(current_trust(memory.access, "verdict", TARGET))
+    trust = run(current_trust(BLOCKING, memory.access, "verdict", TARGET))
     if trust.threshold is None:
         return []
     kept = []
     for share in new_cases(rng, skill):
         said = Said(True, {"true": share, "false": 1 - share}, "logprobs")
-        decision = run(decide_case(memory.access, said, "verdict", vector=None))
+        decision = run(decide_case(BLOCKING, memory.access, said, "verdict", vector=None))
         assert decision.confidence is not None
         if decision.confidence >= trust.threshold:
             kept.append(share)
@@ -80,7 +80,11 @@ def test_choice_is_the_same_however_often_it_is_made(reason: str) -> None:
     }
     at = datetime(2025, 1, 31, tzinfo=UTC)
     choices: list[ReviewChoice] = [
-        run(choose_review(memory.access, judgment, at=at + timedelta(hours=hour), **options))
+        run(
+            choose_review(
+                BLOCKING, memory.access, judgment, at=at + timedelta(hours=hour), **options
+            )
+        )
         for hour in range(3)
     ]
     assert choices == [choices[0]] * 3

@@ -8,7 +8,7 @@ from typing import Any
 from langgraph.store.base import BaseStore, SearchOp
 
 from memalign_graph import Criterion, Episode, Feedback, JudgeMemory, Judgment
-from memalign_graph.effects import run
+from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import lessons
 from tests.unit_tests.memory.support import CRITERION, EVERYTHING, dump, hashed, op, said
 
@@ -55,10 +55,8 @@ def fill(
 
     def learn(*operations: Any, author: str | None = None) -> None:
         words = {each.id: each.word for each in memory.episodes()}
-        operation = lessons.learn(
-            memory.access, operations, words or learned, author=author, relearn=True
-        )
-        run(operation)
+        access, read = memory.access, words or learned
+        run(lessons.learn(BLOCKING, access, operations, read, author=author, relearn=True))
 
     learn(op("add", one, text="Rule of zqxold alone."), author="zqxann")
     one = memory.remember(planted())
@@ -82,7 +80,7 @@ def fill(
     memory.edit_guideline(reworded.id, "By hand: zqxwhy alone.", author="zqxann")
     memory.add_guideline("By hand, of nothing in particular.", author="zqxann")
     drafts = {"waiting": {"id": "waiting", "answer": {"text": "zqxwhy"}}}
-    run(memory.access.put(memory.access.layout.drafts, drafts))
+    run(memory.access.put(BLOCKING, memory.access.layout.drafts, drafts))
     return memory, one
 
 

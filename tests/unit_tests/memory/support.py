@@ -2,20 +2,22 @@
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from langchain_core.messages import BaseMessage
 from langgraph.store.base import BaseStore, Op, PutOp, Result, SearchItem, SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import Criterion, Episode, Example, Feedback, JudgeMemory
-from memalign_graph.effects import Batch, Effect, Operation, _perform, arun, run
+from memalign_graph.io import AWAITING, BLOCKING, IO, Invokable, Wrapper, run
 from memalign_graph.memory import lessons
 from memalign_graph.memory.learning import GuidelineOperation
+from memalign_graph.models import StructuredModel
 from tests.loopback import LoopbackServer
 from tests.loopback.embedding import embed
 
@@ -23,6 +25,9 @@ CRITERION = Criterion(name="tone", instructions="Is the reply appropriate?")
 QUERY = Example(inputs="Something else entirely", outputs="No idea")
 EVERYTHING = 1_000_000
 ROOT = Path(__file__).parents[3]
+
+Operation = Callable[[IO], Coroutine[Any, Any, Any]]
+"""What is carried out with the `IO` it is given."""
 
 Opener = Callable[[], BaseStore]
 """Opens one more store object on the same data."""
@@ -51,7 +56,9 @@ def learn(
 ) -> dict[str, Any]:
     """Learn as the graphs do, from all episodes as they stand."""
     words = {one.id: one.word for one in memory.episodes()}
-    return run(lessons.learn(memory.access, operations, words, author=author, relearn=True))
+    return run(
+        lessons.learn(BLOCKING, memory.access, operations, words, author=author, relearn=True)
+    )
 
 
 def connect(path: Path | str) -> sqlite3.Connection:
@@ -63,26 +70,64 @@ def connect(path: Path | str) -> sqlite3.Connection:
     return connection
 
 
+Asked = Sequence[Op] | StructuredModel
+"""What is asked of the outside: of a store, or of a chat model."""
+
+
+class Meanwhile(Wrapper):
+    """Does something else once, before the first such call, or after it."""
+
+    def __init__(
+        self, when: Callable[[Asked], bool], then: Callable[[], object], *, after: bool = False
+    ) -> None:
+        super().__init__(BLOCKING)
+        self._when = when
+        self._then = then
+        self._after = after
+        self.done = False
+
+    async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
+        with self._beside(ops):
+            return await super().batch(store, ops)
+
+    async def chat(self, model: Invokable[Any], messages: Sequence[BaseMessage]) -> Any:
+        assert isinstance(model, StructuredModel)
+        with self._beside(model):
+            return await super().chat(model, messages)
+
+    @contextmanager
+    def _beside(self, asked: Asked) -> Iterator[None]:
+        now = not self.done and self._when(asked)
+        self.done = self.done or now
+        if now and not self._after:
+            self._then()
+        yield
+        if now and self._after:
+            self._then()
+
+
 def interleaved(
-    operation: Operation[Any], when: Callable[[Effect], bool], then: Callable[[], object]
+    operation: Operation,
+    when: Callable[[Asked], bool],
+    then: Callable[[], object],
+    *,
+    after: bool = False,
 ) -> Any:
-    """Carry out an operation, and once in it, before its first such effect, something else."""
-    done = False
-    try:
-        effect = next(operation)
-        while True:
-            if not done and when(effect):
-                done = True
-                then()
-            effect = operation.send(_perform(effect))
-    except StopIteration as stop:
-        assert done
-        return stop.value
+    """Carry out an operation, and once in it, at its first such call, something else."""
+    meanwhile = Meanwhile(when, then, after=after)
+    result = run(operation(meanwhile))
+    assert meanwhile.done
+    return result
 
 
-def writes(effect: Effect) -> bool:
-    """Whether an effect writes."""
-    return isinstance(effect, Batch) and isinstance(effect.ops[0], PutOp)
+def writes(asked: Asked) -> bool:
+    """Whether a call writes."""
+    return not isinstance(asked, StructuredModel) and isinstance(asked[0], PutOp)
+
+
+def asks(asked: Asked) -> bool:
+    """Whether a call asks a chat model."""
+    return isinstance(asked, StructuredModel)
 
 
 @contextmanager
@@ -192,8 +237,9 @@ class Bench:
     async def learn(self, *operations: GuidelineOperation) -> dict[str, Any]:
         access = self.memory().access
         words = {one.id: one.word for one in await self.do("episodes")}
-        operation = lessons.learn(access, operations, words, relearn=True)
-        return await arun(operation) if self.awaits else run(operation)
+        if self.awaits:
+            return await lessons.learn(AWAITING, access, operations, words, relearn=True)
+        return run(lessons.learn(BLOCKING, access, operations, words, relearn=True))
 
     async def guidelines(self) -> dict[str, set[str]]:
         """The guidelines' sources by text."""

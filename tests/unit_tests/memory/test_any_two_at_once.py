@@ -1,19 +1,20 @@
 """Every operation with every other in its midst: whatever comes of it holds together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from typing import Any
 
 import pytest
-from langgraph.store.base import PutOp
+from langchain_core.embeddings import Embeddings
+from langgraph.store.base import BaseStore, Op
 
 from memalign_graph import Episode, Guideline, InvalidInputError, JudgeMemory
-from memalign_graph.effects import Batch, Effect, Operation, _perform, run
+from memalign_graph.io import BLOCKING, IO, Wrapper, run
 from memalign_graph.memory import by_hand, changes, forgetting, history, lessons, portable, purge
 from tests.unit_tests.memory.purging import everything_in, left_in
 from tests.unit_tests.memory.support import CRITERION, hashed, in_memory, op, said
+from tests.unit_tests.memory.test_same_moment import commits
 
 ANN = "zqxann"
 EMPTY = "0" * 32
@@ -47,10 +48,10 @@ def start() -> Case:
         op("add", two, text="Of two."),
         op("add", two, text="Old."),
     ]
-    run(lessons.learn(here.access, rules, {one.id: one.word, two.id: two.word}))
+    run(lessons.learn(BLOCKING, here.access, rules, {one.id: one.word, two.id: two.word}))
     known = {rule.text: rule for rule in here.guidelines()}
     retire = op("retire", guideline_id=known["Old."].id, superseded_by=known["Of two."].id)
-    run(lessons.learn(here.access, [retire], {}))
+    run(lessons.learn(BLOCKING, here.access, [retire], {}))
     version, exported = here.version(), here.export_jsonl()
     here.remember(said("four"))
     there.version()
@@ -58,25 +59,25 @@ def start() -> Case:
     return Case(here, there, cold, episodes, known, version, exported)
 
 
-Doing = Callable[[JudgeMemory, Case], Operation[Any]]
+Doing = Callable[[IO, JudgeMemory, Case], Coroutine[Any, Any, Any]]
 
 
 def forget(name: str) -> Doing:
-    return lambda memory, case: forgetting.forget(
-        memory.access, forgetting.Selection(episode_ids=[case.episodes[name].id])
+    return lambda io, memory, case: forgetting.forget(
+        io, memory.access, forgetting.Selection(episode_ids=[case.episodes[name].id])
     )
 
 
 def revise(name: str, word: str) -> Doing:
-    return lambda memory, case: changes.revise(
-        memory.access, case.episodes[name].id, {"rationale": word}
+    return lambda io, memory, case: changes.revise(
+        io, memory.access, case.episodes[name].id, {"rationale": word}
     )
 
 
 def learn(
     name: str | None, action: str, rule: str | None = None, by: str | None = None, **fields: Any
 ) -> Doing:
-    def doing(memory: JudgeMemory, case: Case) -> Operation[Any]:
+    async def doing(io: IO, memory: JudgeMemory, case: Case) -> Any:
         change = op(
             action,
             *([case.episodes[name]] if name else []),
@@ -84,38 +85,43 @@ def learn(
             superseded_by=case.rules[by].id if by else None,
             **fields,
         )
-        return lessons.learn(memory.access, [change], case.words(*([name] if name else [])))
+        words = case.words(*([name] if name else []))
+        return await lessons.learn(io, memory.access, [change], words)
 
     return doing
 
 
 DOING: dict[str, Doing] = {
-    "say another word": lambda memory, _: changes.remember(
-        memory.access, [said("one", "Word 2.", author=ANN)]
+    "say another word": lambda io, memory, _: changes.remember(
+        io, memory.access, [said("one", "Word 2.", author=ANN)]
     ),
-    "say something new": lambda memory, _: changes.remember(memory.access, [said("five")]),
+    "say something new": lambda io, memory, _: changes.remember(io, memory.access, [said("five")]),
     "revise one": revise("one", "Word 3."),
     "revise two": revise("two", "Word 4."),
     "forget one": forget("one"),
     "forget two": forget("two"),
-    "purge one": lambda memory, case: purge.purge(
-        memory.access, forgetting.Selection(episode_ids=[case.episodes["one"].id]), None
+    "purge one": lambda io, memory, case: purge.purge(
+        io, memory.access, forgetting.Selection(episode_ids=[case.episodes["one"].id]), None
     ),
     "learn from three": learn("three", "add", text="Of three."),
     "reword of two": learn("three", "revise", "Of two.", text="Of two and three."),
     "merge": learn(None, "merge", "Of two.", by="Of zqxone and two."),
     "merge the other way": learn(None, "merge", "Of zqxone and two.", by="Of two."),
     "retire": learn(None, "retire", "Of two.", by="Of zqxone."),
-    "word by hand": lambda memory, case: by_hand.edit_guideline(
-        memory.access, case.rules["Of two."].id, "By hand.", author=None
+    "word by hand": lambda io, memory, case: by_hand.edit_guideline(
+        io, memory.access, case.rules["Of two."].id, "By hand.", author=None
     ),
-    "take away by hand": lambda memory, case: by_hand.remove_guideline(
-        memory.access, case.rules["Of two."].id, author=None
+    "take away by hand": lambda io, memory, case: by_hand.remove_guideline(
+        io, memory.access, case.rules["Of two."].id, author=None
     ),
-    "write by hand": lambda memory, _: by_hand.add_guideline(memory.access, "New.", author=None),
-    "roll back to nothing": lambda memory, _: history.rollback(memory.access, EMPTY),
-    "roll back": lambda memory, case: history.rollback(memory.access, case.version),
-    "import": lambda memory, case: portable.import_jsonl(memory.access, case.exported.split("\n")),
+    "write by hand": lambda io, memory, _: by_hand.add_guideline(
+        io, memory.access, "New.", author=None
+    ),
+    "roll back to nothing": lambda io, memory, _: history.rollback(io, memory.access, EMPTY),
+    "roll back": lambda io, memory, case: history.rollback(io, memory.access, case.version),
+    "import": lambda io, memory, case: portable.import_jsonl(
+        io, memory.access, case.exported.split("\n")
+    ),
 }
 
 BRINGS_ONE = {"say another word", "revise one", "import", "roll back"}
@@ -123,35 +129,50 @@ TAKES_ONE = {"forget one", "purge one", "roll back to nothing"}
 TAKES_RULE = {"forget two", "revise two", "take away by hand", "roll back to nothing", "roll back"}
 
 
-def writes_commit(effect: Effect) -> bool:
-    return isinstance(effect, Batch) and any(
-        isinstance(one, PutOp) and one.namespace[-1] == "commits" for one in effect.ops
-    )
-
-
 READS = 6
-"""How many effects go before an operation is in the midst of its reading."""
+"""How many calls go before an operation is in the midst of its reading."""
 
 
-def carry_out(operation: Operation[Any], other: Callable[[], object], moment: str | int) -> None:
-    """Carry an operation out, and the other in its midst, or before one of its effects."""
-    done = False
-    try:
-        effect = next(operation)
-        for number in count(1):
-            step = READS if moment == "while it reads" else moment
-            now = number == step if isinstance(step, int) else writes_commit(effect)
-            now = now and not done
-            if now and moment != "after its commit":
-                other()
-            result = _perform(effect)
-            if now and moment == "after its commit":
-                other()
-            done = done or now
-            effect = operation.send(result)
-    except StopIteration:
-        if not done:
-            other()
+class Beside(Wrapper):
+    """Has something else done in the midst of an operation, or at one of its calls."""
+
+    def __init__(self, other: Callable[[], object], moment: str | int) -> None:
+        super().__init__(BLOCKING)
+        self._other = other
+        self._step = READS if moment == "while it reads" else moment
+        self._calls = 0
+        self.done = False
+
+    async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
+        now = self._is_now(commits=commits(ops))
+        if now and self._step != "after its commit":
+            self._other()
+        result = await super().batch(store, ops)
+        if now and self._step == "after its commit":
+            self._other()
+        return result
+
+    async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
+        if self._is_now(commits=False):
+            self._other()
+        return await super().embed(embeddings, texts)
+
+    def _is_now(self, *, commits: bool) -> bool:
+        self._calls += 1
+        now = self._calls == self._step if isinstance(self._step, int) else commits
+        now = now and not self.done
+        self.done = self.done or now
+        return now
+
+
+def carry_out(
+    operation: Doing, memory: JudgeMemory, case: Case, other: Callable[[], object], moment: Any
+) -> None:
+    """Carry an operation out, and the other in its midst, or at one of its calls, or after it."""
+    beside = Beside(other, moment)
+    run(operation(beside, memory, case))
+    if not beside.done:
+        other()
 
 
 def check_whole(case: Case) -> None:
@@ -192,15 +213,19 @@ def check_promises(case: Case, both: set[str]) -> None:
         assert taught or episodes[three].status == "pending"
 
 
+def _do(doing: Doing, case: Case) -> None:
+    run(doing(BLOCKING, case.there, case))
+
+
 @pytest.mark.parametrize("moment", ["while it reads", "before its commit", "after its commit"])
 @pytest.mark.parametrize("name", DOING)
 def test_with_every_other_in_its_midst(name: str, moment: str) -> None:
     problems = []
     for other, doing in DOING.items():
         case = start()
-        beside = doing(case.there, case)
+        beside = partial(_do, doing, case)
         try:
-            carry_out(DOING[name](case.here, case), partial(run, beside), moment)
+            carry_out(DOING[name], case.here, case, beside, moment)
         except InvalidInputError as error:
             assert "names no" in str(error)  # noqa: PT017 - what it speaks of is gone meanwhile
             continue
@@ -227,7 +252,7 @@ AT_EVERY_STEP = [
 def test_at_every_step(name: str, other: str) -> None:
     for step in range(1, 35):
         case = start()
-        beside = DOING[other](case.there, case)
-        carry_out(DOING[name](case.here, case), partial(run, beside), step)
+        beside = partial(_do, DOING[other], case)
+        carry_out(DOING[name], case.here, case, beside, step)
         check_whole(case)
         check_promises(case, {name, other})

@@ -1,13 +1,13 @@
 """A change is written whole or not at all: vectors first, then one batch of puts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from langgraph.store.base import PutOp
 
 from memalign_graph import EmbeddingError, JudgeMemory
-from memalign_graph.effects import arun, run
+from memalign_graph.io import AWAITING, BLOCKING, run
 from memalign_graph.memory import by_hand, changes, forgetting, history, lessons
 from memalign_graph.memory.records import version_of
 from tests.loopback import LoopbackServer, error
@@ -15,6 +15,7 @@ from tests.unit_tests.memory.support import (
     CRITERION,
     QUERY,
     Bench,
+    Operation,
     WatchedStore,
     hashed,
     is_content,
@@ -96,22 +97,22 @@ def test_reading_writes_nothing(store: WatchedStore, memory: JudgeMemory) -> Non
 
 
 async def change(memory: JudgeMemory, name: str, *, awaits: bool) -> Any:
+    access = memory.access
     one, two = memory.episodes()
     [rule] = memory.guidelines()
-    operations: dict[str, Callable[[], Any]] = {
-        "remember": lambda: changes.remember(memory.access, [said("three"), said("one", "New.")]),
-        "learn": lambda: lessons.learn(
-            memory.access, [op("add", two, text="New.")], {two.id: two.word}, relearn=True
+    selection = forgetting.Selection(episode_ids=[one.id])
+    operations: dict[str, Operation] = {
+        "remember": lambda io: changes.remember(io, access, [said("three"), said("one", "New.")]),
+        "learn": lambda io: lessons.learn(
+            io, access, [op("add", two, text="New.")], {two.id: two.word}, relearn=True
         ),
-        "revise": lambda: changes.revise(memory.access, one.id, {"rationale": "New."}),
-        "forget": lambda: forgetting.forget(
-            memory.access, forgetting.Selection(episode_ids=[one.id])
-        ),
-        "rollback": lambda: history.rollback(memory.access, version_of(0)),
-        "edit": lambda: by_hand.edit_guideline(memory.access, rule.id, "New.", author=None),
+        "revise": lambda io: changes.revise(io, access, one.id, {"rationale": "New."}),
+        "forget": lambda io: forgetting.forget(io, access, selection),
+        "rollback": lambda io: history.rollback(io, access, version_of(0)),
+        "edit": lambda io: by_hand.edit_guideline(io, access, rule.id, "New.", author=None),
     }
-    operation = operations[name]()
-    return await arun(operation) if awaits else run(operation)
+    operation = operations[name]
+    return await operation(AWAITING) if awaits else run(operation(BLOCKING))
 
 
 @pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])

@@ -122,8 +122,11 @@ def test_writers_that_did_not_see_each_other_are_both_parents_of_the_next(
     any_opener: Opener,
 ) -> None:
     here, there, later = (JudgeMemory(any_opener(), CRITERION, embeddings=hashed) for _ in "123")
-    adding = by_hand.add_guideline(here.access, "Of one.", author=None)
-    interleaved(adding, writes, lambda: there.add_guideline("Of two."))
+    interleaved(
+        lambda io: by_hand.add_guideline(io, here.access, "Of one.", author=None),
+        writes,
+        lambda: there.add_guideline("Of two."),
+    )
     assert len(later.guidelines()) == 2
     later.version()
     both = later.access.view.heads

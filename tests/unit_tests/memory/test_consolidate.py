@@ -14,9 +14,8 @@ from memalign_graph import (
     ModelAnswerError,
     create_judge_graph,
 )
-from memalign_graph.effects import Chat
 from tests.loopback import error
-from tests.unit_tests.memory.support import CRITERION, Bench, interleaved, op, said
+from tests.unit_tests.memory.support import CRITERION, Bench, asks, interleaved, op, said
 
 NONE: dict[str, Any] = {"duplicates": [], "contradictions": []}
 
@@ -235,8 +234,8 @@ async def test_what_is_forgotten_meanwhile_takes_nothing_else_along(
     episodes, both = await rules(near, "A.", "B.")
     near.server.script(relations(**{kind: [[1, 2]]}))
     interleaved(
-        with_model(near)._consolidate(),
-        lambda effect: isinstance(effect, Chat),
+        with_model(near)._consolidate,
+        asks,
         lambda: near.memory().forget(episodes[forgotten].id),
     )
     assert await near.do("guidelines", include_superseded=True) == [both[1 - forgotten]]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import JudgeMemory
-from memalign_graph.effects import run
+from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import access, changes, forgetting, history, lessons, portable
 from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, learn, op, said
 from tests.unit_tests.memory.test_purge_cut_off import CutOffError, Failing
@@ -49,7 +49,11 @@ def relearn(memory: JudgeMemory) -> None:
     episodes = memory.remember(new)
     words = {one.id: one.word for one in episodes}
     rules = [op("add", one, text=f"Of {one.example.inputs}.") for one in episodes]
-    run(lessons.learn(memory.access, [*rules, op("add", *episodes, text="Of all new.")], words))
+    run(
+        lessons.learn(
+            BLOCKING, memory.access, [*rules, op("add", *episodes, text="Of all new.")], words
+        )
+    )
 
 
 CHANGES: dict[str, Callable[[JudgeMemory, dict[str, str]], Any]] = {

@@ -4,7 +4,6 @@ import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ import pytest
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import JudgeMemory
-from memalign_graph.effects import _perform
 from tests.unit_tests.memory.support import (
     CRITERION,
     QUERY,
     Bench,
     Opener,
     hashed,
+    interleaved,
     learn,
     op,
     said,
@@ -180,14 +179,12 @@ def test_a_slow_reader_brings_nothing_back(any_opener: Opener, reopen: Any) -> N
     memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
     one, _ = memory.remember([said("one"), said("two")])
     reopen()
-    reading = memory.access.refresh()
-    what_it_read = _perform(next(reading))
-    memory.forget(one.id)
-    memory.version()
-    with suppress(StopIteration):
-        effect = reading.send(what_it_read)
-        while True:
-            effect = reading.send(_perform(effect))
+
+    def forget() -> None:
+        memory.forget(one.id)
+        memory.version()
+
+    interleaved(memory.access.refresh, lambda _: True, forget, after=True)
     cold = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
     assert memory.version() == cold.version()
     assert recalled(memory) == {("two", "Too cold.")}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Episode, JudgeMemory
-from memalign_graph.effects import run
+from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.changes import COMMIT_ITEMS
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
@@ -298,7 +298,7 @@ def test_drafts_are_cleared_in_this_memory_alone(near: Bench) -> None:
     memory, one = fill(near.store)
     other = near.memory(namespace="elsewhere")
     drafts = {"waiting": {"id": "waiting", "answer": {"text": "of elsewhere"}}}
-    run(other.access.put(other.access.layout.drafts, drafts))
+    run(other.access.put(BLOCKING, other.access.layout.drafts, drafts))
     memory.forget(one.id, purge=True)
     assert [item.namespace[0] for item in everything_in(near.store) if item.key == "waiting"] == [
         "elsewhere"

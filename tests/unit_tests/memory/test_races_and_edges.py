@@ -18,13 +18,14 @@ from memalign_graph import (
     JudgeMemory,
     Numeric,
 )
-from memalign_graph.effects import Batch, Effect, Operation, run
+from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import lessons
 from memalign_graph.memory.recall import recall
 from tests.unit_tests.memory.support import (
     CRITERION,
     QUERY,
     Opener,
+    Operation,
     hashed,
     interleaved,
     learn,
@@ -173,12 +174,8 @@ def test_a_scale_beyond_exact_numbers_is_refused() -> None:
         Numeric(minimum=0, maximum=1e30, integer=True)
 
 
-def reads_vectors(effect: Effect) -> bool:
-    return (
-        isinstance(effect, Batch)
-        and isinstance(effect.ops[0], GetOp)
-        and "vectors" in effect.ops[0].namespace
-    )
+def reads_vectors(asked: Any) -> bool:
+    return isinstance(asked[0], GetOp) and "vectors" in asked[0].namespace
 
 
 def test_an_example_forgotten_while_a_recall_is_under_way_takes_no_place_later(
@@ -190,27 +187,31 @@ def test_an_example_forgotten_while_a_recall_is_under_way_takes_no_place_later(
         memory.forget(one.id)
         memory.version()
 
-    interleaved(recall(memory.access, QUERY, 5), reads_vectors, forget)
+    interleaved(lambda io: recall(io, memory.access, QUERY, 5), reads_vectors, forget)
     assert len(memory.recall(one.example, k=1)) == 1
 
 
 def test_an_episode_forgotten_while_it_is_learned_from_stays_forgotten(memory: JudgeMemory) -> None:
     one = memory.remember(said())
-    learning = lessons.learn(memory.access, [op("add", one, text="Be warm.")], {one.id: one.word})
-    interleaved(learning, writes, lambda: memory.forget(one.id))
+    rules, words = [op("add", one, text="Be warm.")], {one.id: one.word}
+    interleaved(
+        lambda io: lessons.learn(io, memory.access, rules, words),
+        writes,
+        lambda: memory.forget(one.id),
+    )
     assert (memory.episodes(), memory.guidelines()) == ([], [])
 
 
 def test_two_that_revise_one_guideline_at_once_lose_no_source(memory: JudgeMemory) -> None:
     one, two, three = memory.remember([said("one"), said("two"), said("three")])
-    run(lessons.learn(memory.access, [op("add", one, text="A.")], {one.id: one.word}))
+    run(lessons.learn(BLOCKING, memory.access, [op("add", one, text="A.")], {one.id: one.word}))
     [rule] = memory.guidelines()
 
-    def revise(episode: Episode, text: str) -> Operation[Any]:
+    def revise(episode: Episode, text: str) -> Operation:
         change = op("revise", episode, guideline_id=rule.id, text=text)
-        return lessons.learn(memory.access, [change], {episode.id: episode.word})
+        return lambda io: lessons.learn(io, memory.access, [change], {episode.id: episode.word})
 
-    interleaved(revise(two, "B."), writes, lambda: run(revise(three, "C.")))
+    interleaved(revise(two, "B."), writes, lambda: run(revise(three, "C.")(BLOCKING)))
     sources = {key for rule in memory.guidelines() for key in rule.episode_ids}
     pending = {episode.id for episode in memory.episodes() if episode.status == "pending"}
     assert sources | pending == {one.id, two.id, three.id}

@@ -14,11 +14,11 @@ from memalign_graph import (
     create_judge_graph,
     create_review_graph,
 )
-from memalign_graph.effects import Chat, run
+from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import lessons
 from memalign_graph.memory.forgetting import Selection
 from tests.loopback import ChatRequest, error
-from tests.unit_tests.memory.support import CRITERION, Bench, dump, interleaved, op, said
+from tests.unit_tests.memory.support import CRITERION, Bench, asks, dump, interleaved, op, said
 
 PLANTED = "zqplanted"
 
@@ -210,10 +210,10 @@ def test_in_the_words_of_a_superseded_one_it_stands(near: Bench) -> None:
     one, two, three = memory.remember([said("one"), said("two"), said("three")])
     words = {each.id: each.word for each in (one, two, three)}
     rules = [op("add", one, text="Always X."), op("add", two, three, text="Never X.")]
-    run(lessons.learn(memory.access, rules, words))
+    run(lessons.learn(BLOCKING, memory.access, rules, words))
     always, never = memory.guidelines()
     retire = op("retire", guideline_id=always.id, superseded_by=never.id)
-    run(lessons.learn(memory.access, [retire], {}))
+    run(lessons.learn(BLOCKING, memory.access, [retire], {}))
     near.server.script(worded("Always X."))
     memory.forget(two.id)
     [rule] = memory.guidelines()
@@ -225,10 +225,10 @@ def test_what_a_forgotten_rule_had_superseded_stands_again(near: Bench) -> None:
     one, two = memory.remember([said("one"), said("two")])
     words = {one.id: one.word, two.id: two.word}
     rules = [op("add", one, text="Always X."), op("add", two, text="Never X.")]
-    run(lessons.learn(memory.access, rules, words))
+    run(lessons.learn(BLOCKING, memory.access, rules, words))
     always, never = memory.guidelines()
     retire = op("retire", guideline_id=always.id, superseded_by=never.id)
-    run(lessons.learn(memory.access, [retire], {}))
+    run(lessons.learn(BLOCKING, memory.access, [retire], {}))
     memory.forget(two.id)
     [rule] = memory.guidelines()
     assert (rule.id, rule.text, rule.superseded_by, rule.reason) == (
@@ -240,11 +240,15 @@ def test_a_source_forgotten_while_the_model_writes_voids_what_it_wrote(near: Ben
     one, two, three = near.memory().remember([said("one"), said("two"), said("three")])
     words = {each.id: each.word for each in (one, two, three)}
     rules = [op("add", one, two, three, text="Of three.")]
-    run(lessons.learn(near.memory().access, rules, words))
+    run(lessons.learn(BLOCKING, near.memory().access, rules, words))
     memory = with_model(near)
     near.server.script({"operations": [{"text": "Of 2.", "action": "add", "feedback": ["F1"]}]})
-    operation = memory._forget(Selection(episode_ids=[one.id]), False, None, None)
-    interleaved(operation, lambda e: isinstance(e, Chat), lambda: near.memory().forget(two.id))
+    selection = Selection(episode_ids=[one.id])
+    interleaved(
+        lambda io: memory._forget(io, selection, False, None, None),
+        asks,
+        lambda: near.memory().forget(two.id),
+    )
     [rule] = memory.guidelines(include_superseded=True)
     assert (rule.text, rule.status, rule.episode_ids) == ("", "pending", [three.id])
 
@@ -256,7 +260,7 @@ def test_a_guideline_that_loses_its_words_while_a_model_revises_it_does_not_get_
     memory = near.memory()
     one, two = memory.remember([said("one", PLANTED), said("two")])
     words = {one.id: one.word, two.id: two.word}
-    run(lessons.learn(memory.access, [op("add", one, two, text=f"Of {PLANTED}.")], words))
+    run(lessons.learn(BLOCKING, memory.access, [op("add", one, two, text=f"Of {PLANTED}.")], words))
     models = {"model": near.server.chat_model(), "embeddings": near.embeddings}
     graph = create_review_graph(CRITERION, **models).compile(
         store=near.store, checkpointer=InMemorySaver()
@@ -285,7 +289,7 @@ def test_sources_that_were_not_read_are_still_its_sources(near: Bench) -> None:
     memory = with_model(near)
     episodes = memory.remember([said(f"case {number}") for number in range(60)])
     words = {one.id: one.word for one in episodes}
-    run(lessons.learn(memory.access, [op("add", *episodes, text="Of all.")], words))
+    run(lessons.learn(BLOCKING, memory.access, [op("add", *episodes, text="Of all.")], words))
     change = {"text": "Of the rest.", "action": "add", "feedback": ["F1"]}
     near.server.script({"operations": [change]})
     memory.forget(episodes[0].id)

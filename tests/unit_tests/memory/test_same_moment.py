@@ -1,6 +1,6 @@
 """Two writers at the same moment, neither of whom sees the other: what each did is kept."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -8,11 +8,12 @@ import pytest
 from langgraph.store.base import GetOp, PutOp
 
 from memalign_graph import Episode, JudgeMemory
-from memalign_graph.effects import Batch, Effect, Operation, run
+from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import by_hand, changes, forgetting, history, lessons, purge
 from tests.unit_tests.memory.support import (
     CRITERION,
     Opener,
+    Operation,
     dump,
     hashed,
     interleaved,
@@ -31,16 +32,14 @@ def pair(any_opener: Opener) -> Pair:
     return here, there
 
 
-def commits(effect: Effect) -> bool:
-    """Whether an effect writes a commit."""
-    return isinstance(effect, Batch) and any(
-        isinstance(one, PutOp) and one.namespace[-1] == "commits" for one in effect.ops
-    )
+def commits(asked: Any) -> bool:
+    """Whether a call writes a commit."""
+    return any(isinstance(one, PutOp) and one.namespace[-1] == "commits" for one in asked)
 
 
-def learning(memory: JudgeMemory, episode: Episode, **fields: Any) -> Operation[Any]:
+def learning(memory: JudgeMemory, episode: Episode, **fields: Any) -> Operation:
     change = op(fields.pop("action", "add"), episode, **fields)
-    return lessons.learn(memory.access, [change], {episode.id: episode.word})
+    return lambda io: lessons.learn(io, memory.access, [change], {episode.id: episode.word})
 
 
 def check_agreement(pair: Pair) -> None:
@@ -69,7 +68,7 @@ def test_two_that_learn_the_same_words_keep_both_sources(both: Pair, words: str)
     interleaved(
         learning(here, one, text="Say sorry."),
         commits,
-        lambda: run(learning(there, two, text=words)),
+        lambda: run(learning(there, two, text=words)(BLOCKING)),
     )
     [rule] = there.guidelines()
     assert set(rule.episode_ids) == {one.id, two.id}
@@ -84,7 +83,7 @@ def test_three_that_learn_the_same_words_keep_all_sources(both: Pair, any_opener
         interleaved(
             learning(there, two, text="Say sorry."),
             commits,
-            lambda: run(learning(third, three, text="Say sorry.")),
+            lambda: run(learning(third, three, text="Say sorry.")(BLOCKING)),
         )
 
     interleaved(learning(here, one, text="Say sorry."), commits, second)
@@ -95,7 +94,7 @@ def test_three_that_learn_the_same_words_keep_all_sources(both: Pair, any_opener
 def test_the_same_word_remembered_twice_is_one_episode(both: Pair) -> None:
     here, there = both
     interleaved(
-        changes.remember(here.access, [said(thread_id="a"), said("two")]),
+        lambda io: changes.remember(io, here.access, [said(thread_id="a"), said("two")]),
         commits,
         lambda: there.remember([said(thread_id="b"), said("three")]),
     )
@@ -116,17 +115,19 @@ def test_what_an_expert_says_while_the_old_word_is_learned_from_is_kept(both: Pa
     assert there.guidelines(include_superseded=True) == []
 
 
-TAKING_BACK: dict[str, Callable[[JudgeMemory, Episode], Operation[Any]]] = {
-    "forget": lambda memory, one: forgetting.forget(
-        memory.access, forgetting.Selection(episode_ids=[one.id])
-    ),
-    "purge": lambda memory, one: purge.purge(
-        memory.access, forgetting.Selection(episode_ids=[one.id]), None
-    ),
-    "another word": lambda memory, one: changes.remember(memory.access, [said("one", "Word 2.")]),
-    "revise": lambda memory, one: changes.revise(memory.access, one.id, {"rationale": "Word 2."}),
-    "roll back": lambda memory, _: history.rollback(memory.access, "0" * 32),
-}
+def taking_back(how: str, memory: JudgeMemory, one: Episode) -> Operation:
+    access, selection = memory.access, forgetting.Selection(episode_ids=[one.id])
+    ways: dict[str, Operation] = {
+        "forget": lambda io: forgetting.forget(io, access, selection),
+        "purge": lambda io: purge.purge(io, access, selection, None),
+        "another word": lambda io: changes.remember(io, access, [said("one", "Word 2.")]),
+        "revise": lambda io: changes.revise(io, access, one.id, {"rationale": "Word 2."}),
+        "roll back": lambda io: history.rollback(io, access, "0" * 32),
+    }
+    return ways[how]
+
+
+TAKING_BACK = ("forget", "purge", "another word", "revise", "roll back")
 
 
 @pytest.mark.parametrize("how", TAKING_BACK)
@@ -135,7 +136,7 @@ def test_what_is_learned_while_its_source_is_taken_back_does_not_stay(both: Pair
     one = here.remember(said("one", "Planted."))
     there.version()
     interleaved(
-        TAKING_BACK[how](here, one), commits, lambda: learn(there, op("add", one, text="Planted."))
+        taking_back(how, here, one), commits, lambda: learn(there, op("add", one, text="Planted."))
     )
     assert there.guidelines(include_superseded=True) == []
     assert "Planted." not in {each.rationale for each in there.episodes()}
@@ -147,7 +148,9 @@ def test_what_is_taken_back_while_it_is_learned_from_does_not_stay(both: Pair, h
     one = here.remember(said("one", "Planted."))
     there.version()
     interleaved(
-        learning(here, one, text="Planted."), commits, lambda: run(TAKING_BACK[how](there, one))
+        learning(here, one, text="Planted."),
+        commits,
+        lambda: run(taking_back(how, there, one)(BLOCKING)),
     )
     assert there.guidelines(include_superseded=True) == []
     assert "Planted." not in {each.rationale for each in there.episodes()}
@@ -167,8 +170,11 @@ def test_a_purge_beside_a_learner_leaves_nothing_of_it_anywhere(pair: Pair, firs
     else:
         words = {one.id: one.word, two.id: two.word}
         change = op("add", one, two, text="Planted two.")
-        operation = lessons.learn(there.access, [change], words, relearn=True)
-        interleaved(TAKING_BACK["purge"](here, one), commits, lambda: run(operation))
+        interleaved(
+            taking_back("purge", here, one),
+            commits,
+            lambda: run(lessons.learn(BLOCKING, there.access, [change], words, relearn=True)),
+        )
     found = here.access.store.search(("memalign",), limit=1_000)
     assert [item.namespace for item in found if "lanted" in dump(item.value)] == []
 
@@ -178,7 +184,7 @@ def test_two_that_take_back_both_sources_leave_no_rule_of_theirs(both: Pair) -> 
     one, two = here.remember([said("one"), said("two")])
     learn(here, op("add", one, two, text="Of both."))
     there.version()
-    interleaved(TAKING_BACK["forget"](here, one), commits, lambda: there.forget(two.id))
+    interleaved(taking_back("forget", here, one), commits, lambda: there.forget(two.id))
     assert here.episodes() == []
     assert here.guidelines(include_superseded=True) == []
 
@@ -222,7 +228,7 @@ def test_a_guideline_taken_away_by_hand_stays_away(both: Pair) -> None:
 def test_two_that_write_by_hand_both_stand(both: Pair) -> None:
     here, there = both
     interleaved(
-        by_hand.add_guideline(here.access, "Of here.", author=None),
+        lambda io: by_hand.add_guideline(io, here.access, "Of here.", author=None),
         commits,
         lambda: there.add_guideline("Of there."),
     )
@@ -234,7 +240,7 @@ def test_two_that_edit_one_item_have_versions_that_are_found(both: Pair) -> None
     here.remember(said("one", "Word 1."))
     there.version()
     interleaved(
-        changes.remember(here.access, [said("one", "Of here.")]),
+        lambda io: changes.remember(io, here.access, [said("one", "Of here.")]),
         commits,
         lambda: there.remember(said("one", "Of there.")),
     )
@@ -257,8 +263,12 @@ def test_each_version_that_either_saw_is_found(pair: Pair) -> None:
         see(there)
 
     for number in range(4):
-        adding = changes.remember(here.access, [said(f"here {number}")])
-        interleaved(adding, commits, partial(beside, number))
+        word = said(f"here {number}")
+        interleaved(
+            partial(changes.remember, access=here.access, feedback=[word]),
+            commits,
+            partial(beside, number),
+        )
         see(here)
     for version, episodes in seen.items():
         assert here.at(version).episodes == episodes
@@ -266,12 +276,8 @@ def test_each_version_that_either_saw_is_found(pair: Pair) -> None:
         assert there.at(commit.version).missing == []
 
 
-def reads_items(effect: Effect) -> bool:
-    return (
-        isinstance(effect, Batch)
-        and isinstance(effect.ops[0], GetOp)
-        and effect.ops[0].namespace[-1] in ("changes", "episodes")
-    )
+def reads_items(asked: Any) -> bool:
+    return isinstance(asked[0], GetOp) and asked[0].namespace[-1] in ("changes", "episodes")
 
 
 def test_a_reader_that_looks_while_another_commits_sees_a_version_that_was(pair: Pair) -> None:
@@ -280,6 +286,6 @@ def test_a_reader_that_looks_while_another_commits_sees_a_version_that_was(pair:
     there.version()
     here.remember(said("one", "Word 1."))
     second = [said("one", "Word 2."), said("two", "Word 2.")]
-    interleaved(there.access.refresh(), reads_items, lambda: here.remember(second))
+    interleaved(there.access.refresh, reads_items, lambda: here.remember(second))
     then = here.at(there.access.view.version)
     assert {one.rationale for one in then.episodes} in ({"Word 1.", "Too cold."}, {"Word 2."})

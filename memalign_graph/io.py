@@ -1,0 +1,170 @@
+"""Sync and async without writing anything twice.
+
+An operation is an `async def` that is handed an `IO`, its only way to the outside. The methods of
+`BLOCKING` never suspend, so `run` finishes such an operation in one step; those of `AWAITING` do.
+Whatever counts or caches wraps an `IO` in one of its own.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+from langchain_core.embeddings import Embeddings
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables.config import ContextThreadPoolExecutor
+from langgraph.store.base import BaseStore, Op
+
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Invokable(Protocol[R_co]):
+    """A chat model, bound to a schema, that answers messages."""
+
+    def invoke(self, messages: Sequence[BaseMessage]) -> R_co:
+        """Answer."""
+
+    async def ainvoke(self, messages: Sequence[BaseMessage]) -> R_co:
+        """Async twin of `invoke`."""
+
+
+class IO(Protocol):
+    """The way to the outside."""
+
+    async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
+        """Have a store carry out operations; returns their results, in order."""
+
+    async def chat(self, model: Invokable[T], messages: Sequence[BaseMessage]) -> T:
+        """Ask a chat model."""
+
+    async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
+        """Embed texts."""
+
+    async def gather(self, operations: Sequence[Coroutine[Any, Any, T]], limit: int) -> list[T]:
+        """Carry out operations concurrently, at most `limit` at a time; returns their results."""
+
+    async def call(self, blocking: Callable[[], T], awaiting: Callable[[], Awaitable[T]]) -> T:
+        """Do what only an object's own methods do, such as a checkpointer's."""
+
+
+class _Blocking:
+    """Does everything with blocking calls."""
+
+    async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
+        return store.batch(ops)
+
+    async def chat(self, model: Invokable[T], messages: Sequence[BaseMessage]) -> T:
+        return model.invoke(messages)
+
+    async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
+        return embeddings.embed_documents(list(texts))
+
+    async def gather(self, operations: Sequence[Coroutine[Any, Any, T]], limit: int) -> list[T]:
+        try:
+            with ContextThreadPoolExecutor(max_workers=limit) as executor:
+                return list(executor.map(run, operations))
+        finally:
+            for operation in operations:
+                operation.close()  # those that a failed one kept from being started
+
+    async def call(self, blocking: Callable[[], T], awaiting: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002 - the other side's
+        return blocking()
+
+
+class _Awaiting:
+    """Does everything with awaited calls."""
+
+    async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
+        return await _shielded(_abatch(store, ops))
+
+    async def chat(self, model: Invokable[T], messages: Sequence[BaseMessage]) -> T:
+        return await model.ainvoke(messages)
+
+    async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
+        return await embeddings.aembed_documents(list(texts))
+
+    async def gather(self, operations: Sequence[Coroutine[Any, Any, T]], limit: int) -> list[T]:
+        semaphore = asyncio.Semaphore(limit)
+
+        async def bounded(operation: Coroutine[Any, Any, T]) -> T:
+            async with semaphore:
+                return await operation
+
+        tasks = [asyncio.ensure_future(bounded(operation)) for operation in operations]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for operation in operations:
+                operation.close()
+
+    async def call(self, blocking: Callable[[], T], awaiting: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002 - the other side's
+        return await awaiting()
+
+
+BLOCKING: IO = _Blocking()
+AWAITING: IO = _Awaiting()
+
+
+class Wrapper:
+    """An `IO` that hands everything on to another; what counts or caches overrides a method."""
+
+    def __init__(self, io: IO) -> None:
+        self.io = io
+        """The `IO` that does it."""
+
+    async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
+        """Hand a store's operations on."""
+        return await self.io.batch(store, ops)
+
+    async def chat(self, model: Invokable[T], messages: Sequence[BaseMessage]) -> T:
+        """Hand a chat call on."""
+        return await self.io.chat(model, messages)
+
+    async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
+        """Hand texts on."""
+        return await self.io.embed(embeddings, texts)
+
+    async def gather(self, operations: Sequence[Coroutine[Any, Any, T]], limit: int) -> list[T]:
+        """Hand operations on; each was handed this `IO` when it was made."""
+        return await self.io.gather(operations, limit)
+
+    async def call(self, blocking: Callable[[], T], awaiting: Callable[[], Awaitable[T]]) -> T:
+        """Hand a call on."""
+        return await self.io.call(blocking, awaiting)
+
+
+def run(operation: Coroutine[Any, Any, T]) -> T:
+    """Finish an operation that was handed a blocking `IO`."""
+    try:
+        operation.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    operation.close()
+    raise RuntimeError("A blocking operation waited: it was handed an IO that awaits.")
+
+
+async def _abatch(store: BaseStore, ops: Sequence[Op]) -> Any:
+    try:
+        return await store.abatch(ops)
+    except NotImplementedError:
+        # SqliteStore has no async calls of its own.
+        return await asyncio.to_thread(store.batch, ops)
+
+
+async def _shielded(batch: Coroutine[Any, Any, T]) -> T:
+    """Let a batch that has begun end, also where its caller is cancelled meanwhile.
+
+    Cancelled in the middle a store may be left with half a batch, or with an open transaction.
+    """
+    task = asyncio.ensure_future(batch)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.cancelled():
+            await asyncio.wait([task])
+            task.exception()  # looked at, so that nobody warns of it
+        raise
