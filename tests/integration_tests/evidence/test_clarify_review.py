@@ -253,11 +253,10 @@ async def test_warning_and_question_of_one_run_are_not_the_next_ones(bench: Benc
 
     await until_asked(bench, graph, {"rationale": "Meh."}, OTHER)
     await bench.resume(graph, ANSWER)
-    assert not (await bench.state(graph)).values.get("clarification")
+    assert "clarification" not in (await bench.state(graph)).values["judge_lesson"]
     done = await bench.review(graph, {"type": "ignore"}, OTHER)
     assert (done["feedback"], done["learned"]) == (None, None)
-    left = (await bench.state(graph)).values
-    assert (left.get("clarification"), left["learning_warnings"]) == (None, [])
+    assert (await bench.state(graph)).values["judge_lesson"] == {}
 
 
 @TWO_WAYS
