@@ -228,7 +228,7 @@ async def test_without_a_usable_question_the_words_go_on_and_it_is_said(
     graph = clarifying_graph(bench)
     await bench.invoke(graph, CASE)
     bench.server.script(*FAILURES[failure])
-    with caplog.at_level(logging.WARNING, "memalign_graph.nodes.clarify"):
+    with caplog.at_level(logging.WARNING, "memalign_graph.nodes.review"):
         done = await bench.resume(graph, VAGUE)
     assert "__interrupt__" not in done
     [warning] = done["learned"]["warnings"]
@@ -264,11 +264,10 @@ async def test_warning_and_question_of_one_run_are_not_the_next_ones(bench: Benc
 
     await until_asked(bench, graph, {"rationale": "Meh."}, OTHER)
     await bench.resume(graph, ANSWER)
-    assert not (await bench.state(graph)).values.get("clarification")
+    assert "clarification" not in (await bench.state(graph)).values["judge_lesson"]
     done = await bench.review(graph, {"type": "ignore"}, OTHER)
     assert (done["feedback"], done["learned"]) == (None, None)
-    left = (await bench.state(graph)).values
-    assert (left.get("clarification"), left["learning_warnings"]) == (None, [])
+    assert (await bench.state(graph)).values["judge_lesson"] == {}
 
 
 @TWO_WAYS
