@@ -120,7 +120,7 @@ def main() -> None:
     sizes = Sizes().quick() if options.quick else Sizes()
     if options.repeats:
         sizes = replace(sizes, repeats=options.repeats)
-    with _server() as server:
+    with serving() as server:
         ours, peer, cached = Bench(options, sizes, server).run()
     run = table.Run(
         sizes=sizes,
@@ -188,7 +188,8 @@ def _groups(text: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def _server() -> Iterator[Remote]:
+def serving() -> Iterator[Remote]:
+    """Run the model server for as long as the block lasts."""
     command = [sys.executable, "-m", "benchmarks.server"]
     with subprocess.Popen(
         command, cwd=environments.ROOT, stdout=subprocess.PIPE, text=True

@@ -1,30 +1,160 @@
-"""The review interrupt: payload out, the expert's reply in. Pure functions and one schema.
+"""Questions to experts: what an interrupt shows, and the one reader of what comes back.
 
-The payload has the shape of langchain's `HITLRequest`, so that inboxes which know that shape show
-it; to any other client it is plain JSON.
+A payload has the shape of langchain's `HITLRequest`, so that inboxes which know that shape show
+it; to any other client it is plain JSON. Approving confirms, editing corrects; rejecting and
+responding bring words and no value, since the opposite is never inferred; ignoring says nothing.
 """
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from pydantic import RootModel
+from langgraph.types import interrupt
+from pydantic import ConfigDict, RootModel, model_validator
 
-from memalign_graph.hitl import hitl_request, read_decision, reply_model, unwrap
+from memalign_graph.alignment.merging import Conflict, Side
 from memalign_graph.identity import check_json
 from memalign_graph.judgment import ReviewReason
-from memalign_graph.scales import Value
-from memalign_graph.types import Criterion, Episode, Example, Guideline, Judgment
+from memalign_graph.prompts.clarify import Question
+from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline, Judgment
 
-ACTION = "review_judgment"
-"""The name of the one action in the payload."""
+T = TypeVar("T")
 
-DECISIONS = ("approve", "edit", "reject", "respond")
-"""The decisions of langchain's human-in-the-loop shape, all allowed."""
+_DECISIONS = ("approve", "edit", "reject", "respond")
+_INBOX_DECISIONS = {"accept": "approve", "response": "respond"}
+_MAX_SHOWN_CHARS = 4_000
+_BACKTICKS = re.compile("`+")
+_HEADING = re.compile(r"(?m)^#|^(?:=+|-+)(?=\s*$)")
 
-_NATIVE_FIELDS = ("value", "rationale", "author", "id")
-_SHAPES = (
+
+@dataclass(frozen=True)
+class Form(Generic[T]):
+    """A question to an expert."""
+
+    action: str
+    actions: Sequence[Mapping[str, Any]]
+    """The `args` and the `description` of each action of that name."""
+    fields: Mapping[str, Any]
+    """The JSON Schema of each argument, which inboxes let the expert edit."""
+    reply: Mapping[str, Any]
+    """The JSON Schema of a plain reply."""
+    read: Callable[[Any], T]
+    """Reads any reply; raises a ValueError that says what to reply instead."""
+    decisions: Sequence[str] = _DECISIONS
+    """What inboxes offer."""
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """What the interrupt shows."""
+        config = {
+            "action_name": self.action,
+            "allowed_decisions": list(self.decisions),
+            "args_schema": {"type": "object", "properties": dict(self.fields)},
+        }
+        return {
+            "action_requests": [{"name": self.action, **action} for action in self.actions],
+            "review_configs": [config],
+        }
+
+    @property
+    def schema(self) -> type[RootModel[Any]]:
+        """The model that checks a reply; its root is what was read."""
+        form = self
+
+        class Answer(RootModel[Any]):
+            model_config = ConfigDict(
+                title=f"the {form.reply['title']}",
+                hide_input_in_errors=True,
+                json_schema_extra=lambda schema: (schema.clear(), schema.update(form.reply))[0],
+            )
+
+            @model_validator(mode="before")
+            @classmethod
+            def _read(cls, reply: Any) -> Any:
+                return form.read(reply)
+
+        return Answer
+
+    def ask(self) -> T:
+        """Interrupt the run until a reply can be used; return what was read of it."""
+        answer: RootModel[T] = interrupt(self.payload, response_schema=self.schema)
+        return answer.root
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What an expert replied to one action, whichever client sent it."""
+
+    kind: str
+    """`text`, `object`, or what was decided: approve, edit, reject, respond or ignore."""
+    content: Any
+    """The words, or the fields; from outside, and so of any type."""
+    name: str = "the reply"
+    """What errors call the words."""
+
+    def words(self, *, instead: str) -> str:
+        """Return what was said."""
+        if not isinstance(self.content, str) or not self.content.strip():
+            raise ValueError(f"{self.name} is empty: say why in a sentence, or {instead}.")
+        check_json(self.content, self.name)
+        return self.content.strip()
+
+    def edited(self) -> dict[str, Any]:
+        """Return the arguments as edited."""
+        if not isinstance(self.content, dict):
+            raise ValueError(
+                "an edit needs the edited arguments: an object with the form's fields."
+            )
+        return self.content
+
+
+def read_replies(reply: Any, shapes: str) -> list[Reply]:
+    """Read a reply of any shape: text, an object, or decisions as inboxes write and wrap them."""
+    if isinstance(reply, dict) and "decisions" in reply:
+        reply = reply["decisions"]
+        if not isinstance(reply, list) and not (isinstance(reply, dict) and "type" in reply):
+            kind = type(reply).__name__
+            raise ValueError(f"`decisions` is a list, not a value of type {kind}: {shapes}.")
+    return [_read_one(item, shapes) for item in (reply if isinstance(reply, list) else [reply])]
+
+
+def _read_one(reply: Any, shapes: str) -> Reply:
+    if isinstance(reply, str):
+        return Reply("text", reply)
+    if not isinstance(reply, dict):
+        raise ValueError(f"a reply of type {type(reply).__name__} is not understood: {shapes}.")
+    if "type" not in reply:
+        return Reply("object", reply)
+    decision = reply["type"]
+    kind = _INBOX_DECISIONS.get(str(decision), decision)
+    if kind not in (*_DECISIONS, "ignore"):
+        raise ValueError(f"the decision {decision!r} is not known: {shapes}.")
+    content = reply.get("message")
+    if kind == "edit":
+        content = reply.get("edited_action", reply.get("args"))
+        if isinstance(content, dict) and isinstance(content.get("args"), dict):
+            content = content["args"]
+    elif kind in ("reject", "respond"):
+        content = content or reply.get("args")
+    is_inbox = decision == "response"
+    return Reply(kind, content, "the response" if is_inbox else f"the message of {decision!r}")
+
+
+def read_reply(reply: Any, shapes: str, *, subject: str) -> Reply:
+    """Read a reply to a form with one action."""
+    replies = read_replies(reply, shapes)
+    if len(replies) != 1:
+        raise ValueError(
+            f"there is one {subject}, but the reply has {len(replies)} decisions: send one."
+        )
+    return replies[0]
+
+
+AUTHOR = {"type": "string", "description": "Who you are."}
+
+_REVIEW_SHAPES = (
     "reply with text, with an object that has `value`, `rationale` or both, or with a decision "
     "(approve, edit, reject, respond)"
 )
@@ -38,148 +168,101 @@ _REASONS: Mapping[ReviewReason, str] = {
 }
 """Why the expert is asked, in words."""
 
-_MAX_SHOWN_CHARS = 4_000
-_BACKTICKS = re.compile("`+")
-_HEADING = re.compile(r"(?m)^#|^(?:=+|-+)(?=\s*$)")
 
-
-def review_payload(
+def review_form(
     criterion: Criterion,
     example: Example,
     judgment: Judgment,
     *,
-    guidelines: Sequence[Guideline],
-    episodes: Sequence[Episode],
-) -> dict[str, Any]:
-    """Make what the interrupt shows."""
-    action = {
-        "name": ACTION,
-        "args": {"value": judgment.value, "rationale": judgment.rationale},
-        "description": _describe(criterion, example, judgment, guidelines, episodes),
-    }
-    return hitl_request(
-        [action],
-        allowed=DECISIONS,
-        properties={"value": criterion.scale.value_schema(), "rationale": {"type": "string"}},
-    )
-
-
-def reply_schema(criterion: Criterion, judgment: Judgment) -> type[RootModel[Any]]:
-    """Make the schema that checks a reply to the interrupt."""
-    native = {
-        "title": "review",
-        "description": (
-            "What the value should be, why, or both. Text alone is a rationale; decisions of "
-            "human-in-the-loop inboxes are understood, too."
-        ),
-        "type": "object",
-        "properties": {
-            "value": {"description": "What the value should be.", **criterion.scale.value_schema()},
-            "rationale": {"type": "string", "description": "Why, in your own words."},
-            "author": {"type": "string", "description": "Who you are."},
+    guidelines: Sequence[Guideline] = (),
+    episodes: Sequence[Episode] = (),
+) -> Form[dict[str, Any] | None]:
+    """Ask whether a judgment is right; what is read are the fields of a `Feedback`, if any."""
+    description = _describe_review(criterion, example, judgment, guidelines, episodes)
+    args = {"value": judgment.value, "rationale": judgment.rationale}
+    value = criterion.scale.value_schema()
+    return Form(
+        action="review_judgment",
+        actions=[{"args": args, "description": description}],
+        fields={"value": value, "rationale": {"type": "string"}},
+        reply={
+            "title": "review",
+            "description": "What the value should be, why, or both. Text alone is a rationale; "
+            "decisions of human-in-the-loop inboxes are understood, too.",
+            "type": "object",
+            "properties": {
+                "value": {"description": "What the value should be.", **value},
+                "rationale": {"type": "string", "description": "Why, in your own words."},
+                "author": AUTHOR,
+            },
         },
-    }
-
-    return reply_model(
-        "the reply to the review", native, lambda reply: read_reply(reply, criterion, judgment)
+        read=lambda reply: read_review(reply, criterion, judgment),
     )
 
 
-def read_reply(
+def read_review(
     reply: Any, criterion: Criterion, judgment: Judgment | None
 ) -> dict[str, Any] | None:
-    """Read any of the accepted replies as the fields of one `Feedback`."""
-    decisions = unwrap(reply, _SHAPES)
-    if decisions is not None:
-        if len(decisions) != 1:
-            raise ValueError(
-                f"there is one judgment to decide on, but the reply has {len(decisions)} "
-                "decisions: send one."
-            )
-        [reply] = decisions
-    if isinstance(reply, str):
-        return {"rationale": read_words(reply, "the reply")}
-    if not isinstance(reply, dict):
-        raise ValueError(f"a reply of type {type(reply).__name__} is not understood: {_SHAPES}.")
-    if "type" in reply:
-        return _read_decision(reply, criterion, judgment)
-    return read_fields(reply, criterion)
-
-
-def _read_decision(
-    given: dict[str, Any], criterion: Criterion, judgment: Judgment | None
-) -> dict[str, Any] | None:
-    if judgment is None:
+    """Read what was replied to a review as the fields of a `Feedback`; None if it was ignored."""
+    given = read_reply(reply, _REVIEW_SHAPES, subject="judgment to decide on")
+    shown = {}
+    if judgment is not None:
+        shown = {"value": judgment.value, "rationale": judgment.rationale}
+    elif given.kind not in ("text", "object"):
         raise ValueError(
             "there is no judgment to decide on: give a `value`, a `rationale` or both."
         )
-    decision = read_decision(given)
-    if decision is None:
-        raise ValueError(f"the decision {given['type']!r} is not known: {_SHAPES}.")
-    match decision.kind:
+    return _read_feedback(given, criterion, shown, _REVIEW_SHAPES, instead="give a `value`")
+
+
+def _read_feedback(
+    given: Reply, criterion: Criterion, shown: Mapping[str, Any], shapes: str, *, instead: str
+) -> dict[str, Any] | None:
+    """Read the fields of a `Feedback` from a reply to a form that shows some of them."""
+    match given.kind:
+        case "object":
+            fields = given.content
         case "approve":
-            fields = {"value": judgment.value, "rationale": decision.words}
-            return read_fields(fields, criterion)
+            fields = {**shown, "rationale": given.content}
         case "edit":
-            return read_edit(decision.args, criterion, judgment)
-        case "reject":
-            is_inbox = decision.type == "response"
-            name = "the response" if is_inbox else f"the message of {decision.type!r}"
-            return {"rationale": read_words(decision.words, name)}
+            fields = {**shown, **given.edited()}
+            if str(fields["rationale"] or "").strip() == shown["rationale"].strip():
+                del fields["rationale"]
         case "ignore":
             return None
+        case _:
+            return {"rationale": given.words(instead=instead)}
+    return _read_fields(fields, criterion, shapes)
 
 
-def read_edit(args: Any, criterion: Criterion, judgment: Judgment) -> dict[str, Any]:
-    """Read a judgment as an expert edited it."""
-    if not isinstance(args, dict):
-        raise ValueError("an edit needs the edited arguments: an object with `value`, `rationale`.")
-    said = {"value": judgment.value, **args}
-    if str(said.get("rationale") or "").strip() == judgment.rationale.strip():
-        said.pop("rationale", None)
-    return read_fields(said, criterion)
-
-
-def read_fields(
-    fields: dict[str, Any], criterion: Criterion, *, shapes: str = _SHAPES
-) -> dict[str, Any]:
-    """Read a reply's plain form."""
-    unknown = [name for name in fields if name not in _NATIVE_FIELDS]
+def _read_fields(fields: dict[str, Any], criterion: Criterion, shapes: str) -> dict[str, Any]:
+    unknown = [name for name in fields if name not in ("value", "rationale", "author", "id")]
     if unknown:
         raise ValueError(
             f"the reply has {', '.join(map(repr, unknown))}, which is not known: {shapes}."
         )
-    said: dict[str, Any] = {}
+    read: dict[str, Any] = {}
     if fields.get("value") is not None:
-        said["value"] = _on_scale(fields["value"], criterion)
-    for name in ("rationale", "author", "id"):
-        text = fields.get(name)
-        if text is not None and not isinstance(text, str):
-            raise ValueError(f"`{name}` is text, not a value of type {type(text).__name__}.")
-        if text is not None and text.strip():
-            check_json(text, f"`{name}`")
-            said[name] = text.strip()
-    if "value" not in said and "rationale" not in said:
+        try:
+            read["value"] = criterion.scale.validate_value(fields["value"])
+        except ValueError as error:
+            raise ValueError(f"`value`: {error}") from error
+    texts = {name: read_text(fields.get(name), name) for name in ("rationale", "author", "id")}
+    read |= {name: text for name, text in texts.items() if text}
+    if "value" not in read and "rationale" not in read:
         raise ValueError(f"the reply has neither a value nor a rationale: {shapes}.")
-    return said
+    return read
 
 
-def _on_scale(value: Any, criterion: Criterion) -> Value:
-    try:
-        return criterion.scale.validate_value(value)
-    except ValueError as error:
-        raise ValueError(f"`value`: {error}") from error
+def read_text(given: Any, name: str) -> str | None:
+    """Read text that may be left out."""
+    if given is not None and not isinstance(given, str):
+        raise ValueError(f"`{name}` is text, not a value of type {type(given).__name__}.")
+    check_json(given, f"`{name}`")
+    return given.strip() if given else None
 
 
-def read_words(text: Any, name: str, *, instead: str = "give a `value`") -> str:
-    """Read what an expert says."""
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"{name} is empty: say why in a sentence, or {instead}.")
-    check_json(text, name)
-    return text.strip()
-
-
-def _describe(
+def _describe_review(
     criterion: Criterion,
     example: Example,
     judgment: Judgment,
@@ -188,57 +271,33 @@ def _describe(
 ) -> str:
     scale = criterion.scale
     parts = [f"## {criterion.name}", criterion.instructions.strip(), *describe_example(example)]
-    rationale = escape(judgment.rationale)
-    parts.append(f"### The judge says: {scale.show(judgment.verdict)}\n\n{rationale}")
-    parts += [*_outweighed(judgment, criterion), *_doubt(judgment)]
-    if guidelines:
-        lines = "\n".join(f"- {escape(one.text)}" for one in guidelines)
-        parts.append(f"### Guidelines it was given\n\n{lines}")
-    if episodes:
-        lines = "\n".join(f"- {_line(one, criterion)}" for one in episodes)
-        parts.append(f"### Earlier cases it was shown\n\n{lines}")
-    if judgment.warnings:
-        lines = "\n".join(f"- {one}" for one in judgment.warnings)
-        parts.append(f"### Note\n\n{lines}")
-    parts.append(f"Is that right? The value is {scale.describe()}")
-    return "\n\n".join(parts)
-
-
-def _outweighed(judgment: Judgment, criterion: Criterion) -> list[str]:
-    """Show what was decided, where that is something else than what the judge says."""
-    if judgment.evidence is None or judgment.value == judgment.verdict:
-        return []
-    shown = criterion.scale.show(judgment.value)
-    told = (
-        "That is the judge's verdict weighed against the experts' values of the "
-        f"{len(judgment.evidence.neighbours)} most similar cases, and the value you are asked "
-        "about."
+    parts.append(
+        f"### The judge says: {scale.show(judgment.verdict)}\n\n{escape(judgment.rationale)}"
     )
-    return [f"### The evidence says: {shown}\n\n{told}"]
-
-
-def _doubt(judgment: Judgment) -> list[str]:
-    """Say how sure the judge is, and why the expert is asked, as far as that is known."""
-    parts = []
+    if judgment.evidence is not None and judgment.value != judgment.verdict:
+        parts.append(
+            f"### The evidence says: {scale.show(judgment.value)}\n\nThat is the judge's verdict "
+            f"weighed against the experts' values of the {len(judgment.evidence.neighbours)} most "
+            "similar cases, and the value you are asked about."
+        )
+    doubts = []
     if judgment.confidence is not None:
         known = judgment.calibrated_on
-        rests = "not calibrated yet" if known is None else f"calibrated on {known} cases"
-        parts.append(f"Confidence: {judgment.confidence:.0%} ({rests}).")
+        basis = "not calibrated yet" if known is None else f"calibrated on {known} cases"
+        doubts.append(f"Confidence: {judgment.confidence:.0%} ({basis}).")
     if judgment.review is not None and judgment.review.reasons:
-        said = [_REASONS[reason] for reason in judgment.review.reasons]
-        parts.append(f"You are asked because {'; '.join(said)}.")
-    return [" ".join(parts)] if parts else []
-
-
-def describe_example(example: Example) -> list[str]:
-    """Show an example in Markdown, its texts fenced so that they stay text."""
-    parts = [
-        f"### Inputs\n\n{show_block(example.inputs)}",
-        f"### Outputs\n\n{show_block(example.outputs)}",
-    ]
-    if example.reference_outputs is not None:
-        parts.append(f"### Reference outputs\n\n{show_block(example.reference_outputs)}")
-    return parts
+        reasons = "; ".join(_REASONS[reason] for reason in judgment.review.reasons)
+        doubts.append(f"You are asked because {reasons}.")
+    if doubts:
+        parts.append(" ".join(doubts))
+    lists = {
+        "Guidelines it was given": [escape(guideline.text) for guideline in guidelines],
+        "Earlier cases it was shown": [_line(episode, criterion) for episode in episodes],
+        "Note": judgment.warnings,
+    }
+    parts += [f"### {heading}\n\n{bullets(lines)}" for heading, lines in lists.items() if lines]
+    parts.append(f"Is that right? The value is {scale.describe()}")
+    return "\n\n".join(parts)
 
 
 def _line(episode: Episode, criterion: Criterion) -> str:
@@ -249,24 +308,204 @@ def _line(episode: Episode, criterion: Criterion) -> str:
     return f"{ticks} {outputs} {ticks} (expert: {value}{words})"
 
 
+_WHY_ASKED = (
+    "A model asks this, since the words name nothing yet that a judge could look for in another "
+    "case. Approve to go on with them as they are."
+)
+_GO_ON = "approve to go on with the words as they are"
+_CLARIFY_SHAPES = (
+    "reply with text, with an object that has `rationale`, `value` or both, or with a decision "
+    f"(respond, edit, reject, or {_GO_ON})"
+)
+
+
+def clarify_form(
+    criterion: Criterion, feedback: Feedback, question: Question
+) -> Form[dict[str, Any]]:
+    """Ask what an expert's words mean; what is read are fields that `clarified` joins to them."""
+    answer = {"type": "string", "description": "Your answer, in your own words."}
+    value = {"description": "What the value should be.", **criterion.scale.value_schema()}
+    description = _describe_question(criterion, feedback, question)
+    return Form(
+        action="clarify_feedback",
+        actions=[{"args": {"rationale": ""}, "description": description}],
+        fields={"rationale": answer},
+        reply={
+            "title": "clarification",
+            "description": "The answer to the question. Text alone is one, too; decisions of "
+            "human-in-the-loop inboxes are understood: approve goes on with the words as they are.",
+            "type": "object",
+            "properties": {"rationale": answer, "value": value, "author": AUTHOR},
+        },
+        read=lambda reply: _read_answer(reply, criterion, feedback),
+    )
+
+
+def _read_answer(reply: Any, criterion: Criterion, feedback: Feedback) -> dict[str, Any]:
+    given = read_reply(reply, _CLARIFY_SHAPES, subject="question to answer")
+    if given.kind == "approve" and not given.content:
+        return {}
+    shown = {"rationale": ""}
+    answer = _read_feedback(given, criterion, shown, _CLARIFY_SHAPES, instead=_GO_ON) or {}
+    if feedback.author is not None and answer.get("author", feedback.author) != feedback.author:
+        raise ValueError(
+            f"`author`: {feedback.author!r} said these words and is asked what they mean: leave "
+            f"`author` out, or {_GO_ON}; the word of another expert is a review of its own."
+        )
+    return answer
+
+
+def _describe_question(criterion: Criterion, feedback: Feedback, question: Question) -> str:
+    scale = criterion.scale
+    value = "" if feedback.value is None else f": {scale.show(feedback.value)}"
+    parts = [
+        f"## {criterion.name}: a question back",
+        _WHY_ASKED,
+        "### Question",
+        *(escape(part) for part in (question.question, question.example) if part),
+        f"### The expert said{value}",
+        show_block(feedback.rationale),
+        *describe_example(feedback.example),
+    ]
+    judgment = feedback.judgment
+    if judgment is not None:
+        rationale = escape(judgment.rationale)
+        parts.append(f"### The judge said: {scale.show(judgment.value)}\n\n{rationale}")
+    return "\n\n".join(parts)
+
+
+_CHOICES = ("first", "second", "both")
+_CONFLICT_SHAPES = (
+    "reply with an object such as {'C1': 'second'} that says for each conflict which guideline "
+    "stays (first, second or both), with 'newer' for the newer word everywhere, or with one "
+    "decision a conflict (approve, edit, reject)"
+)
+
+
+def conflict_form(criterion: Criterion, conflicts: Sequence[Conflict]) -> Form[dict[str, str]]:
+    """Ask which of two guidelines stays; what is read is a choice by the id of each conflict."""
+    choice = {"type": "string", "enum": list(_CHOICES)}
+    return Form(
+        action="settle_conflict",
+        actions=[
+            {
+                "args": {"conflict": conflict.id, "keep": conflict.newer},
+                "description": _describe_conflict(criterion, conflict),
+            }
+            for conflict in conflicts
+        ],
+        fields={"conflict": {"type": "string"}, "keep": choice},
+        reply={
+            "title": "decisions",
+            "description": "For each conflict, which guideline stays.",
+            "type": "object",
+            "properties": {
+                conflict.id: {**choice, "default": conflict.newer} for conflict in conflicts
+            },
+            "required": [conflict.id for conflict in conflicts],
+        },
+        read=lambda reply: _read_choices(reply, conflicts),
+        decisions=("approve", "edit", "reject"),
+    )
+
+
+def _read_choices(reply: Any, conflicts: Sequence[Conflict]) -> dict[str, str]:
+    known = {conflict.id: conflict for conflict in conflicts}
+    replies = read_replies(reply, _CONFLICT_SHAPES)
+    match replies:
+        case [Reply(kind="text", content=word)]:
+            choices = dict.fromkeys(known, word)
+        case [Reply(kind="object", content=fields)]:
+            choices = fields
+        case _ if len(replies) == len(conflicts):
+            choices = {
+                name: _decided(given, name) for name, given in zip(known, replies, strict=True)
+            }
+        case _:
+            raise ValueError(
+                f"there are {len(conflicts)} conflicts, but the reply has {len(replies)} "
+                f"decisions: {_CONFLICT_SHAPES}."
+            )
+    faults = [f"names {name!r}, which is no conflict" for name in choices if name not in known]
+    faults += [f"leaves {name} open" for name in known if name not in choices]
+    if faults:
+        raise ValueError(f"the reply {faults[0]}: {_CONFLICT_SHAPES}.")
+    return {name: _choice(choices[name], conflict) for name, conflict in known.items()}
+
+
+def _decided(given: Reply, name: str) -> Any:
+    match given:
+        case Reply(kind="approve"):
+            return "newer"
+        case Reply(kind="ignore" | "reject"):
+            return "both"
+        case Reply(kind="edit", content={"keep": keep}):
+            return keep
+    raise ValueError(f"the decision on {name} is not understood: {_CONFLICT_SHAPES}.")
+
+
+def _choice(given: Any, conflict: Conflict) -> str:
+    choice = given.strip().casefold() if isinstance(given, str) else given
+    if choice == "newer":
+        return conflict.newer
+    if choice not in _CHOICES:
+        raise ValueError(f"{given!r} for {conflict.id} is not understood: {_CONFLICT_SHAPES}.")
+    return str(choice)
+
+
+def _describe_conflict(criterion: Criterion, conflict: Conflict) -> str:
+    newer = conflict.first if conflict.newer == "first" else conflict.second
+    return "\n\n".join(
+        [
+            f"## {criterion.name}: two guidelines contradict each other",
+            _side("First", conflict.first),
+            _side("Second", conflict.second),
+            f"The newer word is behind: {escape(newer.text)}",
+            "Which stays? `first`, `second` or `both`.",
+        ]
+    )
+
+
+def _side(title: str, side: Side) -> str:
+    number = len(side.episode_ids)
+    source = {0: "an expert's own hand", 1: "1 piece of feedback"}.get(
+        number, f"{number} pieces of feedback"
+    )
+    rule = f"**{title}** (from {source}): {escape(side.text)}"
+    return "\n".join([rule, *(f"- {escape(words)}" for words in side.said)])
+
+
+def describe_example(example: Example) -> list[str]:
+    """Show an example, its texts fenced."""
+    shown = {"Inputs": example.inputs, "Outputs": example.outputs}
+    if example.reference_outputs is not None:
+        shown["Reference outputs"] = example.reference_outputs
+    return [f"### {heading}\n\n{show_block(value)}" for heading, value in shown.items()]
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """Show lines as a list."""
+    return "\n".join(f"- {line}" for line in lines)
+
+
 def escape(text: str) -> str:
     """Take from a text what Markdown would make a link, a picture, a tag or a heading of."""
     harmless = text.replace("[", "\\[").replace("<", "&lt;").replace("`", "'")
     return _HEADING.sub(r"\\\g<0>", harmless)
 
 
-def _longest_run(text: str) -> int:
-    return max((len(run) for run in _BACKTICKS.findall(text)), default=0)
-
-
 def show_block(value: Any) -> str:
-    """Show a JSON value in Markdown as it is, fenced so that it stays text."""
+    """Show a JSON value as it is, fenced."""
     text = _text(value)
     if len(text) > _MAX_SHOWN_CHARS:
         text = f"{text[:_MAX_SHOWN_CHARS]}\n[... {len(text) - _MAX_SHOWN_CHARS:,} more characters]"
     # A fence longer than any in the text keeps the text from ending it.
     ticks = "`" * max(3, 1 + _longest_run(text))
     return f"{ticks}\n{text}\n{ticks}"
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in _BACKTICKS.findall(text)), default=0)
 
 
 def _text(value: Any) -> str:

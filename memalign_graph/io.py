@@ -156,15 +156,19 @@ async def _abatch(store: BaseStore, ops: Sequence[Op]) -> Any:
 
 
 async def _shielded(batch: Coroutine[Any, Any, T]) -> T:
-    """Let a batch that has begun end, also where its caller is cancelled meanwhile.
+    """Let a batch that has begun end, however often its caller is cancelled meanwhile.
 
     Cancelled in the middle a store may be left with half a batch, or with an open transaction.
     """
     task = asyncio.ensure_future(batch)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if not task.cancelled():
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
             await asyncio.wait([task])
-            task.exception()  # looked at, so that nobody warns of it
-        raise
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled():
+        task.exception()  # looked at, so that nobody warns of it
+    raise cancelled

@@ -14,6 +14,8 @@ from weakref import WeakKeyDictionary
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.output_parsers import BaseLLMOutputParser
+from langchain_core.outputs import ChatGeneration
 from langchain_core.runnables import Runnable, RunnableSequence
 from pydantic import BaseModel, ConfigDict
 
@@ -64,18 +66,22 @@ class OncePerLoop(Generic[T]):
         self._make = make
         self._outside: list[T] = []
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
+        self._making = threading.Lock()
 
     def get(self) -> T:
         """Return what belongs to the running event loop, made now if it is not there yet."""
         try:
-            loop = asyncio.get_running_loop()
+            loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
-            if not self._outside:
-                self._outside.append(self._make())
-            return self._outside[0]
-        if loop not in self._by_loop:
-            self._by_loop[loop] = self._make()
-        return self._by_loop[loop]
+            loop = None
+        with self._making:
+            if loop is None:
+                if not self._outside:
+                    self._outside.append(self._make())
+                return self._outside[0]
+            if loop not in self._by_loop:
+                self._by_loop[loop] = self._make()
+            return self._by_loop[loop]
 
 
 class Embedder:
@@ -127,7 +133,7 @@ class StructuredModel:
         if self.parser is None:
             return _read_output(output)
         try:
-            parsed, problem = self.parser.invoke(output), None
+            parsed, problem = _parse(self.parser, output), None
         except Exception as error:  # noqa: BLE001 - a parser's error is told to the model
             parsed, problem = None, error
         return _read_output({"raw": output, "parsed": parsed, "parsing_error": problem})
@@ -238,6 +244,7 @@ def models_from_environment() -> tuple[str, str]:
 
 def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
     """Bind a chat model to answer in the shape of a JSON Schema."""
+    model = _untransformed(model)
     parameters = inspect.signature(type(model).with_structured_output).parameters
     method: dict[str, Any] = {"method": "json_schema"} if "method" in parameters else {}
     try:
@@ -253,6 +260,48 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
         return StructuredModel(runnable=steps.first, parser=steps.last, name=name)
     whole = model.with_structured_output(schema, include_raw=True, **method)
     return StructuredModel(runnable=whole, parser=None, name=name)
+
+
+def _untransformed(model: BaseChatModel) -> BaseChatModel:
+    """Return the same model of OpenAI's family, with clients that send a body as it is."""
+    clients = {name: getattr(model, name, None) for name in ("root_client", "root_async_client")}
+    found = {name: _Untransformed(client, *_PARSE) for name, client in clients.items() if client}
+    return model.model_copy(update=found) if found else model
+
+
+_PARSE = ("chat", "completions", "with_raw_response", "parse")
+"""What `langchain_openai` calls for an answer in the shape of a schema."""
+
+
+class _Untransformed:
+    """OpenAI's client, or a part of it, whose `parse` sends its body as it is.
+
+    The client's own walks every message through all types that a message may have: a dozen of them
+    cost more than all else that a judgment does. It also raises where an answer was cut off, which
+    `_read_output` tells by the reason it ended for. All else is the client's.
+    """
+
+    def __init__(self, part: Any, name: str, *rest: str) -> None:
+        self._part = part
+        self._name = name
+        self._rest = rest
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._part, name)
+        if name != self._name:
+            return found
+        return _Untransformed(found, *self._rest) if self._rest else self._create
+
+    def _create(
+        self,
+        *,
+        messages: Any,
+        response_format: Any,
+        extra_body: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        body = {"messages": messages, "response_format": response_format, **(extra_body or {})}
+        return self._part.create(messages=[], extra_body=body, **options)
 
 
 def max_input_tokens(model: BaseChatModel) -> int:
@@ -339,6 +388,20 @@ class ChatReply:
     """The log-probabilities of the answer's tokens, if they were asked for and the model tells."""
 
 
+_STOPPED = {
+    "length": "it was cut off at the output limit: answer more briefly",
+    "content_filter": "a content filter stopped it",
+}
+"""Why an answer that ended for such a reason is no use."""
+
+
+def _parse(parser: Runnable[Any, Any], message: BaseMessage) -> Any:
+    if isinstance(parser, BaseLLMOutputParser):
+        # What its `invoke` does, without a run of its own in every trace.
+        return parser.parse_result([ChatGeneration(message=message)])
+    return parser.invoke(message)
+
+
 def _read_output(output: Any) -> ChatReply:
     """Read what a model bound by `with_schema` gave."""
     raw: AIMessage = output["raw"]
@@ -352,6 +415,9 @@ def _read_output(output: Any) -> ChatReply:
     }
     refusal = raw.additional_kwargs.get("refusal")
     text = refusal or raw.text or (json.dumps(raw.tool_calls) if raw.tool_calls else "")
+    stopped = _STOPPED.get(raw.response_metadata.get("finish_reason", ""))
+    if stopped is not None:
+        return ChatReply(answer=None, text=text, problem=stopped, **about)
     parsed = output["parsed"]
     if isinstance(parsed, dict):
         return ChatReply(answer=parsed, text=text, **about)
@@ -376,12 +442,12 @@ def _chat_failure(error: Exception, model: StructuredModel) -> ChatReply | MemAl
         return ChatReply(
             answer=None,
             text=text or "",
-            problem="it was cut off at the output limit: answer more briefly",
+            problem=_STOPPED["length"],
             input_tokens=getattr(usage, "prompt_tokens", None),
             output_tokens=getattr(usage, "completion_tokens", None),
         )
     if kind == "ContentFilterFinishReasonError":
-        return ChatReply(answer=None, text="", problem="a content filter stopped it")
+        return ChatReply(answer=None, text="", problem=_STOPPED["content_filter"])
     return ChatModelError(f"The chat model {model.name} failed: {_reason(error)}")
 
 

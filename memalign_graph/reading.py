@@ -2,12 +2,14 @@
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from memalign_graph.errors import InvalidInputError, explain
+from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 from memalign_graph.types import Example, Feedback
 
 FeedbackLike = Feedback | Mapping[str, Any]
@@ -20,6 +22,9 @@ _NO_DATE = ("given_at", None)
 
 ExampleLike = Example | Mapping[str, Any]
 """An example, or its fields."""
+
+Passes = bool | int | float | str | Collection[Any] | Callable[[Any], Any]
+"""Which values pass: the lowest that does, a set of values, or a function of the value."""
 
 
 def read_feedback(feedback: FeedbackLike) -> Feedback:
@@ -62,6 +67,58 @@ def decided(answer: Any, field: str) -> bool:
             answer.close()
         raise InvalidInputError(f"{field}: {PLAIN_FUNCTION}")
     return bool(answer)
+
+
+@dataclass(frozen=True)
+class PassRule:
+    """Tells which values of a scale pass."""
+
+    scale: Scale
+    test: Callable[[Any], Any]
+    wanted: str | None = None
+    """Which values do, in words; None where a function decides."""
+
+    def passes(self, value: Value) -> bool:
+        """Tell whether a value passes."""
+        return decided(self.test(value), "passes")
+
+    @classmethod
+    def of(cls, scale: Scale, passes: Passes | None) -> "PassRule":
+        """Read a rule; without one true passes, where the scale is boolean."""
+        if passes is None and isinstance(scale, Boolean):
+            passes = True
+        if passes is None:
+            raise InvalidInputError(
+                "passes: say which values pass: the lowest that does, a set of values, or a "
+                f"function of the value, which is {scale.describe()}"
+            )
+        if inspect.iscoroutinefunction(passes):
+            raise InvalidInputError(f"passes: {PLAIN_FUNCTION}")
+        if callable(passes):
+            return cls(scale, passes)
+        if isinstance(passes, Collection) and not isinstance(passes, str):
+            allowed = [_on_scale(scale, value) for value in passes]
+            if not allowed:
+                raise InvalidInputError("passes: an empty set lets nothing pass: name a value.")
+            names = " or ".join(scale.render(value) for value in allowed)
+            return cls(scale, lambda value: value in allowed, names)
+        if isinstance(scale, Boolean) and not isinstance(passes, bool):
+            raise InvalidInputError(f"passes: {passes!r} is neither True nor False.")
+        lowest: Any = _on_scale(scale, passes)
+        if isinstance(scale, Numeric):
+            return cls(scale, lambda value: value >= lowest, f"{scale.render(lowest)} or more")
+        if isinstance(scale, Categorical) and scale.ordered:
+            rank = scale.choices.index
+            better = f"{lowest} or better" if lowest != scale.choices[-1] else str(lowest)
+            return cls(scale, lambda value: rank(value) >= rank(lowest), better)
+        return cls(scale, lambda value: value == lowest, scale.render(lowest))
+
+
+def _on_scale(scale: Scale, value: Any) -> Value:
+    try:
+        return scale.validate_value(value)
+    except ValueError as error:
+        raise InvalidInputError(f"passes: {error}") from error
 
 
 def _is_missing(value: Any) -> bool:

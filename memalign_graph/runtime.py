@@ -141,9 +141,8 @@ class Clients:
     def chat(self, model: BaseChatModel | str) -> BaseChatModel:
         """Return a chat model; a string is resolved at its first use."""
         key = model if isinstance(model, str) else id(model)
-        if key not in self._chats:
-            self._chats[key] = OncePerLoop(lambda: resolve_chat_model(model))
-        return self._chats[key].get()
+        # A criterion's judge in another thread may ask for the same.
+        return self._chats.setdefault(key, OncePerLoop(lambda: resolve_chat_model(model))).get()
 
     def structured(self, chat: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
         """Return a chat model bound to a schema, one that lives as long as the graph."""

@@ -362,6 +362,15 @@ class MemAlignContext(_Context):
     """When the expert is asked; None for what the graph was built with."""
 
 
+class PanelContext(MemAlignContext):
+    """What a run can change of a panel."""
+
+    review: PanelMode | None = Field(
+        default=None,
+        description="When the expert is asked; empty for what the panel was built with.",
+    )
+
+
 class _RunContext(_Context):
     """What a graph's caller gives: LangGraph makes it of the fields."""
 
@@ -372,11 +381,13 @@ class _RunContext(_Context):
             raise InvalidInputError(f"context: {explain(error)}") from error
 
 
-def context_schema(**defaults: Any) -> type[BaseModel]:
+def context_schema(
+    known: type[MemAlignContext] = MemAlignContext, /, **defaults: Any
+) -> type[BaseModel]:
     """Make a graph's context, a form in Studio: `namespace`, and the fields that have a default."""
     fields: dict[str, Any] = {}
     for name in ("namespace", *defaults):
-        field = MemAlignContext.model_fields[name]
+        field = known.model_fields[name]
         default = defaults.get(name, field.default)
         fields[name] = (
             field.rebuild_annotation(),

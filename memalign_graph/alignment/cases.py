@@ -11,7 +11,7 @@ from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.learning import GuidelineOperation
-from memalign_graph.prompts.cases import by_case
+from memalign_graph.prompts.distill import by_case
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Episode, Example
 
@@ -60,13 +60,13 @@ async def choose_cases(
             nearness[near] = max(nearness.get(near, -1.0), similarity)
     nearest = sorted(nearness, key=lambda key: (-nearness[key], key))
     ids = [episode for key in nearest for episode in view.episodes_at(key)]
-    near_cases = _cases((await access.episodes(io, ids)), ids, access.criterion.scale)
+    near_cases = _cases(await access.episodes(io, ids), ids, access.criterion.scale)
     picked = near_cases[: max(cases - cases // _SAMPLE_SHARE, 1)]
     rest = [key for key in view.all_episodes() if key not in set(ids)]
     # The same sample for the same memory, so that a run made again judges the same cases.
     chooser = random.Random(view.version)  # noqa: S311 - nothing secret
     sample = chooser.sample(rest, min(len(rest), cases))
-    others = _cases((await access.episodes(io, sample)), sample, access.criterion.scale)
+    others = _cases(await access.episodes(io, sample), sample, access.criterion.scale)
     known = {one.example_id for one in picked}
     fill = [one for one in [*others, *near_cases] if one.example_id not in known]
     return [*picked, *fill[: cases - len(picked)]]

@@ -15,14 +15,14 @@ from memalign_graph.memory.forgetting import clear_drafts
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.memory.lessons import learn
 from memalign_graph.models import max_input_tokens, with_schema
-from memalign_graph.prompts.fences import estimate_tokens
-from memalign_graph.prompts.judge import ANSWER_TOKENS
-from memalign_graph.prompts.relations import (
+from memalign_graph.prompts.compare import (
     Relations,
     read_relations,
     relations_prompt,
     relations_schema,
 )
+from memalign_graph.prompts.fences import estimate_tokens
+from memalign_graph.prompts.judge import ANSWER_TOKENS
 from memalign_graph.types import Episode
 
 _TOGETHER = 32
@@ -43,7 +43,7 @@ async def merge_proposals(
     compare: bool,
 ) -> Merged:
     """Bring the proposals of several batches together with each other and with what stands."""
-    table = Table((await access.every_guideline(io)), proposals)
+    table = Table(await access.every_guideline(io), proposals)
     relations = Relations([], [])
     if compare and len(table.rules) >= _SMALLEST:
         relations = await find_relations(io, access, chat, table.texts)
@@ -107,6 +107,7 @@ async def consolidate_memory(io: IO, access: MemoryAccess, chat: BaseChatModel) 
     return {
         "guidelines": [*again["guidelines"], *learned["guidelines"]],
         "memory_version": learned["memory_version"],
+        "warnings": again["warnings"],
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from memalign_graph.memory.learning import GuidelineOperation, free_id, plain_words
-from memalign_graph.prompts.relations import Relations
+from memalign_graph.prompts.compare import Relations
 from memalign_graph.types import Guideline
 
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)

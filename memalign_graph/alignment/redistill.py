@@ -1,7 +1,7 @@
 """Guidelines that lost a source, distilled again from the sources that are left."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -13,8 +13,12 @@ from memalign_graph.memory.forgetting import Forgotten, clear_drafts
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.memory.lessons import learn
 from memalign_graph.models import max_input_tokens, with_schema
-from memalign_graph.prompts.distill import distill_prompt
-from memalign_graph.prompts.operations import operations_schema, read_operations
+from memalign_graph.prompts.distill import (
+    Proposal,
+    distill_prompt,
+    operations_schema,
+    read_operations,
+)
 from memalign_graph.types import Guideline
 
 _TOGETHER = 32
@@ -23,14 +27,26 @@ _SOURCES = 50
 """How many of a guideline's sources are read, the newest of them."""
 
 
+@dataclass(frozen=True)
+class Rewording:
+    """A new wording for a guideline that had lost a source, or that it goes."""
+
+    operation: GuidelineOperation
+    read: dict[str, str]
+    """What was read: the word of each episode by its id."""
+    refused: list[str]
+    """Which wordings were not kept, and why."""
+
+
 async def reword(
     io: IO, access: MemoryAccess, chat: BaseChatModel, guideline: Guideline
-) -> tuple[GuidelineOperation, dict[str, str]]:
+) -> Rewording:
     """Ask for a pending guideline's wording, from its sources alone."""
+    retire = GuidelineOperation(action="retire", guideline_id=guideline.id)
     sources = await access.episodes(io, guideline.episode_ids)
     newest = sorted(sources.values(), key=lambda one: (one.given_at, one.id))[-_SOURCES:]
     if not newest:
-        return GuidelineOperation(action="retire", guideline_id=guideline.id), {}
+        return Rewording(retire, {}, [])
     prompt = distill_prompt(
         access.criterion,
         guidelines=[],
@@ -39,22 +55,24 @@ async def reword(
         most_operations=1,
     )
 
-    def read(answer: dict[str, Any], last: bool) -> list[GuidelineOperation]:  # noqa: FBT001 - as `ask` calls it
+    def read(answer: dict[str, Any], last: bool) -> Proposal:  # noqa: FBT001 - as `ask` calls it
         return read_operations(answer, prompt, drop_idle=last)
 
-    bound = with_schema(chat, operations_schema(prompt))
-    proposed = await ask_once(io, access, bound, prompt.messages, read, purpose="distil feedback")
-    words = {one.id: one.word for one in prompt.episodes.values()}
-    if not proposed:
-        return GuidelineOperation(action="retire", guideline_id=guideline.id), words
-    operation = GuidelineOperation(
+    structured = with_schema(chat, operations_schema(prompt))
+    proposed = await ask_once(
+        io, access, structured, prompt.messages, read, purpose="distil feedback"
+    )
+    words = {episode.id: episode.word for episode in prompt.episodes.values()}
+    if not proposed.operations:
+        return Rewording(retire, words, proposed.refused)
+    revise = GuidelineOperation(
         action="revise",
         guideline_id=guideline.id,
-        text=proposed[0].text,
+        text=proposed.operations[0].text,
         before="",
         episode_ids=list(words),
     )
-    return operation, words
+    return Rewording(revise, words, proposed.refused)
 
 
 async def reword_all(
@@ -63,12 +81,9 @@ async def reword_all(
     chat: BaseChatModel,
     guidelines: Sequence[Guideline],
     limit: int = _TOGETHER,
-) -> tuple[list[GuidelineOperation], dict[str, str]]:
+) -> list[Rewording]:
     """Ask for the wordings of some pending guidelines, concurrently."""
-    asked = [reword(io, access, chat, guideline) for guideline in guidelines]
-    reworded = await io.gather(asked, limit)
-    words = {key: word for _, read in reworded for key, word in read.items()}
-    return [operation for operation, _ in reworded], words
+    return await io.gather([reword(io, access, chat, guideline) for guideline in guidelines], limit)
 
 
 async def redistill(
@@ -76,11 +91,18 @@ async def redistill(
 ) -> dict[str, Any]:
     """Distil all pending guidelines again."""
     waiting = await access.all_guidelines(io, "pending")
-    operations, read = await reword_all(io, access, chat, waiting)
-    learned = await learn_again(io, access, operations, read)
+    rewordings = await reword_all(io, access, chat, waiting)
+    learned = await learn_again(
+        io, access, [one.operation for one in rewordings], words_read(rewordings)
+    )
     if waiting and not keep_drafts:
         await clear_drafts(io, access)
-    return learned
+    return {**learned, "warnings": [why for one in rewordings for why in one.refused]}
+
+
+def words_read(rewordings: Sequence[Rewording]) -> dict[str, str]:
+    """Return what was read for some rewordings: the word of each episode by its id."""
+    return {key: word for rewording in rewordings for key, word in rewording.read.items()}
 
 
 async def learn_again(
@@ -97,7 +119,7 @@ async def redistilled(
     if not any(one.status == "pending" for one in forgotten.guidelines_reduced):
         return forgotten
     await redistill(io, access, chat())
-    standing = {one.id: one for one in (await access.every_guideline(io))}
+    standing = {one.id: one for one in await access.every_guideline(io)}
     return replace(
         forgotten,
         guidelines_reduced=[

@@ -1,7 +1,7 @@
 """What an alignment did, as its graph returns it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -85,7 +85,7 @@ class Cost(Usage):
 
 
 class BrokenCase(_Part):
-    """A seen case that a proposed guideline turned against its expert: it was dropped."""
+    """A seen case that a proposed guideline turned against its expert."""
 
     example_id: str
     """The example."""
@@ -101,6 +101,9 @@ class BrokenCase(_Part):
 
     guideline: str
     """The guideline, as it was proposed."""
+
+    outcome: Literal["dropped"] = "dropped"
+    """What became of the guideline."""
 
 
 class Replay(_Part):

@@ -2,14 +2,17 @@
 
 import logging
 import os
+import signal
 import sqlite3
 import sys
+import threading
 import traceback
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
 from memalign_graph.cli.exits import MODEL_ERRORS, ExitStatus
@@ -53,14 +56,15 @@ def _command(parsed: Namespace) -> Callable[[Namespace, Output], int]:
 def _guarded(run: Callable[[Output], int], output: Output, parsed: Namespace | None = None) -> int:
     """Run a command, and put whatever ends it before its time into words."""
     try:
-        with _warnings_as_messages(output):
+        with _sigterm_like_ctrl_c(), _warnings_as_messages(output):
             status = run(output)
         sys.stdout.flush()
     except BrokenPipeError:
         return _let_go()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         output.error("stopped; what was committed before stays.")
-        return ExitStatus.INTERRUPTED
+        by_sigterm = isinstance(stopped, _Terminated)
+        return ExitStatus.TERMINATED if by_sigterm else ExitStatus.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the traceback is shown, and the status tells
         message, status = _explained(error)
         if message is None:
@@ -69,6 +73,35 @@ def _guarded(run: Callable[[Output], int], output: Output, parsed: Namespace | N
         else:
             output.error(_by_option(message, parsed))
     return status
+
+
+class _Terminated(KeyboardInterrupt):
+    """What SIGTERM ends a command with."""
+
+
+@contextmanager
+def _sigterm_like_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM end a command in the same order as Ctrl-C, which asyncio knows how to do."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield  # The process is another program's.
+        return
+    terminated = threading.Event()
+
+    def stop(_: int, frame: FrameType | None) -> None:
+        terminated.set()
+        ctrl_c = signal.getsignal(signal.SIGINT)
+        (ctrl_c if callable(ctrl_c) else signal.default_int_handler)(signal.SIGINT, frame)
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        if terminated.is_set():
+            raise _Terminated from stopped
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _by_option(message: str, parsed: Namespace | None) -> str:

@@ -36,6 +36,9 @@ class ExitStatus(IntEnum):
     NO_READER = 141
     """Whatever read the output went away, as `head` does."""
 
+    TERMINATED = 143
+    """SIGTERM; what was committed before stays."""
+
 
 TABLE = """\
 exit status:
@@ -47,5 +50,6 @@ exit status:
   70   a fault of this program; please report the traceback
   130  stopped by Ctrl-C; what was committed before stays
   141  whatever read the output went away
+  143  stopped by SIGTERM; what was committed before stays
 """
 """The statuses as `--help` shows them."""

@@ -218,7 +218,7 @@ def _replay(replay: Replay, scale: Scale) -> str:
     )
     broken = [
         item(
-            f"dropped, since it turned {case.example_id[:_SHORT_CHARS]} from "
+            f"{case.outcome}, since it turned {case.example_id[:_SHORT_CHARS]} from "
             f"{scale.show(case.expected)} to {scale.show(case.got)}: {case.guideline}"
         )
         for case in replay.broken

@@ -17,7 +17,6 @@ from memalign_graph.memory import JudgeMemory
 from memalign_graph.models import models_from_environment
 
 _SQLITE = b"SQLite format 3\0"
-_INTERRUPTED = 130
 _DEFAULT_MEMORY = Path(".memalign") / "demo.sqlite"
 
 
@@ -64,9 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reason = str(error) or "there is nobody at the terminal to answer"
         print(f"\nThe demo stopped: {reason}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("\nStopped. What was learned so far is kept.", file=sys.stderr)
-        return _INTERRUPTED
     say("done. Run it again to start with what was learned, or with --fresh to start over.")
     return 0
 
@@ -99,4 +95,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from memalign_graph.cli import main as run_command
+
+    sys.exit(run_command(["demo", *sys.argv[1:]]))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from memalign_graph.demo.cases import Case
-from memalign_graph.interrupts import read_reply
+from memalign_graph.interrupts import read_review
 from memalign_graph.types import Criterion, Judgment
 
 _HELP = "Enter: the judge is right. A value, words, or both (false Too cold). s: skip."
@@ -17,7 +17,7 @@ def terminal_expert(criterion: Criterion) -> Any:
         while True:
             reply = read_line(input("> "), criterion)
             try:
-                read_reply(reply, criterion, judgment)
+                read_review(reply, criterion, judgment)
             except ValueError as error:
                 print(f"That can't be used: {error}")
             else:

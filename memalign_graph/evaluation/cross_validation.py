@@ -160,7 +160,7 @@ async def measure(
         cases=cases,
         scores=scores,
         comparisons=comparisons,
-        memories=(await _described(io, memories)),
+        memories=await _described(io, memories),
         learning=sum((one.spent for one in _distinct(memories)), Spent()),
         judging={one.name: lab.spent(f"judge {one.name}") for one in variants},
         experts=expert_agreement(_episodes(folds), lab.criterion.scale),
@@ -315,7 +315,7 @@ async def _described(io: IO, memories: dict[tuple[int, str], Learned]) -> list[F
                 fold=number,
                 judge=name,
                 episodes=len(await access.all_episodes(io)),
-                guidelines=(await access.all_guidelines(io)),
+                guidelines=await access.all_guidelines(io),
                 warnings=learned.report.warnings,
             )
         )

@@ -173,11 +173,11 @@ async def follow(
     fold = replace(fold, train=tuple(train))
     curve = _Curve(lab, lab.empty(), fold, variant, drawing(options), grouping(options)["group_by"])
     access = curve.learned.memory.access
-    steps = [(await curve.step(io, 0, None))]
+    steps = [await curve.step(io, 0, None)]
     lab.progress.expect(len(wanted))
     for before, size in pairwise([0, *wanted]):
         view = await access.refresh(io)
-        then = (await snapshot(io, access, view.version)) if before else None
+        then = await snapshot(io, access, view.version) if before else None
         spent = curve.learned.spent
         await lab.learn(io, variant, curve.learned, fold.train[before:size])
         step = await curve.step(io, size, then)
@@ -203,7 +203,7 @@ class _Curve:
         already = self.lab.spent(purpose)
         unseen = await self._judge(io, self.fold.test, "unseen")
         judging = self.lab.spent(purpose) - already
-        seen = (await self._judge(io, seen_cases, "seen")) if seen_cases else None
+        seen = await self._judge(io, seen_cases, "seen") if seen_cases else None
         memory = self.learned.memory
         flips: list[Flip] = []
         if then is not None:

@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 
 BUSY_TIMEOUT_S = 30.0
-"""How long a write waits for another process's, before it fails as locked."""
+"""How long a write waits for another process's, and closing for what is under way."""
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def open_local_store(path: str | Path) -> Iterator["SqliteStore"]:
         path: The file.
 
     Yields:
-        The store; its connection is closed when the block ends.
+        The store; its connection is closed when the block ends, after what is under way.
 
     Raises:
         ImportError: If the extra `local` is not installed.
@@ -40,10 +40,10 @@ def open_local_store(path: str | Path) -> Iterator["SqliteStore"]:
     with needs_extra("local", "open_local_store"):
         from langgraph.store.sqlite import SqliteStore
 
-    with closing(_connect(path, autocommit=True)) as connection:
-        store = SqliteStore(connection)
+    store = SqliteStore(_connect(path, autocommit=True))
+    with _closing_when_idle(store):
         with _alone(path):
-            _use_wal(connection)
+            _use_wal(store.conn)
             store.setup()
         yield store
 
@@ -56,7 +56,8 @@ def open_local_checkpointer(path: str | Path) -> Iterator["SqliteSaver"]:
         path: The file; it may be a store's.
 
     Yields:
-        The checkpointer, ready to use; its connection is closed when the block ends.
+        The checkpointer, ready to use; its connection is closed when the block ends, after what is
+        under way.
 
     Raises:
         ImportError: If the extra `local` is not installed.
@@ -66,10 +67,10 @@ def open_local_checkpointer(path: str | Path) -> Iterator["SqliteSaver"]:
     with needs_extra("local", "open_local_checkpointer"):
         from langgraph.checkpoint.sqlite import SqliteSaver
 
-    with closing(_connect(path, autocommit=False)) as connection:
-        saver = SqliteSaver(connection)
+    saver = SqliteSaver(_connect(path, autocommit=False))
+    with _closing_when_idle(saver):
         with _alone(path):
-            _use_wal(connection)
+            _use_wal(saver.conn)
             saver.setup()
         yield saver
 
@@ -82,7 +83,7 @@ async def open_local_store_async(path: str | Path) -> AsyncIterator["AsyncSqlite
         path: The file.
 
     Yields:
-        The store; its connection is closed when the block ends.
+        The store; its connection is closed when the block ends, after what is under way.
 
     Raises:
         ImportError: If the extra `local` is not installed.
@@ -96,8 +97,9 @@ async def open_local_store_async(path: str | Path) -> AsyncIterator["AsyncSqlite
     await asyncio.to_thread(_make_store, path)
     async with aiosqlite.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None) as connection:
         store = AsyncSqliteStore(connection)
-        await store.setup()
-        yield store
+        async with _closing_when_idle_async(store):
+            await store.setup()
+            yield store
 
 
 @asynccontextmanager
@@ -108,7 +110,7 @@ async def open_local_checkpointer_async(path: str | Path) -> AsyncIterator["Asyn
         path: The file; it may be a store's.
 
     Yields:
-        The checkpointer; its connection is closed when the block ends.
+        The checkpointer; its connection is closed when the block ends, after what is under way.
 
     Raises:
         ImportError: If the extra `local` is not installed.
@@ -122,8 +124,37 @@ async def open_local_checkpointer_async(path: str | Path) -> AsyncIterator["Asyn
     await asyncio.to_thread(_make_checkpointer, path)
     async with aiosqlite.connect(path, timeout=BUSY_TIMEOUT_S) as connection:
         saver = AsyncSqliteSaver(connection)
-        await saver.setup()
-        yield saver
+        async with _closing_when_idle_async(saver):
+            await saver.setup()
+            yield saver
+
+
+@contextmanager
+def _closing_when_idle(owner: "SqliteStore | SqliteSaver") -> Iterator[None]:
+    """Close a connection once no thread is in it: closing it under one crashes the process."""
+    try:
+        yield
+    finally:
+        # Who holds the lock for longer, such as `list()` left half-way, refers to the connection,
+        # too, which then closes itself when the last reference to it goes.
+        if owner.lock.acquire(timeout=BUSY_TIMEOUT_S):
+            try:
+                owner.conn.close()
+            finally:
+                owner.lock.release()
+
+
+@asynccontextmanager
+async def _closing_when_idle_async(
+    owner: "AsyncSqliteStore | AsyncSqliteSaver",
+) -> AsyncIterator[None]:
+    """Close a connection once no task is between two of its statements."""
+    try:
+        yield
+    finally:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BUSY_TIMEOUT_S), owner.lock:
+                await owner.conn.close()
 
 
 def _make_store(path: str | Path) -> None:

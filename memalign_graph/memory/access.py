@@ -47,6 +47,8 @@ EVERYTHING = 1_000_000_000
 
 _TIP = "tip"
 
+_STANDING = "standing guidelines"
+
 _TRIES = 5
 """How often a reading is begun again because someone wrote in between."""
 
@@ -114,6 +116,18 @@ class MemoryAccess:
         wanted = statuses or ("standing",)
         guidelines = await self.every_guideline(io)
         return [one for one in guidelines if one.status in wanted]
+
+    async def standing_guidelines(self, io: IO) -> list[Guideline]:
+        """Return the guidelines that stand; they are read again only after a change of memory."""
+        view = await self.refresh(io)
+        version = view.version
+        known: tuple[str, list[Guideline]] | None = view.derived.get(_STANDING)
+        if known is not None and known[0] == version:
+            return known[1]
+        guidelines = await self.all_guidelines(io)
+        if (await self.refresh(io)).version == version:  # else someone wrote meanwhile
+            view.derived[_STANDING] = (version, guidelines)
+        return guidelines
 
     async def every_guideline(self, io: IO) -> list[Guideline]:
         """Read all guidelines, wherever they stand."""

@@ -81,9 +81,7 @@ async def remove_guideline(
     """Take a guideline away; the episodes it came from stay."""
     view = await access.refresh(io)
     guideline = await _guideline(io, access, guideline_id)
-    others = [
-        one for one in (await access.every_guideline(io)) if one.superseded_by == guideline_id
-    ]
+    others = [one for one in await access.every_guideline(io) if one.superseded_by == guideline_id]
     edits = [
         Edit("guidelines", guideline, None),
         *(Edit("guidelines", one, _by_none(one)) for one in others),

@@ -177,7 +177,7 @@ def _first_status(feedback: Feedback) -> Any:
 
 async def follow_sources(io: IO, access: MemoryAccess, taken_back: set[str]) -> Cascade:
     """Work out what becomes of the guidelines when episodes are taken back."""
-    guidelines = (await access.every_guideline(io)) if taken_back else []
+    guidelines = await access.every_guideline(io) if taken_back else []
     return cascade(guidelines, taken_back)
 
 
@@ -197,4 +197,4 @@ async def _store_missing_vectors(
             texts[key] = text
     stored = await stored_vectors(io, access, texts)
     missing = {key: text for key, text in texts.items() if key not in stored}
-    await store_vectors(io, access, {**vectors, **(await embed(io, access, missing))})
+    await store_vectors(io, access, {**vectors, **await embed(io, access, missing)})

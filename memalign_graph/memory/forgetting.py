@@ -140,7 +140,7 @@ async def select(io: IO, access: MemoryAccess, selection: Selection) -> dict[str
     """Read the episodes among which those are that are meant."""
     if selection.by_ids_alone:
         return await access.episodes(io, selection.episode_ids or ())
-    return {one.id: one for one in (await access.all_episodes(io))}
+    return {one.id: one for one in await access.all_episodes(io)}
 
 
 async def _forget_part(

@@ -202,8 +202,8 @@ async def rollback(
     author = check_name(author, "author")
     view = await access.refresh(io)
     wanted = await snapshot(io, access, version)
-    episodes = {one.id: one for one in (await access.all_episodes(io))}
-    guidelines = {one.id: one for one in (await access.every_guideline(io))}
+    episodes = {one.id: one for one in await access.all_episodes(io)}
+    guidelines = {one.id: one for one in await access.every_guideline(io)}
     then = {one.id: one for one in wanted.guidelines}
     # A rule does not come back without its source.
     follow = cascade(then.values(), set(wanted.missing))

@@ -100,7 +100,7 @@ async def kept_judgments(
     [items] = await access.search(io, access.layout.judgments)
     now = datetime.now(UTC)
     kept = [one for one in map(_read, items) if one.kept_until > now]
-    episodes = (await access.all_episodes(io)) if kept and waiting else []
+    episodes = await access.all_episodes(io) if kept and waiting else []
     answered = {one.judgment.id for one in episodes if one.judgment is not None}
     there = [one for one in kept if one.judgment.id not in answered]
     return sorted(there, key=lambda one: (one.kept_until, one.judgment.id))

@@ -1,5 +1,6 @@
 """What distilling proposes, and what comes of it: guideline operations and their outcome."""
 
+import unicodedata
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal
@@ -8,6 +9,9 @@ from pydantic import BaseModel, ConfigDict
 
 from memalign_graph.identity import digest
 from memalign_graph.types import Guideline
+
+_FULL_STOPS = ".\u3002\u0964\u06d4"
+"""Also the Chinese, the Hindi and the Urdu one."""
 
 Action = Literal["add", "revise", "retire", "merge"]
 """What an operation does to a guideline.
@@ -289,4 +293,4 @@ def learned_before(
 
 def plain_words(text: str) -> str:
     """Reduce a guideline's text to what makes it another one: no case, no blanks, no full stop."""
-    return " ".join(text.casefold().split()).rstrip(".")
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).rstrip(_FULL_STOPS)

@@ -34,7 +34,7 @@ async def learn(
         known = view.known_commits()
         there = await access.episodes(io, {*read, *rivals.changed, *rivals.said})
         stored = {**there, **{key: one for key, one in rivals.said.items() if key in there}}
-        kept = {one.id: one for one in (await access.every_guideline(io))}
+        kept = {one.id: one for one in await access.every_guideline(io)}
         same = {
             key
             for key, word in read.items()
@@ -190,7 +190,7 @@ async def _purged(io: IO, access: MemoryAccess, episode_ids: set[str]) -> bool:
     """Tell whether one of some episodes that are gone was purged."""
     if not episode_ids:
         return False
-    purges = [one.id for one in (await access.commits(io)) if one.reason == PURGE]
+    purges = [one.id for one in await access.commits(io) if one.reason == PURGE]
     records = await access.changes(io, purges)
     return any(one.id in episode_ids for record in records.values() for one in record.changes)
 

@@ -81,7 +81,7 @@ async def import_jsonl(
     view = await access.refresh(io)
     known = view.known_commits()
     stored = await access.episodes(io, read.episodes)
-    standing = {one.id: one for one in (await access.every_guideline(io))}
+    standing = {one.id: one for one in await access.every_guideline(io)}
     episodes = {key: _newer(stored.get(key), one) for key, one in read.episodes.items()}
     guidelines = {key: _newer(standing.get(key), one) for key, one in read.guidelines.items()}
     kept = [key for key, one in read.episodes.items() if one != episodes[key]]

@@ -197,7 +197,7 @@ async def _traced_judgments(
     io: IO, access: MemoryAccess, traces: _Traces
 ) -> Callable[[Mapping[str, Any]], bool]:
     """Tell how to know a kept judgment that was made on, or with, what is purged."""
-    guidelines = {one.id for one in (await access.every_guideline(io)) if traces.rests(one)}
+    guidelines = {one.id for one in await access.every_guideline(io) if traces.rests(one)}
     for record in await _records(io, access):
         for change in record.changes:
             versions = [one for one in (change.before, change.after) if one is not None]

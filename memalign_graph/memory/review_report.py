@@ -93,7 +93,7 @@ async def review_report(
     if since is not None and until is not None and until < since:
         raise InvalidInputError(f"until: {until} is before since, {since}.")
     items = await all_reviews(io, access, since=since, until=until)
-    episodes = (await access.all_episodes(io)) if items else []
+    episodes = await access.all_episodes(io) if items else []
     return report_of(items, episodes, access.criterion.scale)
 
 

@@ -127,7 +127,7 @@ async def remove_reviews(
     io: IO, access: MemoryAccess, wanted: Callable[[Mapping[str, Any]], bool]
 ) -> None:
     """Remove some of the log's items."""
-    await _remove(io, access, (await _days(io, access)), wanted)
+    await _remove(io, access, await _days(io, access), wanted)
 
 
 async def _remove(

@@ -58,7 +58,7 @@ async def settle_rivals(
         known = view.known_commits()
         contested = [change for change in theirs if change.key in mine]
         episodes = await access.episodes(io, (one.id for one in contested))
-        guidelines = {one.id: one for one in (await access.every_guideline(io))}
+        guidelines = {one.id: one for one in await access.every_guideline(io)}
         stored: dict[ItemKey, Episode | Guideline] = {
             **{("episodes", key): one for key, one in episodes.items()},
             **{("guidelines", key): one for key, one in guidelines.items()},

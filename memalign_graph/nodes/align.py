@@ -8,11 +8,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
-from langgraph.types import interrupt
 
 from memalign_graph.agreement import expert_agreement
 from memalign_graph.alignment.batches import pack
-from memalign_graph.alignment.conflicts import conflicts_payload, decisions_schema
 from memalign_graph.alignment.consolidate import merge_proposals
 from memalign_graph.alignment.drafts import ask_once
 from memalign_graph.alignment.merging import Conflict, settle
@@ -25,6 +23,7 @@ from memalign_graph.errors import (
     MemAlignError,
     ModelAnswerError,
 )
+from memalign_graph.interrupts import conflict_form
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.changes import check_feedback, remember
@@ -36,8 +35,7 @@ from memalign_graph.memory.lessons import learn
 from memalign_graph.models import Metered, max_input_tokens, with_schema
 from memalign_graph.nodes.judge import judge_again, own_channel, value_judge
 from memalign_graph.nodes.learn import read_saved
-from memalign_graph.prompts.distill import distill_prompt
-from memalign_graph.prompts.operations import operations_schema, read_operations
+from memalign_graph.prompts.distill import distill_prompt, operations_schema, read_operations
 from memalign_graph.reading import read_feedback
 from memalign_graph.runtime import Node, Parts, Run, State, Update
 from memalign_graph.settings import Alignment, LearnFrom, resolve_context
@@ -242,11 +240,8 @@ def settle_node(parts: Parts) -> Node:
         run.warn_without_checkpointer("alignment")
         lesson = own_channel(state, "judge_lesson")
         conflicts = _conflicts(lesson)
-        reply: Any = interrupt(
-            conflicts_payload(parts.criterion, conflicts),
-            response_schema=decisions_schema(conflicts),
-        )
-        return {"judge_lesson": {**lesson, "decisions": reply.root}}
+        decisions = conflict_form(parts.criterion, conflicts).ask()
+        return {"judge_lesson": {**lesson, "decisions": decisions}}
 
     return Node("settle_conflicts", settle_conflicts)
 
@@ -348,7 +343,8 @@ def commit_alignment_node(parts: Parts) -> Node:
             memory_version_after=view.version,
             warnings=[
                 *lesson["warnings"],
-                *_cut_warnings([key for one in answers for key in one.get("cut", [])]),
+                *(why for one in answers for why in one["refused"]),
+                *_cut_warnings([key for one in answers for key in one["cut"]]),
             ],
         )
         return {"report": report.to_json()}
@@ -438,9 +434,14 @@ async def _propose(
     pending = await access.all_guidelines(io, "pending")
     guideline = next((one for one in pending if one.id == batch["guideline_id"]), None)
     if guideline is None:
-        return {"operations": [], "read": {}, "cut": []}
-    operation, read = await reword(io, access, chat, guideline)
-    return {"rewording": operation.model_dump(mode="json"), "read": read, "cut": []}
+        return {"operations": [], "read": {}, "cut": [], "refused": []}
+    rewording = await reword(io, access, chat, guideline)
+    return {
+        "rewording": rewording.operation.model_dump(mode="json"),
+        "read": rewording.read,
+        "cut": [],
+        "refused": rewording.refused,
+    }
 
 
 async def _distil(
@@ -450,7 +451,7 @@ async def _distil(
     # Another run may have learned some of it meanwhile.
     waiting = [episode for episode in found.values() if episode.status == "pending"]
     guidelines = await access.all_guidelines(io)
-    proposal: dict[str, Any] = {"operations": [], "read": {}, "cut": []}
+    proposal: dict[str, Any] = {"operations": [], "read": {}, "cut": [], "refused": []}
     while waiting:
         prompt = distill_prompt(
             access.criterion,
@@ -463,11 +464,12 @@ async def _distil(
             return read_operations(answer, prompt, drop_idle=last)
 
         structured = with_schema(chat, operations_schema(prompt))
-        operations = await ask_once(
+        proposed = await ask_once(
             io, access, structured, prompt.messages, read, purpose="distil feedback"
         )
         shown: list[Episode] = list(prompt.episodes.values())
-        proposal["operations"] += [one.model_dump(mode="json") for one in operations]
+        proposal["operations"] += [one.model_dump(mode="json") for one in proposed.operations]
+        proposal["refused"] += proposed.refused
         proposal["read"] |= {episode.id: episode.word for episode in shown}
         proposal["cut"] += prompt.cut
         waiting = [episode for episode in waiting if episode.id not in proposal["read"]]

@@ -16,7 +16,7 @@ from memalign_graph.frozen import FrozenModel
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import key_of
-from memalign_graph.memory.index.vectors import encode_vector
+from memalign_graph.memory.index.vectors import Vector, encode_vector
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.recall import (
     Recall,
@@ -96,9 +96,24 @@ class Retrieved(FrozenModel):
         }
         return self.model_copy(update=more)
 
+    def broken(self, judgment: Judgment) -> list[dict[str, Any]]:
+        """Return the guidelines that the outputs break, by the judge's own account, as JSON."""
+        known = {guideline.id: guideline for guideline in [*self.guidelines, *self.relevant]}
+        return [known[key].to_json() for key in judgment.broken_guideline_ids]
+
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values, without what goes without saying: it is checkpointed."""
-        return self.model_dump(mode="json", exclude_defaults=True)
+        said_once = {"recalled": {"__all__": {"episodes": {"__all__": {"example"}}}}}
+        return self.model_dump(mode="json", exclude_defaults=True, exclude=said_once)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "Retrieved":
+        """Read what `to_json` gave."""
+        recalled = [
+            {**case, "episodes": [{**one, "example": case["example"]} for one in case["episodes"]]}
+            for case in fields.get("recalled", [])
+        ]
+        return cls.model_validate({**fields, "recalled": recalled})
 
 
 @dataclass(frozen=True)
@@ -235,13 +250,21 @@ async def _ask(
 
 
 async def retrieve(
-    io: IO, parts: Parts, access: MemoryAccess, example: Example, settings: RunSettings
+    io: IO,
+    parts: Parts,
+    access: MemoryAccess,
+    example: Example,
+    settings: RunSettings,
+    *,
+    vector: Vector | None = None,
 ) -> Retrieved:
     """Look for similar examples, as the judge's options say."""
     judge = parts.judge
     k = settings["k"] if judge.use_episodes else 0
     try:
-        found = await recall(io, access, example, k, embeds=judge.decide == "evidence")
+        found = await recall(
+            io, access, example, k, vector=vector, embeds=judge.decide == "evidence"
+        )
     except EmbeddingError as error:
         if judge.on_embedding_error == "raise":
             raise
@@ -278,10 +301,10 @@ def assemble_node(parts: Parts) -> Node:
 
     async def assemble_guidelines(io: IO, state: State, run: Run) -> Update:
         settings = own_channel(state, "judge_run")["settings"]
-        found = Retrieved.model_validate(own_channel(state, "judge_memory"))
+        found = Retrieved.from_json(own_channel(state, "judge_memory"))
         standing: list[Guideline] = []
         if parts.judge.use_guidelines:
-            standing = await parts.memory(run.store, settings).all_guidelines(io)
+            standing = await parts.memory(run.store, settings).standing_guidelines(io)
         chosen = found.with_guidelines(standing, parts, settings["model"])
         return {"judge_memory": chosen.to_json()}
 
@@ -293,7 +316,7 @@ def judge_node(parts: Parts, *, is_last: bool = False) -> Node:
 
     async def judge_example(io: IO, state: State, run: Run) -> Update:
         own = own_channel(state, "judge_run")
-        retrieved = Retrieved.model_validate(own_channel(state, "judge_memory"))
+        retrieved = Retrieved.from_json(own_channel(state, "judge_memory"))
         settings = own["settings"]
         judgment = await judge(
             io,
@@ -310,10 +333,7 @@ def judge_node(parts: Parts, *, is_last: bool = False) -> Node:
         if is_last:
             update["judge_memory"] = None
         if parts.judge.cite_guidelines:
-            shown = [*retrieved.guidelines, *retrieved.relevant]
-            known = {guideline.id: guideline for guideline in shown}
-            broken = [known[key].to_json() for key in judgment.broken_guideline_ids]
-            update["broken_guidelines"] = broken
+            update["broken_guidelines"] = retrieved.broken(judgment)
         return update
 
     return Node("judge", judge_example)

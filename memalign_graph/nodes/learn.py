@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from memalign_graph.alignment.redistill import learn_again, reword_all
+from memalign_graph.alignment.redistill import learn_again, reword_all, words_read
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.changes import remember
@@ -12,8 +12,12 @@ from memalign_graph.memory.lessons import learn
 from memalign_graph.memory.recall import known_vector
 from memalign_graph.models import ask, max_input_tokens, with_schema
 from memalign_graph.nodes.judge import own_channel
-from memalign_graph.prompts.distill import distill_prompt
-from memalign_graph.prompts.operations import operations_schema, read_operations
+from memalign_graph.prompts.distill import (
+    Proposal,
+    distill_prompt,
+    operations_schema,
+    read_operations,
+)
 from memalign_graph.runtime import Node, Parts, Run, State, Update
 from memalign_graph.types import Episode, Feedback
 
@@ -50,23 +54,28 @@ def distill_node(parts: Parts) -> Node:
             max_input_tokens=max_input_tokens(chat),
         )
 
-        def read(answer: dict[str, Any], last: bool) -> list[GuidelineOperation]:  # noqa: FBT001 - as `ask` calls it
+        def read(answer: dict[str, Any], last: bool) -> Proposal:  # noqa: FBT001 - as `ask` calls it
             return read_operations(answer, prompt, drop_idle=last)
 
         structured = with_schema(chat, operations_schema(prompt))
-        operations, _ = await ask(io, structured, prompt.messages, read, purpose="distil feedback")
+        proposal, _ = await ask(io, structured, prompt.messages, read, purpose="distil feedback")
         # What this expert took back may have left guidelines without words.
         wordless = await access.all_guidelines(io, "pending")
-        rewordings, reworded = await reword_all(
+        rewordings = await reword_all(
             io, access, chat, wordless[:_MAX_PENDING], run.max_concurrency
         )
         return {
             "judge_lesson": {
                 **lesson,
-                "operations": [one.model_dump(mode="json") for one in operations],
+                "operations": [one.model_dump(mode="json") for one in proposal.operations],
                 "distilled": {one.id: one.word for one in prompt.episodes.values()},
-                "rewordings": [one.model_dump(mode="json") for one in rewordings],
-                "reworded": reworded,
+                "rewordings": [one.operation.model_dump(mode="json") for one in rewordings],
+                "reworded": words_read(rewordings),
+                "warnings": [
+                    *lesson.get("warnings", []),
+                    *proposal.refused,
+                    *(why for one in rewordings for why in one.refused),
+                ],
             }
         }
 

@@ -4,17 +4,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from langgraph.types import interrupt
-
-from memalign_graph.clarifying import (
-    clarified,
-    clarify_payload,
-    clarify_reply_schema,
-    said_before,
-)
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.evidence.reviewing import choose_review
-from memalign_graph.interrupts import read_reply, reply_schema, review_payload
+from memalign_graph.interrupts import clarify_form, read_review, review_form
 from memalign_graph.io import IO
 from memalign_graph.memory.judgments import find_judgment
 from memalign_graph.memory.recall import known_vector
@@ -23,9 +15,11 @@ from memalign_graph.models import ask, max_input_tokens
 from memalign_graph.nodes.judge import Retrieved, own_channel
 from memalign_graph.prompts.clarify import (
     Question,
+    clarified,
     clarify_prompt,
     clarify_schema,
     read_question,
+    said_before,
 )
 from memalign_graph.runtime import Node, Parts, Run, State, Update
 from memalign_graph.settings import Uncertain, resolve_context
@@ -70,22 +64,21 @@ def collect_node(parts: Parts) -> Node:
     async def collect_feedback(_io: IO, state: State, run: Run) -> Update:
         run.warn_without_checkpointer("review")
         example = Example.model_validate(own_channel(state, "judge_run")["example"])
-        memory = Retrieved.model_validate(own_channel(state, "judge_memory"))
+        memory = Retrieved.from_json(own_channel(state, "judge_memory"))
         judgment = Judgment.model_validate(state["judgment"])
         shown = [*memory.guidelines, *memory.relevant]
         told = [episode for similar in memory.recalled for episode in similar.episodes]
-        payload = review_payload(
+        said = review_form(
             parts.criterion,
             example,
             judgment,
             guidelines=[one for one in shown if one.id in set(judgment.guideline_ids)],
             episodes=[one for one in told if one.id in set(judgment.episode_ids)],
-        )
-        reply: Any = interrupt(payload, response_schema=reply_schema(parts.criterion, judgment))
+        ).ask()
         feedback = None
-        if reply.root is not None:
+        if said is not None:
             feedback = Feedback(
-                example=example, judgment=judgment, thread_id=run.thread_id, **reply.root
+                example=example, judgment=judgment, thread_id=run.thread_id, **said
             ).to_json()
         return {"feedback": feedback, "judge_lesson": {}}
 
@@ -152,11 +145,8 @@ def clarify_node(parts: Parts) -> Node:
         feedback = Feedback.model_validate(state["feedback"])
         asked = own_channel(state, "judge_lesson")["clarification"]
         question = Question(asked["question"], asked["example"])
-        reply: Any = interrupt(
-            clarify_payload(parts.criterion, feedback, question),
-            response_schema=clarify_reply_schema(parts.criterion, feedback),
-        )
-        answered = clarified(feedback, question, reply.root)
+        answer = clarify_form(parts.criterion, feedback, question).ask()
+        answered = clarified(feedback, question, answer)
         return {"feedback": answered.to_json(), "judge_lesson": {}}
 
     return Node("clarify_feedback", clarify_feedback)
@@ -170,7 +160,7 @@ def find_node(parts: Parts, built: Mapping[str, Any]) -> Node:
         access = parts.memory(run.store, settings)
         kept = await find_judgment(io, access, state.get("judgment_id", ""))
         try:
-            said = read_reply(state.get("reply"), parts.criterion, kept.judgment)
+            said = read_review(state.get("reply"), parts.criterion, kept.judgment)
         except ValueError as error:
             raise InvalidInputError(f"reply: {error}") from error
         feedback = None

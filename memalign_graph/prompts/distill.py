@@ -1,20 +1,31 @@
 """The distiller's prompt: feedback and standing guidelines in, operations out.
 
 The model sees guidelines and feedback under short handles (`G1`, `F1`); which guideline and which
-episodes they are is known to code alone, which keeps the provenance.
+episodes they are is known to code alone, which keeps the provenance. What teaches nothing is asked
+for again, and then left out and told of: small models like to repeat what they see.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from memalign_graph.prompts.cases import by_case, render_example, render_words
-from memalign_graph.prompts.fences import as_text, defuse, estimate_tokens
-from memalign_graph.prompts.idle import SHAPE
+from memalign_graph.memory.by_hand import MAX_GUIDELINE_CHARS
+from memalign_graph.memory.learning import GuidelineOperation, plain_words
+from memalign_graph.prompts.fences import (
+    as_text,
+    closed_schema,
+    defuse,
+    estimate_tokens,
+    render_criterion,
+    render_example,
+    render_words,
+)
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
+from memalign_graph.prompts.words import OF_ANY_RULE, count_words, says_more, word_runs, words
 from memalign_graph.types import Criterion, Episode, Guideline
 
 _FIELD_TOKENS = 600
@@ -33,14 +44,25 @@ _OPERATION_TOKENS = 40
 _GUIDELINE_TOKENS = 8_000
 """How much of the prompt guidelines may take at most, in tokens."""
 
+_FRAME_TOKENS = 40
+"""What stands around one piece of feedback: its handle, tags and labels, in tokens."""
+
+_LEAST_ROOM = 60
+"""What is left for a case in a window that is far too small, in tokens."""
+
+_MEND = "write the expert's reason as a rule"
+
+_SENTENCE_WORDS = 5
+"""A text of fewer words is an expert's shorthand, and left alone."""
+
+_SHOWN_CHARS = 200
+"""How much of a guideline that was not kept a warning shows."""
+
 _SYSTEM = """\
 You write the guidelines by which a judge applies one criterion. Experts look at single cases and \
 say what the value should be and why. Turn what they say into rules for the next cases.
 
-Criterion "{name}":
-{instructions}
-
-The value is {scale}
+{criterion}
 
 {rules}
 
@@ -56,9 +78,6 @@ A guideline
 - keeps the expert's own terms;
 - is not advice that would fit any case, such as "be accurate" or "consider the context"."""
 
-_FRAME_TOKENS = 40
-"""What stands around one piece of feedback: its handle, tags and labels, in tokens."""
-
 _ADD = '- "add" a guideline for a rule that is not among the guidelines yet.'
 
 _CHANGE = """
@@ -66,6 +85,8 @@ _CHANGE = """
 whole new text. A rule about something else is added, never put in its place.
 - "retire" a guideline that the feedback contradicts: give its handle, and as text the rule that \
 holds instead, or nothing."""
+
+_MAY_BE_EMPTY = "an empty list if the feedback teaches nothing new"
 
 _IN_ORDER = """
 The feedback is in order of time: where it contradicts itself or a guideline, the newer counts."""
@@ -84,21 +105,22 @@ _CLOSING_OF_SEVERAL = (
 )
 
 
+_OF_THE_EXPERT = re.compile(r"\bexpert(['\u2019]s|s['\u2019]) (value|reason)\b", re.IGNORECASE)
+"""The labels that the prompt puts on what experts say; a rule never needs them."""
+
+
 @dataclass(frozen=True)
 class DistillPrompt:
     """A distiller's prompt, and what its handles stand for."""
 
     messages: list[BaseMessage]
-    """The system message, and guidelines with feedback."""
+    criterion: Criterion
 
     guidelines: dict[str, Guideline]
     """The guidelines that may be changed, by handle."""
 
     episodes: dict[str, Episode]
     """The feedback shown, by handle; what did not fit is not in it."""
-
-    criterion: Criterion
-    """The criterion the guidelines are for."""
 
     asked: str
     """How a guideline has to be, and what is asked for at the end: no guideline says the same."""
@@ -107,7 +129,6 @@ class DistillPrompt:
     """The ids of the episodes of which a text was too long and is shown without its middle."""
 
     most_operations: int
-    """How many operations the answer may have."""
 
 
 def distill_prompt(
@@ -123,28 +144,24 @@ def distill_prompt(
     system = _system_text(criterion, handles, guidelines, several=len(episodes) > 1)
     room = _room(system, standing, max_input_tokens)
     cases: list[list[Episode]] = []
-    cut: list[str] = []
+    left = room
     for case in by_case(episodes):
-        limit = max(room - _OPERATION_TOKENS * len(case), 60)
-        tokens = feedback_tokens(case)
-        if cases and tokens > room:
+        left -= feedback_tokens(case)
+        if cases and left < 0:
             break
         cases.append(case)
-        room -= tokens
-        if len(cases) == 1 and tokens > limit:
-            room = 0
     cases.sort(key=lambda case: (case[0].given_at, case[0].id))
+    cut: list[str] = []
     blocks: list[str] = []
     shown: dict[str, Episode] = {}
-    window = _room(system, standing, max_input_tokens)
     for case in cases:
         named = {f"F{len(shown) + number}": one for number, one in enumerate(case, start=1)}
         block, is_cut = _render_case(
-            named, criterion, alone=len(cases) == 1, max_tokens=max(window, 60)
+            named, criterion, alone=len(cases) == 1, max_tokens=max(room, _LEAST_ROOM)
         )
         blocks.append(block)
         shown |= named
-        cut += [one.id for one in case] if is_cut else []
+        cut += [episode.id for episode in case] if is_cut else []
     closing = _closing(handles, shown)
     human = "\n\n".join([standing, "Feedback to learn from:", *blocks, closing])
     return DistillPrompt(
@@ -157,6 +174,16 @@ def distill_prompt(
         most_operations=most_operations
         or max(min(_MOST_OPERATIONS * len(shown), max_input_tokens // _WINDOW_OF_AN_OPERATION), 2),
     )
+
+
+def by_case(episodes: Iterable[Episode]) -> list[list[Episode]]:
+    """Bring the experts' episodes on one example together."""
+    cases: dict[str, list[Episode]] = {}
+    for episode in episodes:
+        cases.setdefault(episode.example_id, []).append(episode)
+    return [
+        sorted(case, key=lambda episode: (episode.given_at, episode.id)) for case in cases.values()
+    ]
 
 
 def feedback_window(
@@ -172,15 +199,13 @@ def feedback_tokens(case: Sequence[Episode]) -> int:
     """Estimate how much of a prompt the feedback on one case takes, with what its answer takes."""
     example = case[0].example
     texts = [example.inputs, example.outputs, example.reference_outputs]
-    of_example = sum(_text_tokens(text) for text in texts if text is not None)
-    of_words = sum(
-        min(_text_tokens(one.rationale or ""), _FIELD_TOKENS) + _FRAME_TOKENS for one in case
+    of_example = sum(estimate_tokens(as_text(text)) for text in texts if text is not None)
+    of_words = sum(min(estimate_tokens(episode.rationale or ""), _FIELD_TOKENS) for episode in case)
+    return (
+        min(of_example, 3 * _FIELD_TOKENS)
+        + of_words
+        + (_FRAME_TOKENS + _OPERATION_TOKENS) * len(case)
     )
-    return min(of_example, 3 * _FIELD_TOKENS) + of_words + _OPERATION_TOKENS * len(case)
-
-
-def _text_tokens(value: Any) -> int:
-    return estimate_tokens(as_text(value))
 
 
 def _standing(
@@ -189,9 +214,15 @@ def _standing(
     """Return the guidelines that may be changed, by handle, and how all that fit are shown."""
     budget = min(max_input_tokens // 4, _GUIDELINE_TOKENS)
     shown = choose_guidelines(guidelines, max_tokens=budget)
-    changeable = [one for one in shown if one.origin == "distilled"]
-    handles = {f"G{number}": one for number, one in enumerate(changeable, start=1)}
-    return handles, _render_guidelines(handles, [one for one in shown if one.origin == "expert"])
+    changeable = [guideline for guideline in shown if guideline.origin == "distilled"]
+    handles = {f"G{number}": guideline for number, guideline in enumerate(changeable, start=1)}
+    lines = [f"{handle}: {defuse(guideline.text)}" for handle, guideline in handles.items()]
+    lines += [
+        f"(written by an expert, can't be changed): {defuse(guideline.text)}"
+        for guideline in shown
+        if guideline.origin == "expert"
+    ]
+    return handles, "Guidelines so far:\n" + ("\n".join(lines) or "none")
 
 
 def _system_text(
@@ -202,13 +233,9 @@ def _system_text(
     several: bool,
 ) -> str:
     return _SYSTEM.format(
-        name=criterion.name,
-        instructions=criterion.instructions.strip(),
-        scale=criterion.scale.describe(),
+        criterion=render_criterion(criterion),
         rules=_RULES,
-        counts="an empty list if the feedback teaches nothing new"
-        if guidelines
-        else "at least one",
+        counts=_MAY_BE_EMPTY if guidelines else "at least one",
         actions=_ADD + (_CHANGE if handles else ""),
         order=_IN_ORDER if several else "",
     )
@@ -223,19 +250,13 @@ def _room(system: str, standing: str, max_input_tokens: int) -> int:
 
 def _closing(guidelines: Mapping[str, Guideline], episodes: Mapping[str, Episode]) -> str:
     """Say once more what is asked for, and how, for models that do not see the schema."""
-    operation: dict[str, Any] = {"text": SHAPE, "action": "add"}
+    operation: dict[str, Any] = {"text": "the rule", "action": "add"}
     if guidelines:
         operation["guideline"] = "none"
     if len(episodes) == 1:
         return _CLOSING.format(shape=json.dumps({"operations": [operation]}))
     operation["feedback"] = []
     return _CLOSING_OF_SEVERAL.format(fields=", ".join(f'"{name}"' for name in operation))
-
-
-def _render_guidelines(handles: dict[str, Guideline], fixed: list[Guideline]) -> str:
-    lines = [f"{handle}: {defuse(one.text)}" for handle, one in handles.items()]
-    lines += [f"(written by an expert, can't be changed): {defuse(one.text)}" for one in fixed]
-    return "Guidelines so far:\n" + ("\n".join(lines) or "none")
 
 
 def _render_case(
@@ -251,10 +272,191 @@ def _render_case(
         episodes,
         criterion,
         names=list(named),
-        reason_label="The expert's reason" if alone else None,
+        has_label=alone,
         max_tokens=words_limit,
     )
     title = f"Feedback {', '.join(named)}"
     if len(named) > 1:
         title += f": {len(named)} experts on one case"
     return "\n".join([title, example, *words]), is_cut or words_cut
+
+
+def operations_schema(prompt: DistillPrompt) -> dict[str, Any]:
+    """Return the JSON Schema of the answer to a prompt."""
+    # The text comes first: a small model that has to choose the action first tends to copy the
+    # guideline it has chosen.
+    properties: dict[str, Any] = {
+        "text": {
+            "type": "string",
+            "description": "The guideline, one sentence; empty if one is only retired.",
+        },
+        "action": {"type": "string", "enum": ["add"]},
+    }
+    if prompt.guidelines:
+        properties["action"]["enum"] += ["revise", "retire"]
+        properties["guideline"] = {
+            "type": "string",
+            "enum": ["none", *prompt.guidelines],
+            "description": "The handle of the guideline to revise or retire; none to add.",
+        }
+    if len(prompt.episodes) > 1:
+        properties["feedback"] = {
+            "type": "array",
+            "items": {"type": "string", "enum": list(prompt.episodes)},
+            "description": "The handles of the feedback this comes from.",
+        }
+    operations = {
+        "type": "array",
+        "items": closed_schema(properties),
+        "maxItems": prompt.most_operations,
+    }
+    return closed_schema(
+        {"operations": operations},
+        title="guideline_operations",
+        description="Changes to the guidelines.",
+    )
+
+
+class Proposal(NamedTuple):
+    """What a distiller's answer comes to."""
+
+    operations: list[GuidelineOperation]
+    """What it proposes."""
+
+    refused: list[str]
+    """What it proposes that teaches nothing, and why it was not kept, a sentence each."""
+
+
+def read_operations(
+    answer: dict[str, Any], prompt: DistillPrompt, *, drop_idle: bool = False
+) -> Proposal:
+    """Check a distiller's answer, and put ids for its handles."""
+    operations = answer.get("operations")
+    if not isinstance(operations, list):
+        raise ValueError('it has no list of "operations"')
+    proposal = Proposal([], [])
+    for operation in [_read_operation(operation, prompt) for operation in operations]:
+        idle = why_idle(operation, prompt)
+        if idle is None:
+            proposal.operations.append(operation)
+        elif drop_idle:
+            proposal.refused.append(
+                f'The model\'s guideline "{_quoted(operation)}" was not kept, since {idle.why}.'
+            )
+        else:
+            raise ValueError(f"{idle.why}: {idle.mend}")
+    return proposal
+
+
+def _quoted(operation: GuidelineOperation) -> str:
+    text = operation.text or ""
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+
+
+def _read_operation(operation: Any, prompt: DistillPrompt) -> GuidelineOperation:
+    if not isinstance(operation, dict):
+        raise ValueError("an operation is no object")
+    action = operation.get("action")
+    if action not in ("add", "revise", "retire"):
+        raise ValueError(f'the action {action!r} is none of "add", "revise" and "retire"')
+    guideline = None if action == "add" else _read_guideline(operation, prompt)
+    text = " ".join(str(operation.get("text") or "").split())
+    if action != "retire" and not text:
+        raise ValueError(f'an operation to {action} a guideline has no "text"')
+    if len(text) > MAX_GUIDELINE_CHARS:
+        raise ValueError(f"a guideline has more than {MAX_GUIDELINE_CHARS:,} characters")
+    if action == "retire" and guideline and plain_words(text) == plain_words(guideline.text):
+        text = ""  # a model that fills in whatever there is repeats what it retires
+    return GuidelineOperation(
+        action=action,
+        guideline_id=guideline.id if guideline else None,
+        text=text or None,
+        before=guideline.text if guideline and action == "revise" else None,
+        episode_ids=_read_sources(operation, prompt),
+    )
+
+
+def _read_guideline(operation: dict[str, Any], prompt: DistillPrompt) -> Guideline:
+    handle = str(operation.get("guideline") or "").strip().upper()
+    if handle not in prompt.guidelines:
+        raise ValueError(
+            f"{handle!r} is no guideline that can be changed: there are "
+            f"{', '.join(prompt.guidelines) or 'none'}"
+        )
+    return prompt.guidelines[handle]
+
+
+def _read_sources(operation: dict[str, Any], prompt: DistillPrompt) -> list[str]:
+    named = operation.get("feedback")
+    handles = [str(name).strip().upper() for name in named] if isinstance(named, list) else []
+    if not handles and len(prompt.episodes) == 1:
+        handles = list(prompt.episodes)
+    unknown = [handle for handle in handles if handle not in prompt.episodes]
+    if unknown or not handles:
+        raise ValueError(
+            f"an operation names {', '.join(map(repr, unknown)) or 'no'} feedback: there is "
+            f"{', '.join(prompt.episodes)}"
+        )
+    return list(dict.fromkeys(prompt.episodes[handle].id for handle in handles))
+
+
+class Idle(NamedTuple):
+    """Why an operation teaches nothing, and what would."""
+
+    why: str
+    mend: str
+
+
+def why_idle(operation: GuidelineOperation, prompt: DistillPrompt) -> Idle | None:
+    """Say why an operation teaches nothing, if so."""
+    if operation.text is None:
+        return None
+    return (
+        _repeats_guideline(operation, operation.text, prompt)
+        or _repeats_prompt(operation.text, prompt)
+        or _repeats_case(operation, operation.text, prompt)
+    )
+
+
+def _repeats_guideline(
+    operation: GuidelineOperation, text: str, prompt: DistillPrompt
+) -> Idle | None:
+    for handle, guideline in prompt.guidelines.items():
+        if operation.guideline_id == guideline.id and plain_words(text) == plain_words(
+            guideline.text
+        ):
+            mend = f"if the expert says something else than {handle}, add that as one of its own"
+            return Idle("it gives a guideline the words it has", mend)
+    return None
+
+
+def _repeats_prompt(text: str, prompt: DistillPrompt) -> Idle | None:
+    said = " ".join(episode.rationale or "" for episode in prompt.episodes.values())
+    if (
+        (_is_sentence(text) and plain_words(text) in plain_words(prompt.asked))
+        or word_runs(text) & word_runs(prompt.asked) - word_runs(said)
+        or not says_more(text, OF_ANY_RULE)
+    ):
+        return Idle("it repeats the shape of the answer, or what was asked for", _MEND)
+    if _OF_THE_EXPERT.search(text):
+        return Idle(
+            "it speaks of an expert's value or reason, and a new case has none yet",
+            "write what to look for in the case itself",
+        )
+    return None
+
+
+def _repeats_case(operation: GuidelineOperation, text: str, prompt: DistillPrompt) -> Idle | None:
+    sources = [one for one in prompt.episodes.values() if one.id in operation.episode_ids]
+    if any(words(text) == words(as_text(source.example.outputs)) for source in sources):
+        return Idle("it repeats the output that was judged", _MEND)
+    scale = prompt.criterion.scale.describe()
+    repeats_scale = plain_words(text).removeprefix("the value is ") == plain_words(scale)
+    known = f"{prompt.criterion.instructions} {scale} {OF_ANY_RULE}"
+    if repeats_scale or (_is_sentence(text) and not says_more(text, known)):
+        return Idle("it says no more than the criterion", _MEND)
+    return None
+
+
+def _is_sentence(text: str) -> bool:
+    return count_words(text) >= _SENTENCE_WORDS

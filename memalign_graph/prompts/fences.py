@@ -1,9 +1,13 @@
-"""Untrusted text in a prompt: fenced in tags it cannot close, and kept to a length."""
+"""What prompts are made of: untrusted text in tags it cannot close, kept to a length."""
 
 import json
 import math
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from memalign_graph.agreement import majority_value
+from memalign_graph.types import Criterion, Episode, Example
 
 _BYTES_PER_TOKEN = 3
 """A cautious estimate: English has about four bytes a token, code and other scripts about three."""
@@ -55,3 +59,79 @@ def shorten(text: str, max_tokens: int) -> str:
         f"{head.decode(errors='ignore')}\n[... {left_out:,} bytes left out ...]\n"
         f"{tail.decode(errors='ignore')}"
     )
+
+
+def render_criterion(criterion: Criterion) -> str:
+    """Write what is judged, and which values there are."""
+    return (
+        f'Criterion "{criterion.name}":\n{criterion.instructions.strip()}\n\n'
+        f"The value is {criterion.scale.describe()}"
+    )
+
+
+def render_example(
+    tag: str | None, example: Example, *, max_tokens: int | None = None
+) -> tuple[str, bool]:
+    """Write an example, each of its parts fenced, and tell whether something of it was cut."""
+    values = {"inputs": example.inputs, "outputs": example.outputs}
+    if example.reference_outputs is not None:
+        values["reference_outputs"] = example.reference_outputs
+    parts = {name: fence(name, value) for name, value in values.items()}
+    is_cut = False
+    if max_tokens is not None:
+        sizes = {name: estimate_tokens(part) for name, part in parts.items()}
+        is_cut = sum(sizes.values()) > max_tokens
+        if is_cut:
+            parts = {
+                name: fence(name, values[name], max_tokens=limit)
+                for name, limit in _share(sizes, max_tokens).items()
+            }
+    text = "\n".join(parts.values())
+    return (text if tag is None else f"<{tag}>\n{text}\n</{tag}>"), is_cut
+
+
+def _share(sizes: dict[str, int], budget: int) -> dict[str, int]:
+    """Divide a budget: the smallest parts get what they need, the largest share the rest."""
+    limits: dict[str, int] = {}
+    for done, name in enumerate(sorted(sizes, key=lambda name: sizes[name])):
+        limits[name] = min(sizes[name], budget // (len(sizes) - done))
+        budget -= limits[name]
+    return limits
+
+
+def render_words(
+    episodes: Sequence[Episode],
+    criterion: Criterion,
+    *,
+    names: Sequence[str] | None = None,
+    has_label: bool = True,
+    max_tokens: int,
+) -> tuple[list[str], bool]:
+    """Write what experts said on one example, and tell whether something of it was cut."""
+    lines: list[str] = []
+    is_cut = False
+    several = len(episodes) > 1
+    for place, episode in enumerate(episodes):
+        name = f"{names[place] if names else place + 1}. " if several else ""
+        if episode.value is not None:
+            lines.append(f"{name}The expert's value: {criterion.scale.show(episode.value)}")
+        if episode.rationale is not None:
+            is_cut = is_cut or estimate_tokens(episode.rationale) > max_tokens
+            words = fence("rationale", episode.rationale, max_tokens=max_tokens)
+            label = "The expert's reason:\n" if has_label else ""
+            lines.append(f"{name}{label}{words}")
+    value = majority_value(episodes)
+    if several and value is not None:
+        lines.append(f"The value that counts here: {criterion.scale.show(value)}")
+    return lines, is_cut
+
+
+def closed_schema(properties: Mapping[str, Any], **head: str) -> dict[str, Any]:
+    """Make the JSON Schema of an object that has all of these properties and no other."""
+    return {
+        **head,
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }

@@ -19,7 +19,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 BOTH_WAYS = pytest.mark.parametrize("bench", ["memory-sync", "memory-async"], indirect=True)
 """For what asks nothing of a store that other tests do not."""
 
-DISTIL, COMPARE, JUDGE = ("guideline_operations", "guideline_relations", "judgment")
+DISTIL, COMPARE, JUDGE = "guideline_operations", "guideline_relations", "judgment"
 """What a request is for, by the name of its schema."""
 
 _BLOCK = re.compile(r"^Feedback (F\d+(?:, F\d+)*)", re.MULTILINE)

@@ -189,3 +189,34 @@ async def test_order_of_a_list_with_gaps(bench: Bench) -> None:
         "unchanged": 4,
         "rejected": 2,
     }
+
+
+@BOTH_WAYS
+async def test_what_the_model_proposes_and_teaches_nothing_is_told(bench: Bench) -> None:
+    parrot = add(record(1)["outputs"], "F1")
+    bench.server.responder = Model(
+        distil=lambda _: {"operations": [parrot, add("Name the order.", "F2")]}
+    )
+    report = await align(bench, [record(1), record(2)])
+    assert [one["text"] for one in report["guidelines"]["added"]] == ["Name the order."]
+    [warning] = report["warnings"]
+    assert warning.startswith(
+        f'The model\'s guideline "{record(1)["outputs"]}" was not kept, since'
+    )
+
+
+@BOTH_WAYS
+async def test_new_wording_that_teaches_nothing_is_told(bench: Bench) -> None:
+    """A guideline lost a source, and what it was to say instead is the output itself."""
+    bench.server.responder = Model()
+    await align(bench, [record(1, "a"), record(2, "a")])
+    [guideline] = await bench.guidelines()
+    first, second = [one for one in await bench.episodes() if one.id in guideline.episode_ids]
+    memory = bench.memory()
+    await memory.aforget(first.id) if bench.awaits else memory.forget(first.id)
+    parrot = {"operations": [add(str(second.example.outputs))]}
+    bench.server.responder = Model(distil=lambda _: parrot)
+    report = await align(bench, [])
+    assert await bench.guidelines() == []
+    [warning] = report["warnings"]
+    assert "was not kept, since it repeats the output" in warning

@@ -58,6 +58,7 @@ async def test_dropped_guideline_is_told_and_not_asked_for_again(bench: Bench) -
             "expected": True,
             "got": False,
             "guideline": rule,
+            "outcome": "dropped",
         }
     ]
     assert report["replay"]["agree_after"] == report["replay"]["agreed_before"] == 6

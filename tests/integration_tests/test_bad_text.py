@@ -157,7 +157,6 @@ def test_growing_text_anywhere_stays_within_the_window(text: str, part: str) -> 
         example,
         guidelines=[],
         recalled=[recalled] * 5,
-        max_guideline_tokens=2000,
         max_input_tokens=WINDOW,
     )
     distilled = distill_prompt(

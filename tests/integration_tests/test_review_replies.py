@@ -1,4 +1,4 @@
-"""The review interrupt: what the expert sees, and every form of reply."""
+"""The review interrupt: what the expert sees, and what becomes of a reply."""
 
 import json
 from typing import Any
@@ -22,19 +22,10 @@ REPLIES: dict[str, tuple[Any, dict[str, Any]]] = {
         {"value": False, "rationale": WORDS, "author": "ann"},
         {"value": False, "rationale": WORDS, "author": "ann"},
     ),
-    "native-value": ({"value": "no"}, {"value": False}),
-    "native-rationale": ({"rationale": f" {WORDS} "}, {"rationale": WORDS}),
     "text": (WORDS, {"rationale": WORDS}),
     "approve": (decisions(type="approve"), {"value": True}),
     "edit": (
         decisions(type="edit", edited_action={"name": "review_judgment", "args": EDITED}),
-        EDITED,
-    ),
-    "reject": (decisions(type="reject", message=WORDS), {"rationale": WORDS}),
-    "respond": (decisions(type="respond", message=WORDS), {"rationale": WORDS}),
-    "inbox-accept": ([{"type": "accept", "args": None}], {"value": True}),
-    "inbox-edit": (
-        [{"type": "edit", "args": {"action": "review_judgment", "args": EDITED}}],
         EDITED,
     ),
     "inbox-response": ({"type": "response", "args": WORDS}, {"rationale": WORDS}),
@@ -42,17 +33,8 @@ REPLIES: dict[str, tuple[Any, dict[str, Any]]] = {
 
 INVALID: dict[str, tuple[Any, str]] = {
     "off-scale": ({"value": "perhaps"}, "'perhaps' is not on the scale"),
-    "empty": ({"rationale": "  "}, "neither a value nor a rationale"),
-    "blank-text": (" ", "the reply is empty"),
-    "unknown-field": ({"verdict": False}, "'verdict', which is not known"),
     "number": (7, "of type int"),
-    "list-of-none": ([], "0 decisions"),
-    "two": ([{"type": "accept"}, {"type": "accept"}], "2 decisions"),
-    "unknown-decision": (decisions(type="maybe"), "'maybe' is not known"),
     "reject-silently": (decisions(type="reject"), "the message of 'reject' is empty"),
-    "edit-nothing": (decisions(type="edit"), "an edit needs the edited arguments"),
-    "edit-off-scale": (decisions(type="edit", edited_action={"args": {"value": 9}}), "9 is not"),
-    "author-no-text": ({"value": False, "author": 3}, "`author` is text"),
 }
 
 

@@ -30,11 +30,10 @@ from memalign_graph import (
     Numeric,
     Pairwise,
 )
-from memalign_graph.alignment.conflicts import conflicts_payload, decisions_schema
 from memalign_graph.alignment.merging import Conflict, Side
 from memalign_graph.identity import check_json
-from memalign_graph.interrupts import read_reply, reply_schema, review_payload
-from memalign_graph.panel.form import panel_payload, read_panel_reply
+from memalign_graph.interrupts import Form, conflict_form, review_form
+from memalign_graph.panel import panel_form
 from memalign_graph.scales import Scale
 from tests.unit_tests.alignment.alignment_cases import standing
 
@@ -71,9 +70,9 @@ def judgment_on(scale: str, name: str = "grade") -> Judgment:
     )
 
 
-def question(scale: str) -> dict[str, Any]:
-    """The interrupt's payload, with all there can be in it."""
-    return review_payload(
+def review_on(scale: str) -> Form[Any]:
+    """The review, with all there can be in it."""
+    return review_form(
         criterion_on(scale),
         EXAMPLE,
         judgment_on(scale),
@@ -91,18 +90,18 @@ def conflict(number: int) -> Conflict:
 
 
 CONFLICTS = [conflict(1), conflict(2)]
-CRITERIA = [criterion_on(scale, scale) for scale in SCALES]
+CRITERIA = {scale: criterion_on(scale, scale) for scale in SCALES}
 JUDGMENTS = {scale: judgment_on(scale, scale) for scale in SCALES}
-PANEL = panel_payload(CRITERIA, EXAMPLE, JUDGMENTS, errors={}, guidelines={})
+PANEL = panel_form(CRITERIA, EXAMPLE, JUDGMENTS, errors={}, guidelines={})
+SETTLE = conflict_form(criterion_on("boolean"), CONFLICTS)
 
 
 def all_questions() -> list[Any]:
     """Every payload that this package interrupts with."""
-    settle = conflicts_payload(criterion_on("boolean"), CONFLICTS)
     return [
-        *(pytest.param(question(scale), id=scale) for scale in SCALES),
-        pytest.param(settle, id="conflicts"),
-        pytest.param(PANEL, id="panel"),
+        *(pytest.param(review_on(scale).payload, id=scale) for scale in SCALES),
+        pytest.param(SETTLE.payload, id="conflicts"),
+        pytest.param(PANEL.payload, id="panel"),
     ]
 
 
@@ -180,7 +179,7 @@ def test_question_is_shown_as_a_form(payload: dict[str, Any]) -> None:
         assert set(action["args"]) == set(known[action["name"]]["args_schema"]["properties"])
     own = shown_by_agent_inbox(payload)
     assert own["config"]["allow_accept"] is own["config"]["allow_edit"] is True
-    assert own["config"]["allow_respond"] == (payload is not PANEL)
+    assert own["config"]["allow_respond"] == (payload != PANEL.payload)
 
 
 @EACH_QUESTION
@@ -207,7 +206,7 @@ def test_question_has_nothing_of_the_deprecated_request(payload: dict[str, Any])
 
 @ON_EACH_SCALE
 def test_what_is_shown_can_be_sent_back_as_it_is(scale: str) -> None:
-    [action] = question(scale)["action_requests"]
+    [action] = review_on(scale).payload["action_requests"]
     shown = {name: as_shown(value) for name, value in action["args"].items()}
     reply = {"decisions": [edited_by_chat_ui(shown)]}
     assert read(reply, scale) == {"value": SCALES[scale][1]}
@@ -215,9 +214,9 @@ def test_what_is_shown_can_be_sent_back_as_it_is(scale: str) -> None:
 
 def read(reply: Any, scale: str) -> Any:
     """What is made of a reply; the schema that checks it says the same."""
-    criterion, judgment = criterion_on(scale), judgment_on(scale)
-    found = read_reply(reply, criterion, judgment)
-    assert reply_schema(criterion, judgment).model_validate(reply).root == found
+    form = review_on(scale)
+    found = form.read(reply)
+    assert form.schema.model_validate(reply).root == found
     return found
 
 
@@ -284,7 +283,7 @@ def test_edit_of_the_words_alone_leaves_the_judges_value(scale: str) -> None:
 def test_approving_confirms_the_judges_value(scale: str) -> None:
     confirmed = {"value": SCALES[scale][1]}
     assert read({"decisions": [{"type": "approve"}]}, scale) == confirmed
-    [action] = question(scale)["action_requests"]
+    [action] = review_on(scale).payload["action_requests"]
     texts = {name: as_shown(value) for name, value in action["args"].items()}
     for args in (action["args"], texts, None):
         own = {"action": action["name"], "args": args} if args else None
@@ -293,89 +292,13 @@ def test_approving_confirms_the_judges_value(scale: str) -> None:
 
 
 @ON_EACH_SCALE
-@pytest.mark.parametrize("kind", ["reject", "respond"])
-def test_words_bring_no_value(scale: str, kind: str) -> None:
-    assert read({"decisions": [{"type": kind, "message": WORDS}]}, scale) == {"rationale": WORDS}
-
-
-@pytest.mark.parametrize("form", ["list", "object", "hitl"])
-def test_agent_inbox_response_is_words(form: str) -> None:
-    reply = forms({"type": "response", "args": WORDS})[form]
-    assert read(reply, "boolean") == {"rationale": WORDS}
-
-
-@pytest.mark.parametrize("form", ["list", "object", "hitl"])
-def test_agent_inbox_ignore_skips(form: str) -> None:
-    assert read(forms({"type": "ignore", "args": None})[form], "boolean") is None
-
-
-REFUSED: dict[str, tuple[Any, str]] = {
-    "reject-without": ({"decisions": [{"type": "reject"}]}, "say why in a sentence"),
-    "reject-blank": ({"decisions": [{"type": "reject", "message": " "}]}, "say why in a sentence"),
-    "respond-without": ({"decisions": [{"type": "respond"}]}, "say why in a sentence"),
-    "response-blank": ([{"type": "response", "args": ""}], "say why in a sentence"),
-    "hitl-response-blank": (
-        {"decisions": [{"type": "reject", "args": ""}]},
-        "say why in a sentence",
-    ),
-    "value-off-scale": (
-        {"decisions": [edited_by_chat_ui({"value": "maybe", "rationale": SEEN})]},
-        "'maybe' is not on the scale: the value is true or false.",
-    ),
-    "value-cleared": (
-        {"decisions": [edited_by_chat_ui({"value": "", "rationale": SEEN})]},
-        "'' is not on the scale: the value is true or false.",
-    ),
-    "value-is-json": (
-        [edited_by_agent_inbox({"value": "{}", "rationale": SEEN})],
-        "'{}' is not on the scale: the value is true or false.",
-    ),
-    "two-decisions": (
-        {"decisions": [{"type": "approve"}, {"type": "approve"}]},
-        "there is one judgment to decide on, but the reply has 2 decisions: send one.",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", list(REFUSED))
-def test_refused_reply_tells_what_to_do(case: str) -> None:
-    reply, sentence = REFUSED[case]
-    criterion, judgment = criterion_on("boolean"), judgment_on("boolean")
-    with pytest.raises(ValueError) as caught:
-        read_reply(reply, criterion, judgment)
-    assert sentence in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def settled(*decisions: dict[str, Any]) -> list[Any]:
-    """What is made of decisions on conflicts, in the order in which these were shown."""
-    schema = decisions_schema(CONFLICTS)
-    found = [
-        schema.model_validate(reply).root
-        for reply in (list(decisions), {"decisions": list(decisions)})
-    ]
-    assert found[0] == found[1]
-    return [found[0][one.id] for one in CONFLICTS]
-
-
-def test_conflicts_are_settled_one_action_after_the_other() -> None:
-    keep = {"name": "settle_conflict", "args": {"conflict": "C1", "keep": "first"}}
-    edit = {"type": "edit", "edited_action": keep}
-    reject = {"type": "reject", "message": "Both."}
-    assert settled({"type": "approve"}, {"type": "approve"}) == ["second", "second"]
-    assert settled(edit, {"type": "approve"}) == ["first", "second"]
-    assert settled({"type": "approve"}, reject) == ["second", "both"]
-
-
-@ON_EACH_SCALE
 @pytest.mark.parametrize("as_text", [True, False], ids=["reset-before", "touched-alone"])
 def test_form_of_a_panel_says_what_was_changed(scale: str, *, as_text: bool) -> None:
     _, _, value, text = SCALES[scale]
-    [action] = PANEL["action_requests"]
+    [action] = PANEL.payload["action_requests"]
     args = {name: as_shown(one) if as_text else one for name, one in action["args"].items()}
     args |= {scale: text, f"{scale}_rationale": WORDS}
     replies = [{"decisions": [edited_by_chat_ui(args)]}]
     replies += forms(edited_by_agent_inbox(args)).values()
     for reply in replies:
-        said = read_panel_reply(reply, CRITERIA, JUDGMENTS)
-        assert said == {scale: {"value": value, "rationale": WORDS}}
+        assert PANEL.read(reply) == {scale: {"value": value, "rationale": WORDS}}

@@ -1,4 +1,4 @@
-"""The review payload and the reading of replies, without a graph."""
+"""Every reply to every form, and what the form of a review shows; without a graph."""
 
 import json
 from typing import Any
@@ -6,128 +6,413 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from memalign_graph import Categorical, Criterion, Episode, Example, Feedback, Judgment
-from memalign_graph.interrupts import read_reply, reply_schema, review_payload
-
-CRITERION = Criterion(
-    name="grade", instructions="How good?", scale=Categorical(choices=("Poor", "Good"))
+from memalign_graph import (
+    Boolean,
+    Categorical,
+    Criterion,
+    Episode,
+    Example,
+    Feedback,
+    Judgment,
+    Numeric,
+    Pairwise,
 )
+from memalign_graph.alignment.merging import Conflict, Side
+from memalign_graph.identity import check_json
+from memalign_graph.interrupts import Form, clarify_form, conflict_form, read_review, review_form
+from memalign_graph.panel import panel_form
+from memalign_graph.prompts.clarify import Question
+from memalign_graph.scales import Scale
+
 EXAMPLE = Example(inputs={"q": "Why?"}, outputs="Because.")
-JUDGMENT = Judgment(
-    criterion="grade",
-    example_id=EXAMPLE.id,
-    value="Good",
-    rationale="It answers.",
-    memory_version="0",
-    warnings=["The case was cut."],
-)
-SAID = {"value": "Poor", "rationale": "Too short."}
+SEEN = "It answers."
+WORDS = "Too short."
+SCALES: dict[str, tuple[Scale, Any]] = {
+    "tone": (Boolean(), True),
+    "grade": (Categorical(choices=("Poor", "Good")), "Good"),
+    "share": (Numeric(minimum=0, maximum=1), 1.0),
+    "level": (Numeric(minimum=1, maximum=5, integer=True), 3),
+    "pair": (Pairwise(), "A"),
+}
+CRITERIA = {
+    name: Criterion(name=name, instructions="How good?", scale=scale)
+    for name, (scale, _) in SCALES.items()
+}
+JUDGED = {name: value for name, (_, value) in SCALES.items()}
+JUDGMENTS = {
+    name: Judgment(
+        criterion=name,
+        example_id=EXAMPLE.id,
+        value=value,
+        rationale=SEEN,
+        memory_version="0",
+        warnings=["The case was cut."],
+    )
+    for name, value in JUDGED.items()
+}
+CRITERION, JUDGMENT = CRITERIA["grade"], JUDGMENTS["grade"]
 
 
-def edit(args: Any) -> dict[str, Any]:
-    return {"type": "edit", "edited_action": {"name": "review_judgment", "args": args}}
+def panel_without(*names: str) -> Form[Any]:
+    judgments = {name: one for name, one in JUDGMENTS.items() if name not in names}
+    return panel_form(CRITERIA, EXAMPLE, judgments, errors={}, guidelines={})
 
 
-def inbox_edit(args: Any) -> dict[str, Any]:
-    return {"type": "edit", "args": {"action": "review_judgment", "args": args}}
+def conflict(number: int, newer: Any) -> Conflict:
+    first, second = (
+        Side(guideline_id=name, text=f"Rule {name}.", episode_ids=["e"]) for name in ("a", "b")
+    )
+    return Conflict(id=f"C{number}", first=first, second=second, newer=newer)
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        ({"value": "poor"}, {"value": "Poor"}),
-        ({"value": None, "rationale": "Too short."}, {"rationale": "Too short."}),
-        ({**SAID, "author": " ann "}, {**SAID, "author": "ann"}),
-        ({**SAID, "author": "", "id": "f-1"}, {**SAID, "id": "f-1"}),
-        ("  Too short.\n", {"rationale": "Too short."}),
-        (["Too short."], {"rationale": "Too short."}),
-        ([SAID], SAID),
-        ({"decisions": [{"type": "approve"}]}, {"value": "Good"}),
-        ({"type": "approve"}, {"value": "Good"}),
-        ({"type": "accept", "args": None}, {"value": "Good"}),
-        ({"type": "accept", "args": {"action": "any", "args": SAID}}, {"value": "Good"}),
-        ({"type": "ignore", "args": None}, None),
-        (edit(SAID), SAID),
-        (edit({"value": "Poor"}), {"value": "Poor"}),
-        (edit({"value": "Poor", "rationale": "It answers. "}), {"value": "Poor"}),
-        (edit({"value": "Good", "rationale": "It answers."}), {"value": "Good"}),
-        (edit({"rationale": "Too short."}), {"value": "Good", "rationale": "Too short."}),
-        (inbox_edit(SAID), SAID),
-        ({"type": "edit", "args": SAID}, SAID),
-        ({"type": "reject", "message": "Too short."}, {"rationale": "Too short."}),
-        ({"type": "respond", "message": "Too short."}, {"rationale": "Too short."}),
-        ({"type": "response", "args": "Too short."}, {"rationale": "Too short."}),
-    ],
-    ids=repr,
-)
-def test_reply_is_read(reply: Any, expected: Any) -> None:
-    assert read_reply(reply, CRITERION, JUDGMENT) == expected
+CONFLICTS = [conflict(1, "second"), conflict(2, "first")]
+QUESTION = Question("What makes it short?", "")
+FEEDBACK = Feedback(example=EXAMPLE, rationale="Bad.")
+BY_ANN = Feedback(example=EXAMPLE, rationale="Bad.", author="ann")
+
+FORMS: dict[str, Form[Any]] = {
+    "review": review_form(CRITERION, EXAMPLE, JUDGMENT),
+    "clarify": clarify_form(CRITERIA["level"], FEEDBACK, QUESTION),
+    "clarify of ann": clarify_form(CRITERIA["level"], BY_ANN, QUESTION),
+    "panel": panel_without(),
+    "panel without grade": panel_without("grade"),
+    "conflicts": conflict_form(CRITERION, CONFLICTS),
+    "conflict": conflict_form(CRITERION, CONFLICTS[:1]),
+}
+SAID = {"value": "Poor", "rationale": WORDS}
+ONLY_WORDS = {"rationale": WORDS}
+APPROVE = {"type": "approve"}
+IGNORE = {"type": "ignore", "args": None}
 
 
-@pytest.mark.parametrize(
-    ("reply", "problem"),
-    [
-        (None, "of type NoneType"),
-        (True, "of type bool"),
-        ("", "the reply is empty"),
-        ({}, "neither a value nor a rationale"),
-        ({"author": "ann"}, "neither a value nor a rationale"),
-        ({"value": "awful"}, "'awful' is not on the scale: the value is one of Poor, Good"),
-        ({"value": ["Poor"]}, "is not on the scale"),
-        ({"rationale": ["Too short."]}, "`rationale` is text"),
-        ({"value": "Poor", "why": "x", "who": "y"}, "'why', 'who'"),
-        ([], "0 decisions"),
-        ({"decisions": []}, "0 decisions"),
-        ([SAID, SAID], "2 decisions"),
-        ([[SAID]], "of type list"),
-        ({"type": "yes"}, "'yes' is not known"),
-        ({"type": ["approve"]}, "is not known"),
-        ({"type": None}, "None is not known"),
-        ({"type": "reject"}, "the message of 'reject' is empty"),
-        ({"type": "respond", "message": 3}, "the message of 'respond' is empty"),
-        ({"type": "response", "args": None}, "the response is empty"),
-        (edit({"value": "awful"}), "'awful' is not on the scale"),
-        (edit({"value": None}), "neither a value nor a rationale"),
-        (edit({"verdict": "Poor"}), "'verdict'"),
-        ({"type": "edit", "args": "Poor"}, "edited arguments"),
-    ],
-    ids=repr,
-)
-def test_reply_that_says_nothing_is_refused(reply: Any, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        read_reply(reply, CRITERION, JUDGMENT)
+def edit(**args: Any) -> dict[str, Any]:
+    """An edit as langchain and Agent Chat UI have it."""
+    return {"type": "edit", "edited_action": {"name": "any", "args": args}}
+
+
+def inbox_edit(**args: Any) -> dict[str, Any]:
+    """An edit as Agent Inbox has it."""
+    return {"type": "edit", "args": {"action": "any", "args": args}}
+
+
+def respond(words: Any, kind: str = "respond") -> dict[str, Any]:
+    return {"type": kind, "message": words}
+
+
+TAKEN: list[tuple[str, Any, Any]] = [
+    ("review", {"value": "poor"}, {"value": "Poor"}),
+    ("review", {"value": None, "rationale": WORDS}, ONLY_WORDS),
+    ("review", {**SAID, "author": " ann "}, {**SAID, "author": "ann"}),
+    ("review", {**SAID, "author": "", "id": "f-1"}, {**SAID, "id": "f-1"}),
+    ("review", f"  {WORDS}\n", ONLY_WORDS),
+    ("review", SAID, SAID),
+    ("review", APPROVE, {"value": "Good"}),
+    ("review", {"type": "accept", "args": None}, {"value": "Good"}),
+    ("review", {"type": "accept", "args": {"action": "any", "args": SAID}}, {"value": "Good"}),
+    ("review", IGNORE, None),
+    ("review", edit(**SAID), SAID),
+    ("review", edit(value="Poor"), {"value": "Poor"}),
+    ("review", edit(value="Poor", rationale=f"{SEEN} "), {"value": "Poor"}),
+    ("review", edit(value="Good", rationale=SEEN), {"value": "Good"}),
+    ("review", edit(rationale=WORDS), {"value": "Good", "rationale": WORDS}),
+    ("review", inbox_edit(**SAID), SAID),
+    ("review", {"type": "edit", "args": SAID}, SAID),
+    ("review", respond(WORDS), ONLY_WORDS),
+    ("review", respond(WORDS, "reject"), ONLY_WORDS),
+    ("review", {"type": "response", "args": WORDS}, ONLY_WORDS),
+    ("clarify", f" {WORDS}\n", ONLY_WORDS),
+    ("clarify", ONLY_WORDS, ONLY_WORDS),
+    ("clarify", {"value": 2}, {"value": 2}),
+    ("clarify", {"value": "2", "rationale": WORDS}, {"value": 2, "rationale": WORDS}),
+    ("clarify", {**ONLY_WORDS, "author": " ann "}, {**ONLY_WORDS, "author": "ann"}),
+    ("clarify of ann", {**ONLY_WORDS, "author": " ann "}, {**ONLY_WORDS, "author": "ann"}),
+    ("clarify", APPROVE, {}),
+    ("clarify", {**APPROVE, "message": ""}, {}),
+    ("clarify", {**APPROVE, "message": WORDS}, ONLY_WORDS),
+    ("clarify", {"type": "accept", "args": None}, {}),
+    ("clarify", {"type": "accept", "args": {"action": "x", "args": {"rationale": ""}}}, {}),
+    ("clarify", IGNORE, {}),
+    ("clarify", edit(rationale=WORDS, value="2"), {"value": 2, "rationale": WORDS}),
+    ("clarify", inbox_edit(rationale=WORDS), ONLY_WORDS),
+    ("clarify", respond(WORDS), ONLY_WORDS),
+    ("clarify", respond(WORDS, "reject"), ONLY_WORDS),
+    ("clarify", {"type": "response", "args": WORDS}, ONLY_WORDS),
+    ("panel", {"grade": SAID, "tone": {"value": False}}, {"tone": {"value": False}, "grade": SAID}),
+    (
+        "panel",
+        {"tone": False, "grade": "poor", "share": 0, "level": 1},
+        {
+            "tone": {"value": False},
+            "grade": {"value": "Poor"},
+            "share": {"value": 0.0},
+            "level": {"value": 1},
+        },
+    ),
+    (
+        "panel",
+        {"tone": WORDS, "grade": f" {WORDS} "},
+        {"tone": ONLY_WORDS, "grade": ONLY_WORDS},
+    ),
+    (
+        "panel",
+        {"tone": "no", "level": "2", "share": "0.5"},
+        {"tone": {"value": False}, "share": {"value": 0.5}, "level": {"value": 2}},
+    ),
+    ("panel", {"tone": "", "level": None, "share": " ", "pair": "B"}, {"pair": {"value": "B"}}),
+    (
+        "panel",
+        {"tone": {}, "pair": {"value": None, "rationale": ""}, "level": {"value": 1}},
+        {"level": {"value": 1}},
+    ),
+    (
+        "panel",
+        {"tone": False, "grade": {"value": "Poor", "author": "bob"}, "author": "ann"},
+        {"tone": {"author": "ann", "value": False}, "grade": {"author": "bob", "value": "Poor"}},
+    ),
+    ("panel", {"tone": False, "author": ""}, {"tone": {"value": False}}),
+    (
+        "panel",
+        {
+            "tone": APPROVE,
+            "grade": {"decisions": [respond(WORDS, "reject")]},
+            "share": [{"type": "edit", "args": {"args": {"value": "0.25"}}}],
+            "level": {"type": "ignore"},
+        },
+        {"tone": {"value": True}, "grade": ONLY_WORDS, "share": {"value": 0.25}},
+    ),
+    ("panel", {"tone": True}, {"tone": {"value": True}}),
+    ("panel", APPROVE, {name: {"value": value} for name, value in JUDGED.items()}),
+    (
+        "panel",
+        {"type": "accept", "args": {"action": "review_panel", "args": {"grade": "Poor"}}},
+        {name: {"value": value} for name, value in JUDGED.items()},
+    ),
+    (
+        "panel without grade",
+        APPROVE,
+        {name: {"value": value} for name, value in JUDGED.items() if name != "grade"},
+    ),
+    ("panel", IGNORE, None),
+    (
+        "panel without grade",
+        edit(tone=True, tone_rationale=SEEN, grade="poor", grade_rationale=WORDS),
+        {"grade": SAID},
+    ),
+    ("conflicts", {"C1": "first", "C2": "both"}, {"C1": "first", "C2": "both"}),
+    ("conflicts", {"C1": " FIRST ", "C2": "Both"}, {"C1": "first", "C2": "both"}),
+    ("conflicts", {"C1": "newer", "C2": "newer"}, {"C1": "second", "C2": "first"}),
+    ("conflicts", "newer", {"C1": "second", "C2": "first"}),
+    ("conflicts", "second", {"C1": "second", "C2": "second"}),
+    ("conflicts", [APPROVE, {"type": "accept", "args": None}], {"C1": "second", "C2": "first"}),
+    ("conflicts", [{"type": "reject"}, respond("No.", "reject")], {"C1": "both", "C2": "both"}),
+    ("conflicts", [IGNORE, {"type": "ignore"}], {"C1": "both", "C2": "both"}),
+    (
+        "conflicts",
+        {"decisions": [APPROVE, {"type": "reject"}]},
+        {"C1": "second", "C2": "both"},
+    ),
+    (
+        "conflicts",
+        [edit(keep="first"), inbox_edit(conflict="C2", keep="newer")],
+        {"C1": "first", "C2": "first"},
+    ),
+    (
+        "conflicts",
+        [{"type": "edit", "args": {"keep": "first"}}, APPROVE],
+        {"C1": "first", "C2": "first"},
+    ),
+    ("conflict", APPROVE, {"C1": "second"}),
+    ("conflict", {"type": "reject"}, {"C1": "both"}),
+    ("conflict", "first", {"C1": "first"}),
+]
+
+
+@pytest.mark.parametrize(("form", "reply", "expected"), TAKEN, ids=repr)
+def test_reply_is_read(form: str, reply: Any, expected: Any) -> None:
+    replies = [reply]
+    if not isinstance(reply, list) and "decisions" not in reply:
+        replies += [[reply], {"decisions": [reply]}]
+    if "type" in reply:
+        replies += [{"decisions": reply}]
+    for given in replies:
+        assert FORMS[form].read(given) == expected
+        assert FORMS[form].schema.model_validate(given).root == expected
+
+
+EMPTY = "neither a value nor a rationale"
+REFUSED: list[tuple[str, Any, str]] = [
+    *(
+        (form, reply, problem)
+        for form in ("review", "clarify")
+        for reply, problem in (
+            (None, "of type NoneType"),
+            (True, "of type bool"),
+            (7, "of type int"),
+            ("", "the reply is empty"),
+            (" \n", "the reply is empty: say why in a sentence, or "),
+            ({}, EMPTY),
+            ({"author": "ann"}, EMPTY),
+            ({"rationale": " "}, EMPTY),
+            ({"value": 9}, "`value`: 9 is not on the scale"),
+            ({"value": ["Poor"]}, "is not on the scale"),
+            ({"rationale": [WORDS]}, "`rationale` is text"),
+            ({**ONLY_WORDS, "author": 3}, "`author` is text, not a value of type int"),
+            ({"why": "x", "who": "y"}, "'why', 'who', which is not known: reply with text"),
+            ([], "0 decisions"),
+            ({"decisions": []}, "0 decisions"),
+            ({"decisions": "approve"}, "`decisions` is a list"),
+            ([SAID, SAID], "2 decisions: send one."),
+            ([APPROVE, APPROVE], "there is one "),
+            ([[SAID]], "of type list"),
+            ({"type": "yes"}, "'yes' is not known"),
+            ({"type": "text"}, "'text' is not known"),
+            ({"type": "object"}, "'object' is not known"),
+            ({"type": ["approve"]}, "is not known"),
+            ({"type": None}, "None is not known"),
+            ({"type": "reject"}, "the message of 'reject' is empty"),
+            (respond(" "), "the message of 'respond' is empty: say why in a sentence, or "),
+            (respond(3), "the message of 'respond' is empty"),
+            ({"type": "response", "args": None}, "the response is empty"),
+            ({**APPROVE, "message": 3}, "`rationale` is text"),
+            (edit(value="awful"), "'awful' is not on the scale"),
+            (edit(value=None), EMPTY),
+            (edit(verdict="Poor"), "'verdict'"),
+            (edit(value=9), "`value`: 9 is not on the scale"),
+            ({"type": "edit"}, "an edit needs the edited arguments"),
+            ({"type": "edit", "args": "Poor"}, "an edit needs the edited arguments"),
+            ("a\x00b", "NUL"),
+            ({"rationale": "\ud83d"}, "surrogate"),
+        )
+    ),
+    ("review", edit(value=None, rationale=SEEN), EMPTY),
+    ("review", edit(value=""), "'' is not on the scale: the value is one of Poor, Good"),
+    ("review", inbox_edit(value="{}"), "'{}' is not on the scale"),
+    ("review", {"type": "reject", "args": ""}, "say why in a sentence, or give a `value`"),
+    ("review", " ", "or give a `value`"),
+    ("review", {"value": "awful"}, "'awful' is not on the scale: the value is one of Poor, Good"),
+    ("clarify", respond(" "), "or approve to go on with the words as they are"),
+    ("clarify", inbox_edit(rationale=""), EMPTY),
+    ("clarify of ann", {**ONLY_WORDS, "author": "bob"}, "'ann' said these words and is asked"),
+    *(
+        ("panel", reply, problem)
+        for reply, problem in (
+            (WORDS, "a reply of type str is not understood"),
+            (respond(WORDS, "reject"), "words alone do not tell"),
+            ({"type": "response", "args": WORDS}, "words alone do not tell"),
+            ({**APPROVE, "message": WORDS}, "words alone do not tell"),
+            ({"mood": False}, "'mood', which is no criterion"),
+            ({"tone": False, "Tone": True}, "'Tone', which is no criterion"),
+            (edit(mood="false"), "'mood', which is no criterion"),
+            ({"level": 7}, "level: 7 is not on the scale: the value is a whole number"),
+            ({"level": "7"}, "level: '7' is not on the scale"),
+            ({"level": {"value": 0}}, "level: `value`: 0 is not on the scale"),
+            (edit(level="high"), "level: `value`: 'high' is not on"),
+            ({"tone": False, "level": 9}, "level: 9 is not on the scale"),
+            (dict.fromkeys(SCALES, ""), "says nothing about any criterion"),
+            ({"tone": {"value": None}}, "says nothing about any criterion"),
+            ({"tone": {"type": "ignore"}}, "says nothing about any criterion"),
+            ({"author": "ann"}, "says nothing about any criterion"),
+            ({"tone": []}, "tone: there is one judgment to decide on"),
+            (edit(**JUDGED), "nothing in the form was changed"),
+            (edit(tone="TRUE", level="3.0"), "nothing in the form was changed"),
+            (edit(**dict.fromkeys(SCALES, "")), "nothing in the form was changed"),
+            (edit(tone_rationale=f"{SEEN} "), "nothing in the form was changed"),
+            ({"type": "edit"}, "an edit needs the edited arguments"),
+            ({"type": "edit", "args": "tone"}, "an edit needs the edited arguments"),
+            ([APPROVE] * 2, "one form to decide on, but the reply has 2 decisions: send one"),
+            ({"decisions": []}, "the reply has 0 decisions: send one"),
+            ({"decisions": "approve"}, "`decisions` is a list"),
+            ({"type": "shrug"}, "the decision 'shrug' is not known"),
+            (3, "a reply of type int is not understood"),
+            (True, "a reply of type bool is not understood"),
+            (["no"], "a reply of type str is not understood"),
+            ({"tone": False, "author": 3}, "`author` is text, not a value of type int"),
+            ({"tone": False, "author": "a\x00b"}, "`author` holds a NUL character"),
+            ({"tone": "a\x00b"}, "tone: the reply holds a NUL character"),
+            ({"tone": False, "author": "\ud800"}, "`author` holds half of a surrogate"),
+            ({"tone": {"rationale": 3}}, "tone: `rationale` is text"),
+            (edit(tone_rationale=3), "tone: `rationale` is text"),
+            (edit(tone=False, author="ann"), "'author', which is no criterion"),
+            ({"tone_rationale": WORDS}, "'tone_rationale', which is no criterion"),
+            ({"tone": {"valeu": False}}, "tone: the reply has 'valeu', which is not"),
+            (edit(tone={"value": False}), "tone: `value`: {'value': False} is"),
+        )
+    ),
+    ("panel without grade", edit(grade="x"), "grade: `value`: 'x' is not on the scale"),
+    ("panel without grade", {"grade": APPROVE}, "grade: there is no judgment to decide on"),
+    *(
+        ("conflicts", reply, problem)
+        for reply, problem in (
+            (None, "type NoneType"),
+            (7, "type int"),
+            (True, "type bool"),
+            ("neither", "'neither'"),
+            ("", "''"),
+            ([], "there are 2 conflicts, but the reply has 0"),
+            ([APPROVE], "has 1 decisions"),
+            (APPROVE, "there are 2 conflicts"),
+            ({"decisions": None}, "type NoneType"),
+            (["first", "second"], "the decision on C1"),
+            ([APPROVE, {"type": "edit", "edited_action": None}], "the decision on C2"),
+            ([respond("No."), APPROVE], "the decision on C1"),
+            ([edit(keep="third"), APPROVE], "'third' for C1"),
+            ({}, "leaves C1 open"),
+            ({"C1": "first"}, "leaves C2 open"),
+            ({"C1": "first", "C2": "first", "c3": "first"}, "names 'c3'"),
+            ({"C1": 1, "C2": "first"}, "1 for C1"),
+            ({"C1": None, "C2": "first"}, "None for C1"),
+            ({"C1": ["first"], "C2": "first"}, "['first'] for C1"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("form", "reply", "problem"), REFUSED, ids=repr)
+def test_reply_that_can_not_be_used_says_why(form: str, reply: Any, problem: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        FORMS[form].read(reply)
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert form != "conflicts" or "{'C1': 'second'}" in str(caught.value)
+    with pytest.raises(ValidationError) as checked:
+        FORMS[form].schema.model_validate(reply)
+    assert problem in str(checked.value)
+    assert "input_value" not in str(checked.value)
 
 
 @pytest.mark.parametrize("kind", ["reject", "respond"])
-def test_opposite_is_never_inferred(kind: str) -> None:
-    yes_or_no = Criterion(name="tone", instructions="?")
-    judgment = JUDGMENT.model_copy(update={"value": True})
-    fields = read_reply({"type": kind, "message": "Wrong."}, yes_or_no, judgment)
-    assert fields == {"rationale": "Wrong."}
+@pytest.mark.parametrize("name", list(SCALES))
+def test_opposite_is_never_inferred(name: str, kind: str) -> None:
+    reply = {"type": kind, "message": "Wrong."}
+    assert read_review(reply, CRITERIA[name], JUDGMENTS[name]) == {"rationale": "Wrong."}
 
 
-def test_reply_schema_gives_what_was_read_or_says_why() -> None:
-    schema = reply_schema(CRITERION, JUDGMENT)
-    assert schema.model_validate({"value": "good"}).root == {"value": "Good"}
-    assert schema.model_validate({"type": "ignore"}).root is None
-    with pytest.raises(ValidationError, match="'awful' is not on the scale") as caught:
-        schema.model_validate({"value": "awful", "rationale": "secret words"})
-    assert "secret words" not in str(caught.value)
-
-
-def test_reply_schema_is_the_native_form_as_json() -> None:
-    schema = reply_schema(CRITERION, JUDGMENT).model_json_schema()
-    assert json.loads(json.dumps(schema)) == schema
+@pytest.mark.parametrize("form", list(FORMS))
+def test_form_is_plain_json_and_so_is_the_schema_of_its_reply(form: str) -> None:
+    schema = FORMS[form].schema.model_json_schema()
+    for shown in (FORMS[form].payload, schema):
+        check_json(shown, "shown")
+        assert json.loads(json.dumps(shown, allow_nan=False)) == shown
     assert schema["type"] == "object"
-    assert schema["properties"]["value"]["enum"] == ["Poor", "Good"]
-    assert all("description" in one for one in schema["properties"].values())
+
+
+def test_schema_is_of_the_plain_reply() -> None:
+    review = FORMS["review"].schema.model_json_schema()["properties"]
+    assert review["value"]["enum"] == ["Poor", "Good"]
+    assert all("description" in one for one in review.values())
+    clarify = FORMS["clarify"].schema.model_json_schema()["properties"]
+    assert list(clarify) == ["rationale", "value", "author"]
+    panel = FORMS["panel"].schema.model_json_schema()["properties"]
+    assert list(panel) == [*SCALES, "author"]
+    assert panel["level"]["properties"]["value"]["maximum"] == 5
+    one, two = (FORMS[name].schema.model_json_schema() for name in ("conflict", "conflicts"))
+    assert list(one["properties"]) == one["required"] == ["C1"]
+    assert [one["default"] for one in two["properties"].values()] == ["second", "first"]
 
 
 def described(example: Example = EXAMPLE, **shown: Any) -> str:
-    payload = review_payload(
-        CRITERION, example, JUDGMENT, **{"guidelines": [], "episodes": [], **shown}
-    )
-    [action] = payload["action_requests"]
+    form = review_form(CRITERION, example, JUDGMENT, **shown)
+    [action] = form.payload["action_requests"]
     return str(action["description"])
 
 
@@ -172,10 +457,3 @@ def test_application_text_makes_no_pictures_or_links_in_the_description() -> Non
     text = described(episodes=[Episode.from_feedback(feedback)])
     assert "`` ![p](http://evil/x.png) `a` `` (expert" in text
     assert "\\[see](http://evil)" in text
-
-
-def test_an_edit_that_clears_the_value_and_says_nothing_is_refused() -> None:
-    args = {"value": None, "rationale": JUDGMENT.rationale}
-    reply = {"decisions": [{"type": "edit", "edited_action": {"name": "x", "args": args}}]}
-    with pytest.raises(ValueError, match="neither a value nor a rationale"):
-        read_reply(reply, CRITERION, JUDGMENT)

@@ -1,14 +1,18 @@
 """Models from strings and instances, and what their failures say."""
 
+import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from openai.resources.chat.completions import completions
 
 from memalign_graph import EmbeddingError, InvalidInputError
 from memalign_graph.models import (
@@ -138,20 +142,79 @@ def test_window_is_what_the_profile_tells(server: LoopbackServer) -> None:
     assert max_input_tokens(FakeListChatModel(responses=["x"])) == 128_000
 
 
+VERDICT = {
+    "title": "verdict",
+    "type": "object",
+    "properties": {"b": {"type": "string"}, "a": {"type": "boolean"}},
+    "required": ["b", "a"],
+    "additionalProperties": False,
+}
+
+
 def test_schema_is_sent_as_it_is(server: LoopbackServer) -> None:
-    schema = {
-        "title": "verdict",
-        "type": "object",
-        "properties": {"b": {"type": "string"}, "a": {"type": "boolean"}},
-        "required": ["b", "a"],
-        "additionalProperties": False,
-    }
-    bound = with_schema(server.chat_model(), schema)
+    bound = with_schema(server.chat_model(), VERDICT)
     assert bound.name == "gpt-4.1-mini"
     bound.runnable.invoke("Well?")
     [chat] = server.chats
     assert chat.schema is not None
     assert list(chat.schema["properties"]) == ["b", "a"]
+
+
+class Seen(BaseCallbackHandler):
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def on_chat_model_start(self, serialized: Any, messages: Any, **given: Any) -> None:
+        self.calls.append((serialized, messages, given["invocation_params"], given["options"]))
+
+
+TURNS = [SystemMessage("Judge."), HumanMessage("A"), AIMessage("{}"), HumanMessage("B")]
+
+
+@pytest.fixture(params=["sync", "async"])
+def ask_turns(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
+    if request.param == "sync":
+        return lambda bound: bound.invoke(TURNS)
+    return lambda bound: asyncio.run(bound.ainvoke(TURNS))
+
+
+def test_callbacks_cache_and_request_are_those_of_the_model_itself(
+    server: LoopbackServer, ask_turns: Callable[[Any], Any]
+) -> None:
+    seen, cache = Seen(), InMemoryCache()
+    model = server.chat_model(
+        callbacks=[seen], cache=cache, extra_body={"top_k": 3}, default_headers={"x-own": "1"}
+    )
+    ask_turns(model.with_structured_output(VERDICT, method="json_schema"))
+    bound = with_schema(model, VERDICT)
+    assert ask_turns(bound).answer is not None
+    assert len(server.chats) == 1, "it is found in the cache under another key"
+    cache.clear()
+    ask_turns(bound)
+    theirs, ours = server.chats
+    theirs.body.pop("stream")
+    assert ours.body == theirs.body
+    assert ours.headers["x-own"] == "1"
+    assert seen.calls == [seen.calls[0]] * 3
+
+
+def test_openai_client_does_not_walk_the_messages(
+    server: LoopbackServer, ask_turns: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked: list[Any] = []
+
+    def noting(transform: Callable[..., Any]) -> Callable[..., Any]:
+        def walk(data: Any, kind: Any) -> Any:
+            walked.append(data["messages"])
+            return transform(data, kind)
+
+        return walk
+
+    for name in ("maybe_transform", "async_maybe_transform"):
+        monkeypatch.setattr(completions, name, noting(getattr(completions, name)))
+    ask_turns(with_schema(server.chat_model(), VERDICT))
+    assert walked == [[]]
+    assert len(server.chats[0].messages) == len(TURNS)
 
 
 def output(parsed: Any, error: Any = None, **message: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from memalign_graph.evaluation import Report
+from memalign_graph.local import open_local_store
 from tests.integration_tests.cli.support import Ran, Shell
 from tests.loopback import Rule, answer, error
 
@@ -200,7 +201,10 @@ def test_a_model_that_fails_is_status_3(shell: Shell) -> None:
     assert "Who are you?" in ran.error
 
 
-def test_ctrl_c_keeps_what_was_answered(shell: Shell) -> None:
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_what_was_answered_is_kept_when_stopped(
+    shell: Shell, sent: signal.Signals, status: int
+) -> None:
     shell.write_lines("feedback.jsonl", *RECORDS)
     arguments = ["-c", "tone.yaml", "-f", "feedback.jsonl", *FAST, "--cache", "e.db"]
     answered = 4
@@ -212,17 +216,25 @@ def test_ctrl_c_keeps_what_was_answered(shell: Shell) -> None:
             else answer("{}", latency_s=600)
         )
 
+    def kept() -> int:
+        with open_local_store(shell.folder / "e.db") as store:
+            return len(store.search(("memalign_evaluation", "answers"), limit=100))
+
     shell.server.responder = stuck
     process = shell.process("evaluate", *arguments)
     deadline = time.monotonic() + 240
     while len(shell.server.chats) <= answered and time.monotonic() < deadline:
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    while kept() < answered and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(sent)
     try:
         _, err = process.communicate(timeout=120)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
         raise
-    assert process.returncode == 130
+    assert process.returncode == status
+    assert err.splitlines()[-1] == "memalign: error: stopped; what was committed before stays."
     assert "Traceback" not in err
+    assert kept() == answered

@@ -118,24 +118,15 @@ def test_option_is_true_or_false(server: LoopbackServer, clarify: Any) -> None:
 
     with pytest.raises(InvalidInputError, match=r"clarify: .* is neither True nor False"):
         create_review_graph(CRITERION, clarify=clarify)
-    with pytest.raises(InvalidInputError, match="clarify: a panel has no such option"):
-        create_panel_graph([CRITERION], clarify=clarify)
+    options: Any = {"clarify": clarify}
+    with pytest.raises(InvalidInputError, match="clarify: is not a field that is known here"):
+        create_panel_graph([CRITERION], **options)
 
 
 REPLIES: dict[str, tuple[Any, str, Any]] = {
     "text": (ANSWER, JOINED, False),
-    "native": ({"rationale": ANSWER}, JOINED, False),
     "value": ({"value": True}, "Too cold.", True),
-    "both": ({"rationale": ANSWER, "value": True}, JOINED, True),
     "approve": (APPROVE, "Too cold.", False),
-    "respond": ({"decisions": [{"type": "respond", "message": ANSWER}]}, JOINED, False),
-    "reject": ({"decisions": [{"type": "reject", "message": ANSWER}]}, JOINED, False),
-    "edit": (
-        {"decisions": [{"type": "edit", "edited_action": {"args": {"rationale": ANSWER}}}]},
-        JOINED,
-        False,
-    ),
-    "inbox-accept": ([{"type": "accept", "args": None}], "Too cold.", False),
     "inbox-response": ([{"type": "response", "args": ANSWER}], JOINED, False),
     "inbox-ignore": ([{"type": "ignore", "args": None}], "Too cold.", False),
 }
@@ -161,8 +152,6 @@ async def test_every_reply_goes_on_to_be_learned_from(bench: Bench, form: str) -
     [
         ({"value": "perhaps"}, "'perhaps' is not on the scale"),
         (" ", "approve to go on with the words as they are"),
-        (7, "of type int"),
-        ({"decisions": [{"type": "maybe"}]}, "'maybe' is not known"),
         ({"rationale": ANSWER, "author": "bob"}, "'ann' said these words"),
     ],
 )

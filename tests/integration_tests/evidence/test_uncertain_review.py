@@ -9,7 +9,6 @@ from memalign_graph import (
     MemAlignContext,
     Uncertain,
     create_judge_graph,
-    create_panel_graph,
     create_review_graph,
 )
 from tests.conftest import CASE, CRITERION, ONE_WAY, TWO_WAYS, Bench, distillings, judgings
@@ -188,21 +187,6 @@ async def test_judge_graph_asks_nobody_whatever_the_context_says(bench: Bench) -
     context = MemAlignContext(review="uncertain")
     given = await bench.invoke(bench.judge_graph(), CASE, context=context)
     assert given["judgment"]["review"] is None
-
-
-@TWO_WAYS
-async def test_panel_refuses_it_before_any_model_is_called(bench: Bench) -> None:
-    models: dict[str, Any] = {
-        "model": bench.server.chat_model(),
-        "embeddings": bench.server.embedder(),
-    }
-    wrong: Any = "uncertain"
-    with pytest.raises(InvalidInputError, match=r"review: .*not for panels"):
-        create_panel_graph([CRITERION], review=wrong, **models)
-    graph = bench.compile(create_panel_graph([CRITERION], **models))
-    with pytest.raises(InvalidInputError, match=r"review: .*not for panels"):
-        await bench.invoke(graph, CASE, context={"review": "uncertain"})
-    assert bench.server.chats == []
 
 
 @ONE_WAY

@@ -152,7 +152,9 @@ async def test_graph_without_a_store_is_told(bench: Bench) -> None:
 @ONE_WAY
 @pytest.mark.parametrize("given", [30, 0, "30 days", timedelta(0), timedelta(days=-1), True])
 def test_length_of_time_that_is_none_is_told(bench: Bench, given: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"^keep_judgments: .* is (no length of time|too little)"):
+    with pytest.raises(
+        InvalidInputError, match=r"^keep_judgments: .* is (no length of time|too little)"
+    ):
         create_judge_graph(CRITERION, keep_judgments=given)
 
 

@@ -5,9 +5,29 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import Aggregate, Criterion, InvalidInputError, create_panel_graph
-from tests.integration_tests.panels.support import GRADES, MIXED, THREE, TONE, criterion
-from tests.loopback import LoopbackServer
+from memalign_graph import (
+    Aggregate,
+    Criterion,
+    InvalidInputError,
+    JudgeOptions,
+    Uncertain,
+    create_panel_graph,
+    models,
+)
+from tests.conftest import CASE, ONE_WAY, TWO_WAYS, Bench, judgings
+from tests.integration_tests.panels.support import (
+    COLD,
+    GRADES,
+    MIXED,
+    NINE,
+    PAIR,
+    THREE,
+    TONE,
+    criterion,
+    panel,
+    teach,
+)
+from tests.loopback import ChatRequest, LoopbackServer, Rule
 
 
 async def asks(judgments: Any) -> bool:
@@ -29,25 +49,25 @@ NO_PANEL: dict[str, tuple[Any, str]] = {
     "rationale-first": ([criterion("a_rationale"), criterion("a")], "criteria: 'a' is a name"),
 }
 NO_OPTION: dict[str, tuple[dict[str, Any], str]] = {
-    "unknown": ({"guidelines": True}, "guidelines: a panel has no such option"),
-    "citing": ({"cite_guidelines": True}, "cite_guidelines: a panel has no such option"),
-    "review": ({"review": "sometimes"}, "review: 'sometimes' is not known"),
+    "unknown": ({"guidelines": True}, "guidelines: is not a field that is known here"),
+    "clarify": ({"clarify": True}, "clarify: is not a field that is known here"),
+    "target": ({"target_agreement": 0.8}, "target_agreement: is not a field that is known here"),
+    "review": ({"review": "sometimes"}, "review: 'sometimes' is not known: give 'always', 'never'"),
     "review-none": ({"review": None}, "review: None is not known"),
     "review-async": ({"review": asks}, "review: .* plain function"),
+    "uncertain": ({"review": "uncertain"}, "review: 'uncertain' is not known: give 'always', 'n"),
+    "uncertain-options": (
+        {"review": Uncertain(), "confidence": True},
+        r"review: Uncertain\(.*\) is not known: give 'always', 'never', or a function",
+    ),
     "aggregate": ({"aggregate": {"weights": {}}}, "aggregate: give Aggregate"),
     "model": ({"model": 3}, "model: give a chat model or a string"),
-    "distill-model": ({"distill_model": 3}, "distill_model: give a chat model or a string"),
-    "embeddings": ({"embeddings": 3}, "embeddings: give LangChain embeddings"),
-    "k": ({"k": 101}, "k: 101 is not a whole number from 0 to 100"),
-    "k-true": ({"k": True}, "k: True is not a whole number"),
-    "tokens": ({"max_guideline_tokens": -1}, "max_guideline_tokens: -1 is not"),
-    "use-guidelines": ({"use_guidelines": "no"}, "use_guidelines: 'no' is neither True nor False"),
+    "k": ({"k": 101}, "k: 101 is too much"),
     "use-episodes": ({"use_episodes": None}, "use_episodes: None is neither True nor False"),
-    "on-error": ({"on_embedding_error": "skip"}, "on_embedding_error: 'skip' is not known"),
+    "citing": ({"cite_guidelines": "all"}, "cite_guidelines: 'all' is neither True nor False"),
+    "samples": ({"samples": 2}, "samples: they measure the confidence"),
     "swap": ({"swap": True}, r"swap: none of the criteria has scale=Pairwise\(\)"),
     "swap-text": ({"swap": "yes"}, "swap: 'yes' is neither True nor False"),
-    "keep": ({"keep_judgments": 30}, "keep_judgments: 30 is no length of time"),
-    "keep-zero": ({"keep_judgments": timedelta(0)}, "keep_judgments: .* is no length of time"),
 }
 NO_AGGREGATE: dict[str, tuple[dict[str, Any], str]] = {
     "unknown-weight": ({"weights": {"mood": 1}}, "weights: 'mood' is no criterion of this panel"),
@@ -114,3 +134,106 @@ def test_names_that_can_be_told_apart_make_a_panel(names: list[str]) -> None:
 def test_tuple_of_criteria_makes_a_panel(server: LoopbackServer) -> None:
     criteria: tuple[Criterion, ...] = (*THREE, *MIXED)
     assert create_panel_graph(criteria, model=server.chat_model(), swap=True) is not None
+
+
+@ONE_WAY
+async def test_every_option_of_a_judge_is_taken(bench: Bench) -> None:
+    options: JudgeOptions = {
+        "model": bench.server.chat_model(),
+        "distill_model": bench.server.chat_model(),
+        "embeddings": bench.server.embedder(),
+        "k": 1,
+        "use_guidelines": False,
+        "use_episodes": False,
+        "max_guideline_tokens": 100,
+        "on_embedding_error": "guidelines",
+        "swap": True,
+        "cite_guidelines": True,
+        "keep_judgments": timedelta(days=1),
+        "confidence": True,
+        "samples": 2,
+        "decide": "evidence",
+    }
+    assert options.keys() == JudgeOptions.__annotations__.keys()
+    given = await bench.invoke(bench.compile(create_panel_graph(MIXED, **options)), PAIR)
+    assert given["judgments"].keys() == {one.name for one in MIXED}
+
+
+@TWO_WAYS
+async def test_cited_guidelines_are_returned_by_criterion(bench: Bench) -> None:
+    rule = await bench.add_guideline("Say sorry.", criterion=TONE)
+
+    def names_rules(chat: ChatRequest) -> bool:
+        return "broken_guidelines" in str(chat.schema)
+
+    bench.server.rules = [
+        Rule(names_rules, reply={"rationale": "No.", "value": False, "broken_guidelines": [1]})
+    ]
+    given = await bench.invoke(panel(bench, cite_guidelines=True), CASE)
+    assert given["judgments"]["tone"]["broken_guideline_ids"] == [rule.id]
+    assert given["broken_guidelines"] == {"tone": [rule.to_json()], "facts": [], "length": []}
+    assert "broken_guidelines" not in await bench.invoke(panel(bench), CASE, "u")
+
+
+@TWO_WAYS
+@pytest.mark.parametrize("context", [None, {"model": "openai:gpt-4.1-mini"}])
+async def test_nine_criteria_have_one_chat_model_and_one_embedder(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, context: Any
+) -> None:
+    for name, value in bench.server.environment.items():
+        monkeypatch.setenv(name, value)
+    made: list[str] = []
+    resolve_chat_model, resolve_embeddings = models.resolve_chat_model, models.resolve_embeddings
+
+    def chat_model(model: Any) -> Any:
+        made.append("chat")
+        return resolve_chat_model(model)
+
+    def embeddings(given: Any) -> Any:
+        made.append("embeddings")
+        return resolve_embeddings(given)
+
+    monkeypatch.setattr("memalign_graph.runtime.resolve_chat_model", chat_model)
+    monkeypatch.setattr("memalign_graph.models.resolve_embeddings", embeddings)
+    bench.server.keep_alive = False
+    try:
+        graph = bench.compile(create_panel_graph(NINE, review="always"))
+        await bench.invoke(graph, CASE, context=context)
+        given = await bench.resume(graph, {one.name: "Look closer." for one in NINE})
+    finally:
+        bench.server.keep_alive = True
+    assert given["learned"].keys() == {one.name for one in NINE}
+    assert sorted(made) == ["chat", "embeddings"]
+
+
+@TWO_WAYS
+async def test_form_of_a_run_offers_what_a_panel_has(bench: Bench) -> None:
+    graph = panel(bench)
+    schema = graph.get_context_jsonschema() or {}
+    fields = schema["properties"]
+    assert fields.keys() == {"namespace", "k", "model", "review"}
+    assert "uncertain" not in str(fields["review"])
+    sentence = "context: review: 'uncertain' is not known: give 'always' or 'never'"
+    with pytest.raises(InvalidInputError, match=sentence):
+        await bench.invoke(graph, CASE, context={"review": "uncertain"})
+    assert bench.server.chats == []
+
+
+@ONE_WAY
+async def test_only_what_the_judges_are_shown_goes_through_checkpoints(bench: Bench) -> None:
+    for one in THREE:
+        await teach(bench, one, **COLD)
+        for number in range(30):
+            await bench.add_guideline(f"Rule {number} of {one.name}: say sorry.", criterion=one)
+    graph = panel(bench, max_guideline_tokens=60)
+    await bench.invoke(graph, CASE)
+    assert len(judgings(bench.server)) == len(THREE)
+    state = (await bench.state(graph)).values
+    for one in THREE:
+        memory = state["judge_memories"][one.name]
+        shown = [*memory.get("guidelines", []), *memory.get("relevant", [])]
+        judgment = state["judgments"][one.name]
+        assert {rule["id"] for rule in shown} == set(judgment["guideline_ids"])
+        assert 0 < len(shown) < 30
+        assert "vector" not in memory
+    assert str(state).count(state["judge_run"]["vector"]) == 1

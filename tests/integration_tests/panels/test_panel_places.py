@@ -130,9 +130,14 @@ async def test_parents_context_can_have_the_panel_ask(bench: Bench) -> None:
 
 @TWO_WAYS
 async def test_parents_bad_settings_are_one_sentence(bench: Bench) -> None:
-    context = ParentContext(user="ann", memalign={"k": -1})
-    with pytest.raises(InvalidInputError, match="context: k: "):
-        await bench.invoke(parent(bench), CASE, context=context)
+    for settings, sentence in (
+        ({"k": -1}, "context: k: "),
+        ({"review": "uncertain"}, "review: 'uncertain' is not known: give 'always', 'never'"),
+    ):
+        context = ParentContext(user="ann", memalign=settings)
+        with pytest.raises(InvalidInputError, match=sentence):
+            await bench.invoke(parent(bench), CASE, context=context)
+    assert bench.server.chats == []
 
 
 @TWO_WAYS
@@ -224,24 +229,18 @@ async def test_streamed_updates_name_each_node(bench: Bench) -> None:
     graph = reviewed(bench)
     asked = await bench.stream(graph, CASE, stream_mode="updates")
     names = [next(iter(one)) for one in asked]
-    assert names[0] == "retrieve_episodes"
-    assert names[1:] == [*["judge_criterion"] * 3, "gather_judgments", "__interrupt__"]
-    judged = {name for one in asked[1:4] for name in one["judge_criterion"]["judgments"]}
-    assert judged == set(NAMES)
+    assert names == ["retrieve_episodes", "judge_criteria", "__interrupt__"]
+    assert asked[1]["judge_criteria"]["judgments"].keys() == set(NAMES)
     reply: Any = Command(resume={"tone": COLD, "facts": True})
     resumed = await bench.stream(graph, reply, stream_mode="updates")
-    assert [next(iter(one)) for one in resumed] == [
-        *("collect_feedback", "embed_example"),
-        *["learn_criterion"] * 2,
-    ]
-    learned = {name for one in resumed[2:] for name in one["learn_criterion"]["learned"]}
-    assert learned == {"tone", "facts"}
+    assert [next(iter(one)) for one in resumed] == ["collect_feedback", "learn_criteria"]
+    assert resumed[1]["learn_criteria"]["learned"].keys() == {"tone", "facts"}
 
 
 @TWO_WAYS
 async def test_streamed_messages_are_those_of_the_model(bench: Bench) -> None:
     parts = await bench.stream(panel(bench), CASE, stream_mode="messages")
-    assert {data["langgraph_node"] for _, data in parts} == {"judge_criterion"}
+    assert {data["langgraph_node"] for _, data in parts} == {"judge_criteria"}
 
 
 @ONE_WAY
@@ -249,13 +248,11 @@ async def test_picture_shows_the_way(bench: Bench) -> None:
     picture = reviewed(bench).get_graph().draw_mermaid()
     for line in (
         "__start__ --> retrieve_episodes;",
-        "retrieve_episodes -.-> judge_criterion;",
-        "judge_criterion --> gather_judgments;",
-        "gather_judgments -.-> collect_feedback;",
-        "gather_judgments -.-> __end__;",
-        "collect_feedback -.-> embed_example;",
-        "embed_example -.-> learn_criterion;",
+        "retrieve_episodes --> judge_criteria;",
+        "judge_criteria -.-> collect_feedback;",
+        "judge_criteria -.-> __end__;",
+        "collect_feedback -.-> learn_criteria;",
         "collect_feedback -.-> __end__;",
-        "learn_criterion --> __end__;",
+        "learn_criteria --> __end__;",
     ):
         assert line in picture

@@ -93,6 +93,28 @@ async def test_function_of_the_judgments_decides_once(bench: Bench) -> None:
 
 
 @TWO_WAYS
+async def test_expert_is_asked_where_the_function_goes_by_what_was_not_judged(bench: Bench) -> None:
+    def asks(judgments: dict[str, Judgment]) -> bool:
+        return judgments["facts"].value is False
+
+    graph = panel(bench, review=asks)
+    assert "__interrupt__" not in await bench.invoke(graph, CASE, "a")
+    bench.server.rules = [fails("facts")]
+    asked = await bench.invoke(graph, CASE, "b")
+    assert "### facts: not judged" in form_of(asked)["description"]
+    careful = panel(bench, review=lambda judgments: judgments.get("facts") is not None)
+    assert "__interrupt__" not in await bench.invoke(careful, CASE, "c")
+
+
+@TWO_WAYS
+async def test_function_that_goes_by_a_criterion_of_no_panel_fails(bench: Bench) -> None:
+    bench.server.rules = [fails("facts")]
+    graph = panel(bench, review=lambda judgments: judgments["mood"].value is False)
+    with pytest.raises(KeyError, match="mood"):
+        await bench.invoke(graph, CASE)
+
+
+@TWO_WAYS
 async def test_function_that_raises_is_not_swallowed(bench: Bench) -> None:
     def asks(judgments: dict[str, Judgment]) -> bool:
         raise LookupError(min(judgments))
@@ -252,9 +274,9 @@ async def test_run_broken_off_before_the_question_goes_on_without_judging_again(
     bench: Bench,
 ) -> None:
     graph = reviewed(bench)
-    graph.interrupt_before_nodes = ["gather_judgments"]
+    graph.interrupt_before_nodes = ["collect_feedback"]
     await bench.invoke(graph, CASE)
-    assert (await bench.state(graph)).next == ("gather_judgments",)
+    assert (await bench.state(graph)).next == ("collect_feedback",)
     asked = await bench.invoke(reviewed(bench), None)
     assert form_of(asked)["args"]["tone"] is True
     assert judged_names(bench.server, NAMES) == sorted(NAMES)
@@ -262,10 +284,10 @@ async def test_run_broken_off_before_the_question_goes_on_without_judging_again(
 
 async def test_run_broken_off_before_learning_learns_once(bench: Bench) -> None:
     graph = reviewed(bench)
-    graph.interrupt_before_nodes = ["learn_criterion"]
+    graph.interrupt_before_nodes = ["learn_criteria"]
     await bench.review(graph, {"tone": COLD, "facts": False})
     state = await bench.state(graph)
-    assert set(state.next) == {"learn_criterion"}
+    assert set(state.next) == {"learn_criteria"}
     given = await bench.invoke(reviewed(bench), None)
     assert given["learned"].keys() == {"tone", "facts"}
     texts = await learned_texts(bench, THREE)

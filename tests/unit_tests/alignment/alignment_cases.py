@@ -7,7 +7,7 @@ from typing import Any
 from memalign_graph import Criterion, Episode, Feedback, Guideline
 from memalign_graph.alignment.merging import Merged, Table, settle
 from memalign_graph.memory.learning import GuidelineOperation, apply_operations, guideline_id
-from memalign_graph.prompts.relations import Relations
+from memalign_graph.prompts.compare import Relations
 
 CRITERION = Criterion(name="tone", instructions="Is it polite?")
 START = datetime(2026, 1, 1, tzinfo=UTC)

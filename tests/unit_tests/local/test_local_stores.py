@@ -3,15 +3,20 @@
 import asyncio
 import multiprocessing
 import sqlite3
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph import END, START, StateGraph
+from langgraph.store.base import PutOp
 
+from memalign_graph.local import stores
 from memalign_graph.local.stores import (
     open_local_checkpointer,
     open_local_checkpointer_async,
@@ -62,6 +67,84 @@ def test_connection_is_closed_after_the_block(tmp_path: Path) -> None:
         pass
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         store.put(SPACE, "1", {})
+
+
+class Hold:
+    """Holds an SQLite connection in its next statement until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.let_go = threading.Event()
+
+    def __call__(self) -> int:
+        self.begun.set()
+        self.let_go.wait(60)
+        return 0
+
+
+@contextmanager
+def thread_of(work: Callable[[], object]) -> Iterator[threading.Thread]:
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield thread
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def was_waited_for(held: sqlite3.Connection, work: Callable[[], object], opened: ExitStack) -> bool:
+    """Tell whether closing waits while another thread is in a statement of its work."""
+    hold = Hold()
+    held.set_progress_handler(hold, 1)
+    with thread_of(work):
+        assert hold.begun.wait(60)
+        with thread_of(opened.close) as closing:
+            closing.join(0.2)
+            is_waiting = closing.is_alive()
+            hold.let_go.set()
+    return is_waiting
+
+
+def test_closing_waits_for_a_batch_of_another_thread(tmp_path: Path) -> None:
+    opened = ExitStack()
+    store = opened.enter_context(open_local_store(tmp_path / "m.db"))
+    assert was_waited_for(store.conn, lambda: store.put(SPACE, "1", {"text": "cold"}), opened)
+    with open_local_store(tmp_path / "m.db") as again:
+        assert again.get(SPACE, "1") is not None
+
+
+def test_closing_waits_for_a_checkpointer_in_another_thread(tmp_path: Path) -> None:
+    opened = ExitStack()
+    saver = opened.enter_context(open_local_checkpointer(tmp_path / "m.db"))
+    assert was_waited_for(saver.conn, lambda: saver.delete_thread("t"), opened)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        saver.delete_thread("t")
+
+
+def test_listing_left_half_way_does_not_keep_the_block_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "BUSY_TIMEOUT_S", 0.1)
+    with open_local_checkpointer(tmp_path / "m.db") as saver:
+        graph = counting().compile(checkpointer=saver)
+        graph.invoke(State(count=1), {"configurable": {"thread_id": "t"}})
+        listing: Any = saver.list(None)
+        newest = next(listing)
+    assert next(listing) != newest
+    listing.close()
+
+
+async def test_closing_waits_for_a_batch_of_another_task(tmp_path: Path) -> None:
+    opened, hold = AsyncExitStack(), Hold()
+    store = await opened.enter_async_context(open_local_store_async(tmp_path / "m.db"))
+    await store.conn.set_progress_handler(hold, 1)
+    writing = asyncio.create_task(store.abatch([PutOp(SPACE, "1", {"text": "cold"})]))
+    assert await asyncio.to_thread(hold.begun.wait, 60)
+    closing = asyncio.create_task(opened.aclose())
+    await asyncio.sleep(0.05)
+    hold.let_go.set()
+    await asyncio.gather(writing, closing)
+    async with open_local_store_async(tmp_path / "m.db") as again:
+        assert await again.aget(SPACE, "1") is not None
 
 
 def test_only_an_empty_lock_is_left_beside_the_file(tmp_path: Path) -> None:

@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 
 from memalign_graph import Criterion, Episode, Example, Feedback
-from memalign_graph.prompts.cases import by_case, render_example, render_words
-from memalign_graph.prompts.distill import distill_prompt
-from memalign_graph.prompts.fences import estimate_tokens
-from memalign_graph.prompts.operations import operations_schema
+from memalign_graph.prompts.distill import by_case, distill_prompt, operations_schema
+from memalign_graph.prompts.fences import estimate_tokens, render_example, render_words
 
 CRITERION = Criterion(name="tone", instructions="Is it polite?")
 START = datetime(2026, 1, 1, tzinfo=UTC)

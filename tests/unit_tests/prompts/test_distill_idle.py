@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from memalign_graph import Categorical, Criterion, Episode, Example, Feedback, Guideline, Numeric
-from memalign_graph.prompts.distill import DistillPrompt, distill_prompt
+from memalign_graph.prompts.distill import (
+    DistillPrompt,
+    distill_prompt,
+    operations_schema,
+    read_operations,
+)
 from memalign_graph.prompts.fences import estimate_tokens
-from memalign_graph.prompts.operations import operations_schema, read_operations
 from tests.conftest import CASE, COLD, CRITERION, OTHER, TWO_WAYS, Bench, distillings, operations
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -36,10 +40,10 @@ def revise(text: str) -> dict[str, Any]:
 
 
 IDLE: dict[str, tuple[Op, str]] = {
-    "own-words": (revise(SORRY), "it gives G1 the words it has"),
+    "own-words": (revise(SORRY), "it gives a guideline the words it has"),
     "own-words-in-other-letters": (
         revise(f" {SORRY.upper().rstrip('.')}  "),
-        "it gives G1 the words it has",
+        "it gives a guideline the words it has",
     ),
     "output": (add(OTHER["outputs"]), "it repeats the output"),
     "output-in-other-letters": (add(f"send  us\na {'PHOTO'}"), "it repeats the output"),
@@ -118,10 +122,13 @@ async def test_what_teaches_nothing_is_asked_for_again(bench: Bench, idle: str) 
 
 @TWO_WAYS
 @pytest.mark.parametrize("idle", list(IDLE))
-async def test_what_teaches_nothing_twice_is_dropped(bench: Bench, idle: str) -> None:
-    operation, _ = IDLE[idle]
+async def test_what_teaches_nothing_twice_is_dropped_and_told(bench: Bench, idle: str) -> None:
+    operation, complaint = IDLE[idle]
     given = await ask_to_learn(bench, operations(operation), operations(operation))
     assert given["learned"]["guidelines"] == []
+    [warning] = given["learned"]["warnings"]
+    assert warning.startswith("The model's guideline \"")
+    assert f'" was not kept, since {complaint}' in warning
     [guideline] = await bench.guidelines()
     assert guideline.text == SORRY
     assert len(guideline.episode_ids) == 1
@@ -145,6 +152,8 @@ async def test_what_stands_beside_it_is_kept(bench: Bench) -> None:
     both = operations(revise(SORRY), add("Thank the customer."))
     given = await ask_to_learn(bench, both, both)
     assert [one["text"] for one in given["learned"]["guidelines"]] == ["Thank the customer."]
+    [warning] = given["learned"]["warnings"]
+    assert SORRY in warning
     assert [one.text for one in await bench.guidelines()] == [SORRY, "Thank the customer."]
 
 
@@ -155,14 +164,14 @@ def test_scale_in_words_is_no_guideline(criterion: Criterion, form: str) -> None
     answer = operations(add(form.format(criterion.scale.describe())))
     with pytest.raises(ValueError, match="it says no more than the criterion"):
         read_operations(answer, given)
-    assert read_operations(answer, given, drop_idle=True) == []
+    assert read_operations(answer, given, drop_idle=True).operations == []
 
 
 def test_output_is_looked_for_in_the_feedback_that_is_named() -> None:
     given = prompt(FIRST, SECOND)
     with pytest.raises(ValueError, match="it repeats the output"):
         read_operations(operations(add("Well...", feedback=["F1", "F2"])), given)
-    [kept] = read_operations(operations(add("Well...", feedback=["F1"])), given)
+    [kept] = read_operations(operations(add("Well...", feedback=["F1"])), given).operations
     assert kept.text == "Well..."
 
 
@@ -174,7 +183,7 @@ def test_what_does_teach_is_left_alone() -> None:
         revise("Rule b."),  # the words of another
         {"action": "retire", "guideline": "G1", "text": SORRY},
     )
-    assert len(read_operations(answer, given)) == 4
+    assert len(read_operations(answer, given).operations) == 4
     assert read_operations(answer, given, drop_idle=True) == read_operations(answer, given)
 
 
@@ -238,7 +247,7 @@ def test_closing_shows_an_answer_in_the_shape_of_the_schema(standing: list[Guide
     # Given back as it is, it teaches nothing.
     with pytest.raises(ValueError, match="it repeats the shape of the answer"):
         read_operations(answer, given)
-    [read] = read_operations(operations({**operation, "text": "Be kind."}), given)
+    [read] = read_operations(operations({**operation, "text": "Be kind."}), given).operations
     assert (read.action, read.episode_ids) == ("add", [FIRST.id])
 
 
@@ -269,7 +278,7 @@ def test_the_prompts_own_words_are_no_guideline(text: str) -> None:
 def test_an_experts_words_may_be_those_of_the_prompt() -> None:
     said = "Rude: it names no detail of this case that does not matter to the rule."
     answer = {"operations": [{"action": "add", "text": said}]}
-    [operation] = read_operations(answer, prompt(episode("Go away.", rationale=said)))
+    [operation] = read_operations(answer, prompt(episode("Go away.", rationale=said))).operations
     assert operation.text == said
 
 
@@ -278,7 +287,7 @@ def test_placeholder_is_no_guideline(text: str) -> None:
     answer = operations(add(text))
     with pytest.raises(ValueError, match="it repeats the shape of the answer"):
         read_operations(answer, prompt())
-    assert read_operations(answer, prompt(), drop_idle=True) == []
+    assert read_operations(answer, prompt(), drop_idle=True).operations == []
 
 
 @pytest.mark.parametrize("origin", ["distilled", "expert"])
@@ -311,7 +320,7 @@ def test_a_rule_that_says_no_more_than_the_criterion_is_idle() -> None:
 
     def read(text: str) -> int:
         answer = {"operations": [{"text": text, "action": "add"}]}
-        return len(read_operations(answer, prompt, drop_idle=True))
+        return len(read_operations(answer, prompt, drop_idle=True).operations)
 
     assert read("If the reply is not appropriate for the customer, the value is false.") == 0
     assert read("If the reply does not say sorry, the value is false.") == 1

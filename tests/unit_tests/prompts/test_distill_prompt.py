@@ -6,9 +6,13 @@ from typing import Any
 import pytest
 
 from memalign_graph import Criterion, Episode, Example, Feedback, Guideline, Judgment
-from memalign_graph.prompts.distill import DistillPrompt, distill_prompt
+from memalign_graph.prompts.distill import (
+    DistillPrompt,
+    distill_prompt,
+    operations_schema,
+    read_operations,
+)
 from memalign_graph.prompts.fences import estimate_tokens
-from memalign_graph.prompts.operations import operations_schema, read_operations
 
 CRITERION = Criterion(name="tone", instructions="Is it polite?")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -98,7 +102,7 @@ def test_operations_get_ids_for_handles() -> None:
             *operation("retire", guideline="G1", text=" rule A")["operations"],
         ]
     }
-    add, revise, instead, *retired = read_operations(answer, BOTH)
+    add, revise, instead, *retired = read_operations(answer, BOTH).operations
     assert (add.guideline_id, add.text) == (None, "Be kind.")
     assert add.episode_ids == [SECOND.id, FIRST.id]
     assert (revise.guideline_id, revise.text) == ("id-b", "Be kind.")
@@ -131,7 +135,7 @@ def test_operation_that_can_not_be_used_says_why(answer: Any, problem: str) -> N
 
 
 def test_only_feedback_needs_no_handle() -> None:
-    [one] = read_operations(operation(feedback=[]), prompt(FIRST))
+    [one] = read_operations(operation(feedback=[]), prompt(FIRST)).operations
     assert one.episode_ids == [FIRST.id]
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Criterion, Episode, Example, Feedback, Guideline, Judgment, Numeric
-from memalign_graph.prompts.cases import render_example
-from memalign_graph.prompts.fences import estimate_tokens
+from memalign_graph.prompts.fences import estimate_tokens, render_example
 from memalign_graph.prompts.judge import (
     JudgePrompt,
     answer_schema,

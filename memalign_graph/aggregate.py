@@ -8,7 +8,7 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.gate.verdict import Passes, PassRule
+from memalign_graph.reading import Passes, PassRule
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 from memalign_graph.types import Criterion
 
@@ -40,6 +40,10 @@ class Aggregate:
     A value counts from 0 to 1: true is 1; a number by its place between minimum and maximum; an
     ordered choice by its place among the choices. Other scales have no order: they can veto, and
     have no weight.
+
+    Raises:
+        InvalidInputError: From `create_panel_graph`, if a criterion is named that is not there, a
+            weight or a veto can't be used, or nothing has a weight.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -53,19 +57,8 @@ class Aggregate:
     """The score from which the whole passes, from 0 to 1; None if it is not asked for."""
 
     def bind(self, criteria: Sequence[Criterion]) -> "BoundAggregate":
-        """Check this against the criteria.
-
-        Args:
-            criteria: The panel's criteria.
-
-        Returns:
-            The same, ready to be used.
-
-        Raises:
-            InvalidInputError: If it names a criterion that is not there, a weight can't be used, or
-                nothing has a weight.
-        """
-        scales = {one.name: one.scale for one in criteria}
+        """Check this against a panel's criteria."""
+        scales = {criterion.name: criterion.scale for criterion in criteria}
         for option in ("weights", "vetoes"):
             if not isinstance(getattr(self, option), Mapping):
                 raise InvalidInputError(f"{option}: give a dict by the criteria's names.")

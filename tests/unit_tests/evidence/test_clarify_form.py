@@ -1,28 +1,14 @@
-"""The question back: what the expert sees, every form of reply, and both words joined."""
+"""The question back: what the expert sees, and both words joined."""
 
-import json
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from memalign_graph import Criterion, Episode, Feedback, Judgment, Numeric
-from memalign_graph.clarifying import (
-    clarified,
-    clarify_payload,
-    clarify_reply_schema,
-    read_clarification,
-    said_before,
-)
-from memalign_graph.identity import check_json
-from memalign_graph.prompts.clarify import Question
-from tests.unit_tests.test_inbox_clients import (
-    edited_by_agent_inbox,
-    edited_by_chat_ui,
-    forms,
-    shown_by_agent_inbox,
-    shown_by_chat_ui,
-)
+from memalign_graph.interrupts import clarify_form
+from memalign_graph.prompts.clarify import Question, clarified, said_before
+from tests.unit_tests.test_inbox_clients import shown_by_agent_inbox, shown_by_chat_ui
 
 CRITERION = Criterion(
     name="tone", instructions="How kind?", scale=Numeric(minimum=1, maximum=5, integer=True)
@@ -40,91 +26,6 @@ SAID = {"rationale": ANSWER}
 def feedback(**fields: Any) -> Feedback:
     given = {"inputs": "Where is it?", "outputs": "There.", "rationale": WORDS}
     return Feedback.model_validate({**given, "judgment": JUDGMENT, **fields})
-
-
-def read(reply: Any, **fields: Any) -> dict[str, Any]:
-    said = feedback(**fields)
-    found = read_clarification(reply, CRITERION, said)
-    assert clarify_reply_schema(CRITERION, said).model_validate(reply).root == found
-    return found
-
-
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        (f" {ANSWER}\n", SAID),
-        ([ANSWER], SAID),
-        (SAID, SAID),
-        ({"value": 2}, {"value": 2}),
-        ({"value": "2", "rationale": ANSWER}, {"value": 2, "rationale": ANSWER}),
-        ({**SAID, "author": " ann "}, {**SAID, "author": "ann"}),
-        ({"decisions": [{"type": "approve"}]}, {}),
-        ({"type": "approve"}, {}),
-        ({"type": "approve", "message": ""}, {}),
-        ({"type": "approve", "message": ANSWER}, SAID),
-        ({"type": "accept", "args": None}, {}),
-        ({"type": "accept", "args": {"action": "x", "args": {"rationale": ""}}}, {}),
-        ({"type": "ignore", "args": None}, {}),
-        ({"type": "reject", "message": ANSWER}, SAID),
-        ({"decisions": [{"type": "respond", "message": ANSWER}]}, SAID),
-    ],
-    ids=repr,
-)
-def test_reply_is_read(reply: Any, expected: Any) -> None:
-    assert read(reply) == expected
-
-
-@pytest.mark.parametrize("form", ["list", "object", "hitl"])
-def test_inboxes_are_understood(form: str) -> None:
-    assert read(forms({"type": "response", "args": ANSWER})[form]) == SAID
-    assert read(forms(edited_by_agent_inbox(SAID))[form]) == SAID
-    assert read(forms({"type": "ignore", "args": None})[form]) == {}
-    own = {"action": "clarify_feedback", "args": {"rationale": ""}}
-    assert read(forms({"type": "accept", "args": own})[form]) == {}
-    assert read({"decisions": [edited_by_chat_ui({**SAID, "value": "2"})]}) == {**SAID, "value": 2}
-
-
-REFUSED: dict[str, tuple[Any, str]] = {
-    "none": (None, "of type NoneType"),
-    "number": (7, "of type int"),
-    "blank": (" \n", "the reply is empty: say why in a sentence, or approve to go on"),
-    "empty": ({}, "neither a value nor a rationale"),
-    "blank-words": ({"rationale": " "}, "neither a value nor a rationale"),
-    "words-no-text": ({"rationale": ["x"]}, "`rationale` is text"),
-    "unknown": ({"answer": ANSWER}, "'answer', which is not known: reply with text"),
-    "off-scale": ({"value": 9}, "`value`: 9 is not on the scale"),
-    "no-decision": ([], "0 decisions"),
-    "two": ([{"type": "accept"}, {"type": "accept"}], "one question to answer"),
-    "unknown-decision": ({"type": "maybe"}, "'maybe' is not known"),
-    "reject-silently": ({"type": "reject"}, "the message of 'reject' is empty"),
-    "respond-silently": ({"type": "respond", "message": " "}, "approve to go on"),
-    "response-of-none": ({"type": "response", "args": None}, "the response is empty"),
-    "edit-of-none": ({"type": "edit"}, "an edit needs the edited arguments"),
-    "edit-as-it-was": (edited_by_agent_inbox({"rationale": ""}), "neither a value"),
-    "approve-no-text": ({"type": "approve", "message": 3}, "`rationale` is text"),
-    "nul": ("a\x00b", "NUL"),
-    "half": ({"rationale": "\ud83d"}, "surrogate"),
-    "another": ({**SAID, "author": "bob"}, "'ann' said these words and is asked"),
-}
-
-
-@pytest.mark.parametrize("case", list(REFUSED))
-def test_reply_that_can_not_be_used_says_what_to_do(case: str) -> None:
-    reply, problem = REFUSED[case]
-    with pytest.raises(ValueError) as caught:
-        read_clarification(reply, CRITERION, feedback(author="ann"))
-    assert problem in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_reply_schema_is_the_native_form_and_keeps_words_out_of_errors() -> None:
-    schema = clarify_reply_schema(CRITERION, feedback())
-    shown = schema.model_json_schema()
-    assert json.loads(json.dumps(shown)) == shown
-    assert list(shown["properties"]) == ["rationale", "value", "author"]
-    with pytest.raises(ValidationError, match="9 is not on the scale") as caught:
-        schema.model_validate({"value": 9, "rationale": "secret words"})
-    assert "secret words" not in str(caught.value)
 
 
 def test_both_words_stay_as_they_were_said() -> None:
@@ -181,7 +82,7 @@ def test_what_was_learned_from_is_not_asked_about_again() -> None:
 
 
 def payload(question: Question = QUESTION, **fields: Any) -> dict[str, Any]:
-    return clarify_payload(CRITERION, feedback(**fields), question)
+    return clarify_form(CRITERION, feedback(**fields), question).payload
 
 
 def described(question: Question = QUESTION, **fields: Any) -> str:
@@ -191,8 +92,6 @@ def described(question: Question = QUESTION, **fields: Any) -> str:
 
 def test_question_is_shown_by_inboxes_as_a_form() -> None:
     made = payload()
-    check_json(made, "payload")
-    assert json.loads(json.dumps(made)) == made
     assert shown_by_chat_ui({"value": made, "id": "1"})
     own = shown_by_agent_inbox(made)
     assert own["action_request"] == {"action": "clarify_feedback", "args": {"rationale": ""}}

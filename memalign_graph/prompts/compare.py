@@ -6,7 +6,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from memalign_graph.prompts.fences import defuse
+from memalign_graph.prompts.fences import closed_schema, defuse, render_criterion
 from memalign_graph.types import Criterion
 
 _PAIR = 2
@@ -15,10 +15,7 @@ _SYSTEM = """\
 You keep the rules in order by which a judge applies one criterion. Several people wrote them, so \
 that some say the same and some may contradict each other.
 
-Criterion "{name}":
-{instructions}
-
-The value is {scale}
+{criterion}
 
 Find in the numbered rules
 - duplicates: rules that demand the same of the same cases, in other words. A rule that demands \
@@ -47,26 +44,17 @@ def relations_schema(count: int) -> dict[str, Any]:
     """Return the JSON Schema of the answer."""
     rule = {"type": "integer", "minimum": 1, "maximum": count}
     group = {"type": "array", "items": rule}
-    return {
-        "title": "guideline_relations",
-        "description": "Which rules say the same, and which contradict each other.",
-        "type": "object",
-        "properties": {
-            "duplicates": {"type": "array", "items": group, "maxItems": count},
-            "contradictions": {"type": "array", "items": group, "maxItems": count},
-        },
-        "required": ["duplicates", "contradictions"],
-        "additionalProperties": False,
-    }
+    groups = {"type": "array", "items": group, "maxItems": count}
+    return closed_schema(
+        {"duplicates": groups, "contradictions": groups},
+        title="guideline_relations",
+        description="Which rules say the same, and which contradict each other.",
+    )
 
 
 def relations_prompt(criterion: Criterion, texts: Sequence[str]) -> list[BaseMessage]:
     """Write the prompt."""
-    system = _SYSTEM.format(
-        name=criterion.name,
-        instructions=criterion.instructions.strip(),
-        scale=criterion.scale.describe(),
-    )
+    system = _SYSTEM.format(criterion=render_criterion(criterion))
     lines = "\n".join(f"{number}. {defuse(text)}" for number, text in enumerate(texts, start=1))
     # No numbers as an example: a small model gives them back.
     closing = (
@@ -78,8 +66,8 @@ def relations_prompt(criterion: Criterion, texts: Sequence[str]) -> list[BaseMes
 
 def read_relations(answer: dict[str, Any], count: int) -> Relations:
     """Check an answer."""
-    groups = [_read_group(one, count) for one in _read_list(answer, "duplicates")]
-    pairs = [_read_group(one, count) for one in _read_list(answer, "contradictions")]
+    groups = [_read_group(group, count) for group in _read_list(answer, "duplicates")]
+    pairs = [_read_group(pair, count) for pair in _read_list(answer, "contradictions")]
     contradictions: list[tuple[int, int]] = []
     for pair in pairs:
         if len(pair) > _PAIR:
@@ -104,11 +92,9 @@ def _read_list(answer: dict[str, Any], name: str) -> list[Any]:
 
 
 def _read_group(group: Any, count: int) -> list[int]:
-    if not isinstance(group, list) or any(
-        isinstance(one, bool) or not isinstance(one, int) for one in group
-    ):
+    if not isinstance(group, list) or any(type(number) is not int for number in group):
         raise ValueError("a group is no list of numbers")
-    wrong = next((one for one in group if not 1 <= one <= count), None)
+    wrong = next((number for number in group if not 1 <= number <= count), None)
     if wrong is not None:
         raise ValueError(f"{wrong} is no rule: they are numbered from 1 to {count}")
-    return list(dict.fromkeys(one - 1 for one in group))
+    return list(dict.fromkeys(number - 1 for number in group))

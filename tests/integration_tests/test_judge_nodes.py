@@ -1,0 +1,189 @@
+"""The nodes in a graph of one's own, the clients they share, and what they leave in a thread."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.config import get_config
+from langgraph.graph import END, START, StateGraph
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command, interrupt
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from memalign_graph import (
+    InvalidInputError,
+    JudgeMemory,
+    JudgeNodes,
+    create_judge_graph,
+    create_review_graph,
+    models,
+    runtime,
+)
+from memalign_graph.models import resolve_chat_model, resolve_embeddings
+from memalign_graph.state import JudgeState, ReviewState
+from tests.conftest import CASE, COLD, CRITERION, ONE_WAY, Bench, operations, thread
+from tests.loopback import LoopbackServer
+
+
+class Support(ReviewState):
+    """A state of one's own."""
+
+    customer: str
+
+
+class Bare(TypedDict, total=False):
+    """A state without the judge's channels."""
+
+    inputs: Any
+    outputs: Any
+    judgment: dict[str, Any]
+
+
+@dataclass
+class BareDataclass:
+    """The same as a dataclass."""
+
+    inputs: Any = None
+    outputs: Any = None
+    judgment: dict[str, Any] = field(default_factory=dict)
+
+
+class BareModel(BaseModel):
+    """The same as a pydantic model."""
+
+    inputs: Any = None
+    outputs: Any = None
+    judgment: dict[str, Any] = {}
+
+
+def own_graph(bench: Bench, state: Any, *names: str) -> Any:
+    nodes = JudgeNodes(
+        CRITERION, model=bench.server.chat_model(), embeddings=bench.server.embedder()
+    )
+    builder: Any = StateGraph(state)
+    for before, name in zip((START, *names), (*names, END), strict=True):
+        if name != END:
+            builder.add_node(name, getattr(nodes, name))
+        builder.add_edge(before, name)
+    return bench.compile(builder)
+
+
+async def test_graph_of_ones_own_judges_asks_and_learns_as_ours(bench: Bench) -> None:
+    names = ("retrieve_episodes", "assemble_guidelines", "judge", "collect_feedback")
+    graph = own_graph(bench, Support, *names, "distill_feedback", "commit_memory")
+    await bench.add_guideline("Begin with a word of regret.")
+    asked = await bench.invoke(graph, {**CASE, "customer": "carol"})
+    assert "Begin with a word of regret." in bench.server.chats[-1].text
+    assert asked["judgment"]["guideline_ids"] == [one.id for one in await bench.guidelines()]
+    bench.server.script(operations({"action": "add", "text": "Say sorry first."}))
+    done = await bench.resume(graph, COLD)
+    assert done["learned"]["guidelines"][0]["text"] == "Say sorry first."
+    assert done["customer"] == "carol"
+
+
+@ONE_WAY
+@pytest.mark.parametrize("state", [Bare, BareDataclass, BareModel])
+@pytest.mark.parametrize("names", [("judge",), ("retrieve_episodes", "judge")])
+async def test_state_without_the_channels_is_refused(
+    bench: Bench, state: Any, names: tuple[str, ...]
+) -> None:
+    await bench.add_guideline("Begin with a word of regret.")
+    with pytest.raises(InvalidInputError, match=r"'judge_run'.*memalign_graph\.state\.JudgeState"):
+        await bench.invoke(own_graph(bench, state, *names), CASE)
+    assert bench.server.chats == []
+
+
+@ONE_WAY
+async def test_guidelines_left_out_by_hand_are_left_out(bench: Bench) -> None:
+    # Without `assemble_guidelines` the judge has none: the graph's author chose so.
+    await bench.add_guideline("Begin with a word of regret.")
+    graph = own_graph(bench, JudgeState, "retrieve_episodes", "judge")
+    judged = await bench.invoke(graph, CASE)
+    assert judged["judgment"]["guideline_ids"] == []
+
+
+@ONE_WAY
+async def test_graph_makes_one_client_of_each_string(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    def chat(model: Any) -> Any:
+        made.append(model)
+        return resolve_chat_model(bench.server.chat_model())
+
+    monkeypatch.setattr(runtime, "resolve_chat_model", chat)
+
+    def embeddings(named: Any) -> Any:
+        made.append(named)
+        return resolve_embeddings(bench.server.embedder())
+
+    monkeypatch.setattr(models, "resolve_embeddings", embeddings)
+    graph = bench.compile(create_review_graph(CRITERION, clarify=True))
+    await bench.invoke(graph, CASE)
+    await bench.resume(graph, COLD)
+    await bench.invoke(graph, CASE, "u")
+    assert sorted(made) == ["openai:gpt-4.1-mini", "openai:text-embedding-3-small"]
+
+
+def test_what_a_judgment_writes_is_what_the_prompt_holds(
+    server: LoopbackServer, tmp_path: Path
+) -> None:
+    """300 guidelines and 20 episodes: what stands and was not shown is not checkpointed."""
+    models: Any = {"model": server.chat_model(), "embeddings": server.embedder()}
+    store = InMemoryStore()
+    memory = JudgeMemory(store, CRITERION, embeddings=models["embeddings"])
+    for number in range(300):
+        memory.add_guideline(f"Rule {number}: the reply names thing {number}, and thanks for it.")
+    memory.remember(
+        [
+            {"inputs": f"q{number}", "outputs": "a" * 400, "value": True, "rationale": "ok " * 30}
+            for number in range(20)
+        ]
+    )
+    path = tmp_path / "threads.db"
+    with SqliteSaver.from_conn_string(str(path)) as saver:
+        graph = create_judge_graph(CRITERION, **models).compile(store=store, checkpointer=saver)
+
+        def size_after(name: str) -> int:
+            graph.invoke({"inputs": "q", "outputs": name}, thread(name))
+            saver.conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            return path.stat().st_size
+
+        first = size_after("first")
+        for number in range(4):
+            last = size_after(str(number))
+    assert (last - first) / 4 < 80_000
+
+
+class Waiting(TypedDict, total=False):
+    """What the next test looks at."""
+
+    seen: list[Any]
+
+
+@ONE_WAY
+async def test_private_names_of_langgraph_are_there(bench: Bench) -> None:
+    """If this fails, `runtime` can't tell a checkpointer, or that a run goes on."""
+    seen: list[tuple[bool, bool]] = []
+
+    def look(_state: Waiting) -> Waiting:
+        told = get_config()["configurable"]
+        seen.append(
+            (told.get(runtime._CHECKPOINTER) is not None, bool(told.get(runtime._RESUMING)))
+        )
+        interrupt("Well?")
+        return {}
+
+    builder: Any = StateGraph(Waiting)
+    builder.add_node("look", look)
+    builder.add_edge(START, "look")
+    graph = bench.compile(builder)
+    await bench.invoke(graph, {})
+    await bench.invoke(graph, Command(resume="yes"))
+    with_none = builder.compile(store=bench.store)
+    with_none.invoke({})
+    assert seen == [(True, False), (True, True), (False, False)]

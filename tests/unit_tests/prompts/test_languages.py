@@ -1,0 +1,130 @@
+# ruff: noqa: RUF001 - lessons are written in their own scripts
+"""Lessons and parrots in six languages: no rule goes by how long a word is."""
+
+import unicodedata
+
+import pytest
+
+from memalign_graph import Criterion
+from memalign_graph.prompts.distill import DistillPrompt, read_operations
+from memalign_graph.prompts.words import count_words, says_more, word_runs
+from tests.conftest import CASE, TWO_WAYS, Bench, distillings, operations
+from tests.unit_tests.prompts.test_distill_idle import add, episode, guideline, prompt, revise
+
+LANGUAGES: dict[str, tuple[str, list[str], list[str]]] = {
+    "korean": (
+        "답변은 고객에게 적절한가?",
+        ["사과 먼저 할 것", "답변은 먼저 사과 해야 한다", "환불 금지", "답변은 3줄 이하"],
+        ["답변은 고객에게 적절해야 한다", "답변이 고객에게 적절하지 않으면 값은 false"],
+    ),
+    "chinese": (
+        "回复对客户是否合适？",
+        ["道歉", "先道歉", "回复必须先道歉", "不得承诺退款"],
+        ["回复对客户是否合适。", "回复必须对客户合适", "如果回复对客户不合适，值为 false"],
+    ),
+    "japanese": (
+        "返信は顧客に対して適切ですか？",
+        ["謝罪", "先に謝る", "返信は先に謝罪しなければならない"],
+        ["返信は顧客に適切でなければならない", "返信が顧客に適切でない場合、値は false"],
+    ),
+    "thai": (
+        "คำตอบเหมาะสมกับลูกค้าหรือไม่",
+        ["ขอโทษ", "ขอโทษก่อน", "คำตอบต้องขอโทษก่อน"],
+        ["คำตอบต้องเหมาะสมกับลูกค้า", "ถ้าคำตอบไม่เหมาะสมกับลูกค้า ค่าเป็น false"],
+    ),
+    "arabic": (
+        "هل الرد مناسب للعميل؟",
+        ["اعتذر", "اعتذر أولا", "يجب أن يعتذر الرد أولا للعميل"],
+        ["يجب أن يكون الرد مناسب للعميل", "إذا كان الرد ليس مناسب للعميل القيمة false"],
+    ),
+    "english": (
+        "Is the answer fit for it?",
+        ["No SQL.", "Say so.", "If it is 3, the value is false.", "It is fit if it is in C."],
+        ["If the answer is not fit for it, the value is false."],
+    ),
+}
+
+
+def of_language(name: str, outputs: str) -> DistillPrompt:
+    instructions, lessons, _ = LANGUAGES[name]
+    return prompt(
+        episode(outputs, rationale=lessons[0]),
+        guidelines=[guideline("a", lessons[1])],
+        criterion=Criterion(name="tone", instructions=instructions),
+    )
+
+
+@pytest.mark.parametrize("name", list(LANGUAGES))
+def test_short_lesson_is_kept_in_any_language(name: str) -> None:
+    _, lessons, _ = LANGUAGES[name]
+    kept, refused = read_operations(
+        operations(*map(add, lessons)), of_language(name, "..."), drop_idle=True
+    )
+    assert [one.text for one in kept] == lessons
+    assert refused == []
+
+
+@pytest.mark.parametrize("name", list(LANGUAGES))
+def test_what_repeats_the_criterion_is_refused_in_any_language(name: str) -> None:
+    *_, parrots = LANGUAGES[name]
+    kept, refused = read_operations(
+        operations(*map(add, parrots)), of_language(name, "..."), drop_idle=True
+    )
+    assert kept == []
+    assert refused == [
+        f'The model\'s guideline "{parrot}" was not kept, since it says no more than the criterion.'
+        for parrot in parrots
+    ]
+
+
+@pytest.mark.parametrize("name", list(LANGUAGES))
+def test_what_repeats_the_output_or_the_guideline_is_refused_in_any_language(name: str) -> None:
+    _, lessons, _ = LANGUAGES[name]
+    given = of_language(name, f" {lessons[0].upper()}。")
+    answer = operations(add(lessons[0]), revise(lessons[1]))
+    _, refused = read_operations(answer, given, drop_idle=True)
+    assert "it repeats the output" in refused[0]
+    assert "it gives a guideline the words it has" in refused[1]
+
+
+def test_words_are_the_same_however_they_are_encoded() -> None:
+    given = prompt(guidelines=[guideline("a", "사과 먼저"), guideline("b", "ＳＱＬ。")])
+    decomposed = unicodedata.normalize("NFD", "사과 먼저")
+    assert decomposed != "사과 먼저"
+    second = {**revise("sql"), "guideline": "G2"}
+    assert read_operations(operations(revise(decomposed), second), given, drop_idle=True)[0] == []
+
+
+@TWO_WAYS
+@pytest.mark.parametrize("name", list(LANGUAGES))
+async def test_short_word_is_learned_in_any_language(bench: Bench, name: str) -> None:
+    instructions, [lesson, *_], _ = LANGUAGES[name]
+    graph = bench.review_graph(criterion=Criterion(name="tone", instructions=instructions))
+    await bench.invoke(graph, CASE)
+    bench.server.script(operations(add(lesson)))
+    given = await bench.resume(graph, {"value": False, "rationale": lesson})
+    assert [one["text"] for one in given["learned"]["guidelines"]] == [lesson]
+    assert given["learned"]["warnings"] == []
+    assert len(distillings(bench.server)) == 1
+
+
+@pytest.mark.parametrize("text", ["道歉", "사과 먼저", "ขอโทษ", "اعتذر أولا", "No C++", "x 3"])
+def test_text_says_no_more_than_itself_and_more_than_another(text: str) -> None:
+    assert not says_more(text, text)
+    assert not says_more(text.upper(), f"{text}!")
+    assert says_more(text, "Is it fit? 답변은 적절한가? 是否合适？ เหมาะสมหรือไม่ هل هو مناسب؟")
+    assert 1 <= count_words(text) <= 4
+
+
+def test_korean_word_is_known_whatever_hangs_on_it() -> None:
+    assert not says_more("답변이 적절하다", "답변은 적절한가?")
+    assert says_more("답변이 친절하다", "답변은 적절한가?")
+
+
+def test_run_of_words_is_found_where_one_text_repeats_another() -> None:
+    for long, other in (
+        ("回复必须先向客户道歉", "注意：回复必须先向客户道歉！"),
+        ("Reply to them with a word of regret", "reply TO them with a word of, regret."),
+    ):
+        assert word_runs(long) & word_runs(other)
+    assert not word_runs("道歉") & word_runs("道歉")
