@@ -161,7 +161,7 @@ async def test_no_way_sees_its_own_case(call: Caller, server: LoopbackServer) ->
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"ks": [-1]}, "k: -1 is not"),
+        ({"ks": [-1]}, "k: -1 is too little"),
         ({"ks": 3}, "ks: give whole numbers"),
         ({"ks": "3"}, "ks: give whole numbers"),
         ({"ks": [1.5]}, "k: 1.5 is not"),
@@ -172,7 +172,7 @@ async def test_no_way_sees_its_own_case(call: Caller, server: LoopbackServer) ->
         ({"swap": True}, "swap: only"),
         ({"use_guidelines": False}, "use_guidelines: an ablation leaves out each part"),
         ({"use_episodes": False}, "use_episodes: an ablation leaves out each part"),
-        ({"no_guidelines": True}, "no_guidelines: there is no such option"),
+        ({"no_guidelines": True}, "no_guidelines: is not a field"),
     ],
 )
 async def test_what_can_not_be_used(

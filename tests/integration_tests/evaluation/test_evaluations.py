@@ -91,7 +91,7 @@ async def test_perfect_judge(call: Caller, server: LoopbackServer) -> None:
         ({"learning_curve": True, "sizes": [0]}, "sizes: 0 is not"),
         ({"folds": 20}, "folds: 20 folds need"),
         ({"resamples": "many"}, "resamples: 'many' is not"),
-        ({"nonsense": 1}, "nonsense: there is no such option"),
+        ({"nonsense": 1}, "nonsense: is not a field"),
     ],
 )
 async def test_what_can_not_be_used(

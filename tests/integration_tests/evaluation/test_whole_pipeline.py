@@ -228,11 +228,11 @@ async def test_experts_are_compared(once: Caller) -> None:
         (words(5), {"max_concurrency": 0}, "max_concurrency: 0 is not"),
         (words(5), {"progress": 7}, "progress: 7 is neither"),
         (words(5), {"cache": 7}, "cache: give a LangGraph store, or the path"),
-        (words(5), {"k": -1}, "k: -1 is not"),
+        (words(5), {"k": -1}, "k: -1 is too little"),
         (words(5), {"learn_from": "all"}, "learn_from: 'all' is not known"),
         (words(5), {"guard": "all"}, "guard: 'all' is not known"),
-        (words(5), {"batch_size": 0}, "batch_size: 0 is not"),
-        (words(5), {"models": ["a"]}, "models: there is no such option"),
+        (words(5), {"batch_size": 0}, "batch_size: 0 is too little"),
+        (words(5), {"models": ["a"]}, "models: is not a field"),
         (words(5), {"test": []}, "test: no case has a value"),
         (words(5), {"test": words(5)}, "feedback: nothing is left to learn from"),
         (words(5), {"model": "nonsense"}, "model: 'nonsense' names no model"),
@@ -282,6 +282,20 @@ async def test_pairs_are_judged_in_both_orders(call: Caller, server: LoopbackSer
     assert len(judgings(server)) == 24
     # A judge that takes what stands first says nothing.
     assert {case.value_of("base") for case in found.cases} == {"tie"}
+
+
+async def test_the_guard_judges_in_both_orders_as_the_judge_does(
+    call: Caller, server: LoopbackServer
+) -> None:
+    server.responder = Model(judge=lambda _: "A")
+    pairs = words(6, "pairwise")
+    options: dict[str, Any] = {"swap": True, "guard": "replay"}
+    await call.cross_validate(SCALES["pairwise"], pairs[:4], test=pairs[4:], **options)
+    # What a judgment asks about: each once as it was given, and once the other way round.
+    cases = [chat.text.rpartition("<case>")[2] for chat in judgings(server)]
+    swapped = [case.index("Ask the post") < case.index("left the depot") for case in cases]
+    assert len(cases) > 2 * 4  # more than the two that are tested, without memory and with it
+    assert swapped.count(True) == swapped.count(False)
 
 
 async def test_dates_decide_which_word_is_the_expert_s(once: Caller) -> None:

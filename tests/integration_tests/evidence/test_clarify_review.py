@@ -217,7 +217,7 @@ async def test_without_a_usable_question_the_words_go_on_and_it_is_said(
     graph = clarifying_graph(bench)
     await bench.invoke(graph, CASE)
     bench.server.script(*FAILURES[failure])
-    with caplog.at_level(logging.WARNING, "memalign_graph.nodes.clarify"):
+    with caplog.at_level(logging.WARNING, "memalign_graph.nodes.review"):
         done = await bench.resume(graph, VAGUE)
     assert "__interrupt__" not in done
     [warning] = done["learned"]["warnings"]

@@ -119,14 +119,14 @@ def test_sample_counts_what_was_drawn_after_the_budget_was_spent() -> None:
     items = [
         logged(1, "sample"),
         logged(2, "unsure", "sample"),
-        logged(3, "unsure", "sample", "no_budget"),
+        logged(3, "unsure", "sample", "no_budget", asked=0),
         logged(4, "sample", "no_budget", asked=0),
         logged(5, "unsure", "no_budget", asked=0),
     ]
     made = report_of(items, [answered(number, number != 3) for number in range(1, 6)], Boolean())
-    assert (made.sample.asked, made.sample.answered, made.sample.agreeing) == (2, 2, 1)
-    assert (made.asked.asked, made.asked.answered, made.asked.agreeing) == (3, 3, 2)
-    assert made.coverage == pytest.approx(2 / 5)
+    assert (made.sample.asked, made.sample.answered, made.sample.agreeing) == (1, 1, 1)
+    assert (made.asked.asked, made.asked.answered, made.asked.agreeing) == (2, 2, 2)
+    assert made.coverage == pytest.approx(3 / 5)
 
 
 def test_several_experts_on_one_judgment_count_as_their_majority() -> None:
