@@ -19,6 +19,7 @@ from memalign_graph.conversation import (
     NOTHING,
     Kept,
     Loop,
+    answer_ids,
     critique_message,
     critique_text,
     example_in,
@@ -36,20 +37,10 @@ from memalign_graph.scales import Value
 from memalign_graph.settings import (
     Gate,
     GateOptions,
-    GateReview,
     MemAlignContext,
     own_context,
 )
 from memalign_graph.types import Criterion, Example, Feedback, Guideline
-
-__all__ = [
-    "GateReview",
-    "GateStatus",
-    "GateVerdict",
-    "add_quality_gate",
-    "create_quality_gate_node",
-    "create_quality_gate_tool",
-]
 
 logger = logging.getLogger(__name__)
 
@@ -342,9 +333,11 @@ class GateNode(RunnableLambda[Any, Any]):
         example = example_in(own, settings.example, self.messages_key, turn)
         verdict, kept = await gate.decide(io, example, current_run(), loop)
         update: Update = {gate.name: verdict}
+        revises = verdict["status"] == "revise"
         if not by_hand:
             update[gate.loop] = kept
-        revises = verdict["status"] == "revise"
+        if revises and settings.fallback is not None:
+            kept["sent_back"] = [*loop.get("sent_back", ()), *answer_ids(messages or [])]
         if self.critique_key is not None:
             # A turn that has ended leaves no critique for the next one's writer; another gate's,
             # which may stand there, is not this one's to clear.

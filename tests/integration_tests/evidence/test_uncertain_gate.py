@@ -6,6 +6,7 @@ import pytest
 
 from memalign_graph import (
     InvalidInputError,
+    Uncertain,
     add_quality_gate,
     create_quality_gate_tool,
 )
@@ -14,8 +15,7 @@ from tests.integration_tests.evidence.uncertain_support import case, log, sure, 
 from tests.integration_tests.gates.support import Writer, gated, models, writing
 
 OPTIONS: dict[str, Any] = {
-    "review": "uncertain",
-    "sample_share": 0,
+    "review": Uncertain(sample_share=0),
     "example": lambda state: {
         "inputs": case(5000)["inputs"],
         "outputs": state["messages"][-1].text,
@@ -57,7 +57,8 @@ async def test_gate_decides_by_evidence(bench: Bench) -> None:
 
 async def test_gate_keeps_to_a_budget_over_its_revisions(bench: Bench) -> None:
     await teach(bench)
-    graph = gated(bench, answer(), confidence=True, max_reviews_per_day=1, **OPTIONS)
+    options = {**OPTIONS, "review": Uncertain(sample_share=0, per_day=1)}
+    graph = gated(bench, answer(), confidence=True, **options)
     bench.server.rules = sure(0.6)
     await bench.invoke(graph, {"messages": []})
     given = await bench.resume(graph, {"value": False, "rationale": "Say sorry."})
@@ -82,10 +83,6 @@ async def test_gates_refuse_what_they_cannot_do(bench: Bench) -> None:
 
     with pytest.raises(InvalidInputError, match="confidence=True"):
         gate(review="uncertain")
-    with pytest.raises(InvalidInputError, match="max_reviews_per_day: it is for review="):
-        gate(review="exhausted", confidence=True, max_reviews_per_day=3)
-    with pytest.raises(InvalidInputError, match="max_reviews_per_day: it is for review="):
-        gate(max_reviews_per_day=3)
     with pytest.raises(InvalidInputError, match="'exhausted', 'uncertain'"):
         gate(review="sometimes")
     tool = create_quality_gate_tool(CRITERION, **models(bench, review="uncertain", confidence=True))
