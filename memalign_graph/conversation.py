@@ -54,6 +54,13 @@ def wrote(message: Any, name: str | None = None) -> bool:
     return about.get(SOURCE) == GATE_SOURCE and name in (None, about.get(GATE))
 
 
+def was_sent_back(messages: Any, name: str) -> bool:
+    """Tell whether the last that was asked for is a revision, by the gate of a name."""
+    said = messages if isinstance(messages, Sequence) else []
+    humans = [message for message in said if isinstance(message, HumanMessage)]
+    return bool(humans) and wrote(humans[-1], name)
+
+
 def critique_message(critique: str, name: str) -> HumanMessage:
     """Make the message that asks a writer for another answer."""
     return HumanMessage(

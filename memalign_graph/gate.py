@@ -25,7 +25,7 @@ from memalign_graph.conversation import (
     example_in,
     fallback_messages,
     read_key,
-    wrote,
+    was_sent_back,
 )
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.graphs import Graph, create_review_graph
@@ -323,7 +323,7 @@ class GateNode(RunnableLambda[Any, Any]):
         by_hand = self._state_schema is None
         # By hand there is but the last verdict to count by.
         loop = _last_verdict(state, gate.name) if by_hand else read_key(state, gate.loop) or NOTHING
-        if not loop and any(wrote(message, gate.name) for message in messages or []):
+        if by_hand and not loop and was_sent_back(messages, gate.name):
             raise InvalidInputError(
                 f"name: the state has no key {gate.name!r} for the verdict, by which revisions are "
                 "counted: add it to the state."
@@ -453,11 +453,8 @@ class Parent:
                 f"fallback: no answer in {messages_key!r} can be taken back: give that key of the "
                 "state the reducer add_messages."
             )
-        if (
-            revises
-            and critique_key is None
-            and (messages is None or isinstance(messages, LastValue))
-        ):
+        adds = messages is not None and not isinstance(messages, LastValue)
+        if revises and critique_key is None and not adds:
             raise InvalidInputError(
                 f"critique_key: the state has no messages in {messages_key!r} that a critique "
                 "could be added to: name a key for it, or give that one a reducer, such as "
@@ -501,10 +498,10 @@ class Parent:
                     "builder: nothing leads from START into the graph: add an edge from START to "
                     "its first node."
                 )
-            chosen = [branch.ends for branch in branches]
-            if gate.name in ends or any(
-                ways is None or gate.name in ways.values() for ways in chosen
-            ):
+            ends += [
+                end for branch in branches for end in (branch.ends or {"": gate.name}).values()
+            ]
+            if gate.name in ends:
                 return {}  # the gate, if it begins, would meet its own word of the same step
             # A reducer of the caller's own is made for verdicts alone.
             blank: Update = {} if gate.name in self.state else {gate.name: {}}
