@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from memalign_graph.agents import QualityGateMiddleware, create_quality_gate_tool
+    from memalign_graph.agents import QualityGateMiddleware as QualityGateMiddleware
     from memalign_graph.errors import (
         ChatModelError,
         EmbeddingError,
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
         MemAlignWarning,
         ModelAnswerError,
     )
-    from memalign_graph.gate import GateVerdict, add_quality_gate, create_quality_gate_node
+    from memalign_graph.gate import (
+        GateVerdict,
+        add_quality_gate,
+        create_quality_gate_node,
+        create_quality_gate_tool,
+    )
     from memalign_graph.graphs import (
         JudgeNodes,
         create_alignment_graph,
@@ -68,7 +73,6 @@ __all__ = [
     "ModelAnswerError",
     "Numeric",
     "Pairwise",
-    "QualityGateMiddleware",
     "Uncertain",
     "add_quality_gate",
     "create_alignment_graph",
@@ -81,7 +85,7 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "agents": ("QualityGateMiddleware", "create_quality_gate_tool"),
+    "agents": ("QualityGateMiddleware",),
     "errors": (
         "ChatModelError",
         "EmbeddingError",
@@ -90,7 +94,12 @@ _ROOMS = {
         "MemAlignWarning",
         "ModelAnswerError",
     ),
-    "gate": ("GateVerdict", "add_quality_gate", "create_quality_gate_node"),
+    "gate": (
+        "GateVerdict",
+        "add_quality_gate",
+        "create_quality_gate_node",
+        "create_quality_gate_tool",
+    ),
     "graphs": (
         "JudgeNodes",
         "create_alignment_graph",
@@ -107,7 +116,7 @@ _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for, and nothing before."""
-    if name not in __all__:
+    if name not in {*__all__, *_ROOM_OF}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_ROOM_OF.get(name, 'types')}"), name)
     globals()[name] = value
@@ -115,4 +124,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_ROOM_OF})

@@ -8,11 +8,13 @@ from typing import Annotated, Any, Literal, Self, TypedDict, cast, get_args
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
+from langgraph.constants import END, START
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     PlainValidator,
+    SkipValidation,
     ValidationError,
     create_model,
     field_validator,
@@ -21,10 +23,11 @@ from pydantic import (
 
 from memalign_graph.errors import InvalidInputError, explain
 from memalign_graph.extras import needs_extra
+from memalign_graph.identity import check_json
 from memalign_graph.judgment import Decide
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
 from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS, EmbeddingsLike
-from memalign_graph.reading import PLAIN_FUNCTION
+from memalign_graph.reading import PLAIN_FUNCTION, ExampleLike, Passes
 from memalign_graph.types import Criterion, Judgment, Pairwise
 
 DEFAULT_K = 5
@@ -40,6 +43,8 @@ wrong, and a few by chance."""
 
 OnEmbeddingError = Literal["raise", "guidelines"]
 OnJudgeError = Literal["closed", "open"]
+"""Whether a gate lets an answer through when its judge's model or embeddings fail."""
+
 OnConflict = Literal["newest", "ask"]
 LearnFrom = Literal["both", "labels", "words"]
 Guard = Literal["replay"]
@@ -297,6 +302,101 @@ class Alignment(Settings):
     replay_cases: int = Field(default=DEFAULT_REPLAY_CASES, ge=1)
     judge_cases: bool = False
     distill: bool = True
+
+
+ExampleFrom = Callable[[Any], ExampleLike]
+"""A function of a parent's state that gives the example, or its fields."""
+
+GateReviewMode = Literal["never", "always", "exhausted", "uncertain"]
+GateReview = GateReviewMode | Uncertain | Callable[[Judgment], bool]
+"""When a gate asks the expert, by an interrupt.
+
+- `never`: not at all.
+- `always`: about every judgment.
+- `exhausted`: about an answer that did not pass when no revision is left.
+- `uncertain`, which is `Uncertain()`: about judgments that are likely to be wrong, whether the
+  answer passed or not.
+- A function of the `Judgment`: where it says so.
+"""
+
+
+def _node_name(name: Any) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError("give the gate a name, which is text.")
+    if ":" in name or "|" in name or name in (START, END):
+        raise ValueError(f"{name!r} can't be a node's: leave out : and |.")
+    return name
+
+
+def _example_from(example: Any) -> Any:
+    if inspect.iscoroutinefunction(example):
+        raise ValueError(PLAIN_FUNCTION)
+    if example is not None and not callable(example):
+        raise ValueError(
+            "give a function of the state that makes `inputs` and `outputs`, not a value of type "
+            f"{type(example).__name__}."
+        )
+    return example
+
+
+def _fallback_text(fallback: Any) -> str | None:
+    if fallback is None:
+        return None
+    if not isinstance(fallback, str) or not fallback.strip():
+        raise ValueError("give the text that is answered instead, or None.")
+    check_json(fallback, "the text")
+    return fallback
+
+
+class Gate(Settings):
+    """A gate around a judge: which values pass, and what becomes of an answer that does not.
+
+    What builds gates takes these options as keywords, beside those of `Judge`, of which
+    `cite_guidelines` is True unless told, and `clarify` of `create_review_graph`.
+
+    Raises:
+        InvalidInputError: If an option can't be used.
+    """
+
+    name: Annotated[str, PlainValidator(_node_name)] = "quality_gate"
+    """Names the gate's node, and the key of its verdict."""
+
+    passes: SkipValidation[Passes | None] = None
+    """Which values pass: the lowest on a `Numeric` or ordered scale, else the one that does; a set
+    of them; or a function of the value. True unless told, on a `Boolean` scale."""
+
+    max_revisions: int = Field(default=DEFAULT_MAX_REVISIONS, ge=0)
+    """How often an answer is sent back."""
+
+    on_judge_error: OnJudgeError = "closed"
+    """What becomes of an answer where the judge's model or embeddings fail: `closed` lets it not
+    pass, `open` lets it through, without calling it accepted. It covers nothing else: a store that
+    is down, and an expert's word that can't be learned from, fail the run either way."""
+
+    review: Annotated[GateReview, _asked_by(GateReviewMode, "the Judgment")] = "never"
+    """When the expert is asked, by an interrupt. The expert's word goes before the judge's, and
+    memory learns from it."""
+
+    example: Annotated[ExampleFrom | None, PlainValidator(_example_from)] = None
+    """A function of the state that gives `inputs` and `outputs`; unless given, the last human
+    message and what an AI wrote since."""
+
+    fallback: Annotated[str | None, PlainValidator(_fallback_text)] = None
+    """What is answered instead of what is neither let through nor sent back; this turn's drafts and
+    critiques leave the messages with it. None to leave them."""
+
+
+class GateOptions(JudgeOptions, total=False):
+    """The options of a `Gate` and of its `Judge` by name, for builders that take them so."""
+
+    name: str
+    passes: Passes | None
+    max_revisions: int
+    on_judge_error: OnJudgeError
+    review: GateReview
+    example: ExampleFrom | None
+    fallback: str | None
+    clarify: bool
 
 
 PanelMode = Literal["always", "never"]

@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.errors import EmbeddingError, InvalidInputError
@@ -106,14 +106,17 @@ class Retrieved(FrozenModel):
         said_once = {"recalled": {"__all__": {"episodes": {"__all__": {"example"}}}}}
         return self.model_dump(mode="json", exclude_defaults=True, exclude=said_once)
 
+    @model_validator(mode="before")
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> "Retrieved":
-        """Read what `to_json` gave."""
+    def _complete(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Give an episode its example again, which `to_json` says once a case."""
         recalled = [
-            {**case, "episodes": [{**one, "example": case["example"]} for one in case["episodes"]]}
+            {**case, "episodes": [{"example": case["example"], **one} for one in case["episodes"]]}
+            if isinstance(case, dict)
+            else case
             for case in fields.get("recalled", [])
         ]
-        return cls.model_validate({**fields, "recalled": recalled})
+        return {**fields, "recalled": recalled}
 
 
 @dataclass(frozen=True)
@@ -301,7 +304,7 @@ def assemble_node(parts: Parts) -> Node:
 
     async def assemble_guidelines(io: IO, state: State, run: Run) -> Update:
         settings = own_channel(state, "judge_run")["settings"]
-        found = Retrieved.from_json(own_channel(state, "judge_memory"))
+        found = Retrieved.model_validate(own_channel(state, "judge_memory"))
         standing: list[Guideline] = []
         if parts.judge.use_guidelines:
             standing = await parts.memory(run.store, settings).standing_guidelines(io)
@@ -316,7 +319,7 @@ def judge_node(parts: Parts, *, is_last: bool = False) -> Node:
 
     async def judge_example(io: IO, state: State, run: Run) -> Update:
         own = own_channel(state, "judge_run")
-        retrieved = Retrieved.from_json(own_channel(state, "judge_memory"))
+        retrieved = Retrieved.model_validate(own_channel(state, "judge_memory"))
         settings = own["settings"]
         judgment = await judge(
             io,

@@ -64,7 +64,7 @@ def collect_node(parts: Parts) -> Node:
     async def collect_feedback(_io: IO, state: State, run: Run) -> Update:
         run.warn_without_checkpointer("review")
         example = Example.model_validate(own_channel(state, "judge_run")["example"])
-        memory = Retrieved.from_json(own_channel(state, "judge_memory"))
+        memory = Retrieved.model_validate(own_channel(state, "judge_memory"))
         judgment = Judgment.model_validate(state["judgment"])
         shown = [*memory.guidelines, *memory.relevant]
         told = [episode for similar in memory.recalled for episode in similar.episodes]

@@ -34,7 +34,7 @@ _GUIDELINE_TOKENS = 2_000
 _BEGINNING_CHARS = 4
 """What two forms of a word have in common at least."""
 
-_ASKED = '\n(Asked back: "'
+_ASKED_BACK = '\n(Asked back: "'
 _END = '")\n'
 
 _LINK = re.compile(r"://|\bwww\.", re.IGNORECASE)
@@ -275,7 +275,7 @@ def clarified(feedback: Feedback, question: Question, answer: Mapping[str, Any])
         fields["value"] = answer["value"]
     if "rationale" in answer:
         asked = question.text.replace('"', "'")
-        fields["rationale"] = f"{feedback.rationale}{_ASKED}{asked}{_END}{answer['rationale']}"
+        fields["rationale"] = f"{feedback.rationale}{_ASKED_BACK}{asked}{_END}{answer['rationale']}"
     return Feedback.model_validate(fields)
 
 
@@ -285,7 +285,7 @@ def said_before(feedback: Feedback, stored: Episode | None) -> Feedback | None:
         return None
     if feedback.value not in (None, stored.value):
         return None
-    if stored.rationale.startswith(f"{feedback.rationale}{_ASKED}"):
+    if stored.rationale.startswith(f"{feedback.rationale}{_ASKED_BACK}"):
         return feedback.model_copy(update={"rationale": stored.rationale})
     is_known = stored.rationale == feedback.rationale and stored.status == "distilled"
     return feedback if is_known else None

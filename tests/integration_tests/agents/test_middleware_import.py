@@ -18,7 +18,7 @@ sys.meta_path.insert(0, Hides())
 WAYS = (
     "from memalign_graph import QualityGateMiddleware",
     "import memalign_graph; memalign_graph.QualityGateMiddleware",
-    "from memalign_graph.middleware import QualityGateMiddleware",
+    "from memalign_graph.agents import QualityGateMiddleware",
 )
 
 

@@ -7,8 +7,8 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
-from memalign_graph import Criterion, add_quality_gate, create_quality_gate_node
-from memalign_graph.gate.keys import latest
+from memalign_graph import Criterion, GateVerdict, add_quality_gate, create_quality_gate_node
+from memalign_graph.gate import latest
 from tests.conftest import CRITERION, Bench, Graph
 from tests.loopback import ChatRequest, LoopbackServer, Rule, error
 
@@ -86,6 +86,17 @@ def gated(
 ) -> Graph:
     """A graph that writes until its gate is content."""
     return bench.compile(gate_on(bench, writing(writer, state), criterion, **options))
+
+
+def gather(verdicts: list[GateVerdict], verdict: GateVerdict) -> list[GateVerdict]:
+    """A reducer of the caller's own, which keeps every verdict."""
+    return [*verdicts, verdict]
+
+
+class Gathered(MessagesState):
+    """A conversation with all that a gate has said of it."""
+
+    quality_gate: Annotated[list[GateVerdict], gather]
 
 
 class Told(MessagesState):

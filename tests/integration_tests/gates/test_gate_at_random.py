@@ -21,6 +21,7 @@ from tests.integration_tests.gates.reference import (
 from tests.integration_tests.gates.support import (
     DOWN,
     IN_MEMORY,
+    Gathered,
     Writer,
     asked,
     gate_on,
@@ -56,7 +57,7 @@ class ScriptedWriter:
 
 def build(bench: Bench, writer: ScriptedWriter, options: Options) -> tuple[Graph, Writer, Writer]:
     publish, boss = Writer("Published."), Writer("A person will call you.")
-    builder = writing(writer)
+    builder = writing(writer, Gathered)
     builder.add_node("publish", publish)
     builder.add_node("boss", boss)
     builder.add_edge("publish", END)
@@ -67,7 +68,6 @@ def build(bench: Bench, writer: ScriptedWriter, options: Options) -> tuple[Graph
         "max_revisions": options.max_revisions,
         "on_judge_error": "open" if options.opens else "closed",
         "review": failing if options.review == "failing" else options.review,
-        "verdicts_key": "verdicts",
         "use_episodes": False,
         "use_guidelines": False,
     }
@@ -115,10 +115,14 @@ async def test_gate_does_what_its_model_says(bench: Bench, review: str) -> None:
             final, questions = await carry_out(bench, graph, replies, str(number))
             want = expected(options, events, replies)
             seen.append(want)
-            assert final["quality_gate"]["status"] == want.statuses[-1], (options, events, replies)
+            assert final["quality_gate"][-1]["status"] == want.statuses[-1], (
+                options,
+                events,
+                replies,
+            )
             assert questions == want.questions, (options, events, replies)
             assert writer.written - before == want.drafts
-        told = final["verdicts"]
+        told = final["quality_gate"]
         assert [one["status"] for one in told] == [s for turn in seen for s in turn.statuses]
         for one in told:
             check_sense(one, options)

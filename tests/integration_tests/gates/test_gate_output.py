@@ -1,7 +1,6 @@
 """What a gated graph returns, and what it leaves of its parent's schemas."""
 
 import json
-import operator
 from typing import Annotated, Any
 
 import pytest
@@ -16,6 +15,7 @@ from tests.conftest import CRITERION, TWO_WAYS, Bench
 from tests.integration_tests.gates.support import (
     IN_MEMORY,
     Builder,
+    Gathered,
     Writer,
     always,
     asked,
@@ -91,11 +91,10 @@ async def test_output_schema_of_ones_own_can_name_the_verdict(bench: Bench) -> N
 
 @IN_MEMORY
 async def test_input_schema_is_left_alone(bench: Bench) -> None:
-    keys: dict[str, Any] = {"critique_key": "critique", "verdicts_key": "verdicts"}
-    graph = gated(bench, Writer(), revise=None, **keys)
+    graph = gated(bench, Writer(), revise=None, critique_key="critique")
     assert list(graph.get_input_jsonschema()["properties"]) == ["messages"]
     returned = set(graph.get_output_jsonschema()["properties"])
-    assert returned == {"messages", "quality_gate", "critique", "verdicts"}
+    assert returned == {"messages", "quality_gate", "critique"}
 
 
 @TWO_WAYS
@@ -153,24 +152,13 @@ async def test_strict_pydantic_state_need_not_declare_it(bench: Bench) -> None:
 
 
 @TWO_WAYS
-async def test_all_verdicts_of_a_thread_are_gathered(bench: Bench) -> None:
-    graph = gated(bench, Writer(), verdicts_key="verdicts", max_revisions=1)
+async def test_all_verdicts_of_a_thread_are_gathered_by_a_reducer_of_ones_own(bench: Bench) -> None:
+    graph = gated(bench, Writer(), state=Gathered, max_revisions=1)
     bench.server.script(verdict(False), verdict(True), verdict(True))
     await bench.invoke(graph, asked())
     given = await bench.invoke(graph, asked("The cup is broken."))
-    assert [one["status"] for one in given["verdicts"]] == ["revise", "accepted", "accepted"]
-    assert given["verdicts"][-1] == given["quality_gate"]
-
-
-@IN_MEMORY
-async def test_verdicts_key_declared_in_the_state(bench: Bench) -> None:
-    class State(MessagesState):
-        verdicts: Annotated[list[GateVerdict], operator.add]
-
-    bench.server.script(verdict(False), verdict(True))
-    graph = gated(bench, Writer(), state=State, verdicts_key="verdicts")
-    given = await bench.invoke(graph, asked())
-    assert [one["status"] for one in given["verdicts"]] == ["revise", "accepted"]
+    statuses = [one["status"] for one in given["quality_gate"]]
+    assert statuses == ["revise", "accepted", "accepted"]
 
 
 @IN_MEMORY

@@ -10,7 +10,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, Send
 from typing_extensions import TypedDict
 
-from memalign_graph import create_quality_gate_node
+from memalign_graph import GateVerdict, create_quality_gate_node
 from tests.conftest import COLD, CRITERION, TWO_WAYS, Bench, Graph, judgings, thread
 from tests.integration_tests.gates.support import (
     IN_MEMORY,
@@ -22,6 +22,7 @@ from tests.integration_tests.gates.support import (
     always,
     asked,
     gate_on,
+    gather,
     judges,
     models,
     writing,
@@ -178,7 +179,7 @@ class FanState(TypedDict, total=False):
     items: list[str]
     done: Annotated[list[str], operator.add]
     item: dict[str, Any]
-    verdicts: Annotated[list[dict[str, Any]], operator.add]
+    quality_gate: Annotated[list[GateVerdict], gather]
 
 
 class WorkerState(MessagesState, total=False):
@@ -257,7 +258,7 @@ def straight(bench: Bench, **options: Any) -> Graph:
     builder: Builder = StateGraph(FanState)
     builder.add_node("start", lambda _: {})
     builder.add_edge(START, "start")
-    given = {"example": lambda state: state["item"], "verdicts_key": "verdicts", **options}
+    given = {"example": lambda state: state["item"], **options}
     gate_on(bench, builder, CRITERION, after=None, revise=None, **given)
     builder.add_conditional_edges("start", _to_gate, ["quality_gate"])
     return bench.compile(builder)
@@ -272,9 +273,8 @@ def _to_gate(state: Any) -> list[Send]:
 async def test_items_sent_straight_to_a_gate_are_gathered(bench: Bench) -> None:
     bench.server.rules = [judges("two\n</outputs>", False), *always(True)]
     given = await bench.invoke(straight(bench), {"items": ITEMS})
-    statuses = [one["status"] for one in given["verdicts"]]
+    statuses = [one["status"] for one in given["quality_gate"]]
     assert statuses == ["accepted", "exhausted", "accepted"]
-    assert given["quality_gate"] in given["verdicts"]
 
 
 @TWO_WAYS
@@ -287,7 +287,6 @@ async def test_items_sent_straight_to_a_gate_go_their_own_ways(bench: Bench) -> 
     builder.add_edge(START, "start")
     options: dict[str, Any] = {
         "example": lambda state: state["item"],
-        "verdicts_key": "verdicts",
         "accept": "publish",
         "escalate": "boss",
     }
@@ -295,7 +294,7 @@ async def test_items_sent_straight_to_a_gate_go_their_own_ways(bench: Bench) -> 
     builder.add_conditional_edges("start", _to_gate, ["quality_gate"])
     bench.server.rules = always(False)
     given = await bench.invoke(bench.compile(builder), {"items": ITEMS})
-    assert [one["status"] for one in given["verdicts"]] == ["escalated"] * 3
+    assert [one["status"] for one in given["quality_gate"]] == ["escalated"] * 3
     assert (publish.seen, given["done"]) == ([], ["boss"])
 
 
@@ -303,8 +302,8 @@ async def test_items_sent_straight_to_a_gate_go_their_own_ways(bench: Bench) -> 
 async def test_items_sent_straight_to_a_gate_with_a_critique_key(bench: Bench) -> None:
     bench.server.rules = [judges("two\n</outputs>", False), *always(True)]
     given = await bench.invoke(straight(bench, critique_key="critique"), {"items": ITEMS})
-    assert len(given["verdicts"]) == 3
-    assert REASON in given["verdicts"][1]["critique"]
+    assert len(given["quality_gate"]) == 3
+    assert REASON in given["quality_gate"][1]["critique"]
 
 
 async def test_questions_about_items_sent_straight_are_answered_by_id(bench: Bench) -> None:
@@ -316,9 +315,9 @@ async def test_questions_about_items_sent_straight_are_answered_by_id(bench: Ben
     assert len(shown) == 3
     replies = {key: {"value": "two" not in text} for key, text in shown.items()}
     given = await bench.resume(graph, replies)
-    statuses = [one["status"] for one in given["verdicts"]]
+    statuses = [one["status"] for one in given["quality_gate"]]
     assert statuses == ["accepted", "exhausted", "accepted"]
-    assert [one["decided_by"] for one in given["verdicts"]] == ["expert"] * 3
+    assert [one["decided_by"] for one in given["quality_gate"]] == ["expert"] * 3
     assert len(judgings(bench.server)) == 3
 
 
@@ -346,5 +345,5 @@ async def test_one_bad_reply_among_many_leaves_all_questions_open(bench: Bench) 
     assert ids[1] in left
     good = {key: {"value": True} for key in left}
     given = await bench.resume(graph, good)
-    assert [one["status"] for one in given["verdicts"]] == ["accepted"] * 3
+    assert [one["status"] for one in given["quality_gate"]] == ["accepted"] * 3
     assert len(judgings(bench.server)) == 3

@@ -15,6 +15,7 @@ from tests.integration_tests.gates.support import (
     asked,
     gate_on,
     models,
+    wired,
     writing,
 )
 
@@ -47,12 +48,6 @@ async def test_way_in_may_be_added_after_the_gate(bench: Bench) -> None:
     assert given["quality_gate"]["status"] == "accepted"
 
 
-async def test_edge_past_the_gate_that_is_added_later_is_found(bench: Bench) -> None:
-    builder = gate_on(bench, writing(Writer()))
-    builder.add_edge("write", END)
-    assert "past the gate: take that edge away" in await refused(bench, builder)
-
-
 async def test_choice_past_the_gate_is_told_how_to_lead_to_it(bench: Bench) -> None:
     builder = writing(Writer())
     builder.add_conditional_edges("write", tools_condition, {"tools": END, END: END})
@@ -69,20 +64,14 @@ async def test_writer_with_tools_leads_to_the_gate_itself(bench: Bench) -> None:
     assert given["quality_gate"]["status"] == "accepted"
 
 
-@pytest.mark.parametrize("option", ["cite_guidelines", "temperature"])
-async def test_option_that_a_gate_does_not_have_is_named(bench: Bench, option: str) -> None:
-    given: dict[str, Any] = {option: True}
-    with pytest.raises(InvalidInputError, match=f"^{option}: a gate has no such option"):
-        gate_on(bench, writing(Writer()), **given)
-
-
 async def test_gate_after_a_gate_is_named_as_where_that_one_accepts(bench: Bench) -> None:
     builder = gate_on(bench, writing(Writer()), name="tone")
     with pytest.raises(InvalidInputError, match="'tone' is a gate: name this one, 'facts', as its"):
         gate_on(bench, builder, after="tone", name="facts")
 
 
-async def test_node_in_a_state_without_its_key_sends_back_no_more_often(bench: Bench) -> None:
+async def test_node_by_hand_refuses_a_state_without_its_key(bench: Bench) -> None:
+    """It could not count, and the writer would go round for ever."""
     writer = Writer()
     builder = writing(writer)
     node: Any = create_quality_gate_node(CRITERION, **models(bench), max_revisions=1)
@@ -94,5 +83,24 @@ async def test_node_in_a_state_without_its_key_sends_back_no_more_often(bench: B
         ["write", END],
     )
     bench.server.rules = always(False)
-    await bench.invoke(bench.compile(builder), asked())
+    with pytest.raises(InvalidInputError, match="name: the state has no key 'quality_gate'"):
+        await bench.invoke(bench.compile(builder), asked())
     assert len(writer.seen) == 2
+
+
+async def test_node_by_hand_in_a_subgraph_begins_each_turn_anew(bench: Bench) -> None:
+    """Its verdicts stay in the subgraph, and its critiques are in the parent's messages."""
+
+    class State(MessagesState):
+        quality_gate: dict[str, Any]
+
+    writer = Writer()
+    worker = wired(
+        bench, writer, State, lambda state: str(state["quality_gate"]["status"]), max_revisions=1
+    )
+    worker.store = worker.checkpointer = None
+    graph = bench.compile(writing(worker))
+    bench.server.rules = always(False)
+    for _ in range(2):
+        await bench.invoke(graph, asked())
+    assert len(writer.seen) == 4

@@ -6,8 +6,7 @@ from typing import Any
 from langchain_core.messages import HumanMessage
 
 from memalign_graph import Criterion, Example, Feedback, Guideline, Judgment, Numeric
-from memalign_graph.gate.critique import critique_message, critique_text
-from memalign_graph.gate.example import wrote
+from memalign_graph.conversation import critique_message, critique_text, wrote
 from tests.conftest import CRITERION
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -15,8 +15,7 @@ from langchain_core.messages import (
 from pydantic import BaseModel
 
 from memalign_graph import Example, InvalidInputError
-from memalign_graph.gate.critique import critique_message
-from memalign_graph.gate.example import NO_ANSWER, example_in, last_exchange
+from memalign_graph.conversation import NO_ANSWER, critique_message, example_in
 
 ASKED = HumanMessage("Where is it?")
 CALL = {"name": "find", "args": {}, "id": "1", "type": "tool_call"}
@@ -100,21 +99,24 @@ KINDS = {
 def test_last_question_and_last_answer(case: str, kind: str) -> None:
     messages, expected = FINDS[case]
     make: Any = KINDS[kind]
-    found = last_exchange(make(messages))
-    assert (found and (found["inputs"], found["outputs"])) == expected
+    found = example_in(make(messages), None, "messages")
+    if expected is None:
+        assert found == NO_ANSWER
+    else:
+        assert found == Example(inputs=expected[0], outputs=expected[1])
 
 
 @pytest.mark.parametrize("state", [{}, {"messages": []}, {"messages": None}, {"messages": "Hi"}, 7])
 def test_missing_messages_are_one_sentence(state: Any) -> None:
     with pytest.raises(InvalidInputError, match="messages: the state has no messages") as caught:
-        last_exchange(state)
+        example_in(state, None, "messages")
     assert "example=" in str(caught.value)
 
 
 @pytest.mark.parametrize("messages", [[AIMessage("A")], [SystemMessage("S")], [CRITIQUE]])
 def test_conversation_without_a_human_is_one_sentence(messages: list[Any]) -> None:
     with pytest.raises(InvalidInputError, match="chat: none of the messages is human"):
-        last_exchange({"chat": messages}, "chat")
+        example_in({"chat": messages}, None, "chat")
 
 
 class Form(BaseModel):
@@ -123,8 +125,9 @@ class Form(BaseModel):
 
 @pytest.mark.parametrize("structured", [Form(), {"city": "Kiel"}])
 def test_structured_response_is_the_answer(structured: Any) -> None:
-    found = last_exchange({"messages": [ASKED, CALLING], "structured_response": structured})
-    assert found == {"inputs": "Where is it?", "outputs": {"city": "Kiel"}}
+    state = {"messages": [ASKED, CALLING], "structured_response": structured}
+    found = example_in(state, None, "messages")
+    assert found == Example(inputs="Where is it?", outputs={"city": "Kiel"})
 
 
 def test_function_may_give_an_example_its_fields_or_nothing() -> None:

@@ -130,7 +130,6 @@ def test_listing_left_half_way_does_not_keep_the_block_from_ending(
         listing: Any = saver.list(None)
         newest = next(listing)
     assert next(listing) != newest
-    listing.close()
 
 
 async def test_closing_waits_for_a_batch_of_another_task(tmp_path: Path) -> None:

@@ -1,0 +1,151 @@
+"""`QualityGateMiddleware`: a quality gate for langchain's `create_agent` (extra `agents`)."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NotRequired, get_type_hints
+
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.runtime import Runtime
+from typing_extensions import TypedDict, Unpack
+
+from memalign_graph.conversation import critique_message, example_in, fallback_messages, wrote
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.gate import GateVerdict, QualityGate, begin_turn
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
+from memalign_graph.runtime import Update, current_run
+from memalign_graph.settings import GateOptions
+from memalign_graph.types import Criterion
+
+try:
+    from langchain.agents.middleware import AgentMiddleware, AgentState, hook_config
+    from langchain.agents.middleware.types import OmitFromInput, PrivateStateAttr
+except ImportError as error:
+    raise ImportError(
+        "QualityGateMiddleware needs the package langchain: pip install 'memalign-graph[agents]'."
+    ) from error
+
+MESSAGES = "messages"
+"""Where an agent's messages are."""
+
+
+class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Judges what an agent is about to answer, and sends back what does not pass.
+
+    When the agent is done, its answer is judged. One that does not pass goes back to the model
+    with the critique, at most `max_revisions` times; then, if `review="exhausted"`, an expert is
+    asked by an interrupt, and memory learns from the word. The verdict, a `GateVerdict`, is in the
+    agent's state under the gate's name: `result["quality_gate"]["status"]`. It is empty where
+    the model was not what spoke last: where a guard ended the turn, or another gate's fallback.
+
+    The agent is created with a store, where the judge's memory lies, and with a checkpointer where
+    experts are asked.
+
+    Args:
+        criterion: What is judged.
+        options: The gate's options (`Gate`) and the judge's (`Judge`).
+
+    Raises:
+        InvalidInputError: If an option can't be used.
+        ImportError: If an extra is needed that is not installed.
+    """
+
+    def __init__(self, criterion: Criterion, **options: Unpack[GateOptions]) -> None:
+        super().__init__()
+        self._gate = QualityGate(criterion, options)
+        self._loop = self._gate.loop
+        self.state_schema = _state_schema(self._gate.name, self._loop)
+
+    @property
+    def name(self) -> str:
+        """The gate's name."""
+        return self._gate.name
+
+    def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
+        """Forget the verdict of an earlier turn, and keep what this one begins with."""
+        return {self.name: {}, self._loop: begin_turn(current_run(), state.get(MESSAGES))}
+
+    def after_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
+        """Note whether the model answered: what others say instead is not judged as its answer."""
+        answer = _last_answer(state)
+        # The message of a tool that makes a structured response comes with the model's own.
+        spoke = answer is not None and (_ends_with_tool(state) or not answer.tool_calls)
+        return {self._loop: {**(state.get(self._loop) or {}), "spoke": spoke}}
+
+    @hook_config(can_jump_to=["model"])
+    def after_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
+        """Judge the answer, and send it back where it does not pass."""
+        return run(self._decide(BLOCKING, state))
+
+    @hook_config(can_jump_to=["model"])
+    async def aafter_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
+        """Async twin of `after_agent`."""
+        return await self._decide(AWAITING, state)
+
+    async def _decide(self, io: IO, state: Any) -> Update:
+        loop = state.get(self._loop) or {}
+        answer = _last_answer(state)
+        # A tool that answers directly speaks after the model, and for it.
+        spoke = loop.get("spoke") or _ends_with_tool(state)
+        if answer is None or wrote(answer) or not spoke:
+            return self._given_up(state, loop)
+        from_state = self._gate.settings.example
+        example = example_in(state, from_state, MESSAGES, loop)
+        verdict, kept = await self._gate.decide(io, example, current_run(), loop)
+        if from_state is None and not isinstance(example, str):
+            kept["inputs"] = example.inputs
+        update: Update = {self.name: verdict, self._loop: kept}
+        if verdict["status"] == "revise":
+            kept["spoke"] = False
+            critique = critique_message(verdict["critique"], self.name)
+            return {**update, MESSAGES: [critique], "jump_to": "model"}
+        if not verdict["let_through"]:
+            update |= self._instead(state, loop)
+        return update
+
+    def _given_up(self, state: Any, loop: Mapping[str, Any]) -> Update:
+        """Let a turn end that the model did not end: by a guard, a limit, or another gate."""
+        verdict = state.get(self.name) or {}
+        if verdict.get("status") != "revise" or not _is_of_this_turn(state, loop):
+            return {self.name: {}}
+        return {self.name: {**verdict, "status": "exhausted"}, **self._instead(state, loop)}
+
+    def _instead(self, state: Any, loop: Mapping[str, Any]) -> Update:
+        """Put the fallback in the place of the turn's answers: they are not there to be read."""
+        fallback = self._gate.settings.fallback
+        if fallback is None:
+            return {}
+        update: Update = {MESSAGES: fallback_messages(state[MESSAGES], fallback, loop)}
+        if state.get("structured_response") is not None:
+            update["structured_response"] = None
+        return update
+
+
+def _last_answer(state: Any) -> AIMessage | None:
+    messages = reversed(state.get(MESSAGES) or [])
+    return next((message for message in messages if isinstance(message, AIMessage)), None)
+
+
+def _ends_with_tool(state: Any) -> bool:
+    return isinstance(state[MESSAGES][-1], ToolMessage)
+
+
+def _is_of_this_turn(state: Mapping[str, Any], loop: Mapping[str, Any]) -> bool:
+    """Tell whether nobody has asked anything else since: a guard can end a turn before it began."""
+    asked = [
+        message.id
+        for message in state[MESSAGES]
+        if isinstance(message, HumanMessage) and not wrote(message)
+    ]
+    begun = loop.get("asked_id")
+    return begun is None or (bool(asked) and asked[-1] == begun)
+
+
+def _state_schema(name: str, loop: str) -> type[Any]:
+    hints = get_type_hints(AgentState, include_extras=True)
+    if not {name, loop}.isdisjoint(hints):
+        raise InvalidInputError(f"name: {name!r} is a key of every agent: choose another.")
+    own = {
+        name: NotRequired[Annotated[GateVerdict | dict[str, Any], OmitFromInput]],
+        loop: NotRequired[Annotated[dict[str, Any] | None, PrivateStateAttr]],
+    }
+    made: type[Any] = TypedDict("QualityGateState", {**hints, **own})  # type: ignore[misc] # named by the user
+    return made

@@ -1,0 +1,220 @@
+"""What a gate reads in a conversation, and what it writes into it."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+from uuid import uuid4
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    RemoveMessage,
+    ToolMessage,
+    convert_to_messages,
+)
+from pydantic import BaseModel
+
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.judgment import Judgment
+from memalign_graph.reading import read_example
+from memalign_graph.settings import ExampleFrom
+from memalign_graph.types import Criterion, Example, Feedback, Guideline
+
+Loop = dict[str, Any]
+"""What a gate keeps while an answer is being revised; JSON values only.
+
+The `status` and `revisions` of its last verdict; the `settings` of the run's context, which is gone
+after an interrupt; `asked_id`, the message that the turn began with; `began`, whether it was begun
+with the turn, so that nothing in it is from an earlier one; `sent_back`, the messages that were. An
+agent's gate also keeps the `inputs` as it first saw them, and whether the model `spoke` since the
+turn began, or since it was sent back.
+"""
+
+Kept = Mapping[str, Any]
+"""A `Loop` to be read, or nothing."""
+
+NOTHING: Kept = MappingProxyType({})
+
+SOURCE = "lc_source"
+"""Where LangChain's middleware tells in a message's `additional_kwargs` that it wrote it."""
+
+GATE_SOURCE = "quality_gate"
+"""What a gate's critiques tell there, and the answers it puts in another's place."""
+
+GATE = "gate"
+"""Where a critique tells which gate wrote it."""
+
+NO_ANSWER = "There is no answer to judge: write one."
+
+
+def wrote(message: Any, name: str | None = None) -> bool:
+    """Tell whether a gate wrote a message: any gate, or the one of a name."""
+    about = message.additional_kwargs if isinstance(message, BaseMessage) else {}
+    return about.get(SOURCE) == GATE_SOURCE and name in (None, about.get(GATE))
+
+
+def was_sent_back(messages: Any, name: str) -> bool:
+    """Tell whether the last that was asked for is a revision, by the gate of a name."""
+    said = messages if isinstance(messages, Sequence) else []
+    humans = [message for message in said if isinstance(message, HumanMessage)]
+    return bool(humans) and wrote(humans[-1], name)
+
+
+def critique_message(critique: str, name: str) -> HumanMessage:
+    """Make the message that asks a writer for another answer."""
+    return HumanMessage(
+        f"{critique}\n\nWrite the whole answer again so that it passes. Reply with the new answer "
+        "alone, without a word about this review.",
+        additional_kwargs={SOURCE: GATE_SOURCE, GATE: name},
+        id=str(uuid4()),
+    )
+
+
+def critique_text(
+    criterion: Criterion,
+    judgment: Judgment,
+    *,
+    broken: Sequence[Guideline],
+    feedback: Feedback | None,
+    wanted: str | None = None,
+    outweighed: bool = False,
+) -> str:
+    """Write a critique: what was asked, the reason, and the guidelines broken."""
+    value = judgment.value if feedback is None else feedback.value
+    result = "" if value is None else f"\nThe result is: {criterion.scale.render(value)}."
+    result += f" It has to be: {wanted}." if result and wanted else ""
+    asked = criterion.instructions.strip()
+    parts = [f"The answer did not pass. It was checked for this: {asked}{result}"]
+    if feedback is not None and feedback.rationale:
+        parts.append(f"An expert says: {feedback.rationale}")
+    elif judgment.value != value:
+        # What the judge says speaks for the answer.
+        parts.append("An expert decided so, and gave no reason.")
+    elif outweighed:
+        parts.append("Experts did not accept the answers most like this one.")
+    elif judgment.rationale:
+        parts.append(f"The review says: {judgment.rationale}")
+    if broken and judgment.value == value and not outweighed:
+        lines = "\n".join(f"- {guideline.text}" for guideline in broken)
+        parts.append(f"What it has to heed:\n{lines}")
+    return "\n\n".join(parts)
+
+
+def fallback_messages(messages: Any, fallback: str, loop: Kept) -> list[BaseMessage]:
+    """Put a text in the place of a turn's last answer, and of what gates sent back before it."""
+    turn: list[BaseMessage] = list(messages or [])
+    asked = loop.get("asked_id")
+    for index, message in reversed(list(enumerate(turn))):
+        if message.id == asked if asked else _is_human(message):
+            turn = turn[index + 1 :]
+            break
+    gone = {*loop.get("sent_back", ()), *answer_ids(turn)}
+    for index, message in enumerate(turn):
+        if isinstance(message, HumanMessage) and wrote(message):
+            gone |= {message.id, *answer_ids(turn[:index])}
+    removed = [RemoveMessage(str(message.id)) for message in turn if message.id in gone]
+    return [*removed, AIMessage(fallback, additional_kwargs={SOURCE: GATE_SOURCE})]
+
+
+def _is_human(message: BaseMessage) -> bool:
+    return isinstance(message, HumanMessage) and not wrote(message)
+
+
+def answer_ids(messages: Sequence[BaseMessage]) -> list[str | None]:
+    """Name the messages that make the last answer: what a model wrote, and tools after it."""
+    ids = []
+    for message in reversed(messages):
+        if isinstance(message, AIMessage | ToolMessage):
+            ids.append(message.id)
+        if not isinstance(message, ToolMessage):
+            break
+    return ids
+
+
+def example_in(
+    state: Any, example: ExampleFrom | None, messages_key: str, loop: Kept = NOTHING
+) -> Example | str:
+    """Take the example out of a state; or say, for the writer, why there is nothing to judge."""
+    found: Any = _exchange(state, messages_key, loop) if example is None else example(state)
+    if found is None or (isinstance(found, Mapping) and _is_blank(found.get("outputs", "?"))):
+        return NO_ANSWER
+    try:
+        return read_example(found)
+    except InvalidInputError as error:
+        # What a model wrote is for the model to mend; another type is the caller's mistake.
+        outputs = found.get("outputs") if isinstance(found, Mapping) else None
+        if outputs is not None and str(error).startswith("outputs") and _is_json(outputs):
+            return f"The answer can't be judged. {error}"
+        raise
+
+
+def _exchange(state: Any, messages_key: str, loop: Kept) -> dict[str, Any] | None:
+    """Take the last human message and the last answer out of a conversation."""
+    given = read_key(state, messages_key)
+    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
+        raise InvalidInputError(
+            f"{messages_key}: the state has no messages there to judge: give `example=`, a "
+            "function that makes `inputs` and `outputs` of the state."
+        )
+    messages = convert_to_messages(given)
+    begun = loop.get("asked_id")
+    asked = [
+        message.text
+        for message in messages
+        if isinstance(message, HumanMessage)
+        and ((begun and message.id == begun) or SOURCE not in message.additional_kwargs)
+    ]
+    if not asked and "inputs" not in loop:
+        raise InvalidInputError(
+            f"{messages_key}: none of the messages is human: give `example=`, a function that "
+            "makes `inputs` and `outputs` of the state."
+        )
+    outputs: Any = state.get("structured_response") if isinstance(state, Mapping) else None
+    if outputs is None or isinstance(messages[-1], HumanMessage):
+        outputs = _answer(messages)
+    elif isinstance(outputs, BaseModel):
+        outputs = outputs.model_dump(mode="json")
+    # Other middleware may have folded the question into a summary meanwhile.
+    inputs = loop["inputs"] if "inputs" in loop else asked[-1] or "(no text)"
+    return {"inputs": inputs, "outputs": outputs} if outputs else None
+
+
+def _answer(messages: Sequence[BaseMessage]) -> str:
+    """Return the last text that was answered since a human, or a gate, last spoke."""
+    for message in reversed(messages):
+        # A tool whose result is the answer ends an agent (`return_direct`).
+        if isinstance(message, ToolMessage):
+            return message.text.strip()
+        if isinstance(message, HumanMessage):
+            return ""
+        if isinstance(message, AIMessage):
+            return "" if message.tool_calls else message.text.strip()
+    return ""
+
+
+def _is_blank(outputs: Any) -> bool:
+    """Tell whether an answer says nothing, whatever its shape."""
+    match outputs:
+        case str():
+            return not outputs.strip()
+        case dict():
+            return all(map(_is_blank, outputs.values()))
+        case list():
+            return all(map(_is_blank, outputs))
+    return outputs is None
+
+
+def _is_json(value: Any) -> bool:
+    """Tell whether a value is of JSON's types, whatever is wrong with its texts."""
+    match value:
+        case dict():
+            return all(isinstance(key, str) for key in value) and all(map(_is_json, value.values()))
+        case list():
+            return all(map(_is_json, value))
+    return value is None or isinstance(value, str | int | float | bool)
+
+
+def read_key(state: Any, key: str) -> Any:
+    """Read a key of a state, whatever its class."""
+    return state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
