@@ -1,12 +1,11 @@
 """What several experts on one case make together: the majority's value, and how far they agree."""
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from memalign_graph.frozen import FrozenModel
 from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale, Value
 from memalign_graph.types import Episode
 
@@ -18,18 +17,14 @@ Level = Literal["nominal", "ordinal", "interval"]
 - `interval`: they lie so far apart.
 """
 
-T = TypeVar("T")
-
 _PAIR = 2
 
 _TOLERANCE = 0.1
 """How far apart two values of a continuous scale may be and still agree, of its whole range."""
 
 
-class GivenValue(BaseModel):
+class GivenValue(FrozenModel):
     """One expert's value for an example."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     episode_id: str
     """The episode that holds it."""
@@ -41,10 +36,8 @@ class GivenValue(BaseModel):
     """The value."""
 
 
-class Disagreement(BaseModel):
+class Disagreement(FrozenModel):
     """An example whose experts gave different values."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     example_id: str
     """The example's id."""
@@ -56,10 +49,8 @@ class Disagreement(BaseModel):
     """What most of them gave, as `majority_value` decides."""
 
 
-class Agreement(BaseModel):
+class Agreement(FrozenModel):
     """How far the experts of a memory agree."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     alpha: float | None
     """Krippendorff's alpha: 1 is full agreement, 0 what chance would give, below 0 less than that.
@@ -78,21 +69,20 @@ class Agreement(BaseModel):
 
 def majority_value(episodes: Sequence[Episode]) -> Value | None:
     """Find the value that most experts gave."""
-    return majority((one.given_at, one.id, one.value) for one in episodes if one.value is not None)
+    given = [
+        (episode.given_at, episode.id, episode.value)
+        for episode in episodes
+        if episode.value is not None
+    ]
+    return majority(given) if given else None
 
 
-def majority(given: Iterable[tuple[datetime, str, Value]]) -> Value | None:
-    """Find the value given most often."""
-    counts: Counter[tuple[bool, Value]] = Counter()
-    newest: dict[tuple[bool, Value], tuple[datetime, str, Value]] = {}
-    for one in given:
-        key = _same(one[2])
-        counts[key] += 1
-        newest[key] = max(newest.get(key, one), one, key=lambda known: known[:2])
-    if not counts:
-        return None
-    winner = max(counts, key=lambda key: (counts[key], newest[key][:2]))
-    return newest[winner][2]
+def majority(given: Iterable[tuple[datetime, str, Value]]) -> Value:
+    """Find the value given most often, or of several such the newest; one has to be given."""
+    votes: defaultdict[tuple[bool, Value], list[tuple[datetime, str, Value]]] = defaultdict(list)
+    for vote in sorted(given, key=lambda vote: vote[:2]):
+        votes[_same(vote[2])].append(vote)
+    return max(votes.values(), key=lambda same: (len(same), same[-1][:2]))[-1][2]
 
 
 def agree(scale: Scale, got: Value, expected: Value) -> bool:
@@ -110,39 +100,60 @@ def reach(scale: Numeric) -> float:
 
 def krippendorff_alpha(units: Iterable[Sequence[Value]], level: Level) -> float | None:
     """Measure how far the values given to the same cases agree, beyond what chance would give."""
+    import numpy as np
+
     pairable = [unit for unit in units if len(unit) >= _PAIR]
+    values = [value for unit in pairable for value in unit]
+    if not values:
+        return None
+    # Points whose squared distances are how far values differ, but for a factor.
     if level == "nominal":
-        return _alpha([[_same(value) for value in unit] for unit in pairable], _differing)
-    numbers = [[_number(value, level) for value in unit] for unit in pairable]
-    if level == "ordinal":
-        middles = _middles(Counter(number for unit in numbers for number in unit))
-        numbers = [[middles[number] for number in unit] for unit in numbers]
-    return _alpha(numbers, _squares)
+        codes = {kind: code for code, kind in enumerate(dict.fromkeys(map(_same, values)))}
+        points = np.eye(len(codes))[[codes[_same(value)] for value in values]]
+    else:
+        points = np.array([[_number(value, level)] for value in values], float)
+        if level == "ordinal":
+            ranked = np.sort(points[:, 0])
+            middles = np.searchsorted(ranked, points) + np.searchsorted(ranked, points, "right")
+            points = middles.astype(float)
+
+    def disagreement(points: Any) -> float:
+        # Differences to one of them, so that equal values give exactly 0.
+        return float(len(points) * (points - points[0]).var(axis=0, ddof=1).sum())
+
+    expected = disagreement(points)
+    ends = np.cumsum([len(unit) for unit in pairable])[:-1]
+    observed = sum(disagreement(unit) for unit in np.split(points, ends))
+    return 1 - observed / expected if expected else None
 
 
 def expert_agreement(episodes: Iterable[Episode], scale: Scale) -> Agreement:
     """Measure how far the experts of a memory agree, and say where they do not."""
-    by_example: defaultdict[str, list[Episode]] = defaultdict(list)
-    for episode in episodes:
+    by_example: defaultdict[str, list[tuple[Episode, Value]]] = defaultdict(list)
+    for episode in sorted(episodes, key=lambda episode: (episode.given_at, episode.id)):
         value = on_scale(episode.value, scale)
         if value is not None:
-            by_example[episode.example_id].append(episode.model_copy(update={"value": value}))
-    shared = [
-        sorted(group, key=lambda one: (one.given_at, one.id))
-        for group in by_example.values()
-        if len(group) >= _PAIR
-    ]
-    shared.sort(key=lambda group: (group[0].given_at, group[0].example_id))
-    values = [[one.value for one in group if one.value is not None] for group in shared]
+            by_example[episode.example_id].append((episode, value))
+    shared = [given for given in by_example.values() if len(given) >= _PAIR]
+    units = [[value for _, value in given] for given in shared]
     level = _level(scale)
     return Agreement(
-        alpha=krippendorff_alpha([[_rank(one, scale) for one in unit] for unit in values], level),
+        alpha=krippendorff_alpha([[_rank(one, scale) for one in unit] for unit in units], level),
         level=level,
         examples=len(shared),
         disagreements=[
-            _disagreement(group)
-            for group, unit in zip(shared, values, strict=True)
-            if len({_same(value) for value in unit}) > 1
+            Disagreement(
+                example_id=given[0][0].example_id,
+                given=[
+                    GivenValue(episode_id=episode.id, author=episode.author, value=value)
+                    for episode, value in given
+                ],
+                majority=majority(
+                    [(episode.given_at, episode.id, value) for episode, value in given]
+                ),
+            )
+            for given, unit in zip(shared, units, strict=True)
+            if len(set(map(_same, unit))) > 1
         ],
     )
 
@@ -156,38 +167,6 @@ def _number(value: Value, level: Level) -> float:
     if isinstance(value, str):
         raise ValueError(f"{value!r} is no number, and {level} values are: give a choice's rank.")
     return value
-
-
-def _alpha(units: list[list[T]], disagreement: Callable[[list[T]], float]) -> float | None:
-    values = [value for unit in units for value in unit]
-    # Sums over pairs of the same values; the factor 1/n, which both have, is left out.
-    expected = disagreement(values) / (len(values) - 1) if values else 0
-    if not expected:
-        return None
-    observed = sum(disagreement(unit) / (len(unit) - 1) for unit in units)
-    return 1 - observed / expected
-
-
-def _differing(values: list[tuple[bool, Value]]) -> float:
-    """Count the ordered pairs of different values, without looking at each pair."""
-    return len(values) ** 2 - sum(count**2 for count in Counter(values).values())
-
-
-def _squares(numbers: list[float]) -> float:
-    """Add up the squared differences of all ordered pairs, without looking at each pair."""
-    # Differences to one of them, so that equal numbers give exactly 0.
-    apart = [number - numbers[0] for number in numbers]
-    mean = sum(apart) / len(apart)
-    return 2 * len(apart) * sum((one - mean) ** 2 for one in apart)
-
-
-def _middles(counts: Counter[float]) -> dict[float, float]:
-    """Place ranks on a line, each in the middle of as many places as it was given times."""
-    middles, below = {}, 0
-    for rank in sorted(counts):
-        middles[rank] = below + counts[rank] / 2
-        below += counts[rank]
-    return middles
 
 
 def _level(scale: Scale) -> Level:
@@ -214,17 +193,3 @@ def on_scale(value: Value | None, scale: Scale) -> Value | None:
         return scale.validate_value(value)
     except ValueError:
         return None
-
-
-def _disagreement(group: list[Episode]) -> Disagreement:
-    majority = majority_value(group)
-    given = [
-        GivenValue(episode_id=one.id, author=one.author, value=one.value)
-        for one in group
-        if one.value is not None
-    ]
-    return Disagreement(
-        example_id=group[0].example_id,
-        given=given,
-        majority=given[0].value if majority is None else majority,
-    )

@@ -8,7 +8,8 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, NoReturn, TypeVar
+from importlib import import_module
+from typing import Any, Generic, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 from langchain_core.embeddings import Embeddings
@@ -64,24 +65,19 @@ class OncePerLoop(Generic[T]):
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._outside: list[T] = []
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
+        self._made: WeakKeyDictionary[object, T] = WeakKeyDictionary()
         self._making = threading.Lock()
 
     def get(self) -> T:
         """Return what belongs to the running event loop, made now if it is not there yet."""
         try:
-            loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+            loop: object = asyncio.get_running_loop()
         except RuntimeError:
-            loop = None
+            loop = self  # stands for calls outside of any
         with self._making:
-            if loop is None:
-                if not self._outside:
-                    self._outside.append(self._make())
-                return self._outside[0]
-            if loop not in self._by_loop:
-                self._by_loop[loop] = self._make()
-            return self._by_loop[loop]
+            if loop not in self._made:
+                self._made[loop] = self._make()
+            return self._made[loop]
 
 
 class Embedder:
@@ -120,59 +116,50 @@ class StructuredModel:
         try:
             return self._read(self.runnable.invoke(list(messages)))
         except Exception as error:  # noqa: BLE001 - providers share no base class
-            return self._reply_to(error)
+            return self._read_failure(error)
 
     async def ainvoke(self, messages: Sequence[BaseMessage]) -> "ChatReply":
         """Async twin of `invoke`."""
         try:
             return self._read(await self.runnable.ainvoke(list(messages)))
         except Exception as error:  # noqa: BLE001 - likewise
-            return self._reply_to(error)
+            return self._read_failure(error)
 
     def _read(self, output: Any) -> "ChatReply":
         if self.parser is None:
-            return _read_output(output)
+            return _read_output(**output)
         try:
-            parsed, problem = _parse(self.parser, output), None
+            if isinstance(self.parser, BaseLLMOutputParser):
+                # What its `invoke` does, without a run of its own in every trace.
+                parsed = self.parser.parse_result([ChatGeneration(message=output)])
+            else:
+                parsed = self.parser.invoke(output)
         except Exception as error:  # noqa: BLE001 - a parser's error is told to the model
-            parsed, problem = None, error
-        return _read_output({"raw": output, "parsed": parsed, "parsing_error": problem})
+            return _read_output(output, None, error)
+        return _read_output(output, parsed)
 
-    def _reply_to(self, error: Exception) -> "ChatReply":
-        outcome = _chat_failure(error, self)
-        if isinstance(outcome, MemAlignError):
-            _raise_as(outcome, error)
-        return outcome
+    def _read_failure(self, error: Exception) -> "ChatReply":
+        if isinstance(error, MemAlignError):
+            raise error
+        kind = type(error).__name__
+        if kind not in _STOPPED:
+            raise ChatModelError(f"The chat model {self.name} failed: {_reason(error)}") from error
+        completion = getattr(error, "completion", None)
+        usage = getattr(completion, "usage", None)
+        return ChatReply(
+            answer=None,
+            text=(completion.choices[0].message.content or "") if completion else "",
+            problem=_STOPPED[kind],
+            input_tokens=getattr(usage, "prompt_tokens", None),
+            output_tokens=getattr(usage, "completion_tokens", None),
+        )
 
 
 def resolve_chat_model(model: BaseChatModel | str) -> BaseChatModel:
     """Return a chat model; a string is resolved now, not when the graph was built."""
     if isinstance(model, BaseChatModel):
         return model
-    provider, name = split_name(model, "model", DEFAULT_CHAT_MODEL)
-    if provider == "openai":
-        import openai
-        from langchain_openai import ChatOpenAI
-
-        _check_openai_key("model", model)
-        return ChatOpenAI(
-            model=name,
-            temperature=0,
-            timeout=_TIMEOUT_S,
-            http_async_client=openai.DefaultAsyncHttpxClient(),
-        )
-    if provider == "local":
-        from memalign_graph.local import local_chat_model
-
-        return local_chat_model()
-    try:
-        from langchain.chat_models import init_chat_model
-    except ImportError as error:
-        raise InvalidInputError(_needs_langchain("model", model)) from error
-    try:
-        resolved: BaseChatModel = init_chat_model(model)
-    except (ImportError, ValueError) as error:
-        raise InvalidInputError(f"model: {model!r} can't be used: {error}") from error
+    resolved: BaseChatModel = _resolve(model, "model", DEFAULT_CHAT_MODEL)
     return resolved
 
 
@@ -184,31 +171,57 @@ def resolve_embeddings(embeddings: EmbeddingsLike) -> Embeddings:
         from langgraph.store.base import ensure_embeddings
 
         return ensure_embeddings(embeddings)
-    provider, name = split_name(embeddings, "embeddings", DEFAULT_EMBEDDINGS)
+    resolved: Embeddings = _resolve(embeddings, "embeddings", DEFAULT_EMBEDDINGS)
+    return resolved
+
+
+def _resolve(text: str, field: Literal["model", "embeddings"], example: str) -> Any:
+    provider, name = split_name(text, field, example)
     if provider == "openai":
-        import openai
-        from langchain_openai import OpenAIEmbeddings
-
-        _check_openai_key("embeddings", embeddings)
-        # Counting tokens would download tables at first use; texts are cut before they get here.
-        return OpenAIEmbeddings(
-            model=name,
-            check_embedding_ctx_length=False,
-            timeout=_TIMEOUT_S,
-            http_async_client=openai.DefaultAsyncHttpxClient(),
-        )
+        return _openai(text, field, name)
     if provider == "local":
-        from memalign_graph.local import LocalEmbeddings
+        from memalign_graph import local
 
-        return LocalEmbeddings()
+        return local.local_chat_model() if field == "model" else local.LocalEmbeddings()
+    module, function = _LANGCHAIN[field]
     try:
-        from langchain.embeddings import init_embeddings
+        init = getattr(import_module(module), function)
     except ImportError as error:
-        raise InvalidInputError(_needs_langchain("embeddings", embeddings)) from error
+        raise InvalidInputError(
+            f"{field}: {text!r} needs the package langchain: pip install 'memalign-graph[agents]' "
+            "and the provider's own package, or pass the model itself."
+        ) from error
     try:
-        return init_embeddings(embeddings)
+        return init(text)
     except (ImportError, ValueError) as error:
-        raise InvalidInputError(f"embeddings: {embeddings!r} can't be used: {error}") from error
+        raise InvalidInputError(f"{field}: {text!r} can't be used: {error}") from error
+
+
+_LANGCHAIN = {
+    "model": ("langchain.chat_models", "init_chat_model"),
+    "embeddings": ("langchain.embeddings", "init_embeddings"),
+}
+"""What makes the models of all other providers."""
+
+
+def _openai(text: str, field: Literal["model", "embeddings"], name: str) -> Any:
+    import langchain_openai
+    import openai
+
+    if not os.environ.get("OPENAI_API_KEY"):
+        raise InvalidInputError(
+            f"{field}: {text!r} needs a key: set OPENAI_API_KEY, or pass another model; 'local' "
+            "needs none."
+        )
+    options: dict[str, Any] = {
+        "model": name,
+        "timeout": _TIMEOUT_S,
+        "http_async_client": openai.DefaultAsyncHttpxClient(),
+    }
+    if field == "model":
+        return langchain_openai.ChatOpenAI(temperature=0, **options)
+    # Counting tokens would download tables at first use; texts are cut before they get here.
+    return langchain_openai.OpenAIEmbeddings(check_embedding_ctx_length=False, **options)
 
 
 def embedder_id(embeddings: EmbeddingsLike) -> str:
@@ -328,21 +341,6 @@ def _model_name(model: BaseChatModel) -> str:
     return type(model).__name__
 
 
-def _check_openai_key(field: str, text: str) -> None:
-    if not os.environ.get("OPENAI_API_KEY"):
-        raise InvalidInputError(
-            f"{field}: {text!r} needs a key: set OPENAI_API_KEY, or pass another model; 'local' "
-            "needs none."
-        )
-
-
-def _needs_langchain(field: str, text: str) -> str:
-    return (
-        f"{field}: {text!r} needs the package langchain: pip install 'memalign-graph[agents]' and "
-        "the provider's own package, or pass the model itself."
-    )
-
-
 _HINTS = {
     "APITimeoutError": "it did not answer in time; raise the model's timeout, or try later.",
     "APIConnectionError": "is the server up, and its base_url right?",
@@ -388,88 +386,50 @@ class ChatReply:
     """The log-probabilities of the answer's tokens, if they were asked for and the model tells."""
 
 
+_CUT_OFF = "it was cut off at the output limit: answer more briefly"
+_FILTERED = "a content filter stopped it"
 _STOPPED = {
-    "length": "it was cut off at the output limit: answer more briefly",
-    "content_filter": "a content filter stopped it",
+    "length": _CUT_OFF,
+    "LengthFinishReasonError": _CUT_OFF,
+    "content_filter": _FILTERED,
+    "ContentFilterFinishReasonError": _FILTERED,
 }
-"""Why an answer that ended for such a reason is no use."""
+"""Why an answer is no use, by the reason it ended for, or by the client's error that says so."""
 
 
-def _parse(parser: Runnable[Any, Any], message: BaseMessage) -> Any:
-    if isinstance(parser, BaseLLMOutputParser):
-        # What its `invoke` does, without a run of its own in every trace.
-        return parser.parse_result([ChatGeneration(message=message)])
-    return parser.invoke(message)
-
-
-def _read_output(output: Any) -> ChatReply:
-    """Read what a model bound by `with_schema` gave."""
-    raw: AIMessage = output["raw"]
+def _read_output(raw: Any, parsed: Any, parsing_error: BaseException | None = None) -> ChatReply:
     # A kept answer has usage that tells of nothing but its cost.
     usage: Mapping[str, Any] = raw.usage_metadata or {}
-    about: dict[str, Any] = {
-        "model": raw.response_metadata.get("model_name"),
-        "input_tokens": usage.get("input_tokens"),
-        "output_tokens": usage.get("output_tokens"),
-        "logprobs": raw.response_metadata.get("logprobs"),
-    }
+    metadata = raw.response_metadata
     refusal = raw.additional_kwargs.get("refusal")
-    text = refusal or raw.text or (json.dumps(raw.tool_calls) if raw.tool_calls else "")
-    stopped = _STOPPED.get(raw.response_metadata.get("finish_reason", ""))
-    if stopped is not None:
-        return ChatReply(answer=None, text=text, problem=stopped, **about)
-    parsed = output["parsed"]
-    if isinstance(parsed, dict):
-        return ChatReply(answer=parsed, text=text, **about)
-    if refusal:
-        problem = f"the model refused: {refusal}"
-    elif output["parsing_error"] is not None:
-        problem = f"it is not the JSON asked for ({_first_line(output['parsing_error'])})"
-    else:
-        problem = "it is not the JSON object asked for"
-    return ChatReply(answer=None, text=text, problem=problem, **about)
-
-
-def _chat_failure(error: Exception, model: StructuredModel) -> ChatReply | MemAlignError:
-    """Sort a failed chat call."""
-    if isinstance(error, MemAlignError):
-        return error
-    kind = type(error).__name__
-    if kind == "LengthFinishReasonError":
-        completion = getattr(error, "completion", None)
-        text = completion.choices[0].message.content if completion is not None else ""
-        usage = getattr(completion, "usage", None)
-        return ChatReply(
-            answer=None,
-            text=text or "",
-            problem=_STOPPED["length"],
-            input_tokens=getattr(usage, "prompt_tokens", None),
-            output_tokens=getattr(usage, "completion_tokens", None),
-        )
-    if kind == "ContentFilterFinishReasonError":
-        return ChatReply(answer=None, text="", problem=_STOPPED["content_filter"])
-    return ChatModelError(f"The chat model {model.name} failed: {_reason(error)}")
-
-
-def _embedding_failure(error: Exception, embeddings: Embeddings) -> MemAlignError:
-    """Make the error to raise for a failed embedding call."""
-    if isinstance(error, MemAlignError):
-        return error
-    return EmbeddingError(f"The embeddings {embedder_id(embeddings)} failed: {_reason(error)}")
+    problem = _STOPPED.get(metadata.get("finish_reason", ""))
+    if problem is None and not isinstance(parsed, dict):
+        if refusal:
+            problem = f"the model refused: {refusal}"
+        elif parsing_error is not None:
+            problem = f"it is not the JSON asked for ({_first_line(parsing_error)})"
+        else:
+            problem = "it is not the JSON object asked for"
+    return ChatReply(
+        answer=parsed if problem is None else None,
+        text=refusal or raw.text or (json.dumps(raw.tool_calls) if raw.tool_calls else ""),
+        problem=problem,
+        model=metadata.get("model_name"),
+        input_tokens=usage.get("input_tokens"),
+        output_tokens=usage.get("output_tokens"),
+        logprobs=metadata.get("logprobs"),
+    )
 
 
 async def embed_texts(io: IO, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
     """Embed texts; raises an EmbeddingError that says what to do where the call fails."""
     try:
         return await io.embed(embeddings, texts)
-    except Exception as error:  # noqa: BLE001 - providers share no base class
-        _raise_as(_embedding_failure(error, embeddings), error)
-
-
-def _raise_as(failure: MemAlignError, error: Exception) -> NoReturn:
-    if failure is error:
-        raise error
-    raise failure from error
+    except MemAlignError:
+        raise
+    except Exception as error:
+        name = embedder_id(embeddings)
+        raise EmbeddingError(f"The embeddings {name} failed: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:
@@ -498,42 +458,31 @@ async def ask(
     purpose: str,
 ) -> tuple[T, ChatReply]:
     """Ask for an answer; if it can't be used, show the model why and ask once more."""
-    reply: ChatReply = await io.chat(model, messages)
-    result, problem = _check(reply, read, last=False)
-    if problem is not None:
-        again = [*messages, AIMessage(_shown(reply.text)), HumanMessage(_complaint(problem))]
-        reply = await io.chat(model, again)
-        result, problem = _check(reply, read, last=True)
-    if result is None:
-        raise ModelAnswerError(
-            f"The chat model {model.name} gave no answer that can be used to {purpose}, also when "
-            f"asked again: {(problem or '').rstrip('.')}. It wrote: {_quote(reply.text)}"
+    problem, asked = "", list(messages)
+    for last in (False, True):
+        reply: ChatReply = await io.chat(model, asked)
+        try:
+            return _use(reply, read, last=last), reply
+        except ValueError as error:
+            problem = str(error).rstrip(".")
+        shown = reply.text[:_SHOWN_CHARS].encode(errors="replace").decode() or "(nothing)"
+        complaint = (
+            f"That answer can't be used: {problem}. Answer again, with nothing but the JSON object "
+            "that was asked for."
         )
-    return result[0], reply
-
-
-def _check(
-    reply: ChatReply, read: Callable[[dict[str, Any], bool], T], *, last: bool
-) -> tuple[tuple[T] | None, str | None]:
-    if reply.answer is None:
-        return None, reply.problem or "it is no answer"
-    try:
-        # A store may refuse what a model can write, such as a NUL: better it writes it again.
-        check_json(reply.answer, "the answer")
-        return (read(reply.answer, last),), None
-    except ValueError as error:
-        return None, str(error)
-
-
-def _complaint(problem: str) -> str:
-    return (
-        f"That answer can't be used: {problem.rstrip('.')}. Answer again, with nothing but the "
-        "JSON object that was asked for."
+        asked = [*messages, AIMessage(shown), HumanMessage(complaint)]
+    raise ModelAnswerError(
+        f"The chat model {model.name} gave no answer that can be used to {purpose}, also when "
+        f"asked again: {problem}. It wrote: {_quote(reply.text)}"
     )
 
 
-def _shown(text: str) -> str:
-    return text[:_SHOWN_CHARS].encode(errors="replace").decode() or "(nothing)"
+def _use(reply: ChatReply, read: Callable[[dict[str, Any], bool], T], *, last: bool) -> T:
+    if reply.answer is None:
+        raise ValueError(reply.problem or "it is no answer")
+    # A store may refuse what a model can write, such as a NUL: better it writes it again.
+    check_json(reply.answer, "the answer")
+    return read(reply.answer, last)
 
 
 def _quote(text: str, limit: int = 200) -> str:

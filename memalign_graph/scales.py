@@ -26,7 +26,17 @@ class _Scale(BaseModel):
         raise NotImplementedError
 
     def validate_value(self, value: Any) -> Value:
-        """Return the value as this scale writes it."""
+        """Return the value as this scale writes it.
+
+        Args:
+            value: What a model or an expert gave.
+
+        Returns:
+            A boolean, a choice in the case its author wrote, or a number.
+
+        Raises:
+            ValueError: If the value is not on the scale.
+        """
         raise NotImplementedError
 
     def describe(self) -> str:
@@ -56,17 +66,7 @@ class Boolean(_Scale):
         return {"type": "boolean"}
 
     def validate_value(self, value: Any) -> bool:
-        """Return a boolean; `"yes"`, `"no"`, `"true"`, `"false"`, 1 and 0 count as booleans too.
-
-        Args:
-            value: What a model or an expert gave.
-
-        Returns:
-            The boolean.
-
-        Raises:
-            ValueError: If the value is none of these.
-        """
+        """Return a boolean; `"yes"`, `"no"`, `"true"`, `"false"`, 1 and 0 count as booleans too."""
         word = str(value).strip().lower() if isinstance(value, str | bool | int) else ""
         if word in _WORDS_FOR_TRUE:
             return True
@@ -111,17 +111,7 @@ class Categorical(_Scale):
         return {"type": "string", "enum": list(self.choices)}
 
     def validate_value(self, value: Any) -> str:
-        """Return the choice in the case its author wrote.
-
-        Args:
-            value: What a model or an expert gave, in any case.
-
-        Returns:
-            The choice.
-
-        Raises:
-            ValueError: If the value names none of the choices.
-        """
+        """Return the choice in the case its author wrote."""
         name = value.strip().casefold() if isinstance(value, str) else None
         for choice in self.choices:
             if name == choice.casefold():
@@ -173,17 +163,7 @@ class Numeric(_Scale):
         }
 
     def validate_value(self, value: Any) -> int | float:
-        """Return the number, an `int` on an integer scale; `"3"` is 3.
-
-        Args:
-            value: What a model or an expert gave: a number, or text that is one.
-
-        Returns:
-            The number.
-
-        Raises:
-            ValueError: If the value is no number, not whole on an integer scale, or out of bounds.
-        """
+        """Return the number, an `int` on an integer scale; `"3"` is 3."""
         number = _to_float(value)
         if (
             number is None
@@ -221,17 +201,7 @@ class Pairwise(_Scale):
         return {"type": "string", "enum": list(self.choices)}
 
     def validate_value(self, value: Any) -> str:
-        """Return the preferred side as the scale writes it.
-
-        Args:
-            value: What a model or an expert gave, in any case.
-
-        Returns:
-            `A`, `B` or `tie`.
-
-        Raises:
-            ValueError: If the value is none of these, or a tie where none is allowed.
-        """
+        """Return the preferred side as the scale writes it."""
         return Categorical(choices=self.choices).validate_value(value)
 
     def describe(self) -> str:

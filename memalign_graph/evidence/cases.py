@@ -76,8 +76,7 @@ def case_of(rows: Sequence[EpisodeRow], scale: Scale) -> Case | None:
     """Make a case of the episodes on it."""
     valued = [(on_scale(row.value, scale), row) for row in rows]
     given = [(row.given_at, row.id, value) for value, row in valued if value is not None]
-    value = majority(given)
-    if value is None:
+    if not given:
         return None
     last = max(rows, key=lambda row: (row.given_at, row.id))
     judged = [row.judged for row in sorted(rows, key=lambda row: (row.given_at, row.id))]
@@ -95,7 +94,7 @@ def case_of(rows: Sequence[EpisodeRow], scale: Scale) -> Case | None:
         key=last.vector_key,
         example_id=last.example_id,
         episode_ids=tuple(row.id for row in rows),
-        value=value,
+        value=majority(given),
         given_at=last.given_at,
         verdict=verdict,
         probabilities=first.probabilities if first else None,

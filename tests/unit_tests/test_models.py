@@ -15,11 +15,12 @@ from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from openai.resources.chat.completions import completions
 
 from memalign_graph import EmbeddingError, InvalidInputError
+from memalign_graph.io import BLOCKING, run
 from memalign_graph.models import (
     ChatReply,
     Embedder,
-    _embedding_failure,
     _read_output,
+    embed_texts,
     embedder_id,
     max_input_tokens,
     resolve_chat_model,
@@ -223,26 +224,30 @@ def output(parsed: Any, error: Any = None, **message: Any) -> dict[str, Any]:
 
 
 def test_parsed_answer_is_read() -> None:
-    assert _read_output(output({"a": 1})) == ChatReply(answer={"a": 1}, text="text", model="m")
+    assert _read_output(**output({"a": 1})) == ChatReply(answer={"a": 1}, text="text", model="m")
 
 
 @pytest.mark.parametrize("parsed", [None, [], "text", 3])
 def test_answer_that_is_no_object_is_a_problem(parsed: Any) -> None:
-    reply = _read_output(output(parsed))
+    reply = _read_output(**output(parsed))
     assert (reply.answer, reply.problem) == (None, "it is not the JSON object asked for")
 
 
 def test_refusal_is_the_problem_and_the_text() -> None:
-    reply = _read_output(output(None, ValueError("x"), additional_kwargs={"refusal": "No."}))
+    reply = _read_output(**output(None, ValueError("x"), additional_kwargs={"refusal": "No."}))
     assert (reply.text, reply.problem) == ("No.", "the model refused: No.")
 
 
+class FailingFakeEmbedding(DeterministicFakeEmbedding):
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        raise ValueError(f"{'long ' * 100}\nmore than {len(texts)}")
+
+
 def test_failed_embedding_names_the_embedder_and_the_first_line() -> None:
-    cause = ValueError(f"{'long ' * 100}\nmore")
-    error = _embedding_failure(cause, DeterministicFakeEmbedding(size=4))
-    assert isinstance(error, EmbeddingError)
-    message = str(error)
-    assert "DeterministicFakeEmbedding" in message
+    with pytest.raises(EmbeddingError) as caught:
+        run(embed_texts(BLOCKING, FailingFakeEmbedding(size=4), ["text"]))
+    message = one_sentence(caught)
+    assert "FailingFakeEmbedding" in message
     assert "ValueError: long" in message
     assert "more" not in message
     assert len(message) < 450
