@@ -55,7 +55,7 @@ class Retrieved(FrozenModel):
     """The example's own embedding in base64, so that feedback on it embeds nothing again."""
 
     nearness: Mapping[str, float] = Field(default_factory=dict)
-    """The similarity of further episodes, by id: it tells which guidelines bear on the example."""
+    """The similarity of episodes, by id, until it has told which guidelines bear on the example."""
 
     guidelines: list[Guideline] = Field(default_factory=list)
     """Those that are given for every case."""
@@ -69,11 +69,14 @@ class Retrieved(FrozenModel):
     @classmethod
     def of(cls, found: Recall) -> "Retrieved":
         """Take what a look into memory gave."""
+        recalled = {
+            episode.id: case.similarity for case in found.examples for episode in case.episodes
+        }
         return cls(
             version=found.version,
             recalled=found.examples,
             vector=found.vector,
-            nearness=found.nearness,
+            nearness={**recalled, **found.nearness},
             warnings=[found.warning] if found.warning else [],
         )
 
@@ -83,7 +86,6 @@ class Retrieved(FrozenModel):
         """Add the guidelines that fit into the judge's prompt."""
         fitted = fit_guidelines(
             standing if parts.judge.use_guidelines else [],
-            self.recalled,
             self.nearness,
             max_guideline_tokens=parts.judge.max_guideline_tokens,
             max_input_tokens=max_input_tokens(parts.chat(named)),
@@ -304,12 +306,14 @@ def assemble_node(parts: Parts) -> Node:
 
     async def assemble_guidelines(io: IO, state: State, run: Run) -> Update:
         settings = own_channel(state, "judge_run")["settings"]
-        found = Retrieved.model_validate(own_channel(state, "judge_memory"))
+        found = own_channel(state, "judge_memory")
         standing: list[Guideline] = []
         if parts.judge.use_guidelines:
             standing = await parts.memory(run.store, settings).standing_guidelines(io)
-        chosen = found.with_guidelines(standing, parts, settings["model"])
-        return {"judge_memory": chosen.to_json()}
+        # What was recalled goes on as it is: reading and writing it would cost a millisecond.
+        bare = Retrieved.model_validate({**found, "recalled": []})
+        fitted = bare.with_guidelines(standing, parts, settings["model"])
+        return {"judge_memory": {**found, "nearness": {}, **fitted.to_json()}}
 
     return Node("assemble_guidelines", assemble_guidelines)
 

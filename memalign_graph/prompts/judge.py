@@ -136,16 +136,14 @@ class FittedGuidelines:
 
 def fit_guidelines(
     guidelines: Sequence[Guideline],
-    recalled: Sequence[RecalledExample],
     nearness: Mapping[str, float],
     *,
     max_guideline_tokens: int,
     max_input_tokens: int,
 ) -> FittedGuidelines:
-    """Choose the guidelines for one case."""
+    """Choose the guidelines for one case, by how similar the episodes they come from are to it."""
     budget = min(max_guideline_tokens, max_input_tokens // 3)
-    near = {episode.id: case.similarity for case in recalled for episode in case.episodes}
-    always, relevant = _divide(guidelines, {**near, **nearness}, max_tokens=budget)
+    always, relevant = _divide(guidelines, nearness, max_tokens=budget)
     left_out = len(guidelines) - len(always) - len(relevant)
     if not left_out:
         return FittedGuidelines(always, relevant, [])

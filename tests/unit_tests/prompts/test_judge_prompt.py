@@ -48,7 +48,6 @@ def prompt(example: Example = EXAMPLE, **options: Any) -> JudgePrompt:
     cases = options.get("recalled", [])
     fitted = fit_guidelines(
         options.get("guidelines", []),
-        cases,
         options.get("nearness", {}),
         max_guideline_tokens=options.get("max_guideline_tokens", 1000),
         max_input_tokens=window,
