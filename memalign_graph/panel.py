@@ -410,15 +410,11 @@ async def _each(
             logger.warning("The panel goes on without %r: %s", name, error)
             return error
 
-    done: dict[str, T] = {}
-    failed: dict[str, MemAlignError] = {}
     names = list(names)
     results = await io.gather([attempt(name) for name in names], run.max_concurrency)
-    for name, result in zip(names, results, strict=True):
-        if isinstance(result, MemAlignError):
-            failed[name] = result
-        else:
-            done[name] = result
+    named = list(zip(names, results, strict=True))
+    done = {name: result for name, result in named if not isinstance(result, MemAlignError)}
+    failed = {name: result for name, result in named if isinstance(result, MemAlignError)}
     return done, failed
 
 
