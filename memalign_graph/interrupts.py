@@ -346,13 +346,7 @@ def conflict_form(criterion: Criterion, conflicts: Sequence[Conflict]) -> Form[d
     choice = {"type": "string", "enum": list(_CHOICES)}
     return Form(
         action="settle_conflict",
-        actions=[
-            (
-                {"conflict": conflict.id, "keep": conflict.newer},
-                _describe_conflict(criterion, conflict),
-            )
-            for conflict in conflicts
-        ],
+        actions=[_action(criterion, conflict) for conflict in conflicts],
         fields={"conflict": {"type": "string"}, "keep": choice},
         reply={
             "title": "decisions",
@@ -410,9 +404,9 @@ def _choice(given: Any, conflict: Conflict) -> str:
     return str(choice)
 
 
-def _describe_conflict(criterion: Criterion, conflict: Conflict) -> list[str]:
+def _action(criterion: Criterion, conflict: Conflict) -> tuple[dict[str, Any], list[str]]:
     newer = conflict.first if conflict.newer == "first" else conflict.second
-    return [
+    return {"conflict": conflict.id, "keep": conflict.newer}, [
         f"## {criterion.name}: two guidelines contradict each other",
         _side("First", conflict.first),
         _side("Second", conflict.second),

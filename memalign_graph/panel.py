@@ -419,8 +419,6 @@ async def _each(
 
 
 Said = dict[str, dict[str, Any]]
-"""The fields of a `Feedback` by criterion."""
-
 _REASON = "_rationale"
 _SHOWN_GUIDELINES = 5
 _SHAPES = (
