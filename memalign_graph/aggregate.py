@@ -1,7 +1,7 @@
 """One score of many criteria: a weighted mean, and vetoes that no other criterion makes up for."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +56,7 @@ class Aggregate:
     passes: float | None = None
     """The score from which the whole passes, from 0 to 1; None if it is not asked for."""
 
-    def bind(self, criteria: Sequence[Criterion]) -> "BoundAggregate":
+    def bind(self, criteria: Iterable[Criterion]) -> "BoundAggregate":
         """Check this against a panel's criteria."""
         scales = {criterion.name: criterion.scale for criterion in criteria}
         for option in ("weights", "vetoes"):
@@ -69,14 +69,19 @@ class Aggregate:
                     f"{', '.join(scales)}."
                 )
         for name, weight in self.weights.items():
-            _check_weight(name, weight, scales[name])
+            if not _is_number(weight) or not 0 <= weight < math.inf:
+                raise InvalidInputError(
+                    f"weights: {weight!r} for {name!r} is not a number from 0 on."
+                )
+            if weight and not _is_ordered(scales[name]):
+                raise InvalidInputError(
+                    f"weights: the scale of {name!r} has no order, so that it has no place in a "
+                    "mean: give it a veto instead, or `ordered=True`."
+                )
         if self.passes is not None and not (_is_number(self.passes) and 0 <= self.passes <= 1):
             raise InvalidInputError(f"passes: {self.passes!r} is not a number from 0 to 1.")
-        weights = {
-            name: float(self.weights.get(name, 1.0))
-            for name, scale in scales.items()
-            if _is_ordered(scale)
-        }
+        ordered = [name for name, scale in scales.items() if _is_ordered(scale)]
+        weights = {name: float(self.weights.get(name, 1.0)) for name in ordered}
         if not any(weights.values()) and not self.vetoes:
             raise InvalidInputError(
                 "aggregate: no criterion of this panel has a weight: scales without an order can "
@@ -97,37 +102,30 @@ class BoundAggregate:
 
     def of(self, values: Mapping[str, Value]) -> AggregateResult:
         """Make one score."""
-        parts = {
-            name: _place(self.scales[name], values[name]) for name in self.weights if name in values
-        }
+        counted = [name for name in self.weights if name in values]
+        parts = {name: _place(self.scales[name], values[name]) for name in counted}
         # Divided by the largest, so that no sum overflows.
         largest = max((self.weights[name] for name in parts), default=0.0)
         weights = {name: self.weights[name] / largest for name in parts} if largest else {}
-        total = math.fsum(weights.values())
         weighted = math.fsum(weight * parts[name] for name, weight in weights.items())
-        score = weighted / total if total else None
-        vetoed = [
-            name
-            for name, rule in self.rules.items()
-            if name in values and not rule.passes(values[name])
-        ]
+        score = weighted / math.fsum(weights.values()) if weights else None
         missing = [name for name in self.scales if name not in values]
+        judged = [name for name in self.rules if name in values]
+        vetoed = [name for name in judged if not self.rules[name].passes(values[name])]
+        passed = None
+        if self.passes is not None or self.rules:
+            passed = not vetoed and self.rules.keys().isdisjoint(missing)
+        if passed and self.passes is not None:
+            passed = score is not None and (
+                score >= self.passes or math.isclose(score, self.passes)
+            )
         return {
             "score": score,
-            "passed": self._passed(score, is_vetoed=bool(vetoed), missing=missing),
+            "passed": passed,
             "parts": parts,
             "vetoed_by": vetoed,
             "missing": missing,
         }
-
-    def _passed(self, score: float | None, *, is_vetoed: bool, missing: list[str]) -> bool | None:
-        if self.passes is None and not self.rules:
-            return None
-        if is_vetoed or not self.rules.keys().isdisjoint(missing):
-            return False
-        if self.passes is None:
-            return True
-        return score is not None and (score >= self.passes or math.isclose(score, self.passes))
 
 
 def _veto(name: str, scale: Scale, rule: Passes) -> PassRule:
@@ -136,16 +134,6 @@ def _veto(name: str, scale: Scale, rule: Passes) -> PassRule:
     except InvalidInputError as error:
         reason = str(error).removeprefix("passes: ")
         raise InvalidInputError(f"vetoes: {name!r}: {reason}") from error
-
-
-def _check_weight(name: str, weight: Any, scale: Scale) -> None:
-    if not _is_number(weight) or weight < 0 or not math.isfinite(weight):
-        raise InvalidInputError(f"weights: {weight!r} for {name!r} is not a number from 0 on.")
-    if weight and not _is_ordered(scale):
-        raise InvalidInputError(
-            f"weights: the scale of {name!r} has no order, so that it has no place in a mean: give "
-            "it a veto instead, or `ordered=True`."
-        )
 
 
 def _is_number(value: Any) -> bool:

@@ -25,7 +25,6 @@ T = TypeVar("T")
 _DECISIONS = ("approve", "edit", "reject", "respond")
 _INBOX_DECISIONS = {"accept": "approve", "response": "respond"}
 _MAX_SHOWN_CHARS = 4_000
-_BACKTICKS = re.compile("`+")
 _HEADING = re.compile(r"(?m)^#|^(?:=+|-+)(?=\s*$)")
 
 
@@ -85,13 +84,6 @@ class Reply:
     """The words, or the fields; from outside, and so of any type."""
     name: str = "the reply"
     """What errors call the words."""
-
-    def words(self, *, instead: str) -> str:
-        """Return what was said."""
-        if not isinstance(self.content, str) or not self.content.strip():
-            raise ValueError(f"{self.name} is empty: say why in a sentence, or {instead}.")
-        check_json(self.content, self.name)
-        return self.content.strip()
 
     def edited(self) -> dict[str, Any]:
         """Return the arguments as edited."""
@@ -188,8 +180,7 @@ def review_form(
     if judgment.review is not None and judgment.review.reasons:
         reasons = "; ".join(_REASONS[reason] for reason in judgment.review.reasons)
         doubts.append(f"You are asked because {reasons}.")
-    if doubts:
-        parts.append(" ".join(doubts))
+    parts += [" ".join(doubts)] if doubts else []
     lists = {
         "Guidelines it was given": [escape(guideline.text) for guideline in guidelines],
         "Earlier cases it was shown": [_line(episode, criterion) for episode in episodes],
@@ -240,17 +231,16 @@ def _read_feedback(
         case "approve":
             fields = {**shown, "rationale": given.content}
         case "edit":
-            fields = {**shown, **given.edited()}
-            if str(fields["rationale"] or "").strip() == shown["rationale"].strip():
-                del fields["rationale"]
+            edited = {**shown, **given.edited()}
+            is_kept = str(edited["rationale"] or "").strip() == shown["rationale"].strip()
+            fields = {**edited, "rationale": None} if is_kept else edited
         case "ignore":
             return None
         case _:
-            return {"rationale": given.words(instead=instead)}
-    return _read_fields(fields, criterion, shapes)
-
-
-def _read_fields(fields: dict[str, Any], criterion: Criterion, shapes: str) -> dict[str, Any]:
+            if not isinstance(given.content, str) or not given.content.strip():
+                raise ValueError(f"{given.name} is empty: say why in a sentence, or {instead}.")
+            check_json(given.content, given.name)
+            return {"rationale": given.content.strip()}
     unknown = [name for name in fields if name not in ("value", "rationale", "author", "id")]
     if unknown:
         raise ValueError(
@@ -356,13 +346,7 @@ def conflict_form(criterion: Criterion, conflicts: Sequence[Conflict]) -> Form[d
     choice = {"type": "string", "enum": list(_CHOICES)}
     return Form(
         action="settle_conflict",
-        actions=[
-            (
-                {"conflict": conflict.id, "keep": conflict.newer},
-                _describe_conflict(criterion, conflict),
-            )
-            for conflict in conflicts
-        ],
+        actions=[_action(criterion, conflict) for conflict in conflicts],
         fields={"conflict": {"type": "string"}, "keep": choice},
         reply={
             "title": "decisions",
@@ -420,9 +404,9 @@ def _choice(given: Any, conflict: Conflict) -> str:
     return str(choice)
 
 
-def _describe_conflict(criterion: Criterion, conflict: Conflict) -> list[str]:
+def _action(criterion: Criterion, conflict: Conflict) -> tuple[dict[str, Any], list[str]]:
     newer = conflict.first if conflict.newer == "first" else conflict.second
-    return [
+    return {"conflict": conflict.id, "keep": conflict.newer}, [
         f"## {criterion.name}: two guidelines contradict each other",
         _side("First", conflict.first),
         _side("Second", conflict.second),
@@ -470,7 +454,7 @@ def show_block(value: Any) -> str:
 
 def _fence(text: str, at_least: int = 1) -> str:
     # One longer than any in the text keeps the text from ending it.
-    return max(["`" * at_least, *(f"{run}`" for run in _BACKTICKS.findall(text))], key=len)
+    return max(["`" * at_least, *(f"{run}`" for run in re.findall("`+", text))], key=len)
 
 
 def _text(value: Any) -> str:

@@ -12,7 +12,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from typing_extensions import TypedDict, Unpack
 
-from memalign_graph.aggregate import Aggregate, AggregateResult, BoundAggregate
+from memalign_graph.aggregate import Aggregate, AggregateResult
 from memalign_graph.errors import (
     ChatModelError,
     EmbeddingError,
@@ -32,13 +32,14 @@ from memalign_graph.interrupts import (
     read_text,
 )
 from memalign_graph.io import IO
+from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.vectors import encode_vector
 from memalign_graph.memory.recall import embed_once, recall_without_episodes
 from memalign_graph.nodes.judge import Retrieved, judge, own_channel, retrieve
 from memalign_graph.pairwise import swap_outputs
 from memalign_graph.reading import read_example
 from memalign_graph.runtime import Clients, Node, Parts, Run, State, Update
-from memalign_graph.scales import Pairwise, Value
+from memalign_graph.scales import Pairwise
 from memalign_graph.settings import (
     Judge,
     JudgeOptions,
@@ -57,9 +58,6 @@ from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgme
 __all__ = ["Aggregate", "AggregateResult", "create_panel_graph"]
 
 T = TypeVar("T")
-
-Panel = Mapping[str, Parts]
-"""A judge's parts by the name of its criterion; all of them share their clients."""
 
 logger = logging.getLogger(__name__)
 
@@ -136,10 +134,9 @@ def create_panel_graph(
         ImportError: If `confidence` or `decide="evidence"` is asked for without the extra
             `evidence`.
     """
-    panel = _assemble(criteria, judge)
-    own = next(iter(panel.values())).judge
-    bound = _bind(aggregate, [parts.criterion for parts in panel.values()])
     review = Paneling(review=review).review
+    panel = _Panel(criteria, judge, aggregate, review)
+    own = panel.judge
     builder: Graph = StateGraph(
         PanelState,
         context_schema=context_schema(
@@ -151,14 +148,13 @@ def create_panel_graph(
         input_schema=ExampleInput,
         output_schema=CitingPanelOutput if own.cite_guidelines else PanelOutput,
     )
-    nodes = [
-        _retrieve_node(panel, default_settings(own, review)),
-        _judge_node(panel, bound),
-        _collect_node(panel, bound),
-        _learn_node(panel),
-    ]
-    for node in nodes:
-        builder.add_node(node.name, node)
+    for operation in (
+        panel.retrieve_episodes,
+        panel.judge_criteria,
+        panel.collect_feedback,
+        panel.learn_criteria,
+    ):
+        builder.add_node(operation.__name__, Node(operation.__name__, operation))
     builder.add_edge(START, "retrieve_episodes")
     builder.add_edge("retrieve_episodes", "judge_criteria")
     builder.add_conditional_edges(
@@ -166,37 +162,13 @@ def create_panel_graph(
         asks(review if isinstance(review, str) else _decides(review), lambda state: state),
         ["collect_feedback", END],
     )
-    builder.add_conditional_edges("collect_feedback", _after_feedback, ["learn_criteria", END])
+    builder.add_conditional_edges(
+        "collect_feedback",
+        lambda state: "learn_criteria" if state["feedback"] else END,
+        ["learn_criteria", END],
+    )
     builder.add_edge("learn_criteria", END)
     return builder
-
-
-def _assemble(criteria: Any, options: JudgeOptions) -> Panel:
-    if isinstance(criteria, Criterion) or not isinstance(criteria, Sequence) or not criteria:
-        raise InvalidInputError("criteria: give a list of Criterion, one or more.")
-    swaps = options.get("swap") is True
-    pairwise = [isinstance(getattr(given, "scale", None), Pairwise) for given in criteria]
-    if swaps and not any(pairwise):
-        raise InvalidInputError("swap: none of the criteria has scale=Pairwise().")
-    unswapped: JudgeOptions = {**options, "swap": False} if swaps else options
-    judges = [
-        Judge(criterion=criterion, **(options if is_pairwise else unswapped))
-        for criterion, is_pairwise in zip(criteria, pairwise, strict=True)
-    ]
-    _check_names([judge.criterion for judge in judges])
-    clients = Clients(judges[0].embeddings)
-    return {judge.criterion.name: Parts(judge, clients) for judge in judges}
-
-
-def _bind(aggregate: Any, criteria: Sequence[Criterion]) -> BoundAggregate | None:
-    if aggregate is None:
-        return None
-    if not isinstance(aggregate, Aggregate):
-        raise InvalidInputError(
-            "aggregate: give Aggregate(weights=..., vetoes=..., passes=...), not a value of type "
-            f"{type(aggregate).__name__}."
-        )
-    return aggregate.bind(criteria)
 
 
 def _decides(review: Callable[[dict[str, Judgment]], bool]) -> Callable[[State], bool]:
@@ -213,85 +185,99 @@ def _decides(review: Callable[[dict[str, Judgment]], bool]) -> Callable[[State],
     return decide
 
 
-def _after_feedback(state: State) -> str:
-    return "learn_criteria" if state["feedback"] else END
+class _Panel:
+    """The judges of a panel, which share their clients, and its nodes."""
 
+    def __init__(
+        self, criteria: Any, options: JudgeOptions, aggregate: Any, review: PanelReview
+    ) -> None:
+        if isinstance(criteria, Criterion) or not isinstance(criteria, Sequence) or not criteria:
+            raise InvalidInputError("criteria: give a list of Criterion, one or more.")
+        pairwise = [isinstance(getattr(given, "scale", None), Pairwise) for given in criteria]
+        self.swaps = options.get("swap") is True
+        if self.swaps and not any(pairwise):
+            raise InvalidInputError("swap: none of the criteria has scale=Pairwise().")
+        unswapped: JudgeOptions = {**options, "swap": False} if self.swaps else options
+        judges = [
+            Judge(criterion=criterion, **(options if is_pairwise else unswapped))
+            for criterion, is_pairwise in zip(criteria, pairwise, strict=True)
+        ]
+        _check_names([judge.criterion.name for judge in judges])
+        if not isinstance(aggregate, Aggregate | None):
+            raise InvalidInputError(
+                "aggregate: give Aggregate(weights=..., vetoes=..., passes=...), not a value of "
+                f"type {type(aggregate).__name__}."
+            )
+        self.judge = judges[0]
+        self.clients = Clients(self.judge.embeddings)
+        self.parts = {judge.criterion.name: Parts(judge, self.clients) for judge in judges}
+        self.criteria = {name: parts.criterion for name, parts in self.parts.items()}
+        self.learning = {name: _learning_graph(parts) for name, parts in self.parts.items()}
+        self.aggregate = None if aggregate is None else aggregate.bind(self.criteria.values())
+        self.built = default_settings(self.judge, review)
 
-def _retrieve_node(panel: Panel, built: RunSettings) -> Node:
-    """Make the first node: it looks into every memory; those that can't be read are in `errors`."""
-
-    async def retrieve_episodes(io: IO, state: State, run: Run) -> Update:
+    async def retrieve_episodes(self, io: IO, state: State, run: Run) -> Update:
+        """Look into every memory; those that can't be read are in `errors`."""
         example = read_example(
             {name: state[name] for name in Example.model_fields if name in state}
         )
-        if any(parts.judge.swap for parts in panel.values()):
+        if self.swaps:
             swap_outputs(example)  # called for its error, before any model is
-        settings = resolve_context(run.context, built)
+        settings = resolve_context(run.context, self.built)
         if settings["review"] is not None:
             Paneling(review=settings["review"])  # a parent's context may have another mode
         if settings["review"] != "never":
-            next(iter(panel.values())).clients.embedder.embeddings  # noqa: B018 - so that it fails here
-        found, failed, vector = await _look(io, panel, run, example, settings)
-        if not found:
-            raise _none_judged(panel, failed)
+            self.clients.embedder.embeddings  # noqa: B018 - so that it fails here
+        found, failed, vector = await self._look(io, run, example, settings)
+        self._check_any(found, failed)
         return {
             "judge_run": {"example": example.to_json(), "settings": settings, "vector": vector},
             "judge_memories": {name: memory.to_json() for name, memory in found.items()},
             "errors": {name: str(error) for name, error in failed.items()},
         }
 
-    return Node("retrieve_episodes", retrieve_episodes)
+    async def _look(
+        self, io: IO, run: Run, example: Example, settings: RunSettings
+    ) -> tuple[dict[str, Retrieved], dict[str, MemAlignError], str | None]:
+        """Look into all memories with one embedding, which is returned in base64."""
+        own, accesses = self.judge, self._accesses(run, settings)
+        views, unread = await _each(io, accesses, lambda name: accesses[name].refresh(io), run)
+        vector, failure = None, None
+        if own.decide == "evidence" or (own.use_episodes and settings["k"]):
+            try:
+                vector = await embed_once(io, [accesses[name] for name in views], example)
+            except EmbeddingError as error:
+                if own.on_embedding_error == "raise":
+                    raise
+                failure = error
 
+        async def look(name: str) -> Retrieved:
+            parts, access = self.parts[name], accesses[name]
+            if failure is None:
+                found = await retrieve(io, parts, access, example, settings, vector=vector)
+            else:
+                found = Retrieved.of(await recall_without_episodes(io, access, failure))
+            standing = await access.all_guidelines(io) if own.use_guidelines else []
+            fitted = found.with_guidelines(standing, parts, settings["model"])
+            return fitted.model_copy(update={"vector": None})
 
-async def _look(
-    io: IO, panel: Panel, run: Run, example: Example, settings: RunSettings
-) -> tuple[dict[str, Retrieved], dict[str, MemAlignError], str | None]:
-    """Look into all memories with one embedding, which is returned in base64."""
-    accesses = {name: parts.memory(run.store, settings) for name, parts in panel.items()}
-    own = next(iter(panel.values())).judge
-    views, unread = await _each(io, panel, lambda name: accesses[name].refresh(io), run)
-    vector, failure = None, None
-    if own.decide == "evidence" or (own.use_episodes and settings["k"]):
-        try:
-            vector = await embed_once(io, [accesses[name] for name in views], example)
-        except EmbeddingError as error:
-            if own.on_embedding_error == "raise":
-                raise
-            failure = error
+        found, failed = await _each(io, views, look, run)
+        return found, {**unread, **failed}, None if vector is None else encode_vector(vector)
 
-    async def look(name: str) -> Retrieved:
-        parts, access = panel[name], accesses[name]
-        if failure is None:
-            found = await retrieve(io, parts, access, example, settings, vector=vector)
-        else:
-            found = Retrieved.of(await recall_without_episodes(io, access, failure))
-        standing = await access.all_guidelines(io) if own.use_guidelines else []
-        fitted = found.with_guidelines(standing, parts, settings["model"])
-        return fitted.model_copy(update={"vector": None})
-
-    found, failed = await _each(io, views, look, run)
-    return found, {**unread, **failed}, None if vector is None else encode_vector(vector)
-
-
-def _judge_node(panel: Panel, aggregate: BoundAggregate | None) -> Node:
-    """Make the node that judges all criteria side by side, and makes one score of them."""
-
-    async def judge_criteria(io: IO, state: State, run: Run) -> Update:
+    async def judge_criteria(self, io: IO, state: State, run: Run) -> Update:
+        """Judge all criteria side by side, and make one score of them."""
         own = own_channel(state, "judge_run")
-        example, named = Example.model_validate(own["example"]), own["settings"]["model"]
-        memories = {
-            name: Retrieved.model_validate({**memory, "vector": own["vector"]})
-            for name, memory in own_channel(state, "judge_memories").items()
-        }
+        example, memories = Example.model_validate(own["example"]), _memories(state)
+        accesses = self._accesses(run, own["settings"])
 
         async def judge_one(name: str) -> Judgment:
             judgment = await judge(
                 io,
-                panel[name],
-                panel[name].memory(run.store, own["settings"]),
+                self.parts[name],
+                accesses[name],
                 example,
                 memories[name],
-                model=named,
+                model=own["settings"]["model"],
                 thread_id=run.thread_id,
                 limit=run.max_concurrency,
             )
@@ -299,13 +285,11 @@ def _judge_node(panel: Panel, aggregate: BoundAggregate | None) -> Node:
             return judgment
 
         judged, failed = await _each(io, memories, judge_one, run)
-        if not judged:
-            raise _none_judged(panel, failed)
-        judgments = {name: judgment.to_json() for name, judgment in judged.items()}
+        self._check_any(judged, failed)
         return {
-            "judgments": judgments,
+            "judgments": {name: judgment.to_json() for name, judgment in judged.items()},
             "errors": {**state["errors"], **{name: str(error) for name, error in failed.items()}},
-            "aggregate": _aggregated(aggregate, judgments),
+            "aggregate": self._aggregated(judged, {}),
             "broken_guidelines": {
                 name: memories[name].broken(judgment) for name, judgment in judged.items()
             },
@@ -314,30 +298,21 @@ def _judge_node(panel: Panel, aggregate: BoundAggregate | None) -> Node:
             "learned": {},
         }
 
-    return Node("judge_criteria", judge_criteria)
-
-
-def _collect_node(panel: Panel, aggregate: BoundAggregate | None) -> Node:
-    """Make the node that asks the expert about all criteria at once, and waits."""
-
-    async def collect_feedback(_io: IO, state: State, run: Run) -> Update:
+    async def collect_feedback(self, _io: IO, state: State, run: Run) -> Update:
+        """Ask the expert about all criteria at once, and wait."""
         run.warn_without_checkpointer("panel")
         example = Example.model_validate(own_channel(state, "judge_run")["example"])
         judgments = _judgments(state)
-        memories = {
-            name: Retrieved.model_validate(memory)
-            for name, memory in own_channel(state, "judge_memories").items()
-        }
-        form = panel_form(
-            {name: parts.criterion for name, parts in panel.items()},
+        said = panel_form(
+            self.criteria,
             example,
             judgments,
             errors=state["errors"],
             guidelines={
-                name: [*memory.guidelines, *memory.relevant] for name, memory in memories.items()
+                name: [*memory.guidelines, *memory.relevant]
+                for name, memory in _memories(state).items()
             },
-        )
-        said = form.ask()
+        ).ask()
         if said is None:
             return {"feedback": None}
         feedback = {
@@ -346,30 +321,23 @@ def _collect_node(panel: Panel, aggregate: BoundAggregate | None) -> Node:
             )
             for name, fields in said.items()
         }
-        values = {name: word.value for name, word in feedback.items() if word.value is not None}
         return {
             "feedback": {name: word.to_json() for name, word in feedback.items()},
-            "aggregate": _aggregated(aggregate, state["judgments"], values),
+            "aggregate": self._aggregated(judgments, feedback),
         }
 
-    return Node("collect_feedback", collect_feedback)
-
-
-def _learn_node(panel: Panel) -> Node:
-    """Make the node that learns what the expert said of each criterion."""
-    graphs = {name: _learning_graph(parts) for name, parts in panel.items()}
-
-    async def learn_criteria(io: IO, state: State, run: Run) -> Update:
+    async def learn_criteria(self, io: IO, state: State, run: Run) -> Update:
+        """Learn what the expert said of each criterion."""
         own, feedback = own_channel(state, "judge_run"), state["feedback"]
         vector = own["vector"]
         if vector is None:
-            accesses = [parts.memory(run.store, own["settings"]) for parts in panel.values()]
+            accesses = list(self._accesses(run, own["settings"]).values())
             example = Example.model_validate(own["example"])
             embedded = await embed_once(io, accesses, example, always=True)
             vector = None if embedded is None else encode_vector(embedded)
 
         async def learn_one(name: str) -> dict[str, Any]:
-            graph = graphs[name]
+            graph = self.learning[name]
             lesson: Any = {
                 "judge_run": own,
                 "judge_memory": {"vector": vector},
@@ -384,7 +352,34 @@ def _learn_node(panel: Panel) -> Node:
         unlearned = {name: f"{_kept(error)}: {error}" for name, error in failed.items()}
         return {"learned": learned, "errors": {**state["errors"], **unlearned}}
 
-    return Node("learn_criteria", learn_criteria)
+    def _accesses(self, run: Run, settings: RunSettings) -> dict[str, MemoryAccess]:
+        return {name: parts.memory(run.store, settings) for name, parts in self.parts.items()}
+
+    def _check_any(self, done: Mapping[str, Any], failed: Mapping[str, MemAlignError]) -> None:
+        if not done:
+            first = next(iter(failed.values()))
+            raise type(first)(f"None of the {len(self.parts)} criteria could be judged: {first}")
+
+    def _aggregated(
+        self, judgments: Mapping[str, Judgment], feedback: Mapping[str, Feedback]
+    ) -> AggregateResult | None:
+        """Make one score, in which an expert's value goes before a judge's."""
+        values = {name: judgment.value for name, judgment in judgments.items()}
+        said = {name: word.value for name, word in feedback.items() if word.value is not None}
+        return None if self.aggregate is None else self.aggregate.of({**values, **said})
+
+
+def _judgments(state: State) -> dict[str, Judgment]:
+    return {name: Judgment.model_validate(fields) for name, fields in state["judgments"].items()}
+
+
+def _memories(state: State) -> dict[str, Retrieved]:
+    vector = own_channel(state, "judge_run")["vector"]
+    memories = own_channel(state, "judge_memories")
+    return {
+        name: Retrieved.model_validate({**memory, "vector": vector})
+        for name, memory in memories.items()
+    }
 
 
 def _learning_graph(parts: Parts) -> CompiledStateGraph[Any, Any, Any, Any]:
@@ -415,41 +410,15 @@ async def _each(
             logger.warning("The panel goes on without %r: %s", name, error)
             return error
 
-    done: dict[str, T] = {}
-    failed: dict[str, MemAlignError] = {}
     names = list(names)
     results = await io.gather([attempt(name) for name in names], run.max_concurrency)
-    for name, result in zip(names, results, strict=True):
-        if isinstance(result, MemAlignError):
-            failed[name] = result
-        else:
-            done[name] = result
+    named = list(zip(names, results, strict=True))
+    done = {name: result for name, result in named if not isinstance(result, MemAlignError)}
+    failed = {name: result for name, result in named if isinstance(result, MemAlignError)}
     return done, failed
 
 
-def _none_judged(panel: Panel, failed: Mapping[str, MemAlignError]) -> MemAlignError:
-    first = next(iter(failed.values()))
-    return type(first)(f"None of the {len(panel)} criteria could be judged: {first}")
-
-
-def _judgments(state: State) -> dict[str, Judgment]:
-    return {name: Judgment.model_validate(fields) for name, fields in state["judgments"].items()}
-
-
-def _aggregated(
-    aggregate: BoundAggregate | None,
-    judgments: Mapping[str, Any],
-    corrected: Mapping[str, Value] | None = None,
-) -> AggregateResult | None:
-    if aggregate is None:
-        return None
-    values = {name: judgment["value"] for name, judgment in judgments.items()}
-    return aggregate.of({**values, **(corrected or {})})
-
-
 Said = dict[str, dict[str, Any]]
-"""The fields of a `Feedback` by criterion."""
-
 _REASON = "_rationale"
 _SHOWN_GUIDELINES = 5
 _SHAPES = (
@@ -458,9 +427,8 @@ _SHAPES = (
 )
 
 
-def _check_names(criteria: Sequence[Criterion]) -> None:
+def _check_names(names: Sequence[str]) -> None:
     """Check that the criteria of a panel can be told apart in its form."""
-    names = [criterion.name for criterion in criteria]
     for name in names:
         if names.count(name) > 1:
             raise InvalidInputError(f"criteria: two are named {name!r}: give each its own name.")
@@ -529,7 +497,9 @@ def read_panel(
             _check_known(given.content, [*criteria, "author"])
             replies, author = given.content, read_text(given.content.get("author"), "author")
         case "edit":
-            replies = _split(given.edited(), criteria, judgments)
+            args = given.edited()
+            _check_known(args, [f"{name}{end}" for name in criteria for end in ("", _REASON)])
+            replies = {name: _edit_of(name, args, judgments) for name in criteria}
             nothing = (
                 "nothing in the form was changed: approve it to confirm every value, or change "
                 "what is not right."
@@ -557,18 +527,11 @@ def read_panel(
     return said
 
 
-def _split(
-    args: Mapping[str, Any], criteria: Mapping[str, Criterion], judgments: Mapping[str, Judgment]
-) -> dict[str, Any]:
-    """Make of the edited form a reply to each criterion."""
-    _check_known(args, [f"{name}{end}" for name in criteria for end in ("", _REASON)])
-    replies: dict[str, Any] = {}
-    for name in criteria:
-        edited = {"value": args.get(name), "rationale": args.get(f"{name}{_REASON}")}
-        filled = {field: given for field, given in edited.items() if not _is_blank(given)}
-        is_edit = filled and name in judgments
-        replies[name] = {"type": "edit", "args": filled} if is_edit else filled
-    return replies
+def _edit_of(name: str, args: Mapping[str, Any], judgments: Mapping[str, Any]) -> dict[str, Any]:
+    """Make of the edited form a reply to one criterion."""
+    edited = {"value": args.get(name), "rationale": args.get(f"{name}{_REASON}")}
+    filled = {field: given for field, given in edited.items() if not _is_blank(given)}
+    return {"type": "edit", "args": filled} if filled and name in judgments else filled
 
 
 def _read_one(given: Any, criterion: Criterion, judgment: Judgment | None) -> dict[str, Any]:
