@@ -18,7 +18,6 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.output_parsers import BaseLLMOutputParser
 from langchain_core.outputs import ChatGeneration
 from langchain_core.runnables import Runnable, RunnableSequence
-from pydantic import BaseModel, ConfigDict
 
 from memalign_graph.errors import (
     ChatModelError,
@@ -29,6 +28,7 @@ from memalign_graph.errors import (
 )
 from memalign_graph.identity import check_json
 from memalign_graph.io import IO, Invokable, Wrapper
+from memalign_graph.types import FrozenModel
 
 T = TypeVar("T")
 
@@ -490,10 +490,8 @@ def _quote(text: str, limit: int = 200) -> str:
     return repr(flat if len(flat) <= limit else f"{flat[:limit]}…")
 
 
-class Usage(BaseModel):
+class Usage(FrozenModel):
     """What was asked of models."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     chat_calls: int = 0
     """Calls of the chat model that were answered."""
