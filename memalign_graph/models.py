@@ -41,8 +41,6 @@ DEFAULT_EMBEDDINGS = "openai:text-embedding-3-small"
 DEFAULT_MAX_INPUT_TOKENS = 128_000
 """The context window assumed of a chat model whose profile does not tell, in tokens."""
 
-_TWO = 2
-
 _TIMEOUT_S = 120.0
 """How long a model made from a string may take for one answer; the client's own default is 600."""
 
@@ -268,7 +266,7 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
             "has structured output."
         ) from error
     name = _model_name(model)
-    if isinstance(steps, RunnableSequence) and len(steps.steps) == _TWO:
+    if isinstance(steps, RunnableSequence) and not steps.middle:
         # What `include_raw` does, at half its cost: it runs four more runnables a call.
         return StructuredModel(runnable=steps.first, parser=steps.last, name=name)
     whole = model.with_structured_output(schema, include_raw=True, **method)
