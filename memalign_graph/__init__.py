@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from memalign_graph.agents import QualityGateMiddleware
+    from memalign_graph.agents import QualityGateMiddleware as QualityGateMiddleware
     from memalign_graph.errors import (
         ChatModelError,
         EmbeddingError,
@@ -63,7 +63,6 @@ __all__ = [
     "ModelAnswerError",
     "Numeric",
     "Pairwise",
-    "QualityGateMiddleware",
     "Uncertain",
     "add_quality_gate",
     "create_alignment_graph",
@@ -108,7 +107,7 @@ _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for, and nothing before."""
-    if name not in __all__:
+    if name not in {*__all__, *_ROOM_OF}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_ROOM_OF.get(name, 'types')}"), name)
     globals()[name] = value
@@ -116,4 +115,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_ROOM_OF})

@@ -25,8 +25,9 @@ Loop = dict[str, Any]
 
 The `status` and `revisions` of its last verdict; the `settings` of the run's context, which is gone
 after an interrupt; `asked_id`, the message that the turn began with; `began`, whether it was begun
-with the turn, so that nothing in it is from an earlier one. An agent's gate also keeps the `inputs`
-as it first saw them, and whether the model `spoke` since the turn began, or since it was sent back.
+with the turn, so that nothing in it is from an earlier one; `sent_back`, the messages that were. An
+agent's gate also keeps the `inputs` as it first saw them, and whether the model `spoke` since the
+turn began, or since it was sent back.
 """
 
 Kept = Mapping[str, Any]
@@ -50,6 +51,13 @@ def wrote(message: Any, name: str | None = None) -> bool:
     """Tell whether a gate wrote a message: any gate, or the one of a name."""
     about = message.additional_kwargs if isinstance(message, BaseMessage) else {}
     return about.get(SOURCE) == GATE_SOURCE and name in (None, about.get(GATE))
+
+
+def was_sent_back(messages: Any, name: str) -> bool:
+    """Tell whether the last that was asked for is a revision, by the gate of a name."""
+    said = messages if isinstance(messages, Sequence) else []
+    humans = [message for message in said if isinstance(message, HumanMessage)]
+    return bool(humans) and wrote(humans[-1], name)
 
 
 def critique_message(critique: str, name: str) -> HumanMessage:
@@ -94,36 +102,33 @@ def critique_text(
 
 def fallback_messages(messages: Any, fallback: str, loop: Kept) -> list[BaseMessage]:
     """Put a text in the place of a turn's last answer, and of what gates sent back before it."""
-    said: list[BaseMessage] = list(messages or [])
+    turn: list[BaseMessage] = list(messages or [])
     asked = loop.get("asked_id")
-    begins = [
-        index
-        for index, message in enumerate(said)
-        if (message.id == asked if asked else _is_human(message))
-    ]
-    turn = said[begins[-1] + 1 :] if begins else said
-    gone = _last_answer(turn)
+    for index, message in reversed(list(enumerate(turn))):
+        if message.id == asked if asked else _is_human(message):
+            turn = turn[index + 1 :]
+            break
+    gone = {*loop.get("sent_back", ()), *answer_ids(turn)}
     for index, message in enumerate(turn):
         if isinstance(message, HumanMessage) and wrote(message):
-            gone += [message, *_last_answer(turn[:index])]
-    ids = dict.fromkeys(str(message.id) for message in gone)
-    answer = AIMessage(fallback, additional_kwargs={SOURCE: GATE_SOURCE})
-    return [*map(RemoveMessage, ids), answer]
+            gone |= {message.id, *answer_ids(turn[:index])}
+    removed = [RemoveMessage(str(message.id)) for message in turn if message.id in gone]
+    return [*removed, AIMessage(fallback, additional_kwargs={SOURCE: GATE_SOURCE})]
 
 
 def _is_human(message: BaseMessage) -> bool:
     return isinstance(message, HumanMessage) and not wrote(message)
 
 
-def _last_answer(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return what makes the last answer: what a model wrote, and the tools that spoke after it."""
-    answer: list[BaseMessage] = []
+def answer_ids(messages: Sequence[BaseMessage]) -> list[str | None]:
+    """Name the messages that make the last answer: what a model wrote, and tools after it."""
+    ids = []
     for message in reversed(messages):
         if isinstance(message, AIMessage | ToolMessage):
-            answer.append(message)
+            ids.append(message.id)
         if not isinstance(message, ToolMessage):
             break
-    return answer
+    return ids
 
 
 def example_in(

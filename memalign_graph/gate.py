@@ -19,12 +19,13 @@ from memalign_graph.conversation import (
     NOTHING,
     Kept,
     Loop,
+    answer_ids,
     critique_message,
     critique_text,
     example_in,
     fallback_messages,
     read_key,
-    wrote,
+    was_sent_back,
 )
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.graphs import Graph, create_review_graph
@@ -35,20 +36,10 @@ from memalign_graph.scales import Value
 from memalign_graph.settings import (
     Gate,
     GateOptions,
-    GateReview,
     MemAlignContext,
     own_context,
 )
 from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
-
-__all__ = [
-    "GateReview",
-    "GateStatus",
-    "GateVerdict",
-    "add_quality_gate",
-    "create_quality_gate_node",
-    "create_quality_gate_tool",
-]
 
 logger = logging.getLogger(__name__)
 
@@ -331,7 +322,7 @@ class GateNode(RunnableLambda[Any, Any]):
         by_hand = self._state_schema is None
         # By hand there is but the last verdict to count by.
         loop = _last_verdict(state, gate.name) if by_hand else read_key(state, gate.loop) or NOTHING
-        if not loop and any(wrote(message, gate.name) for message in messages or []):
+        if by_hand and not loop and was_sent_back(messages, gate.name):
             raise InvalidInputError(
                 f"name: the state has no key {gate.name!r} for the verdict, by which revisions are "
                 "counted: add it to the state."
@@ -341,9 +332,11 @@ class GateNode(RunnableLambda[Any, Any]):
         example = example_in(own, settings.example, self.messages_key, turn)
         verdict, kept = await gate.decide(io, example, current_run(), loop)
         update: Update = {gate.name: verdict}
+        revises = verdict["status"] == "revise"
         if not by_hand:
             update[gate.loop] = kept
-        revises = verdict["status"] == "revise"
+        if revises and settings.fallback is not None:
+            kept["sent_back"] = [*loop.get("sent_back", ()), *answer_ids(messages or [])]
         if self.critique_key is not None:
             # A turn that has ended leaves no critique for the next one's writer; another gate's,
             # which may stand there, is not this one's to clear.
@@ -459,11 +452,8 @@ class Parent:
                 f"fallback: no answer in {messages_key!r} can be taken back: give that key of the "
                 "state the reducer add_messages."
             )
-        if (
-            revises
-            and critique_key is None
-            and (messages is None or isinstance(messages, LastValue))
-        ):
+        adds = messages is not None and not isinstance(messages, LastValue)
+        if revises and critique_key is None and not adds:
             raise InvalidInputError(
                 f"critique_key: the state has no messages in {messages_key!r} that a critique "
                 "could be added to: name a key for it, or give that one a reducer, such as "
@@ -507,10 +497,10 @@ class Parent:
                     "builder: nothing leads from START into the graph: add an edge from START to "
                     "its first node."
                 )
-            chosen = [branch.ends for branch in branches]
-            if gate.name in ends or any(
-                ways is None or gate.name in ways.values() for ways in chosen
-            ):
+            ends += [
+                end for branch in branches for end in (branch.ends or {"": gate.name}).values()
+            ]
+            if gate.name in ends:
                 return {}  # the gate, if it begins, would meet its own word of the same step
             # A reducer of the caller's own is made for verdicts alone.
             blank: Update = {} if gate.name in self.state else {gate.name: {}}

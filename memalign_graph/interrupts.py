@@ -9,10 +9,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from langgraph.types import interrupt
-from pydantic import ConfigDict, RootModel, model_validator
+from pydantic import ConfigDict, PlainValidator, RootModel, WithJsonSchema, create_model
 
 from memalign_graph.alignment.merging import Conflict, Side
 from memalign_graph.identity import check_json
@@ -36,17 +36,21 @@ _BACKTICKS = re.compile("`+")
 _HEADING = re.compile(r"(?m)^#|^(?:=+|-+)(?=\s*$)")
 
 
+class _Answer(RootModel[Any]):
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+
 @dataclass(frozen=True)
 class Form(Generic[T]):
     """A question to an expert."""
 
     action: str
-    actions: Sequence[Mapping[str, Any]]
-    """The `args` and the `description` of each action of that name."""
+    actions: Sequence[tuple[Mapping[str, Any], Sequence[str]]]
+    """The `args` and the paragraphs of the description of each action of that name."""
     fields: Mapping[str, Any]
     """The JSON Schema of each argument, which inboxes let the expert edit."""
     reply: Mapping[str, Any]
-    """The JSON Schema of a plain reply."""
+    """The JSON Schema of a plain reply, an object."""
     read: Callable[[Any], T]
     """Reads any reply; raises a ValueError that says what to reply instead."""
     decisions: Sequence[str] = _DECISIONS
@@ -60,29 +64,17 @@ class Form(Generic[T]):
             "allowed_decisions": list(self.decisions),
             "args_schema": {"type": "object", "properties": dict(self.fields)},
         }
-        return {
-            "action_requests": [{"name": self.action, **action} for action in self.actions],
-            "review_configs": [config],
-        }
+        requests = [
+            {"name": self.action, "args": args, "description": "\n\n".join(parts)}
+            for args, parts in self.actions
+        ]
+        return {"action_requests": requests, "review_configs": [config]}
 
     @property
     def schema(self) -> type[RootModel[Any]]:
         """The model that checks a reply; its root is what was read."""
-        form = self
-
-        class Answer(RootModel[Any]):
-            model_config = ConfigDict(
-                title=f"the {form.reply['title']}",
-                hide_input_in_errors=True,
-                json_schema_extra=lambda schema: (schema.clear(), schema.update(form.reply))[0],
-            )
-
-            @model_validator(mode="before")
-            @classmethod
-            def _read(cls, reply: Any) -> Any:
-                return form.read(reply)
-
-        return Answer
+        root = Annotated[Any, PlainValidator(self.read), WithJsonSchema(dict(self.reply))]
+        return create_model(f"the {self.reply['title']}", __base__=_Answer, root=root)
 
     def ask(self) -> T:
         """Interrupt the run until a reply can be used; return what was read of it."""
@@ -173,7 +165,6 @@ _REASONS: Mapping[ReviewReason, str] = {
     "sample": "it was drawn by chance, to see whether the judge is still right",
     "no_budget": "all other questions of the day are spent",
 }
-"""Why the expert is asked, in words."""
 
 
 def review_form(
@@ -185,12 +176,38 @@ def review_form(
     episodes: Sequence[Episode] = (),
 ) -> Form[dict[str, Any] | None]:
     """Ask whether a judgment is right; what is read are the fields of a `Feedback`, if any."""
-    description = _describe_review(criterion, example, judgment, guidelines, episodes)
-    args = {"value": judgment.value, "rationale": judgment.rationale}
-    value = criterion.scale.value_schema()
+    scale = criterion.scale
+    parts = [f"## {criterion.name}", criterion.instructions.strip(), *describe_example(example)]
+    parts.append(
+        f"### The judge says: {scale.show(judgment.verdict)}\n\n{escape(judgment.rationale)}"
+    )
+    if judgment.evidence is not None and judgment.value != judgment.verdict:
+        parts.append(
+            f"### The evidence says: {scale.show(judgment.value)}\n\nThat is the judge's verdict "
+            f"weighed against the experts' values of the {len(judgment.evidence.neighbours)} most "
+            "similar cases, and the value you are asked about."
+        )
+    doubts = []
+    if judgment.confidence is not None:
+        known = judgment.calibrated_on
+        basis = "not calibrated yet" if known is None else f"calibrated on {known} cases"
+        doubts.append(f"Confidence: {judgment.confidence:.0%} ({basis}).")
+    if judgment.review is not None and judgment.review.reasons:
+        reasons = "; ".join(_REASONS[reason] for reason in judgment.review.reasons)
+        doubts.append(f"You are asked because {reasons}.")
+    if doubts:
+        parts.append(" ".join(doubts))
+    lists = {
+        "Guidelines it was given": [escape(guideline.text) for guideline in guidelines],
+        "Earlier cases it was shown": [_line(episode, criterion) for episode in episodes],
+        "Note": judgment.warnings,
+    }
+    parts += [f"### {heading}\n\n{bullets(lines)}" for heading, lines in lists.items() if lines]
+    parts.append(f"Is that right? The value is {scale.describe()}")
+    value = scale.value_schema()
     return Form(
         action="review_judgment",
-        actions=[{"args": args, "description": description}],
+        actions=[({"value": judgment.value, "rationale": judgment.rationale}, parts)],
         fields={"value": value, "rationale": {"type": "string"}},
         reply={
             "title": "review",
@@ -212,13 +229,11 @@ def read_review(
 ) -> dict[str, Any] | None:
     """Read what was replied to a review as the fields of a `Feedback`; None if it was ignored."""
     given = read_reply(reply, _REVIEW_SHAPES, subject="judgment to decide on")
-    shown = {}
-    if judgment is not None:
-        shown = {"value": judgment.value, "rationale": judgment.rationale}
-    elif given.kind not in ("text", "object"):
+    if judgment is None and given.kind not in ("text", "object"):
         raise ValueError(
             "there is no judgment to decide on: give a `value`, a `rationale` or both."
         )
+    shown = {"value": judgment.value, "rationale": judgment.rationale} if judgment else {}
     return _read_feedback(given, criterion, shown, _REVIEW_SHAPES, instead="give a `value`")
 
 
@@ -269,49 +284,11 @@ def read_text(given: Any, name: str) -> str | None:
     return given.strip() if given else None
 
 
-def _describe_review(
-    criterion: Criterion,
-    example: Example,
-    judgment: Judgment,
-    guidelines: Sequence[Guideline],
-    episodes: Sequence[Episode],
-) -> str:
-    scale = criterion.scale
-    parts = [f"## {criterion.name}", criterion.instructions.strip(), *describe_example(example)]
-    parts.append(
-        f"### The judge says: {scale.show(judgment.verdict)}\n\n{escape(judgment.rationale)}"
-    )
-    if judgment.evidence is not None and judgment.value != judgment.verdict:
-        parts.append(
-            f"### The evidence says: {scale.show(judgment.value)}\n\nThat is the judge's verdict "
-            f"weighed against the experts' values of the {len(judgment.evidence.neighbours)} most "
-            "similar cases, and the value you are asked about."
-        )
-    doubts = []
-    if judgment.confidence is not None:
-        known = judgment.calibrated_on
-        basis = "not calibrated yet" if known is None else f"calibrated on {known} cases"
-        doubts.append(f"Confidence: {judgment.confidence:.0%} ({basis}).")
-    if judgment.review is not None and judgment.review.reasons:
-        reasons = "; ".join(_REASONS[reason] for reason in judgment.review.reasons)
-        doubts.append(f"You are asked because {reasons}.")
-    if doubts:
-        parts.append(" ".join(doubts))
-    lists = {
-        "Guidelines it was given": [escape(guideline.text) for guideline in guidelines],
-        "Earlier cases it was shown": [_line(episode, criterion) for episode in episodes],
-        "Note": judgment.warnings,
-    }
-    parts += [f"### {heading}\n\n{bullets(lines)}" for heading, lines in lists.items() if lines]
-    parts.append(f"Is that right? The value is {scale.describe()}")
-    return "\n\n".join(parts)
-
-
 def _line(episode: Episode, criterion: Criterion) -> str:
     value = "no value" if episode.value is None else criterion.scale.show(episode.value)
     words = f": {escape(_one_line(episode.rationale))}" if episode.rationale else ""
     outputs = _one_line(_text(episode.example.outputs))
-    ticks = "`" * (1 + _longest_run(outputs))
+    ticks = _fence(outputs)
     return f"{ticks} {outputs} {ticks} (expert: {value}{words})"
 
 
@@ -332,10 +309,21 @@ def clarify_form(
     """Ask what an expert's words mean; what is read are fields that `clarified` joins to them."""
     answer = {"type": "string", "description": "Your answer, in your own words."}
     value = {"description": "What the value should be.", **criterion.scale.value_schema()}
-    description = _describe_question(criterion, feedback, question)
+    show, judgment = criterion.scale.show, feedback.judgment
+    parts = [
+        f"## {criterion.name}: a question back",
+        _WHY_ASKED,
+        "### Question",
+        *(escape(part) for part in (question.question, question.example) if part),
+        "### The expert said" + ("" if feedback.value is None else f": {show(feedback.value)}"),
+        show_block(feedback.rationale),
+        *describe_example(feedback.example),
+    ]
+    if judgment is not None:
+        parts += [f"### The judge said: {show(judgment.value)}", escape(judgment.rationale)]
     return Form(
         action="clarify_feedback",
-        actions=[{"args": {"rationale": ""}, "description": description}],
+        actions=[({"rationale": ""}, parts)],
         fields={"rationale": answer},
         reply={
             "title": "clarification",
@@ -362,25 +350,6 @@ def _read_answer(reply: Any, criterion: Criterion, feedback: Feedback) -> dict[s
     return answer
 
 
-def _describe_question(criterion: Criterion, feedback: Feedback, question: Question) -> str:
-    scale = criterion.scale
-    value = "" if feedback.value is None else f": {scale.show(feedback.value)}"
-    parts = [
-        f"## {criterion.name}: a question back",
-        _WHY_ASKED,
-        "### Question",
-        *(escape(part) for part in (question.question, question.example) if part),
-        f"### The expert said{value}",
-        show_block(feedback.rationale),
-        *describe_example(feedback.example),
-    ]
-    judgment = feedback.judgment
-    if judgment is not None:
-        rationale = escape(judgment.rationale)
-        parts.append(f"### The judge said: {scale.show(judgment.value)}\n\n{rationale}")
-    return "\n\n".join(parts)
-
-
 _CHOICES = ("first", "second", "both")
 _CONFLICT_SHAPES = (
     "reply with an object such as {'C1': 'second'} that says for each conflict which guideline "
@@ -395,10 +364,10 @@ def conflict_form(criterion: Criterion, conflicts: Sequence[Conflict]) -> Form[d
     return Form(
         action="settle_conflict",
         actions=[
-            {
-                "args": {"conflict": conflict.id, "keep": conflict.newer},
-                "description": _describe_conflict(criterion, conflict),
-            }
+            (
+                {"conflict": conflict.id, "keep": conflict.newer},
+                _describe_conflict(criterion, conflict),
+            )
             for conflict in conflicts
         ],
         fields={"conflict": {"type": "string"}, "keep": choice},
@@ -425,9 +394,7 @@ def _read_choices(reply: Any, conflicts: Sequence[Conflict]) -> dict[str, str]:
         case [Reply(kind="object", content=fields)]:
             choices = fields
         case _ if len(replies) == len(conflicts):
-            choices = {
-                name: _decided(given, name) for name, given in zip(known, replies, strict=True)
-            }
+            choices = dict(zip(known, replies, strict=True))
         case _:
             raise ValueError(
                 f"there are {len(conflicts)} conflicts, but the reply has {len(replies)} "
@@ -440,18 +407,18 @@ def _read_choices(reply: Any, conflicts: Sequence[Conflict]) -> dict[str, str]:
     return {name: _choice(choices[name], conflict) for name, conflict in known.items()}
 
 
-def _decided(given: Reply, name: str) -> Any:
+def _choice(given: Any, conflict: Conflict) -> str:
     match given:
         case Reply(kind="approve"):
-            return "newer"
+            given = "newer"
         case Reply(kind="ignore" | "reject"):
-            return "both"
+            given = "both"
         case Reply(kind="edit", content={"keep": keep}):
-            return keep
-    raise ValueError(f"the decision on {name} is not understood: {_CONFLICT_SHAPES}.")
-
-
-def _choice(given: Any, conflict: Conflict) -> str:
+            given = keep
+        case Reply():
+            raise ValueError(
+                f"the decision on {conflict.id} is not understood: {_CONFLICT_SHAPES}."
+            )
     choice = given.strip().casefold() if isinstance(given, str) else given
     if choice == "newer":
         return conflict.newer
@@ -460,17 +427,15 @@ def _choice(given: Any, conflict: Conflict) -> str:
     return str(choice)
 
 
-def _describe_conflict(criterion: Criterion, conflict: Conflict) -> str:
+def _describe_conflict(criterion: Criterion, conflict: Conflict) -> list[str]:
     newer = conflict.first if conflict.newer == "first" else conflict.second
-    return "\n\n".join(
-        [
-            f"## {criterion.name}: two guidelines contradict each other",
-            _side("First", conflict.first),
-            _side("Second", conflict.second),
-            f"The newer word is behind: {escape(newer.text)}",
-            "Which stays? `first`, `second` or `both`.",
-        ]
-    )
+    return [
+        f"## {criterion.name}: two guidelines contradict each other",
+        _side("First", conflict.first),
+        _side("Second", conflict.second),
+        f"The newer word is behind: {escape(newer.text)}",
+        "Which stays? `first`, `second` or `both`.",
+    ]
 
 
 def _side(title: str, side: Side) -> str:
@@ -506,13 +471,13 @@ def show_block(value: Any) -> str:
     text = _text(value)
     if len(text) > _MAX_SHOWN_CHARS:
         text = f"{text[:_MAX_SHOWN_CHARS]}\n[... {len(text) - _MAX_SHOWN_CHARS:,} more characters]"
-    # A fence longer than any in the text keeps the text from ending it.
-    ticks = "`" * max(3, 1 + _longest_run(text))
+    ticks = _fence(text, at_least=3)
     return f"{ticks}\n{text}\n{ticks}"
 
 
-def _longest_run(text: str) -> int:
-    return max((len(run) for run in _BACKTICKS.findall(text)), default=0)
+def _fence(text: str, at_least: int = 1) -> str:
+    # One longer than any in the text keeps the text from ending it.
+    return max(["`" * at_least, *(f"{run}`" for run in _BACKTICKS.findall(text))], key=len)
 
 
 def _text(value: Any) -> str:

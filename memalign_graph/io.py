@@ -6,13 +6,16 @@ Whatever counts or caches wraps an `IO` in one of its own.
 """
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from typing import Any, Protocol, TypeVar
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langgraph.store.base import BaseStore, Op
+from langgraph.store.memory import InMemoryStore
 
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
@@ -47,11 +50,16 @@ class IO(Protocol):
         """Do what only an object's own methods do, such as a checkpointer's."""
 
 
+_IN_MEMORY = threading.RLock()
+
+
 class _Blocking:
     """Does everything with blocking calls."""
 
     async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
-        return store.batch(ops)
+        # InMemoryStore walks through a dict that another thread's batch would change meanwhile.
+        with _IN_MEMORY if isinstance(store, InMemoryStore) else nullcontext():
+            return store.batch(ops)
 
     async def chat(self, model: Invokable[T], messages: Sequence[BaseMessage]) -> T:
         return model.invoke(messages)

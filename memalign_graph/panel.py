@@ -503,7 +503,7 @@ def panel_form(
     parts.append("Change what is not right; what you leave as it is says nothing.")
     return Form(
         action="review_panel",
-        actions=[{"args": args, "description": "\n\n".join(parts)}],
+        actions=[(args, parts)],
         fields=fields,
         reply={
             "title": "review",

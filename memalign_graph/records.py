@@ -2,7 +2,7 @@
 
 from memalign_graph.alignment.report import AlignmentReport
 from memalign_graph.evidence.trust import Trust
-from memalign_graph.gate import GateReview, GateStatus
+from memalign_graph.gate import GateStatus
 from memalign_graph.memory import (
     Commit,
     Forgotten,
@@ -12,6 +12,7 @@ from memalign_graph.memory import (
     Snapshot,
 )
 from memalign_graph.panel import AggregateResult
+from memalign_graph.settings import GateReview
 from memalign_graph.types import Evidence, Neighbour, ReviewChoice
 
 __all__ = [

@@ -147,11 +147,12 @@ class Clients:
     def structured(self, chat: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
         """Return a chat model bound to a schema, one that lives as long as the graph."""
         key = (id(chat), id(schema))
-        if key not in self._bound:
+        bound = self._bound.get(key)
+        if bound is None:
             if len(self._bound) >= _BOUND_MODELS:
                 self._bound.clear()  # of event loops that have ended
-            self._bound[key] = (chat, schema, with_schema(chat, schema))
-        return self._bound[key][2]
+            bound = self._bound[key] = (chat, schema, with_schema(chat, schema))
+        return bound[2]
 
 
 class Parts:

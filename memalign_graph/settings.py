@@ -362,8 +362,8 @@ class Gate(Settings):
     """Names the gate's node, and the key of its verdict."""
 
     passes: SkipValidation[Passes | None] = None
-    """Which values pass: the lowest on a `Numeric` or ordered scale, else the one that does, or
-    several; or a function of the value. True unless told, on a `Boolean` scale."""
+    """Which values pass: the lowest on a `Numeric` or ordered scale, else the one that does; a set
+    of them; or a function of the value. True unless told, on a `Boolean` scale."""
 
     max_revisions: int = Field(default=DEFAULT_MAX_REVISIONS, ge=0)
     """How often an answer is sent back."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
-from langgraph.store.base import BaseStore, GetOp, PutOp
+from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
@@ -449,3 +449,17 @@ def test_wrapper_hands_everything_on(drive: Drive, server: LoopbackServer) -> No
     way = "blocking" if drive is blocking else "awaited"
     wanted = [{"n": 1}, {"value": True}, [[3.0]], [[[3.0]]], way]
     assert drive(lambda io: everything(Wrapper(io))) == wanted
+
+
+def test_threads_share_a_store_in_memory() -> None:
+    """The store itself fails here: a search walks through a dict that a put changes."""
+    store = InMemoryStore()
+
+    async def put_and_search(io: IO, number: int) -> int:
+        for count in range(200):
+            await io.batch(store, [PutOp((f"n{number}", str(count)), "key", {})])
+            await io.batch(store, [SearchOp((f"n{number}",))])
+        return number
+
+    operations = [put_and_search(BLOCKING, number) for number in range(8)]
+    assert run(BLOCKING.gather(operations, 8)) == list(range(8))

@@ -85,8 +85,8 @@ def test_mappings_that_can_not_be_used(shell: Shell, mapping: str, says: str) ->
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--k", "-1"], "--k: -1 is not a whole number from 0 to 100."),
-        (["--batch-size", "0"], "--batch-size: 0 is not a whole number from 1 on."),
+        (["--k", "-1"], "--k: -1 is too little: give 0 or more."),
+        (["--batch-size", "0"], "--batch-size: 0 is too little: give 1 or more."),
         (["--max-concurrency", "-2"], "--max-concurrency: -2 is not a whole number from 1 on."),
         (["--memory", "."], "--memory: . is a folder: name a file."),
         (

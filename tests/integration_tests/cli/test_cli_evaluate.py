@@ -122,7 +122,7 @@ def test_numbers(shell: Shell) -> None:
         ("boolean", ["--folds", "50"], "--folds: 50 folds need at least as many items"),
         ("boolean", ["--seed", "-1"], "--seed: -1 is not"),
         ("boolean", ["--resamples", "-1"], "--resamples: -1 is not"),
-        ("boolean", ["--k", "-1"], "--k: -1 is not"),
+        ("boolean", ["--k", "-1"], "--k: -1 is too little"),
         ("boolean", ["--max-concurrency", "0"], "--max-concurrency: 0 is not"),
         (
             "boolean",

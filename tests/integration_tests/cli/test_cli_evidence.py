@@ -147,8 +147,8 @@ def test_evaluate_shows_all_three(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--samples", "-1"], "samples: -1 is not a whole number"),
-        (["--samples", "51"], "samples: 51 is more than 50"),
+        (["--samples", "-1"], "samples: -1 is too little"),
+        (["--samples", "51"], "samples: 51 is too much: give at most 50"),
         (["--samples", "many"], "--samples"),
         (["--decide", "votes"], "--decide"),
     ],

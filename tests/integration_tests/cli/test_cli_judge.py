@@ -195,7 +195,7 @@ def test_feedback_can_be_judged_as_it_is(shell: Shell) -> None:
         (["-e", "e.jsonl", "-o", "."], "--output: . is a folder"),
         (["-e", "e.jsonl", "-o", "no/such/x"], "--output: there is no folder no/such"),
         (["-e", "e.jsonl", "--max-concurrency", "0"], "--max-concurrency: 0 is not a whole"),
-        (["-e", "e.jsonl", "--k", "-1"], "--k: -1 is not a whole number from 0 to 100."),
+        (["-e", "e.jsonl", "--k", "-1"], "--k: -1 is too little: give 0 or more."),
         (["-e", "e.jsonl", "--max-guideline-tokens", "-5"], "--max-guideline-tokens: -5 is"),
         (["-e", "e.jsonl", "--model", "gpt"], "--model: 'gpt' names no model"),
         (["-e", "e.jsonl", "--embeddings", "x"], "--embeddings: 'x' names no model"),

@@ -271,7 +271,10 @@ async def test_rule_that_raises_lets_nothing_pass(bench: Bench) -> None:
 
 
 @TWO_WAYS
-async def test_store_that_fails_lets_nothing_pass(bench: Bench) -> None:
+@pytest.mark.parametrize("on_judge_error", ["closed", "open"])
+async def test_store_that_is_down_fails_the_run_also_where_the_gate_is_open(
+    bench: Bench, on_judge_error: str
+) -> None:
     class Broken(InMemoryStore):
         def batch(self, ops: Any) -> Any:
             raise ConnectionError("The store is down.")
@@ -279,7 +282,8 @@ async def test_store_that_fails_lets_nothing_pass(bench: Bench) -> None:
         async def abatch(self, ops: Any) -> Any:
             raise ConnectionError("The store is down.")
 
-    builder = gate_on(bench, writing(Writer()), CRITERION)
+    given: dict[str, Any] = {"on_judge_error": on_judge_error}
+    builder = gate_on(bench, writing(Writer()), CRITERION, **given)
     graph = builder.compile(store=Broken(), checkpointer=bench.saver)
     with pytest.raises(ConnectionError):
         await bench.invoke(graph, asked())

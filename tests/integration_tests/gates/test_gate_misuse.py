@@ -11,68 +11,39 @@ from langgraph.types import Command
 from typing_extensions import TypedDict
 
 from memalign_graph import (
-    Boolean,
-    Categorical,
-    Criterion,
     InvalidInputError,
-    Numeric,
-    Pairwise,
     add_quality_gate,
     create_quality_gate_node,
 )
 from tests.conftest import CRITERION, ONE_WAY, Bench
-from tests.integration_tests.gates.support import Builder, Writer, gated, models, writing
+from tests.integration_tests.gates.support import (
+    Builder,
+    Writer,
+    gate_on,
+    gated,
+    models,
+    writing,
+)
 
 pytestmark = ONE_WAY
 
 
-async def later(_given: Any) -> bool:
-    return True
-
-
-TWICE = ("name", "messages_key", "critique_key", "verdicts_key")
+TWICE = ("name", "messages_key", "critique_key")
 """Any of those that share a key may be named."""
 
-OPTIONS: dict[str, tuple[dict[str, Any], str | tuple[str, ...]]] = {
-    "max_revisions-negative": ({"max_revisions": -1}, "max_revisions"),
-    "max_revisions-text": ({"max_revisions": "2"}, "max_revisions"),
-    "max_revisions-float": ({"max_revisions": 1.5}, "max_revisions"),
-    "max_revisions-bool": ({"max_revisions": True}, "max_revisions"),
-    "max_revisions-none": ({"max_revisions": None}, "max_revisions"),
-    "on_judge_error": ({"on_judge_error": "ajar"}, "on_judge_error"),
-    "on_judge_error-bool": ({"on_judge_error": True}, "on_judge_error"),
-    "review": ({"review": "sometimes"}, "review"),
-    "review-none": ({"review": None}, "review"),
-    "review-bool": ({"review": True}, "review"),
-    "review-async": ({"review": later}, "review"),
-    "name-empty": ({"name": " "}, "name"),
-    "name-number": ({"name": 5}, "name"),
-    "name-colon": ({"name": "a:b"}, "name"),
-    "name-end": ({"name": "__end__"}, "name"),
+KEYS: dict[str, tuple[dict[str, Any], str | tuple[str, ...]]] = {
     "name-of-messages": ({"name": "messages"}, TWICE),
-    "passes-async": ({"passes": later}, "passes"),
-    "passes-word": ({"passes": "often"}, "passes"),
-    "passes-empty": ({"passes": []}, "passes"),
-    "example": ({"example": "inputs"}, "example"),
-    "example-async": ({"example": later}, "example"),
     "messages_key-number": ({"messages_key": 5}, "messages_key"),
     "messages_key-none": ({"messages_key": None}, "messages_key"),
     "critique_key-number": ({"critique_key": 5}, "critique_key"),
     "critique_key-empty": ({"critique_key": ""}, "critique_key"),
     "critique_key-is-the-messages": ({"critique_key": "messages"}, TWICE),
     "critique_key-is-the-verdict": ({"critique_key": "quality_gate"}, TWICE),
-    "verdicts_key-number": ({"verdicts_key": 5}, "verdicts_key"),
-    "verdicts_key-is-the-verdict": ({"verdicts_key": "quality_gate"}, TWICE),
-    "verdicts_key-is-the-messages": ({"verdicts_key": "messages"}, TWICE),
-    "model": ({"model": 5}, "model"),
-    "distill_model": ({"distill_model": 5}, "distill_model"),
+}
+OPTIONS: dict[str, tuple[dict[str, Any], str | tuple[str, ...]]] = {
+    "max_revisions": ({"max_revisions": -1}, "max_revisions"),
     "distill_model-asked": ({"distill_model": 5, "review": "always"}, "distill_model"),
-    "embeddings": ({"embeddings": 5}, "embeddings"),
-    "k": ({"k": -1}, "k"),
-    "swap": ({"swap": True}, "swap"),
-    "on_embedding_error": ({"on_embedding_error": "ignore"}, "on_embedding_error"),
-    "use_episodes": ({"use_episodes": 1}, "use_episodes"),
-    "keep_judgments": ({"keep_judgments": 5}, "keep_judgments"),
+    **KEYS,
 }
 PLACES: dict[str, tuple[dict[str, Any], str | tuple[str, ...]]] = {
     "after-number": ({"after": 5}, "after"),
@@ -81,6 +52,7 @@ PLACES: dict[str, tuple[dict[str, Any], str | tuple[str, ...]]] = {
     "accept-number": ({"accept": 5}, "accept"),
     "revise-number": ({"revise": 5}, "revise"),
     "escalate-number": ({"escalate": 5}, "escalate"),
+    "fallback-and-escalate": ({"fallback": "Later.", "escalate": "write"}, "fallback"),
 }
 
 
@@ -107,46 +79,6 @@ def test_bad_option_is_told_and_leaves_the_graph_as_it_was(bench: Bench, case: s
 def test_bad_option_of_a_node_is_told(bench: Bench, case: str) -> None:
     options, field = OPTIONS[case]
     refused(lambda: create_quality_gate_node(CRITERION, **models(bench, **options)), field)
-
-
-SCORE = Numeric(minimum=1, maximum=5)
-GRADES = Categorical(choices=("poor", "fair", "good"), ordered=True)
-PASSES: dict[str, tuple[Any, Any]] = {
-    "boolean-number": (Boolean(), 1),
-    "boolean-text": (Boolean(), "maybe"),
-    "boolean-set": (Boolean(), {"maybe"}),
-    "numeric-none": (SCORE, None),
-    "numeric-bool": (SCORE, True),
-    "numeric-high": (SCORE, 6),
-    "numeric-nan": (SCORE, float("nan")),
-    "numeric-text": (SCORE, "four"),
-    "numeric-set": (SCORE, {4, 9}),
-    "numeric-mapping": (SCORE, {"min": 4}),
-    "numeric-empty": (SCORE, ()),
-    "integer-half": (Numeric(minimum=1, maximum=5, integer=True), 3.5),
-    "grades-none": (GRADES, None),
-    "grades-unknown": (GRADES, "great"),
-    "grades-number": (GRADES, 2),
-    "grades-set": (GRADES, ["fair", "great"]),
-    "pairwise-none": (Pairwise(), None),
-    "pairwise-true": (Pairwise(), True),
-    "pairwise-tie": (Pairwise(allow_tie=False), "tie"),
-    "object": (SCORE, object()),
-}
-
-
-@pytest.mark.parametrize("case", list(PASSES))
-def test_rule_that_is_not_on_the_scale_is_told(bench: Bench, case: str) -> None:
-    scale, passes = PASSES[case]
-    criterion = Criterion(name="quality", instructions="How good is it?", scale=scale)
-    refused(lambda: gated(bench, Writer(), criterion, passes=passes), "passes")
-
-
-def test_unknown_option_is_named(bench: Bench) -> None:
-    for wrong in ("modle", "cite_guidelines", "max_revision"):
-        given: dict[str, Any] = {wrong: True}
-        with pytest.raises((TypeError, InvalidInputError), match=wrong):
-            gated(bench, Writer(), **given)
 
 
 @pytest.mark.parametrize("criterion", [None, "tone", {"name": "tone", "instructions": "?"}])
@@ -245,6 +177,10 @@ class Gathered(MessagesState):
     quality_gate: Annotated[list[Any], operator.add]
 
 
+class Listed(MessagesState):
+    quality_gate: list[Any]
+
+
 def test_critique_that_has_nowhere_to_go_is_told(bench: Bench) -> None:
     def build() -> Any:
         return gated(
@@ -263,10 +199,25 @@ def test_critique_that_would_take_the_place_of_the_messages_is_told(bench: Bench
     assert "\n" not in str(caught.value)
 
 
-def test_key_that_can_not_hold_one_verdict_is_told(bench: Bench) -> None:
-    with pytest.raises(InvalidInputError, match="quality_gate") as caught:
-        gated(bench, Writer(), state=Gathered)
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize("state", [Gathered, Listed])
+def test_key_that_can_not_take_one_verdict_is_told(bench: Bench, state: Any) -> None:
+    problem = refused(lambda: gated(bench, Writer(), state=state), "name")
+    assert "'quality_gate'" in problem
+    assert "[*old, new]" in problem
+
+
+@pytest.mark.parametrize("state", [Unreduced, Draft])
+def test_fallback_that_can_take_no_answers_place_is_told(bench: Bench, state: Any) -> None:
+    given = {"state": state, "revise": None, "fallback": "Later."}
+    problem = refused(lambda: gated(bench, Writer(), **given), "fallback")
+    assert "add_messages" in problem
+
+
+def test_fallbacks_of_gates_side_by_side_are_told(bench: Bench) -> None:
+    builder = gate_on(bench, writing(Writer()), name="tone", fallback="Later.")
+    with pytest.raises(InvalidInputError, match="fallback: 'tone', which judges the same answer"):
+        gate_on(bench, builder, name="short", fallback="Later.")
+    gate_on(bench, builder, name="short")
 
 
 @pytest.mark.parametrize("option", ["revise", "accept", "escalate"])

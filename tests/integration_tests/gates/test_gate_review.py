@@ -259,3 +259,18 @@ async def test_namespace_of_the_run_holds_for_drafts_judged_after_the_reply(
     await bench.resume(graph, {"value": True})
     assert await bench.episodes() == []
     assert len(await bench.episodes(namespace=("team-a",))) == 2
+
+
+@TWO_WAYS
+async def test_context_of_one_turn_is_not_that_of_the_next(bench: Bench) -> None:
+    """Also where the gate comes first in its graph, and no node before it begins a turn."""
+    builder = writing(Writer())
+    gate_on(bench, builder, CRITERION, after=None, revise=None, review="always")
+    builder.add_edge("__start__", "quality_gate")
+    graph = bench.compile(builder)
+    given = {"messages": [("human", QUESTION), ("ai", "Wait.")]}
+    await bench.invoke(graph, given, context={"memalign": {"namespace": ["team-a"]}})
+    await bench.resume(graph, COLD, context={"memalign": {"namespace": ["team-a"]}})
+    await bench.invoke(graph, given)
+    await bench.resume(graph, COLD)
+    assert len(await bench.episodes()) == len(await bench.episodes(namespace=("team-a",))) == 1

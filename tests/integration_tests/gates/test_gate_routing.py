@@ -85,6 +85,19 @@ async def test_guidelines_of_another_kind_than_asked_for_are_ignored(
     assert "word of regret" not in writer.seen[1]["messages"][-1].text
 
 
+@IN_MEMORY
+async def test_gate_need_not_cite_guidelines(bench: Bench) -> None:
+    guideline = await bench.add_guideline("Begins with a word of regret.")
+    bench.server.script(verdict(False), verdict(True))
+    writer = Writer()
+    given = await bench.invoke(gated(bench, writer, cite_guidelines=False), asked())
+    assert given["quality_gate"]["status"] == "accepted"
+    schema = judgings(bench.server)[0].schema
+    assert schema is not None
+    assert list(schema["properties"]) == ["rationale", "value"]
+    assert guideline.text not in writer.seen[1]["messages"][-1].text
+
+
 async def test_critique_goes_to_its_own_key_and_is_cleared_after_acceptance(bench: Bench) -> None:
     class State(MessagesState):
         critique: str

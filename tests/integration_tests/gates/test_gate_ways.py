@@ -15,6 +15,7 @@ from tests.integration_tests.gates.support import (
     asked,
     gate_on,
     models,
+    wired,
     writing,
 )
 
@@ -85,3 +86,21 @@ async def test_node_by_hand_refuses_a_state_without_its_key(bench: Bench) -> Non
     with pytest.raises(InvalidInputError, match="name: the state has no key 'quality_gate'"):
         await bench.invoke(bench.compile(builder), asked())
     assert len(writer.seen) == 2
+
+
+async def test_node_by_hand_in_a_subgraph_begins_each_turn_anew(bench: Bench) -> None:
+    """Its verdicts stay in the subgraph, and its critiques are in the parent's messages."""
+
+    class State(MessagesState):
+        quality_gate: dict[str, Any]
+
+    writer = Writer()
+    worker = wired(
+        bench, writer, State, lambda state: str(state["quality_gate"]["status"]), max_revisions=1
+    )
+    worker.store = worker.checkpointer = None
+    graph = bench.compile(writing(worker))
+    bench.server.rules = always(False)
+    for _ in range(2):
+        await bench.invoke(graph, asked())
+    assert len(writer.seen) == 4

@@ -6,7 +6,7 @@ from typing import Any
 from langchain_core.messages import HumanMessage
 
 from memalign_graph import Criterion, Example, Feedback, Guideline, Judgment, Numeric
-from memalign_graph.gate import critique_message, critique_text, wrote
+from memalign_graph.conversation import critique_message, critique_text, wrote
 from tests.conftest import CRITERION
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

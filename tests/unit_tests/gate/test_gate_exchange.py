@@ -15,7 +15,7 @@ from langchain_core.messages import (
 from pydantic import BaseModel
 
 from memalign_graph import Example, InvalidInputError
-from memalign_graph.gate import NO_ANSWER, critique_message, example_in
+from memalign_graph.conversation import NO_ANSWER, critique_message, example_in
 
 ASKED = HumanMessage("Where is it?")
 CALL = {"name": "find", "args": {}, "id": "1", "type": "tool_call"}

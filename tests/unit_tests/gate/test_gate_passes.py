@@ -77,3 +77,34 @@ def test_what_is_given_later_changes_nothing() -> None:
 def test_empty_set_is_told() -> None:
     with pytest.raises(InvalidInputError, match="an empty set lets nothing pass"):
         PassRule.of(STARS, set())
+
+
+WRONG: dict[str, tuple[Any, Any]] = {
+    "boolean-number": (Boolean(), 1),
+    "boolean-text": (Boolean(), "maybe"),
+    "boolean-set": (Boolean(), {"maybe"}),
+    "numeric-none": (SCORE, None),
+    "numeric-bool": (SCORE, True),
+    "numeric-high": (SCORE, 6),
+    "numeric-nan": (SCORE, float("nan")),
+    "numeric-text": (SCORE, "four"),
+    "numeric-set": (SCORE, {0, 9}),
+    "numeric-mapping": (SCORE, {"min": 4}),
+    "numeric-empty": (SCORE, ()),
+    "integer-half": (STARS, 3.5),
+    "grades-none": (GRADES, None),
+    "grades-unknown": (GRADES, "great"),
+    "grades-number": (GRADES, 2),
+    "grades-set": (GRADES, ["fair", "great"]),
+    "pairwise-none": (Pairwise(), None),
+    "pairwise-true": (Pairwise(), True),
+    "pairwise-tie": (Pairwise(allow_tie=False), "tie"),
+    "object": (SCORE, object()),
+}
+
+
+@pytest.mark.parametrize("case", list(WRONG))
+def test_rule_that_is_not_on_the_scale_is_told(case: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"^passes: ") as caught:
+        PassRule.of(*WRONG[case])
+    assert "\n" not in str(caught.value)

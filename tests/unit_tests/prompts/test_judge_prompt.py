@@ -1,6 +1,7 @@
 """The judge's prompt, as text."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ from memalign_graph.prompts.judge import (
     JudgePrompt,
     answer_schema,
     choose_guidelines,
+    fit_guidelines,
     judge_prompt,
     read_answer,
     relevant_guidelines,
@@ -42,13 +44,24 @@ def recalled(outputs: Any, *words: dict[str, Any], similarity: float = 0.5) -> R
 
 
 def prompt(example: Example = EXAMPLE, **options: Any) -> JudgePrompt:
-    defaults: dict[str, Any] = {
-        "guidelines": [],
-        "recalled": [],
-        "max_guideline_tokens": 1000,
-        "max_input_tokens": 100_000,
-    }
-    return judge_prompt(CRITERION, example, **{**defaults, **options})
+    window = options.get("max_input_tokens", 100_000)
+    cases = options.get("recalled", [])
+    fitted = fit_guidelines(
+        options.get("guidelines", []),
+        cases,
+        options.get("nearness", {}),
+        max_guideline_tokens=options.get("max_guideline_tokens", 1000),
+        max_input_tokens=window,
+    )
+    written = judge_prompt(
+        CRITERION,
+        example,
+        guidelines=fitted.always,
+        relevant=fitted.relevant,
+        recalled=cases,
+        max_input_tokens=window,
+    )
+    return replace(written, warnings=[*fitted.warnings, *written.warnings])
 
 
 def texts(given: JudgePrompt) -> tuple[str, str]:
