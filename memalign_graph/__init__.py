@@ -33,21 +33,11 @@ if TYPE_CHECKING:
         create_judge_graph,
         create_review_graph,
     )
-    from memalign_graph.judgment import Judgment
     from memalign_graph.memory import JudgeMemory
     from memalign_graph.panel import Aggregate, create_panel_graph
+    from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise
     from memalign_graph.settings import Judge, JudgeOptions, MemAlignContext, Uncertain
-    from memalign_graph.types import (
-        Boolean,
-        Categorical,
-        Criterion,
-        Episode,
-        Example,
-        Feedback,
-        Guideline,
-        Numeric,
-        Pairwise,
-    )
+    from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline, Judgment
 
 __all__ = [
     "Aggregate",
@@ -109,6 +99,7 @@ _ROOMS = {
     ),
     "memory": ("JudgeMemory",),
     "panel": ("Aggregate", "create_panel_graph"),
+    "scales": ("Boolean", "Categorical", "Numeric", "Pairwise"),
     "settings": ("Judge", "JudgeOptions", "MemAlignContext", "Uncertain"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}

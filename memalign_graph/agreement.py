@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from memalign_graph.frozen import FrozenModel
 from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale, Value
-from memalign_graph.types import Episode
+from memalign_graph.types import Episode, FrozenModel
 
 Level = Literal["nominal", "ordinal", "interval"]
 """What the difference of two values means.

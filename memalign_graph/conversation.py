@@ -16,10 +16,9 @@ from langchain_core.messages import (
 from pydantic import BaseModel
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.judgment import Judgment
 from memalign_graph.reading import read_example
 from memalign_graph.settings import ExampleFrom
-from memalign_graph.types import Criterion, Example, Feedback, Guideline
+from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
 
 Loop = dict[str, Any]
 """What a gate keeps while an answer is being revised; JSON values only.

@@ -30,7 +30,6 @@ from memalign_graph.conversation import (
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.graphs import Graph, create_review_graph
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
-from memalign_graph.judgment import Judgment
 from memalign_graph.reading import PassRule, read_example
 from memalign_graph.runtime import Node, Run, State, Update, current_run
 from memalign_graph.scales import Value
@@ -40,7 +39,7 @@ from memalign_graph.settings import (
     MemAlignContext,
     own_context,
 )
-from memalign_graph.types import Criterion, Example, Feedback, Guideline
+from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ from typing import Any
 from langgraph.graph import END, START, StateGraph
 from typing_extensions import Unpack
 
-from memalign_graph.judgment import Judgment
 from memalign_graph.nodes.align import (
     commit_alignment_node,
     consolidate_node,
@@ -56,7 +55,7 @@ from memalign_graph.state import (
     ReviewOutput,
     ReviewState,
 )
-from memalign_graph.types import Criterion, Feedback
+from memalign_graph.types import Criterion, Feedback, Judgment
 
 Graph = StateGraph[Any, Any, Any, Any]
 """A graph still to be compiled."""

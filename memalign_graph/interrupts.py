@@ -16,9 +16,16 @@ from pydantic import ConfigDict, PlainValidator, RootModel, WithJsonSchema, crea
 
 from memalign_graph.alignment.merging import Conflict, Side
 from memalign_graph.identity import check_json
-from memalign_graph.judgment import ReviewReason
 from memalign_graph.prompts.clarify import Question
-from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline, Judgment
+from memalign_graph.types import (
+    Criterion,
+    Episode,
+    Example,
+    Feedback,
+    Guideline,
+    Judgment,
+    ReviewReason,
+)
 
 T = TypeVar("T")
 

@@ -18,7 +18,6 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.output_parsers import BaseLLMOutputParser
 from langchain_core.outputs import ChatGeneration
 from langchain_core.runnables import Runnable, RunnableSequence
-from pydantic import BaseModel, ConfigDict
 
 from memalign_graph.errors import (
     ChatModelError,
@@ -29,6 +28,7 @@ from memalign_graph.errors import (
 )
 from memalign_graph.identity import check_json
 from memalign_graph.io import IO, Invokable, Wrapper
+from memalign_graph.types import FrozenModel
 
 T = TypeVar("T")
 
@@ -40,8 +40,6 @@ DEFAULT_EMBEDDINGS = "openai:text-embedding-3-small"
 
 DEFAULT_MAX_INPUT_TOKENS = 128_000
 """The context window assumed of a chat model whose profile does not tell, in tokens."""
-
-_TWO = 2
 
 _TIMEOUT_S = 120.0
 """How long a model made from a string may take for one answer; the client's own default is 600."""
@@ -268,7 +266,7 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
             "has structured output."
         ) from error
     name = _model_name(model)
-    if isinstance(steps, RunnableSequence) and len(steps.steps) == _TWO:
+    if isinstance(steps, RunnableSequence) and not steps.middle:
         # What `include_raw` does, at half its cost: it runs four more runnables a call.
         return StructuredModel(runnable=steps.first, parser=steps.last, name=name)
     whole = model.with_structured_output(schema, include_raw=True, **method)
@@ -490,10 +488,8 @@ def _quote(text: str, limit: int = 200) -> str:
     return repr(flat if len(flat) <= limit else f"{flat[:limit]}…")
 
 
-class Usage(BaseModel):
+class Usage(FrozenModel):
     """What was asked of models."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     chat_calls: int = 0
     """Calls of the chat model that were answered."""

@@ -16,18 +16,18 @@ _OTHER = {"A": "B", "B": "A"}
 
 def swap_outputs(example: Example) -> Example:
     """Return the example with its two outputs in the other order."""
-    return Example(**{**example.to_json(), "outputs": _swapped(example.outputs)})
-
-
-def _swapped(outputs: Any) -> Any:
-    if isinstance(outputs, list) and len(outputs) == _PAIR:
-        return outputs[::-1]
-    if isinstance(outputs, dict) and len(outputs) == _PAIR:
-        return dict(zip(outputs, reversed(outputs.values()), strict=True))
-    raise InvalidInputError(
-        "outputs: to be judged in both orders (`swap=True`) they have to be two: give a list of "
-        "the two outputs, or an object with two fields, such as {'A': ..., 'B': ...}."
+    outputs = example.outputs
+    if not isinstance(outputs, list | dict) or len(outputs) != _PAIR:
+        raise InvalidInputError(
+            "outputs: to be judged in both orders (`swap=True`) they have to be two: give a list "
+            "of the two outputs, or an object with two fields, such as {'A': ..., 'B': ...}."
+        )
+    swapped: Any = (
+        outputs[::-1]
+        if isinstance(outputs, list)
+        else dict(zip(outputs, reversed(outputs.values()), strict=True))
     )
+    return Example(**{**example.to_json(), "outputs": swapped})
 
 
 def settle_orders(

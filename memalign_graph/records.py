@@ -3,7 +3,6 @@
 from memalign_graph.alignment.report import AlignmentReport
 from memalign_graph.evidence.trust import Trust
 from memalign_graph.gate import GateStatus
-from memalign_graph.judgment import Evidence, Neighbour, ReviewChoice
 from memalign_graph.memory import (
     Commit,
     Forgotten,
@@ -14,6 +13,7 @@ from memalign_graph.memory import (
 )
 from memalign_graph.panel import AggregateResult
 from memalign_graph.settings import GateReview
+from memalign_graph.types import Evidence, Neighbour, ReviewChoice
 
 __all__ = [
     "AggregateResult",

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 Value = bool | int | float | str
 """A judgment's value: the scale decides which of these it is."""
 
-_WORDS_FOR_TRUE = frozenset({"true", "yes", "1"})
-_WORDS_FOR_FALSE = frozenset({"false", "no", "0"})
+_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _MIN_CHOICES = 2
 _EXACT = 2.0**53
 
@@ -68,11 +67,9 @@ class Boolean(_Scale):
     def validate_value(self, value: Any) -> bool:
         """Return a boolean; `"yes"`, `"no"`, `"true"`, `"false"`, 1 and 0 count as booleans too."""
         word = str(value).strip().lower() if isinstance(value, str | bool | int) else ""
-        if word in _WORDS_FOR_TRUE:
-            return True
-        if word in _WORDS_FOR_FALSE:
-            return False
-        raise ValueError(f"{_short(value)} is not on the scale: the value is true or false.")
+        if word not in _BOOLEANS:
+            raise ValueError(f"{_short(value)} is not on the scale: the value is true or false.")
+        return _BOOLEANS[word]
 
     def describe(self) -> str:
         """Return the scale in words."""

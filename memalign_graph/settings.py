@@ -24,11 +24,11 @@ from pydantic import (
 from memalign_graph.errors import InvalidInputError, explain
 from memalign_graph.extras import needs_extra
 from memalign_graph.identity import check_json
-from memalign_graph.judgment import Decide
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
 from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS, EmbeddingsLike
 from memalign_graph.reading import PLAIN_FUNCTION, ExampleLike, Passes
-from memalign_graph.types import Criterion, Judgment, Pairwise
+from memalign_graph.scales import Pairwise
+from memalign_graph.types import Criterion, Decide, Judgment
 
 DEFAULT_K = 5
 DEFAULT_MAX_GUIDELINE_TOKENS = 2_300

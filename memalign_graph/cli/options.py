@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from memalign_graph.cli.places import DEFAULT_MEMORY
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.judgment import Decide
+from memalign_graph.types import Decide
 
 CRITERION_VARIABLE = "MEMALIGN_CRITERION"
 """Names the criterion's file where `--criterion` does not; Studio is served the same one."""

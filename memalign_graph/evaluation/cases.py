@@ -14,7 +14,8 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.extras import needs_extra
 from memalign_graph.identity import digest
 from memalign_graph.reading import FeedbackLike, read_feedback
-from memalign_graph.types import Criterion, Episode, Example, Feedback, Value
+from memalign_graph.scales import Value
+from memalign_graph.types import Criterion, Episode, Example, Feedback
 
 GroupBy = Literal["example", "inputs"] | Callable[[Example], str]
 """What counts as one item: the same example, the same inputs, or what a function returns."""

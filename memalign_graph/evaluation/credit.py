@@ -15,8 +15,8 @@ from memalign_graph.evaluation.seen import SeenLab, check_memory, open_seen
 from memalign_graph.evaluation.variants import ALIGNED, Variant
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory import JudgeMemory
-from memalign_graph.scales import Scale
-from memalign_graph.types import Example, Guideline, Judgment, Value
+from memalign_graph.scales import Scale, Value
+from memalign_graph.types import Example, Guideline, Judgment
 
 DEFAULT_CREDIT_CASES = 20
 """On how many cases guidelines are left out at most, unless told otherwise."""

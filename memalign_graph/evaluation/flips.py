@@ -19,7 +19,8 @@ from memalign_graph.evaluation.variants import ALIGNED, Variant
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory import JudgeMemory
 from memalign_graph.memory.history import Snapshot, snapshot
-from memalign_graph.types import Example, Guideline, Judgment, Value
+from memalign_graph.scales import Value
+from memalign_graph.types import Example, Guideline, Judgment
 
 TurnedBy = Literal["guideline", "guidelines", "removed", "episodes"]
 """What turned a case.

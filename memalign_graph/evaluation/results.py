@@ -8,7 +8,8 @@ from memalign_graph.agreement import Agreement, agree
 from memalign_graph.evaluation.answers import Spent
 from memalign_graph.evaluation.scores import Comparison, Estimate, JudgeScores
 from memalign_graph.evaluation.variants import ALIGNED, VERDICT
-from memalign_graph.types import Criterion, Example, Guideline, Judgment, Scale, Value
+from memalign_graph.scales import Scale, Value
+from memalign_graph.types import Criterion, Example, Guideline, Judgment
 
 
 class _Part(BaseModel):

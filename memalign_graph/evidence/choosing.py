@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 
 from memalign_graph.evidence.trust import Trust
-from memalign_graph.judgment import ReviewChoice, ReviewReason
+from memalign_graph.types import ReviewChoice, ReviewReason
 
 _DRAW_BYTES = 8
 

@@ -24,11 +24,10 @@ from memalign_graph.evidence.logprobs import (
 )
 from memalign_graph.evidence.samples import sample_verdicts
 from memalign_graph.io import IO
-from memalign_graph.judgment import ConfidenceSource, Probabilities
 from memalign_graph.models import ChatReply, with_schema
 from memalign_graph.prompts.judge import answer_schema
 from memalign_graph.scales import Value
-from memalign_graph.types import Criterion
+from memalign_graph.types import ConfidenceSource, Criterion, Probabilities
 
 logger = logging.getLogger(__name__)
 

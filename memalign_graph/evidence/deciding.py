@@ -24,8 +24,8 @@ from memalign_graph.evidence.places import places_of
 from memalign_graph.evidence.scores import Kind, stated_scores, weighed_scores, weighed_shares
 from memalign_graph.evidence.votes import Kernel
 from memalign_graph.evidence.weighing import MIN_CASES, fit_weighing
-from memalign_graph.judgment import ConfidenceSource, Decide, Evidence, Neighbour, Probabilities
 from memalign_graph.scales import Numeric, Scale, Value
+from memalign_graph.types import ConfidenceSource, Decide, Evidence, Neighbour, Probabilities
 
 _UNKNOWN = "The verdict decides: the case has no embedding, so that no similar cases were found."
 

@@ -14,12 +14,12 @@ from weakref import WeakKeyDictionary
 from memalign_graph.agreement import on_scale
 from memalign_graph.evidence.cases import Case, CaseTable, Floats, table_of
 from memalign_graph.io import IO
-from memalign_graph.judgment import ReviewReason
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
+from memalign_graph.types import ReviewReason
 
 UNLIKE_SHARE = 0.05
 """A case is unlike all that memory holds if at most this share of memory's own cases has its

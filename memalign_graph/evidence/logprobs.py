@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memalign_graph.judgment import Probabilities
 from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale, Value
+from memalign_graph.types import Probabilities
 
 MAX_VALUES = 20
 """The most values a scale may have: servers give the log-probabilities of that many alternatives

@@ -9,10 +9,10 @@ from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.cases import CaseTable, table_of
 from memalign_graph.evidence.deciding import Decision, Said, bench_of
 from memalign_graph.io import IO
-from memalign_graph.judgment import Decide, ReviewChoice
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.index.vectors import Vector
+from memalign_graph.types import Decide, ReviewChoice
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from memalign_graph.evidence.flags import flags_of
 from memalign_graph.evidence.past import past_decisions
 from memalign_graph.evidence.trust import Trust, trusted
 from memalign_graph.io import IO
-from memalign_graph.judgment import Decide, Judgment, ReviewChoice, ReviewReason
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.reviews import asked_on
 from memalign_graph.settings import Uncertain
+from memalign_graph.types import Decide, Judgment, ReviewChoice, ReviewReason
 
 logger = logging.getLogger(__name__)
 

@@ -14,11 +14,10 @@ from memalign_graph.agreement import agree
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
 from memalign_graph.evidence.logprobs import permitted_values
 from memalign_graph.io import IO
-from memalign_graph.judgment import Probabilities
 from memalign_graph.models import StructuredModel, ask, with_schema
 from memalign_graph.prompts.judge import answer_schema, read_answer
 from memalign_graph.scales import Scale, Value
-from memalign_graph.types import Criterion
+from memalign_graph.types import Criterion, Probabilities
 
 _TEMPERATURE = 0.7
 """What samples are drawn with where the model's own temperature is 0, under which all are alike.

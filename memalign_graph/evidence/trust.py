@@ -10,7 +10,7 @@ from math import ceil, log
 from typing import Any
 
 from memalign_graph.extras import needs_extra
-from memalign_graph.frozen import FrozenModel
+from memalign_graph.types import FrozenModel
 
 LEVEL = 0.95
 """How sure a bound is.

@@ -6,10 +6,10 @@ from typing import Any, get_args
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evidence.trust import Trust
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
-from memalign_graph.judgment import Decide
 from memalign_graph.memory import review_report
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.review_report import ReviewReport
+from memalign_graph.types import Decide
 
 
 class MemoryOversight:

@@ -11,13 +11,11 @@ from memalign_graph.agreement import agree, majority_value, on_scale
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evidence.choosing import is_blind
 from memalign_graph.evidence.trust import interval
-from memalign_graph.frozen import FrozenModel
 from memalign_graph.io import IO
-from memalign_graph.judgment import ReviewReason
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.reviews import ReviewItem, all_reviews
 from memalign_graph.scales import Scale
-from memalign_graph.types import Episode
+from memalign_graph.types import Episode, FrozenModel, ReviewReason
 
 
 class ReviewAgreement(FrozenModel):

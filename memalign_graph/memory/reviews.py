@@ -13,12 +13,10 @@ from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 from pydantic import ValidationError
 
 from memalign_graph.errors import MemAlignError, explain
-from memalign_graph.frozen import FrozenModel
 from memalign_graph.io import IO
-from memalign_graph.judgment import Judgment, ReviewChoice, ReviewReason
 from memalign_graph.memory.access import EVERYTHING, MemoryAccess
 from memalign_graph.memory.records import Item
-from memalign_graph.types import UtcDatetime
+from memalign_graph.types import FrozenModel, Judgment, ReviewChoice, ReviewReason, UtcDatetime
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.evidence.confidence import Measured, in_both_orders, measure_confidence
 from memalign_graph.evidence.deciding import Decision, Said
 from memalign_graph.evidence.past import decide_case
-from memalign_graph.frozen import FrozenModel
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import key_of
@@ -39,7 +38,7 @@ from memalign_graph.reading import read_example
 from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY, Node, Parts, Run, State, Update
 from memalign_graph.scales import Pairwise, Value
 from memalign_graph.settings import CANT_CHOOSE, Judge, RunSettings, resolve_context
-from memalign_graph.types import Example, Guideline, Judgment, RecalledExample
+from memalign_graph.types import Example, FrozenModel, Guideline, Judgment, RecalledExample
 
 
 class Retrieved(FrozenModel):

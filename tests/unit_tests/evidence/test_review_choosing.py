@@ -8,7 +8,7 @@ import pytest
 from memalign_graph import InvalidInputError, Uncertain
 from memalign_graph.evidence.choosing import choose, is_blind, is_drawn
 from memalign_graph.evidence.trust import Trust
-from memalign_graph.judgment import ReviewChoice
+from memalign_graph.types import ReviewChoice
 
 
 def trust(threshold: float | None = 0.8, decisions: int = 100) -> Trust:

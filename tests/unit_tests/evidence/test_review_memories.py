@@ -12,7 +12,7 @@ from memalign_graph.evidence.past import decide_case
 from memalign_graph.evidence.reviewing import choose_review, current_trust
 from memalign_graph.evidence.trust import LEVEL
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.judgment import ReviewChoice
+from memalign_graph.types import ReviewChoice
 from tests.unit_tests.evidence.review_support import filled, judged
 
 TARGET = 0.9

@@ -9,8 +9,8 @@ from typing import Any
 
 from memalign_graph import Boolean, Categorical, Numeric, Pairwise
 from memalign_graph.evidence.logprobs import permitted_values, read_tokens, value_probabilities
-from memalign_graph.judgment import Probabilities
 from memalign_graph.scales import Scale
+from memalign_graph.types import Probabilities
 
 LABELS = Categorical(choices=("full_compliance", "full_refusal", "partial_refusal"))
 NESTED = Categorical(choices=("good", "good enough", "goodness", "bad"))
