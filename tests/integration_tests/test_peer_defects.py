@@ -241,16 +241,17 @@ READ = """
 import json, sys
 from langgraph.store.sqlite import SqliteStore
 from memalign_graph import JudgeMemory
-from memalign_graph.prompts.judge import judge_prompt
+from memalign_graph.prompts.judge import fit_guidelines, judge_prompt
 from memalign_graph.types import Example
 from tests.conftest import CRITERION
 
 with SqliteStore.from_conn_string(sys.argv[1]) as store:
     memory = JudgeMemory(store, CRITERION, embeddings="openai:text-embedding-3-small")
     found = memory.guidelines()
+fitted = fit_guidelines(found, {}, max_guideline_tokens=300, max_input_tokens=8192)
 prompt = judge_prompt(
-    CRITERION, Example(inputs="?", outputs="!"), guidelines=found, recalled=[],
-    max_guideline_tokens=300, max_input_tokens=8192,
+    CRITERION, Example(inputs="?", outputs="!"), guidelines=fitted.always, recalled=[],
+    max_input_tokens=8192,
 )
 print(json.dumps([[one.text for one in found], prompt.messages[0].text]))
 """
