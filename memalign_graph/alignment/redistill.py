@@ -7,6 +7,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from memalign_graph.alignment.drafts import ask_once
+from memalign_graph.errors import MemAlignError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.forgetting import Forgotten, clear_drafts
@@ -82,8 +83,20 @@ async def reword_all(
     guidelines: Sequence[Guideline],
     limit: int = _TOGETHER,
 ) -> list[Rewording]:
-    """Ask for the wordings of some pending guidelines, concurrently."""
-    return await io.gather([reword(io, access, chat, guideline) for guideline in guidelines], limit)
+    """Ask for the wordings of some pending guidelines, all of them before one's failure is told."""
+
+    async def attempt(guideline: Guideline) -> Rewording | MemAlignError:
+        try:
+            return await reword(io, access, chat, guideline)
+        except MemAlignError as error:
+            return error
+
+    reworded: list[Rewording] = []
+    for outcome in await io.gather([attempt(guideline) for guideline in guidelines], limit):
+        if isinstance(outcome, MemAlignError):
+            raise outcome
+        reworded.append(outcome)
+    return reworded
 
 
 async def redistill(

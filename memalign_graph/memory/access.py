@@ -117,17 +117,22 @@ class MemoryAccess:
         guidelines = await self.every_guideline(io)
         return [one for one in guidelines if one.status in wanted]
 
-    async def standing_guidelines(self, io: IO) -> list[Guideline]:
-        """Return the guidelines that stand; they are read again only after a change of memory."""
-        view = await self.refresh(io)
-        version = view.version
-        known: tuple[str, list[Guideline]] | None = view.derived.get(_STANDING)
-        if known is not None and known[0] == version:
-            return known[1]
-        guidelines = await self.all_guidelines(io)
+    async def standing_guidelines(
+        self, io: IO, version: str | None = None
+    ) -> tuple[str, list[Guideline]]:
+        """Return the guidelines that stand, and of which version: the one given, if still known.
+
+        They are read again only after a change of memory.
+        """
+        view = self.view
+        known: tuple[str, list[Guideline]] = view.derived.get(_STANDING, ("", []))
+        if known[0] == (version or (await self.refresh(io)).version):
+            return known
+        version = (await self.refresh(io)).version
+        read = (version, await self.all_guidelines(io))
         if (await self.refresh(io)).version == version:  # else someone wrote meanwhile
-            view.derived[_STANDING] = (version, guidelines)
-        return guidelines
+            view.derived[_STANDING] = read
+        return read
 
     async def every_guideline(self, io: IO) -> list[Guideline]:
         """Read all guidelines, wherever they stand."""

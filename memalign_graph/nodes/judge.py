@@ -291,6 +291,9 @@ def retrieve_node(parts: Parts, built: Mapping[str, Any], *, stores_feedback: bo
         access = parts.memory(run.store, settings)
         if stores_feedback and settings["review"] != "never":
             access.embedder.embeddings  # noqa: B018 - resolved here, so that it fails here
+        if parts.judge.use_guidelines:
+            # Known from here on, of the version that is recalled from: others may commit meanwhile.
+            await access.standing_guidelines(io)
         found = await retrieve(io, parts, access, example, settings)
         return {
             "judge_run": {"example": example.to_json(), "settings": settings},
@@ -306,13 +309,15 @@ def assemble_node(parts: Parts) -> Node:
     async def assemble_guidelines(io: IO, state: State, run: Run) -> Update:
         settings = own_channel(state, "judge_run")["settings"]
         found = own_channel(state, "judge_memory")
-        standing: list[Guideline] = []
+        version, standing = found["version"], list[Guideline]()
         if parts.judge.use_guidelines:
-            standing = await parts.memory(run.store, settings).standing_guidelines(io)
+            access = parts.memory(run.store, settings)
+            version, standing = await access.standing_guidelines(io, version)
         # What was recalled goes on as it is: reading and writing it would cost a millisecond.
         bare = Retrieved.model_validate({**found, "recalled": []})
         fitted = bare.with_guidelines(standing, parts, settings["model"])
-        return {"judge_memory": {**found, "nearness": {}, **fitted.to_json()}}
+        more = {"nearness": {}, **fitted.to_json(), "version": version}
+        return {"judge_memory": {**found, **more}}
 
     return Node("assemble_guidelines", assemble_guidelines)
 

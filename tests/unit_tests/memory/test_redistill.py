@@ -137,12 +137,18 @@ async def test_an_answer_that_was_paid_for_is_not_asked_for_again(bench: Bench) 
     one, two, three = await bench.remember(said("one"), said("two"), said("three"))
     await bench.learn(op("add", one, two, text="A."), op("add", one, three, text="B."))
     memory = with_model(bench, max_retries=0)
-    bench.server.script(worded("The first of them."), error(500))
+    replies: dict[bool, Any] = {False: worded("The first of them."), True: error(500)}
+
+    def reply(chat: ChatRequest) -> Any:
+        if chat.schema_name == "guideline_relations":
+            return {"duplicates": [], "contradictions": []}
+        return replies["three" in chat.text]
+
+    bench.server.responder = reply
     with pytest.raises(ChatModelError):
         await bench.do("forget", one.id, memory=memory)
     assert len(await bench.items("drafts")) == 1
-    bench.server.script(worded("The second of them."))
-    bench.server.responder = lambda _: {"duplicates": [], "contradictions": []}
+    replies[True] = worded("The second of them.")
     await bench.do("consolidate", memory=memory)
     names = [chat.schema_name for chat in bench.server.chats]
     assert names == ["guideline_operations"] * 3 + ["guideline_relations"]
