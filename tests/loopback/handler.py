@@ -54,18 +54,22 @@ class Handler(BaseHTTPRequestHandler):
 
     def _chat(self, request: ChatRequest) -> None:
         with self.loopback.handling_chat(request) as reply:
-            if not isinstance(reply, Answer):
-                self._fail(reply)
-                return
-            tokens = wire.usage(request, reply)["completion_tokens"]
-            writing_s = tokens * self.loopback.token_latency_s
-            thinking_s = self.loopback.latency_s + reply.latency_s
-            if request.streaming:
-                self._wait(thinking_s)
-                self._stream(list(wire.chunks(request, reply)), writing_s)
-            else:
-                self._wait(thinking_s + writing_s)
-                self._send_json(200, wire.completion(request, reply))
+            if isinstance(reply, Answer):
+                tokens = wire.usage(request, reply)["completion_tokens"]
+                writing_s = tokens * self.loopback.token_latency_s
+                self._wait(self.loopback.latency_s + reply.latency_s)
+                if request.streaming:
+                    self._stream(list(wire.chunks(request, reply)), writing_s)
+                else:
+                    self._wait(writing_s)
+        # Out of hand before its last byte is sent: whoever has that may ask again at once.
+        if not isinstance(reply, Answer):
+            self._fail(reply)
+        elif request.streaming:
+            self._send_chunk(b"data: [DONE]\n\n")
+            self._send_chunk(b"")
+        else:
+            self._send_json(200, wire.completion(request, reply))
 
     def _embeddings(self, request: EmbeddingRequest) -> None:
         reply = self.loopback.take_embedding_reply(request)
@@ -93,8 +97,6 @@ class Handler(BaseHTTPRequestHandler):
         for event in events:
             self._wait(writing_s / len(events))
             self._send_chunk(f"data: {json.dumps(event)}\n\n".encode())
-        self._send_chunk(b"data: [DONE]\n\n")
-        self._send_chunk(b"")
 
     def _send_chunk(self, data: bytes) -> None:
         self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
