@@ -111,12 +111,14 @@ class Retrieved(FrozenModel):
     @classmethod
     def _complete(cls, fields: dict[str, Any]) -> dict[str, Any]:
         """Give an episode its example again, which `to_json` says once a case."""
-        recalled = [
-            {**case, "episodes": [{"example": case["example"], **one} for one in case["episodes"]]}
-            if isinstance(case, dict)
-            else case
-            for case in fields.get("recalled", [])
-        ]
+        recalled = []
+        for case in fields.get("recalled", []):
+            if isinstance(case, dict):
+                shared = {"example": Example.model_validate(case["example"])}
+                episodes = [{**episode, **shared} for episode in case["episodes"]]
+                recalled.append({**case, **shared, "episodes": episodes})
+            else:
+                recalled.append(case)
         return {**fields, "recalled": recalled}
 
 
@@ -291,10 +293,14 @@ def retrieve_node(parts: Parts, built: Mapping[str, Any], *, stores_feedback: bo
         access = parts.memory(run.store, settings)
         if stores_feedback and settings["review"] != "never":
             access.embedder.embeddings  # noqa: B018 - resolved here, so that it fails here
-        if parts.judge.use_guidelines:
-            # Known from here on, of the version that is recalled from: others may commit meanwhile.
-            await access.standing_guidelines(io)
         found = await retrieve(io, parts, access, example, settings)
+        while parts.judge.use_guidelines:
+            # Known from here on, and of the version that was recalled from.
+            version, _ = await access.standing_guidelines(io, found.version)
+            if version == found.version:
+                break
+            vector = known_vector(found.vector)
+            found = await retrieve(io, parts, access, example, settings, vector=vector)
         return {
             "judge_run": {"example": example.to_json(), "settings": settings},
             "judge_memory": found.to_json(),
@@ -309,15 +315,16 @@ def assemble_node(parts: Parts) -> Node:
     async def assemble_guidelines(io: IO, state: State, run: Run) -> Update:
         settings = own_channel(state, "judge_run")["settings"]
         found = own_channel(state, "judge_memory")
-        version, standing = found["version"], list[Guideline]()
-        if parts.judge.use_guidelines:
-            access = parts.memory(run.store, settings)
-            version, standing = await access.standing_guidelines(io, version)
+        if not parts.judge.use_guidelines:
+            return {"judge_memory": found}
+        access = parts.memory(run.store, settings)
+        version, standing = await access.standing_guidelines(io, found["version"])
         # What was recalled goes on as it is: reading and writing it would cost a millisecond.
-        bare = Retrieved.model_validate({**found, "recalled": []})
-        fitted = bare.with_guidelines(standing, parts, settings["model"])
-        more = {"nearness": {}, **fitted.to_json(), "version": version}
-        return {"judge_memory": {**found, **more}}
+        known = {name: found[name] for name in ("nearness", "warnings") if name in found}
+        fitted = Retrieved(version=version, **known).with_guidelines(
+            standing, parts, settings["model"]
+        )
+        return {"judge_memory": {**found, "nearness": {}, **fitted.to_json()}}
 
     return Node("assemble_guidelines", assemble_guidelines)
 
