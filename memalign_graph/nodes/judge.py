@@ -9,9 +9,13 @@ from pydantic import Field, model_validator
 
 from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.errors import EmbeddingError, InvalidInputError
-from memalign_graph.evidence.confidence import Measured, in_both_orders, measure_confidence
-from memalign_graph.evidence.deciding import Decision, Said
-from memalign_graph.evidence.past import decide_case
+from memalign_graph.evidence.confidence import (
+    Decision,
+    Measured,
+    Said,
+    in_both_orders,
+    measure_confidence,
+)
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import key_of
@@ -150,8 +154,10 @@ async def judge(
     verdict = await _verdict(io, parts, example, retrieved, model, limit)
     measured = verdict.measured
     said = Said(verdict.value, measured.probabilities, measured.source)
-    decision = Decision.of(said)
+    decision = Decision(said.verdict)
     if settings.measures:
+        from memalign_graph.evidence.process import decide_case
+
         vector = known_vector(retrieved.vector)
         decision = await decide_case(
             io, access, said, settings.decide, vector=vector, besides=besides

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from memalign_graph.errors import InvalidInputError, MemAlignError
-from memalign_graph.evidence.reviewing import choose_review
 from memalign_graph.interrupts import clarify_form, read_review, review_form
 from memalign_graph.io import IO
 from memalign_graph.memory.judgments import find_judgment
@@ -35,6 +34,8 @@ def decide_node(parts: Parts, uncertain: Uncertain) -> Node:
     """
 
     async def decide_review(io: IO, state: State, run: Run) -> Update:
+        from memalign_graph.evidence.asking import choose_review
+
         judgment = Judgment.model_validate(state["judgment"])
         settings = own_channel(state, "judge_run")["settings"]
         access = parts.memory(run.store, settings)

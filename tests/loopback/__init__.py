@@ -2,6 +2,7 @@
 
 from tests.loopback.judge_double import JudgeDouble, Rule
 from tests.loopback.replies import (
+    LETTER_ALONE,
     Answer,
     Disconnect,
     Fault,
@@ -18,12 +19,14 @@ from tests.loopback.replies import (
     raw,
     refusal,
     truncated,
+    with_letters,
     with_logprobs,
 )
 from tests.loopback.requests import ChatRequest, EmbeddingRequest
 from tests.loopback.server import LoopbackServer, Responder
 
 __all__ = [
+    "LETTER_ALONE",
     "Answer",
     "ChatRequest",
     "Disconnect",
@@ -46,5 +49,6 @@ __all__ = [
     "raw",
     "refusal",
     "truncated",
+    "with_letters",
     "with_logprobs",
 ]

@@ -1,0 +1,155 @@
+"""Deciding by evidence: `python -m benchmarks.evidence --data DIR`, or `--overhead`.
+
+With `--data`, what the experts' values of like cases say of labelled rows, beside the mean of the
+five nearest: mean distance (MAE) and concordance (CCC), with the embedded embeddings and no model.
+With `--overhead`, what evidence adds to a judgment: after a change of the memory all is fitted
+anew, else only the new case is decided on.
+"""
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from langgraph.store.memory import InMemoryStore
+
+from benchmarks.agreement.ours import criterion_of, example_of
+from memalign_graph import (
+    Boolean,
+    Categorical,
+    Criterion,
+    Feedback,
+    JudgeMemory,
+    Judgment,
+    Numeric,
+)
+from memalign_graph.evaluation.metrics import concordance
+from memalign_graph.evidence.confidence import Said
+from memalign_graph.evidence.process import decide_case
+from memalign_graph.io import BLOCKING, run
+from memalign_graph.memory.embedding import embed
+from memalign_graph.memory.index.retrieval_text import text_of
+from memalign_graph.scales import Scale, Value
+
+SCALES: dict[str, Scale] = {
+    "Boolean, with probabilities": Boolean(),
+    "5 choices": Categorical(choices=tuple("abcde")),
+    "Numeric, 0 to 10": Numeric(minimum=0, maximum=10),
+}
+_CLUSTERS = 20
+_NEAREST = 5
+
+
+def score(path: Path) -> list[float]:
+    """Learn a file's training rows, and score its test rows: MAE and CCC, twice."""
+    from memalign_graph.local import LocalEmbeddings
+
+    rows = [json.loads(line) for line in path.open(encoding="utf-8")]
+    memory = JudgeMemory(InMemoryStore(), criterion_of(rows[0]), embeddings=LocalEmbeddings())
+    memory.remember(
+        [{**example_of(row), "value": row["label"]} for row in rows if row["split"] == "train"]
+    )
+    access, said = memory.access, (list[float](), list[float]())
+    lowest = access.criterion.scale.validate_value(rows[0]["range"][0])
+    test = [row for row in rows if row["split"] == "test"]
+    truth = [float(row["label"]) for row in test]
+    for row in test:
+        text, _ = text_of(row["inputs"], row["outputs"])
+        [vector] = run(embed(BLOCKING, access, {"row": text})).values()
+        decided = decide_case(BLOCKING, access, Said(lowest), "evidence", vector=vector)
+        evidence: Any = run(decided).evidence
+        said[0].append(float(evidence.estimate))
+        said[1].append(float(np.mean([one.value for one in evidence.neighbours[:_NEAREST]])))
+    scored = []
+    for values in said:
+        scored += [float(np.abs(np.array(values) - truth).mean()), concordance(truth, values) or 0]
+    return scored
+
+
+def overhead(scale: Scale, episodes: int, dimension: int, times: int) -> dict[str, list[float]]:
+    """Time decisions after a change of a memory of judged cases, and without one, in seconds."""
+    rng = random.Random(0)  # noqa: S311 - nothing secret
+    centres = np.random.default_rng(0).normal(size=(_CLUSTERS, dimension))
+
+    def vectors(texts: Any) -> list[list[float]]:
+        numbers = [int(text.split("\n")[0].removeprefix("Case ")) for text in texts]
+        drawn = [np.random.default_rng(number).normal(size=dimension) for number in numbers]
+        near = [centres[number % _CLUSTERS] for number in numbers]
+        return [(one + other).tolist() for one, other in zip(drawn, near, strict=True)]
+
+    def value(number: int) -> Value:
+        if isinstance(scale, Numeric):
+            return min(max(rng.gauss(number % 10, 1.5), 0.0), 10.0)
+        return "abcde"[number % 5] if isinstance(scale, Categorical) else rng.random() < number % 2
+
+    def word(number: int) -> Feedback:
+        truth, sure = value(number), rng.uniform(0.5, 1)
+        verdict = truth if rng.random() < 0.7 else value(rng.randrange(_CLUSTERS))  # noqa: PLR2004 - a fair judge
+        judgment = Judgment(
+            criterion="overhead",
+            example_id="",
+            value=verdict,
+            rationale="So it is.",
+            memory_version="",
+            probabilities={"true": sure if verdict else 1 - sure, "false": 1 - sure}
+            if isinstance(scale, Boolean)
+            else None,
+        )
+        fields = {"inputs": f"Case {number}", "outputs": "An answer.", "value": truth}
+        return Feedback.model_validate({**fields, "judgment": judgment})
+
+    criterion = Criterion(name="overhead", instructions="How good?", scale=scale)
+    memory = JudgeMemory(InMemoryStore(), criterion, embeddings=vectors)
+    ids = [one.id for one in memory.remember([word(number) for number in range(episodes)])]
+    found: dict[str, list[float]] = {"changed": [], "unchanged": []}
+    for number in range(episodes, episodes + times):
+        memory.forget(ids[number - episodes])
+        memory.remember(word(number))
+        access = memory.access
+        run(access.refresh(BLOCKING))  # as was done when similar cases were looked for
+        [vector] = run(embed(BLOCKING, access, {"new": f"Case {number + 1}"})).values()
+        for taken in found.values():
+            began, said = time.perf_counter(), Said(value(number))
+            run(decide_case(BLOCKING, access, said, "evidence", vector=vector))
+            taken.append(time.perf_counter() - began)
+    return found
+
+
+def main() -> None:
+    """Measure, and print tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.evidence", description=__doc__)
+    parser.add_argument("--data", type=Path, help="the folder of labelled rows, a file a criterion")
+    parser.add_argument("--sets", default="saf_*", help="which files of it")
+    parser.add_argument("--overhead", action="store_true", help="time decisions")
+    parser.add_argument("--episodes", type=int, default=1_000, help="judged cases in memory")
+    parser.add_argument("--dimension", type=int, default=512, help="of the vectors")
+    parser.add_argument("--times", type=int, default=20, help="decisions of each sort")
+    options = parser.parse_args()
+    write = sys.stdout.write
+    if options.data:
+        write(
+            "| criterion | evidence: MAE | CCC | five nearest: MAE | CCC |\n|---|---|---|---|---|\n"
+        )
+        paths = sorted(options.data.glob(f"{options.sets}.jsonl"))
+        table = {path.stem: score(path) for path in paths}
+        table["mean"] = np.mean(list(table.values()), axis=0).tolist()
+        for name, scores in table.items():
+            write(f"| {name} | {' | '.join(f'{number:.3f}' for number in scores)} |\n")
+    if options.overhead:
+        write(f"{options.episodes:,} judged cases, {options.dimension} dimensions; ")
+        write(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.\n\n")
+        write("| scale | after a change: median | p95 | without: median | p95 |\n")
+        write("|---|---|---|---|---|\n")
+        for name, scale in SCALES.items():
+            times = overhead(scale, options.episodes, options.dimension, options.times)
+            cells = [np.quantile(one, share) for one in times.values() for share in (0.5, 0.95)]
+            write(f"| {name} | {' | '.join(f'{1_000 * cell:.2f} ms' for cell in cells)} |\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,625 @@
+"""What experts said of like cases, as kernel regression, with the judge's verdict as a feature.
+
+Fitted anew when memory changed, so that what was forgotten leaves no trace. Each case left out of
+what is said of it, the fit tells how good it is; it decides only where that is beyond chance.
+
+Sources: C. K. I. Williams and C. E. Rasmussen, Gaussian processes for regression, 1996;
+D. H. Wolpert, Stacked generalization, 1992; J. Platt, Probabilistic outputs for support vector
+machines, 1999.
+"""
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import nlargest
+from math import floor, isnan, log10, nan
+from typing import Any, Literal
+
+import numpy as np
+
+from memalign_graph.agreement import majority, on_scale, reach
+from memalign_graph.errors import EmbeddingError
+from memalign_graph.evidence.confidence import Decision, Said
+from memalign_graph.io import IO
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.embedding import index_missing
+from memalign_graph.memory.episode_row import EpisodeRow
+from memalign_graph.memory.index.vectors import Vector
+from memalign_graph.memory.view import MemoryView
+from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
+from memalign_graph.types import Decide, Evidence, Neighbour
+
+logger = logging.getLogger(__name__)
+
+Floats = Any
+"""An array: numpy's types say little of what arithmetic makes of them."""
+
+Kind = Literal["stated", "evidence"]
+"""What a confidence is made of: the probability that the judge states, or the evidence."""
+
+MIN_CASES = 10
+"""How many cases it takes to weigh anything, and how many verdicts to weigh those."""
+
+MIN_CALIBRATING = 20
+"""How many decisions that experts spoke on it takes to calibrate a confidence."""
+
+MAX_CASES = 1_000
+"""How many cases are fitted: the newest tell what evidence is worth, the nearest what it says."""
+
+COMPARED = 5
+"""Among how many of the most similar cases a majority is looked for."""
+
+_SHOWN = 10
+_RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+_TEMPERATURES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.4)
+_PENALTIES = (0.1, 1.0, 10.0)
+_TRIED = 200
+"""On how many cases temperatures are tried at most."""
+
+_FEW_MARKS = 12
+"""Where experts use so few different numbers, an estimate is moved to the nearest of them."""
+
+_LEAST_SLOPE = 1e-3
+"""Calibrated confidences keep the order of their scores: ranked by what was fitted to their own
+labels, decisions would look better than they are."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case that experts valued, and what the judge said of it before it could know that."""
+
+    key: str
+    example_id: str
+    episode_ids: list[str]
+    given: list[Value]
+    value: Value
+    said: Said | None
+
+
+def case_of(rows: Sequence[EpisodeRow], scale: Scale) -> Case | None:
+    """Make a case of the episodes on it; None if none has a value."""
+    rows = sorted(rows, key=lambda row: (row.given_at, row.id))
+    valued = [(row, value) for row in rows if (value := on_scale(row.value, scale)) is not None]
+    if not valued:
+        return None
+    ids, said = sorted(row.id for row in rows), None
+    for row in reversed(rows):
+        if row.judged is not None and set(ids).isdisjoint(row.judged.shown):
+            verdict = on_scale(row.judged.verdict, scale)
+            said = said if verdict is None else Said(verdict, row.judged.probabilities)
+    value = majority([(row.given_at, row.id, value) for row, value in valued])
+    last = rows[-1]
+    return Case(last.vector_key, last.example_id, ids, [value for _, value in valued], value, said)
+
+
+class Encoding:
+    """How values are regressed on: numbers and choices in order as positions, others one-hot."""
+
+    def __init__(self, scale: Scale) -> None:
+        self.scale = scale
+        self.choices: Sequence[Value] = ()
+        self.low, self.near = 0.0, 0.0
+        if isinstance(scale, Numeric):
+            self.low, self.span = scale.minimum, scale.maximum - scale.minimum
+            self.near = 0.0 if scale.integer else reach(scale)
+        else:
+            self.choices = (True, False) if isinstance(scale, Boolean) else scale.choices
+            self.span = len(self.choices) - 1.0
+        self.names = [scale.render(choice) for choice in self.choices]
+        ranks = isinstance(scale, Categorical) and scale.ordered
+        self.is_ordered = ranks or isinstance(scale, Numeric)
+
+    def number(self, value: Value) -> float:
+        """Return a number itself, or the place of a choice."""
+        return float(self.choices.index(value) if self.choices else value)
+
+    def value(self, number: float) -> Value:
+        """Return the value that a number stands for."""
+        return self.choices[int(number)] if self.choices else self.scale.validate_value(number)
+
+    def row(self, value: Value) -> Floats:
+        """Return a value as a row of targets."""
+        number = self.number(value)
+        return np.array([number]) if self.is_ordered else np.eye(len(self.names))[int(number)]
+
+    def believed(self, said: Said) -> Floats:
+        """Return the judge's probabilities as a row of targets; its verdict where it has none."""
+        shares = said.probabilities or {}
+        if self.is_ordered or not all(name in shares for name in self.names):
+            return self.row(said.verdict)
+        return np.array([shares[name] for name in self.names])
+
+    def stated(self, said: Said) -> float:
+        """Return how likely the judge holds its verdict; NaN where that was not measured."""
+        return (said.probabilities or {}).get(self.scale.render(said.verdict), nan)
+
+
+class Regression:
+    """Weighs cases by their likeness: the mean of kernel regression and of softmax neighbours."""
+
+    def __init__(self, vectors: Floats, targets: Floats, like: "Regression | None" = None) -> None:
+        """Fit to targets, or to vectors alone with what leaving one out chose for another."""
+        self.ridge: float
+        self.temperature: float
+        self._vectors, self._centre = vectors, vectors.mean(axis=0)
+        known = _unit(vectors - self._centre).astype(np.float32)
+        # By the smaller of both products; their eigenvectors are the same matrix's two sides.
+        wide = len(known) <= known.shape[1]
+        values, sides = np.linalg.eigh(known @ known.T if wide else known.T @ known)
+        there = values > 1e-6 * len(known)
+        self._values, sides = values[there], sides[:, there]
+        scaled = sides / np.sqrt(self._values)
+        both: tuple[Floats, Floats] = (sides, known.T @ scaled) if wide else (known @ scaled, sides)
+        self._left, self._right = both
+        self._squares = self._left**2
+        if like is not None:
+            self.ridge, self.temperature = like.ridge, like.temperature
+            return
+        around = targets - targets.mean(axis=0)
+        self.ridge = min(_RIDGES, key=lambda ridge: (self._off(around, ridge) ** 2).mean())
+        some = slice(None, None, -(-len(targets) // _TRIED))
+        power = 1 if targets.shape[1] == 1 else 2
+
+        def error(temperature: float) -> float:
+            off = _soft(self.apart[some], temperature) @ targets - targets[some]
+            return float((np.abs(off) ** power).mean())
+
+        self.temperature = min(_TEMPERATURES, key=error)
+
+    @cached_property
+    def apart(self) -> Floats:
+        """The similarity of each case to each other one."""
+        single = self._vectors.astype(np.float32)
+        similarities = single @ single.T
+        np.fill_diagonal(similarities, -9.0)
+        return similarities
+
+    @cached_property
+    def near(self) -> Floats:
+        """The shares of the other cases in the vote on each."""
+        return _soft(self.apart, self.temperature).astype(np.float64)
+
+    def left_out(self, targets: Floats) -> Floats:
+        """Estimate each case without it: around the mean of all, the others would tell of it."""
+        ones = np.ones((len(targets), 1))
+        means = (targets.sum(axis=0) - targets) / max(len(targets) - 1, 1)
+        off = self._off(np.hstack((targets, ones)), self.ridge)
+        smooth = targets - off[:, :-1] + means * off[:, -1:]
+        return (smooth + self.near @ targets) / 2
+
+    def _off(self, targets: Floats, ridge: float) -> Floats:
+        """Return how far regression without each case is off there, in closed form."""
+        shrunk, single = self._values / (self._values + ridge), targets.astype(np.float32)
+        fitted = self._left @ (shrunk[:, None] * (self._left.T @ single))
+        return (targets - fitted) / (1 - self._squares @ shrunk)[:, None]
+
+    def look(self, vector: Vector) -> tuple[Floats, Floats, Floats]:
+        """Return the similarities of the cases to a new one, their vote, and their weights."""
+        exact = np.asarray(vector, dtype=np.float64)
+        similarities = self._vectors @ exact
+        [new] = _unit((exact - self._centre)[None]).astype(np.float32)
+        shrunk = np.sqrt(self._values) / (self._values + self.ridge)
+        weights = self._left @ (shrunk * (new @ self._right))
+        # Beyond some digits the order of a sum shows.
+        return np.round(similarities, 6), _soft(similarities[None], self.temperature)[0], weights
+
+    def estimate(self, shares: Floats, weights: Floats, targets: Floats) -> Floats:
+        """Estimate a new case from what `look` returns."""
+        mean = targets.mean(axis=0)
+        smooth = mean + weights @ (targets - mean)
+        inside = np.clip(smooth, targets.min(axis=0), targets.max(axis=0))
+        return (inside + shares @ targets) / 2
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How often decisions of some score were right: a logistic curve that rises."""
+
+    scores: Floats
+    agreed: Floats
+    slope: float
+    intercept: float
+
+    @classmethod
+    def fitted(cls, scores: Floats, agreed: Floats) -> "Calibration":
+        """Fit it to decisions that experts spoke on."""
+        right = int(agreed.sum())
+        targets = np.where(agreed, (right + 1) / (right + 2), 1 / (len(agreed) - right + 2))
+        features = np.stack((scores, np.ones_like(scores)), axis=1)
+        found = np.zeros(2)
+        for _ in range(50):
+            fitted = _sigmoid(features @ found)
+            slope = features.T @ (fitted - targets) + [found[0], 0]
+            curvature = features.T @ (features * (fitted * (1 - fitted))[:, None])
+            step = np.linalg.solve(curvature + np.diag([1.0, 1e-6]), slope)
+            # No longer than 1: a full step may lead too far where the curve flattens.
+            found = found - step / max(1.0, float(np.abs(step).max()))
+        if found[0] < _LEAST_SLOPE:
+            found = np.array([_LEAST_SLOPE, _log_odds(targets.mean())])
+        return cls(scores, agreed, *found.tolist())
+
+    def confidences(self, scores: Floats) -> Floats:
+        """Return how likely decisions are right."""
+        return _sigmoid(self.slope * scores + self.intercept)
+
+    @property
+    def decisions(self) -> list[tuple[float, bool]]:
+        """The confidence of each decision in memory, and whether it agrees with the experts."""
+        confidences = self.confidences(self.scores).tolist()
+        return list(zip(confidences, self.agreed.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """What the evidence says of the cases in memory, each left out."""
+
+    rows: Floats
+    """Which cases: those with a verdict where they are enough, else all."""
+
+    judge: float | None
+    """How far the verdict moves an estimate; None where too few cases have one."""
+
+    estimates: Floats
+    numbers: Floats
+    errors: Floats
+    """How far the estimates are off: the distance, on a scale of choices 0 or 1."""
+
+    rival_errors: Floats
+    """The same of the judge's verdicts; without them of the one value that fits most."""
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the estimates beat their rival by more than chance may."""
+        gains = self.rival_errors - self.errors
+        return bool(gains.mean() > max(0.0, gains.std(ddof=1) / len(gains) ** 0.5))
+
+
+class Process:
+    """What decides, fitted to a memory as it is; what is not asked for is not fitted."""
+
+    def __init__(self, view: MemoryView, scale: Scale, besides: Container[str] = ()) -> None:
+        """Read the cases, but for those whose vector keys have no vote."""
+        self.encoding = Encoding(scale)
+        self.lock = threading.RLock()
+        """Held while it is used: much of it is fitted then."""
+        rows = defaultdict(list)
+        for row in view.rows():
+            rows[row.vector_key].append(row)
+        newest = {
+            key: max(row.given_at for row in some)
+            for key, some in rows.items()
+            if key not in besides and any(row.value is not None for row in some)
+        }
+        chosen = nlargest(MAX_CASES, newest, key=lambda key: (newest[key], key))
+        self._others = newest.keys() if len(newest) > len(chosen) else None
+        self.cases, self._vectors = self._read(view, {key: rows[key] for key in sorted(chosen)})
+        self.truth = np.array([self.encoding.number(case.value) for case in self.cases])
+        self._marks = np.unique(self.truth)
+        self._judged = np.array([at for at, case in enumerate(self.cases) if case.said], dtype=int)
+        said = [case.said for case in self.cases if case.said]
+        self._verdicts = np.array([self.encoding.number(one.verdict) for one in said])
+        self._stated = np.array([self.encoding.stated(one) for one in said])
+        self._calibrations: dict[tuple[Kind, bool], Calibration | None] = {}
+
+    @cached_property
+    def regression(self) -> Regression:
+        """What the experts said of like cases; there has to be one."""
+        return Regression(self._vectors, self._targets[0])
+
+    @cached_property
+    def weighing(self) -> Weighing | None:
+        """What that is worth; None where cases are few, or experts always say the same."""
+        has_judge = len(self._judged) >= MIN_CASES
+        rows = self._judged if has_judge else np.arange(len(self.cases))
+        if len(rows) < MIN_CASES or (self.truth[rows] == self.truth[rows[0]]).all():
+            return None
+        truth, (experts, said) = self.truth[rows], self._targets
+        estimates, judge = self.regression.left_out(experts)[rows], None
+        if has_judge:
+            # How far the judge is from what it usually says of like cases moves the estimate.
+            moves = said[rows] - self.regression.left_out(said)[rows]
+            span = self.encoding.span
+            judge, without = _share(moves / span, (experts[rows] - estimates) / span)
+            estimates = estimates + without[:, None] * moves
+            rival = self._verdicts
+        else:
+            common = np.median(truth)
+            if not self.encoding.is_ordered:
+                common = np.bincount(truth.astype(int)).argmax()
+            rival = np.full(len(rows), float(common))
+        numbers = self._numbers(estimates)
+        errors = [np.abs(said - truth) for said in (numbers, rival)]
+        if self.encoding.choices:
+            errors = [(off > 0).astype(float) for off in errors]
+        return Weighing(rows, judge, estimates, numbers, *errors)
+
+    @cached_property
+    def nearest(self) -> Floats:
+        """The places of the cases that are most similar to each other one."""
+        count = min(COMPARED, len(self.cases) - 1)
+        return np.argpartition(-self.regression.apart, count, axis=1)[:, :count]
+
+    def decides(self, mode: Decide) -> bool:
+        """Tell whether the evidence decides."""
+        return mode == "evidence" and self.weighing is not None and self.weighing.is_better
+
+    def calibration(self, kind: Kind, mode: Decide) -> Calibration | None:
+        """Return how confidences of a kind are calibrated; None where decisions are few."""
+        key = kind, self.decides(mode)
+        if key not in self._calibrations:
+            rows, numbers, scores = self._judged, self._verdicts, _log_odds(self._stated)
+            weighing = self.weighing if kind == "evidence" else None
+            if weighing is not None and (key[1] or weighing.judge is not None):
+                rows, numbers = weighing.rows, weighing.numbers if key[1] else numbers
+                near = self.regression.near[rows]
+                scores = self._scores(weighing.estimates, numbers, near, self.truth)
+            elif kind == "evidence":
+                scores = np.full(len(rows), nan)
+            known = ~np.isnan(scores)
+            agreed = np.abs(numbers - self.truth[rows]) <= self.encoding.near
+            enough = known.sum() >= MIN_CALIBRATING
+            found = Calibration.fitted(scores[known], agreed[known]) if enough else None
+            self._calibrations[key] = found
+        return self._calibrations[key]
+
+    def usual_kind(self, mode: Decide) -> Kind:
+        """Return the kind of confidence that decisions have, but for some."""
+        if not self.decides(mode) and self.calibration("stated", mode) is not None:
+            return "stated"
+        return "evidence" if mode == "evidence" or not self.encoding.choices else "stated"
+
+    def decide(self, view: MemoryView, said: Said, vector: Vector | None, mode: Decide) -> Decision:
+        """Decide on a new case."""
+        encoding, value = self.encoding, said.verdict
+        kind: Kind = "stated"
+        confidence, evidence, source = encoding.stated(said), None, said.source
+        score = _log_odds(confidence)
+        # On a continuous scale there is no probability that a judge could state.
+        if mode == "evidence" or (isnan(confidence) and not encoding.choices):
+            evidence, estimate, look = self._evidence(view, said, vector)
+            decides = estimate is not None and self.decides(mode)
+            if estimate is not None and (decides or isnan(confidence)):
+                kind = source = "evidence"
+                value = value if evidence.estimate is None or not decides else evidence.estimate
+                confidence = (evidence.probabilities or {}).get(encoding.scale.render(value), nan)
+                number = np.array([encoding.number(value)])
+                [score] = self._scores(estimate[None], number, *look)
+        calibration = None if isnan(score) else self.calibration(kind, mode)
+        if calibration is not None:
+            confidence = float(calibration.confidences(score))
+        known = not isnan(confidence)
+        return Decision(
+            value=value,
+            confidence=min(max(confidence, 0.0), 1.0) if known else None,
+            confidence_source=source if known else None,
+            calibrated_on=len(calibration.scores) if calibration else None,
+            evidence=evidence if mode == "evidence" else None,
+        )
+
+    def around(self, view: MemoryView, vector: Vector) -> tuple[list[Case], Regression]:
+        """Return the cases that bear on a new one, and what is fitted to them."""
+        if self._others is None:
+            return self.cases, self.regression
+        hits = view.index.search(vector, MAX_CASES)
+        keys = sorted(key for key, _ in hits if key in self._others)
+        cases, vectors = self._read(view, {key: view.rows_at(key) for key in keys})
+        return cases, Regression(vectors, np.zeros((0, 1)), like=self.regression)
+
+    @cached_property
+    def _targets(self) -> tuple[Floats, Floats]:
+        return self._targets_of(self.cases)
+
+    def _targets_of(self, cases: Sequence[Case]) -> tuple[Floats, Floats]:
+        """Return what experts say, and the judge: where it was not asked it counts as right."""
+        experts = [self.encoding.row(case.value) for case in cases]
+        judge = [
+            self.encoding.believed(case.said) if case.said else row
+            for case, row in zip(cases, experts, strict=True)
+        ]
+        return np.array(experts), np.array(judge)
+
+    def _read(
+        self, view: MemoryView, rows: dict[str, list[EpisodeRow]]
+    ) -> tuple[list[Case], Floats]:
+        found = [
+            (case_of(some, self.encoding.scale), view.index.get(key)) for key, some in rows.items()
+        ]
+        known = [(case, vector) for case, vector in found if case and vector is not None]
+        vectors = np.array([vector for _, vector in known], dtype=np.float64)
+        return [case for case, _ in known], vectors
+
+    def _numbers(self, estimates: Floats) -> Floats:
+        """Return estimates as numbers on the scale, as fine as experts give them."""
+        if not self.encoding.is_ordered:
+            return estimates.argmax(axis=-1).astype(float)
+        if len(self._marks) <= _FEW_MARKS:
+            return self._marks[np.abs(estimates - self._marks).argmin(axis=-1)]
+        whole = float(self.encoding.near == 0)
+        digits = 0 if whole else 6 - floor(log10(self.encoding.span))
+        low = self.encoding.low
+        return np.clip(np.round(estimates[..., 0], digits), low, low + self.encoding.span)
+
+    def _scores(self, estimates: Floats, numbers: Floats, shares: Floats, truth: Floats) -> Floats:
+        """Score decisions: by their choice's estimate, or how near they are to like cases."""
+        if not self.encoding.is_ordered:
+            return estimates[np.arange(len(numbers)), numbers.astype(int)]
+        squares = shares @ truth**2 - 2 * numbers * (shares @ truth) + numbers**2
+        return -np.sqrt(np.maximum(squares, 0)) / self.encoding.span
+
+    @cached_property
+    def _curve(self) -> Calibration:
+        """How often choices that have some share of an estimate are the experts'."""
+        weighing: Any = self.weighing
+        hits = self.truth[weighing.rows][:, None] == np.arange(weighing.estimates.shape[1])
+        return Calibration.fitted(weighing.estimates.ravel(), hits.ravel())
+
+    def _chances(self, weighing: Weighing, estimate: Floats) -> dict[str, float] | None:
+        """Return how likely each choice is the experts'."""
+        encoding = self.encoding
+        if not encoding.choices:
+            return None
+        if encoding.is_ordered:
+            off = weighing.estimates[:, 0] - self.truth[weighing.rows]
+            ranks = np.arange(len(encoding.names))
+            chances = np.exp(-((ranks - estimate) ** 2) / (2 * (off**2).mean() + 0.1))
+        else:
+            chances = self._curve.confidences(estimate)
+        return dict(zip(encoding.names, (chances / chances.sum()).tolist(), strict=True))
+
+    def _evidence(
+        self, view: MemoryView, said: Said, vector: Vector | None
+    ) -> tuple[Evidence, Floats | None, tuple[Floats, Floats]]:
+        """Return what the evidence says of a new case, its estimate, and who votes what."""
+        encoding, weighing = self.encoding, self.weighing
+        fields: dict[str, Any] = {"verdict": said.verdict, "cases": len(self.cases)}
+        if weighing is not None:
+            fields["weights"] = {"neighbours": 1 - (weighing.judge or 0.0)}
+            fields["evidence_error"] = float(weighing.errors.mean())
+        if weighing is not None and weighing.judge is not None:
+            fields["weights"]["judge"] = weighing.judge
+            fields["verdict_error"] = float(weighing.rival_errors.mean())
+        if vector is None or not self.cases:
+            reason = self._reason(has_vector=not self.cases)
+            return Evidence(decided_by="verdict", reason=reason, **fields), None, (nan, nan)
+        cases, regression = self.around(view, vector)
+        similarities, shares, weights = regression.look(vector)
+        experts, judge = self._targets if cases is self.cases else self._targets_of(cases)
+        estimate = None
+        if weighing is not None:
+            estimate = regression.estimate(shares, weights, experts)
+            usual = regression.estimate(shares, weights, judge)
+            estimate = estimate + (weighing.judge or 0.0) * (encoding.believed(said) - usual)
+            vote = shares @ experts
+            fields |= {
+                "estimate": encoding.value(float(self._numbers(estimate))),
+                "probabilities": self._chances(weighing, estimate),
+                "vote": dict(zip(encoding.names, vote.tolist(), strict=True))
+                if not encoding.is_ordered
+                else float(vote[0]),
+            }
+        neighbours = [
+            Neighbour(
+                example_id=cases[at].example_id,
+                episode_ids=cases[at].episode_ids,
+                value=cases[at].value,
+                similarity=float(similarities[at]),
+                weight=float(shares[at]),
+            )
+            for at in np.argsort(-similarities, kind="stable")[:_SHOWN]
+        ]
+        evidence = Evidence(
+            decided_by="evidence" if self.decides("evidence") else "verdict",
+            reason=self._reason(),
+            neighbours=neighbours,
+            **fields,
+        )
+        truth = self.truth
+        if cases is not self.cases:
+            truth = np.array([encoding.number(case.value) for case in cases])
+        return evidence, estimate, (shares, truth)
+
+    def _reason(self, *, has_vector: bool = True) -> str:
+        weighing, count = self.weighing, len(self.cases)
+        if not has_vector:
+            return (
+                "The verdict decides: the case has no embedding, so that no similar cases were "
+                "found."
+            )
+        if weighing is None and count < MIN_CASES:
+            cases = "1 case" if count == 1 else f"{count} cases"
+            return (
+                f"The verdict decides: memory has {cases} with an expert's value, and it takes "
+                f"{MIN_CASES} to weigh them."
+            )
+        if weighing is None:
+            return "The verdict decides: the experts gave all cases that count the same value."
+        off, rival = weighing.errors.mean(), weighing.rival_errors.mean()
+        what = "wrong on a share of" if self.encoding.choices else "off by"
+        whose = "one value for all" if weighing.judge is None else "the judge's verdict"
+        but = ", which is no better" if off >= rival else ", which is no more than chance may bring"
+        return (
+            f"The {'evidence' if weighing.is_better else 'verdict'} decides: on "
+            f"{len(weighing.rows)} cases in memory, each left out, the evidence is {what} "
+            f"{off:.3g}, and {whose} {rival:.3g}{'' if weighing.is_better else but}."
+        )
+
+
+def process_of(view: MemoryView, scale: Scale) -> Process:
+    """Return what decides with a memory, fitted anew only where its version changed."""
+    version = view.version, len(view.missing_texts())
+    with _lock:
+        known = view.derived.get(("evidence", scale))
+        if known is None or known[0] != version:
+            known = view.derived["evidence", scale] = version, Process(view, scale)
+        process: Process = known[1]
+        return process
+
+
+_lock = threading.Lock()
+
+
+async def current_process(io: IO, access: MemoryAccess) -> Process:
+    """Return what decides with a memory as it is now."""
+    view = await access.refresh(io)
+    await index_missing(io, access, view)
+    return process_of(view, access.criterion.scale)
+
+
+async def decide_case(
+    io: IO,
+    access: MemoryAccess,
+    said: Said,
+    mode: Decide,
+    *,
+    vector: Vector | None,
+    besides: Container[str] = (),
+) -> Decision:
+    """Decide on a case that the judge has judged; `besides` are keys of cases without a vote."""
+    try:
+        process = await current_process(io, access)
+    except EmbeddingError as error:
+        # Whether that fails a judgment was decided where similar cases were looked for.
+        logger.warning(
+            "Judging %r: cases without vectors do not count: %s", access.criterion.name, error
+        )
+        process = process_of(access.view, access.criterion.scale)
+    if any(case.key in besides for case in process.cases):
+        process = Process(access.view, access.criterion.scale, besides)
+    with process.lock:
+        return process.decide(access.view, said, vector, mode)
+
+
+def _unit(rows: Floats) -> Floats:
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
+
+
+def _soft(similarities: Floats, temperature: float) -> Floats:
+    top = similarities.max(axis=1, keepdims=True)
+    weights = np.exp((similarities - top) / temperature)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _sigmoid(logits: Floats) -> Floats:
+    return 1 / (1 + np.exp(-np.clip(logits, -35, 35)))
+
+
+def _log_odds(shares: Floats) -> Floats:
+    inside = np.clip(shares, 1e-3, 1 - 1e-3)
+    return np.log(inside / (1 - inside))
+
+
+def _share(moves: Floats, targets: Floats) -> tuple[float, Floats]:
+    """Fit by ridge regression how far moves go; also for each row without it."""
+    hits, size = (moves * targets).sum(axis=1), (moves**2).sum(axis=1)
+
+    def without(penalty: float) -> Floats:
+        return np.maximum((hits.sum() - hits) / (size.sum() - size + penalty), 0.0)
+
+    def error(penalty: float) -> float:
+        return float(((without(penalty)[:, None] * moves - targets) ** 2).mean())
+
+    penalty = min(_PENALTIES, key=error)
+    return max(float(hits.sum() / (size.sum() + penalty)), 0.0), without(penalty)
