@@ -1,9 +1,8 @@
 """Whether an expert is asked about a judgment, with `review="uncertain"`, and why.
 
 Besides where the judge is not sure, one is asked where nothing in memory is like the case, or where
-what is like it is contradictory. Embedders differ in what similarity they give to cases that are
-alike, and memories in how much their experts agree, so both are measured by the memory itself: what
-is rare among its own cases, each as if it were new, is worth a question.
+what is like it is contradictory: where that is rare among memory's own cases, each as if it were
+new, since embedders differ in their similarities, and memories in how much their experts agree.
 """
 
 import hashlib
@@ -14,14 +13,7 @@ from datetime import datetime
 import numpy as np
 
 from memalign_graph.errors import EmbeddingError
-from memalign_graph.evidence.process import (
-    COMPARED,
-    Case,
-    Floats,
-    Kind,
-    Process,
-    current_process,
-)
+from memalign_graph.evidence.process import COMPARED, Case, Floats, Process, current_process
 from memalign_graph.evidence.trust import Trust, trusted
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
@@ -29,21 +21,21 @@ from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.reviews import asked_on
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.settings import Uncertain
-from memalign_graph.types import Decide, Judgment, ReviewChoice, ReviewReason
+from memalign_graph.types import ConfidenceSource, Decide, Judgment, ReviewChoice, ReviewReason
 
 logger = logging.getLogger(__name__)
 
 _UNLIKE_SHARE = 0.05
-"""A case is unlike all others if at most this share of memory's own are as much: 19 cases tell."""
+"""How rare it is to be as unlike all others: it takes 19 cases to tell."""
 
 _DIVIDED_SHARE = 0.1
-"""Its neighbours disagree if at most this share of memory's own cases have such: 9 cases tell."""
+"""How rare it is to have neighbours that disagree as much: 9 cases tell."""
 
-_CLEAR = 2 / 3
-"""Less than this share of the nearest cases with the same value is no clear majority."""
+_MINORITY = 1 / 3
+"""A larger share of the nearest cases with another value leaves no clear majority."""
 
 _WIDE = 0.25
-"""In an order, the middle half of their values spans more than this share of the range."""
+"""In an order: more of the range than the middle half of their values may span."""
 
 _SMALL = 1e-6
 
@@ -65,8 +57,8 @@ async def choose_review(
     try:
         process = await current_process(io, access)
         with process.lock:
-            kind = _kind(judgment, process, decide)
-            trust = _trust(process, decide, uncertain.target_agreement, kind)
+            source = judgment.confidence_source
+            trust = _trust(process, decide, uncertain.target_agreement, source)
             reasons = flags_of(process, access.view, vector) if looked else []
     except EmbeddingError as error:
         # Whether that fails a judgment was decided where similar cases were looked for.
@@ -85,8 +77,9 @@ async def choose_review(
     asks = bool(reasons)
     if asks and uncertain.per_day is not None:
         asked = await asked_on(io, access, at.date(), besides=judgment.id)
-        asks = len(asked) < uncertain.per_day
-    reasons += [] if asks or not reasons else ["no_budget"]
+        if len(asked) >= uncertain.per_day:
+            asks = False
+            reasons.append("no_budget")
     return ReviewChoice(asks=asks, reasons=reasons, threshold=trust.threshold)
 
 
@@ -94,7 +87,7 @@ async def current_trust(io: IO, access: MemoryAccess, decide: Decide, target: fl
     """Tell from which confidence on nobody has to be asked, by the memory as it is."""
     process = await current_process(io, access)
     with process.lock:
-        return _trust(process, decide, target, process.usual_kind(decide))
+        return _trust(process, decide, target, None)
 
 
 def is_drawn(judgment_id: str, share: float) -> bool:
@@ -110,15 +103,14 @@ def flags_of(process: Process, view: MemoryView, vector: Vector | None) -> list[
     cases, regression = process.around(view, vector)
     similarities, _, _ = regression.look(vector)
     near = np.argsort(-similarities, kind="stable")[:COMPARED]
+    own, count = process.regression.apart.max(axis=1), 1 + len(process.cases)
     flags: list[ReviewReason] = []
-    # Each case in memory as if it were new.
-    own, count = process.regression.apart.max(axis=1), len(process.cases)
-    if 1 + (own <= similarities[near[0]] + _SMALL).sum() <= _UNLIKE_SHARE * (1 + count):
+    if 1 + (own <= similarities[near[0]] + _SMALL).sum() <= _UNLIKE_SHARE * count:
         flags.append("no_similar_episode")
     [division] = _divisions(_opinions(process, [cases[at] for at in near])[None])
     usual = _divisions(_opinions(process, process.cases)[process.nearest])
-    bound = _WIDE if process.encoding.is_ordered else 1 - _CLEAR
-    rare = 1 + (usual >= division - _SMALL).sum() <= _DIVIDED_SHARE * (1 + count)
+    bound = _WIDE if process.encoding.is_ordered else _MINORITY
+    rare = 1 + (usual >= division - _SMALL).sum() <= _DIVIDED_SHARE * count
     if rare and division > bound + _SMALL:
         flags.append("episodes_disagree")
     return flags
@@ -137,17 +129,16 @@ def _divisions(opinions: Floats) -> Floats:
     if not opinions.shape[1]:
         return np.zeros(len(opinions))
     if opinions.shape[2] == 1:
-        low, high = np.quantile(opinions[:, :, 0], [0.25, 0.75], axis=1)
-        return high - low
+        return np.quantile(opinions[:, :, 0], [0.25, 0.75], axis=1).T @ [-1, 1]
     return 1 - opinions.mean(axis=1).max(axis=1)
 
 
-def _kind(judgment: Judgment, process: Process, decide: Decide) -> Kind:
-    if judgment.confidence_source is None:
-        return process.usual_kind(decide)
-    return "evidence" if judgment.confidence_source == "evidence" else "stated"
-
-
-def _trust(process: Process, decide: Decide, target: float, kind: Kind) -> Trust:
+def _trust(
+    process: Process, decide: Decide, target: float, source: ConfidenceSource | None
+) -> Trust:
+    """Compare a confidence with those of its own kind; without one with the usual ones."""
+    kind = process.usual_kind(decide)
+    if source is not None:
+        kind = "evidence" if source == "evidence" else "stated"
     calibration = process.calibration(kind, decide)
     return trusted(calibration.decisions if calibration else [], target)

@@ -52,6 +52,7 @@ MAX_CASES = 1_000
 COMPARED = 5
 """Among how many of the most similar cases a majority is looked for."""
 
+_UNKNOWN = "The verdict decides: the case has no embedding, so that no similar cases were found."
 _SHOWN = 10
 _RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TEMPERATURES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.4)
@@ -298,6 +299,7 @@ class Process:
         self.cases, self._vectors = self._read(view, {key: rows[key] for key in sorted(chosen)})
         self.truth = np.array([self.encoding.number(case.value) for case in self.cases])
         self._marks = np.unique(self.truth)
+        self._targets = self._targets_of(self.cases)
         self._judged = np.array([at for at, case in enumerate(self.cases) if case.said], dtype=int)
         said = [case.said for case in self.cases if case.said]
         self._verdicts = np.array([self.encoding.number(one.verdict) for one in said])
@@ -406,11 +408,9 @@ class Process:
         hits = view.index.search(vector, MAX_CASES)
         keys = sorted(key for key, _ in hits if key in self._others)
         cases, vectors = self._read(view, {key: view.rows_at(key) for key in keys})
+        if not cases:
+            return self.cases, self.regression
         return cases, Regression(vectors, np.zeros((0, 1)), like=self.regression)
-
-    @cached_property
-    def _targets(self) -> tuple[Floats, Floats]:
-        return self._targets_of(self.cases)
 
     def _targets_of(self, cases: Sequence[Case]) -> tuple[Floats, Floats]:
         """Return what experts say, and the judge: where it was not asked it counts as right."""
@@ -437,10 +437,9 @@ class Process:
             return estimates.argmax(axis=-1).astype(float)
         if len(self._marks) <= _FEW_MARKS:
             return self._marks[np.abs(estimates - self._marks).argmin(axis=-1)]
-        whole = float(self.encoding.near == 0)
-        digits = 0 if whole else 6 - floor(log10(self.encoding.span))
-        low = self.encoding.low
-        return np.clip(np.round(estimates[..., 0], digits), low, low + self.encoding.span)
+        low, span = self.encoding.low, self.encoding.span
+        digits = 6 - floor(log10(span)) if self.encoding.near else 0
+        return np.clip(np.round(estimates[..., 0], digits), low, low + span)
 
     def _scores(self, estimates: Floats, numbers: Floats, shares: Floats, truth: Floats) -> Floats:
         """Score decisions: by their choice's estimate, or how near they are to like cases."""
@@ -476,13 +475,13 @@ class Process:
         encoding, weighing = self.encoding, self.weighing
         fields: dict[str, Any] = {"verdict": said.verdict, "cases": len(self.cases)}
         if weighing is not None:
-            fields["weights"] = {"neighbours": 1 - (weighing.judge or 0.0)}
             fields["evidence_error"] = float(weighing.errors.mean())
+            fields["weights"] = {"neighbours": 1 - (weighing.judge or 0.0)}
         if weighing is not None and weighing.judge is not None:
-            fields["weights"]["judge"] = weighing.judge
             fields["verdict_error"] = float(weighing.rival_errors.mean())
+            fields["weights"]["judge"] = weighing.judge
         if vector is None or not self.cases:
-            reason = self._reason(has_vector=not self.cases)
+            reason = _UNKNOWN if self.cases else self._reason
             return Evidence(decided_by="verdict", reason=reason, **fields), None, (nan, nan)
         cases, regression = self.around(view, vector)
         similarities, shares, weights = regression.look(vector)
@@ -492,15 +491,12 @@ class Process:
             estimate = regression.estimate(shares, weights, experts)
             usual = regression.estimate(shares, weights, judge)
             estimate = estimate + (weighing.judge or 0.0) * (encoding.believed(said) - usual)
-            vote = shares @ experts
-            fields |= {
-                "estimate": encoding.value(float(self._numbers(estimate))),
-                "probabilities": self._chances(weighing, estimate),
-                "vote": dict(zip(encoding.names, vote.tolist(), strict=True))
-                if not encoding.is_ordered
-                else float(vote[0]),
-            }
-        neighbours = [
+            vote = (shares @ experts).tolist()
+            fields["estimate"] = encoding.value(float(self._numbers(estimate)))
+            fields["probabilities"] = self._chances(weighing, estimate)
+            one_number = encoding.is_ordered
+            fields["vote"] = vote[0] if one_number else dict(zip(encoding.names, vote, strict=True))
+        fields["neighbours"] = [
             Neighbour(
                 example_id=cases[at].example_id,
                 episode_ids=cases[at].episode_ids,
@@ -510,40 +506,35 @@ class Process:
             )
             for at in np.argsort(-similarities, kind="stable")[:_SHOWN]
         ]
-        evidence = Evidence(
-            decided_by="evidence" if self.decides("evidence") else "verdict",
-            reason=self._reason(),
-            neighbours=neighbours,
-            **fields,
+        decider: Decide = "evidence" if self.decides("evidence") else "verdict"
+        truth = experts[:, 0] if encoding.is_ordered else nan
+        return (
+            Evidence(decided_by=decider, reason=self._reason, **fields),
+            estimate,
+            (shares, truth),
         )
-        truth = self.truth
-        if cases is not self.cases:
-            truth = np.array([encoding.number(case.value) for case in cases])
-        return evidence, estimate, (shares, truth)
 
-    def _reason(self, *, has_vector: bool = True) -> str:
+    @cached_property
+    def _reason(self) -> str:
         weighing, count = self.weighing, len(self.cases)
-        if not has_vector:
-            return (
-                "The verdict decides: the case has no embedding, so that no similar cases were "
-                "found."
-            )
         if weighing is None and count < MIN_CASES:
-            cases = "1 case" if count == 1 else f"{count} cases"
             return (
-                f"The verdict decides: memory has {cases} with an expert's value, and it takes "
-                f"{MIN_CASES} to weigh them."
+                f"The verdict decides: memory has {count} case{'s' * (count != 1)} with an "
+                f"expert's value, and it takes {MIN_CASES} to weigh them."
             )
         if weighing is None:
             return "The verdict decides: the experts gave all cases that count the same value."
         off, rival = weighing.errors.mean(), weighing.rival_errors.mean()
         what = "wrong on a share of" if self.encoding.choices else "off by"
         whose = "one value for all" if weighing.judge is None else "the judge's verdict"
-        but = ", which is no better" if off >= rival else ", which is no more than chance may bring"
+        who, but = "verdict", ", which is no more than chance may bring"
+        if weighing.is_better:
+            who, but = "evidence", ""
+        elif off >= rival:
+            but = ", which is no better"
         return (
-            f"The {'evidence' if weighing.is_better else 'verdict'} decides: on "
-            f"{len(weighing.rows)} cases in memory, each left out, the evidence is {what} "
-            f"{off:.3g}, and {whose} {rival:.3g}{'' if weighing.is_better else but}."
+            f"The {who} decides: on {len(weighing.rows)} cases in memory, each left out, the "
+            f"evidence is {what} {off:.3g}, and {whose} {rival:.3g}{but}."
         )
 
 
