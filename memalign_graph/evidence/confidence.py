@@ -231,9 +231,7 @@ async def _by_samples(
     varied = {"temperature": _TEMPERATURE} if getattr(chat, "temperature", None) == 0 else {}
 
     async def sample(number: int) -> Value | MemAlignError:
-        apart = (
-            {"cache": _NumberedCache(cache, number)} if cache and chat.cache is not False else {}
-        )
+        apart = {} if cache is None else {"cache": _NumberedCache(cache, number)}
         model = with_schema(chat.model_copy(update={**varied, **apart}), answer_schema(criterion))
 
         def read(answer: dict[str, Any], _last: bool) -> Value:  # noqa: FBT001 - as `ask` calls it

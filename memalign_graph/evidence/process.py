@@ -58,7 +58,7 @@ _RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TEMPERATURES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.4)
 _PENALTIES = (0.1, 1.0, 10.0)
 _TRIED = 200
-"""On how many cases temperatures are tried at most."""
+"""On how many cases those are tried at most."""
 
 _FEW_MARKS = 12
 """Where experts use so few different numbers, an estimate is moved to the nearest of them."""
@@ -91,8 +91,9 @@ def case_of(rows: Sequence[EpisodeRow], scale: Scale) -> Case | None:
         if row.judged is not None and set(ids).isdisjoint(row.judged.shown):
             verdict = on_scale(row.judged.verdict, scale)
             said = said if verdict is None else Said(verdict, row.judged.probabilities)
-    value = majority([(row.given_at, row.id, value) for row, value in valued])
-    last = rows[-1]
+    value, last = valued[0][1], rows[-1]
+    if len(valued) > 1:
+        value = majority([(row.given_at, row.id, value) for row, value in valued])
     return Case(last.vector_key, last.example_id, ids, [value for _, value in valued], value, said)
 
 
@@ -110,6 +111,7 @@ class Encoding:
             self.choices = (True, False) if isinstance(scale, Boolean) else scale.choices
             self.span = len(self.choices) - 1.0
         self.names = [scale.render(choice) for choice in self.choices]
+        self._one_hot = np.eye(len(self.names))
         ranks = isinstance(scale, Categorical) and scale.ordered
         self.is_ordered = ranks or isinstance(scale, Numeric)
 
@@ -124,7 +126,7 @@ class Encoding:
     def row(self, value: Value) -> Floats:
         """Return a value as a row of targets."""
         number = self.number(value)
-        return np.array([number]) if self.is_ordered else np.eye(len(self.names))[int(number)]
+        return np.array([number]) if self.is_ordered else self._one_hot[int(number)]
 
     def believed(self, said: Said) -> Floats:
         """Return the judge's probabilities as a row of targets; its verdict where it has none."""
@@ -143,32 +145,29 @@ class Regression:
 
     def __init__(self, vectors: Floats, targets: Floats, like: "Regression | None" = None) -> None:
         """Fit to targets, or to vectors alone with what leaving one out chose for another."""
-        self.ridge: float
-        self.temperature: float
         self._vectors, self._centre = vectors, vectors.mean(axis=0)
-        known = _unit(vectors - self._centre).astype(np.float32)
-        # By the smaller of both products; their eigenvectors are the same matrix's two sides.
-        wide = len(known) <= known.shape[1]
-        values, sides = np.linalg.eigh(known @ known.T if wide else known.T @ known)
-        there = values > 1e-6 * len(known)
-        self._values, sides = values[there], sides[:, there]
-        scaled = sides / np.sqrt(self._values)
-        both: tuple[Floats, Floats] = (sides, known.T @ scaled) if wide else (known @ scaled, sides)
-        self._left, self._right = both
-        self._squares = self._left**2
-        if like is not None:
+        self._known = _unit(vectors - self._centre).astype(np.float32)
+        if like is None:
+            some = slice(None, None, -(-len(targets) // _TRIED))
+            self.ridge = _best_ridge(self._known[some], targets[some])
+            self.temperature = self._best_temperature(targets, some)
+        else:
             self.ridge, self.temperature = like.ridge, like.temperature
-            return
-        around = targets - targets.mean(axis=0)
-        self.ridge = min(_RIDGES, key=lambda ridge: (self._off(around, ridge) ** 2).mean())
-        some = slice(None, None, -(-len(targets) // _TRIED))
+        # By the smaller of both products: what is solved is the same.
+        count, width = self._known.shape
+        product = self._known @ self._known.T if count <= width else self._known.T @ self._known
+        product[np.diag_indices_from(product)] += self.ridge
+        solved = np.linalg.solve(product, self._known if count <= width else self._known.T)
+        self._solved = solved if count <= width else solved.T
+
+    def _best_temperature(self, targets: Floats, some: slice) -> float:
         power = 1 if targets.shape[1] == 1 else 2
 
         def error(temperature: float) -> float:
             off = _soft(self.apart[some], temperature) @ targets - targets[some]
             return float((np.abs(off) ** power).mean())
 
-        self.temperature = min(_TEMPERATURES, key=error)
+        return min(_TEMPERATURES, key=error)
 
     @cached_property
     def apart(self) -> Floats:
@@ -184,28 +183,24 @@ class Regression:
         return _soft(self.apart, self.temperature).astype(np.float64)
 
     def left_out(self, targets: Floats) -> Floats:
-        """Estimate each case without it: around the mean of all, the others would tell of it."""
-        ones = np.ones((len(targets), 1))
+        """Estimate each case without it, in closed form."""
+        # Around the mean of the others: around that of all, they would tell of it.
         means = (targets.sum(axis=0) - targets) / max(len(targets) - 1, 1)
-        off = self._off(np.hstack((targets, ones)), self.ridge)
+        both = np.hstack((targets, np.ones((len(targets), 1))))
+        leverage = (self._solved * self._known).sum(axis=1)
+        off = both - self._solved @ (self._known.T @ both.astype(np.float32))
+        off /= (1 - leverage)[:, None]
         smooth = targets - off[:, :-1] + means * off[:, -1:]
         return (smooth + self.near @ targets) / 2
-
-    def _off(self, targets: Floats, ridge: float) -> Floats:
-        """Return how far regression without each case is off there, in closed form."""
-        shrunk, single = self._values / (self._values + ridge), targets.astype(np.float32)
-        fitted = self._left @ (shrunk[:, None] * (self._left.T @ single))
-        return (targets - fitted) / (1 - self._squares @ shrunk)[:, None]
 
     def look(self, vector: Vector) -> tuple[Floats, Floats, Floats]:
         """Return the similarities of the cases to a new one, their vote, and their weights."""
         exact = np.asarray(vector, dtype=np.float64)
         similarities = self._vectors @ exact
         [new] = _unit((exact - self._centre)[None]).astype(np.float32)
-        shrunk = np.sqrt(self._values) / (self._values + self.ridge)
-        weights = self._left @ (shrunk * (new @ self._right))
+        [shares] = _soft(similarities[None], self.temperature)
         # Beyond some digits the order of a sum shows.
-        return np.round(similarities, 6), _soft(similarities[None], self.temperature)[0], weights
+        return np.round(similarities, 6), shares, self._solved @ new
 
     def estimate(self, shares: Floats, weights: Floats, targets: Floats) -> Floats:
         """Estimate a new case from what `look` returns."""
@@ -600,6 +595,17 @@ def _sigmoid(logits: Floats) -> Floats:
 def _log_odds(shares: Floats) -> Floats:
     inside = np.clip(shares, 1e-3, 1 - 1e-3)
     return np.log(inside / (1 - inside))
+
+
+def _best_ridge(known: Floats, targets: Floats) -> float:
+    """Choose by what regression without each case is off, in closed form."""
+    kernel, around = (known @ known.T).astype(np.float64), targets - targets.mean(axis=0)
+
+    def error(ridge: float) -> float:
+        inverse = np.linalg.inv(kernel + ridge * np.eye(len(kernel)))
+        return float(((inverse @ around / np.diag(inverse)[:, None]) ** 2).mean())
+
+    return min(_RIDGES, key=error)
 
 
 def _share(moves: Floats, targets: Floats) -> tuple[float, Floats]:
