@@ -154,11 +154,11 @@ class Regression:
         else:
             self.ridge, self.temperature = like.ridge, like.temperature
         # By the smaller of both products: what is solved is the same.
-        count, width = self._known.shape
-        product = self._known @ self._known.T if count <= width else self._known.T @ self._known
+        known, is_wide = self._known, len(vectors) <= vectors.shape[1]
+        product = known @ known.T if is_wide else known.T @ known
         product[np.diag_indices_from(product)] += self.ridge
-        solved = np.linalg.solve(product, self._known if count <= width else self._known.T)
-        self._solved = solved if count <= width else solved.T
+        inverse = np.linalg.inv(product.astype(np.float64)).astype(np.float32)
+        self._solved = inverse @ known if is_wide else known @ inverse
 
     def _best_temperature(self, targets: Floats, some: slice) -> float:
         power = 1 if targets.shape[1] == 1 else 2
@@ -599,11 +599,12 @@ def _log_odds(shares: Floats) -> Floats:
 
 def _best_ridge(known: Floats, targets: Floats) -> float:
     """Choose by what regression without each case is off, in closed form."""
-    kernel, around = (known @ known.T).astype(np.float64), targets - targets.mean(axis=0)
+    values, sides = np.linalg.eigh((known @ known.T).astype(np.float64))
+    turned, squares = sides.T @ (targets - targets.mean(axis=0)), sides**2
 
     def error(ridge: float) -> float:
-        inverse = np.linalg.inv(kernel + ridge * np.eye(len(kernel)))
-        return float(((inverse @ around / np.diag(inverse)[:, None]) ** 2).mean())
+        shrunk = (1 / (values + ridge))[:, None]
+        return float((((sides @ (shrunk * turned)) / (squares @ shrunk)) ** 2).mean())
 
     return min(_RIDGES, key=error)
 
