@@ -1,6 +1,5 @@
 """Versions: who changed what when and why, what each version held, and the way back to it."""
 
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -182,7 +181,6 @@ async def test_a_judgment_leads_back_to_the_memory_it_was_made_with(bench: Bench
 def test_a_judgment_made_while_another_commits_leads_back_to_what_it_used(near: Bench) -> None:
     def embed(texts: Sequence[str]) -> list[list[float]]:
         if texts[0].startswith("asked"):
-            time.sleep(0.1)  # by now the guidelines are read
             memory.add_guideline("Second.")
             memory.version()
         return hashed(texts)
