@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import Annotated, Any, Literal, Self, TypedDict, cast, get_args
 
 from langchain_core.embeddings import Embeddings
-from langchain_core.language_models import BaseChatModel
 from langgraph.constants import END, START
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -25,7 +25,13 @@ from memalign_graph.errors import InvalidInputError, explain
 from memalign_graph.extras import needs_extra
 from memalign_graph.identity import check_json
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
-from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS, EmbeddingsLike
+from memalign_graph.models import (
+    DEFAULT_CHAT_MODEL,
+    DEFAULT_EMBEDDINGS,
+    BaseChatModel,
+    EmbeddingsLike,
+    is_chat_model,
+)
 from memalign_graph.reading import PLAIN_FUNCTION, ExampleLike, Passes
 from memalign_graph.scales import Pairwise
 from memalign_graph.types import Criterion, Decide, Judgment
@@ -55,29 +61,33 @@ CANT_CHOOSE = (
 )
 
 
-def _instance_of(*kinds: Any, what: str) -> PlainValidator:
+def _given(fits: Callable[[Any], bool], what: str) -> PlainValidator:
     def check(value: Any) -> Any:
-        if isinstance(value, kinds):
+        if fits(value):
             return value
         raise ValueError(f"give {what}, not a value of type {type(value).__name__}.")
 
     return PlainValidator(check)
 
 
+def _no_coroutine(function: Any) -> Any:
+    if inspect.iscoroutinefunction(function):
+        raise ValueError(PLAIN_FUNCTION)
+    return function
+
+
 def _asked_by(modes: Any, takes: str) -> PlainValidator:
     """Check when an expert is asked: by one of some modes, or a function."""
 
     def check(review: Any) -> Any:
-        if inspect.iscoroutinefunction(review):
-            raise ValueError(PLAIN_FUNCTION)
-        if review in get_args(modes) or callable(review):
+        known = get_args(modes)
+        if review in known or (isinstance(review, Uncertain) and "uncertain" in known):
             return review
-        if isinstance(review, Uncertain) and "uncertain" in get_args(modes):
-            return review
-        names = ", ".join(map(repr, get_args(modes)))
+        if callable(review):
+            return _no_coroutine(review)
         raise ValueError(
-            f"{review!r} is not known: give {names}, or a function that takes {takes} and tells "
-            "whether to ask."
+            f"{review!r} is not known: give {', '.join(map(repr, known))}, or a function that "
+            f"takes {takes} and tells whether to ask."
         )
 
     return PlainValidator(check)
@@ -86,20 +96,19 @@ def _asked_by(modes: Any, takes: str) -> PlainValidator:
 _A_MODEL = "a chat model or a string such as 'openai:gpt-4.1-mini'"
 
 CriterionField = Annotated[
-    Criterion, _instance_of(Criterion, what="a Criterion(name=..., instructions=...)")
+    Criterion,
+    _given(lambda given: isinstance(given, Criterion), "a Criterion(name=..., instructions=...)"),
 ]
-ChatModelField = Annotated[BaseChatModel | str, _instance_of(BaseChatModel, str, what=_A_MODEL)]
+ChatModelField = Annotated[BaseChatModel | str, _given(is_chat_model, _A_MODEL)]
 OptionalChatModelField = Annotated[
     BaseChatModel | str | None,
-    _instance_of(BaseChatModel, str, type(None), what=f"{_A_MODEL}, or None"),
+    _given(lambda given: given is None or is_chat_model(given), f"{_A_MODEL}, or None"),
 ]
 EmbeddingsField = Annotated[
     EmbeddingsLike,
-    _instance_of(
-        Embeddings,
-        str,
-        Callable,
-        what=f"LangChain embeddings, a function, or a string such as {DEFAULT_EMBEDDINGS!r}",
+    _given(
+        lambda given: isinstance(given, Embeddings | str) or callable(given),
+        f"LangChain embeddings, a function, or a string such as {DEFAULT_EMBEDDINGS!r}",
     ),
 ]
 
@@ -328,17 +337,6 @@ def _node_name(name: Any) -> str:
     return name
 
 
-def _example_from(example: Any) -> Any:
-    if inspect.iscoroutinefunction(example):
-        raise ValueError(PLAIN_FUNCTION)
-    if example is not None and not callable(example):
-        raise ValueError(
-            "give a function of the state that makes `inputs` and `outputs`, not a value of type "
-            f"{type(example).__name__}."
-        )
-    return example
-
-
 def _fallback_text(fallback: Any) -> str | None:
     if fallback is None:
         return None
@@ -377,7 +375,14 @@ class Gate(Settings):
     """When the expert is asked, by an interrupt. The expert's word goes before the judge's, and
     memory learns from it."""
 
-    example: Annotated[ExampleFrom | None, PlainValidator(_example_from)] = None
+    example: Annotated[
+        ExampleFrom | None,
+        _given(
+            lambda given: given is None or callable(given),
+            "a function of the state that makes `inputs` and `outputs`",
+        ),
+        AfterValidator(_no_coroutine),
+    ] = None
     """A function of the state that gives `inputs` and `outputs`; unless given, the last human
     message and what an AI wrote since."""
 
