@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale, Value
+from memalign_graph.scales import Categorical, Numeric, Scale, Value
 from memalign_graph.types import Episode, FrozenModel
 
 Level = Literal["nominal", "ordinal", "interval"]
@@ -26,20 +26,14 @@ class GivenValue(FrozenModel):
     """One expert's value for an example."""
 
     episode_id: str
-    """The episode that holds it."""
-
     author: str | None
-    """Who gave it, if known."""
-
     value: Value
-    """The value."""
 
 
 class Disagreement(FrozenModel):
     """An example whose experts gave different values."""
 
     example_id: str
-    """The example's id."""
 
     given: list[GivenValue]
     """What each expert gave, oldest first."""
@@ -68,11 +62,7 @@ class Agreement(FrozenModel):
 
 def majority_value(episodes: Sequence[Episode]) -> Value | None:
     """Find the value that most experts gave."""
-    given = [
-        (episode.given_at, episode.id, episode.value)
-        for episode in episodes
-        if episode.value is not None
-    ]
+    given = [(one.given_at, one.id, one.value) for one in episodes if one.value is not None]
     return majority(given) if given else None
 
 
@@ -147,9 +137,7 @@ def expert_agreement(episodes: Iterable[Episode], scale: Scale) -> Agreement:
                     GivenValue(episode_id=episode.id, author=episode.author, value=value)
                     for episode, value in given
                 ],
-                majority=majority(
-                    [(episode.given_at, episode.id, value) for episode, value in given]
-                ),
+                majority=majority((one.given_at, one.id, value) for one, value in given),
             )
             for given, unit in zip(shared, units, strict=True)
             if len(set(map(_same, unit))) > 1
@@ -169,13 +157,9 @@ def _number(value: Value, level: Level) -> float:
 
 
 def _level(scale: Scale) -> Level:
-    match scale:
-        case Numeric():
-            return "interval"
-        case Categorical(ordered=True):
-            return "ordinal"
-        case Boolean() | Categorical() | Pairwise():
-            return "nominal"
+    if isinstance(scale, Numeric):
+        return "interval"
+    return "ordinal" if isinstance(scale, Categorical) and scale.ordered else "nominal"
 
 
 def _rank(value: Value, scale: Scale) -> Value:
@@ -186,9 +170,7 @@ def _rank(value: Value, scale: Scale) -> Value:
 
 def on_scale(value: Value | None, scale: Scale) -> Value | None:
     """Read a value that was stored under a scale which may have changed since."""
-    if value is None:
-        return None
     try:
-        return scale.validate_value(value)
+        return None if value is None else scale.validate_value(value)
     except ValueError:
         return None

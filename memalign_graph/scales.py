@@ -109,13 +109,7 @@ class Categorical(_Scale):
 
     def validate_value(self, value: Any) -> str:
         """Return the choice in the case its author wrote."""
-        name = value.strip().casefold() if isinstance(value, str) else None
-        for choice in self.choices:
-            if name == choice.casefold():
-                return choice
-        raise ValueError(
-            f"{_short(value)} is not on the scale: the value is one of {', '.join(self.choices)}."
-        )
+        return _choice(value, self.choices)
 
     def describe(self) -> str:
         """Return the scale in words."""
@@ -152,23 +146,16 @@ class Numeric(_Scale):
 
     def value_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of a number within the bounds."""
+        lowest, highest = self._number(self.minimum), self._number(self.maximum)
         kind = "integer" if self.integer else "number"
-        return {
-            "type": kind,
-            "minimum": self._number(self.minimum),
-            "maximum": self._number(self.maximum),
-        }
+        return {"type": kind, "minimum": lowest, "maximum": highest}
 
     def validate_value(self, value: Any) -> int | float:
         """Return the number, an `int` on an integer scale; `"3"` is 3."""
-        number = _to_float(value)
-        if (
-            number is None
-            or not self.minimum <= number <= self.maximum
-            or (self.integer and not number.is_integer())
-        ):
-            raise ValueError(f"{_short(value)} is not on the scale: the value is {self.describe()}")
-        return self._number(number)
+        number = _to_float(value)  # NaN lies between no bounds
+        if self.minimum <= number <= self.maximum and (number.is_integer() or not self.integer):
+            return self._number(number)
+        raise ValueError(f"{_short(value)} is not on the scale: the value is {self.describe()}")
 
     def describe(self) -> str:
         """Return the scale in words."""
@@ -199,7 +186,7 @@ class Pairwise(_Scale):
 
     def validate_value(self, value: Any) -> str:
         """Return the preferred side as the scale writes it."""
-        return Categorical(choices=self.choices).validate_value(value)
+        return _choice(value, self.choices)
 
     def describe(self) -> str:
         """Return the scale in words."""
@@ -211,16 +198,24 @@ Scale = Annotated[Boolean | Categorical | Numeric | Pairwise, Field(discriminato
 """Any of the four scales."""
 
 
-def _to_float(value: Any) -> float | None:
+def _choice(value: Any, choices: tuple[str, ...]) -> str:
+    name = value.strip().casefold() if isinstance(value, str) else None
+    for choice in choices:
+        if name == choice.casefold():
+            return choice
+    raise ValueError(
+        f"{_short(value)} is not on the scale: the value is one of {', '.join(choices)}."
+    )
+
+
+def _to_float(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    if isinstance(value, str) and "_" in value:  # Python's own way of writing numbers
-        return None
+        return math.nan
     try:
-        number = float(value)
+        # With a "_" it is Python's own way of writing numbers.
+        return math.nan if "_" in str(value) else float(value)
     except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
+        return math.nan
 
 
 def _short(value: Any, limit: int = 80) -> str:

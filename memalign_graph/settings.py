@@ -37,8 +37,6 @@ from memalign_graph.scales import Pairwise
 from memalign_graph.types import Criterion, Decide, Judgment
 
 DEFAULT_K = 5
-DEFAULT_MAX_GUIDELINE_TOKENS = 2_300
-DEFAULT_MAX_REVISIONS = 2
 DEFAULT_BATCH_SIZE = 50
 DEFAULT_REPLAY_CASES = 20
 MAX_K = 100
@@ -49,8 +47,6 @@ wrong, and a few by chance."""
 
 OnEmbeddingError = Literal["raise", "guidelines"]
 OnJudgeError = Literal["closed", "open"]
-"""Whether a gate lets an answer through when its judge's model or embeddings fail."""
-
 OnConflict = Literal["newest", "ask"]
 LearnFrom = Literal["both", "labels", "words"]
 Guard = Literal["replay"]
@@ -159,7 +155,7 @@ class Judge(Settings):
     use_episodes: bool = True
     """False to judge without episodes, for comparison."""
 
-    max_guideline_tokens: int = Field(default=DEFAULT_MAX_GUIDELINE_TOKENS, ge=0)
+    max_guideline_tokens: int = Field(default=2_300, ge=0)
     """How much of the prompt guidelines may take. If they outgrow it, those that bear on the case
     are chosen, and the judgment says so."""
 
@@ -363,7 +359,7 @@ class Gate(Settings):
     """Which values pass: the lowest on a `Numeric` or ordered scale, else the one that does; a set
     of them; or a function of the value. True unless told, on a `Boolean` scale."""
 
-    max_revisions: int = Field(default=DEFAULT_MAX_REVISIONS, ge=0)
+    max_revisions: int = Field(default=2, ge=0)
     """How often an answer is sent back."""
 
     on_judge_error: OnJudgeError = "closed"
@@ -415,17 +411,15 @@ class Paneling(Settings):
     review: Annotated[PanelReview, _asked_by(PanelMode, "the judgments by criterion")]
 
 
-def _blank_is_none(model: str | None) -> str | None:
-    return (model or "").strip() or None
-
-
 class _Context(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     _check_namespace = field_validator("namespace", mode="before", check_fields=False)(
         check_namespace
     )
-    _drop_blank = field_validator("model", check_fields=False)(_blank_is_none)
+    _drop_blank = field_validator("model", check_fields=False)(
+        lambda model: (model or "").strip() or None
+    )
 
 
 class MemAlignContext(_Context):
@@ -438,7 +432,6 @@ class MemAlignContext(_Context):
             "labels without dots."
         ),
     )
-    """Where the memory lies in the store."""
 
     k: int = Field(
         default=DEFAULT_K,
@@ -446,7 +439,6 @@ class MemAlignContext(_Context):
         le=MAX_K,
         description="How many similar examples the judge is shown; 0 for none.",
     )
-    """How many similar examples the judge is shown."""
 
     model: str | None = Field(
         default=None,
@@ -455,7 +447,6 @@ class MemAlignContext(_Context):
             "graph's own."
         ),
     )
-    """The chat model as `provider:name`; None for the graph's own."""
 
     review: ReviewMode | None = Field(
         default=None,
@@ -464,7 +455,6 @@ class MemAlignContext(_Context):
             "graphs built with a confidence or decide='evidence'."
         ),
     )
-    """When the expert is asked; None for what the graph was built with."""
 
 
 class PanelContext(MemAlignContext):
@@ -494,10 +484,8 @@ def context_schema(
     for name in ("namespace", *defaults):
         field = known.model_fields[name]
         default = defaults.get(name, field.default)
-        fields[name] = (
-            field.rebuild_annotation(),
-            Field(default=default, description=field.description),
-        )
+        described = Field(default=default, description=field.description)
+        fields[name] = (field.rebuild_annotation(), described)
     return create_model(
         "MemAlignContext", __base__=_RunContext, __doc__=MemAlignContext.__doc__, **fields
     )
@@ -520,11 +508,8 @@ def default_settings(judge: Judge, review: Any = "never") -> RunSettings:
 def resolve_context(context: Any, built: Mapping[str, Any]) -> RunSettings:
     """Work out one run's settings."""
     own = own_context(context)
-    settings = dict(built)
-    for name in () if own is None else own.model_fields_set:
-        value = getattr(own, name)
-        if value is not None:
-            settings[name] = value
+    given = {} if own is None else own.model_dump(exclude_unset=True, exclude_none=True)
+    settings = {**built, **given}
     return {**settings, "namespace": list(settings["namespace"])}
 
 

@@ -158,11 +158,7 @@ class Neighbour(FrozenModel):
     """A similar case in memory, as evidence."""
 
     example_id: str
-    """The example's id."""
-
     episode_ids: list[str]
-    """The experts' episodes on it."""
-
     value: Value
     """What most of them say."""
 
@@ -215,8 +211,6 @@ class ReviewChoice(FrozenModel):
     """Whether an expert is asked about a judgment, and why."""
 
     asks: bool
-    """Whether one is asked."""
-
     reasons: list[ReviewReason] = Field(default_factory=list)
     """Why, or why not; empty where the judge is sure enough."""
 
@@ -229,14 +223,10 @@ class Judgment(FrozenModel):
     """A judge's verdict, and the memory it was made with."""
 
     id: str = Field(default_factory=lambda: uuid4().hex)
-    """Names this judgment."""
-
     criterion: str
     """The criterion's name."""
 
     example_id: str
-    """The id of the example judged."""
-
     value: Value
     """The verdict, on the criterion's scale; with `decide="evidence"` what the evidence says, where
     `evidence.decided_by` tells so."""
@@ -302,8 +292,6 @@ class Feedback(FrozenModel):
     """
 
     example: Example
-    """What the feedback is on."""
-
     value: Value | None = None
     """What the value should be, on the criterion's scale."""
 
@@ -311,8 +299,6 @@ class Feedback(FrozenModel):
     """Why, in the expert's words."""
 
     author: str | None = None
-    """Who says so."""
-
     id: str | None = None
     """The id the feedback has where it came from; tells anonymous experts apart."""
 
@@ -374,20 +360,10 @@ class Episode(FrozenModel):
     """The id of the example, shared by all experts' episodes on it."""
 
     example: Example
-    """What the feedback is on."""
-
     value: Value | None = None
-    """What the expert says the value should be."""
-
     rationale: str | None = None
-    """Why, in the expert's words."""
-
     author: str | None = None
-    """Who said so."""
-
     feedback_id: str | None = None
-    """The id the feedback has where it came from."""
-
     status: EpisodeStatus = "pending"
     """Whether its lesson has been distilled."""
 
@@ -401,10 +377,7 @@ class Episode(FrozenModel):
     """When the expert said it."""
 
     created_at: UtcDatetime
-    """When it was first stored."""
-
     updated_at: UtcDatetime
-    """When it was last changed."""
 
     @classmethod
     def from_feedback(cls, feedback: Feedback, status: EpisodeStatus = "pending") -> Self:
@@ -469,18 +442,13 @@ class Guideline(FrozenModel):
     """Where it stands among the guidelines: microseconds since 1970 at its making, lowest first."""
 
     created_at: UtcDatetime
-    """When it was first stored."""
-
     updated_at: UtcDatetime
-    """When it was last changed."""
 
 
 class RecalledExample(FrozenModel):
     """An example that memory holds, as similar to the one being judged."""
 
     example: Example
-    """The example."""
-
     episodes: list[Episode]
     """Every expert's word on it, oldest first."""
 
