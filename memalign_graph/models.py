@@ -11,13 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration
 from langchain_core.runnables import Runnable, RunnableSequence
+from langgraph.store.base import ensure_embeddings
 
 from memalign_graph.errors import (
     ChatModelError,
@@ -155,31 +156,23 @@ class StructuredModel:
 
 def is_chat_model(given: Any) -> bool:
     """Tell whether something is a chat model, or may name one."""
-    if isinstance(given, str):
-        return True
     from langchain_core.language_models import BaseChatModel as ChatModel
 
-    return isinstance(given, ChatModel)
+    return isinstance(given, str | ChatModel)
 
 
 def resolve_chat_model(model: BaseChatModel | str) -> BaseChatModel:
     """Return a chat model; a string is resolved now, not when the graph was built."""
-    if not isinstance(model, str):
-        return model
-    resolved: BaseChatModel = _resolve(model, "model", DEFAULT_CHAT_MODEL)
-    return resolved
+    if isinstance(model, str):
+        return cast("BaseChatModel", _resolve(model, "model", DEFAULT_CHAT_MODEL))
+    return model
 
 
 def resolve_embeddings(embeddings: EmbeddingsLike) -> Embeddings:
     """Return embeddings; a string is resolved now, not when the graph was built."""
-    if isinstance(embeddings, Embeddings):
-        return embeddings
-    if not isinstance(embeddings, str):
-        from langgraph.store.base import ensure_embeddings
-
-        return ensure_embeddings(embeddings)
-    resolved: Embeddings = _resolve(embeddings, "embeddings", DEFAULT_EMBEDDINGS)
-    return resolved
+    if isinstance(embeddings, str):
+        return cast("Embeddings", _resolve(embeddings, "embeddings", DEFAULT_EMBEDDINGS))
+    return ensure_embeddings(embeddings)
 
 
 def _resolve(text: str, field: Literal["model", "embeddings"], example: str) -> Any:
@@ -268,18 +261,15 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
     parameters = inspect.signature(type(model).with_structured_output).parameters
     method: dict[str, Any] = {"method": "json_schema"} if "method" in parameters else {}
     try:
-        steps = model.with_structured_output(schema, **method)
+        steps: Any = model.with_structured_output(schema, **method)
     except NotImplementedError as error:
         raise InvalidInputError(
             f"model: {_model_name(model)} can't answer in the shape of a schema: give one that "
             "has structured output."
         ) from error
     name = _model_name(model)
-    if (
-        isinstance(steps, RunnableSequence)
-        and not steps.middle
-        and hasattr(steps.last, "parse_result")
-    ):
+    is_pair = isinstance(steps, RunnableSequence) and not steps.middle
+    if is_pair and hasattr(steps.last, "parse_result"):
         # What `include_raw` does, at half its cost: it runs four more runnables a call.
         return StructuredModel(steps.first, steps.last, name)
     whole = model.with_structured_output(schema, include_raw=True, **method)

@@ -334,9 +334,7 @@ def _node_name(name: Any) -> str:
 
 
 def _fallback_text(fallback: Any) -> str | None:
-    if fallback is None:
-        return None
-    if not isinstance(fallback, str) or not fallback.strip():
+    if fallback is not None and not (isinstance(fallback, str) and fallback.strip()):
         raise ValueError("give the text that is answered instead, or None.")
     check_json(fallback, "the text")
     return fallback

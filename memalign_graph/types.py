@@ -43,12 +43,7 @@ GuidelineStatus = Literal["standing", "pending", "superseded"]
 """
 
 Decide = Literal["verdict", "evidence"]
-"""What a judgment's value comes from.
-
-- `verdict`: what the judge says.
-- `evidence`: the judge's verdict and the experts' values of the most similar cases, weighed by how
-  well each foretold the experts' values in memory.
-"""
+"""What a judgment's value comes from, as `Judge.decide` has it."""
 
 ConfidenceSource = Literal["logprobs", "samples", "evidence"]
 """What a confidence was measured by.
@@ -384,19 +379,15 @@ class Episode(FrozenModel):
         """Make the episode that a piece of feedback becomes; it is not yet stored."""
         now = datetime.now(UTC)
         judged_in = feedback.judgment.thread_id if feedback.judgment else None
-        threads = [thread for thread in (judged_in, feedback.thread_id) if thread is not None]
+        threads = dict.fromkeys(filter(None, (judged_in, feedback.thread_id)))
+        same = {name: value for name, value in feedback if name not in ("id", "thread_id")}
         return cls(
+            **same,
             id=feedback.episode_id,
             example_id=feedback.example.id,
-            example=feedback.example,
-            value=feedback.value,
-            rationale=feedback.rationale,
-            author=feedback.author,
             feedback_id=feedback.id,
             status=status,
-            judgment=feedback.judgment,
-            thread_ids=list(dict.fromkeys(threads)),
-            given_at=feedback.given_at,
+            thread_ids=list(threads),
             created_at=now,
             updated_at=now,
         )
