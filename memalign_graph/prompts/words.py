@@ -23,10 +23,8 @@ _SCRIPTS = {
 }
 """Hangul; Chinese characters and kana; Thai, Lao, Burmese and Khmer."""
 
-_STRETCH = re.compile(
-    "".join(f"(?P<{script}>[{characters}]+)|" for script, characters in _SCRIPTS.items())
-    + f"[^ {''.join(_SCRIPTS.values())}]+"
-)
+_STRETCH = "".join(f"(?P<{script}>[{characters}]+)|" for script, characters in _SCRIPTS.items())
+_STRETCH += f"[^ {''.join(_SCRIPTS.values())}]+"
 
 OF_ANY_RULE = """\
 a an and are as at be but by case criterion do does for guideline has have if in is it its must no \
@@ -65,7 +63,7 @@ def _stretches(text: str) -> Iterator[tuple[str | None, str]]:
         character if unicodedata.category(character)[0] in "LMN" else " "
         for character in plain_words(text)
     )
-    for stretch in _STRETCH.finditer("".join(characters)):
+    for stretch in re.finditer(_STRETCH, "".join(characters)):
         yield stretch.lastgroup, stretch[0]
 
 
