@@ -62,7 +62,11 @@ class Agreement(FrozenModel):
 
 def majority_value(episodes: Sequence[Episode]) -> Value | None:
     """Find the value that most experts gave."""
-    given = [(one.given_at, one.id, one.value) for one in episodes if one.value is not None]
+    given = [
+        (episode.given_at, episode.id, episode.value)
+        for episode in episodes
+        if episode.value is not None
+    ]
     return majority(given) if given else None
 
 
@@ -127,21 +131,27 @@ def expert_agreement(episodes: Iterable[Episode], scale: Scale) -> Agreement:
     units = [[value for _, value in given] for given in shared]
     level = _level(scale)
     return Agreement(
-        alpha=krippendorff_alpha([[_rank(one, scale) for one in unit] for unit in units], level),
+        alpha=krippendorff_alpha(
+            [[_rank(value, scale) for value in unit] for unit in units], level
+        ),
         level=level,
         examples=len(shared),
         disagreements=[
-            Disagreement(
-                example_id=given[0][0].example_id,
-                given=[
-                    GivenValue(episode_id=episode.id, author=episode.author, value=value)
-                    for episode, value in given
-                ],
-                majority=majority((one.given_at, one.id, value) for one, value in given),
-            )
+            _disagreement(given)
             for given, unit in zip(shared, units, strict=True)
             if len(set(map(_same, unit))) > 1
         ],
+    )
+
+
+def _disagreement(given: Sequence[tuple[Episode, Value]]) -> Disagreement:
+    return Disagreement(
+        example_id=given[0][0].example_id,
+        given=[
+            GivenValue(episode_id=episode.id, author=episode.author, value=value)
+            for episode, value in given
+        ],
+        majority=majority((episode.given_at, episode.id, value) for episode, value in given),
     )
 
 

@@ -147,7 +147,7 @@ def distill_prompt(
     blocks: list[str] = []
     shown: dict[str, Episode] = {}
     for case in cases:
-        named = {f"F{len(shown) + number}": one for number, one in enumerate(case, start=1)}
+        named = {f"F{n}": episode for n, episode in enumerate(case, start=len(shown) + 1)}
         block, is_cut = _render_case(
             named, criterion, alone=len(cases) == 1, max_tokens=max(room, _LEAST_ROOM)
         )
