@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         create_judge_graph,
         create_review_graph,
     )
-    from memalign_graph.memory import JudgeMemory
+    from memalign_graph.memory.judge_memory import JudgeMemory
     from memalign_graph.panel import Aggregate, create_panel_graph
     from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise
     from memalign_graph.settings import Judge, JudgeOptions, MemAlignContext, Uncertain
@@ -81,7 +81,7 @@ _ROOMS = {
     "gate": "GateVerdict add_quality_gate create_quality_gate_node create_quality_gate_tool",
     "graphs": "JudgeNodes create_alignment_graph create_feedback_graph create_judge_graph "
     "create_review_graph",
-    "memory": "JudgeMemory",
+    "memory.judge_memory": "JudgeMemory",
     "panel": "Aggregate create_panel_graph",
     "scales": "Boolean Categorical Numeric Pairwise",
     "settings": "Judge JudgeOptions MemAlignContext Uncertain",
