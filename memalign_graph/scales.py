@@ -20,10 +20,6 @@ _EXACT = 2.0**53
 class _Scale(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def value_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of a value on this scale."""
-        raise NotImplementedError
-
     def validate_value(self, value: Any) -> Value:
         """Return the value as this scale writes it.
 
@@ -36,10 +32,6 @@ class _Scale(BaseModel):
         Raises:
             ValueError: If the value is not on the scale.
         """
-        raise NotImplementedError
-
-    def describe(self) -> str:
-        """Return one sentence that tells a judge which values there are."""
         raise NotImplementedError
 
     def render(self, value: Value) -> str:
@@ -58,7 +50,6 @@ class Boolean(_Scale):
     """True or false: the criterion is met, or it is not."""
 
     type: Literal["boolean"] = "boolean"
-    """Tells the scales apart in JSON."""
 
     def value_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of a boolean."""
@@ -84,7 +75,6 @@ class Categorical(_Scale):
     """One of several named choices."""
 
     type: Literal["categorical"] = "categorical"
-    """Tells the scales apart in JSON."""
 
     choices: tuple[str, ...]
     """At least two names, different also when case is ignored; lowest first where ordered."""
@@ -121,7 +111,6 @@ class Numeric(_Scale):
     """A number between two bounds, both included."""
 
     type: Literal["numeric"] = "numeric"
-    """Tells the scales apart in JSON."""
 
     minimum: float
     """The lowest value."""
@@ -170,7 +159,6 @@ class Pairwise(_Scale):
     """Which of two outputs is better: `A`, `B` or, where allowed, `tie`."""
 
     type: Literal["pairwise"] = "pairwise"
-    """Tells the scales apart in JSON."""
 
     allow_tie: bool = True
     """Whether `tie` is on the scale."""
