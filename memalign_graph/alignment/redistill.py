@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from langchain_core.language_models import BaseChatModel
+
 from memalign_graph.alignment.drafts import ask_once
 from memalign_graph.errors import MemAlignError
 from memalign_graph.io import IO
@@ -11,7 +13,7 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.forgetting import Forgotten, clear_drafts
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.memory.lessons import learn
-from memalign_graph.models import BaseChatModel, max_input_tokens, with_schema
+from memalign_graph.models import max_input_tokens, with_schema
 from memalign_graph.prompts.distill import (
     Proposal,
     distill_prompt,

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+from langchain_core.language_models import BaseChatModel
+
 from memalign_graph.agreement import expert_agreement
 from memalign_graph.alignment.batches import pack
 from memalign_graph.alignment.consolidate import merge_proposals
@@ -30,7 +32,7 @@ from memalign_graph.memory.forgetting import clear_drafts
 from memalign_graph.memory.judged import note_judgments, unjudged_cases
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.memory.lessons import learn
-from memalign_graph.models import BaseChatModel, Metered, max_input_tokens, with_schema
+from memalign_graph.models import Metered, max_input_tokens, with_schema
 from memalign_graph.nodes.judge import judge_again, own_channel, value_judge
 from memalign_graph.nodes.learn import read_saved
 from memalign_graph.prompts.distill import distill_prompt, operations_schema, read_operations
