@@ -5,7 +5,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.config import get_config
 from langgraph.runtime import get_runtime
@@ -16,6 +15,7 @@ from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.layout import MemoryLayout, check_namespace
 from memalign_graph.models import (
+    BaseChatModel,
     Embedder,
     EmbeddingsLike,
     OncePerLoop,

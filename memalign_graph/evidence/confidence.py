@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from memalign_graph.errors import ChatModelError
@@ -24,7 +23,7 @@ from memalign_graph.evidence.logprobs import (
 )
 from memalign_graph.evidence.samples import sample_verdicts
 from memalign_graph.io import IO
-from memalign_graph.models import ChatReply, with_schema
+from memalign_graph.models import BaseChatModel, ChatReply, with_schema
 from memalign_graph.prompts.judge import answer_schema
 from memalign_graph.scales import Value
 from memalign_graph.types import ConfidenceSource, Criterion, Probabilities

@@ -7,14 +7,13 @@ from typing import Any
 
 from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
 from langchain_core.globals import get_llm_cache
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from memalign_graph.agreement import agree
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
 from memalign_graph.evidence.logprobs import permitted_values
 from memalign_graph.io import IO
-from memalign_graph.models import StructuredModel, ask, with_schema
+from memalign_graph.models import BaseChatModel, StructuredModel, ask, with_schema
 from memalign_graph.prompts.judge import answer_schema, read_answer
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Criterion, Probabilities
