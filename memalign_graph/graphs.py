@@ -7,15 +7,7 @@ from typing import Any
 from langgraph.graph import END, START, StateGraph
 from typing_extensions import Unpack
 
-from memalign_graph.nodes.align import (
-    commit_alignment_node,
-    consolidate_node,
-    distill_batches_node,
-    judge_cases_node,
-    remember_node,
-    replay_node,
-    settle_node,
-)
+from memalign_graph.nodes.align import alignment_nodes
 from memalign_graph.nodes.judge import assemble_node, judge_node, retrieve_node
 from memalign_graph.nodes.learn import commit_node, distill_node
 from memalign_graph.nodes.review import (
@@ -280,15 +272,7 @@ def create_alignment_graph(
         input_schema=AlignmentInput,
         output_schema=AlignmentOutput,
     )
-    nodes = [remember_node(parts, options, default_settings(parts.judge))]
-    if judge_cases:
-        nodes.append(judge_cases_node(parts))
-    nodes += [distill_batches_node(parts), consolidate_node(parts, options)]
-    if conflicts == "ask":
-        nodes.append(settle_node(parts))
-    if guard is not None:
-        nodes.append(replay_node(parts, options))
-    nodes.append(commit_alignment_node(parts))
+    nodes = alignment_nodes(parts, options)
     for node in nodes:
         builder.add_node(node.name, node)
     names = [START, *(node.name for node in nodes), END]
