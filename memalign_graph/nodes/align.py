@@ -18,12 +18,7 @@ from memalign_graph.alignment.merging import Conflict, settle
 from memalign_graph.alignment.redistill import distil, learn_again, reword
 from memalign_graph.alignment.replay import replay
 from memalign_graph.alignment.report import AlignmentReport, compare_guidelines, total_cost
-from memalign_graph.errors import (
-    ChatModelError,
-    InvalidInputError,
-    MemAlignError,
-    ModelAnswerError,
-)
+from memalign_graph.errors import ChatModelError, InvalidInputError, ModelAnswerError
 from memalign_graph.interrupts import conflict_form
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
@@ -63,13 +58,6 @@ Lesson = dict[str, Any]
 
 def alignment_nodes(parts: Parts, options: Alignment) -> list[Node]:
     """Make the nodes, in their order."""
-
-    def node(operation: Callable[[_Step], Coroutine[Any, Any, Update]]) -> Node:
-        async def take(io: IO, state: State, run: Run) -> Update:
-            return await operation(_Step(parts, options, io, state, run))
-
-        return Node(operation.__name__, take)
-
     operations = [
         remember_feedback,
         *([judge_cases] if options.judge_cases else []),
@@ -79,41 +67,47 @@ def alignment_nodes(parts: Parts, options: Alignment) -> list[Node]:
         *([replay_cases] if options.guard else []),
         commit_alignment,
     ]
+
+    def node(operation: Callable[[_Step], Coroutine[Any, Any, Update]]) -> Node:
+        async def take(io: IO, state: State, run: Run) -> Update:
+            return await operation(
+                _Step(parts, options, io, state, run, is_first=operation is remember_feedback)
+            )
+
+        return Node(operation.__name__, take)
+
     return list(map(node, operations))
 
 
 class _Step:
     """What a node works with; what it asks of models is counted."""
 
-    def __init__(self, parts: Parts, options: Alignment, io: IO, state: State, run: Run) -> None:
+    def __init__(
+        self, parts: Parts, options: Alignment, io: IO, state: State, run: Run, *, is_first: bool
+    ) -> None:
         self._start = time.time()
-        self.io = Metered(io)
         self.parts, self.options, self.state, self.run = parts, options, state, run
-        self.limit = run.max_concurrency
-
-    @property
-    def lesson(self) -> Lesson:
-        return own_channel(self.state, "judge_lesson")
-
-    @property
-    def settings(self) -> Any:
-        return own_channel(self.state, "judge_run")["settings"]
+        self.io, self.limit = Metered(io), run.max_concurrency
+        if is_first:
+            self.settings: Any = resolve_context(run.context, default_settings(parts.judge))
+            self.lesson: Lesson = {"usage": []}
+        else:
+            self.settings = own_channel(state, "judge_run")["settings"]
+            self.lesson = own_channel(state, "judge_lesson")
+        self.access = parts.memory(run.store, self.settings)
 
     @property
     def distiller(self) -> BaseChatModel:
         return self.parts.distiller(self.settings["model"])
 
-    def memory(self) -> MemoryAccess:
-        return self.parts.memory(self.run.store, self.settings)
-
-    def usage(self, before: Sequence[Lesson]) -> list[Lesson]:
-        """Return what was used before, and here."""
+    def usage(self) -> list[Lesson]:
+        """Return what was used so far."""
         used = self.io.usage.model_dump()
-        return [*before, {"used": used, "start": self._start, "stop": time.time()}]
+        return [*self.lesson["usage"], {"used": used, "start": self._start, "stop": time.time()}]
 
-    def learned(self, **lesson: Any) -> Update:
-        usage = self.usage(self.lesson["usage"])
-        return {"judge_lesson": {**self.lesson, **lesson, "usage": usage}}
+    def learned(self, **more: Any) -> Update:
+        """Add to the lesson."""
+        return {"judge_lesson": {**self.lesson, **more, "usage": self.usage()}}
 
     def progress(self, stage: str, done: int, of: int, **more: Any) -> None:
         """Stream how far the alignment is, as a custom event."""
@@ -132,25 +126,20 @@ class _Step:
 
 
 async def remember_feedback(step: _Step) -> Update:
-    """Store feedback, and pack what is pending into batches.
-
-    A record that can't be used is reported with the reason, and does not keep out the others.
-    """
-    io, run, parts, options = step.io, step.run, step.parts, step.options
+    """Store feedback, but for what can't be used, and pack what is pending into batches."""
+    io, access, criterion = step.io, step.access, step.parts.criterion
     given = step.state.get("feedback")
     if not isinstance(given, list | tuple):
         raise InvalidInputError(
             "feedback: give a list of Feedback or of its fields, such as "
             "[{'inputs': ..., 'outputs': ..., 'value': ..., 'rationale': ...}]."
         )
-    settings = resolve_context(run.context, default_settings(parts.judge))
-    access = parts.memory(run.store, settings)
-    window = max_input_tokens(parts.distiller(settings["model"]))
+    window = max_input_tokens(step.distiller)
     read: list[Feedback] = []
     rejected: list[Lesson] = []
     for index, record in enumerate(given):
         try:
-            read.append(_read(record, parts.criterion, options.learn_from, run.thread_id))
+            read.append(_read(record, criterion, step.options.learn_from, step.run.thread_id))
         except InvalidInputError as error:
             rejected.append({"index": index, "reason": str(error)})
     step.progress("remember", 0, len(read))
@@ -158,10 +147,14 @@ async def remember_feedback(step: _Step) -> Update:
     guidelines = await access.every_guideline(io)
     stored = await remember(io, access, read, note_threads=False)
     step.progress("remember", len(read), len(read))
-    agreement = await _agreement(io, access, run)
+    experts = await access.episodes(io, (await access.refresh(io)).shared())
+    agreement = expert_agreement(list(experts.values()), criterion.scale)
+    shown = agreement.model_dump(mode="json")
+    if agreement.examples:
+        step.run.write({"type": "alignment_agreement", "criterion": criterion.name, **shown})
     new, changed = len(stored.new), len(stored.changed)
     outdated = sum(map(_is_outdated, read, stored.episodes))
-    lesson: Lesson = {
+    lesson = {
         "feedback": {
             "new": new,
             "changed": changed,
@@ -169,10 +162,10 @@ async def remember_feedback(step: _Step) -> Update:
             "rejected": len(rejected),
         },
         "rejected": rejected,
-        "agreement": agreement,
+        "agreement": shown,
         "memory_version_before": before,
         "warnings": [_OUTDATED.format(outdated)] if outdated else [],
-        "batches": await _batches(io, access, options, window),
+        "batches": await _batches(step, window) if step.options.distill else [],
         "guidelines_before": [guideline.to_json() for guideline in guidelines],
         "new_ids": sorted(stored.new | stored.changed),
         # Tells a purge that this thread carried them.
@@ -181,19 +174,13 @@ async def remember_feedback(step: _Step) -> Update:
         "conflicts": [],
         "decisions": None,
         "replay": None,
-        "usage": step.usage([]),
     }
-    return {"judge_run": {"settings": settings}, "judge_lesson": lesson}
+    return {"judge_run": {"settings": step.settings}, **step.learned(**lesson)}
 
 
 async def judge_cases(step: _Step) -> Update:
-    """Judge the cases in memory that experts valued and no judge has judged.
-
-    Each is judged once, whatever the number of its experts, as if it were new: without the episodes
-    on it, and without the guidelines that rest on it alone. The judgment is kept on its episodes,
-    without its rationale; a case that gets no answer that can be used is left without.
-    """
-    io, access = step.io, step.memory()
+    """Judge the cases in memory that experts valued and no judge has, each as if it were new."""
+    io, access = step.io, step.access
     # The verdict alone: what else the evidence weighs is what this brings about.
     parts = step.parts.but(decide="verdict", keep_judgments=None)
     view = await access.refresh(io)
@@ -202,28 +189,21 @@ async def judge_cases(step: _Step) -> Update:
     standing = await access.all_guidelines(io)
     found = await access.episodes(io, (ids[0] for ids in cases.values()))
     examples = {episode.example_id: episode.example for episode in found.values()}
+    # Cases are judged concurrently: all of them together keep to the limit.
+    limit = max(step.limit // max(len(cases), 1), 1)
+    judge = partial(judge_again, io, parts, access, settings=step.settings, limit=limit)
     step.progress("judge", 0, len(cases))
     add = step.counter("judge", len(cases))
 
     async def judge_case(example: Example) -> Judgment | ModelAnswerError:
         own = frozenset(view.episodes_at(key_of(access, example)))
+        # As if it were new: without what rests on its episodes alone.
+        guidelines = [
+            rule for rule in standing if not rule.episode_ids or {*rule.episode_ids} - own
+        ]
         judged: Judgment | ModelAnswerError
         try:
-            judged = await judge_again(
-                io,
-                parts,
-                access,
-                example,
-                guidelines=[
-                    guideline
-                    for guideline in standing
-                    if not guideline.episode_ids or not own.issuperset(guideline.episode_ids)
-                ],
-                besides=own,
-                settings=step.settings,
-                # Cases are judged concurrently: all of them together keep to the limit.
-                limit=max(step.limit // len(cases), 1),
-            )
+            judged = await judge(example, guidelines=guidelines, besides=own)
         except ModelAnswerError as error:
             judged = error
         add()
@@ -238,27 +218,24 @@ async def judge_cases(step: _Step) -> Update:
     }
     await note_judgments(io, access, judgments)
     failures = [outcome for outcome in outcomes if isinstance(outcome, ModelAnswerError)]
-    warnings = [_UNJUDGED.format(len(failures), failures[0])] if failures else []
-    for warning, times in Counter(
-        warning for judgment in judgments.values() for warning in judgment.warnings
-    ).items():
-        warnings.append(f"{times} case(s) were judged so: {warning}")
-    return step.learned(judged_cases=len(judgments), warnings=[*step.lesson["warnings"], *warnings])
+    told = Counter(warning for judgment in judgments.values() for warning in judgment.warnings)
+    warnings = [
+        *step.lesson["warnings"],
+        *([_UNJUDGED.format(len(failures), failures[0])] if failures else []),
+        *(f"{times} case(s) were judged so: {warning}" for warning, times in told.items()),
+    ]
+    return step.learned(judged_cases=len(judgments), warnings=warnings)
 
 
 async def distill_batches(step: _Step) -> Update:
-    """Distil all batches concurrently.
-
-    This is run once more for what fails, when the others are done and kept; if that fails again the
-    run does, and goes on from there when it is made again.
-    """
-    lesson, access, chat = step.lesson, step.memory(), step.distiller
+    """Distil all batches concurrently; once more what failed, when the others are done and kept."""
+    lesson, access, chat = step.lesson, step.access, step.distiller
     batches = lesson["batches"]
     proposals = list(lesson.get("proposals", [None] * len(batches)))
     waiting = [number for number, proposal in enumerate(proposals) if proposal is None]
     add = step.counter("distill", len(batches), len(batches) - len(waiting))
 
-    async def distill(number: int) -> Lesson | MemAlignError:
+    async def distill(number: int) -> Lesson | ChatModelError | ModelAnswerError:
         try:
             proposal = await _propose(step.io, access, chat, batches[number])
         except (ChatModelError, ModelAnswerError) as error:
@@ -268,32 +245,24 @@ async def distill_batches(step: _Step) -> Update:
 
     distilled = await step.io.gather(list(map(distill, waiting)), step.limit)
     for number, proposal in zip(waiting, distilled, strict=True):
-        if not isinstance(proposal, MemAlignError):
+        if isinstance(proposal, dict):
             proposals[number] = proposal
-            continue
-        if "proposals" in lesson:
+        elif "proposals" in lesson:
             raise proposal
-        failed = "Batch %d of %d failed and is tried again: %s"
-        logger.warning(failed, number + 1, len(batches), proposal)
+        else:
+            failed = "Batch %d of %d failed and is tried again: %s"
+            logger.warning(failed, number + 1, len(batches), proposal)
     return step.learned(proposals=proposals)
 
 
 async def consolidate_guidelines(step: _Step) -> Update:
-    """Bring proposals together with each other and with what stands.
-
-    One batch has seen the guidelines that stand and needs no comparison; several know nothing of
-    each other. Where an expert is to decide conflicts, one is compared, too.
-    """
+    """Bring proposals together with each other and with what stands."""
     proposals, asks = step.lesson["proposals"], step.options.conflicts == "ask"
     proposed = [read_saved(one["operations"]) for one in proposals if one["operations"]]
+    # One batch has seen what stands; several know nothing of each other.
+    compare = len(proposed) >= (1 if asks else 2)
     step.progress("consolidate", 0, 1)
-    merged = await merge_proposals(
-        step.io,
-        step.memory(),
-        step.distiller,
-        proposed,
-        compare=len(proposed) >= (1 if asks else 2),
-    )
+    merged = await merge_proposals(step.io, step.access, step.distiller, proposed, compare=compare)
     step.progress("consolidate", 1, 1)
     joined: Lesson = _proposal()
     for proposal in proposals:
@@ -321,27 +290,19 @@ async def settle_conflicts(step: _Step) -> Update:
 
 async def replay_cases(step: _Step) -> Update:
     """Keep guidelines from breaking what worked: seen cases are judged again."""
-    lesson, access = step.lesson, step.memory()
+    lesson = step.lesson
     parts = Parts(value_judge(step.parts.judge), step.parts.clients)
+    judge = partial(judge_again, step.io, parts, step.access, settings=step.settings)
 
     async def judge_case(
-        io: IO, example: Example, guidelines: Sequence[Guideline], besides: frozenset[str]
+        example: Example, guidelines: Sequence[Guideline], besides: frozenset[str]
     ) -> Any:
-        judged = await judge_again(
-            io,
-            parts,
-            access,
-            example,
-            guidelines=guidelines,
-            besides=besides,
-            settings=step.settings,
-        )
-        return judged.value
+        return (await judge(example, guidelines=guidelines, besides=besides)).value
 
     rewordings = read_saved(lesson["rewordings"])
     kept, seen = await replay(
         step.io,
-        access,
+        step.access,
         judge_case,
         [*rewordings, *read_saved(lesson["operations"])],
         before=_guidelines_before(lesson),
@@ -361,15 +322,14 @@ async def replay_cases(step: _Step) -> Update:
 
 async def commit_alignment(step: _Step) -> Update:
     """Commit what was learned, and report; again, it changes nothing more."""
-    io, lesson, access = step.io, step.lesson, step.memory()
+    io, lesson, access = step.io, step.lesson, step.access
     learned: list[Lesson] = []
     if rewordings := read_saved(lesson["rewordings"]):
         again = await learn_again(io, access, rewordings, lesson["reworded"])
         learned += again["guidelines"]
     operations, read = read_saved(lesson["operations"]), lesson["read"]
     if read or operations:
-        new = await learn(io, access, operations, read, reason="align")
-        learned += new["guidelines"]
+        learned += (await learn(io, access, operations, read, reason="align"))["guidelines"]
     await clear_drafts(io, access)
     step.progress("commit", 1, 1)
     view = await access.refresh(io)
@@ -390,7 +350,7 @@ async def commit_alignment(step: _Step) -> Update:
     report = AlignmentReport(
         **fields,
         guidelines=compare_guidelines(of_run(_guidelines_before(lesson)), of_run(after)),
-        cost=total_cost(step.usage(lesson["usage"])),
+        cost=total_cost(step.usage()),
         memory_version_after=view.version,
     )
     return {"report": report.to_json()}
@@ -412,11 +372,11 @@ async def _propose(
     """Distil a batch: feedback, or a guideline that lost a source."""
     proposal = _proposal()
     if "guideline_id" in batch:
-        for guideline in await access.all_guidelines(io, "pending"):
-            if guideline.id == batch["guideline_id"]:
-                rewording = await reword(io, access, chat, guideline)
-                proposal["rewordings"] = saved([rewording.operation])
-                proposal |= {"reworded": rewording.read, "refused": rewording.refused}
+        pending = {one.id: one for one in await access.all_guidelines(io, "pending")}
+        if guideline := pending.get(batch["guideline_id"]):
+            rewording = await reword(io, access, chat, guideline)
+            proposal |= {"reworded": rewording.read, "refused": rewording.refused}
+            proposal["rewordings"] = saved([rewording.operation])
         return proposal
     found = await access.episodes(io, batch["episode_ids"])
     # Another run may have learned some of it meanwhile.
@@ -456,20 +416,9 @@ def _read(
     return feedback.model_copy(update={"thread_id": feedback.thread_id or thread_id})
 
 
-async def _agreement(io: IO, access: MemoryAccess, run: Run) -> Lesson:
-    view = await access.refresh(io)
-    episodes = await access.episodes(io, view.shared())
-    agreement = expert_agreement(list(episodes.values()), access.criterion.scale)
-    shown = agreement.model_dump(mode="json")
-    if agreement.examples:
-        run.write({"type": "alignment_agreement", "criterion": access.criterion.name, **shown})
-    return shown
-
-
-async def _batches(io: IO, access: MemoryAccess, options: Alignment, window: int) -> list[Lesson]:
+async def _batches(step: _Step, window: int) -> list[Lesson]:
     """Pack what is pending: feedback, and guidelines that lost a source."""
-    if not options.distill:
-        return []
+    io, access = step.io, step.access
     view = await access.refresh(io)
     pending = await access.episodes(io, view.pending())
     guidelines = await access.every_guideline(io)
@@ -478,7 +427,7 @@ async def _batches(io: IO, access: MemoryAccess, options: Alignment, window: int
         access.criterion,
         [guideline for guideline in guidelines if guideline.status == "standing"],
         max_input_tokens=window,
-        most=options.batch_size,
+        most=step.options.batch_size,
     )
     wordless = [guideline.id for guideline in guidelines if guideline.status == "pending"]
     return [*({"episode_ids": ids} for ids in packed), *({"guideline_id": key} for key in wordless)]

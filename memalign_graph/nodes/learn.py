@@ -23,15 +23,12 @@ _MAX_PENDING = 20
 
 @makes_node("distill_feedback")
 async def distill_node(io: IO, state: State, run: Run, parts: Parts) -> Update:
-    """Distil feedback.
-
-    It is stored as pending before the model is asked: if that fails, the run fails, and the next
-    distilling takes the feedback along. So does this one with what is pending already.
-    """
+    """Distil feedback, with what is pending already."""
     feedback = Feedback.model_validate(state["feedback"])
     settings = own_channel(state, "judge_run")["settings"]
     access = parts.memory(run.store, settings)
     lesson = own_channel(state, "judge_lesson")
+    # Stored before the model is asked: if that fails, the next distilling takes it along.
     episode = await _store(io, access, feedback, state)
     if episode.status != "pending":
         return {"judge_lesson": {**lesson, "distilled": {episode.id: episode.word}}}
@@ -62,14 +59,11 @@ async def distill_node(io: IO, state: State, run: Run, parts: Parts) -> Update:
 
 @makes_node("commit_memory")
 async def commit_node(io: IO, state: State, run: Run, parts: Parts) -> Update:
-    """Commit what was learned; again, it changes nothing more.
-
-    Feedback that only agrees comes here without distilling, and is stored here.
-    """
+    """Commit what was learned; again, it changes nothing more."""
     feedback = Feedback.model_validate(state["feedback"])
     access = parts.memory(run.store, own_channel(state, "judge_run")["settings"])
     lesson = own_channel(state, "judge_lesson")
-    if feedback.agrees:
+    if feedback.agrees:  # comes here without distilling
         episode = await _store(io, access, feedback, state)
         learned = {**await learn(io, access, [], {}), "episode_ids": [episode.id]}
     else:

@@ -32,10 +32,7 @@ _QUESTION = clarify_schema()
 
 @makes_node("decide_review")
 async def decide_node(io: IO, state: State, run: Run, parts: Parts, uncertain: Uncertain) -> Update:
-    """Decide whether an expert is asked about a judgment, and log it.
-
-    It stands before the interrupt, whose node runs again from its top when the reply comes.
-    """
+    """Decide whether an expert is asked about a judgment, and log it."""
     judgment = Judgment.model_validate(state["judgment"])
     settings = own_channel(state, "judge_run")["settings"]
     access = parts.memory(run.store, settings)
@@ -56,10 +53,7 @@ async def decide_node(io: IO, state: State, run: Run, parts: Parts, uncertain: U
 
 @makes_node("collect_feedback")
 async def collect_node(_io: IO, state: State, run: Run, parts: Parts) -> Update:
-    """Ask the expert about the judgment, and wait for the reply.
-
-    Nothing is done before the interrupt: LangGraph runs the node again from its top.
-    """
+    """Ask the expert about the judgment, and wait: when the reply comes this runs from its top."""
     run.warn_without_checkpointer("review")
     example = Example.model_validate(own_channel(state, "judge_run")["example"])
     memory = Retrieved.model_validate(own_channel(state, "judge_memory"))
@@ -78,14 +72,8 @@ async def collect_node(_io: IO, state: State, run: Run, parts: Parts) -> Update:
 
 @makes_node("question_feedback")
 async def question_node(io: IO, state: State, run: Run, parts: Parts) -> Update:
-    """Find out whether an expert's words are too vague to make a rule.
-
-    One call of the model that distils; where it fails nobody is asked, and the lesson says so. The
-    call is not made again when the answer comes, since it is not in the node that asks.
-    """
+    """Find out whether an expert's words make a rule; where that fails, the lesson says so."""
     feedback = Feedback.model_validate(state["feedback"])
-    if feedback.rationale is None:
-        return {"judge_lesson": {}}
     settings = own_channel(state, "judge_run")["settings"]
     access = parts.memory(run.store, settings)
     key = feedback.episode_id
