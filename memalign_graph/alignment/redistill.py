@@ -24,7 +24,6 @@ from memalign_graph.prompts.distill import (
 from memalign_graph.types import Guideline
 
 _TOGETHER = 32
-
 _PURPOSE = "distil feedback"
 
 _SOURCES = 50
@@ -50,8 +49,7 @@ async def distil(
     def read(answer: dict[str, Any], last: bool) -> Proposal:  # noqa: FBT001 - as `ask` calls it
         return read_operations(answer, prompt, drop_idle=last)
 
-    model = with_schema(chat, operations_schema(prompt))
-    asked = (model, prompt.messages, read)
+    asked = (with_schema(chat, operations_schema(prompt)), prompt.messages, read)
     if keep_in is not None:
         return await ask_once(io, keep_in, *asked, purpose=_PURPOSE)
     return (await ask(io, *asked, purpose=_PURPOSE))[0]
