@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.config import get_config
@@ -25,6 +25,8 @@ from memalign_graph.models import (
 )
 from memalign_graph.prompts.judge import answer_schema
 from memalign_graph.settings import Judge
+
+P = ParamSpec("P")
 
 State = Mapping[str, Any]
 Update = dict[str, Any]
@@ -128,6 +130,19 @@ class Node(Runnable[Any, Any]):
         except MemAlignError as error:
             error.node = error.node or self.name
             raise
+
+
+def makes_node(
+    name: str,
+) -> Callable[
+    [Callable[Concatenate[IO, State, Run, P], Coroutine[Any, Any, Update]]], Callable[P, Node]
+]:
+    """Make of an operation a function that returns a node, given what the operation takes more."""
+    return lambda operation: (
+        lambda *args, **options: Node(
+            name, lambda io, state, run: operation(io, state, run, *args, **options)
+        )
+    )
 
 
 class Clients:
