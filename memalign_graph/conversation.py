@@ -20,7 +20,7 @@ from memalign_graph.reading import read_example
 from memalign_graph.settings import ExampleFrom
 from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
 
-Loop = dict[str, Any]
+Loop = Mapping[str, Any]
 """What a gate keeps while an answer is being revised; JSON values only.
 
 The `status` and `revisions` of its last verdict; the `settings` of the run's context, which is gone
@@ -30,10 +30,7 @@ agent's gate also keeps the `inputs` as it first saw them, and whether the model
 turn began, or since it was sent back.
 """
 
-Kept = Mapping[str, Any]
-"""A `Loop` to be read, or nothing."""
-
-NOTHING: Kept = MappingProxyType({})
+NOTHING: Loop = MappingProxyType({})
 
 SOURCE = "lc_source"
 """Where LangChain's middleware tells in a message's `additional_kwargs` that it wrote it."""
@@ -100,7 +97,7 @@ def critique_text(
     return "\n\n".join(parts)
 
 
-def fallback_messages(messages: Any, fallback: str, loop: Kept) -> list[BaseMessage]:
+def fallback_messages(messages: Any, fallback: str, loop: Loop) -> list[BaseMessage]:
     """Put a text in the place of a turn's last answer, and of what gates sent back before it."""
     turn: list[BaseMessage] = list(messages or [])
     asked = loop.get("asked_id")
@@ -132,7 +129,7 @@ def answer_ids(messages: Sequence[BaseMessage]) -> list[str | None]:
 
 
 def example_in(
-    state: Any, example: ExampleFrom | None, messages_key: str, loop: Kept = NOTHING
+    state: Any, example: ExampleFrom | None, messages_key: str, loop: Loop = NOTHING
 ) -> Example | str:
     """Take the example out of a state; or say, for the writer, why there is nothing to judge."""
     found: Any = _exchange(state, messages_key, loop) if example is None else example(state)
@@ -148,7 +145,7 @@ def example_in(
         raise
 
 
-def _exchange(state: Any, messages_key: str, loop: Kept) -> dict[str, Any] | None:
+def _exchange(state: Any, messages_key: str, loop: Loop) -> dict[str, Any] | None:
     """Take the last human message and the last answer out of a conversation."""
     given = read_key(state, messages_key)
     if not isinstance(given, Sequence) or isinstance(given, str) or not given:

@@ -4,7 +4,7 @@ import logging
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
@@ -17,7 +17,6 @@ from typing_extensions import TypedDict, Unpack, is_typeddict
 
 from memalign_graph.conversation import (
     NOTHING,
-    Kept,
     Loop,
     answer_ids,
     critique_message,
@@ -33,25 +32,14 @@ from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.reading import PassRule, read_example
 from memalign_graph.runtime import Node, Run, State, Update, current_run
 from memalign_graph.scales import Value
-from memalign_graph.settings import (
-    Gate,
-    GateOptions,
-    MemAlignContext,
-    own_context,
-)
+from memalign_graph.settings import Gate, GateOptions, MemAlignContext, own_context
 from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
 
 logger = logging.getLogger(__name__)
 
 GateStatus = Literal["accepted", "revise", "escalated", "exhausted", "judge_error"]
-"""What became of an answer.
-
-- `accepted`: it passed.
-- `revise`: it did not, and goes back with the critique; the gate will see it again.
-- `escalated`: it did not, its revisions have run out, and it goes where the gate escalates to.
-- `exhausted`: likewise, but the gate escalates to nowhere.
-- `judge_error`: nobody knows, since the judge failed. `let_through` says what became of it.
-"""
+"""What became of an answer: it passed, goes back with the critique, its revisions have run out (it
+is `escalated` where the gate has somewhere to escalate to), or nobody knows."""
 
 
 class GateVerdict(TypedDict):
@@ -97,29 +85,30 @@ class GateVerdict(TypedDict):
     """Why the judge failed, where it did."""
 
 
+# Of a verdict this is streamed; while the judge is at work, or an expert is asked, mostly None.
+_STREAMED = ("status", "revisions", "value", "decided_by", "critique", "error")
+
+_FAILED = "The judge of the gate %r failed, and the gate is %s: the answer %s. %s"
+
+_JUDGING = ("retrieve_episodes", "assemble_guidelines", "judge", "decide_review")
+
+
 def begin_turn(run: Run, messages: Any) -> Loop:
     """Make what a gate keeps at the beginning of a turn."""
     last = messages[-1] if isinstance(messages, Sequence) and messages else None
     # What a caller brings is no gate's word, whatever it says of itself; in a graph within another
     # it may be, since that other may have a gate of its own.
     asked_id = None if run.is_nested else getattr(last, "id", None)
-    return {"began": True, "settings": _context_of(run, NOTHING), "asked_id": asked_id}
+    return {"began": True, "settings": _settings_of(run, NOTHING), "asked_id": asked_id}
 
 
-def _context_of(run: Run, loop: Kept) -> dict[str, Any] | None:
+def _settings_of(run: Run, loop: Loop) -> dict[str, Any]:
     """Return what the run's context has for judging, or the turn's had: it is gone when resumed."""
     own = own_context(run.context)
     if own is not None:
         return own.model_dump(mode="json", exclude_unset=True)
     is_of_this_turn = loop.get("began") or loop.get("status") == "revise"
-    settings: dict[str, Any] | None = loop.get("settings") if is_of_this_turn else None
-    return settings
-
-
-# Of a verdict this is streamed; while the judge is at work, or an expert is asked, mostly None.
-_STREAMED = ("status", "revisions", "value", "decided_by", "critique", "error")
-
-_JUDGING = ("retrieve_episodes", "assemble_guidelines", "judge", "decide_review")
+    return loop.get("settings") or {} if is_of_this_turn else {}
 
 
 class QualityGate:
@@ -145,11 +134,8 @@ class QualityGate:
         self.counts = counts
         """False where it is not the gate that decides whether another answer is written."""
         review: Any = self.settings.review
-        graph = create_review_graph(
-            criterion,
-            review=self._misses if review == "exhausted" else review,
-            **{"cite_guidelines": True, **judge},
-        )
+        review = self._misses if review == "exhausted" else review
+        graph = create_review_graph(criterion, review=review, **{"cite_guidelines": True, **judge})
         self.criterion = criterion
         self.rule = PassRule.of(criterion.scale, self.settings.passes)
         # What the judge writes is no message of the application's.
@@ -159,47 +145,42 @@ class QualityGate:
         return not self.rule.passes(judgment.value)
 
     async def decide(
-        self, io: IO, example: Example | str, run: Run, loop: Kept = NOTHING
-    ) -> tuple[GateVerdict, Loop]:
+        self, io: IO, example: Example | str, run: Run, loop: Loop = NOTHING
+    ) -> tuple[GateVerdict, dict[str, Any]]:
         """Judge an answer, or say why there is none; returns what becomes of it."""
         sent_back = loop["revisions"] if loop.get("status") == "revise" else 0
-        settings = _context_of(run, loop)
+        settings = _settings_of(run, loop)
         if isinstance(example, str):
-            verdict = self._routed(sent_back, critique=example)
+            verdict = self._verdict(sent_back, critique=example)
         else:
-            under_way = {**dict.fromkeys(_STREAMED), "revisions": sent_back}
             if not run.resuming:
-                self._tell(run, {**under_way, "status": "judging"})
+                self._tell(run, {"status": "judging", "revisions": sent_back})
             try:
-                judged = await self._judge(io, example, sent_back, settings)
+                verdict = await self._judge(io, example, sent_back, settings)
             except GraphInterrupt:
-                self._tell(run, {**under_way, "status": "asking"})
+                self._tell(run, {"status": "asking", "revisions": sent_back})
                 raise
             except MemAlignError as error:
                 if isinstance(error, InvalidInputError) or error.node not in _JUDGING:
                     raise
                 verdict = self._failed(sent_back, error)
-            else:
-                verdict = self._read(judged, sent_back)
             verdict["example_id"] = example.id
-        self._tell(run, {name: value for name, value in verdict.items() if name in _STREAMED})
-        kept: Any = {"status": verdict["status"], "revisions": verdict["revisions"]}
-        return verdict, {**loop, **kept, "settings": settings}
+        self._tell(run, verdict)
+        status, revisions = verdict["status"], verdict["revisions"]
+        kept = {**loop, "status": status, "revisions": revisions, "settings": settings}
+        return verdict, kept
 
     async def _judge(
-        self, io: IO, example: Example, sent_back: int, settings: Mapping[str, Any] | None
-    ) -> Mapping[str, Any]:
+        self, io: IO, example: Example, sent_back: int, settings: dict[str, Any]
+    ) -> GateVerdict:
         if self.settings.review == "exhausted" and sent_back < self.max_revisions:
-            settings = settings or {}
             settings = {**settings, "review": settings.get("review") or "never"}
-        context = None if settings is None else MemAlignContext(**settings)
+        context = MemAlignContext(**settings)
         fields: Any = example.to_json()
-        return await io.call(
+        judged = await io.call(
             lambda: self.graph.invoke(fields, context=context),
             lambda: self.graph.ainvoke(fields, context=context),
         )
-
-    def _read(self, judged: Mapping[str, Any], sent_back: int) -> GateVerdict:
         judgment = Judgment.model_validate(judged["judgment"])
         said = judged["feedback"]
         feedback = None if said is None else Feedback.model_validate(said)
@@ -215,11 +196,10 @@ class QualityGate:
                 broken=[Guideline.model_validate(guideline) for guideline in broken],
                 feedback=feedback,
                 wanted=self.rule.wanted,
-                outweighed=(
-                    judgment.verdict != judgment.value and self.rule.passes(judgment.verdict)
-                ),
+                outweighed=judgment.verdict != judgment.value
+                and self.rule.passes(judgment.verdict),
             )
-        return self._routed(
+        return self._verdict(
             sent_back,
             passed=passed,
             critique=critique,
@@ -230,43 +210,31 @@ class QualityGate:
             learned=judged["learned"],
         )
 
-    def _routed(self, sent_back: int, *, passed: bool = False, **said: Any) -> GateVerdict:
-        status: GateStatus = "escalated" if self.escalates else "exhausted"
-        revisions = sent_back
-        if passed:
-            status = "accepted"
-        elif sent_back < self.max_revisions:
-            status = "revise"
-            revisions += self.counts
-        return self._verdict(
-            status=status, revisions=revisions, passed=passed, let_through=passed, **said
-        )
-
     def _failed(self, sent_back: int, error: MemAlignError) -> GateVerdict:
         mode = self.settings.on_judge_error
-        logger.warning(
-            "The judge of the gate %r failed, and the gate is %s: the answer %s. %s",
-            self.name,
-            mode,
-            "goes on unjudged" if mode == "open" else "does not pass",
-            error,
-        )
+        outcome = "goes on unjudged" if mode == "open" else "does not pass"
+        logger.warning(_FAILED, self.name, mode, outcome, error)
+        let_through = mode == "open"
         return self._verdict(
-            status="judge_error", revisions=sent_back, let_through=mode == "open", error=str(error)
+            sent_back, status="judge_error", let_through=let_through, error=str(error)
         )
 
-    def _verdict(self, **said: Any) -> GateVerdict:
-        blank = {**dict.fromkeys(GateVerdict.__annotations__), "passed": False, "critique": ""}
-        return cast("GateVerdict", {**blank, "gate": self.name, **said})
+    def _verdict(self, revisions: int, *, passed: bool = False, **said: Any) -> GateVerdict:
+        """Say what becomes of an answer, after so many revisions."""
+        status: GateStatus = "escalated" if self.escalates else "exhausted"
+        if passed:
+            status = "accepted"
+        elif revisions < self.max_revisions and "status" not in said:
+            status, revisions = "revise", revisions + self.counts
+        verdict: Any = dict.fromkeys(GateVerdict.__annotations__)
+        verdict |= {"gate": self.name, "status": status, "revisions": revisions, "critique": ""}
+        verdict |= {"passed": passed, "let_through": passed, **said}
+        return verdict  # type: ignore[no-any-return] # of its keys
 
     def _tell(self, run: Run, verdict: Mapping[str, Any]) -> None:
+        told = {name: verdict.get(name) for name in _STREAMED}
         about = {"gate": self.name, "criterion": self.criterion.name}
-        bound = {"max_revisions": self.max_revisions}
-        run.write({"type": "quality_gate", **about, **bound, **verdict})
-
-
-BEGINNING = ".before_turn"
-"""What the name of the node that begins a gate's turn ends with."""
+        run.write({"type": "quality_gate", **about, "max_revisions": self.max_revisions, **told})
 
 
 def latest(_old: Any, new: Any) -> Any:
@@ -291,10 +259,10 @@ class GateNode(RunnableLambda[Any, Any]):
         critique_key: str | None,
         state_schema: type[Any] | None = None,
     ) -> None:
-        keys = {"name": gate.name, "messages_key": messages_key, "critique_key": critique_key}
+        keys: dict[str, Any] = {"name": gate.name, "messages_key": messages_key}
+        if critique_key is not None:
+            keys["critique_key"] = critique_key
         for option, key in keys.items():
-            if key is None and option == "critique_key":
-                continue
             if not isinstance(key, str) or not key.strip():
                 raise InvalidInputError(f"{option}: give the name of a key, which is text.")
             if list(keys.values()).count(key) > 1:
@@ -319,33 +287,32 @@ class GateNode(RunnableLambda[Any, Any]):
     async def _decide(self, io: IO, state: Any) -> Update:
         gate, settings = self.gate, self.gate.settings
         messages = read_key(state, self.messages_key)
-        by_hand = self._state_schema is None
-        # By hand there is but the last verdict to count by.
-        loop = _last_verdict(state, gate.name) if by_hand else read_key(state, gate.loop) or NOTHING
-        if by_hand and not loop and was_sent_back(messages, gate.name):
+        own, loop = state, _last_verdict(state, gate.name)
+        if self._state_schema is not None:
+            loop = read_key(state, gate.loop) or NOTHING
+            own = state if settings.example is None else _as_parents(state, self._state_schema)
+        elif not loop and was_sent_back(messages, gate.name):
             raise InvalidInputError(
                 f"name: the state has no key {gate.name!r} for the verdict, by which revisions are "
                 "counted: add it to the state."
             )
-        turn = NOTHING if by_hand else loop
-        own = state if settings.example is None else _as_parents(state, self._state_schema)
-        example = example_in(own, settings.example, self.messages_key, turn)
+        example = example_in(own, settings.example, self.messages_key, loop)
         verdict, kept = await gate.decide(io, example, current_run(), loop)
-        update: Update = {gate.name: verdict}
         revises = verdict["status"] == "revise"
-        if not by_hand:
+        update: Update = {gate.name: verdict}
+        if self._state_schema is not None:
             update[gate.loop] = kept
-        if revises and settings.fallback is not None:
-            kept["sent_back"] = [*loop.get("sent_back", ()), *answer_ids(messages or [])]
-        if self.critique_key is not None:
+        if self.critique_key is None:
+            if revises:
+                update[self.messages_key] = [critique_message(verdict["critique"], gate.name)]
+        elif revises or loop.get("status") == "revise":
             # A turn that has ended leaves no critique for the next one's writer; another gate's,
             # which may stand there, is not this one's to clear.
-            if revises or loop.get("status") == "revise":
-                update[self.critique_key] = verdict["critique"] if revises else ""
-        elif revises:
-            update[self.messages_key] = [critique_message(verdict["critique"], gate.name)]
-        if settings.fallback is not None and not (revises or verdict["let_through"]):
-            update[self.messages_key] = fallback_messages(messages, settings.fallback, turn)
+            update[self.critique_key] = verdict["critique"] if revises else ""
+        if settings.fallback is not None and revises:
+            kept["sent_back"] = [*loop.get("sent_back", ()), *answer_ids(messages or [])]
+        elif settings.fallback is not None and not verdict["let_through"]:
+            update[self.messages_key] = fallback_messages(messages, settings.fallback, loop)
         return update
 
 
@@ -359,32 +326,13 @@ def _as_parents(state: Any, schema: type[Any] | None) -> Any:
 
 
 class Parent:
-    """A graph that is given a gate: whatever is read or changed of a `StateGraph` is in here.
-
-    LangGraph documents none of these attributes.
-    """
-
-    ATTRIBUTES = (
-        "branches",
-        "channels",
-        "edges",
-        "nodes",
-        "output_schema",
-        "state_schema",
-        "waiting_edges",
-    )
+    """A graph that is given a gate: LangGraph documents nothing that is read or changed here."""
 
     def __init__(self, builder: Graph) -> None:
         if not isinstance(builder, StateGraph):
             raise InvalidInputError(
                 "builder: give a StateGraph that is not compiled yet, not a value of type "
                 f"{type(builder).__name__}."
-            )
-        gone = [name for name in self.ATTRIBUTES if not hasattr(builder, name)]
-        if gone:
-            raise MemAlignError(
-                f"langgraph: its StateGraph has no {gone[0]!r} any more, without which no gate can "
-                "be put into a graph: install langgraph>=1.2.16,<2."
             )
         self.builder = builder
         self.state = self._keys(builder.state_schema)
@@ -399,15 +347,14 @@ class Parent:
         hints = get_type_hints(schema, include_extras=True) if isinstance(schema, type) else {}
         return {key: hint for key, hint in hints.items() if key in self.builder.channels}
 
-    def gate(self, name: str) -> QualityGate | None:
+    def _gate(self, name: str) -> QualityGate | None:
         """Return the gate that a node is, if it is one."""
-        node = self.builder.nodes.get(name)
-        runnable = None if node is None else node.runnable
+        runnable = self.builder.nodes[name].runnable if name in self.builder.nodes else None
         return runnable.gate if isinstance(runnable, GateNode) else None
 
     def check_way(self, source: str, gate: Gate) -> None:
         """Check that a node leads to gates alone."""
-        if self.gate(source):
+        if self._gate(source):
             raise InvalidInputError(
                 f"after: {source!r} is a gate: name this one, {gate.name!r}, as its `accept`, and "
                 "leave `after` out here."
@@ -415,7 +362,7 @@ class Parent:
         edges = [*self.builder.edges]
         edges += [(start, end) for starts, end in self.builder.waiting_edges for start in starts]
         for end in (end for start, end in edges if start == source):
-            beside = self.gate(end)
+            beside = self._gate(end)
             if beside is None:
                 raise InvalidInputError(
                     f"after: {source!r} also leads to {end!r}, past the gate: take that edge away, "
@@ -427,12 +374,10 @@ class Parent:
                     "it to one of them, or make this gate the other's `accept`."
                 )
         node = self.builder.nodes.get(source)
-        ways = [f"the conditional edge {way!r}" for way in self.builder.branches.get(source, ())]
-        ways += ["the Command it returns"] if node is not None and node.ends else []
-        if ways:
+        if source in self.builder.branches or (node is not None and node.ends):
             raise InvalidInputError(
-                f"after: {source!r} chooses its way by {ways[0]}: leave `after` out, and have that "
-                "lead to the gate instead of the end, such as "
+                f"after: {source!r} chooses its way by a conditional edge or a Command: leave "
+                "`after` out, and have that lead to the gate instead of the end, such as "
                 f"{{'tools': 'tools', END: {gate.name!r}}}."
             )
 
@@ -441,19 +386,19 @@ class Parent:
         name, messages_key, critique_key = node.gate.name, node.messages_key, node.critique_key
         channels = self.builder.channels
         verdicts, messages = channels.get(name), channels.get(messages_key)
-        takes_one = not isinstance(verdicts, LastValue) and _operator(verdicts) is not operator.add
-        if _is_list(self.state.get(name)) and not takes_one:
+        hint = get_type_hints(self.builder.state_schema).get(name)
+        takes_one = not isinstance(verdicts, LastValue) and _reducer(verdicts) is not operator.add
+        if (get_origin(hint) or hint) is list and not takes_one:
             raise InvalidInputError(
                 f"name: the key {name!r} of the state is a list, but a gate writes one verdict: "
                 "give it a reducer that adds one, such as lambda old, new: [*old, new]."
             )
-        if node.gate.settings.fallback is not None and _operator(messages) is not add_messages:
+        if node.gate.settings.fallback is not None and _reducer(messages) is not add_messages:
             raise InvalidInputError(
                 f"fallback: no answer in {messages_key!r} can be taken back: give that key of the "
                 "state the reducer add_messages."
             )
-        adds = messages is not None and not isinstance(messages, LastValue)
-        if revises and critique_key is None and not adds:
+        if revises and critique_key is None and isinstance(messages, LastValue | None):
             raise InvalidInputError(
                 f"critique_key: the state has no messages in {messages_key!r} that a critique "
                 "could be added to: name a key for it, or give that one a reducer, such as "
@@ -477,7 +422,7 @@ class Parent:
         private = {node.gate.loop: Annotated[dict[str, Any], latest]}
         seen: Any = TypedDict("GateView", {**shown, **private})  # type: ignore[misc] # a parent's
         output: Any = TypedDict("GatedOutput", shown)  # type: ignore[misc] # likewise
-        beginning = self._beginning(node)
+        beginning = Node(f"{name}{_BEGINNING}", self._beginning(node))
         self.builder.add_node(name, node, input_schema=seen)
         # By this node LangGraph also gets to know the schema of what is returned.
         self.builder.add_node(beginning.name, beginning, input_schema=output)
@@ -485,37 +430,34 @@ class Parent:
         if returned.keys() >= self.state.keys():
             self.builder.output_schema = output
 
-    def _beginning(self, node: GateNode) -> Node:
-        """Make the node that begins a turn: what an earlier one left is not this one's."""
+    def _beginning(self, node: GateNode) -> Any:
+        """Make the operation that begins a turn: what an earlier one left is not this one's."""
         gate = node.gate
 
         async def begin(_io: IO, state: State, run: Run) -> Update:
             ends = [end for start, end in self.builder.edges if start == START]
-            branches = self.builder.branches.get(START, {}).values()
-            if not branches and all(end.endswith(BEGINNING) for end in ends):
+            for branch in self.builder.branches.get(START, {}).values():
+                ends += (branch.ends or {"anywhere": gate.name}).values()
+            if all(end.endswith(_BEGINNING) for end in ends):
                 raise InvalidInputError(
                     "builder: nothing leads from START into the graph: add an edge from START to "
                     "its first node."
                 )
-            ends += [
-                end for branch in branches for end in (branch.ends or {"": gate.name}).values()
-            ]
             if gate.name in ends:
                 return {}  # the gate, if it begins, would meet its own word of the same step
             # A reducer of the caller's own is made for verdicts alone.
             blank: Update = {} if gate.name in self.state else {gate.name: {}}
             return {**blank, gate.loop: begin_turn(run, state.get(node.messages_key))}
 
-        return Node(f"{gate.name}{BEGINNING}", begin)
+        return begin
 
 
-def _operator(channel: Any) -> Any:
+_BEGINNING = ".before_turn"
+"""What the name of the node that begins a gate's turn ends with."""
+
+
+def _reducer(channel: Any) -> Any:
     return getattr(channel, "operator", None)
-
-
-def _is_list(hint: Any) -> bool:
-    base = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    return base is list or get_origin(base) is list
 
 
 def add_quality_gate(
@@ -712,7 +654,6 @@ def create_quality_gate_tool(
         return await decide(AWAITING, inputs, outputs)
 
     about = f"Checks an answer before it is given: {criterion.instructions.strip()}"
-    handling: dict[str, Any] = {"handle_tool_error": True}
     return StructuredTool.from_function(
         func=check,
         coroutine=acheck,
@@ -720,7 +661,7 @@ def create_quality_gate_tool(
         description=description or about,
         args_schema=ToolInput,
         response_format="content_and_artifact",
-        **handling,
+        handle_tool_error=True,
     )
 
 

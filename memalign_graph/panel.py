@@ -6,10 +6,10 @@ its name, and the judge's reason beside it: flat, since that is what inboxes can
 
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from langgraph.graph import END, START, StateGraph
-from langgraph.graph.state import CompiledStateGraph
 from typing_extensions import TypedDict, Unpack
 
 from memalign_graph.aggregate import Aggregate, AggregateResult
@@ -20,7 +20,7 @@ from memalign_graph.errors import (
     MemAlignError,
     ModelAnswerError,
 )
-from memalign_graph.graphs import Graph, add_learning, asks
+from memalign_graph.graphs import Graph, asks
 from memalign_graph.interrupts import (
     AUTHOR,
     Form,
@@ -33,9 +33,10 @@ from memalign_graph.interrupts import (
 )
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.index.vectors import encode_vector
-from memalign_graph.memory.recall import embed_once, recall_without_episodes
-from memalign_graph.nodes.judge import Retrieved, judge, own_channel, retrieve
+from memalign_graph.memory.index.vectors import Vector, encode_vector
+from memalign_graph.memory.recall import embed_once
+from memalign_graph.nodes.judge import Retrieved, assemble, judge, own_channel, retrieve
+from memalign_graph.nodes.learn import commit_node, distill_node
 from memalign_graph.pairwise import swap_outputs
 from memalign_graph.reading import read_example
 from memalign_graph.runtime import Clients, Node, Parts, Run, State, Update
@@ -52,7 +53,7 @@ from memalign_graph.settings import (
     mode_of,
     resolve_context,
 )
-from memalign_graph.state import ExampleInput, ReviewOutput, ReviewState
+from memalign_graph.state import ExampleInput
 from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
 
 __all__ = ["Aggregate", "AggregateResult", "create_panel_graph"]
@@ -193,15 +194,15 @@ class _Panel:
     ) -> None:
         if isinstance(criteria, Criterion) or not isinstance(criteria, Sequence) or not criteria:
             raise InvalidInputError("criteria: give a list of Criterion, one or more.")
-        pairwise = [isinstance(getattr(given, "scale", None), Pairwise) for given in criteria]
         self.swaps = options.get("swap") is True
-        if self.swaps and not any(pairwise):
+        judges = []
+        for criterion in criteria:
+            own = options
+            if self.swaps and not isinstance(getattr(criterion, "scale", None), Pairwise):
+                own = {**options, "swap": False}
+            judges.append(Judge(criterion=criterion, **own))
+        if self.swaps and not any(judge.swap for judge in judges):
             raise InvalidInputError("swap: none of the criteria has scale=Pairwise().")
-        unswapped: JudgeOptions = {**options, "swap": False} if self.swaps else options
-        judges = [
-            Judge(criterion=criterion, **(options if is_pairwise else unswapped))
-            for criterion, is_pairwise in zip(criteria, pairwise, strict=True)
-        ]
         _check_names([judge.criterion.name for judge in judges])
         if not isinstance(aggregate, Aggregate | None):
             raise InvalidInputError(
@@ -212,15 +213,13 @@ class _Panel:
         self.clients = Clients(self.judge.embeddings)
         self.parts = {judge.criterion.name: Parts(judge, self.clients) for judge in judges}
         self.criteria = {name: parts.criterion for name, parts in self.parts.items()}
-        self.learning = {name: _learning_graph(parts) for name, parts in self.parts.items()}
         self.aggregate = None if aggregate is None else aggregate.bind(self.criteria.values())
         self.built = default_settings(self.judge, review)
 
     async def retrieve_episodes(self, io: IO, state: State, run: Run) -> Update:
         """Look into every memory; those that can't be read are in `errors`."""
-        example = read_example(
-            {name: state[name] for name in Example.model_fields if name in state}
-        )
+        fields = {name: state[name] for name in Example.model_fields if name in state}
+        example = read_example(fields)
         if self.swaps:
             swap_outputs(example)  # called for its error, before any model is
         settings = resolve_context(run.context, self.built)
@@ -228,41 +227,38 @@ class _Panel:
             Paneling(review=settings["review"])  # a parent's context may have another mode
         if settings["review"] != "never":
             self.clients.embedder.embeddings  # noqa: B018 - so that it fails here
-        found, failed, vector = await self._look(io, run, example, settings)
-        self._check_any(found, failed)
-        return {
-            "judge_run": {"example": example.to_json(), "settings": settings, "vector": vector},
-            "judge_memories": {name: memory.to_json() for name, memory in found.items()},
-            "errors": {name: str(error) for name, error in failed.items()},
-        }
-
-    async def _look(
-        self, io: IO, run: Run, example: Example, settings: RunSettings
-    ) -> tuple[dict[str, Retrieved], dict[str, MemAlignError], str | None]:
-        """Look into all memories with one embedding, which is returned in base64."""
         own, accesses = self.judge, self._accesses(run, settings)
-        views, unread = await _each(io, accesses, lambda name: accesses[name].refresh(io), run)
-        vector, failure = None, None
+
+        async def read(name: str) -> None:
+            access = accesses[name]
+            # The guidelines, too, so that they are of the version that is recalled from.
+            await (access.standing_guidelines(io) if own.use_guidelines else access.refresh(io))
+
+        views, unread = await _each(io, accesses, read, run)
+        vector: Vector | EmbeddingError | None = None
         if own.decide == "evidence" or (own.use_episodes and settings["k"]):
             try:
                 vector = await embed_once(io, [accesses[name] for name in views], example)
             except EmbeddingError as error:
-                if own.on_embedding_error == "raise":
-                    raise
-                failure = error
+                vector = error
 
         async def look(name: str) -> Retrieved:
             parts, access = self.parts[name], accesses[name]
-            if failure is None:
-                found = await retrieve(io, parts, access, example, settings, vector=vector)
-            else:
-                found = Retrieved.of(await recall_without_episodes(io, access, failure))
-            standing = await access.all_guidelines(io) if own.use_guidelines else []
-            fitted = found.with_guidelines(standing, parts, settings["model"])
-            return fitted.model_copy(update={"vector": None})
+            found = await retrieve(io, parts, access, example, settings, vector=vector)
+            return await assemble(io, parts, access, found, settings["model"])
 
         found, failed = await _each(io, views, look, run)
-        return found, {**unread, **failed}, None if vector is None else encode_vector(vector)
+        failed = {**unread, **failed}
+        self._check_any(found, failed)
+        encoded = next(filter(None, (memory.vector for memory in found.values())), None)
+        bare = {"vector": None}
+        return {
+            "judge_run": {"example": example.to_json(), "settings": settings, "vector": encoded},
+            "judge_memories": {
+                name: memory.model_copy(update=bare).to_json() for name, memory in found.items()
+            },
+            "errors": {name: str(error) for name, error in failed.items()},
+        }
 
     async def judge_criteria(self, io: IO, state: State, run: Run) -> Update:
         """Judge all criteria side by side, and make one score of them."""
@@ -337,20 +333,23 @@ class _Panel:
             vector = None if embedded is None else encode_vector(embedded)
 
         async def learn_one(name: str) -> dict[str, Any]:
-            graph = self.learning[name]
-            lesson: Any = {
+            parts = self.parts[name]
+            lesson = {
                 "judge_run": own,
                 "judge_memory": {"vector": vector},
                 "judge_lesson": {},
                 "feedback": feedback[name],
             }
-            done = await io.call(lambda: graph.invoke(lesson), lambda: graph.ainvoke(lesson))
-            learned: dict[str, Any] = done["learned"]
-            return learned
+            if not Feedback.model_validate(feedback[name]).agrees:
+                lesson |= await distill_node(parts).operation(io, lesson, run)
+            return await commit_node(parts).operation(io, lesson, run)
 
         learned, failed = await _each(io, feedback, learn_one, run)
         unlearned = {name: f"{_kept(error)}: {error}" for name, error in failed.items()}
-        return {"learned": learned, "errors": {**state["errors"], **unlearned}}
+        return {
+            "learned": {name: update["learned"] for name, update in learned.items()},
+            "errors": {**state["errors"], **unlearned},
+        }
 
     def _accesses(self, run: Run, settings: RunSettings) -> dict[str, MemoryAccess]:
         return {name: parts.memory(run.store, settings) for name, parts in self.parts.items()}
@@ -382,13 +381,6 @@ def _memories(state: State) -> dict[str, Retrieved]:
     }
 
 
-def _learning_graph(parts: Parts) -> CompiledStateGraph[Any, Any, Any, Any]:
-    builder: Graph = StateGraph(ReviewState, output_schema=ReviewOutput)
-    add_learning(builder, parts, after=START)
-    # To learn the same again changes nothing, so that there is nothing to keep.
-    return builder.compile(checkpointer=False)
-
-
 def _kept(error: MemAlignError) -> str:
     # Before a model is asked, the feedback is stored.
     if isinstance(error, ChatModelError | ModelAnswerError):
@@ -412,9 +404,12 @@ async def _each(
 
     names = list(names)
     results = await io.gather([attempt(name) for name in names], run.max_concurrency)
-    named = list(zip(names, results, strict=True))
-    done = {name: result for name, result in named if not isinstance(result, MemAlignError)}
-    failed = {name: result for name, result in named if isinstance(result, MemAlignError)}
+    done, failed = dict[str, T](), dict[str, MemAlignError]()
+    for name, result in zip(names, results, strict=True):
+        if isinstance(result, MemAlignError):
+            failed[name] = result
+        else:
+            done[name] = result
     return done, failed
 
 
@@ -491,11 +486,13 @@ def read_panel(
     """Read what was replied to a panel's form; None if it was ignored."""
     given = read_reply(reply, _SHAPES, subject="form to decide on")
     nothing = f"the reply says nothing about any criterion: {_SHAPES}."
-    author = None
+    author: dict[str, Any] = {}
     match given.kind:
         case "object":
-            _check_known(given.content, [*criteria, "author"])
-            replies, author = given.content, read_text(given.content.get("author"), "author")
+            replies = given.content
+            _check_known(replies, [*criteria, "author"])
+            named = read_text(replies.get("author"), "author")
+            author = {"author": named} if named else {}
         case "edit":
             args = given.edited()
             _check_known(args, [f"{name}{end}" for name in criteria for end in ("", _REASON)])
@@ -521,7 +518,7 @@ def read_panel(
         fields = _read_one(replies.get(name), criterion, judgment)
         is_unchanged = given.kind == "edit" and judgment and fields == {"value": judgment.value}
         if fields and not is_unchanged:
-            said[name] = {**({"author": author} if author else {}), **fields}
+            said[name] = {**author, **fields}
     if not said:
         raise ValueError(nothing)
     return said
@@ -551,18 +548,15 @@ def _read_one(given: Any, criterion: Criterion, judgment: Judgment | None) -> di
 
 
 def _is_number(text: str) -> bool:
-    """Tell whether a text is a number, so that it is no expert's words."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    with suppress(ValueError):
+        return float(text) is not None
+    return False
 
 
 def _is_blank(given: Any) -> bool:
     """Tell whether nothing was filled in."""
     if isinstance(given, dict) and "type" not in given and "decisions" not in given:
-        return all(_is_blank(field) for field in given.values())
+        return all(map(_is_blank, given.values()))
     return given is None or (isinstance(given, str) and not given.strip())
 
 

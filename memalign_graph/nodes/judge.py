@@ -260,12 +260,14 @@ async def retrieve(
     example: Example,
     settings: RunSettings,
     *,
-    vector: Vector | None = None,
+    vector: Vector | EmbeddingError | None = None,
 ) -> Retrieved:
-    """Look for similar examples, as the judge's options say."""
+    """Look for similar examples, as the judge's options say; by a vector that is known, if any."""
     judge = parts.judge
     k = settings["k"] if judge.use_episodes else 0
     try:
+        if isinstance(vector, EmbeddingError):
+            raise vector
         found = await recall(
             io, access, example, k, vector=vector, embeds=judge.decide == "evidence"
         )
@@ -274,6 +276,17 @@ async def retrieve(
             raise
         found = await recall_without_episodes(io, access, error)
     return Retrieved.of(found)
+
+
+async def assemble(
+    io: IO, parts: Parts, access: MemoryAccess, found: Retrieved, named: str | None
+) -> Retrieved:
+    """Add the guidelines that stand and fit, of the version that was recalled from."""
+    version, standing = found.version, list[Guideline]()
+    if parts.judge.use_guidelines:
+        version, standing = await access.standing_guidelines(io, version)
+    fitted = found.with_guidelines(standing, parts, named)
+    return fitted.model_copy(update={"version": version})
 
 
 def retrieve_node(parts: Parts, built: Mapping[str, Any], *, stores_feedback: bool = False) -> Node:
@@ -309,15 +322,11 @@ def assemble_node(parts: Parts) -> Node:
     async def assemble_guidelines(io: IO, state: State, run: Run) -> Update:
         settings = own_channel(state, "judge_run")["settings"]
         found = own_channel(state, "judge_memory")
-        version, standing = found["version"], list[Guideline]()
-        if parts.judge.use_guidelines:
-            access = parts.memory(run.store, settings)
-            version, standing = await access.standing_guidelines(io, version)
         # What was recalled goes on as it is: reading and writing it would cost a millisecond.
         bare = Retrieved.model_validate({**found, "recalled": []})
-        fitted = bare.with_guidelines(standing, parts, settings["model"])
-        more = {"nearness": {}, **fitted.to_json(), "version": version}
-        return {"judge_memory": {**found, **more}}
+        access = parts.memory(run.store, settings)
+        fitted = await assemble(io, parts, access, bare, settings["model"])
+        return {"judge_memory": {**found, "nearness": {}, **fitted.to_json()}}
 
     return Node("assemble_guidelines", assemble_guidelines)
 
