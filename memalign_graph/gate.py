@@ -4,6 +4,7 @@ import logging
 import operator
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 from langchain_core.runnables import Runnable, RunnableLambda
@@ -85,6 +86,9 @@ class GateVerdict(TypedDict):
     """Why the judge failed, where it did."""
 
 
+_BEGINNING = ".before_turn"
+"""What the name of the node that begins a gate's turn ends with."""
+
 # Of a verdict this is streamed; while the judge is at work, or an expert is asked, mostly None.
 _STREAMED = ("status", "revisions", "value", "decided_by", "critique", "error")
 
@@ -163,7 +167,11 @@ class QualityGate:
             except MemAlignError as error:
                 if isinstance(error, InvalidInputError) or error.node not in _JUDGING:
                     raise
-                verdict = self._failed(sent_back, error)
+                opens = self.settings.on_judge_error == "open"
+                outcome = "goes on unjudged" if opens else "does not pass"
+                logger.warning(_FAILED, self.name, self.settings.on_judge_error, outcome, error)
+                failed: Any = {"status": "judge_error", "let_through": opens, "error": str(error)}
+                verdict = self._verdict(sent_back, **failed)
             verdict["example_id"] = example.id
         self._tell(run, verdict)
         status, revisions = verdict["status"], verdict["revisions"]
@@ -208,15 +216,6 @@ class QualityGate:
             judgment=judged["judgment"],
             feedback=said,
             learned=judged["learned"],
-        )
-
-    def _failed(self, sent_back: int, error: MemAlignError) -> GateVerdict:
-        mode = self.settings.on_judge_error
-        outcome = "goes on unjudged" if mode == "open" else "does not pass"
-        logger.warning(_FAILED, self.name, mode, outcome, error)
-        let_through = mode == "open"
-        return self._verdict(
-            sent_back, status="judge_error", let_through=let_through, error=str(error)
         )
 
     def _verdict(self, revisions: int, *, passed: bool = False, **said: Any) -> GateVerdict:
@@ -271,18 +270,13 @@ class GateNode(RunnableLambda[Any, Any]):
         self.messages_key = messages_key
         self.critique_key = critique_key
         self._state_schema = state_schema
-        super().__init__(self._judge, self._ajudge, name=gate.name)
+        awaiting = partial(self._decide, AWAITING)
+        super().__init__(lambda state: run(self._decide(BLOCKING, state)), awaiting, gate.name)
 
     @property
     def deps(self) -> list[Runnable[Any, Any]]:
         """Where LangGraph looks for a node's subgraphs."""
         return [self.gate.graph]
-
-    def _judge(self, state: Any) -> Update:
-        return run(self._decide(BLOCKING, state))
-
-    async def _ajudge(self, state: Any) -> Update:
-        return await self._decide(AWAITING, state)
 
     async def _decide(self, io: IO, state: Any) -> Update:
         gate, settings = self.gate, self.gate.settings
@@ -325,139 +319,119 @@ def _as_parents(state: Any, schema: type[Any] | None) -> Any:
     return schema.model_validate(fields) if issubclass(schema, BaseModel) else schema(**fields)
 
 
-class Parent:
-    """A graph that is given a gate: LangGraph documents nothing that is read or changed here."""
+# What follows reads and changes attributes of a `StateGraph` that LangGraph does not document.
 
-    def __init__(self, builder: Graph) -> None:
-        if not isinstance(builder, StateGraph):
+
+def _keys(builder: Graph, schema: Any) -> dict[str, Any]:
+    """Return a schema's keys with their types, but for those that LangGraph itself fills."""
+    hints = get_type_hints(schema, include_extras=True) if isinstance(schema, type) else {}
+    return {key: hint for key, hint in hints.items() if key in builder.channels}
+
+
+def _gate_at(builder: Graph, name: str) -> QualityGate | None:
+    runnable = builder.nodes[name].runnable if name in builder.nodes else None
+    return runnable.gate if isinstance(runnable, GateNode) else None
+
+
+def _check_way(builder: Graph, source: str, gate: Gate) -> None:
+    """Check that a node leads to gates alone."""
+    if _gate_at(builder, source):
+        raise InvalidInputError(
+            f"after: {source!r} is a gate: name this one, {gate.name!r}, as its `accept`, and "
+            "leave `after` out here."
+        )
+    edges = [*builder.edges]
+    edges += [(start, end) for starts, end in builder.waiting_edges for start in starts]
+    for end in (end for start, end in edges if start == source):
+        beside = _gate_at(builder, end)
+        if beside is None:
             raise InvalidInputError(
-                "builder: give a StateGraph that is not compiled yet, not a value of type "
-                f"{type(builder).__name__}."
+                f"after: {source!r} also leads to {end!r}, past the gate: take that edge away, and "
+                "name its end as `accept`."
             )
-        self.builder = builder
-        self.state = self._keys(builder.state_schema)
-        if not self.state:
+        if gate.fallback is not None and beside.settings.fallback is not None:
             raise InvalidInputError(
-                "builder: the state needs keys with names: a TypedDict, a dataclass or a pydantic "
-                "model."
+                f"fallback: {end!r}, which judges the same answer at once, has one, too: give it "
+                "to one of them, or make this gate the other's `accept`."
             )
-
-    def _keys(self, schema: Any) -> dict[str, Any]:
-        """Return a schema's keys with their types, but for those that LangGraph itself fills."""
-        hints = get_type_hints(schema, include_extras=True) if isinstance(schema, type) else {}
-        return {key: hint for key, hint in hints.items() if key in self.builder.channels}
-
-    def _gate(self, name: str) -> QualityGate | None:
-        """Return the gate that a node is, if it is one."""
-        runnable = self.builder.nodes[name].runnable if name in self.builder.nodes else None
-        return runnable.gate if isinstance(runnable, GateNode) else None
-
-    def check_way(self, source: str, gate: Gate) -> None:
-        """Check that a node leads to gates alone."""
-        if self._gate(source):
-            raise InvalidInputError(
-                f"after: {source!r} is a gate: name this one, {gate.name!r}, as its `accept`, and "
-                "leave `after` out here."
-            )
-        edges = [*self.builder.edges]
-        edges += [(start, end) for starts, end in self.builder.waiting_edges for start in starts]
-        for end in (end for start, end in edges if start == source):
-            beside = self._gate(end)
-            if beside is None:
-                raise InvalidInputError(
-                    f"after: {source!r} also leads to {end!r}, past the gate: take that edge away, "
-                    "and name its end as `accept`."
-                )
-            if gate.fallback is not None and beside.settings.fallback is not None:
-                raise InvalidInputError(
-                    f"fallback: {end!r}, which judges the same answer at once, has one, too: give "
-                    "it to one of them, or make this gate the other's `accept`."
-                )
-        node = self.builder.nodes.get(source)
-        if source in self.builder.branches or (node is not None and node.ends):
-            raise InvalidInputError(
-                f"after: {source!r} chooses its way by a conditional edge or a Command: leave "
-                "`after` out, and have that lead to the gate instead of the end, such as "
-                f"{{'tools': 'tools', END: {gate.name!r}}}."
-            )
-
-    def check_keys(self, node: GateNode, *, revises: bool) -> None:
-        """Check the keys of the state that a gate writes."""
-        name, messages_key, critique_key = node.gate.name, node.messages_key, node.critique_key
-        channels = self.builder.channels
-        verdicts, messages = channels.get(name), channels.get(messages_key)
-        hint = get_type_hints(self.builder.state_schema).get(name)
-        takes_one = not isinstance(verdicts, LastValue) and _reducer(verdicts) is not operator.add
-        if (get_origin(hint) or hint) is list and not takes_one:
-            raise InvalidInputError(
-                f"name: the key {name!r} of the state is a list, but a gate writes one verdict: "
-                "give it a reducer that adds one, such as lambda old, new: [*old, new]."
-            )
-        if node.gate.settings.fallback is not None and _reducer(messages) is not add_messages:
-            raise InvalidInputError(
-                f"fallback: no answer in {messages_key!r} can be taken back: give that key of the "
-                "state the reducer add_messages."
-            )
-        if revises and critique_key is None and isinstance(messages, LastValue | None):
-            raise InvalidInputError(
-                f"critique_key: the state has no messages in {messages_key!r} that a critique "
-                "could be added to: name a key for it, or give that one a reducer, such as "
-                "add_messages."
-            )
-        if revises and critique_key is not None and critique_key not in channels:
-            raise InvalidInputError(
-                f"critique_key: the state has no key {critique_key!r}, so that no writer could "
-                "read it: add it to the state."
-            )
-
-    def add(self, node: GateNode) -> None:
-        """Add a gate with its keys, and the node that begins its turn."""
-        name = node.gate.name
-        added: dict[str, Any] = {name: Annotated[dict[str, Any], latest]}
-        if node.critique_key is not None:
-            added[node.critique_key] = Annotated[str, latest]
-        returned = self._keys(self.builder.output_schema)
-        shown = {**added, **self.state, **returned}
-        # Not returned, so that no other gate meets it.
-        private = {node.gate.loop: Annotated[dict[str, Any], latest]}
-        seen: Any = TypedDict("GateView", {**shown, **private})  # type: ignore[misc] # a parent's
-        output: Any = TypedDict("GatedOutput", shown)  # type: ignore[misc] # likewise
-        beginning = Node(f"{name}{_BEGINNING}", self._beginning(node))
-        self.builder.add_node(name, node, input_schema=seen)
-        # By this node LangGraph also gets to know the schema of what is returned.
-        self.builder.add_node(beginning.name, beginning, input_schema=output)
-        self.builder.add_edge(START, beginning.name)
-        if returned.keys() >= self.state.keys():
-            self.builder.output_schema = output
-
-    def _beginning(self, node: GateNode) -> Any:
-        """Make the operation that begins a turn: what an earlier one left is not this one's."""
-        gate = node.gate
-
-        async def begin(_io: IO, state: State, run: Run) -> Update:
-            ends = [end for start, end in self.builder.edges if start == START]
-            for branch in self.builder.branches.get(START, {}).values():
-                ends += (branch.ends or {"anywhere": gate.name}).values()
-            if all(end.endswith(_BEGINNING) for end in ends):
-                raise InvalidInputError(
-                    "builder: nothing leads from START into the graph: add an edge from START to "
-                    "its first node."
-                )
-            if gate.name in ends:
-                return {}  # the gate, if it begins, would meet its own word of the same step
-            # A reducer of the caller's own is made for verdicts alone.
-            blank: Update = {} if gate.name in self.state else {gate.name: {}}
-            return {**blank, gate.loop: begin_turn(run, state.get(node.messages_key))}
-
-        return begin
+    node = builder.nodes.get(source)
+    if source in builder.branches or (node is not None and node.ends):
+        raise InvalidInputError(
+            f"after: {source!r} chooses its way by a conditional edge or a Command: leave `after` "
+            "out, and have that lead to the gate instead of the end, such as "
+            f"{{'tools': 'tools', END: {gate.name!r}}}."
+        )
 
 
-_BEGINNING = ".before_turn"
-"""What the name of the node that begins a gate's turn ends with."""
+def _check_keys(builder: Graph, node: GateNode, *, revises: bool) -> None:
+    """Check the keys of the state that a gate writes."""
+    name, messages_key, critique_key = node.gate.name, node.messages_key, node.critique_key
+    verdicts, messages = builder.channels.get(name), builder.channels.get(messages_key)
+    hint = get_type_hints(builder.state_schema).get(name)
+    takes_one = not isinstance(verdicts, LastValue) and _reducer(verdicts) is not operator.add
+    if (get_origin(hint) or hint) is list and not takes_one:
+        raise InvalidInputError(
+            f"name: the key {name!r} of the state is a list, but a gate writes one verdict: give "
+            "it a reducer that adds one, such as lambda old, new: [*old, new]."
+        )
+    if node.gate.settings.fallback is not None and _reducer(messages) is not add_messages:
+        raise InvalidInputError(
+            f"fallback: no answer in {messages_key!r} can be taken back: give that key of the "
+            "state the reducer add_messages."
+        )
+    if revises and critique_key is None and isinstance(messages, LastValue | None):
+        raise InvalidInputError(
+            f"critique_key: the state has no messages in {messages_key!r} that a critique could be "
+            "added to: name a key for it, or give that one a reducer, such as add_messages."
+        )
+    if revises and critique_key is not None and critique_key not in builder.channels:
+        raise InvalidInputError(
+            f"critique_key: the state has no key {critique_key!r}, so that no writer could read "
+            "it: add it to the state."
+        )
 
 
 def _reducer(channel: Any) -> Any:
     return getattr(channel, "operator", None)
+
+
+def _add_node(builder: Graph, node: GateNode) -> None:
+    """Add a gate with its keys, and the node that begins its turn."""
+    name = node.gate.name
+    declared = _keys(builder, builder.state_schema)
+    returned = _keys(builder, builder.output_schema)
+    added: dict[str, Any] = {name: Annotated[dict[str, Any], latest]}
+    if node.critique_key is not None:
+        added[node.critique_key] = Annotated[str, latest]
+    shown = {**added, **declared, **returned}
+    # Not returned, so that no other gate meets it.
+    private = {node.gate.loop: Annotated[dict[str, Any], latest]}
+    seen: Any = TypedDict("GateView", {**shown, **private})  # type: ignore[misc] # a parent's
+    output: Any = TypedDict("GatedOutput", shown)  # type: ignore[misc] # likewise
+
+    async def begin(_io: IO, state: State, run: Run) -> Update:
+        """Begin a turn: what an earlier one left is not this one's."""
+        ends = [end for start, end in builder.edges if start == START]
+        for branch in builder.branches.get(START, {}).values():
+            ends += (branch.ends or {"anywhere": name}).values()
+        if all(end.endswith(_BEGINNING) for end in ends):
+            raise InvalidInputError(
+                "builder: nothing leads from START into the graph: add an edge from START to its "
+                "first node."
+            )
+        if name in ends:
+            return {}  # the gate, if it begins, would meet its own word of the same step
+        # A reducer of the caller's own is made for verdicts alone.
+        blank: Update = {} if name in declared else {name: {}}
+        return {**blank, node.gate.loop: begin_turn(run, state.get(node.messages_key))}
+
+    beginning = f"{name}{_BEGINNING}"
+    builder.add_node(name, node, input_schema=seen)
+    # By this node LangGraph also gets to know the schema of what is returned.
+    builder.add_node(beginning, Node(beginning, begin), input_schema=output)
+    builder.add_edge(START, beginning)
+    if returned.keys() >= declared.keys():
+        builder.output_schema = output
 
 
 def add_quality_gate(
@@ -502,7 +476,11 @@ def add_quality_gate(
         InvalidInputError: If an option can't be used, or the graph leads past the gate.
         ImportError: If an extra is needed that is not installed.
     """
-    parent = Parent(builder)
+    if not isinstance(builder, StateGraph) or not _keys(builder, builder.state_schema):
+        raise InvalidInputError(
+            "builder: give a StateGraph that is not compiled yet, with a state whose keys have "
+            "names: a TypedDict, a dataclass or a pydantic model."
+        )
     gate = QualityGate(
         criterion, options, revises=revise is not None, escalates=escalate is not None
     )
@@ -524,9 +502,9 @@ def add_quality_gate(
     if not isinstance(sources, Sequence) or not all(isinstance(name, str) for name in sources):
         raise InvalidInputError("after: give the name of a node, or several in a list.")
     for source in sources:
-        parent.check_way(source, settings)
-    parent.check_keys(node, revises=revise is not None)
-    parent.add(node)
+        _check_way(builder, source, settings)
+    _check_keys(builder, node, revises=revise is not None)
+    _add_node(builder, node)
     for source in sources:
         builder.add_edge(source, gate.name)
     closed = END if escalate is None else escalate
@@ -639,24 +617,18 @@ def create_quality_gate_tool(
         )
     gate = QualityGate(criterion, {**options, "name": name, "max_revisions": 1}, counts=False)
 
-    async def decide(io: IO, inputs: str, outputs: str) -> tuple[str, GateVerdict]:
+    async def decide(io: IO, **case: str) -> tuple[str, GateVerdict]:
         try:
-            example = read_example({"inputs": inputs, "outputs": outputs})
+            example = read_example(case)
         except InvalidInputError as error:
             raise ToolException(str(error)) from error
         verdict, _ = await gate.decide(io, example, current_run())
         return _told(verdict), verdict
 
-    def check(inputs: str, outputs: str) -> tuple[str, GateVerdict]:
-        return run(decide(BLOCKING, inputs, outputs))
-
-    async def acheck(inputs: str, outputs: str) -> tuple[str, GateVerdict]:
-        return await decide(AWAITING, inputs, outputs)
-
     about = f"Checks an answer before it is given: {criterion.instructions.strip()}"
     return StructuredTool.from_function(
-        func=check,
-        coroutine=acheck,
+        func=lambda **case: run(decide(BLOCKING, **case)),
+        coroutine=partial(decide, AWAITING),
         name=name,
         description=description or about,
         args_schema=ToolInput,

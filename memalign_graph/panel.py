@@ -35,7 +35,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.vectors import Vector, encode_vector
 from memalign_graph.memory.recall import embed_once
-from memalign_graph.nodes.judge import Retrieved, assemble, judge, own_channel, retrieve
+from memalign_graph.nodes.judge import Retrieved, assemble_node, judge_node, own_channel, retrieve
 from memalign_graph.nodes.learn import commit_node, distill_node
 from memalign_graph.pairwise import swap_outputs
 from memalign_graph.reading import read_example
@@ -228,6 +228,7 @@ class _Panel:
         if settings["review"] != "never":
             self.clients.embedder.embeddings  # noqa: B018 - so that it fails here
         own, accesses = self.judge, self._accesses(run, settings)
+        judge_run = {"example": example.to_json(), "settings": settings}
 
         async def read(name: str) -> None:
             access = accesses[name]
@@ -242,52 +243,45 @@ class _Panel:
             except EmbeddingError as error:
                 vector = error
 
-        async def look(name: str) -> Retrieved:
-            parts, access = self.parts[name], accesses[name]
-            found = await retrieve(io, parts, access, example, settings, vector=vector)
-            return await assemble(io, parts, access, found, settings["model"])
+        async def look(name: str) -> dict[str, Any]:
+            parts = self.parts[name]
+            found = await retrieve(io, parts, accesses[name], example, settings, vector=vector)
+            given = {"judge_run": judge_run, "judge_memory": found.to_json()}
+            update = await assemble_node(parts).operation(io, given, run)
+            memory: dict[str, Any] = update["judge_memory"]
+            return memory
 
         found, failed = await _each(io, views, look, run)
         failed = {**unread, **failed}
         self._check_any(found, failed)
-        encoded = next(filter(None, (memory.vector for memory in found.values())), None)
-        bare = {"vector": None}
+        vectors = [memory.pop("vector", None) for memory in found.values()]
         return {
-            "judge_run": {"example": example.to_json(), "settings": settings, "vector": encoded},
-            "judge_memories": {
-                name: memory.model_copy(update=bare).to_json() for name, memory in found.items()
-            },
+            "judge_run": {**judge_run, "vector": next(filter(None, vectors), None)},
+            "judge_memories": found,
             "errors": {name: str(error) for name, error in failed.items()},
         }
 
     async def judge_criteria(self, io: IO, state: State, run: Run) -> Update:
         """Judge all criteria side by side, and make one score of them."""
-        own = own_channel(state, "judge_run")
-        example, memories = Example.model_validate(own["example"]), _memories(state)
-        accesses = self._accesses(run, own["settings"])
+        own, memories = own_channel(state, "judge_run"), own_channel(state, "judge_memories")
 
-        async def judge_one(name: str) -> Judgment:
-            judgment = await judge(
-                io,
-                self.parts[name],
-                accesses[name],
-                example,
-                memories[name],
-                model=own["settings"]["model"],
-                thread_id=run.thread_id,
-                limit=run.max_concurrency,
-            )
-            run.write({"type": "panel_judgment", "criterion": name, "value": judgment.value})
-            return judgment
+        async def judge_one(name: str) -> Update:
+            memory = {**memories[name], "vector": own["vector"]}
+            given = {"judge_run": own, "judge_memory": memory}
+            update = await judge_node(self.parts[name]).operation(io, given, run)
+            value = update["judgment"]["value"]
+            run.write({"type": "panel_judgment", "criterion": name, "value": value})
+            return update
 
         judged, failed = await _each(io, memories, judge_one, run)
         self._check_any(judged, failed)
+        judgments = {name: update["judgment"] for name, update in judged.items()}
         return {
-            "judgments": {name: judgment.to_json() for name, judgment in judged.items()},
+            "judgments": judgments,
             "errors": {**state["errors"], **{name: str(error) for name, error in failed.items()}},
-            "aggregate": self._aggregated(judged, {}),
+            "aggregate": self._aggregated(judgments, {}),
             "broken_guidelines": {
-                name: memories[name].broken(judgment) for name, judgment in judged.items()
+                name: update.get("broken_guidelines", []) for name, update in judged.items()
             },
             # What an earlier run on the same thread may have left is not this one's.
             "feedback": None,
@@ -298,29 +292,23 @@ class _Panel:
         """Ask the expert about all criteria at once, and wait."""
         run.warn_without_checkpointer("panel")
         example = Example.model_validate(own_channel(state, "judge_run")["example"])
-        judgments = _judgments(state)
+        judgments, guidelines = _judgments(state), {}
+        for name, fields in own_channel(state, "judge_memories").items():
+            memory = Retrieved.model_validate(fields)
+            guidelines[name] = [*memory.guidelines, *memory.relevant]
         said = panel_form(
-            self.criteria,
-            example,
-            judgments,
-            errors=state["errors"],
-            guidelines={
-                name: [*memory.guidelines, *memory.relevant]
-                for name, memory in _memories(state).items()
-            },
+            self.criteria, example, judgments, errors=state["errors"], guidelines=guidelines
         ).ask()
         if said is None:
             return {"feedback": None}
         feedback = {
             name: Feedback(
                 example=example, judgment=judgments.get(name), thread_id=run.thread_id, **fields
-            )
+            ).to_json()
             for name, fields in said.items()
         }
-        return {
-            "feedback": {name: word.to_json() for name, word in feedback.items()},
-            "aggregate": self._aggregated(judgments, feedback),
-        }
+        aggregate = self._aggregated(state["judgments"], feedback)
+        return {"feedback": feedback, "aggregate": aggregate}
 
     async def learn_criteria(self, io: IO, state: State, run: Run) -> Update:
         """Learn what the expert said of each criterion."""
@@ -360,25 +348,16 @@ class _Panel:
             raise type(first)(f"None of the {len(self.parts)} criteria could be judged: {first}")
 
     def _aggregated(
-        self, judgments: Mapping[str, Judgment], feedback: Mapping[str, Feedback]
+        self, judgments: Mapping[str, Any], feedback: Mapping[str, Any]
     ) -> AggregateResult | None:
         """Make one score, in which an expert's value goes before a judge's."""
-        values = {name: judgment.value for name, judgment in judgments.items()}
-        said = {name: word.value for name, word in feedback.items() if word.value is not None}
-        return None if self.aggregate is None else self.aggregate.of({**values, **said})
+        said = [*judgments.items(), *feedback.items()]
+        values = {name: fields["value"] for name, fields in said if fields["value"] is not None}
+        return None if self.aggregate is None else self.aggregate.of(values)
 
 
 def _judgments(state: State) -> dict[str, Judgment]:
     return {name: Judgment.model_validate(fields) for name, fields in state["judgments"].items()}
-
-
-def _memories(state: State) -> dict[str, Retrieved]:
-    vector = own_channel(state, "judge_run")["vector"]
-    memories = own_channel(state, "judge_memories")
-    return {
-        name: Retrieved.model_validate({**memory, "vector": vector})
-        for name, memory in memories.items()
-    }
 
 
 def _kept(error: MemAlignError) -> str:

@@ -278,17 +278,6 @@ async def retrieve(
     return Retrieved.of(found)
 
 
-async def assemble(
-    io: IO, parts: Parts, access: MemoryAccess, found: Retrieved, named: str | None
-) -> Retrieved:
-    """Add the guidelines that stand and fit, of the version that was recalled from."""
-    version, standing = found.version, list[Guideline]()
-    if parts.judge.use_guidelines:
-        version, standing = await access.standing_guidelines(io, version)
-    fitted = found.with_guidelines(standing, parts, named)
-    return fitted.model_copy(update={"version": version})
-
-
 def retrieve_node(parts: Parts, built: Mapping[str, Any], *, stores_feedback: bool = False) -> Node:
     """Make the first node: it checks the example, and resolves the run's settings."""
 
@@ -322,11 +311,15 @@ def assemble_node(parts: Parts) -> Node:
     async def assemble_guidelines(io: IO, state: State, run: Run) -> Update:
         settings = own_channel(state, "judge_run")["settings"]
         found = own_channel(state, "judge_memory")
+        version, standing = found["version"], list[Guideline]()
+        if parts.judge.use_guidelines:
+            access = parts.memory(run.store, settings)
+            version, standing = await access.standing_guidelines(io, version)
         # What was recalled goes on as it is: reading and writing it would cost a millisecond.
         bare = Retrieved.model_validate({**found, "recalled": []})
-        access = parts.memory(run.store, settings)
-        fitted = await assemble(io, parts, access, bare, settings["model"])
-        return {"judge_memory": {**found, "nearness": {}, **fitted.to_json()}}
+        fitted = bare.with_guidelines(standing, parts, settings["model"])
+        more = {"nearness": {}, **fitted.to_json(), "version": version}
+        return {"judge_memory": {**found, **more}}
 
     return Node("assemble_guidelines", assemble_guidelines)
 
