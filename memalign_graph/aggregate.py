@@ -29,8 +29,10 @@ class AggregateResult(TypedDict):
     """Criteria whose value is a veto."""
 
     missing: list[str]
-    """Criteria that could not be judged: the mean is that of the others, and one with a veto does
-    not pass."""
+    """Criteria that could not be judged: they count in no mean, and one with a veto fails."""
+
+
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -42,16 +44,14 @@ class Aggregate:
     have no weight.
 
     Raises:
-        InvalidInputError: From `create_panel_graph`, if a criterion is named that is not there, a
-            weight or a veto can't be used, or nothing has a weight.
+        InvalidInputError: From `create_panel_graph`, if it does not fit the panel's criteria.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)
     """How much each criterion counts; those not named, 1 where their scale has an order."""
 
     vetoes: Mapping[str, Passes] = field(default_factory=dict)
-    """Which values of a criterion have to be reached whatever the others say, as a gate's
-    `passes`."""
+    """Which values have to be reached whatever the others say, as a gate's `passes`."""
 
     passes: float | None = None
     """The score from which the whole passes, from 0 to 1; None if it is not asked for."""
@@ -117,8 +117,7 @@ class BoundAggregate:
         if self.passes is not None or self.rules:
             passed = not vetoed and self.rules.keys().isdisjoint(missing)
         if passed and self.passes is not None:
-            is_close = score is not None and math.isclose(score, self.passes)
-            passed = score is not None and (score >= self.passes or is_close)
+            passed = score is not None and score >= self.passes * (1 - _ROUNDING)
         return AggregateResult(
             score=score, passed=passed, parts=parts, vetoed_by=vetoed, missing=missing
         )

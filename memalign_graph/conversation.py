@@ -32,14 +32,9 @@ turn began, or since it was sent back.
 
 NOTHING: Loop = MappingProxyType({})
 
-SOURCE = "lc_source"
-"""Where LangChain's middleware tells in a message's `additional_kwargs` that it wrote it."""
-
-GATE_SOURCE = "quality_gate"
-"""What a gate's critiques tell there, and the answers it puts in another's place."""
-
-GATE = "gate"
-"""Where a critique tells which gate wrote it."""
+# How a message tells in its `additional_kwargs` who wrote it, as LangChain's middleware does: a
+# critique, or what is answered instead; and, of a critique, by which gate.
+_SOURCE, _GATE_SOURCE, _GATE = "lc_source", "quality_gate", "gate"
 
 NO_ANSWER = "There is no answer to judge: write one."
 
@@ -47,7 +42,7 @@ NO_ANSWER = "There is no answer to judge: write one."
 def wrote(message: Any, name: str | None = None) -> bool:
     """Tell whether a gate wrote a message: any gate, or the one of a name."""
     about = message.additional_kwargs if isinstance(message, BaseMessage) else {}
-    return about.get(SOURCE) == GATE_SOURCE and name in (None, about.get(GATE))
+    return about.get(_SOURCE) == _GATE_SOURCE and name in (None, about.get(_GATE))
 
 
 def was_sent_back(messages: Any, name: str) -> bool:
@@ -62,7 +57,7 @@ def critique_message(critique: str, name: str) -> HumanMessage:
     return HumanMessage(
         f"{critique}\n\nWrite the whole answer again so that it passes. Reply with the new answer "
         "alone, without a word about this review.",
-        additional_kwargs={SOURCE: GATE_SOURCE, GATE: name},
+        additional_kwargs={_SOURCE: _GATE_SOURCE, _GATE: name},
         id=str(uuid4()),
     )
 
@@ -102,7 +97,7 @@ def fallback_messages(messages: Any, fallback: str, loop: Loop) -> list[BaseMess
     turn: list[BaseMessage] = list(messages or [])
     asked = loop.get("asked_id")
     for index, message in reversed(list(enumerate(turn))):
-        if message.id == asked if asked else _is_human(message):
+        if message.id == asked if asked else is_human(message):
             turn = turn[index + 1 :]
             break
     gone = {*loop.get("sent_back", ()), *answer_ids(turn)}
@@ -110,10 +105,11 @@ def fallback_messages(messages: Any, fallback: str, loop: Loop) -> list[BaseMess
         if isinstance(message, HumanMessage) and wrote(message):
             gone |= {message.id, *answer_ids(turn[:index])}
     removed = [RemoveMessage(str(message.id)) for message in turn if message.id in gone]
-    return [*removed, AIMessage(fallback, additional_kwargs={SOURCE: GATE_SOURCE})]
+    return [*removed, AIMessage(fallback, additional_kwargs={_SOURCE: _GATE_SOURCE})]
 
 
-def _is_human(message: BaseMessage) -> bool:
+def is_human(message: BaseMessage) -> bool:
+    """Tell whether a human wrote a message, and no gate."""
     return isinstance(message, HumanMessage) and not wrote(message)
 
 
@@ -159,7 +155,7 @@ def _exchange(state: Any, messages_key: str, loop: Loop) -> dict[str, Any] | Non
         message.text
         for message in messages
         if isinstance(message, HumanMessage)
-        and ((begun and message.id == begun) or SOURCE not in message.additional_kwargs)
+        and ((begun and message.id == begun) or _SOURCE not in message.additional_kwargs)
     ]
     if not asked and "inputs" not in loop:
         raise InvalidInputError(
@@ -179,13 +175,11 @@ def _exchange(state: Any, messages_key: str, loop: Loop) -> dict[str, Any] | Non
 def _answer(messages: Sequence[BaseMessage]) -> str:
     """Return the last text that was answered since a human, or a gate, last spoke."""
     for message in reversed(messages):
-        # A tool whose result is the answer ends an agent (`return_direct`).
-        if isinstance(message, ToolMessage):
-            return message.text.strip()
         if isinstance(message, HumanMessage):
-            return ""
-        if isinstance(message, AIMessage):
-            return "" if message.tool_calls else message.text.strip()
+            break
+        # A tool whose result is the answer ends an agent (`return_direct`).
+        if isinstance(message, AIMessage | ToolMessage):
+            return "" if getattr(message, "tool_calls", None) else message.text.strip()
     return ""
 
 

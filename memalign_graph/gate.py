@@ -87,14 +87,9 @@ class GateVerdict(TypedDict):
 
 
 _BEGINNING = ".before_turn"
-"""What the name of the node that begins a gate's turn ends with."""
-
-# Of a verdict this is streamed; while the judge is at work, or an expert is asked, mostly None.
-_STREAMED = ("status", "revisions", "value", "decided_by", "critique", "error")
-
-_FAILED = "The judge of the gate %r failed, and the gate is %s: the answer %s. %s"
-
 _JUDGING = ("retrieve_episodes", "assemble_guidelines", "judge", "decide_review")
+_STREAMED = ("status", "revisions", "value", "decided_by", "critique", "error")
+_FAILED = "The judge of the gate %r failed, and the gate is %s: the answer %s. %s"
 
 
 def begin_turn(run: Run, messages: Any) -> Loop:
@@ -213,9 +208,7 @@ class QualityGate:
             critique=critique,
             value=value,
             decided_by="judge" if feedback is None else "expert",
-            judgment=judged["judgment"],
-            feedback=said,
-            learned=judged["learned"],
+            **{name: judged[name] for name in ("judgment", "feedback", "learned")},
         )
 
     def _verdict(self, revisions: int, *, passed: bool = False, **said: Any) -> GateVerdict:
@@ -310,9 +303,9 @@ class GateNode(RunnableLambda[Any, Any]):
         return update
 
 
-def _as_parents(state: Any, schema: type[Any] | None) -> Any:
+def _as_parents(state: Any, schema: type[Any]) -> Any:
     """Give a parent's function the state as its own nodes get it."""
-    if schema is None or not isinstance(state, Mapping) or is_typeddict(schema):
+    if not isinstance(state, Mapping) or is_typeddict(schema):
         return state
     known = get_type_hints(schema)
     fields = {key: value for key, value in state.items() if key in known}
@@ -386,8 +379,7 @@ def _check_keys(builder: Graph, node: GateNode, *, revises: bool) -> None:
         )
     if revises and critique_key is not None and critique_key not in builder.channels:
         raise InvalidInputError(
-            f"critique_key: the state has no key {critique_key!r}, so that no writer could read "
-            "it: add it to the state."
+            f"critique_key: the state has no key {critique_key!r} for a writer to read: add it."
         )
 
 
@@ -416,8 +408,7 @@ def _add_node(builder: Graph, node: GateNode) -> None:
             ends += (branch.ends or {"anywhere": name}).values()
         if all(end.endswith(_BEGINNING) for end in ends):
             raise InvalidInputError(
-                "builder: nothing leads from START into the graph: add an edge from START to its "
-                "first node."
+                "builder: nothing leads from START into the graph: add an edge to its first node."
             )
         if name in ends:
             return {}  # the gate, if it begins, would meet its own word of the same step
@@ -448,22 +439,21 @@ def add_quality_gate(
 ) -> Graph:
     """Put a judge into a graph: an answer that does not pass goes back to be revised.
 
-    The gate's verdict, a `GateVerdict`, goes into the state under the gate's name, and into what
-    the graph returns unless that has a schema of its own: `result["quality_gate"]["status"]`. A
-    node beside the graph's first ones, `<name>.before_turn`, takes away what an earlier turn on
-    the thread left: the verdict is empty until there is one. A state that declares the gate's name
-    with a reducer of its own gathers the verdicts as that does.
+    The `GateVerdict` goes into the state under the gate's name, and into what the graph returns
+    unless that has a schema of its own: `result["quality_gate"]["status"]`. A node beside the
+    graph's first ones, `<name>.before_turn`, takes away what an earlier turn left. A state that
+    declares the gate's name with a reducer of its own gathers the verdicts as that does.
 
     Args:
-        builder: The graph, not yet compiled. It is to be compiled with a store, where the judge's
-            memory lies; a memory is set per run under `memalign` in the graph's context.
+        builder: The graph, to be compiled with a store, where the judge's memory lies; which one
+            is set per run under `memalign` in the graph's context.
         criterion: What is judged.
         after: The node whose answer is judged, or several; None to lead edges to the gate oneself.
             Edges that lead past the gate are to be taken away before.
         accept: Where an answer goes that passed.
         revise: The writer, where an answer goes that did not pass; None to send none back.
-        escalate: Where an answer goes when revisions have run out, or the judge failed; None to
-            end there. What is answered then is that node's to say: it excludes `fallback`.
+        escalate: Where it goes when revisions have run out, or the judge failed; None to end
+            there. That node says what is answered: it excludes `fallback`.
         messages_key: Where the messages are.
         critique_key: A key of the state where the critique goes, as text; empty once an answer has
             passed. Unless given, it is added to the messages.
@@ -495,8 +485,7 @@ def add_quality_gate(
             raise InvalidInputError(f"{option}: give the name of a node, or END.")
     if settings.fallback is not None and escalate is not None:
         raise InvalidInputError(
-            "fallback: what is answered is for the node to say that `escalate` names: leave out "
-            "one of the two."
+            "fallback: the node that `escalate` names says what is answered: leave out one of both."
         )
     sources = [after] if isinstance(after, str) else after or []
     if not isinstance(sources, Sequence) or not all(isinstance(name, str) for name in sources):
@@ -540,8 +529,7 @@ def create_quality_gate_node(
 
     Args:
         criterion: What is judged.
-        escalates: Whether the graph has somewhere to escalate to: `escalated` instead of
-            `exhausted`.
+        escalates: Whether the status is `escalated` instead of `exhausted`.
         messages_key: Where the messages are.
         critique_key: A key of the state where the critique goes, as text.
         options: The gate's options (`Gate`), all but `fallback`, and the judge's (`Judge`). Where
@@ -565,8 +553,7 @@ def _refuse(options: Mapping[str, Any], names: Sequence[str], why: str) -> None:
             raise InvalidInputError(f"{name}: {why}: leave it out.")
 
 
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What OpenAI takes for a tool's name."""
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # as OpenAI takes it
 
 
 class ToolInput(BaseModel):
@@ -604,7 +591,7 @@ def create_quality_gate_tool(
     name = options.get("name", "check_quality")
     if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
         raise InvalidInputError(
-            f"name: {name!r} is no name for a tool: give up to 64 letters, digits, _ and -."
+            f"name: {name!r} is no tool's: give up to 64 letters, digits, _, -."
         )
     if not isinstance(description, str | None):
         raise InvalidInputError("description: give a text, or None.")
@@ -612,8 +599,7 @@ def create_quality_gate_tool(
     _refuse(options, own, "what is checked, and how often, is the agent's choice")
     if options.get("review") == "exhausted":
         raise InvalidInputError(
-            "review: a tool does not count revisions: give 'never', 'always', 'uncertain' or a "
-            "function."
+            "review: a tool counts no revisions: give 'never', 'always', 'uncertain' or a function."
         )
     gate = QualityGate(criterion, {**options, "name": name, "max_revisions": 1}, counts=False)
 
@@ -623,7 +609,11 @@ def create_quality_gate_tool(
         except InvalidInputError as error:
             raise ToolException(str(error)) from error
         verdict, _ = await gate.decide(io, example, current_run())
-        return _told(verdict), verdict
+        told = verdict["critique"] or "The answer passed."
+        if verdict["status"] == "judge_error":
+            outcome = "give it as it is" if verdict["let_through"] else "it did not pass"
+            told = f"The answer could not be checked, and {outcome}."
+        return told, verdict
 
     about = f"Checks an answer before it is given: {criterion.instructions.strip()}"
     return StructuredTool.from_function(
@@ -635,12 +625,3 @@ def create_quality_gate_tool(
         response_format="content_and_artifact",
         handle_tool_error=True,
     )
-
-
-def _told(verdict: GateVerdict) -> str:
-    if verdict["passed"]:
-        return "The answer passed."
-    if verdict["status"] != "judge_error":
-        return verdict["critique"]
-    outcome = "give it as it is" if verdict["let_through"] else "it did not pass"
-    return f"The answer could not be checked, and {outcome}."

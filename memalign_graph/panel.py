@@ -62,6 +62,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
+_KEPT = "The feedback is kept, and distilled by the next review or alignment"
+
 
 class PanelOutput(TypedDict):
     """What a panel returns."""
@@ -70,15 +72,13 @@ class PanelOutput(TypedDict):
     """The `Judgment` on each criterion, as JSON."""
 
     errors: dict[str, str]
-    """Why a criterion could not be judged, or an expert's word on it not distilled, a sentence
-    each."""
+    """Why a criterion could not be judged, or an expert's word on it not distilled."""
 
     aggregate: dict[str, Any] | None
     """The `AggregateResult`; None if none was asked for."""
 
     feedback: dict[str, Any] | None
-    """The expert's `Feedback` on each criterion that has any; None if nobody was asked, or had
-    anything to say."""
+    """The expert's `Feedback` on each criterion that has any; None if none was asked or given."""
 
     learned: dict[str, Any]
     """What each memory made of it, as in a review graph."""
@@ -95,8 +95,7 @@ class PanelState(ExampleInput, CitingPanelOutput):
     """All channels of a panel's graph; the last two are the nodes' own."""
 
     judge_run: dict[str, Any]
-    """The `example`, its `vector` and the run's `settings`: a context is gone after an
-    interrupt."""
+    """The `example`, its `vector` and the run's `settings`."""
 
     judge_memories: dict[str, Any]
     """What each memory gave (`Retrieved`), but for the vector, which is the example's."""
@@ -120,49 +119,34 @@ def create_panel_graph(
 
     Args:
         criteria: What is judged: one criterion or more, with different names.
-        review: When the expert is asked, about all criteria in one form, by one interrupt: `never`,
-            `always`, or a function of the judgments by criterion. The expert is also asked where
-            the function looks up a criterion that could not be judged.
+        review: When the expert is asked, about all criteria in one form: `never`, `always`, or a
+            function of the judgments by criterion; also where that looks up one that failed.
         aggregate: How to make one score of them; None for none.
-        judge: The options of a `Judge`, the same for all. With `swap=True` the pairwise ones among
-            the criteria are judged in both orders.
+        judge: The options of a `Judge`, the same for all; `swap` is for the pairwise ones.
 
     Returns:
         The graph, to be compiled with a store, and with a checkpointer where experts are asked.
 
     Raises:
         InvalidInputError: If an option can't be used.
-        ImportError: If `confidence` or `decide="evidence"` is asked for without the extra
-            `evidence`.
+        ImportError: If an extra is needed that is not installed.
     """
     review = Paneling(review=review).review
     panel = _Panel(criteria, judge, aggregate, review)
     own = panel.judge
+    named = own.model if isinstance(own.model, str) else None
     builder: Graph = StateGraph(
         PanelState,
-        context_schema=context_schema(
-            PanelContext,
-            k=own.k,
-            model=own.model if isinstance(own.model, str) else None,
-            review=mode_of(review),
-        ),
+        context_schema=context_schema(PanelContext, k=own.k, model=named, review=mode_of(review)),
         input_schema=ExampleInput,
         output_schema=CitingPanelOutput if own.cite_guidelines else PanelOutput,
     )
-    for operation in (
-        panel.retrieve_episodes,
-        panel.judge_criteria,
-        panel.collect_feedback,
-        panel.learn_criteria,
-    ):
-        builder.add_node(operation.__name__, Node(operation.__name__, operation))
+    for name in ("retrieve_episodes", "judge_criteria", "collect_feedback", "learn_criteria"):
+        builder.add_node(name, Node(name, getattr(panel, name)))
     builder.add_edge(START, "retrieve_episodes")
     builder.add_edge("retrieve_episodes", "judge_criteria")
-    builder.add_conditional_edges(
-        "judge_criteria",
-        asks(review if isinstance(review, str) else _decides(review), lambda state: state),
-        ["collect_feedback", END],
-    )
+    to_ask = asks(_decides(review), lambda state: state)
+    builder.add_conditional_edges("judge_criteria", to_ask, ["collect_feedback", END])
     builder.add_conditional_edges(
         "collect_feedback",
         lambda state: "learn_criteria" if state["feedback"] else END,
@@ -172,16 +156,16 @@ def create_panel_graph(
     return builder
 
 
-def _decides(review: Callable[[dict[str, Judgment]], bool]) -> Callable[[State], bool]:
+def _decides(review: Any) -> Callable[[State], Any]:
     """Have the expert asked where a function goes by a criterion that could not be judged."""
 
-    def decide(state: State) -> bool:
+    def decide(state: State) -> Any:
         try:
             return review(_judgments(state))
         except KeyError as error:
-            if any(name in error.args for name in state["errors"]):
-                return True
-            raise
+            if state["errors"].keys().isdisjoint(error.args):
+                raise
+            return True
 
     return decide
 
@@ -205,10 +189,7 @@ class _Panel:
             raise InvalidInputError("swap: none of the criteria has scale=Pairwise().")
         _check_names([judge.criterion.name for judge in judges])
         if not isinstance(aggregate, Aggregate | None):
-            raise InvalidInputError(
-                "aggregate: give Aggregate(weights=..., vetoes=..., passes=...), not a value of "
-                f"type {type(aggregate).__name__}."
-            )
+            raise InvalidInputError("aggregate: give Aggregate(weights=..., vetoes=...), or None.")
         self.judge = judges[0]
         self.clients = Clients(self.judge.embeddings)
         self.parts = {judge.criterion.name: Parts(judge, self.clients) for judge in judges}
@@ -217,9 +198,7 @@ class _Panel:
         self.built = default_settings(self.judge, review)
 
     async def retrieve_episodes(self, io: IO, state: State, run: Run) -> Update:
-        """Look into every memory; those that can't be read are in `errors`."""
-        fields = {name: state[name] for name in Example.model_fields if name in state}
-        example = read_example(fields)
+        example = read_example({name: state[name] for name in Example.model_fields & state.keys()})
         if self.swaps:
             swap_outputs(example)  # called for its error, before any model is
         settings = resolve_context(run.context, self.built)
@@ -243,31 +222,28 @@ class _Panel:
             except EmbeddingError as error:
                 vector = error
 
-        async def look(name: str) -> dict[str, Any]:
+        async def look(name: str) -> Update:
             parts = self.parts[name]
             found = await retrieve(io, parts, accesses[name], example, settings, vector=vector)
             given = {"judge_run": judge_run, "judge_memory": found.to_json()}
-            update = await assemble_node(parts).operation(io, given, run)
-            memory: dict[str, Any] = update["judge_memory"]
-            return memory
+            return await assemble_node(parts).operation(io, given, run)
 
-        found, failed = await _each(io, views, look, run)
+        looked, failed = await _each(io, views, look, run)
         failed = {**unread, **failed}
-        self._check_any(found, failed)
-        vectors = [memory.pop("vector", None) for memory in found.values()]
+        self._check_any(looked, failed)
+        memories = {name: update["judge_memory"] for name, update in looked.items()}
+        vectors = [memory.pop("vector", None) for memory in memories.values()]
         return {
             "judge_run": {**judge_run, "vector": next(filter(None, vectors), None)},
-            "judge_memories": found,
+            "judge_memories": memories,
             "errors": {name: str(error) for name, error in failed.items()},
         }
 
     async def judge_criteria(self, io: IO, state: State, run: Run) -> Update:
-        """Judge all criteria side by side, and make one score of them."""
         own, memories = own_channel(state, "judge_run"), own_channel(state, "judge_memories")
 
         async def judge_one(name: str) -> Update:
-            memory = {**memories[name], "vector": own["vector"]}
-            given = {"judge_run": own, "judge_memory": memory}
+            given = {"judge_run": own, "judge_memory": {**memories[name], "vector": own["vector"]}}
             update = await judge_node(self.parts[name]).operation(io, given, run)
             value = update["judgment"]["value"]
             run.write({"type": "panel_judgment", "criterion": name, "value": value})
@@ -289,7 +265,6 @@ class _Panel:
         }
 
     async def collect_feedback(self, _io: IO, state: State, run: Run) -> Update:
-        """Ask the expert about all criteria at once, and wait."""
         run.warn_without_checkpointer("panel")
         example = Example.model_validate(own_channel(state, "judge_run")["example"])
         judgments, guidelines = _judgments(state), {}
@@ -311,7 +286,6 @@ class _Panel:
         return {"feedback": feedback, "aggregate": aggregate}
 
     async def learn_criteria(self, io: IO, state: State, run: Run) -> Update:
-        """Learn what the expert said of each criterion."""
         own, feedback = own_channel(state, "judge_run"), state["feedback"]
         vector = own["vector"]
         if vector is None:
@@ -320,23 +294,23 @@ class _Panel:
             embedded = await embed_once(io, accesses, example, always=True)
             vector = None if embedded is None else encode_vector(embedded)
 
-        async def learn_one(name: str) -> dict[str, Any]:
-            parts = self.parts[name]
-            lesson = {
-                "judge_run": own,
-                "judge_memory": {"vector": vector},
-                "judge_lesson": {},
-                "feedback": feedback[name],
-            }
+        shared = {"judge_run": own, "judge_memory": {"vector": vector}, "judge_lesson": {}}
+
+        async def learn_one(name: str) -> Update:
+            parts, lesson = self.parts[name], {**shared, "feedback": feedback[name]}
             if not Feedback.model_validate(feedback[name]).agrees:
                 lesson |= await distill_node(parts).operation(io, lesson, run)
             return await commit_node(parts).operation(io, lesson, run)
 
         learned, failed = await _each(io, feedback, learn_one, run)
-        unlearned = {name: f"{_kept(error)}: {error}" for name, error in failed.items()}
+        errors = dict(state["errors"])
+        for name, error in failed.items():
+            # Before a model is asked, the feedback is stored.
+            is_kept = isinstance(error, ChatModelError | ModelAnswerError)
+            errors[name] = f"{_KEPT if is_kept else 'Nothing was learned'}: {error}"
         return {
             "learned": {name: update["learned"] for name, update in learned.items()},
-            "errors": {**state["errors"], **unlearned},
+            "errors": errors,
         }
 
     def _accesses(self, run: Run, settings: RunSettings) -> dict[str, MemoryAccess]:
@@ -360,13 +334,6 @@ def _judgments(state: State) -> dict[str, Judgment]:
     return {name: Judgment.model_validate(fields) for name, fields in state["judgments"].items()}
 
 
-def _kept(error: MemAlignError) -> str:
-    # Before a model is asked, the feedback is stored.
-    if isinstance(error, ChatModelError | ModelAnswerError):
-        return "The feedback is kept, and distilled by the next review or alignment"
-    return "Nothing was learned"
-
-
 async def _each(
     io: IO, names: Iterable[str], operation: Callable[[str], Coroutine[Any, Any, T]], run: Run
 ) -> tuple[dict[str, T], dict[str, MemAlignError]]:
@@ -383,13 +350,9 @@ async def _each(
 
     names = list(names)
     results = await io.gather([attempt(name) for name in names], run.max_concurrency)
-    done, failed = dict[str, T](), dict[str, MemAlignError]()
-    for name, result in zip(names, results, strict=True):
-        if isinstance(result, MemAlignError):
-            failed[name] = result
-        else:
-            done[name] = result
-    return done, failed
+    named = list(zip(names, results, strict=True))
+    done = {name: result for name, result in named if not isinstance(result, MemAlignError)}
+    return done, {name: result for name, result in named if isinstance(result, MemAlignError)}
 
 
 Said = dict[str, dict[str, Any]]
@@ -422,19 +385,14 @@ def panel_form(
     guidelines: Mapping[str, Sequence[Guideline]],
 ) -> Form[Said | None]:
     """Ask about all criteria at once; what is read are the fields of a `Feedback` by criterion."""
-    args: dict[str, Any] = {}
-    fields: dict[str, Any] = {}
-    properties: dict[str, Any] = {}
+    args, fields, properties = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     parts = ["## What was judged", *describe_example(example)]
     for name, criterion in criteria.items():
         asked = {"description": criterion.instructions}
         value = criterion.scale.value_schema()
         reason = {"type": "string", "description": "Why, in your own words."}
-        properties[name] = {
-            **asked,
-            "type": "object",
-            "properties": {"value": value, "rationale": reason},
-        }
+        given = {"value": value, "rationale": reason}
+        properties[name] = {**asked, "type": "object", "properties": given}
         judgment = judgments.get(name)
         if judgment is None:
             parts += [f"### {name}: not judged", _quote(errors.get(name) or "")]
@@ -476,10 +434,7 @@ def read_panel(
             args = given.edited()
             _check_known(args, [f"{name}{end}" for name in criteria for end in ("", _REASON)])
             replies = {name: _edit_of(name, args, judgments) for name in criteria}
-            nothing = (
-                "nothing in the form was changed: approve it to confirm every value, or change "
-                "what is not right."
-            )
+            nothing = "nothing in the form was changed: approve it, or change what is not right."
         case "approve" if not given.content:
             replies = {name: {"type": "approve"} for name in judgments}
         case "ignore":
@@ -487,10 +442,7 @@ def read_panel(
         case "text":
             raise ValueError(f"a reply of type str is not understood: {_SHAPES}.")
         case _:
-            raise ValueError(
-                "words alone do not tell which criterion they are about: edit the form, or "
-                f"{_SHAPES}."
-            )
+            raise ValueError(f"words alone do not tell a criterion: edit the form, or {_SHAPES}.")
     said: Said = {}
     for name, criterion in criteria.items():
         judgment = judgments.get(name)
