@@ -30,7 +30,6 @@ except ImportError as error:
     ) from error
 
 MESSAGES = "messages"
-"""Where an agent's messages are."""
 
 
 class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -38,9 +37,9 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     When the agent is done, its answer is judged. One that does not pass goes back to the model
     with the critique, at most `max_revisions` times; then, if `review="exhausted"`, an expert is
-    asked by an interrupt, and memory learns from the word. The verdict, a `GateVerdict`, is in the
-    agent's state under the gate's name: `result["quality_gate"]["status"]`. It is empty where
-    the model was not what spoke last: where a guard ended the turn, or another gate's fallback.
+    asked by an interrupt, and memory learns from the word. The `GateVerdict` is in the agent's
+    state under the gate's name: `result["quality_gate"]["status"]`; it is empty where a guard, a
+    limit or another gate's fallback ended the turn.
 
     The agent is created with a store, where the judge's memory lies, and with a checkpointer where
     experts are asked.

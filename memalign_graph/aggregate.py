@@ -32,9 +32,6 @@ class AggregateResult(TypedDict):
     """Criteria that could not be judged: they count in no mean, and one with a veto fails."""
 
 
-_ROUNDING = 1e-9
-
-
 @dataclass(frozen=True)
 class Aggregate:
     """How to make one score of many criteria.
@@ -65,8 +62,7 @@ class Aggregate:
             unknown = [name for name in given if name not in scales]
             if unknown:
                 raise InvalidInputError(
-                    f"{option}: {unknown[0]!r} is no criterion of this panel: it has "
-                    f"{', '.join(scales)}."
+                    f"{option}: {unknown[0]!r} is no criterion of this panel: {', '.join(scales)}."
                 )
         for name, weight in self.weights.items():
             if not _is_number(weight) or not 0 <= weight < math.inf:
@@ -117,7 +113,7 @@ class BoundAggregate:
         if self.passes is not None or self.rules:
             passed = not vetoed and self.rules.keys().isdisjoint(missing)
         if passed and self.passes is not None:
-            passed = score is not None and score >= self.passes * (1 - _ROUNDING)
+            passed = score is not None and score >= self.passes * (1 - 1e-9)  # but for rounding
         return AggregateResult(
             score=score, passed=passed, parts=parts, vetoed_by=vetoed, missing=missing
         )

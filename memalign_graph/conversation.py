@@ -16,24 +16,22 @@ from langchain_core.messages import (
 from pydantic import BaseModel
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.reading import read_example
+from memalign_graph.reading import PassRule, read_example
 from memalign_graph.settings import ExampleFrom
-from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
+from memalign_graph.types import Criterion, Example, Feedback, Judgment
 
 Loop = Mapping[str, Any]
 """What a gate keeps while an answer is being revised; JSON values only.
 
-The `status` and `revisions` of its last verdict; the `settings` of the run's context, which is gone
-after an interrupt; `asked_id`, the message that the turn began with; `began`, whether it was begun
-with the turn, so that nothing in it is from an earlier one; `sent_back`, the messages that were. An
-agent's gate also keeps the `inputs` as it first saw them, and whether the model `spoke` since the
-turn began, or since it was sent back.
+The `status` and `revisions` of its last verdict; the `settings` of the run's context, gone after an
+interrupt; `asked_id`, the message that the turn began with; `began`, if none of it is of an earlier
+turn; `sent_back`, the messages that were. An agent's gate also keeps the `inputs` as it first saw
+them, and whether the model `spoke` since the turn began, or since it was sent back.
 """
 
 NOTHING: Loop = MappingProxyType({})
 
-# How a message tells in its `additional_kwargs` who wrote it, as LangChain's middleware does: a
-# critique, or what is answered instead; and, of a critique, by which gate.
+# How a message tells in its `additional_kwargs` who wrote it, as LangChain's middleware does.
 _SOURCE, _GATE_SOURCE, _GATE = "lc_source", "quality_gate", "gate"
 
 NO_ANSWER = "There is no answer to judge: write one."
@@ -64,17 +62,16 @@ def critique_message(critique: str, name: str) -> HumanMessage:
 
 def critique_text(
     criterion: Criterion,
+    rule: PassRule,
     judgment: Judgment,
-    *,
-    broken: Sequence[Guideline],
     feedback: Feedback | None,
-    wanted: str | None = None,
-    outweighed: bool = False,
+    broken: Sequence[str],
 ) -> str:
     """Write a critique: what was asked, the reason, and the guidelines broken."""
+    outweighed = judgment.verdict != judgment.value and rule.passes(judgment.verdict)
     value = judgment.value if feedback is None else feedback.value
     result = "" if value is None else f"\nThe result is: {criterion.scale.render(value)}."
-    result += f" It has to be: {wanted}." if result and wanted else ""
+    result += f" It has to be: {rule.wanted}." if result and rule.wanted else ""
     asked = criterion.instructions.strip()
     parts = [f"The answer did not pass. It was checked for this: {asked}{result}"]
     if feedback is not None and feedback.rationale:
@@ -87,7 +84,7 @@ def critique_text(
     elif judgment.rationale:
         parts.append(f"The review says: {judgment.rationale}")
     if broken and judgment.value == value and not outweighed:
-        lines = "\n".join(f"- {guideline.text}" for guideline in broken)
+        lines = "\n".join(f"- {guideline}" for guideline in broken)
         parts.append(f"What it has to heed:\n{lines}")
     return "\n\n".join(parts)
 
@@ -184,24 +181,17 @@ def _answer(messages: Sequence[BaseMessage]) -> str:
 
 
 def _is_blank(outputs: Any) -> bool:
-    """Tell whether an answer says nothing, whatever its shape."""
-    match outputs:
-        case str():
-            return not outputs.strip()
-        case dict():
-            return all(map(_is_blank, outputs.values()))
-        case list():
-            return all(map(_is_blank, outputs))
-    return outputs is None
+    if isinstance(outputs, dict | list):
+        return all(map(_is_blank, outputs.values() if isinstance(outputs, dict) else outputs))
+    return outputs is None or (isinstance(outputs, str) and not outputs.strip())
 
 
 def _is_json(value: Any) -> bool:
     """Tell whether a value is of JSON's types, whatever is wrong with its texts."""
-    match value:
-        case dict():
-            return all(isinstance(key, str) for key in value) and all(map(_is_json, value.values()))
-        case list():
-            return all(map(_is_json, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(value[key]) for key in value)
+    if isinstance(value, list):
+        return all(map(_is_json, value))
     return value is None or isinstance(value, str | int | float | bool)
 
 

@@ -34,7 +34,7 @@ from memalign_graph.reading import PassRule, read_example
 from memalign_graph.runtime import Node, Run, State, Update, current_run
 from memalign_graph.scales import Value
 from memalign_graph.settings import Gate, GateOptions, MemAlignContext, own_context
-from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
+from memalign_graph.types import Criterion, Example, Feedback, Judgment
 
 logger = logging.getLogger(__name__)
 
@@ -192,16 +192,8 @@ class QualityGate:
         passed = value is not None and self.rule.passes(value)
         critique = ""
         if not passed:
-            broken = judged.get("broken_guidelines") or []
-            critique = critique_text(
-                self.criterion,
-                judgment,
-                broken=[Guideline.model_validate(guideline) for guideline in broken],
-                feedback=feedback,
-                wanted=self.rule.wanted,
-                outweighed=judgment.verdict != judgment.value
-                and self.rule.passes(judgment.verdict),
-            )
+            broken = [rule["text"] for rule in judged.get("broken_guidelines") or []]
+            critique = critique_text(self.criterion, self.rule, judgment, feedback, broken)
         return self._verdict(
             sent_back,
             passed=passed,
@@ -236,9 +228,9 @@ def latest(_old: Any, new: Any) -> Any:
 
 def _last_verdict(state: Any, name: str) -> Mapping[str, Any]:
     """Read the last verdict: a reducer of the caller's own may gather them in a list."""
-    verdict = read_key(state, name)
-    last: Mapping[str, Any] = (verdict[-1:] or [{}])[0] if isinstance(verdict, list) else verdict
-    return last or {}
+    kept: Any = read_key(state, name) or {}
+    verdict: Mapping[str, Any] = kept[-1] if isinstance(kept, list) else kept
+    return verdict
 
 
 class GateNode(RunnableLambda[Any, Any]):
@@ -308,8 +300,7 @@ def _as_parents(state: Any, schema: type[Any]) -> Any:
     if not isinstance(state, Mapping) or is_typeddict(schema):
         return state
     known = get_type_hints(schema)
-    fields = {key: value for key, value in state.items() if key in known}
-    return schema.model_validate(fields) if issubclass(schema, BaseModel) else schema(**fields)
+    return schema(**{key: value for key, value in state.items() if key in known})
 
 
 # What follows reads and changes attributes of a `StateGraph` that LangGraph does not document.
@@ -330,8 +321,7 @@ def _check_way(builder: Graph, source: str, gate: Gate) -> None:
     """Check that a node leads to gates alone."""
     if _gate_at(builder, source):
         raise InvalidInputError(
-            f"after: {source!r} is a gate: name this one, {gate.name!r}, as its `accept`, and "
-            "leave `after` out here."
+            f"after: {source!r} is a gate: name this one, {gate.name!r}, as its `accept` instead."
         )
     edges = [*builder.edges]
     edges += [(start, end) for starts, end in builder.waiting_edges for start in starts]
@@ -350,14 +340,12 @@ def _check_way(builder: Graph, source: str, gate: Gate) -> None:
     node = builder.nodes.get(source)
     if source in builder.branches or (node is not None and node.ends):
         raise InvalidInputError(
-            f"after: {source!r} chooses its way by a conditional edge or a Command: leave `after` "
-            "out, and have that lead to the gate instead of the end, such as "
-            f"{{'tools': 'tools', END: {gate.name!r}}}."
+            f"after: {source!r} chooses its way itself: leave `after` out, and have that lead to "
+            f"the gate instead of the end, such as {{'tools': 'tools', END: {gate.name!r}}}."
         )
 
 
 def _check_keys(builder: Graph, node: GateNode, *, revises: bool) -> None:
-    """Check the keys of the state that a gate writes."""
     name, messages_key, critique_key = node.gate.name, node.messages_key, node.critique_key
     verdicts, messages = builder.channels.get(name), builder.channels.get(messages_key)
     hint = get_type_hints(builder.state_schema).get(name)
@@ -388,7 +376,6 @@ def _reducer(channel: Any) -> Any:
 
 
 def _add_node(builder: Graph, node: GateNode) -> None:
-    """Add a gate with its keys, and the node that begins its turn."""
     name = node.gate.name
     declared = _keys(builder, builder.state_schema)
     returned = _keys(builder, builder.output_schema)
@@ -402,7 +389,6 @@ def _add_node(builder: Graph, node: GateNode) -> None:
     output: Any = TypedDict("GatedOutput", shown)  # type: ignore[misc] # likewise
 
     async def begin(_io: IO, state: State, run: Run) -> Update:
-        """Begin a turn: what an earlier one left is not this one's."""
         ends = [end for start, end in builder.edges if start == START]
         for branch in builder.branches.get(START, {}).values():
             ends += (branch.ends or {"anywhere": name}).values()
@@ -448,8 +434,8 @@ def add_quality_gate(
         builder: The graph, to be compiled with a store, where the judge's memory lies; which one
             is set per run under `memalign` in the graph's context.
         criterion: What is judged.
-        after: The node whose answer is judged, or several; None to lead edges to the gate oneself.
-            Edges that lead past the gate are to be taken away before.
+        after: The node whose answer is judged, or several, with no edge past the gate; None to
+            lead edges to the gate oneself.
         accept: Where an answer goes that passed.
         revise: The writer, where an answer goes that did not pass; None to send none back.
         escalate: Where it goes when revisions have run out, or the judge failed; None to end
@@ -523,17 +509,16 @@ def create_quality_gate_node(
     """Create a gate as a node, to wire up oneself; `add_quality_gate` does both.
 
     The state needs a key of the gate's name, by which revisions are counted, too; edges go by
-    `state[name]["status"]`. The gate knows its last verdict alone: a turn that was broken off while
-    an answer was being revised counts against the next one, and a context has to be given with
-    every resume.
+    `state[name]["status"]`. The gate knows its last verdict alone: a turn broken off while an
+    answer was revised counts against the next, and each resume has to be given a context.
 
     Args:
         criterion: What is judged.
         escalates: Whether the status is `escalated` instead of `exhausted`.
         messages_key: Where the messages are.
         critique_key: A key of the state where the critique goes, as text.
-        options: The gate's options (`Gate`), all but `fallback`, and the judge's (`Judge`). Where
-            no answer is sent back, `max_revisions` is 0.
+        options: The gate's options (`Gate`), without `fallback`, and the judge's (`Judge`); with
+            `max_revisions=0` where no answer is sent back.
 
     Returns:
         The node.
@@ -577,9 +562,8 @@ def create_quality_gate_tool(
     Args:
         criterion: What is judged.
         description: What it is for, told to the agent; made of the criterion unless given.
-        options: The gate's options (`Gate`) and the judge's (`Judge`). The `name` is the tool's,
-            `check_quality` unless given. It has no `max_revisions`, `example` and `fallback`, and
-            no `review="exhausted"`.
+        options: The gate's options (`Gate`), without `max_revisions`, `example`, `fallback` and
+            `review="exhausted"`, and the judge's (`Judge`); the `name` is `check_quality`.
 
     Returns:
         The tool; its messages carry the `GateVerdict` as their artifact.

@@ -7,6 +7,7 @@ its name, and the judge's reason beside it: flat, since that is what inboxes can
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from langgraph.graph import END, START, StateGraph
@@ -145,7 +146,7 @@ def create_panel_graph(
         builder.add_node(name, Node(name, getattr(panel, name)))
     builder.add_edge(START, "retrieve_episodes")
     builder.add_edge("retrieve_episodes", "judge_criteria")
-    to_ask = asks(_decides(review), lambda state: state)
+    to_ask = asks(partial(_decide, review), lambda state: state)
     builder.add_conditional_edges("judge_criteria", to_ask, ["collect_feedback", END])
     builder.add_conditional_edges(
         "collect_feedback",
@@ -156,18 +157,14 @@ def create_panel_graph(
     return builder
 
 
-def _decides(review: Any) -> Callable[[State], Any]:
+def _decide(review: Any, state: State) -> Any:
     """Have the expert asked where a function goes by a criterion that could not be judged."""
-
-    def decide(state: State) -> Any:
-        try:
-            return review(_judgments(state))
-        except KeyError as error:
-            if state["errors"].keys().isdisjoint(error.args):
-                raise
-            return True
-
-    return decide
+    try:
+        return review(_judgments(state))
+    except KeyError as error:
+        if state["errors"].keys().isdisjoint(error.args):
+            raise
+        return True
 
 
 class _Panel:
@@ -365,14 +362,12 @@ _SHAPES = (
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Check that the criteria of a panel can be told apart in its form."""
     for name in names:
         if names.count(name) > 1:
             raise InvalidInputError(f"criteria: two are named {name!r}: give each its own name.")
         if name in ("author", "type", "decisions") or f"{name}{_REASON}" in names:
             raise InvalidInputError(
-                f"criteria: {name!r} is a name that the review form needs for itself, or makes "
-                "another criterion's name ambiguous: choose another."
+                f"criteria: {name!r} is a name that the review form needs itself: choose another."
             )
 
 
@@ -456,7 +451,6 @@ def read_panel(
 
 
 def _edit_of(name: str, args: Mapping[str, Any], judgments: Mapping[str, Any]) -> dict[str, Any]:
-    """Make of the edited form a reply to one criterion."""
     edited = {"value": args.get(name), "rationale": args.get(f"{name}{_REASON}")}
     filled = {field: given for field, given in edited.items() if not _is_blank(given)}
     return {"type": "edit", "args": filled} if filled and name in judgments else filled
@@ -485,7 +479,6 @@ def _is_number(text: str) -> bool:
 
 
 def _is_blank(given: Any) -> bool:
-    """Tell whether nothing was filled in."""
     if isinstance(given, dict) and "type" not in given and "decisions" not in given:
         return all(map(_is_blank, given.values()))
     return given is None or (isinstance(given, str) and not given.strip())
