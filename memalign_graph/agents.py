@@ -131,8 +131,7 @@ def _ends_with_tool(state: Any) -> bool:
 def _is_of_this_turn(state: Any, loop: Loop) -> bool:
     """Tell whether nobody has asked anything else since: a guard can end a turn before it began."""
     asked = [message.id for message in state[MESSAGES] if is_human(message)]
-    begun = loop.get("asked_id")
-    return begun is None or asked[-1:] == [begun]
+    return loop.get("asked_id") in (None, *asked[-1:])
 
 
 def _state_schema(name: str, loop: str) -> type[Any]:

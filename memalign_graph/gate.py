@@ -132,8 +132,7 @@ class QualityGate:
         self.escalates = escalates
         self.counts = counts
         """False where it is not the gate that decides whether another answer is written."""
-        review: Any = self.settings.review
-        review = self._misses if review == "exhausted" else review
+        review: Any = self._misses if self.settings.review == "exhausted" else self.settings.review
         graph = create_review_graph(criterion, review=review, **{"cite_guidelines": True, **judge})
         self.criterion = criterion
         self.rule = PassRule.of(criterion.scale, self.settings.passes)
@@ -272,8 +271,7 @@ class GateNode(RunnableLambda[Any, Any]):
             own = state if settings.example is None else _as_parents(state, self._state_schema)
         elif not loop and was_sent_back(messages, gate.name):
             raise InvalidInputError(
-                f"name: the state has no key {gate.name!r} for the verdict, by which revisions are "
-                "counted: add it to the state."
+                f"name: the state has no key {gate.name!r}, by which revisions are counted: add it."
             )
         example = example_in(own, settings.example, self.messages_key, loop)
         verdict, kept = await gate.decide(io, example, current_run(), loop)
@@ -285,8 +283,7 @@ class GateNode(RunnableLambda[Any, Any]):
             if revises:
                 update[self.messages_key] = [critique_message(verdict["critique"], gate.name)]
         elif revises or loop.get("status") == "revise":
-            # A turn that has ended leaves no critique for the next one's writer; another gate's,
-            # which may stand there, is not this one's to clear.
+            # A turn that has ended leaves none; another gate's, which may stand there, is kept.
             update[self.critique_key] = verdict["critique"] if revises else ""
         if settings.fallback is not None and revises:
             kept["sent_back"] = [*loop.get("sent_back", ()), *answer_ids(messages or [])]
@@ -348,17 +345,17 @@ def _check_way(builder: Graph, source: str, gate: Gate) -> None:
 def _check_keys(builder: Graph, node: GateNode, *, revises: bool) -> None:
     name, messages_key, critique_key = node.gate.name, node.messages_key, node.critique_key
     verdicts, messages = builder.channels.get(name), builder.channels.get(messages_key)
+    joins, adds = (getattr(channel, "operator", None) for channel in (verdicts, messages))
     hint = get_type_hints(builder.state_schema).get(name)
-    takes_one = not isinstance(verdicts, LastValue) and _reducer(verdicts) is not operator.add
+    takes_one = not isinstance(verdicts, LastValue) and joins is not operator.add
     if (get_origin(hint) or hint) is list and not takes_one:
         raise InvalidInputError(
             f"name: the key {name!r} of the state is a list, but a gate writes one verdict: give "
             "it a reducer that adds one, such as lambda old, new: [*old, new]."
         )
-    if node.gate.settings.fallback is not None and _reducer(messages) is not add_messages:
+    if node.gate.settings.fallback is not None and adds is not add_messages:
         raise InvalidInputError(
-            f"fallback: no answer in {messages_key!r} can be taken back: give that key of the "
-            "state the reducer add_messages."
+            f"fallback: no answer in {messages_key!r} can be taken back: give it add_messages."
         )
     if revises and critique_key is None and isinstance(messages, LastValue | None):
         raise InvalidInputError(
@@ -369,10 +366,6 @@ def _check_keys(builder: Graph, node: GateNode, *, revises: bool) -> None:
         raise InvalidInputError(
             f"critique_key: the state has no key {critique_key!r} for a writer to read: add it."
         )
-
-
-def _reducer(channel: Any) -> Any:
-    return getattr(channel, "operator", None)
 
 
 def _add_node(builder: Graph, node: GateNode) -> None:
@@ -454,8 +447,7 @@ def add_quality_gate(
     """
     if not isinstance(builder, StateGraph) or not _keys(builder, builder.state_schema):
         raise InvalidInputError(
-            "builder: give a StateGraph that is not compiled yet, with a state whose keys have "
-            "names: a TypedDict, a dataclass or a pydantic model."
+            "builder: give a StateGraph that is not compiled yet, whose state is a class with keys."
         )
     gate = QualityGate(
         criterion, options, revises=revise is not None, escalates=escalate is not None
@@ -538,9 +530,6 @@ def _refuse(options: Mapping[str, Any], names: Sequence[str], why: str) -> None:
             raise InvalidInputError(f"{name}: {why}: leave it out.")
 
 
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # as OpenAI takes it
-
-
 class ToolInput(BaseModel):
     """What the agent says to the tool."""
 
@@ -573,7 +562,7 @@ def create_quality_gate_tool(
         ImportError: If an extra is needed that is not installed.
     """
     name = options.get("name", "check_quality")
-    if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
         raise InvalidInputError(
             f"name: {name!r} is no tool's: give up to 64 letters, digits, _, -."
         )

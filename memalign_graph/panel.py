@@ -33,7 +33,6 @@ from memalign_graph.interrupts import (
     read_text,
 )
 from memalign_graph.io import IO
-from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.vectors import Vector, encode_vector
 from memalign_graph.memory.recall import embed_once
 from memalign_graph.nodes.judge import Retrieved, assemble_node, judge_node, own_channel, retrieve
@@ -48,7 +47,6 @@ from memalign_graph.settings import (
     PanelContext,
     Paneling,
     PanelReview,
-    RunSettings,
     context_schema,
     default_settings,
     mode_of,
@@ -170,9 +168,7 @@ def _decide(review: Any, state: State) -> Any:
 class _Panel:
     """The judges of a panel, which share their clients, and its nodes."""
 
-    def __init__(
-        self, criteria: Any, options: JudgeOptions, aggregate: Any, review: PanelReview
-    ) -> None:
+    def __init__(self, criteria: Any, options: JudgeOptions, aggregate: Any, review: Any) -> None:
         if isinstance(criteria, Criterion) or not isinstance(criteria, Sequence) or not criteria:
             raise InvalidInputError("criteria: give a list of Criterion, one or more.")
         self.swaps = options.get("swap") is True
@@ -203,7 +199,8 @@ class _Panel:
             Paneling(review=settings["review"])  # a parent's context may have another mode
         if settings["review"] != "never":
             self.clients.embedder.embeddings  # noqa: B018 - so that it fails here
-        own, accesses = self.judge, self._accesses(run, settings)
+        own = self.judge
+        accesses = {name: parts.memory(run.store, settings) for name, parts in self.parts.items()}
         judge_run = {"example": example.to_json(), "settings": settings}
 
         async def read(name: str) -> None:
@@ -279,14 +276,13 @@ class _Panel:
             ).to_json()
             for name, fields in said.items()
         }
-        aggregate = self._aggregated(state["judgments"], feedback)
-        return {"feedback": feedback, "aggregate": aggregate}
+        return {"feedback": feedback, "aggregate": self._aggregated(state["judgments"], feedback)}
 
     async def learn_criteria(self, io: IO, state: State, run: Run) -> Update:
         own, feedback = own_channel(state, "judge_run"), state["feedback"]
         vector = own["vector"]
         if vector is None:
-            accesses = list(self._accesses(run, own["settings"]).values())
+            accesses = [parts.memory(run.store, own["settings"]) for parts in self.parts.values()]
             example = Example.model_validate(own["example"])
             embedded = await embed_once(io, accesses, example, always=True)
             vector = None if embedded is None else encode_vector(embedded)
@@ -309,9 +305,6 @@ class _Panel:
             "learned": {name: update["learned"] for name, update in learned.items()},
             "errors": errors,
         }
-
-    def _accesses(self, run: Run, settings: RunSettings) -> dict[str, MemoryAccess]:
-        return {name: parts.memory(run.store, settings) for name, parts in self.parts.items()}
 
     def _check_any(self, done: Mapping[str, Any], failed: Mapping[str, MemAlignError]) -> None:
         if not done:
