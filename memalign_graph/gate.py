@@ -335,7 +335,7 @@ def _check_way(builder: Graph, source: str, gate: Gate) -> None:
                 "to one of them, or make this gate the other's `accept`."
             )
     node = builder.nodes.get(source)
-    if source in builder.branches or (node is not None and node.ends):
+    if builder.branches.get(source) or (node is not None and node.ends):
         raise InvalidInputError(
             f"after: {source!r} chooses its way itself: leave `after` out, and have that lead to "
             f"the gate instead of the end, such as {{'tools': 'tools', END: {gate.name!r}}}."
@@ -355,7 +355,7 @@ def _check_keys(builder: Graph, node: GateNode, *, revises: bool) -> None:
         )
     if node.gate.settings.fallback is not None and adds is not add_messages:
         raise InvalidInputError(
-            f"fallback: no answer in {messages_key!r} can be taken back: give it add_messages."
+            f"fallback: no answer in {messages_key!r} can be taken back: reduce it by add_messages."
         )
     if revises and critique_key is None and isinstance(messages, LastValue | None):
         raise InvalidInputError(
