@@ -113,7 +113,7 @@ class Node(Runnable[Any, Any]):
         self, name: str, operation: Callable[[IO, State, Run], Coroutine[Any, Any, Update]]
     ) -> None:
         self.name = name
-        self._operation = operation
+        self.operation = operation
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002, ARG002 - Runnable's own names
         """Run the node with blocking calls."""
@@ -126,7 +126,7 @@ class Node(Runnable[Any, Any]):
     async def _named(self, io: IO, state: Any) -> Update:
         fields = state if isinstance(state, Mapping) else vars(state)
         try:
-            return await self._operation(io, fields, current_run())
+            return await self.operation(io, fields, current_run())
         except MemAlignError as error:
             error.node = error.node or self.name
             raise
