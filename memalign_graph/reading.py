@@ -40,8 +40,9 @@ def read_feedback(feedback: FeedbackLike) -> Feedback:
             for name, value in given.items()
             if not (_is_missing(value) or (name, value) == ("given_at", None))
         }
-        if isinstance(feedback.get("id"), int):
-            feedback["id"] = str(feedback["id"])
+        number = feedback.get("id")
+        if isinstance(number, int) or (isinstance(number, float) and number.is_integer()):
+            feedback["id"] = str(int(number))  # 3.0 where a column has gaps
     try:
         return Feedback.model_validate(feedback)
     except ValidationError as error:

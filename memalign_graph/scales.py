@@ -57,7 +57,8 @@ class Boolean(_Scale):
 
     def validate_value(self, value: Any) -> bool:
         """Return a boolean; `"yes"`, `"no"`, `"true"`, `"false"`, 1 and 0 count as booleans too."""
-        word = str(value).strip().lower() if isinstance(value, str | bool | int) else ""
+        # A column of a table that has gaps holds 1.0 for 1.
+        word = str(value).strip().lower().removesuffix(".0")
         if word not in _BOOLEANS:
             raise ValueError(f"{_short(value)} is not on the scale: the value is true or false.")
         return _BOOLEANS[word]
