@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         create_judge_graph,
         create_review_graph,
     )
-    from memalign_graph.memory import JudgeMemory
+    from memalign_graph.memory.judge_memory import JudgeMemory
     from memalign_graph.panel import Aggregate, create_panel_graph
     from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise
     from memalign_graph.settings import Judge, JudgeOptions, MemAlignContext, Uncertain
@@ -75,44 +75,29 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "agents": ("QualityGateMiddleware",),
-    "errors": (
-        "ChatModelError",
-        "EmbeddingError",
-        "InvalidInputError",
-        "MemAlignError",
-        "MemAlignWarning",
-        "ModelAnswerError",
-    ),
-    "gate": (
-        "GateVerdict",
-        "add_quality_gate",
-        "create_quality_gate_node",
-        "create_quality_gate_tool",
-    ),
-    "graphs": (
-        "JudgeNodes",
-        "create_alignment_graph",
-        "create_feedback_graph",
-        "create_judge_graph",
-        "create_review_graph",
-    ),
-    "memory": ("JudgeMemory",),
-    "panel": ("Aggregate", "create_panel_graph"),
-    "scales": ("Boolean", "Categorical", "Numeric", "Pairwise"),
-    "settings": ("Judge", "JudgeOptions", "MemAlignContext", "Uncertain"),
+    "agents": "QualityGateMiddleware",
+    "errors": "ChatModelError EmbeddingError InvalidInputError MemAlignError MemAlignWarning "
+    "ModelAnswerError",
+    "gate": "GateVerdict add_quality_gate create_quality_gate_node create_quality_gate_tool",
+    "graphs": "JudgeNodes create_alignment_graph create_feedback_graph create_judge_graph "
+    "create_review_graph",
+    "memory.judge_memory": "JudgeMemory",
+    "panel": "Aggregate create_panel_graph",
+    "scales": "Boolean Categorical Numeric Pairwise",
+    "settings": "Judge JudgeOptions MemAlignContext Uncertain",
+    "types": "Criterion Episode Example Feedback Guideline Judgment",
 }
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for, and nothing before."""
-    if name not in {*__all__, *_ROOM_OF}:
+    if name not in _ROOM_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_ROOM_OF.get(name, 'types')}"), name)
+    value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_ROOM_OF})
+    return sorted({*globals(), *_ROOM_OF})

@@ -1,13 +1,19 @@
 """`QualityGateMiddleware`: a quality gate for langchain's `create_agent` (extra `agents`)."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired, get_type_hints
 
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.runtime import Runtime
 from typing_extensions import TypedDict, Unpack
 
-from memalign_graph.conversation import critique_message, example_in, fallback_messages, wrote
+from memalign_graph.conversation import (
+    Loop,
+    critique_message,
+    example_in,
+    fallback_messages,
+    is_human,
+    wrote,
+)
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.gate import GateVerdict, QualityGate, begin_turn
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
@@ -24,7 +30,6 @@ except ImportError as error:
     ) from error
 
 MESSAGES = "messages"
-"""Where an agent's messages are."""
 
 
 class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -32,9 +37,9 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     When the agent is done, its answer is judged. One that does not pass goes back to the model
     with the critique, at most `max_revisions` times; then, if `review="exhausted"`, an expert is
-    asked by an interrupt, and memory learns from the word. The verdict, a `GateVerdict`, is in the
-    agent's state under the gate's name: `result["quality_gate"]["status"]`. It is empty where
-    the model was not what spoke last: where a guard ended the turn, or another gate's fallback.
+    asked by an interrupt, and memory learns from the word. The `GateVerdict` is in the agent's
+    state under the gate's name: `result["quality_gate"]["status"]`; it is empty where a guard, a
+    limit or another gate's fallback ended the turn.
 
     The agent is created with a store, where the judge's memory lies, and with a checkpointer where
     experts are asked.
@@ -82,41 +87,36 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     async def _decide(self, io: IO, state: Any) -> Update:
         loop = state.get(self._loop) or {}
+        verdict, kept = await self._verdict(io, state, loop)
+        update: Update = {self.name: verdict, self._loop: kept}
+        if verdict.get("status") == "revise":
+            critique = critique_message(verdict["critique"], self.name)
+            return {**update, MESSAGES: [critique], "jump_to": "model"}
+        fallback = self._gate.settings.fallback
+        if verdict and fallback is not None and not verdict["let_through"]:
+            # In the place of the turn's answers: they are not there to be read.
+            update[MESSAGES] = fallback_messages(state[MESSAGES], fallback, loop)
+            if state.get("structured_response") is not None:
+                update["structured_response"] = None
+        return update
+
+    async def _verdict(self, io: IO, state: Any, loop: Loop) -> tuple[Any, Loop]:
         answer = _last_answer(state)
         # A tool that answers directly speaks after the model, and for it.
         spoke = loop.get("spoke") or _ends_with_tool(state)
         if answer is None or wrote(answer) or not spoke:
-            return self._given_up(state, loop)
+            # A guard, a limit, or another gate ended the turn.
+            verdict = state.get(self.name) or {}
+            is_open = verdict.get("status") == "revise" and _is_of_this_turn(state, loop)
+            return {**verdict, "status": "exhausted"} if is_open else {}, loop
         from_state = self._gate.settings.example
         example = example_in(state, from_state, MESSAGES, loop)
         verdict, kept = await self._gate.decide(io, example, current_run(), loop)
         if from_state is None and not isinstance(example, str):
             kept["inputs"] = example.inputs
-        update: Update = {self.name: verdict, self._loop: kept}
         if verdict["status"] == "revise":
             kept["spoke"] = False
-            critique = critique_message(verdict["critique"], self.name)
-            return {**update, MESSAGES: [critique], "jump_to": "model"}
-        if not verdict["let_through"]:
-            update |= self._instead(state, loop)
-        return update
-
-    def _given_up(self, state: Any, loop: Mapping[str, Any]) -> Update:
-        """Let a turn end that the model did not end: by a guard, a limit, or another gate."""
-        verdict = state.get(self.name) or {}
-        if verdict.get("status") != "revise" or not _is_of_this_turn(state, loop):
-            return {self.name: {}}
-        return {self.name: {**verdict, "status": "exhausted"}, **self._instead(state, loop)}
-
-    def _instead(self, state: Any, loop: Mapping[str, Any]) -> Update:
-        """Put the fallback in the place of the turn's answers: they are not there to be read."""
-        fallback = self._gate.settings.fallback
-        if fallback is None:
-            return {}
-        update: Update = {MESSAGES: fallback_messages(state[MESSAGES], fallback, loop)}
-        if state.get("structured_response") is not None:
-            update["structured_response"] = None
-        return update
+        return verdict, kept
 
 
 def _last_answer(state: Any) -> AIMessage | None:
@@ -128,15 +128,10 @@ def _ends_with_tool(state: Any) -> bool:
     return isinstance(state[MESSAGES][-1], ToolMessage)
 
 
-def _is_of_this_turn(state: Mapping[str, Any], loop: Mapping[str, Any]) -> bool:
+def _is_of_this_turn(state: Any, loop: Loop) -> bool:
     """Tell whether nobody has asked anything else since: a guard can end a turn before it began."""
-    asked = [
-        message.id
-        for message in state[MESSAGES]
-        if isinstance(message, HumanMessage) and not wrote(message)
-    ]
-    begun = loop.get("asked_id")
-    return begun is None or (bool(asked) and asked[-1] == begun)
+    asked = [message.id for message in state[MESSAGES] if is_human(message)]
+    return loop.get("asked_id") in (None, *asked[-1:])
 
 
 def _state_schema(name: str, loop: str) -> type[Any]:

@@ -29,8 +29,7 @@ class AggregateResult(TypedDict):
     """Criteria whose value is a veto."""
 
     missing: list[str]
-    """Criteria that could not be judged: the mean is that of the others, and one with a veto does
-    not pass."""
+    """Criteria that could not be judged: they count in no mean, and one with a veto fails."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +41,14 @@ class Aggregate:
     have no weight.
 
     Raises:
-        InvalidInputError: From `create_panel_graph`, if a criterion is named that is not there, a
-            weight or a veto can't be used, or nothing has a weight.
+        InvalidInputError: From `create_panel_graph`, if it does not fit the panel's criteria.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)
     """How much each criterion counts; those not named, 1 where their scale has an order."""
 
     vetoes: Mapping[str, Passes] = field(default_factory=dict)
-    """Which values of a criterion have to be reached whatever the others say, as a gate's
-    `passes`."""
+    """Which values have to be reached whatever the others say, as a gate's `passes`."""
 
     passes: float | None = None
     """The score from which the whole passes, from 0 to 1; None if it is not asked for."""
@@ -59,14 +56,13 @@ class Aggregate:
     def bind(self, criteria: Iterable[Criterion]) -> "BoundAggregate":
         """Check this against a panel's criteria."""
         scales = {criterion.name: criterion.scale for criterion in criteria}
-        for option in ("weights", "vetoes"):
-            if not isinstance(getattr(self, option), Mapping):
+        for option, given in {"weights": self.weights, "vetoes": self.vetoes}.items():
+            if not isinstance(given, Mapping):
                 raise InvalidInputError(f"{option}: give a dict by the criteria's names.")
-            unknown = [name for name in getattr(self, option) if name not in scales]
+            unknown = [name for name in given if name not in scales]
             if unknown:
                 raise InvalidInputError(
-                    f"{option}: {unknown[0]!r} is no criterion of this panel: it has "
-                    f"{', '.join(scales)}."
+                    f"{option}: {unknown[0]!r} is no criterion of this panel: {', '.join(scales)}."
                 )
         for name, weight in self.weights.items():
             if not _is_number(weight) or not 0 <= weight < math.inf:
@@ -88,7 +84,7 @@ class Aggregate:
                 "only veto."
             )
         rules = {name: _veto(name, scales[name], rule) for name, rule in self.vetoes.items()}
-        return BoundAggregate(scales=scales, weights=weights, rules=rules, passes=self.passes)
+        return BoundAggregate(scales, weights, rules, self.passes)
 
 
 @dataclass(frozen=True)
@@ -105,10 +101,11 @@ class BoundAggregate:
         counted = [name for name in self.weights if name in values]
         parts = {name: _place(self.scales[name], values[name]) for name in counted}
         # Divided by the largest, so that no sum overflows.
-        largest = max((self.weights[name] for name in parts), default=0.0)
-        weights = {name: self.weights[name] / largest for name in parts} if largest else {}
+        largest = max((self.weights[name] for name in parts), default=0.0) or 1.0
+        weights = {name: self.weights[name] / largest for name in parts}
+        total = math.fsum(weights.values())
         weighted = math.fsum(weight * parts[name] for name, weight in weights.items())
-        score = weighted / math.fsum(weights.values()) if weights else None
+        score = weighted / total if total else None
         missing = [name for name in self.scales if name not in values]
         judged = [name for name in self.rules if name in values]
         vetoed = [name for name in judged if not self.rules[name].passes(values[name])]
@@ -116,16 +113,10 @@ class BoundAggregate:
         if self.passes is not None or self.rules:
             passed = not vetoed and self.rules.keys().isdisjoint(missing)
         if passed and self.passes is not None:
-            passed = score is not None and (
-                score >= self.passes or math.isclose(score, self.passes)
-            )
-        return {
-            "score": score,
-            "passed": passed,
-            "parts": parts,
-            "vetoed_by": vetoed,
-            "missing": missing,
-        }
+            passed = score is not None and score >= self.passes * (1 - 1e-9)  # but for rounding
+        return AggregateResult(
+            score=score, passed=passed, parts=parts, vetoed_by=vetoed, missing=missing
+        )
 
 
 def _veto(name: str, scale: Scale, rule: Passes) -> PassRule:
@@ -141,9 +132,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_ordered(scale: Scale) -> bool:
-    return isinstance(scale, Boolean | Numeric) or (
-        isinstance(scale, Categorical) and scale.ordered
-    )
+    return isinstance(scale, Boolean | Numeric) or bool(getattr(scale, "ordered", False))
 
 
 def _place(scale: Scale, value: Any) -> float:
@@ -152,4 +141,4 @@ def _place(scale: Scale, value: Any) -> float:
         return float((value - scale.minimum) / (scale.maximum - scale.minimum))
     if isinstance(scale, Categorical):
         return scale.choices.index(value) / (len(scale.choices) - 1)
-    return float(bool(value))
+    return float(value)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale, Value
+from memalign_graph.scales import Categorical, Numeric, Scale, Value
 from memalign_graph.types import Episode, FrozenModel
 
 Level = Literal["nominal", "ordinal", "interval"]
@@ -26,20 +26,14 @@ class GivenValue(FrozenModel):
     """One expert's value for an example."""
 
     episode_id: str
-    """The episode that holds it."""
-
     author: str | None
-    """Who gave it, if known."""
-
     value: Value
-    """The value."""
 
 
 class Disagreement(FrozenModel):
     """An example whose experts gave different values."""
 
     example_id: str
-    """The example's id."""
 
     given: list[GivenValue]
     """What each expert gave, oldest first."""
@@ -137,23 +131,27 @@ def expert_agreement(episodes: Iterable[Episode], scale: Scale) -> Agreement:
     units = [[value for _, value in given] for given in shared]
     level = _level(scale)
     return Agreement(
-        alpha=krippendorff_alpha([[_rank(one, scale) for one in unit] for unit in units], level),
+        alpha=krippendorff_alpha(
+            [[_rank(value, scale) for value in unit] for unit in units], level
+        ),
         level=level,
         examples=len(shared),
         disagreements=[
-            Disagreement(
-                example_id=given[0][0].example_id,
-                given=[
-                    GivenValue(episode_id=episode.id, author=episode.author, value=value)
-                    for episode, value in given
-                ],
-                majority=majority(
-                    [(episode.given_at, episode.id, value) for episode, value in given]
-                ),
-            )
+            _disagreement(given)
             for given, unit in zip(shared, units, strict=True)
             if len(set(map(_same, unit))) > 1
         ],
+    )
+
+
+def _disagreement(given: Sequence[tuple[Episode, Value]]) -> Disagreement:
+    return Disagreement(
+        example_id=given[0][0].example_id,
+        given=[
+            GivenValue(episode_id=episode.id, author=episode.author, value=value)
+            for episode, value in given
+        ],
+        majority=majority((episode.given_at, episode.id, value) for episode, value in given),
     )
 
 
@@ -169,13 +167,9 @@ def _number(value: Value, level: Level) -> float:
 
 
 def _level(scale: Scale) -> Level:
-    match scale:
-        case Numeric():
-            return "interval"
-        case Categorical(ordered=True):
-            return "ordinal"
-        case Boolean() | Categorical() | Pairwise():
-            return "nominal"
+    if isinstance(scale, Numeric):
+        return "interval"
+    return "ordinal" if isinstance(scale, Categorical) and scale.ordered else "nominal"
 
 
 def _rank(value: Value, scale: Scale) -> Value:
@@ -186,9 +180,7 @@ def _rank(value: Value, scale: Scale) -> Value:
 
 def on_scale(value: Value | None, scale: Scale) -> Value | None:
     """Read a value that was stored under a scale which may have changed since."""
-    if value is None:
-        return None
     try:
-        return scale.validate_value(value)
+        return None if value is None else scale.validate_value(value)
     except ValueError:
         return None

@@ -16,33 +16,23 @@ from langchain_core.messages import (
 from pydantic import BaseModel
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.reading import read_example
+from memalign_graph.reading import PassRule, read_example
 from memalign_graph.settings import ExampleFrom
-from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
+from memalign_graph.types import Criterion, Example, Feedback, Judgment
 
-Loop = dict[str, Any]
+Loop = Mapping[str, Any]
 """What a gate keeps while an answer is being revised; JSON values only.
 
-The `status` and `revisions` of its last verdict; the `settings` of the run's context, which is gone
-after an interrupt; `asked_id`, the message that the turn began with; `began`, whether it was begun
-with the turn, so that nothing in it is from an earlier one; `sent_back`, the messages that were. An
-agent's gate also keeps the `inputs` as it first saw them, and whether the model `spoke` since the
-turn began, or since it was sent back.
+The `status` and `revisions` of its last verdict; the `settings` of the run's context, gone after an
+interrupt; `asked_id`, the message that the turn began with; `began`, if none of it is of an earlier
+turn; `sent_back`, the messages that were. An agent's gate also keeps the `inputs` as it first saw
+them, and whether the model `spoke` since the turn began, or since it was sent back.
 """
 
-Kept = Mapping[str, Any]
-"""A `Loop` to be read, or nothing."""
+NOTHING: Loop = MappingProxyType({})
 
-NOTHING: Kept = MappingProxyType({})
-
-SOURCE = "lc_source"
-"""Where LangChain's middleware tells in a message's `additional_kwargs` that it wrote it."""
-
-GATE_SOURCE = "quality_gate"
-"""What a gate's critiques tell there, and the answers it puts in another's place."""
-
-GATE = "gate"
-"""Where a critique tells which gate wrote it."""
+# How a message tells in its `additional_kwargs` who wrote it, as LangChain's middleware does.
+_SOURCE, _GATE_SOURCE, _GATE = "lc_source", "quality_gate", "gate"
 
 NO_ANSWER = "There is no answer to judge: write one."
 
@@ -50,7 +40,7 @@ NO_ANSWER = "There is no answer to judge: write one."
 def wrote(message: Any, name: str | None = None) -> bool:
     """Tell whether a gate wrote a message: any gate, or the one of a name."""
     about = message.additional_kwargs if isinstance(message, BaseMessage) else {}
-    return about.get(SOURCE) == GATE_SOURCE and name in (None, about.get(GATE))
+    return about.get(_SOURCE) == _GATE_SOURCE and name in (None, about.get(_GATE))
 
 
 def was_sent_back(messages: Any, name: str) -> bool:
@@ -65,24 +55,23 @@ def critique_message(critique: str, name: str) -> HumanMessage:
     return HumanMessage(
         f"{critique}\n\nWrite the whole answer again so that it passes. Reply with the new answer "
         "alone, without a word about this review.",
-        additional_kwargs={SOURCE: GATE_SOURCE, GATE: name},
+        additional_kwargs={_SOURCE: _GATE_SOURCE, _GATE: name},
         id=str(uuid4()),
     )
 
 
 def critique_text(
     criterion: Criterion,
+    rule: PassRule,
     judgment: Judgment,
-    *,
-    broken: Sequence[Guideline],
     feedback: Feedback | None,
-    wanted: str | None = None,
-    outweighed: bool = False,
+    broken: Sequence[str],
 ) -> str:
     """Write a critique: what was asked, the reason, and the guidelines broken."""
+    outweighed = judgment.verdict != judgment.value and rule.passes(judgment.verdict)
     value = judgment.value if feedback is None else feedback.value
     result = "" if value is None else f"\nThe result is: {criterion.scale.render(value)}."
-    result += f" It has to be: {wanted}." if result and wanted else ""
+    result += f" It has to be: {rule.wanted}." if result and rule.wanted else ""
     asked = criterion.instructions.strip()
     parts = [f"The answer did not pass. It was checked for this: {asked}{result}"]
     if feedback is not None and feedback.rationale:
@@ -95,17 +84,17 @@ def critique_text(
     elif judgment.rationale:
         parts.append(f"The review says: {judgment.rationale}")
     if broken and judgment.value == value and not outweighed:
-        lines = "\n".join(f"- {guideline.text}" for guideline in broken)
+        lines = "\n".join(f"- {guideline}" for guideline in broken)
         parts.append(f"What it has to heed:\n{lines}")
     return "\n\n".join(parts)
 
 
-def fallback_messages(messages: Any, fallback: str, loop: Kept) -> list[BaseMessage]:
+def fallback_messages(messages: Any, fallback: str, loop: Loop) -> list[BaseMessage]:
     """Put a text in the place of a turn's last answer, and of what gates sent back before it."""
     turn: list[BaseMessage] = list(messages or [])
     asked = loop.get("asked_id")
     for index, message in reversed(list(enumerate(turn))):
-        if message.id == asked if asked else _is_human(message):
+        if message.id == asked if asked else is_human(message):
             turn = turn[index + 1 :]
             break
     gone = {*loop.get("sent_back", ()), *answer_ids(turn)}
@@ -113,10 +102,11 @@ def fallback_messages(messages: Any, fallback: str, loop: Kept) -> list[BaseMess
         if isinstance(message, HumanMessage) and wrote(message):
             gone |= {message.id, *answer_ids(turn[:index])}
     removed = [RemoveMessage(str(message.id)) for message in turn if message.id in gone]
-    return [*removed, AIMessage(fallback, additional_kwargs={SOURCE: GATE_SOURCE})]
+    return [*removed, AIMessage(fallback, additional_kwargs={_SOURCE: _GATE_SOURCE})]
 
 
-def _is_human(message: BaseMessage) -> bool:
+def is_human(message: BaseMessage) -> bool:
+    """Tell whether a human wrote a message, and no gate."""
     return isinstance(message, HumanMessage) and not wrote(message)
 
 
@@ -132,7 +122,7 @@ def answer_ids(messages: Sequence[BaseMessage]) -> list[str | None]:
 
 
 def example_in(
-    state: Any, example: ExampleFrom | None, messages_key: str, loop: Kept = NOTHING
+    state: Any, example: ExampleFrom | None, messages_key: str, loop: Loop = NOTHING
 ) -> Example | str:
     """Take the example out of a state; or say, for the writer, why there is nothing to judge."""
     found: Any = _exchange(state, messages_key, loop) if example is None else example(state)
@@ -148,7 +138,7 @@ def example_in(
         raise
 
 
-def _exchange(state: Any, messages_key: str, loop: Kept) -> dict[str, Any] | None:
+def _exchange(state: Any, messages_key: str, loop: Loop) -> dict[str, Any] | None:
     """Take the last human message and the last answer out of a conversation."""
     given = read_key(state, messages_key)
     if not isinstance(given, Sequence) or isinstance(given, str) or not given:
@@ -162,7 +152,7 @@ def _exchange(state: Any, messages_key: str, loop: Kept) -> dict[str, Any] | Non
         message.text
         for message in messages
         if isinstance(message, HumanMessage)
-        and ((begun and message.id == begun) or SOURCE not in message.additional_kwargs)
+        and ((begun and message.id == begun) or _SOURCE not in message.additional_kwargs)
     ]
     if not asked and "inputs" not in loop:
         raise InvalidInputError(
@@ -182,35 +172,26 @@ def _exchange(state: Any, messages_key: str, loop: Kept) -> dict[str, Any] | Non
 def _answer(messages: Sequence[BaseMessage]) -> str:
     """Return the last text that was answered since a human, or a gate, last spoke."""
     for message in reversed(messages):
-        # A tool whose result is the answer ends an agent (`return_direct`).
-        if isinstance(message, ToolMessage):
-            return message.text.strip()
         if isinstance(message, HumanMessage):
-            return ""
-        if isinstance(message, AIMessage):
-            return "" if message.tool_calls else message.text.strip()
+            break
+        # A tool whose result is the answer ends an agent (`return_direct`).
+        if isinstance(message, AIMessage | ToolMessage):
+            return "" if getattr(message, "tool_calls", None) else message.text.strip()
     return ""
 
 
 def _is_blank(outputs: Any) -> bool:
-    """Tell whether an answer says nothing, whatever its shape."""
-    match outputs:
-        case str():
-            return not outputs.strip()
-        case dict():
-            return all(map(_is_blank, outputs.values()))
-        case list():
-            return all(map(_is_blank, outputs))
-    return outputs is None
+    if isinstance(outputs, dict | list):
+        return all(map(_is_blank, outputs.values() if isinstance(outputs, dict) else outputs))
+    return outputs is None or (isinstance(outputs, str) and not outputs.strip())
 
 
 def _is_json(value: Any) -> bool:
     """Tell whether a value is of JSON's types, whatever is wrong with its texts."""
-    match value:
-        case dict():
-            return all(isinstance(key, str) for key in value) and all(map(_is_json, value.values()))
-        case list():
-            return all(map(_is_json, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(value[key]) for key in value)
+    if isinstance(value, list):
+        return all(map(_is_json, value))
     return value is None or isinstance(value, str | int | float | bool)
 
 

@@ -4,7 +4,8 @@ import logging
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
+from functools import partial
+from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
@@ -17,7 +18,6 @@ from typing_extensions import TypedDict, Unpack, is_typeddict
 
 from memalign_graph.conversation import (
     NOTHING,
-    Kept,
     Loop,
     answer_ids,
     critique_message,
@@ -33,25 +33,14 @@ from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.reading import PassRule, read_example
 from memalign_graph.runtime import Node, Run, State, Update, current_run
 from memalign_graph.scales import Value
-from memalign_graph.settings import (
-    Gate,
-    GateOptions,
-    MemAlignContext,
-    own_context,
-)
-from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
+from memalign_graph.settings import Gate, GateOptions, MemAlignContext, own_context
+from memalign_graph.types import Criterion, Example, Feedback, Judgment
 
 logger = logging.getLogger(__name__)
 
 GateStatus = Literal["accepted", "revise", "escalated", "exhausted", "judge_error"]
-"""What became of an answer.
-
-- `accepted`: it passed.
-- `revise`: it did not, and goes back with the critique; the gate will see it again.
-- `escalated`: it did not, its revisions have run out, and it goes where the gate escalates to.
-- `exhausted`: likewise, but the gate escalates to nowhere.
-- `judge_error`: nobody knows, since the judge failed. `let_through` says what became of it.
-"""
+"""What became of an answer: it passed, goes back with the critique, its revisions have run out (it
+is `escalated` where the gate has somewhere to escalate to), or nobody knows."""
 
 
 class GateVerdict(TypedDict):
@@ -97,29 +86,28 @@ class GateVerdict(TypedDict):
     """Why the judge failed, where it did."""
 
 
+_BEGINNING = ".before_turn"
+_JUDGING = ("retrieve_episodes", "assemble_guidelines", "judge", "decide_review")
+_STREAMED = ("status", "revisions", "value", "decided_by", "critique", "error")
+_FAILED = "The judge of the gate %r failed, and the gate is %s: the answer %s. %s"
+
+
 def begin_turn(run: Run, messages: Any) -> Loop:
     """Make what a gate keeps at the beginning of a turn."""
     last = messages[-1] if isinstance(messages, Sequence) and messages else None
     # What a caller brings is no gate's word, whatever it says of itself; in a graph within another
     # it may be, since that other may have a gate of its own.
     asked_id = None if run.is_nested else getattr(last, "id", None)
-    return {"began": True, "settings": _context_of(run, NOTHING), "asked_id": asked_id}
+    return {"began": True, "settings": _settings_of(run, NOTHING), "asked_id": asked_id}
 
 
-def _context_of(run: Run, loop: Kept) -> dict[str, Any] | None:
+def _settings_of(run: Run, loop: Loop) -> dict[str, Any]:
     """Return what the run's context has for judging, or the turn's had: it is gone when resumed."""
     own = own_context(run.context)
     if own is not None:
         return own.model_dump(mode="json", exclude_unset=True)
     is_of_this_turn = loop.get("began") or loop.get("status") == "revise"
-    settings: dict[str, Any] | None = loop.get("settings") if is_of_this_turn else None
-    return settings
-
-
-# Of a verdict this is streamed; while the judge is at work, or an expert is asked, mostly None.
-_STREAMED = ("status", "revisions", "value", "decided_by", "critique", "error")
-
-_JUDGING = ("retrieve_episodes", "assemble_guidelines", "judge", "decide_review")
+    return loop.get("settings") or {} if is_of_this_turn else {}
 
 
 class QualityGate:
@@ -144,12 +132,8 @@ class QualityGate:
         self.escalates = escalates
         self.counts = counts
         """False where it is not the gate that decides whether another answer is written."""
-        review: Any = self.settings.review
-        graph = create_review_graph(
-            criterion,
-            review=self._misses if review == "exhausted" else review,
-            **{"cite_guidelines": True, **judge},
-        )
+        review: Any = self._misses if self.settings.review == "exhausted" else self.settings.review
+        graph = create_review_graph(criterion, review=review, **{"cite_guidelines": True, **judge})
         self.criterion = criterion
         self.rule = PassRule.of(criterion.scale, self.settings.passes)
         # What the judge writes is no message of the application's.
@@ -159,47 +143,46 @@ class QualityGate:
         return not self.rule.passes(judgment.value)
 
     async def decide(
-        self, io: IO, example: Example | str, run: Run, loop: Kept = NOTHING
-    ) -> tuple[GateVerdict, Loop]:
+        self, io: IO, example: Example | str, run: Run, loop: Loop = NOTHING
+    ) -> tuple[GateVerdict, dict[str, Any]]:
         """Judge an answer, or say why there is none; returns what becomes of it."""
         sent_back = loop["revisions"] if loop.get("status") == "revise" else 0
-        settings = _context_of(run, loop)
+        settings = _settings_of(run, loop)
         if isinstance(example, str):
-            verdict = self._routed(sent_back, critique=example)
+            verdict = self._verdict(sent_back, critique=example)
         else:
-            under_way = {**dict.fromkeys(_STREAMED), "revisions": sent_back}
             if not run.resuming:
-                self._tell(run, {**under_way, "status": "judging"})
+                self._tell(run, {"status": "judging", "revisions": sent_back})
             try:
-                judged = await self._judge(io, example, sent_back, settings)
+                verdict = await self._judge(io, example, sent_back, settings)
             except GraphInterrupt:
-                self._tell(run, {**under_way, "status": "asking"})
+                self._tell(run, {"status": "asking", "revisions": sent_back})
                 raise
             except MemAlignError as error:
                 if isinstance(error, InvalidInputError) or error.node not in _JUDGING:
                     raise
-                verdict = self._failed(sent_back, error)
-            else:
-                verdict = self._read(judged, sent_back)
+                opens = self.settings.on_judge_error == "open"
+                outcome = "goes on unjudged" if opens else "does not pass"
+                logger.warning(_FAILED, self.name, self.settings.on_judge_error, outcome, error)
+                failed: Any = {"status": "judge_error", "let_through": opens, "error": str(error)}
+                verdict = self._verdict(sent_back, **failed)
             verdict["example_id"] = example.id
-        self._tell(run, {name: value for name, value in verdict.items() if name in _STREAMED})
-        kept: Any = {"status": verdict["status"], "revisions": verdict["revisions"]}
-        return verdict, {**loop, **kept, "settings": settings}
+        self._tell(run, verdict)
+        status, revisions = verdict["status"], verdict["revisions"]
+        kept = {**loop, "status": status, "revisions": revisions, "settings": settings}
+        return verdict, kept
 
     async def _judge(
-        self, io: IO, example: Example, sent_back: int, settings: Mapping[str, Any] | None
-    ) -> Mapping[str, Any]:
+        self, io: IO, example: Example, sent_back: int, settings: dict[str, Any]
+    ) -> GateVerdict:
         if self.settings.review == "exhausted" and sent_back < self.max_revisions:
-            settings = settings or {}
             settings = {**settings, "review": settings.get("review") or "never"}
-        context = None if settings is None else MemAlignContext(**settings)
+        context = MemAlignContext(**settings)
         fields: Any = example.to_json()
-        return await io.call(
+        judged = await io.call(
             lambda: self.graph.invoke(fields, context=context),
             lambda: self.graph.ainvoke(fields, context=context),
         )
-
-    def _read(self, judged: Mapping[str, Any], sent_back: int) -> GateVerdict:
         judgment = Judgment.model_validate(judged["judgment"])
         said = judged["feedback"]
         feedback = None if said is None else Feedback.model_validate(said)
@@ -208,65 +191,33 @@ class QualityGate:
         passed = value is not None and self.rule.passes(value)
         critique = ""
         if not passed:
-            broken = judged.get("broken_guidelines") or []
-            critique = critique_text(
-                self.criterion,
-                judgment,
-                broken=[Guideline.model_validate(guideline) for guideline in broken],
-                feedback=feedback,
-                wanted=self.rule.wanted,
-                outweighed=(
-                    judgment.verdict != judgment.value and self.rule.passes(judgment.verdict)
-                ),
-            )
-        return self._routed(
+            broken = [rule["text"] for rule in judged.get("broken_guidelines") or []]
+            critique = critique_text(self.criterion, self.rule, judgment, feedback, broken)
+        return self._verdict(
             sent_back,
             passed=passed,
             critique=critique,
             value=value,
             decided_by="judge" if feedback is None else "expert",
-            judgment=judged["judgment"],
-            feedback=said,
-            learned=judged["learned"],
+            **{name: judged[name] for name in ("judgment", "feedback", "learned")},
         )
 
-    def _routed(self, sent_back: int, *, passed: bool = False, **said: Any) -> GateVerdict:
+    def _verdict(self, revisions: int, *, passed: bool = False, **said: Any) -> GateVerdict:
+        """Say what becomes of an answer, after so many revisions."""
         status: GateStatus = "escalated" if self.escalates else "exhausted"
-        revisions = sent_back
         if passed:
             status = "accepted"
-        elif sent_back < self.max_revisions:
-            status = "revise"
-            revisions += self.counts
-        return self._verdict(
-            status=status, revisions=revisions, passed=passed, let_through=passed, **said
-        )
-
-    def _failed(self, sent_back: int, error: MemAlignError) -> GateVerdict:
-        mode = self.settings.on_judge_error
-        logger.warning(
-            "The judge of the gate %r failed, and the gate is %s: the answer %s. %s",
-            self.name,
-            mode,
-            "goes on unjudged" if mode == "open" else "does not pass",
-            error,
-        )
-        return self._verdict(
-            status="judge_error", revisions=sent_back, let_through=mode == "open", error=str(error)
-        )
-
-    def _verdict(self, **said: Any) -> GateVerdict:
-        blank = {**dict.fromkeys(GateVerdict.__annotations__), "passed": False, "critique": ""}
-        return cast("GateVerdict", {**blank, "gate": self.name, **said})
+        elif revisions < self.max_revisions and "status" not in said:
+            status, revisions = "revise", revisions + self.counts
+        verdict: Any = dict.fromkeys(GateVerdict.__annotations__)
+        verdict |= {"gate": self.name, "status": status, "revisions": revisions, "critique": ""}
+        verdict |= {"passed": passed, "let_through": passed, **said}
+        return verdict  # type: ignore[no-any-return] # of its keys
 
     def _tell(self, run: Run, verdict: Mapping[str, Any]) -> None:
+        told = {name: verdict.get(name) for name in _STREAMED}
         about = {"gate": self.name, "criterion": self.criterion.name}
-        bound = {"max_revisions": self.max_revisions}
-        run.write({"type": "quality_gate", **about, **bound, **verdict})
-
-
-BEGINNING = ".before_turn"
-"""What the name of the node that begins a gate's turn ends with."""
+        run.write({"type": "quality_gate", **about, "max_revisions": self.max_revisions, **told})
 
 
 def latest(_old: Any, new: Any) -> Any:
@@ -276,9 +227,9 @@ def latest(_old: Any, new: Any) -> Any:
 
 def _last_verdict(state: Any, name: str) -> Mapping[str, Any]:
     """Read the last verdict: a reducer of the caller's own may gather them in a list."""
-    verdict = read_key(state, name)
-    last: Mapping[str, Any] = (verdict[-1:] or [{}])[0] if isinstance(verdict, list) else verdict
-    return last or {}
+    kept: Any = read_key(state, name) or {}
+    verdict: Mapping[str, Any] = kept[-1] if isinstance(kept, list) else kept
+    return verdict
 
 
 class GateNode(RunnableLambda[Any, Any]):
@@ -291,10 +242,10 @@ class GateNode(RunnableLambda[Any, Any]):
         critique_key: str | None,
         state_schema: type[Any] | None = None,
     ) -> None:
-        keys = {"name": gate.name, "messages_key": messages_key, "critique_key": critique_key}
+        keys: dict[str, Any] = {"name": gate.name, "messages_key": messages_key}
+        if critique_key is not None:
+            keys["critique_key"] = critique_key
         for option, key in keys.items():
-            if key is None and option == "critique_key":
-                continue
             if not isinstance(key, str) or not key.strip():
                 raise InvalidInputError(f"{option}: give the name of a key, which is text.")
             if list(keys.values()).count(key) > 1:
@@ -303,219 +254,154 @@ class GateNode(RunnableLambda[Any, Any]):
         self.messages_key = messages_key
         self.critique_key = critique_key
         self._state_schema = state_schema
-        super().__init__(self._judge, self._ajudge, name=gate.name)
+        awaiting = partial(self._decide, AWAITING)
+        super().__init__(lambda state: run(self._decide(BLOCKING, state)), awaiting, gate.name)
 
     @property
     def deps(self) -> list[Runnable[Any, Any]]:
         """Where LangGraph looks for a node's subgraphs."""
         return [self.gate.graph]
 
-    def _judge(self, state: Any) -> Update:
-        return run(self._decide(BLOCKING, state))
-
-    async def _ajudge(self, state: Any) -> Update:
-        return await self._decide(AWAITING, state)
-
     async def _decide(self, io: IO, state: Any) -> Update:
         gate, settings = self.gate, self.gate.settings
         messages = read_key(state, self.messages_key)
-        by_hand = self._state_schema is None
-        # By hand there is but the last verdict to count by.
-        loop = _last_verdict(state, gate.name) if by_hand else read_key(state, gate.loop) or NOTHING
-        if by_hand and not loop and was_sent_back(messages, gate.name):
+        own, loop = state, _last_verdict(state, gate.name)
+        if self._state_schema is not None:
+            loop = read_key(state, gate.loop) or NOTHING
+            own = state if settings.example is None else _as_parents(state, self._state_schema)
+        elif not loop and was_sent_back(messages, gate.name):
             raise InvalidInputError(
-                f"name: the state has no key {gate.name!r} for the verdict, by which revisions are "
-                "counted: add it to the state."
+                f"name: the state has no key {gate.name!r}, by which revisions are counted: add it."
             )
-        turn = NOTHING if by_hand else loop
-        own = state if settings.example is None else _as_parents(state, self._state_schema)
-        example = example_in(own, settings.example, self.messages_key, turn)
+        example = example_in(own, settings.example, self.messages_key, loop)
         verdict, kept = await gate.decide(io, example, current_run(), loop)
-        update: Update = {gate.name: verdict}
         revises = verdict["status"] == "revise"
-        if not by_hand:
+        update: Update = {gate.name: verdict}
+        if self._state_schema is not None:
             update[gate.loop] = kept
-        if revises and settings.fallback is not None:
+        if self.critique_key is None:
+            if revises:
+                update[self.messages_key] = [critique_message(verdict["critique"], gate.name)]
+        elif revises or loop.get("status") == "revise":
+            # A turn that has ended leaves none; another gate's, which may stand there, is kept.
+            update[self.critique_key] = verdict["critique"] if revises else ""
+        if settings.fallback is not None and revises:
             kept["sent_back"] = [*loop.get("sent_back", ()), *answer_ids(messages or [])]
-        if self.critique_key is not None:
-            # A turn that has ended leaves no critique for the next one's writer; another gate's,
-            # which may stand there, is not this one's to clear.
-            if revises or loop.get("status") == "revise":
-                update[self.critique_key] = verdict["critique"] if revises else ""
-        elif revises:
-            update[self.messages_key] = [critique_message(verdict["critique"], gate.name)]
-        if settings.fallback is not None and not (revises or verdict["let_through"]):
-            update[self.messages_key] = fallback_messages(messages, settings.fallback, turn)
+        elif settings.fallback is not None and not verdict["let_through"]:
+            update[self.messages_key] = fallback_messages(messages, settings.fallback, loop)
         return update
 
 
-def _as_parents(state: Any, schema: type[Any] | None) -> Any:
+def _as_parents(state: Any, schema: type[Any]) -> Any:
     """Give a parent's function the state as its own nodes get it."""
-    if schema is None or not isinstance(state, Mapping) or is_typeddict(schema):
+    if not isinstance(state, Mapping) or is_typeddict(schema):
         return state
     known = get_type_hints(schema)
-    fields = {key: value for key, value in state.items() if key in known}
-    return schema.model_validate(fields) if issubclass(schema, BaseModel) else schema(**fields)
+    return schema(**{key: value for key, value in state.items() if key in known})
 
 
-class Parent:
-    """A graph that is given a gate: whatever is read or changed of a `StateGraph` is in here.
+# What follows reads and changes attributes of a `StateGraph` that LangGraph does not document.
 
-    LangGraph documents none of these attributes.
-    """
 
-    ATTRIBUTES = (
-        "branches",
-        "channels",
-        "edges",
-        "nodes",
-        "output_schema",
-        "state_schema",
-        "waiting_edges",
-    )
+def _keys(builder: Graph, schema: Any) -> dict[str, Any]:
+    """Return a schema's keys with their types, but for those that LangGraph itself fills."""
+    hints = get_type_hints(schema, include_extras=True) if isinstance(schema, type) else {}
+    return {key: hint for key, hint in hints.items() if key in builder.channels}
 
-    def __init__(self, builder: Graph) -> None:
-        if not isinstance(builder, StateGraph):
+
+def _gate_at(builder: Graph, name: str) -> QualityGate | None:
+    runnable = builder.nodes[name].runnable if name in builder.nodes else None
+    return runnable.gate if isinstance(runnable, GateNode) else None
+
+
+def _check_way(builder: Graph, source: str, gate: Gate) -> None:
+    """Check that a node leads to gates alone."""
+    if _gate_at(builder, source):
+        raise InvalidInputError(
+            f"after: {source!r} is a gate: name this one, {gate.name!r}, as its `accept` instead."
+        )
+    edges = [*builder.edges]
+    edges += [(start, end) for starts, end in builder.waiting_edges for start in starts]
+    for end in (end for start, end in edges if start == source):
+        beside = _gate_at(builder, end)
+        if beside is None:
             raise InvalidInputError(
-                "builder: give a StateGraph that is not compiled yet, not a value of type "
-                f"{type(builder).__name__}."
+                f"after: {source!r} also leads to {end!r}, past the gate: take that edge away, and "
+                "name its end as `accept`."
             )
-        gone = [name for name in self.ATTRIBUTES if not hasattr(builder, name)]
-        if gone:
-            raise MemAlignError(
-                f"langgraph: its StateGraph has no {gone[0]!r} any more, without which no gate can "
-                "be put into a graph: install langgraph>=1.2.16,<2."
-            )
-        self.builder = builder
-        self.state = self._keys(builder.state_schema)
-        if not self.state:
+        if gate.fallback is not None and beside.settings.fallback is not None:
             raise InvalidInputError(
-                "builder: the state needs keys with names: a TypedDict, a dataclass or a pydantic "
-                "model."
+                f"fallback: {end!r}, which judges the same answer at once, has one, too: give it "
+                "to one of them, or make this gate the other's `accept`."
             )
+    node = builder.nodes.get(source)
+    if builder.branches.get(source) or (node is not None and node.ends):
+        raise InvalidInputError(
+            f"after: {source!r} chooses its way itself: leave `after` out, and have that lead to "
+            f"the gate instead of the end, such as {{'tools': 'tools', END: {gate.name!r}}}."
+        )
 
-    def _keys(self, schema: Any) -> dict[str, Any]:
-        """Return a schema's keys with their types, but for those that LangGraph itself fills."""
-        hints = get_type_hints(schema, include_extras=True) if isinstance(schema, type) else {}
-        return {key: hint for key, hint in hints.items() if key in self.builder.channels}
 
-    def gate(self, name: str) -> QualityGate | None:
-        """Return the gate that a node is, if it is one."""
-        node = self.builder.nodes.get(name)
-        runnable = None if node is None else node.runnable
-        return runnable.gate if isinstance(runnable, GateNode) else None
+def _check_keys(builder: Graph, node: GateNode, *, revises: bool) -> None:
+    name, messages_key, critique_key = node.gate.name, node.messages_key, node.critique_key
+    verdicts, messages = builder.channels.get(name), builder.channels.get(messages_key)
+    joins, adds = (getattr(channel, "operator", None) for channel in (verdicts, messages))
+    hint = get_type_hints(builder.state_schema).get(name)
+    takes_one = not isinstance(verdicts, LastValue) and joins is not operator.add
+    if (get_origin(hint) or hint) is list and not takes_one:
+        raise InvalidInputError(
+            f"name: the key {name!r} of the state is a list, but a gate writes one verdict: give "
+            "it a reducer that adds one, such as lambda old, new: [*old, new]."
+        )
+    if node.gate.settings.fallback is not None and adds is not add_messages:
+        raise InvalidInputError(
+            f"fallback: no answer in {messages_key!r} can be taken back: reduce it by add_messages."
+        )
+    if revises and critique_key is None and isinstance(messages, LastValue | None):
+        raise InvalidInputError(
+            f"critique_key: the state has no messages in {messages_key!r} that a critique could be "
+            "added to: name a key for it, or give that one a reducer, such as add_messages."
+        )
+    if revises and critique_key is not None and critique_key not in builder.channels:
+        raise InvalidInputError(
+            f"critique_key: the state has no key {critique_key!r} for a writer to read: add it."
+        )
 
-    def check_way(self, source: str, gate: Gate) -> None:
-        """Check that a node leads to gates alone."""
-        if self.gate(source):
+
+def _add_node(builder: Graph, node: GateNode) -> None:
+    name = node.gate.name
+    declared = _keys(builder, builder.state_schema)
+    returned = _keys(builder, builder.output_schema)
+    added: dict[str, Any] = {name: Annotated[dict[str, Any], latest]}
+    if node.critique_key is not None:
+        added[node.critique_key] = Annotated[str, latest]
+    shown = {**added, **declared, **returned}
+    # Not returned, so that no other gate meets it.
+    private = {node.gate.loop: Annotated[dict[str, Any], latest]}
+    seen: Any = TypedDict("GateView", {**shown, **private})  # type: ignore[misc] # a parent's
+    output: Any = TypedDict("GatedOutput", shown)  # type: ignore[misc] # likewise
+
+    async def begin(_io: IO, state: State, run: Run) -> Update:
+        ends = [end for start, end in builder.edges if start == START]
+        for branch in builder.branches.get(START, {}).values():
+            ends += (branch.ends or {"anywhere": name}).values()
+        if all(end.endswith(_BEGINNING) for end in ends):
             raise InvalidInputError(
-                f"after: {source!r} is a gate: name this one, {gate.name!r}, as its `accept`, and "
-                "leave `after` out here."
+                "builder: nothing leads from START into the graph: add an edge to its first node."
             )
-        edges = [*self.builder.edges]
-        edges += [(start, end) for starts, end in self.builder.waiting_edges for start in starts]
-        for end in (end for start, end in edges if start == source):
-            beside = self.gate(end)
-            if beside is None:
-                raise InvalidInputError(
-                    f"after: {source!r} also leads to {end!r}, past the gate: take that edge away, "
-                    "and name its end as `accept`."
-                )
-            if gate.fallback is not None and beside.settings.fallback is not None:
-                raise InvalidInputError(
-                    f"fallback: {end!r}, which judges the same answer at once, has one, too: give "
-                    "it to one of them, or make this gate the other's `accept`."
-                )
-        node = self.builder.nodes.get(source)
-        ways = [f"the conditional edge {way!r}" for way in self.builder.branches.get(source, ())]
-        ways += ["the Command it returns"] if node is not None and node.ends else []
-        if ways:
-            raise InvalidInputError(
-                f"after: {source!r} chooses its way by {ways[0]}: leave `after` out, and have that "
-                "lead to the gate instead of the end, such as "
-                f"{{'tools': 'tools', END: {gate.name!r}}}."
-            )
+        if name in ends:
+            return {}  # the gate, if it begins, would meet its own word of the same step
+        # A reducer of the caller's own is made for verdicts alone.
+        blank: Update = {} if name in declared else {name: {}}
+        return {**blank, node.gate.loop: begin_turn(run, state.get(node.messages_key))}
 
-    def check_keys(self, node: GateNode, *, revises: bool) -> None:
-        """Check the keys of the state that a gate writes."""
-        name, messages_key, critique_key = node.gate.name, node.messages_key, node.critique_key
-        channels = self.builder.channels
-        verdicts, messages = channels.get(name), channels.get(messages_key)
-        takes_one = not isinstance(verdicts, LastValue) and _operator(verdicts) is not operator.add
-        if _is_list(self.state.get(name)) and not takes_one:
-            raise InvalidInputError(
-                f"name: the key {name!r} of the state is a list, but a gate writes one verdict: "
-                "give it a reducer that adds one, such as lambda old, new: [*old, new]."
-            )
-        if node.gate.settings.fallback is not None and _operator(messages) is not add_messages:
-            raise InvalidInputError(
-                f"fallback: no answer in {messages_key!r} can be taken back: give that key of the "
-                "state the reducer add_messages."
-            )
-        adds = messages is not None and not isinstance(messages, LastValue)
-        if revises and critique_key is None and not adds:
-            raise InvalidInputError(
-                f"critique_key: the state has no messages in {messages_key!r} that a critique "
-                "could be added to: name a key for it, or give that one a reducer, such as "
-                "add_messages."
-            )
-        if revises and critique_key is not None and critique_key not in channels:
-            raise InvalidInputError(
-                f"critique_key: the state has no key {critique_key!r}, so that no writer could "
-                "read it: add it to the state."
-            )
-
-    def add(self, node: GateNode) -> None:
-        """Add a gate with its keys, and the node that begins its turn."""
-        name = node.gate.name
-        added: dict[str, Any] = {name: Annotated[dict[str, Any], latest]}
-        if node.critique_key is not None:
-            added[node.critique_key] = Annotated[str, latest]
-        returned = self._keys(self.builder.output_schema)
-        shown = {**added, **self.state, **returned}
-        # Not returned, so that no other gate meets it.
-        private = {node.gate.loop: Annotated[dict[str, Any], latest]}
-        seen: Any = TypedDict("GateView", {**shown, **private})  # type: ignore[misc] # a parent's
-        output: Any = TypedDict("GatedOutput", shown)  # type: ignore[misc] # likewise
-        beginning = self._beginning(node)
-        self.builder.add_node(name, node, input_schema=seen)
-        # By this node LangGraph also gets to know the schema of what is returned.
-        self.builder.add_node(beginning.name, beginning, input_schema=output)
-        self.builder.add_edge(START, beginning.name)
-        if returned.keys() >= self.state.keys():
-            self.builder.output_schema = output
-
-    def _beginning(self, node: GateNode) -> Node:
-        """Make the node that begins a turn: what an earlier one left is not this one's."""
-        gate = node.gate
-
-        async def begin(_io: IO, state: State, run: Run) -> Update:
-            ends = [end for start, end in self.builder.edges if start == START]
-            branches = self.builder.branches.get(START, {}).values()
-            if not branches and all(end.endswith(BEGINNING) for end in ends):
-                raise InvalidInputError(
-                    "builder: nothing leads from START into the graph: add an edge from START to "
-                    "its first node."
-                )
-            ends += [
-                end for branch in branches for end in (branch.ends or {"": gate.name}).values()
-            ]
-            if gate.name in ends:
-                return {}  # the gate, if it begins, would meet its own word of the same step
-            # A reducer of the caller's own is made for verdicts alone.
-            blank: Update = {} if gate.name in self.state else {gate.name: {}}
-            return {**blank, gate.loop: begin_turn(run, state.get(node.messages_key))}
-
-        return Node(f"{gate.name}{BEGINNING}", begin)
-
-
-def _operator(channel: Any) -> Any:
-    return getattr(channel, "operator", None)
-
-
-def _is_list(hint: Any) -> bool:
-    base = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    return base is list or get_origin(base) is list
+    beginning = f"{name}{_BEGINNING}"
+    builder.add_node(name, node, input_schema=seen)
+    # By this node LangGraph also gets to know the schema of what is returned.
+    builder.add_node(beginning, Node(beginning, begin), input_schema=output)
+    builder.add_edge(START, beginning)
+    if returned.keys() >= declared.keys():
+        builder.output_schema = output
 
 
 def add_quality_gate(
@@ -532,22 +418,21 @@ def add_quality_gate(
 ) -> Graph:
     """Put a judge into a graph: an answer that does not pass goes back to be revised.
 
-    The gate's verdict, a `GateVerdict`, goes into the state under the gate's name, and into what
-    the graph returns unless that has a schema of its own: `result["quality_gate"]["status"]`. A
-    node beside the graph's first ones, `<name>.before_turn`, takes away what an earlier turn on
-    the thread left: the verdict is empty until there is one. A state that declares the gate's name
-    with a reducer of its own gathers the verdicts as that does.
+    The `GateVerdict` goes into the state under the gate's name, and into what the graph returns
+    unless that has a schema of its own: `result["quality_gate"]["status"]`. A node beside the
+    graph's first ones, `<name>.before_turn`, takes away what an earlier turn left. A state that
+    declares the gate's name with a reducer of its own gathers the verdicts as that does.
 
     Args:
-        builder: The graph, not yet compiled. It is to be compiled with a store, where the judge's
-            memory lies; a memory is set per run under `memalign` in the graph's context.
+        builder: The graph, to be compiled with a store, where the judge's memory lies; which one
+            is set per run under `memalign` in the graph's context.
         criterion: What is judged.
-        after: The node whose answer is judged, or several; None to lead edges to the gate oneself.
-            Edges that lead past the gate are to be taken away before.
+        after: The node whose answer is judged, or several, with no edge past the gate; None to
+            lead edges to the gate oneself.
         accept: Where an answer goes that passed.
         revise: The writer, where an answer goes that did not pass; None to send none back.
-        escalate: Where an answer goes when revisions have run out, or the judge failed; None to
-            end there. What is answered then is that node's to say: it excludes `fallback`.
+        escalate: Where it goes when revisions have run out, or the judge failed; None to end
+            there. That node says what is answered: it excludes `fallback`.
         messages_key: Where the messages are.
         critique_key: A key of the state where the critique goes, as text; empty once an answer has
             passed. Unless given, it is added to the messages.
@@ -560,7 +445,10 @@ def add_quality_gate(
         InvalidInputError: If an option can't be used, or the graph leads past the gate.
         ImportError: If an extra is needed that is not installed.
     """
-    parent = Parent(builder)
+    if not isinstance(builder, StateGraph) or not _keys(builder, builder.state_schema):
+        raise InvalidInputError(
+            "builder: give a StateGraph that is not compiled yet, whose state is a class with keys."
+        )
     gate = QualityGate(
         criterion, options, revises=revise is not None, escalates=escalate is not None
     )
@@ -575,16 +463,15 @@ def add_quality_gate(
             raise InvalidInputError(f"{option}: give the name of a node, or END.")
     if settings.fallback is not None and escalate is not None:
         raise InvalidInputError(
-            "fallback: what is answered is for the node to say that `escalate` names: leave out "
-            "one of the two."
+            "fallback: the node that `escalate` names says what is answered: leave out one of both."
         )
     sources = [after] if isinstance(after, str) else after or []
     if not isinstance(sources, Sequence) or not all(isinstance(name, str) for name in sources):
         raise InvalidInputError("after: give the name of a node, or several in a list.")
     for source in sources:
-        parent.check_way(source, settings)
-    parent.check_keys(node, revises=revise is not None)
-    parent.add(node)
+        _check_way(builder, source, settings)
+    _check_keys(builder, node, revises=revise is not None)
+    _add_node(builder, node)
     for source in sources:
         builder.add_edge(source, gate.name)
     closed = END if escalate is None else escalate
@@ -614,18 +501,16 @@ def create_quality_gate_node(
     """Create a gate as a node, to wire up oneself; `add_quality_gate` does both.
 
     The state needs a key of the gate's name, by which revisions are counted, too; edges go by
-    `state[name]["status"]`. The gate knows its last verdict alone: a turn that was broken off while
-    an answer was being revised counts against the next one, and a context has to be given with
-    every resume.
+    `state[name]["status"]`. The gate knows its last verdict alone: a turn broken off while an
+    answer was revised counts against the next, and each resume has to be given a context.
 
     Args:
         criterion: What is judged.
-        escalates: Whether the graph has somewhere to escalate to: `escalated` instead of
-            `exhausted`.
+        escalates: Whether the status is `escalated` instead of `exhausted`.
         messages_key: Where the messages are.
         critique_key: A key of the state where the critique goes, as text.
-        options: The gate's options (`Gate`), all but `fallback`, and the judge's (`Judge`). Where
-            no answer is sent back, `max_revisions` is 0.
+        options: The gate's options (`Gate`), without `fallback`, and the judge's (`Judge`); with
+            `max_revisions=0` where no answer is sent back.
 
     Returns:
         The node.
@@ -643,10 +528,6 @@ def _refuse(options: Mapping[str, Any], names: Sequence[str], why: str) -> None:
     for name in names:
         if name in options:
             raise InvalidInputError(f"{name}: {why}: leave it out.")
-
-
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What OpenAI takes for a tool's name."""
 
 
 class ToolInput(BaseModel):
@@ -670,9 +551,8 @@ def create_quality_gate_tool(
     Args:
         criterion: What is judged.
         description: What it is for, told to the agent; made of the criterion unless given.
-        options: The gate's options (`Gate`) and the judge's (`Judge`). The `name` is the tool's,
-            `check_quality` unless given. It has no `max_revisions`, `example` and `fallback`, and
-            no `review="exhausted"`.
+        options: The gate's options (`Gate`), without `max_revisions`, `example`, `fallback` and
+            `review="exhausted"`, and the judge's (`Judge`); the `name` is `check_quality`.
 
     Returns:
         The tool; its messages carry the `GateVerdict` as their artifact.
@@ -682,9 +562,9 @@ def create_quality_gate_tool(
         ImportError: If an extra is needed that is not installed.
     """
     name = options.get("name", "check_quality")
-    if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
         raise InvalidInputError(
-            f"name: {name!r} is no name for a tool: give up to 64 letters, digits, _ and -."
+            f"name: {name!r} is no tool's: give up to 64 letters, digits, _, -."
         )
     if not isinstance(description, str | None):
         raise InvalidInputError("description: give a text, or None.")
@@ -692,42 +572,29 @@ def create_quality_gate_tool(
     _refuse(options, own, "what is checked, and how often, is the agent's choice")
     if options.get("review") == "exhausted":
         raise InvalidInputError(
-            "review: a tool does not count revisions: give 'never', 'always', 'uncertain' or a "
-            "function."
+            "review: a tool counts no revisions: give 'never', 'always', 'uncertain' or a function."
         )
     gate = QualityGate(criterion, {**options, "name": name, "max_revisions": 1}, counts=False)
 
-    async def decide(io: IO, inputs: str, outputs: str) -> tuple[str, GateVerdict]:
+    async def decide(io: IO, **case: str) -> tuple[str, GateVerdict]:
         try:
-            example = read_example({"inputs": inputs, "outputs": outputs})
+            example = read_example(case)
         except InvalidInputError as error:
             raise ToolException(str(error)) from error
         verdict, _ = await gate.decide(io, example, current_run())
-        return _told(verdict), verdict
-
-    def check(inputs: str, outputs: str) -> tuple[str, GateVerdict]:
-        return run(decide(BLOCKING, inputs, outputs))
-
-    async def acheck(inputs: str, outputs: str) -> tuple[str, GateVerdict]:
-        return await decide(AWAITING, inputs, outputs)
+        told = verdict["critique"] or "The answer passed."
+        if verdict["status"] == "judge_error":
+            outcome = "give it as it is" if verdict["let_through"] else "it did not pass"
+            told = f"The answer could not be checked, and {outcome}."
+        return told, verdict
 
     about = f"Checks an answer before it is given: {criterion.instructions.strip()}"
-    handling: dict[str, Any] = {"handle_tool_error": True}
     return StructuredTool.from_function(
-        func=check,
-        coroutine=acheck,
+        func=lambda **case: run(decide(BLOCKING, **case)),
+        coroutine=partial(decide, AWAITING),
         name=name,
         description=description or about,
         args_schema=ToolInput,
         response_format="content_and_artifact",
-        **handling,
+        handle_tool_error=True,
     )
-
-
-def _told(verdict: GateVerdict) -> str:
-    if verdict["passed"]:
-        return "The answer passed."
-    if verdict["status"] != "judge_error":
-        return verdict["critique"]
-    outcome = "give it as it is" if verdict["let_through"] else "it did not pass"
-    return f"The answer could not be checked, and {outcome}."

@@ -254,7 +254,7 @@ def create_alignment_graph(
         InvalidInputError: If an option can't be used.
         ImportError: If an extra is needed that is not installed.
     """
-    from memalign_graph.nodes import align  # it imports half the package
+    from memalign_graph.nodes.align import alignment_nodes  # it imports half the package
 
     options = Alignment(
         judge=Judge(criterion=criterion, **judge),
@@ -273,15 +273,7 @@ def create_alignment_graph(
         input_schema=AlignmentInput,
         output_schema=AlignmentOutput,
     )
-    nodes = [align.remember_node(parts, options, default_settings(parts.judge))]
-    if judge_cases:
-        nodes.append(align.judge_cases_node(parts))
-    nodes += [align.distill_batches_node(parts), align.consolidate_node(parts, options)]
-    if conflicts == "ask":
-        nodes.append(align.settle_node(parts))
-    if guard is not None:
-        nodes.append(align.replay_node(parts, options))
-    nodes.append(align.commit_alignment_node(parts))
+    nodes = alignment_nodes(parts, options)
     for node in nodes:
         builder.add_node(node.name, node)
     names = [START, *(node.name for node in nodes), END]

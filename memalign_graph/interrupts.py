@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from langgraph.types import interrupt
 from pydantic import ConfigDict, PlainValidator, RootModel, WithJsonSchema, create_model
@@ -81,8 +81,7 @@ class Form(Generic[T]):
         return answer.root
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """What an expert replied to one action, whichever client sent it."""
 
     kind: str
@@ -94,11 +93,9 @@ class Reply:
 
     def edited(self) -> dict[str, Any]:
         """Return the arguments as edited."""
-        if not isinstance(self.content, dict):
-            raise ValueError(
-                "an edit needs the edited arguments: an object with the form's fields."
-            )
-        return self.content
+        if isinstance(self.content, dict):
+            return self.content
+        raise ValueError("an edit needs the edited arguments: an object with the form's fields.")
 
 
 def read_replies(reply: Any, shapes: str) -> list[Reply]:
@@ -136,14 +133,14 @@ def _read_one(reply: Any, shapes: str) -> Reply:
 def read_reply(reply: Any, shapes: str, *, subject: str) -> Reply:
     """Read a reply to a form with one action."""
     replies = read_replies(reply, shapes)
-    if len(replies) != 1:
-        raise ValueError(
-            f"there is one {subject}, but the reply has {len(replies)} decisions: send one."
-        )
-    return replies[0]
+    if len(replies) == 1:
+        return replies[0]
+    number = f"{len(replies)} decisions"
+    raise ValueError(f"there is one {subject}, but the reply has {number}: send one.")
 
 
 AUTHOR = {"type": "string", "description": "Who you are."}
+_WANTED = "What the value should be."
 
 _REVIEW_SHAPES = (
     "reply with text, with an object that has `value`, `rationale` or both, or with a decision "
@@ -168,14 +165,16 @@ def review_form(
     episodes: Sequence[Episode] = (),
 ) -> Form[dict[str, Any] | None]:
     """Ask whether a judgment is right; what is read are the fields of a `Feedback`, if any."""
-    scale = criterion.scale
-    parts = [f"## {criterion.name}", criterion.instructions.strip(), *describe_example(example)]
-    parts.append(
-        f"### The judge says: {scale.show(judgment.verdict)}\n\n{escape(judgment.rationale)}"
-    )
+    scale, show = criterion.scale, criterion.scale.show
+    parts = [
+        f"## {criterion.name}",
+        criterion.instructions.strip(),
+        *describe_example(example),
+        f"### The judge says: {show(judgment.verdict)}\n\n{escape(judgment.rationale)}",
+    ]
     if judgment.evidence is not None and judgment.value != judgment.verdict:
         parts.append(
-            f"### The evidence says: {scale.show(judgment.value)}\n\nThat is the judge's verdict "
+            f"### The evidence says: {show(judgment.value)}\n\nThat is the judge's verdict "
             f"weighed against the experts' values of the {len(judgment.evidence.neighbours)} most "
             "similar cases, and the value you are asked about."
         )
@@ -206,7 +205,7 @@ def review_form(
             "decisions of human-in-the-loop inboxes are understood, too.",
             "type": "object",
             "properties": {
-                "value": {"description": "What the value should be.", **value},
+                "value": {"description": _WANTED, **value},
                 "rationale": {"type": "string", "description": "Why, in your own words."},
                 "author": AUTHOR,
             },
@@ -238,9 +237,9 @@ def _read_feedback(
         case "approve":
             fields = {**shown, "rationale": given.content}
         case "edit":
-            edited = {**shown, **given.edited()}
-            is_kept = str(edited["rationale"] or "").strip() == shown["rationale"].strip()
-            fields = {**edited, "rationale": None} if is_kept else edited
+            fields = {**shown, **given.edited()}
+            if str(fields["rationale"] or "").strip() == shown["rationale"].strip():
+                fields["rationale"] = None
         case "ignore":
             return None
         case _:
@@ -248,19 +247,20 @@ def _read_feedback(
                 raise ValueError(f"{given.name} is empty: say why in a sentence, or {instead}.")
             check_json(given.content, given.name)
             return {"rationale": given.content.strip()}
-    unknown = [name for name in fields if name not in ("value", "rationale", "author", "id")]
-    if unknown:
-        raise ValueError(
-            f"the reply has {', '.join(map(repr, unknown))}, which is not known: {shapes}."
-        )
+    return _read_fields(fields, criterion, shapes)
+
+
+def _read_fields(fields: Mapping[str, Any], criterion: Criterion, shapes: str) -> dict[str, Any]:
+    texts = ("rationale", "author", "id")
+    if unknown := ", ".join(repr(name) for name in fields if name not in ("value", *texts)):
+        raise ValueError(f"the reply has {unknown}, which is not known: {shapes}.")
     read: dict[str, Any] = {}
     if fields.get("value") is not None:
         try:
             read["value"] = criterion.scale.validate_value(fields["value"])
         except ValueError as error:
             raise ValueError(f"`value`: {error}") from error
-    texts = {name: read_text(fields.get(name), name) for name in ("rationale", "author", "id")}
-    read |= {name: text for name, text in texts.items() if text}
+    read |= {name: text for name in texts if (text := read_text(fields.get(name), name))}
     if "value" not in read and "rationale" not in read:
         raise ValueError(f"the reply has neither a value nor a rationale: {shapes}.")
     return read
@@ -298,7 +298,7 @@ def clarify_form(
 ) -> Form[dict[str, Any]]:
     """Ask what an expert's words mean; what is read are fields that `clarified` joins to them."""
     answer = {"type": "string", "description": "Your answer, in your own words."}
-    value = {"description": "What the value should be.", **criterion.scale.value_schema()}
+    value = {"description": _WANTED, **criterion.scale.value_schema()}
     show, judgment = criterion.scale.show, feedback.judgment
     parts = [
         f"## {criterion.name}: a question back",
@@ -351,69 +351,69 @@ _CONFLICT_SHAPES = (
 def conflict_form(criterion: Criterion, conflicts: Sequence[Conflict]) -> Form[dict[str, str]]:
     """Ask which of two guidelines stays; what is read is a choice by the id of each conflict."""
     choice = {"type": "string", "enum": list(_CHOICES)}
+    kept = {conflict.id: conflict.newer for conflict in conflicts}
     return Form(
         action="settle_conflict",
-        actions=[_action(criterion, conflict) for conflict in conflicts],
+        actions=[
+            ({"conflict": conflict.id, "keep": conflict.newer}, _describe(criterion, conflict))
+            for conflict in conflicts
+        ],
         fields={"conflict": {"type": "string"}, "keep": choice},
         reply={
             "title": "decisions",
             "description": "For each conflict, which guideline stays.",
             "type": "object",
-            "properties": {
-                conflict.id: {**choice, "default": conflict.newer} for conflict in conflicts
-            },
-            "required": [conflict.id for conflict in conflicts],
+            "properties": {name: {**choice, "default": newer} for name, newer in kept.items()},
+            "required": list(kept),
         },
-        read=lambda reply: _read_choices(reply, conflicts),
+        read=lambda reply: _read_choices(reply, kept),
         decisions=("approve", "edit", "reject"),
     )
 
 
-def _read_choices(reply: Any, conflicts: Sequence[Conflict]) -> dict[str, str]:
-    known = {conflict.id: conflict for conflict in conflicts}
+def _read_choices(reply: Any, newer: Mapping[str, str]) -> dict[str, str]:
     replies = read_replies(reply, _CONFLICT_SHAPES)
     match replies:
         case [Reply(kind="text", content=word)]:
-            choices = dict.fromkeys(known, word)
+            choices = dict.fromkeys(newer, word)
         case [Reply(kind="object", content=fields)]:
             choices = fields
-        case _ if len(replies) == len(conflicts):
-            choices = dict(zip(known, replies, strict=True))
+        case _ if len(replies) == len(newer):
+            choices = dict(zip(newer, replies, strict=True))
         case _:
             raise ValueError(
-                f"there are {len(conflicts)} conflicts, but the reply has {len(replies)} "
+                f"there are {len(newer)} conflicts, but the reply has {len(replies)} "
                 f"decisions: {_CONFLICT_SHAPES}."
             )
-    faults = [f"names {name!r}, which is no conflict" for name in choices if name not in known]
-    faults += [f"leaves {name} open" for name in known if name not in choices]
+    faults = [f"names {name!r}, which is no conflict" for name in choices if name not in newer]
+    faults += [f"leaves {name} open" for name in newer if name not in choices]
     if faults:
         raise ValueError(f"the reply {faults[0]}: {_CONFLICT_SHAPES}.")
-    return {name: _choice(choices[name], conflict) for name, conflict in known.items()}
+    return {name: _choice(choices[name], name, newer[name]) for name in newer}
 
 
-def _choice(given: Any, conflict: Conflict) -> str:
+def _choice(given: Any, name: str, newer: str) -> str:
+    what = f"{given!r} for {name}"
     match given:
         case Reply(kind="approve"):
-            given = "newer"
+            return newer
         case Reply(kind="ignore" | "reject"):
-            given = "both"
+            return "both"
         case Reply(kind="edit", content={"keep": keep}):
-            given = keep
+            given, what = keep, f"{keep!r} for {name}"
         case Reply():
-            raise ValueError(
-                f"the decision on {conflict.id} is not understood: {_CONFLICT_SHAPES}."
-            )
+            what = f"the decision on {name}"
     choice = given.strip().casefold() if isinstance(given, str) else given
     if choice == "newer":
-        return conflict.newer
+        return newer
     if choice not in _CHOICES:
-        raise ValueError(f"{given!r} for {conflict.id} is not understood: {_CONFLICT_SHAPES}.")
+        raise ValueError(f"{what} is not understood: {_CONFLICT_SHAPES}.")
     return str(choice)
 
 
-def _action(criterion: Criterion, conflict: Conflict) -> tuple[dict[str, Any], list[str]]:
+def _describe(criterion: Criterion, conflict: Conflict) -> list[str]:
     newer = conflict.first if conflict.newer == "first" else conflict.second
-    return {"conflict": conflict.id, "keep": conflict.newer}, [
+    return [
         f"## {criterion.name}: two guidelines contradict each other",
         _side("First", conflict.first),
         _side("Second", conflict.second),
@@ -424,9 +424,7 @@ def _action(criterion: Criterion, conflict: Conflict) -> tuple[dict[str, Any], l
 
 def _side(title: str, side: Side) -> str:
     number = len(side.episode_ids)
-    source = {0: "an expert's own hand", 1: "1 piece of feedback"}.get(
-        number, f"{number} pieces of feedback"
-    )
+    source = f"{number} piece{'s' * (number > 1)} of feedback" if number else "an expert's own hand"
     rule = f"**{title}** (from {source}): {escape(side.text)}"
     return "\n".join([rule, *(f"- {escape(words)}" for words in side.said)])
 

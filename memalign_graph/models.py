@@ -4,20 +4,21 @@ import asyncio
 import inspect
 import json
 import os
+import re
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from langchain_core.embeddings import Embeddings
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.output_parsers import BaseLLMOutputParser
 from langchain_core.outputs import ChatGeneration
 from langchain_core.runnables import Runnable, RunnableSequence
+from langgraph.store.base import ensure_embeddings
 
 from memalign_graph.errors import (
     ChatModelError,
@@ -29,6 +30,11 @@ from memalign_graph.errors import (
 from memalign_graph.identity import check_json
 from memalign_graph.io import IO, Invokable, Wrapper
 from memalign_graph.types import FrozenModel
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel as BaseChatModel  # noqa: PLC0414 - others take it from here
+else:
+    BaseChatModel = Any  # importing it takes longer than all of this package's own types
 
 T = TypeVar("T")
 
@@ -102,10 +108,8 @@ class StructuredModel:
 
     runnable: Runnable[Any, Any]
     """Takes messages, gives a message, or what `_read_output` reads."""
-
-    parser: Runnable[Any, Any] | None
+    parser: Any
     """Reads the message; None where the runnable does all."""
-
     name: str
     """The model's name, for errors and judgments."""
 
@@ -127,11 +131,8 @@ class StructuredModel:
         if self.parser is None:
             return _read_output(**output)
         try:
-            if isinstance(self.parser, BaseLLMOutputParser):
-                # What its `invoke` does, without a run of its own in every trace.
-                parsed = self.parser.parse_result([ChatGeneration(message=output)])
-            else:
-                parsed = self.parser.invoke(output)
+            # What its `invoke` does, without a run of its own in every trace.
+            parsed = self.parser.parse_result([ChatGeneration(message=output)])
         except Exception as error:  # noqa: BLE001 - a parser's error is told to the model
             return _read_output(output, None, error)
         return _read_output(output, parsed)
@@ -153,24 +154,25 @@ class StructuredModel:
         )
 
 
+def is_chat_model(given: Any) -> bool:
+    """Tell whether something is a chat model, or may name one."""
+    from langchain_core.language_models import BaseChatModel as ChatModel
+
+    return isinstance(given, str | ChatModel)
+
+
 def resolve_chat_model(model: BaseChatModel | str) -> BaseChatModel:
     """Return a chat model; a string is resolved now, not when the graph was built."""
-    if isinstance(model, BaseChatModel):
-        return model
-    resolved: BaseChatModel = _resolve(model, "model", DEFAULT_CHAT_MODEL)
-    return resolved
+    if isinstance(model, str):
+        return cast("BaseChatModel", _resolve(model, "model", DEFAULT_CHAT_MODEL))
+    return model
 
 
 def resolve_embeddings(embeddings: EmbeddingsLike) -> Embeddings:
     """Return embeddings; a string is resolved now, not when the graph was built."""
-    if isinstance(embeddings, Embeddings):
-        return embeddings
-    if not isinstance(embeddings, str):
-        from langgraph.store.base import ensure_embeddings
-
-        return ensure_embeddings(embeddings)
-    resolved: Embeddings = _resolve(embeddings, "embeddings", DEFAULT_EMBEDDINGS)
-    return resolved
+    if isinstance(embeddings, str):
+        return cast("Embeddings", _resolve(embeddings, "embeddings", DEFAULT_EMBEDDINGS))
+    return ensure_embeddings(embeddings)
 
 
 def _resolve(text: str, field: Literal["model", "embeddings"], example: str) -> Any:
@@ -259,18 +261,19 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
     parameters = inspect.signature(type(model).with_structured_output).parameters
     method: dict[str, Any] = {"method": "json_schema"} if "method" in parameters else {}
     try:
-        steps = model.with_structured_output(schema, **method)
+        steps: Any = model.with_structured_output(schema, **method)
     except NotImplementedError as error:
         raise InvalidInputError(
             f"model: {_model_name(model)} can't answer in the shape of a schema: give one that "
             "has structured output."
         ) from error
     name = _model_name(model)
-    if isinstance(steps, RunnableSequence) and not steps.middle:
+    is_pair = isinstance(steps, RunnableSequence) and not steps.middle
+    if is_pair and hasattr(steps.last, "parse_result"):
         # What `include_raw` does, at half its cost: it runs four more runnables a call.
-        return StructuredModel(runnable=steps.first, parser=steps.last, name=name)
+        return StructuredModel(steps.first, steps.last, name)
     whole = model.with_structured_output(schema, include_raw=True, **method)
-    return StructuredModel(runnable=whole, parser=None, name=name)
+    return StructuredModel(whole, None, name)
 
 
 def _untransformed(model: BaseChatModel) -> BaseChatModel:
@@ -340,22 +343,17 @@ def _model_name(model: BaseChatModel) -> str:
 
 
 _HINTS = {
-    "APITimeoutError": "it did not answer in time; raise the model's timeout, or try later.",
-    "APIConnectionError": "is the server up, and its base_url right?",
+    "TimeoutError": "it did not answer in time; raise the model's timeout, or try later.",
+    "ConnectionError": "is the server up, and its base_url right?",
     "AuthenticationError": "check the API key.",
     "NotFoundError": "check the model's name and base_url.",
     "RateLimitError": "it stayed over its rate limit; try later, or raise max_retries.",
     "ContextOverflowError": "set the model's profile={'max_input_tokens': ...} to its window.",
     "InternalServerError": "the provider failed; try later.",
     "ModelAPIError": "the provider failed; try later.",
-    "ModelTimeoutError": "it did not answer in time; raise the model's timeout, or try later.",
-    "ModelConnectionError": "is the server up, and its address right?",
-    "ModelAuthenticationError": "check the API key.",
-    "ModelNotFoundError": "check the model's name.",
-    "ModelRateLimitError": "it stayed over its rate limit; try later, or raise max_retries.",
 }
-"""What to do about a failed call, by the name of the client's error or one of its bases: those of
-the openai client, and those that langchain-core gives to all providers."""
+"""What to do about a failed call, by the name of the client's error or one of its bases. The openai
+client and langchain-core put `API` or `Model` before most of these."""
 
 
 @dataclass(frozen=True)
@@ -364,22 +362,14 @@ class ChatReply:
 
     answer: dict[str, Any] | None
     """The parsed answer; None if there is none."""
-
     text: str
     """The answer as the model wrote it."""
-
     problem: str | None = None
     """Why there is no parsed answer."""
-
     model: str | None = None
     """The model that answered, as it names itself."""
-
     input_tokens: int | None = None
-    """How many tokens the prompt had, if the model tells."""
-
     output_tokens: int | None = None
-    """How many tokens the answer had, if the model tells."""
-
     logprobs: Any = None
     """The log-probabilities of the answer's tokens, if they were asked for and the model tells."""
 
@@ -435,8 +425,9 @@ def _reason(error: Exception) -> str:
     # The openai client tells an overflow by its code; LangChain does not always see it.
     if getattr(error, "code", None) == "context_length_exceeded":
         names.insert(1, "ContextOverflowError")
-    hint = next((_HINTS[name] for name in names if name in _HINTS), None)
-    return f"{names[0]}: {_first_line(error)}" + (f" ({hint})" if hint else "")
+    plain = [name if name in _HINTS else re.sub("^(API|Model)", "", name) for name in names]
+    hint = next((f" ({_HINTS[name]})" for name in plain if name in _HINTS), "")
+    return f"{names[0]}: {_first_line(error)}{hint}"
 
 
 def _first_line(error: BaseException, limit: int = 300) -> str:
@@ -445,6 +436,7 @@ def _first_line(error: BaseException, limit: int = 300) -> str:
 
 
 _SHOWN_CHARS = 2_000
+_QUOTED_CHARS = 200
 
 
 async def ask(
@@ -456,36 +448,30 @@ async def ask(
     purpose: str,
 ) -> tuple[T, ChatReply]:
     """Ask for an answer; if it can't be used, show the model why and ask once more."""
-    problem, asked = "", list(messages)
+    asked = list(messages)
     for last in (False, True):
         reply: ChatReply = await io.chat(model, asked)
-        try:
-            return _use(reply, read, last=last), reply
-        except ValueError as error:
-            problem = str(error).rstrip(".")
+        problem = reply.problem or "it is no answer"
+        if reply.answer is not None:
+            try:
+                # A store may refuse what a model can write, such as a NUL: better it writes again.
+                check_json(reply.answer, "the answer")
+                return read(reply.answer, last), reply
+            except ValueError as error:
+                problem = str(error)
+        problem = problem.rstrip(".")
         shown = reply.text[:_SHOWN_CHARS].encode(errors="replace").decode() or "(nothing)"
         complaint = (
             f"That answer can't be used: {problem}. Answer again, with nothing but the JSON object "
             "that was asked for."
         )
         asked = [*messages, AIMessage(shown), HumanMessage(complaint)]
+    wrote = " ".join(reply.text.split())
+    wrote = wrote if len(wrote) <= _QUOTED_CHARS else f"{wrote[:_QUOTED_CHARS]}…"
     raise ModelAnswerError(
         f"The chat model {model.name} gave no answer that can be used to {purpose}, also when "
-        f"asked again: {problem}. It wrote: {_quote(reply.text)}"
+        f"asked again: {problem}. It wrote: {wrote!r}"
     )
-
-
-def _use(reply: ChatReply, read: Callable[[dict[str, Any], bool], T], *, last: bool) -> T:
-    if reply.answer is None:
-        raise ValueError(reply.problem or "it is no answer")
-    # A store may refuse what a model can write, such as a NUL: better it writes it again.
-    check_json(reply.answer, "the answer")
-    return read(reply.answer, last)
-
-
-def _quote(text: str, limit: int = 200) -> str:
-    flat = " ".join(text.split())
-    return repr(flat if len(flat) <= limit else f"{flat[:limit]}…")
 
 
 class Usage(FrozenModel):
@@ -507,10 +493,10 @@ class Usage(FrozenModel):
     """The texts in them."""
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in _FIELDS})
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in _COUNTED})
 
 
-_FIELDS = tuple(Usage.model_fields)
+_COUNTED = tuple(Usage.model_fields)
 
 
 class Metered(Wrapper):
@@ -519,28 +505,27 @@ class Metered(Wrapper):
     def __init__(self, io: IO) -> None:
         super().__init__(io)
         self._lock = threading.Lock()
-        self.usage = Usage()
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def usage(self) -> Usage:
         """What was asked so far."""
+        return Usage(**self._counts)
 
     async def chat(self, model: Invokable[T], messages: Sequence[BaseMessage]) -> T:
         """Ask a chat model, and count its answer."""
         reply = await super().chat(model, messages)
         if isinstance(reply, ChatReply):
-            self._add(
-                Usage(
-                    chat_calls=1,
-                    input_tokens=reply.input_tokens or 0,
-                    output_tokens=reply.output_tokens or 0,
-                )
-            )
+            read, wrote = reply.input_tokens or 0, reply.output_tokens or 0
+            self._count(chat_calls=1, input_tokens=read, output_tokens=wrote)
         return reply
 
     async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
         """Embed texts, and count them."""
         vectors = await super().embed(embeddings, texts)
-        self._add(Usage(embedding_calls=1, texts_embedded=len(texts)))
+        self._count(embedding_calls=1, texts_embedded=len(texts))
         return vectors
 
-    def _add(self, usage: Usage) -> None:
+    def _count(self, **counts: int) -> None:
         with self._lock:
-            self.usage += usage
+            self._counts.update(counts)

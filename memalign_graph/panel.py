@@ -6,10 +6,11 @@ its name, and the judge's reason beside it: flat, since that is what inboxes can
 
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from langgraph.graph import END, START, StateGraph
-from langgraph.graph.state import CompiledStateGraph
 from typing_extensions import TypedDict, Unpack
 
 from memalign_graph.aggregate import Aggregate, AggregateResult
@@ -20,7 +21,7 @@ from memalign_graph.errors import (
     MemAlignError,
     ModelAnswerError,
 )
-from memalign_graph.graphs import Graph, add_learning, asks
+from memalign_graph.graphs import Graph, asks
 from memalign_graph.interrupts import (
     AUTHOR,
     Form,
@@ -32,10 +33,10 @@ from memalign_graph.interrupts import (
     read_text,
 )
 from memalign_graph.io import IO
-from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.index.vectors import encode_vector
-from memalign_graph.memory.recall import embed_once, recall_without_episodes
-from memalign_graph.nodes.judge import Retrieved, judge, own_channel, retrieve
+from memalign_graph.memory.index.vectors import Vector, encode_vector
+from memalign_graph.memory.recall import embed_once
+from memalign_graph.nodes.judge import Retrieved, assemble_node, judge_node, own_channel, retrieve
+from memalign_graph.nodes.learn import commit_node, distill_node
 from memalign_graph.pairwise import swap_outputs
 from memalign_graph.reading import read_example
 from memalign_graph.runtime import Clients, Node, Parts, Run, State, Update
@@ -46,13 +47,12 @@ from memalign_graph.settings import (
     PanelContext,
     Paneling,
     PanelReview,
-    RunSettings,
     context_schema,
     default_settings,
     mode_of,
     resolve_context,
 )
-from memalign_graph.state import ExampleInput, ReviewOutput, ReviewState
+from memalign_graph.state import ExampleInput
 from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
 
 __all__ = ["Aggregate", "AggregateResult", "create_panel_graph"]
@@ -60,6 +60,8 @@ __all__ = ["Aggregate", "AggregateResult", "create_panel_graph"]
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+_KEPT = "The feedback is kept, and distilled by the next review or alignment"
 
 
 class PanelOutput(TypedDict):
@@ -69,15 +71,13 @@ class PanelOutput(TypedDict):
     """The `Judgment` on each criterion, as JSON."""
 
     errors: dict[str, str]
-    """Why a criterion could not be judged, or an expert's word on it not distilled, a sentence
-    each."""
+    """Why a criterion could not be judged, or an expert's word on it not distilled."""
 
     aggregate: dict[str, Any] | None
     """The `AggregateResult`; None if none was asked for."""
 
     feedback: dict[str, Any] | None
-    """The expert's `Feedback` on each criterion that has any; None if nobody was asked, or had
-    anything to say."""
+    """The expert's `Feedback` on each criterion that has any; None if none was asked or given."""
 
     learned: dict[str, Any]
     """What each memory made of it, as in a review graph."""
@@ -94,8 +94,7 @@ class PanelState(ExampleInput, CitingPanelOutput):
     """All channels of a panel's graph; the last two are the nodes' own."""
 
     judge_run: dict[str, Any]
-    """The `example`, its `vector` and the run's `settings`: a context is gone after an
-    interrupt."""
+    """The `example`, its `vector` and the run's `settings`."""
 
     judge_memories: dict[str, Any]
     """What each memory gave (`Retrieved`), but for the vector, which is the example's."""
@@ -119,49 +118,34 @@ def create_panel_graph(
 
     Args:
         criteria: What is judged: one criterion or more, with different names.
-        review: When the expert is asked, about all criteria in one form, by one interrupt: `never`,
-            `always`, or a function of the judgments by criterion. The expert is also asked where
-            the function looks up a criterion that could not be judged.
+        review: When the expert is asked, about all criteria in one form: `never`, `always`, or a
+            function of the judgments by criterion; also where that looks up one that failed.
         aggregate: How to make one score of them; None for none.
-        judge: The options of a `Judge`, the same for all. With `swap=True` the pairwise ones among
-            the criteria are judged in both orders.
+        judge: The options of a `Judge`, the same for all; `swap` is for the pairwise ones.
 
     Returns:
         The graph, to be compiled with a store, and with a checkpointer where experts are asked.
 
     Raises:
         InvalidInputError: If an option can't be used.
-        ImportError: If `confidence` or `decide="evidence"` is asked for without the extra
-            `evidence`.
+        ImportError: If an extra is needed that is not installed.
     """
     review = Paneling(review=review).review
     panel = _Panel(criteria, judge, aggregate, review)
     own = panel.judge
+    named = own.model if isinstance(own.model, str) else None
     builder: Graph = StateGraph(
         PanelState,
-        context_schema=context_schema(
-            PanelContext,
-            k=own.k,
-            model=own.model if isinstance(own.model, str) else None,
-            review=mode_of(review),
-        ),
+        context_schema=context_schema(PanelContext, k=own.k, model=named, review=mode_of(review)),
         input_schema=ExampleInput,
         output_schema=CitingPanelOutput if own.cite_guidelines else PanelOutput,
     )
-    for operation in (
-        panel.retrieve_episodes,
-        panel.judge_criteria,
-        panel.collect_feedback,
-        panel.learn_criteria,
-    ):
-        builder.add_node(operation.__name__, Node(operation.__name__, operation))
+    for name in ("retrieve_episodes", "judge_criteria", "collect_feedback", "learn_criteria"):
+        builder.add_node(name, Node(name, getattr(panel, name)))
     builder.add_edge(START, "retrieve_episodes")
     builder.add_edge("retrieve_episodes", "judge_criteria")
-    builder.add_conditional_edges(
-        "judge_criteria",
-        asks(review if isinstance(review, str) else _decides(review), lambda state: state),
-        ["collect_feedback", END],
-    )
+    to_ask = asks(partial(_decide, review), lambda state: state)
+    builder.add_conditional_edges("judge_criteria", to_ask, ["collect_feedback", END])
     builder.add_conditional_edges(
         "collect_feedback",
         lambda state: "learn_criteria" if state["feedback"] else END,
@@ -171,56 +155,43 @@ def create_panel_graph(
     return builder
 
 
-def _decides(review: Callable[[dict[str, Judgment]], bool]) -> Callable[[State], bool]:
+def _decide(review: Any, state: State) -> Any:
     """Have the expert asked where a function goes by a criterion that could not be judged."""
-
-    def decide(state: State) -> bool:
-        try:
-            return review(_judgments(state))
-        except KeyError as error:
-            if any(name in error.args for name in state["errors"]):
-                return True
+    try:
+        return review(_judgments(state))
+    except KeyError as error:
+        if state["errors"].keys().isdisjoint(error.args):
             raise
-
-    return decide
+        return True
 
 
 class _Panel:
     """The judges of a panel, which share their clients, and its nodes."""
 
-    def __init__(
-        self, criteria: Any, options: JudgeOptions, aggregate: Any, review: PanelReview
-    ) -> None:
+    def __init__(self, criteria: Any, options: JudgeOptions, aggregate: Any, review: Any) -> None:
         if isinstance(criteria, Criterion) or not isinstance(criteria, Sequence) or not criteria:
             raise InvalidInputError("criteria: give a list of Criterion, one or more.")
-        pairwise = [isinstance(getattr(given, "scale", None), Pairwise) for given in criteria]
         self.swaps = options.get("swap") is True
-        if self.swaps and not any(pairwise):
+        judges = []
+        for criterion in criteria:
+            own = options
+            if self.swaps and not isinstance(getattr(criterion, "scale", None), Pairwise):
+                own = {**options, "swap": False}
+            judges.append(Judge(criterion=criterion, **own))
+        if self.swaps and not any(judge.swap for judge in judges):
             raise InvalidInputError("swap: none of the criteria has scale=Pairwise().")
-        unswapped: JudgeOptions = {**options, "swap": False} if self.swaps else options
-        judges = [
-            Judge(criterion=criterion, **(options if is_pairwise else unswapped))
-            for criterion, is_pairwise in zip(criteria, pairwise, strict=True)
-        ]
         _check_names([judge.criterion.name for judge in judges])
         if not isinstance(aggregate, Aggregate | None):
-            raise InvalidInputError(
-                "aggregate: give Aggregate(weights=..., vetoes=..., passes=...), not a value of "
-                f"type {type(aggregate).__name__}."
-            )
+            raise InvalidInputError("aggregate: give Aggregate(weights=..., vetoes=...), or None.")
         self.judge = judges[0]
         self.clients = Clients(self.judge.embeddings)
         self.parts = {judge.criterion.name: Parts(judge, self.clients) for judge in judges}
         self.criteria = {name: parts.criterion for name, parts in self.parts.items()}
-        self.learning = {name: _learning_graph(parts) for name, parts in self.parts.items()}
         self.aggregate = None if aggregate is None else aggregate.bind(self.criteria.values())
         self.built = default_settings(self.judge, review)
 
     async def retrieve_episodes(self, io: IO, state: State, run: Run) -> Update:
-        """Look into every memory; those that can't be read are in `errors`."""
-        example = read_example(
-            {name: state[name] for name in Example.model_fields if name in state}
-        )
+        example = read_example({name: state[name] for name in Example.model_fields & state.keys()})
         if self.swaps:
             swap_outputs(example)  # called for its error, before any model is
         settings = resolve_context(run.context, self.built)
@@ -228,70 +199,59 @@ class _Panel:
             Paneling(review=settings["review"])  # a parent's context may have another mode
         if settings["review"] != "never":
             self.clients.embedder.embeddings  # noqa: B018 - so that it fails here
-        found, failed, vector = await self._look(io, run, example, settings)
-        self._check_any(found, failed)
-        return {
-            "judge_run": {"example": example.to_json(), "settings": settings, "vector": vector},
-            "judge_memories": {name: memory.to_json() for name, memory in found.items()},
-            "errors": {name: str(error) for name, error in failed.items()},
-        }
+        own = self.judge
+        accesses = {name: parts.memory(run.store, settings) for name, parts in self.parts.items()}
+        judge_run = {"example": example.to_json(), "settings": settings}
 
-    async def _look(
-        self, io: IO, run: Run, example: Example, settings: RunSettings
-    ) -> tuple[dict[str, Retrieved], dict[str, MemAlignError], str | None]:
-        """Look into all memories with one embedding, which is returned in base64."""
-        own, accesses = self.judge, self._accesses(run, settings)
-        views, unread = await _each(io, accesses, lambda name: accesses[name].refresh(io), run)
-        vector, failure = None, None
+        async def read(name: str) -> None:
+            access = accesses[name]
+            # The guidelines, too, so that they are of the version that is recalled from.
+            await (access.standing_guidelines(io) if own.use_guidelines else access.refresh(io))
+
+        views, unread = await _each(io, accesses, read, run)
+        vector: Vector | EmbeddingError | None = None
         if own.decide == "evidence" or (own.use_episodes and settings["k"]):
             try:
                 vector = await embed_once(io, [accesses[name] for name in views], example)
             except EmbeddingError as error:
-                if own.on_embedding_error == "raise":
-                    raise
-                failure = error
+                vector = error
 
-        async def look(name: str) -> Retrieved:
-            parts, access = self.parts[name], accesses[name]
-            if failure is None:
-                found = await retrieve(io, parts, access, example, settings, vector=vector)
-            else:
-                found = Retrieved.of(await recall_without_episodes(io, access, failure))
-            standing = await access.all_guidelines(io) if own.use_guidelines else []
-            fitted = found.with_guidelines(standing, parts, settings["model"])
-            return fitted.model_copy(update={"vector": None})
+        async def look(name: str) -> Update:
+            parts = self.parts[name]
+            found = await retrieve(io, parts, accesses[name], example, settings, vector=vector)
+            given = {"judge_run": judge_run, "judge_memory": found.to_json()}
+            return await assemble_node(parts).operation(io, given, run)
 
-        found, failed = await _each(io, views, look, run)
-        return found, {**unread, **failed}, None if vector is None else encode_vector(vector)
+        looked, failed = await _each(io, views, look, run)
+        failed = {**unread, **failed}
+        self._check_any(looked, failed)
+        memories = {name: update["judge_memory"] for name, update in looked.items()}
+        vectors = [memory.pop("vector", None) for memory in memories.values()]
+        return {
+            "judge_run": {**judge_run, "vector": next(filter(None, vectors), None)},
+            "judge_memories": memories,
+            "errors": {name: str(error) for name, error in failed.items()},
+        }
 
     async def judge_criteria(self, io: IO, state: State, run: Run) -> Update:
-        """Judge all criteria side by side, and make one score of them."""
-        own = own_channel(state, "judge_run")
-        example, memories = Example.model_validate(own["example"]), _memories(state)
-        accesses = self._accesses(run, own["settings"])
+        own, memories = own_channel(state, "judge_run"), own_channel(state, "judge_memories")
 
-        async def judge_one(name: str) -> Judgment:
-            judgment = await judge(
-                io,
-                self.parts[name],
-                accesses[name],
-                example,
-                memories[name],
-                model=own["settings"]["model"],
-                thread_id=run.thread_id,
-                limit=run.max_concurrency,
-            )
-            run.write({"type": "panel_judgment", "criterion": name, "value": judgment.value})
-            return judgment
+        async def judge_one(name: str) -> Update:
+            given = {"judge_run": own, "judge_memory": {**memories[name], "vector": own["vector"]}}
+            update = await judge_node(self.parts[name]).operation(io, given, run)
+            value = update["judgment"]["value"]
+            run.write({"type": "panel_judgment", "criterion": name, "value": value})
+            return update
 
         judged, failed = await _each(io, memories, judge_one, run)
         self._check_any(judged, failed)
+        judgments = {name: update["judgment"] for name, update in judged.items()}
         return {
-            "judgments": {name: judgment.to_json() for name, judgment in judged.items()},
+            "judgments": judgments,
             "errors": {**state["errors"], **{name: str(error) for name, error in failed.items()}},
-            "aggregate": self._aggregated(judged, {}),
+            "aggregate": self._aggregated(judgments, {}),
             "broken_guidelines": {
-                name: memories[name].broken(judgment) for name, judgment in judged.items()
+                name: update.get("broken_guidelines", []) for name, update in judged.items()
             },
             # What an earlier run on the same thread may have left is not this one's.
             "feedback": None,
@@ -299,61 +259,52 @@ class _Panel:
         }
 
     async def collect_feedback(self, _io: IO, state: State, run: Run) -> Update:
-        """Ask the expert about all criteria at once, and wait."""
         run.warn_without_checkpointer("panel")
         example = Example.model_validate(own_channel(state, "judge_run")["example"])
-        judgments = _judgments(state)
+        judgments, guidelines = _judgments(state), {}
+        for name, fields in own_channel(state, "judge_memories").items():
+            memory = Retrieved.model_validate(fields)
+            guidelines[name] = [*memory.guidelines, *memory.relevant]
         said = panel_form(
-            self.criteria,
-            example,
-            judgments,
-            errors=state["errors"],
-            guidelines={
-                name: [*memory.guidelines, *memory.relevant]
-                for name, memory in _memories(state).items()
-            },
+            self.criteria, example, judgments, errors=state["errors"], guidelines=guidelines
         ).ask()
         if said is None:
             return {"feedback": None}
         feedback = {
             name: Feedback(
                 example=example, judgment=judgments.get(name), thread_id=run.thread_id, **fields
-            )
+            ).to_json()
             for name, fields in said.items()
         }
-        return {
-            "feedback": {name: word.to_json() for name, word in feedback.items()},
-            "aggregate": self._aggregated(judgments, feedback),
-        }
+        return {"feedback": feedback, "aggregate": self._aggregated(state["judgments"], feedback)}
 
     async def learn_criteria(self, io: IO, state: State, run: Run) -> Update:
-        """Learn what the expert said of each criterion."""
         own, feedback = own_channel(state, "judge_run"), state["feedback"]
         vector = own["vector"]
         if vector is None:
-            accesses = list(self._accesses(run, own["settings"]).values())
+            accesses = [parts.memory(run.store, own["settings"]) for parts in self.parts.values()]
             example = Example.model_validate(own["example"])
             embedded = await embed_once(io, accesses, example, always=True)
             vector = None if embedded is None else encode_vector(embedded)
 
-        async def learn_one(name: str) -> dict[str, Any]:
-            graph = self.learning[name]
-            lesson: Any = {
-                "judge_run": own,
-                "judge_memory": {"vector": vector},
-                "judge_lesson": {},
-                "feedback": feedback[name],
-            }
-            done = await io.call(lambda: graph.invoke(lesson), lambda: graph.ainvoke(lesson))
-            learned: dict[str, Any] = done["learned"]
-            return learned
+        shared = {"judge_run": own, "judge_memory": {"vector": vector}, "judge_lesson": {}}
+
+        async def learn_one(name: str) -> Update:
+            parts, lesson = self.parts[name], {**shared, "feedback": feedback[name]}
+            if not Feedback.model_validate(feedback[name]).agrees:
+                lesson |= await distill_node(parts).operation(io, lesson, run)
+            return await commit_node(parts).operation(io, lesson, run)
 
         learned, failed = await _each(io, feedback, learn_one, run)
-        unlearned = {name: f"{_kept(error)}: {error}" for name, error in failed.items()}
-        return {"learned": learned, "errors": {**state["errors"], **unlearned}}
-
-    def _accesses(self, run: Run, settings: RunSettings) -> dict[str, MemoryAccess]:
-        return {name: parts.memory(run.store, settings) for name, parts in self.parts.items()}
+        errors = dict(state["errors"])
+        for name, error in failed.items():
+            # Before a model is asked, the feedback is stored.
+            is_kept = isinstance(error, ChatModelError | ModelAnswerError)
+            errors[name] = f"{_KEPT if is_kept else 'Nothing was learned'}: {error}"
+        return {
+            "learned": {name: update["learned"] for name, update in learned.items()},
+            "errors": errors,
+        }
 
     def _check_any(self, done: Mapping[str, Any], failed: Mapping[str, MemAlignError]) -> None:
         if not done:
@@ -361,39 +312,16 @@ class _Panel:
             raise type(first)(f"None of the {len(self.parts)} criteria could be judged: {first}")
 
     def _aggregated(
-        self, judgments: Mapping[str, Judgment], feedback: Mapping[str, Feedback]
+        self, judgments: Mapping[str, Any], feedback: Mapping[str, Any]
     ) -> AggregateResult | None:
         """Make one score, in which an expert's value goes before a judge's."""
-        values = {name: judgment.value for name, judgment in judgments.items()}
-        said = {name: word.value for name, word in feedback.items() if word.value is not None}
-        return None if self.aggregate is None else self.aggregate.of({**values, **said})
+        said = [*judgments.items(), *feedback.items()]
+        values = {name: fields["value"] for name, fields in said if fields["value"] is not None}
+        return None if self.aggregate is None else self.aggregate.of(values)
 
 
 def _judgments(state: State) -> dict[str, Judgment]:
     return {name: Judgment.model_validate(fields) for name, fields in state["judgments"].items()}
-
-
-def _memories(state: State) -> dict[str, Retrieved]:
-    vector = own_channel(state, "judge_run")["vector"]
-    memories = own_channel(state, "judge_memories")
-    return {
-        name: Retrieved.model_validate({**memory, "vector": vector})
-        for name, memory in memories.items()
-    }
-
-
-def _learning_graph(parts: Parts) -> CompiledStateGraph[Any, Any, Any, Any]:
-    builder: Graph = StateGraph(ReviewState, output_schema=ReviewOutput)
-    add_learning(builder, parts, after=START)
-    # To learn the same again changes nothing, so that there is nothing to keep.
-    return builder.compile(checkpointer=False)
-
-
-def _kept(error: MemAlignError) -> str:
-    # Before a model is asked, the feedback is stored.
-    if isinstance(error, ChatModelError | ModelAnswerError):
-        return "The feedback is kept, and distilled by the next review or alignment"
-    return "Nothing was learned"
 
 
 async def _each(
@@ -414,8 +342,7 @@ async def _each(
     results = await io.gather([attempt(name) for name in names], run.max_concurrency)
     named = list(zip(names, results, strict=True))
     done = {name: result for name, result in named if not isinstance(result, MemAlignError)}
-    failed = {name: result for name, result in named if isinstance(result, MemAlignError)}
-    return done, failed
+    return done, {name: result for name, result in named if isinstance(result, MemAlignError)}
 
 
 Said = dict[str, dict[str, Any]]
@@ -428,14 +355,12 @@ _SHAPES = (
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Check that the criteria of a panel can be told apart in its form."""
     for name in names:
         if names.count(name) > 1:
             raise InvalidInputError(f"criteria: two are named {name!r}: give each its own name.")
         if name in ("author", "type", "decisions") or f"{name}{_REASON}" in names:
             raise InvalidInputError(
-                f"criteria: {name!r} is a name that the review form needs for itself, or makes "
-                "another criterion's name ambiguous: choose another."
+                f"criteria: {name!r} is a name that the review form needs itself: choose another."
             )
 
 
@@ -448,19 +373,14 @@ def panel_form(
     guidelines: Mapping[str, Sequence[Guideline]],
 ) -> Form[Said | None]:
     """Ask about all criteria at once; what is read are the fields of a `Feedback` by criterion."""
-    args: dict[str, Any] = {}
-    fields: dict[str, Any] = {}
-    properties: dict[str, Any] = {}
+    args, fields, properties = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     parts = ["## What was judged", *describe_example(example)]
     for name, criterion in criteria.items():
         asked = {"description": criterion.instructions}
         value = criterion.scale.value_schema()
         reason = {"type": "string", "description": "Why, in your own words."}
-        properties[name] = {
-            **asked,
-            "type": "object",
-            "properties": {"value": value, "rationale": reason},
-        }
+        given = {"value": value, "rationale": reason}
+        properties[name] = {**asked, "type": "object", "properties": given}
         judgment = judgments.get(name)
         if judgment is None:
             parts += [f"### {name}: not judged", _quote(errors.get(name) or "")]
@@ -491,19 +411,18 @@ def read_panel(
     """Read what was replied to a panel's form; None if it was ignored."""
     given = read_reply(reply, _SHAPES, subject="form to decide on")
     nothing = f"the reply says nothing about any criterion: {_SHAPES}."
-    author = None
+    author: dict[str, Any] = {}
     match given.kind:
         case "object":
-            _check_known(given.content, [*criteria, "author"])
-            replies, author = given.content, read_text(given.content.get("author"), "author")
+            replies = given.content
+            _check_known(replies, [*criteria, "author"])
+            named = read_text(replies.get("author"), "author")
+            author = {"author": named} if named else {}
         case "edit":
             args = given.edited()
             _check_known(args, [f"{name}{end}" for name in criteria for end in ("", _REASON)])
             replies = {name: _edit_of(name, args, judgments) for name in criteria}
-            nothing = (
-                "nothing in the form was changed: approve it to confirm every value, or change "
-                "what is not right."
-            )
+            nothing = "nothing in the form was changed: approve it, or change what is not right."
         case "approve" if not given.content:
             replies = {name: {"type": "approve"} for name in judgments}
         case "ignore":
@@ -511,24 +430,20 @@ def read_panel(
         case "text":
             raise ValueError(f"a reply of type str is not understood: {_SHAPES}.")
         case _:
-            raise ValueError(
-                "words alone do not tell which criterion they are about: edit the form, or "
-                f"{_SHAPES}."
-            )
+            raise ValueError(f"words alone do not tell a criterion: edit the form, or {_SHAPES}.")
     said: Said = {}
     for name, criterion in criteria.items():
         judgment = judgments.get(name)
         fields = _read_one(replies.get(name), criterion, judgment)
         is_unchanged = given.kind == "edit" and judgment and fields == {"value": judgment.value}
         if fields and not is_unchanged:
-            said[name] = {**({"author": author} if author else {}), **fields}
+            said[name] = {**author, **fields}
     if not said:
         raise ValueError(nothing)
     return said
 
 
 def _edit_of(name: str, args: Mapping[str, Any], judgments: Mapping[str, Any]) -> dict[str, Any]:
-    """Make of the edited form a reply to one criterion."""
     edited = {"value": args.get(name), "rationale": args.get(f"{name}{_REASON}")}
     filled = {field: given for field, given in edited.items() if not _is_blank(given)}
     return {"type": "edit", "args": filled} if filled and name in judgments else filled
@@ -551,18 +466,14 @@ def _read_one(given: Any, criterion: Criterion, judgment: Judgment | None) -> di
 
 
 def _is_number(text: str) -> bool:
-    """Tell whether a text is a number, so that it is no expert's words."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    with suppress(ValueError):
+        return float(text) is not None
+    return False
 
 
 def _is_blank(given: Any) -> bool:
-    """Tell whether nothing was filled in."""
     if isinstance(given, dict) and "type" not in given and "decisions" not in given:
-        return all(_is_blank(field) for field in given.values())
+        return all(map(_is_blank, given.values()))
     return given is None or (isinstance(given, str) and not given.strip())
 
 

@@ -18,8 +18,6 @@ FeedbackLike = Feedback | Mapping[str, Any]
 PLAIN_FUNCTION = "give a plain function, not an async one."
 """What is wrong with an async function where a decision is asked for."""
 
-_NO_DATE = ("given_at", None)
-
 ExampleLike = Example | Mapping[str, Any]
 """An example, or its fields."""
 
@@ -37,10 +35,14 @@ def read_feedback(feedback: FeedbackLike) -> Feedback:
     if isinstance(feedback, Mapping):
         # A table has cells without a value: what is not told is not there.
         given = {name: _plain(value) for name, value in feedback.items()}
-        told = {name: value for name, value in given.items() if not _is_missing(value)}
-        feedback = {name: value for name, value in told.items() if (name, value) != _NO_DATE}
-        if isinstance(feedback.get("id"), int):
-            feedback["id"] = str(feedback["id"])
+        feedback = {
+            name: value
+            for name, value in given.items()
+            if not (_is_missing(value) or (name, value) == ("given_at", None))
+        }
+        number = feedback.get("id")
+        if isinstance(number, int) or (isinstance(number, float) and number.is_integer()):
+            feedback["id"] = str(int(number))  # 3.0 where a column has gaps
     try:
         return Feedback.model_validate(feedback)
     except ValidationError as error:

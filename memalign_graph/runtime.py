@@ -3,9 +3,8 @@
 import warnings
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.config import get_config
 from langgraph.runtime import get_runtime
@@ -16,6 +15,7 @@ from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.layout import MemoryLayout, check_namespace
 from memalign_graph.models import (
+    BaseChatModel,
     Embedder,
     EmbeddingsLike,
     OncePerLoop,
@@ -25,6 +25,8 @@ from memalign_graph.models import (
 )
 from memalign_graph.prompts.judge import answer_schema
 from memalign_graph.settings import Judge
+
+P = ParamSpec("P")
 
 State = Mapping[str, Any]
 Update = dict[str, Any]
@@ -111,7 +113,7 @@ class Node(Runnable[Any, Any]):
         self, name: str, operation: Callable[[IO, State, Run], Coroutine[Any, Any, Update]]
     ) -> None:
         self.name = name
-        self._operation = operation
+        self.operation = operation
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002, ARG002 - Runnable's own names
         """Run the node with blocking calls."""
@@ -124,10 +126,23 @@ class Node(Runnable[Any, Any]):
     async def _named(self, io: IO, state: Any) -> Update:
         fields = state if isinstance(state, Mapping) else vars(state)
         try:
-            return await self._operation(io, fields, current_run())
+            return await self.operation(io, fields, current_run())
         except MemAlignError as error:
             error.node = error.node or self.name
             raise
+
+
+def makes_node(
+    name: str,
+) -> Callable[
+    [Callable[Concatenate[IO, State, Run, P], Coroutine[Any, Any, Update]]], Callable[P, Node]
+]:
+    """Make of an operation a function that returns a node, given what the operation takes more."""
+    return lambda operation: (
+        lambda *args, **options: Node(
+            name, lambda io, state, run: operation(io, state, run, *args, **options)
+        )
+    )
 
 
 class Clients:

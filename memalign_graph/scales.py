@@ -20,10 +20,6 @@ _EXACT = 2.0**53
 class _Scale(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def value_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of a value on this scale."""
-        raise NotImplementedError
-
     def validate_value(self, value: Any) -> Value:
         """Return the value as this scale writes it.
 
@@ -36,10 +32,6 @@ class _Scale(BaseModel):
         Raises:
             ValueError: If the value is not on the scale.
         """
-        raise NotImplementedError
-
-    def describe(self) -> str:
-        """Return one sentence that tells a judge which values there are."""
         raise NotImplementedError
 
     def render(self, value: Value) -> str:
@@ -58,7 +50,6 @@ class Boolean(_Scale):
     """True or false: the criterion is met, or it is not."""
 
     type: Literal["boolean"] = "boolean"
-    """Tells the scales apart in JSON."""
 
     def value_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of a boolean."""
@@ -66,7 +57,8 @@ class Boolean(_Scale):
 
     def validate_value(self, value: Any) -> bool:
         """Return a boolean; `"yes"`, `"no"`, `"true"`, `"false"`, 1 and 0 count as booleans too."""
-        word = str(value).strip().lower() if isinstance(value, str | bool | int) else ""
+        # A column of a table that has gaps holds 1.0 for 1.
+        word = str(value).strip().lower().removesuffix(".0")
         if word not in _BOOLEANS:
             raise ValueError(f"{_short(value)} is not on the scale: the value is true or false.")
         return _BOOLEANS[word]
@@ -84,7 +76,6 @@ class Categorical(_Scale):
     """One of several named choices."""
 
     type: Literal["categorical"] = "categorical"
-    """Tells the scales apart in JSON."""
 
     choices: tuple[str, ...]
     """At least two names, different also when case is ignored; lowest first where ordered."""
@@ -109,13 +100,7 @@ class Categorical(_Scale):
 
     def validate_value(self, value: Any) -> str:
         """Return the choice in the case its author wrote."""
-        name = value.strip().casefold() if isinstance(value, str) else None
-        for choice in self.choices:
-            if name == choice.casefold():
-                return choice
-        raise ValueError(
-            f"{_short(value)} is not on the scale: the value is one of {', '.join(self.choices)}."
-        )
+        return _choice(value, self.choices)
 
     def describe(self) -> str:
         """Return the scale in words."""
@@ -127,7 +112,6 @@ class Numeric(_Scale):
     """A number between two bounds, both included."""
 
     type: Literal["numeric"] = "numeric"
-    """Tells the scales apart in JSON."""
 
     minimum: float
     """The lowest value."""
@@ -152,23 +136,16 @@ class Numeric(_Scale):
 
     def value_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of a number within the bounds."""
+        lowest, highest = self._number(self.minimum), self._number(self.maximum)
         kind = "integer" if self.integer else "number"
-        return {
-            "type": kind,
-            "minimum": self._number(self.minimum),
-            "maximum": self._number(self.maximum),
-        }
+        return {"type": kind, "minimum": lowest, "maximum": highest}
 
     def validate_value(self, value: Any) -> int | float:
         """Return the number, an `int` on an integer scale; `"3"` is 3."""
-        number = _to_float(value)
-        if (
-            number is None
-            or not self.minimum <= number <= self.maximum
-            or (self.integer and not number.is_integer())
-        ):
-            raise ValueError(f"{_short(value)} is not on the scale: the value is {self.describe()}")
-        return self._number(number)
+        number = _to_float(value)  # NaN lies between no bounds
+        if self.minimum <= number <= self.maximum and (number.is_integer() or not self.integer):
+            return self._number(number)
+        raise ValueError(f"{_short(value)} is not on the scale: the value is {self.describe()}")
 
     def describe(self) -> str:
         """Return the scale in words."""
@@ -183,7 +160,6 @@ class Pairwise(_Scale):
     """Which of two outputs is better: `A`, `B` or, where allowed, `tie`."""
 
     type: Literal["pairwise"] = "pairwise"
-    """Tells the scales apart in JSON."""
 
     allow_tie: bool = True
     """Whether `tie` is on the scale."""
@@ -199,7 +175,7 @@ class Pairwise(_Scale):
 
     def validate_value(self, value: Any) -> str:
         """Return the preferred side as the scale writes it."""
-        return Categorical(choices=self.choices).validate_value(value)
+        return _choice(value, self.choices)
 
     def describe(self) -> str:
         """Return the scale in words."""
@@ -211,16 +187,24 @@ Scale = Annotated[Boolean | Categorical | Numeric | Pairwise, Field(discriminato
 """Any of the four scales."""
 
 
-def _to_float(value: Any) -> float | None:
+def _choice(value: Any, choices: tuple[str, ...]) -> str:
+    name = value.strip().casefold() if isinstance(value, str) else None
+    for choice in choices:
+        if name == choice.casefold():
+            return choice
+    raise ValueError(
+        f"{_short(value)} is not on the scale: the value is one of {', '.join(choices)}."
+    )
+
+
+def _to_float(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    if isinstance(value, str) and "_" in value:  # Python's own way of writing numbers
-        return None
+        return math.nan
     try:
-        number = float(value)
+        # With a "_" it is Python's own way of writing numbers.
+        return math.nan if "_" in str(value) else float(value)
     except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
+        return math.nan
 
 
 def _short(value: Any, limit: int = 80) -> str:

@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal, Self, TypedDict, cast, get_args
 
 from langchain_core.embeddings import Embeddings
-from langchain_core.language_models import BaseChatModel
 from langgraph.constants import END, START
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -23,14 +23,18 @@ from pydantic import (
 from memalign_graph.errors import InvalidInputError, explain
 from memalign_graph.identity import check_json
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
-from memalign_graph.models import DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS, EmbeddingsLike
+from memalign_graph.models import (
+    DEFAULT_CHAT_MODEL,
+    DEFAULT_EMBEDDINGS,
+    BaseChatModel,
+    EmbeddingsLike,
+    is_chat_model,
+)
 from memalign_graph.reading import PLAIN_FUNCTION, ExampleLike, Passes
 from memalign_graph.scales import Pairwise
 from memalign_graph.types import Criterion, Decide, Judgment
 
 DEFAULT_K = 5
-DEFAULT_MAX_GUIDELINE_TOKENS = 2_300
-DEFAULT_MAX_REVISIONS = 2
 DEFAULT_BATCH_SIZE = 50
 DEFAULT_REPLAY_CASES = 20
 MAX_K = 100
@@ -41,8 +45,6 @@ wrong, and a few by chance."""
 
 OnEmbeddingError = Literal["raise", "guidelines"]
 OnJudgeError = Literal["closed", "open"]
-"""Whether a gate lets an answer through when its judge's model or embeddings fail."""
-
 OnConflict = Literal["newest", "ask"]
 LearnFrom = Literal["both", "labels", "words"]
 Guard = Literal["replay"]
@@ -53,29 +55,33 @@ CANT_CHOOSE = (
 )
 
 
-def _instance_of(*kinds: Any, what: str) -> PlainValidator:
+def _given(fits: Callable[[Any], bool], what: str) -> PlainValidator:
     def check(value: Any) -> Any:
-        if isinstance(value, kinds):
+        if fits(value):
             return value
         raise ValueError(f"give {what}, not a value of type {type(value).__name__}.")
 
     return PlainValidator(check)
 
 
+def _no_coroutine(function: Any) -> Any:
+    if inspect.iscoroutinefunction(function):
+        raise ValueError(PLAIN_FUNCTION)
+    return function
+
+
 def _asked_by(modes: Any, takes: str) -> PlainValidator:
     """Check when an expert is asked: by one of some modes, or a function."""
 
     def check(review: Any) -> Any:
-        if inspect.iscoroutinefunction(review):
-            raise ValueError(PLAIN_FUNCTION)
-        if review in get_args(modes) or callable(review):
+        known = get_args(modes)
+        if review in known or (isinstance(review, Uncertain) and "uncertain" in known):
             return review
-        if isinstance(review, Uncertain) and "uncertain" in get_args(modes):
-            return review
-        names = ", ".join(map(repr, get_args(modes)))
+        if callable(review):
+            return _no_coroutine(review)
         raise ValueError(
-            f"{review!r} is not known: give {names}, or a function that takes {takes} and tells "
-            "whether to ask."
+            f"{review!r} is not known: give {', '.join(map(repr, known))}, or a function that "
+            f"takes {takes} and tells whether to ask."
         )
 
     return PlainValidator(check)
@@ -84,20 +90,19 @@ def _asked_by(modes: Any, takes: str) -> PlainValidator:
 _A_MODEL = "a chat model or a string such as 'openai:gpt-4.1-mini'"
 
 CriterionField = Annotated[
-    Criterion, _instance_of(Criterion, what="a Criterion(name=..., instructions=...)")
+    Criterion,
+    _given(lambda given: isinstance(given, Criterion), "a Criterion(name=..., instructions=...)"),
 ]
-ChatModelField = Annotated[BaseChatModel | str, _instance_of(BaseChatModel, str, what=_A_MODEL)]
+ChatModelField = Annotated[BaseChatModel | str, _given(is_chat_model, _A_MODEL)]
 OptionalChatModelField = Annotated[
     BaseChatModel | str | None,
-    _instance_of(BaseChatModel, str, type(None), what=f"{_A_MODEL}, or None"),
+    _given(lambda given: given is None or is_chat_model(given), f"{_A_MODEL}, or None"),
 ]
 EmbeddingsField = Annotated[
     EmbeddingsLike,
-    _instance_of(
-        Embeddings,
-        str,
-        Callable,
-        what=f"LangChain embeddings, a function, or a string such as {DEFAULT_EMBEDDINGS!r}",
+    _given(
+        lambda given: isinstance(given, Embeddings | str) or callable(given),
+        f"LangChain embeddings, a function, or a string such as {DEFAULT_EMBEDDINGS!r}",
     ),
 ]
 
@@ -148,7 +153,7 @@ class Judge(Settings):
     use_episodes: bool = True
     """False to judge without episodes, for comparison."""
 
-    max_guideline_tokens: int = Field(default=DEFAULT_MAX_GUIDELINE_TOKENS, ge=0)
+    max_guideline_tokens: int = Field(default=2_300, ge=0)
     """How much of the prompt guidelines may take. If they outgrow it, those that bear on the case
     are chosen, and the judgment says so."""
 
@@ -322,21 +327,8 @@ def _node_name(name: Any) -> str:
     return name
 
 
-def _example_from(example: Any) -> Any:
-    if inspect.iscoroutinefunction(example):
-        raise ValueError(PLAIN_FUNCTION)
-    if example is not None and not callable(example):
-        raise ValueError(
-            "give a function of the state that makes `inputs` and `outputs`, not a value of type "
-            f"{type(example).__name__}."
-        )
-    return example
-
-
 def _fallback_text(fallback: Any) -> str | None:
-    if fallback is None:
-        return None
-    if not isinstance(fallback, str) or not fallback.strip():
+    if fallback is not None and not (isinstance(fallback, str) and fallback.strip()):
         raise ValueError("give the text that is answered instead, or None.")
     check_json(fallback, "the text")
     return fallback
@@ -359,7 +351,7 @@ class Gate(Settings):
     """Which values pass: the lowest on a `Numeric` or ordered scale, else the one that does; a set
     of them; or a function of the value. True unless told, on a `Boolean` scale."""
 
-    max_revisions: int = Field(default=DEFAULT_MAX_REVISIONS, ge=0)
+    max_revisions: int = Field(default=2, ge=0)
     """How often an answer is sent back."""
 
     on_judge_error: OnJudgeError = "closed"
@@ -371,7 +363,14 @@ class Gate(Settings):
     """When the expert is asked, by an interrupt. The expert's word goes before the judge's, and
     memory learns from it."""
 
-    example: Annotated[ExampleFrom | None, PlainValidator(_example_from)] = None
+    example: Annotated[
+        ExampleFrom | None,
+        _given(
+            lambda given: given is None or callable(given),
+            "a function of the state that makes `inputs` and `outputs`",
+        ),
+        AfterValidator(_no_coroutine),
+    ] = None
     """A function of the state that gives `inputs` and `outputs`; unless given, the last human
     message and what an AI wrote since."""
 
@@ -404,17 +403,15 @@ class Paneling(Settings):
     review: Annotated[PanelReview, _asked_by(PanelMode, "the judgments by criterion")]
 
 
-def _blank_is_none(model: str | None) -> str | None:
-    return (model or "").strip() or None
-
-
 class _Context(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     _check_namespace = field_validator("namespace", mode="before", check_fields=False)(
         check_namespace
     )
-    _drop_blank = field_validator("model", check_fields=False)(_blank_is_none)
+    _drop_blank = field_validator("model", check_fields=False)(
+        lambda model: (model or "").strip() or None
+    )
 
 
 class MemAlignContext(_Context):
@@ -427,7 +424,6 @@ class MemAlignContext(_Context):
             "labels without dots."
         ),
     )
-    """Where the memory lies in the store."""
 
     k: int = Field(
         default=DEFAULT_K,
@@ -435,7 +431,6 @@ class MemAlignContext(_Context):
         le=MAX_K,
         description="How many similar examples the judge is shown; 0 for none.",
     )
-    """How many similar examples the judge is shown."""
 
     model: str | None = Field(
         default=None,
@@ -444,7 +439,6 @@ class MemAlignContext(_Context):
             "graph's own."
         ),
     )
-    """The chat model as `provider:name`; None for the graph's own."""
 
     review: ReviewMode | None = Field(
         default=None,
@@ -453,7 +447,6 @@ class MemAlignContext(_Context):
             "graphs built with a confidence or decide='evidence'."
         ),
     )
-    """When the expert is asked; None for what the graph was built with."""
 
 
 class PanelContext(MemAlignContext):
@@ -483,10 +476,8 @@ def context_schema(
     for name in ("namespace", *defaults):
         field = known.model_fields[name]
         default = defaults.get(name, field.default)
-        fields[name] = (
-            field.rebuild_annotation(),
-            Field(default=default, description=field.description),
-        )
+        described = Field(default=default, description=field.description)
+        fields[name] = (field.rebuild_annotation(), described)
     return create_model(
         "MemAlignContext", __base__=_RunContext, __doc__=MemAlignContext.__doc__, **fields
     )
@@ -509,11 +500,8 @@ def default_settings(judge: Judge, review: Any = "never") -> RunSettings:
 def resolve_context(context: Any, built: Mapping[str, Any]) -> RunSettings:
     """Work out one run's settings."""
     own = own_context(context)
-    settings = dict(built)
-    for name in () if own is None else own.model_fields_set:
-        value = getattr(own, name)
-        if value is not None:
-            settings[name] = value
+    given = {} if own is None else own.model_dump(exclude_unset=True, exclude_none=True)
+    settings = {**built, **given}
     return {**settings, "namespace": list(settings["namespace"])}
 
 

@@ -27,14 +27,8 @@ _KEEP = timedelta(days=30)
 """How long an expert can answer to a judgment."""
 
 _CRITERIA = [
-    Criterion(
-        name="support_tone",
-        instructions="Is the reply appropriate for the customer?",
-    ),
-    Criterion(
-        name="support_answer",
-        instructions="Does the reply answer what the customer asked?",
-    ),
+    Criterion(name="support_tone", instructions="Is the reply appropriate for the customer?"),
+    Criterion(name="support_answer", instructions="Does the reply answer what the customer asked?"),
 ]
 
 
@@ -45,12 +39,10 @@ def load_criteria() -> list[Criterion]:
         return _CRITERIA
     try:
         text = Path(path).read_text(encoding="utf-8")
-        is_list = text.lstrip().startswith("[")
-        criteria = (
-            TypeAdapter(list[Criterion]).validate_json(text)
-            if is_list
-            else [Criterion.model_validate_json(text)]
-        )
+        if text.lstrip().startswith("["):
+            criteria = TypeAdapter(list[Criterion]).validate_json(text)
+        else:
+            criteria = [Criterion.model_validate_json(text)]
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"MEMALIGN_CRITERION: {path!r} can't be read: {error}") from error
     except ValidationError as error:

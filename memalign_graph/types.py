@@ -43,12 +43,7 @@ GuidelineStatus = Literal["standing", "pending", "superseded"]
 """
 
 Decide = Literal["verdict", "evidence"]
-"""What a judgment's value comes from.
-
-- `verdict`: what the judge says.
-- `evidence`: the judge's verdict and the experts' values of the most similar cases, weighed by how
-  well each foretold the experts' values in memory.
-"""
+"""What a judgment's value comes from, as `Judge.decide` has it."""
 
 ConfidenceSource = Literal["logprobs", "samples", "evidence"]
 """What a confidence was measured by.
@@ -158,11 +153,7 @@ class Neighbour(FrozenModel):
     """A similar case in memory, as evidence."""
 
     example_id: str
-    """The example's id."""
-
     episode_ids: list[str]
-    """The experts' episodes on it."""
-
     value: Value
     """What most of them say."""
 
@@ -216,8 +207,6 @@ class ReviewChoice(FrozenModel):
     """Whether an expert is asked about a judgment, and why."""
 
     asks: bool
-    """Whether one is asked."""
-
     reasons: list[ReviewReason] = Field(default_factory=list)
     """Why, or why not; empty where the judge is sure enough."""
 
@@ -230,14 +219,10 @@ class Judgment(FrozenModel):
     """A judge's verdict, and the memory it was made with."""
 
     id: str = Field(default_factory=lambda: uuid4().hex)
-    """Names this judgment."""
-
     criterion: str
     """The criterion's name."""
 
     example_id: str
-    """The id of the example judged."""
-
     value: Value
     """The verdict, on the criterion's scale; with `decide="evidence"` what the evidence says, where
     `evidence.decided_by` tells so."""
@@ -303,8 +288,6 @@ class Feedback(FrozenModel):
     """
 
     example: Example
-    """What the feedback is on."""
-
     value: Value | None = None
     """What the value should be, on the criterion's scale."""
 
@@ -312,8 +295,6 @@ class Feedback(FrozenModel):
     """Why, in the expert's words."""
 
     author: str | None = None
-    """Who says so."""
-
     id: str | None = None
     """The id the feedback has where it came from; tells anonymous experts apart."""
 
@@ -375,20 +356,10 @@ class Episode(FrozenModel):
     """The id of the example, shared by all experts' episodes on it."""
 
     example: Example
-    """What the feedback is on."""
-
     value: Value | None = None
-    """What the expert says the value should be."""
-
     rationale: str | None = None
-    """Why, in the expert's words."""
-
     author: str | None = None
-    """Who said so."""
-
     feedback_id: str | None = None
-    """The id the feedback has where it came from."""
-
     status: EpisodeStatus = "pending"
     """Whether its lesson has been distilled."""
 
@@ -402,29 +373,22 @@ class Episode(FrozenModel):
     """When the expert said it."""
 
     created_at: UtcDatetime
-    """When it was first stored."""
-
     updated_at: UtcDatetime
-    """When it was last changed."""
 
     @classmethod
     def from_feedback(cls, feedback: Feedback, status: EpisodeStatus = "pending") -> Self:
         """Make the episode that a piece of feedback becomes; it is not yet stored."""
         now = datetime.now(UTC)
         judged_in = feedback.judgment.thread_id if feedback.judgment else None
-        threads = [thread for thread in (judged_in, feedback.thread_id) if thread is not None]
+        threads = dict.fromkeys(filter(None, (judged_in, feedback.thread_id)))
+        same = {name: value for name, value in feedback if name not in ("id", "thread_id")}
         return cls(
+            **same,
             id=feedback.episode_id,
             example_id=feedback.example.id,
-            example=feedback.example,
-            value=feedback.value,
-            rationale=feedback.rationale,
-            author=feedback.author,
             feedback_id=feedback.id,
             status=status,
-            judgment=feedback.judgment,
-            thread_ids=list(dict.fromkeys(threads)),
-            given_at=feedback.given_at,
+            thread_ids=list(threads),
             created_at=now,
             updated_at=now,
         )
@@ -470,18 +434,13 @@ class Guideline(FrozenModel):
     """Where it stands among the guidelines: microseconds since 1970 at its making, lowest first."""
 
     created_at: UtcDatetime
-    """When it was first stored."""
-
     updated_at: UtcDatetime
-    """When it was last changed."""
 
 
 class RecalledExample(FrozenModel):
     """An example that memory holds, as similar to the one being judged."""
 
     example: Example
-    """The example."""
-
     episodes: list[Episode]
     """Every expert's word on it, oldest first."""
 

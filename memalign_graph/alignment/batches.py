@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 
 from memalign_graph.prompts.distill import feedback_tokens, feedback_window
+from memalign_graph.settings import DEFAULT_BATCH_SIZE
 from memalign_graph.types import Criterion, Episode, Guideline
-
-DEFAULT_BATCH_SIZE = 50
-"""How many pieces of feedback are distilled by one call at most, unless told otherwise."""
 
 
 def pack(

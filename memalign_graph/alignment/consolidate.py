@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from langchain_core.language_models import BaseChatModel
-
 from memalign_graph.alignment.drafts import ask_once
 from memalign_graph.alignment.merging import Conflict, Merged, Side, Table, settle
 from memalign_graph.alignment.redistill import redistill
@@ -14,7 +12,7 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.forgetting import clear_drafts
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.memory.lessons import learn
-from memalign_graph.models import max_input_tokens, with_schema
+from memalign_graph.models import BaseChatModel, max_input_tokens, with_schema
 from memalign_graph.prompts.compare import (
     Relations,
     read_relations,

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from langchain_core.language_models import BaseChatModel
-
 from memalign_graph.alignment.drafts import ask_once
 from memalign_graph.errors import MemAlignError
 from memalign_graph.io import IO
@@ -13,8 +11,9 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.forgetting import Forgotten, clear_drafts
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.memory.lessons import learn
-from memalign_graph.models import max_input_tokens, with_schema
+from memalign_graph.models import BaseChatModel, ask, max_input_tokens, with_schema
 from memalign_graph.prompts.distill import (
+    DistillPrompt,
     Proposal,
     distill_prompt,
     operations_schema,
@@ -23,6 +22,7 @@ from memalign_graph.prompts.distill import (
 from memalign_graph.types import Guideline
 
 _TOGETHER = 32
+_PURPOSE = "distil feedback"
 
 _SOURCES = 50
 """How many of a guideline's sources are read, the newest of them."""
@@ -37,6 +37,20 @@ class Rewording:
     """What was read: the word of each episode by its id."""
     refused: list[str]
     """Which wordings were not kept, and why."""
+
+
+async def distil(
+    io: IO, chat: BaseChatModel, prompt: DistillPrompt, *, keep_in: MemoryAccess | None = None
+) -> Proposal:
+    """Ask for what feedback teaches; an answer that is kept is not paid for twice."""
+
+    def read(answer: dict[str, Any], last: bool) -> Proposal:  # noqa: FBT001 - as `ask` calls it
+        return read_operations(answer, prompt, drop_idle=last)
+
+    asked = (with_schema(chat, operations_schema(prompt)), prompt.messages, read)
+    if keep_in is not None:
+        return await ask_once(io, keep_in, *asked, purpose=_PURPOSE)
+    return (await ask(io, *asked, purpose=_PURPOSE))[0]
 
 
 async def reword(
@@ -55,14 +69,7 @@ async def reword(
         max_input_tokens=max_input_tokens(chat),
         most_operations=1,
     )
-
-    def read(answer: dict[str, Any], last: bool) -> Proposal:  # noqa: FBT001 - as `ask` calls it
-        return read_operations(answer, prompt, drop_idle=last)
-
-    structured = with_schema(chat, operations_schema(prompt))
-    proposed = await ask_once(
-        io, access, structured, prompt.messages, read, purpose="distil feedback"
-    )
+    proposed = await distil(io, chat, prompt, keep_in=access)
     words = {episode.id: episode.word for episode in prompt.episodes.values()}
     if not proposed.operations:
         return Rewording(retire, words, proposed.refused)

@@ -13,14 +13,13 @@ from typing import Any
 from memalign_graph.agreement import agree
 from memalign_graph.alignment.cases import Case, choose_cases
 from memalign_graph.alignment.report import BrokenCase, Replay
-from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.learning import GuidelineOperation, apply_operations, guideline_id
 from memalign_graph.models import Metered
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Example, Guideline
 
-Judging = Callable[[IO, Example, list[Guideline], frozenset[str]], Coroutine[Any, Any, Value]]
+Judging = Callable[[Example, list[Guideline], frozenset[str]], Coroutine[Any, Any, Value]]
 """Judges an example with some guidelines, as if some episodes were not there."""
 
 
@@ -36,7 +35,7 @@ class _Guard:
 
 
 async def replay(
-    io: IO,
+    io: Metered,
     access: MemoryAccess,
     judge: Judging,
     operations: Sequence[GuidelineOperation],
@@ -48,33 +47,8 @@ async def replay(
     tell: Callable[[int, int], None],
 ) -> tuple[list[GuidelineOperation], Replay]:
     """Judge seen cases with what operations would make of the memory, and drop what breaks."""
-    metered = Metered(io)
-    kept, seen = await _replay(
-        metered,
-        access,
-        judge,
-        _Guard(list(operations)),
-        before=[one for one in before if one.status == "standing"],
-        new_episodes=frozenset(new_episodes),
-        cases=cases,
-        limit=limit,
-        tell=tell,
-    )
-    return kept, seen.model_copy(update={"chat_calls": metered.usage.chat_calls})
-
-
-async def _replay(
-    io: IO,
-    access: MemoryAccess,
-    judge: Judging,
-    guard: _Guard,
-    *,
-    before: list[Guideline],
-    new_episodes: frozenset[str],
-    cases: int,
-    limit: int,
-    tell: Callable[[int, int], None],
-) -> tuple[list[GuidelineOperation], Replay]:
+    guard = _Guard(list(operations))
+    without_new, calls = frozenset(new_episodes), io.usage.chat_calls
     chosen = await choose_cases(io, access, guard.operations, cases)
     standing = await access.every_guideline(io)
     guard.standing = {one.id: one.text for one in standing}
@@ -88,10 +62,11 @@ async def _replay(
 
     async def judged(case: Case, guidelines: list[Guideline], without: frozenset[str]) -> Value:
         own = frozenset(episode.id for episode in case.episodes)
-        return await judge(io, case.example, guidelines, own | without)
+        return await judge(case.example, guidelines, own | without)
 
+    stood = [guideline for guideline in before if guideline.status == "standing"]
     first: list[Value] = await io.gather(
-        [judged(case, before, new_episodes) for case in chosen], limit
+        [judged(case, stood, without_new) for case in chosen], limit
     )
     scale = access.criterion.scale
     agreed = [
@@ -141,7 +116,7 @@ async def _replay(
         agreed_before=len(agreed) + len(guard.turned_by_episodes),
         agree_after=len(agreed),
         newly_agree=newly,
-        chat_calls=0,
+        chat_calls=io.usage.chat_calls - calls,
         broken=guard.broken,
         turned_by_episodes=guard.turned_by_episodes,
     )

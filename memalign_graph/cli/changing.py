@@ -21,7 +21,8 @@ from memalign_graph.cli.selecting import find_id
 from memalign_graph.cli.tables import STDIN
 from memalign_graph.cli.views import episode_line
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.memory import Forgotten, JudgeMemory
+from memalign_graph.memory.forgetting import Forgotten
+from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.types import Episode, Guideline
 
 _FEW = 10

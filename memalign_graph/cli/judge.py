@@ -21,7 +21,7 @@ from memalign_graph.cli.records import example_fields
 from memalign_graph.cli.reports import judgment_text, judgments_text
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.graphs import create_judge_graph
-from memalign_graph.memory import JudgeMemory
+from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.reading import read_example
 from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY
 

@@ -16,7 +16,7 @@ from memalign_graph.cli.selecting import find_id
 from memalign_graph.cli.tables import STDIN
 from memalign_graph.cli.views import episode_text, guideline_text, history_text, memory_text
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.memory import JudgeMemory
+from memalign_graph.memory.judge_memory import JudgeMemory
 
 
 @contextmanager

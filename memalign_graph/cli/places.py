@@ -8,7 +8,7 @@ from pathlib import Path
 from langgraph.store.base import BaseStore
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.memory import JudgeMemory
+from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.memory.layout import check_namespace
 from memalign_graph.models import models_from_environment, resolve_chat_model, resolve_embeddings
 from memalign_graph.types import Criterion

@@ -8,8 +8,7 @@ from typing import Any
 from memalign_graph.cli.output import one_line
 from memalign_graph.cli.reports import WIDTH, count, item
 from memalign_graph.cli.selecting import short_ids
-from memalign_graph.memory import Commit
-from memalign_graph.memory.records import Tally
+from memalign_graph.memory.records import Commit, Tally
 from memalign_graph.scales import Scale
 from memalign_graph.types import Episode, Guideline
 

@@ -13,7 +13,7 @@ from memalign_graph.demo.report import render
 from memalign_graph.demo.terminal import terminal_expert
 from memalign_graph.errors import MemAlignError
 from memalign_graph.local import open_local_checkpointer, open_local_store
-from memalign_graph.memory import JudgeMemory
+from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.models import models_from_environment
 
 _SQLITE = b"SQLite format 3\0"

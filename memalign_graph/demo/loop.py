@@ -12,7 +12,7 @@ from langgraph.types import Command
 
 from memalign_graph.demo.cases import Case, CaseFile
 from memalign_graph.graphs import create_judge_graph, create_review_graph
-from memalign_graph.memory import JudgeMemory
+from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.types import Episode, Example, Guideline, Judgment
 
 _K = 2

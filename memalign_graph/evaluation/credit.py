@@ -14,7 +14,7 @@ from memalign_graph.evaluation.options import EvaluationOptions, grouping, lab_f
 from memalign_graph.evaluation.seen import SeenLab, check_memory, open_seen
 from memalign_graph.evaluation.variants import ALIGNED, Variant
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
-from memalign_graph.memory import JudgeMemory
+from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Example, Guideline, Judgment
 

@@ -17,8 +17,8 @@ from memalign_graph.evaluation.results import ExpertWord
 from memalign_graph.evaluation.seen import SeenLab, check_memory, open_seen
 from memalign_graph.evaluation.variants import ALIGNED, Variant
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
-from memalign_graph.memory import JudgeMemory
 from memalign_graph.memory.history import Snapshot, snapshot
+from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.scales import Value
 from memalign_graph.types import Example, Guideline, Judgment
 

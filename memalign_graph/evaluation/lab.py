@@ -30,8 +30,8 @@ from memalign_graph.evaluation.cases import check_count
 from memalign_graph.evaluation.progress import Progress, ProgressLike
 from memalign_graph.evaluation.variants import Variant
 from memalign_graph.io import IO
-from memalign_graph.memory import JudgeMemory
 from memalign_graph.memory.index.retrieval_text import retrieval_text
+from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.models import EmbeddingsLike, embed_texts, resolve_chat_model
 from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY
 from memalign_graph.types import Criterion, Example, Feedback, Judgment

@@ -11,9 +11,9 @@ from memalign_graph.errors import InvalidInputError, ModelAnswerError
 from memalign_graph.evaluation.lab import Lab
 from memalign_graph.evaluation.variants import Variant
 from memalign_graph.io import IO
-from memalign_graph.memory import JudgeMemory
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing
+from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.memory.portable import export_jsonl, import_jsonl
 from memalign_graph.nodes.judge import judge_again, value_judge
 from memalign_graph.runtime import Parts

@@ -16,14 +16,13 @@ from typing import Any
 
 from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
 from langchain_core.globals import get_llm_cache
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 
 from memalign_graph.agreement import agree
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
 from memalign_graph.io import IO
-from memalign_graph.models import ChatReply, StructuredModel, ask, with_schema
+from memalign_graph.models import BaseChatModel, ChatReply, StructuredModel, ask, with_schema
 from memalign_graph.prompts.judge import answer_schema, read_answer
 from memalign_graph.scales import Boolean, Numeric, Scale, Value
 from memalign_graph.types import ConfidenceSource, Criterion, Evidence, Probabilities

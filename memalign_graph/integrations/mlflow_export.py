@@ -17,7 +17,7 @@ from memalign_graph.integrations.mlflow_form import (
     value_type,
 )
 from memalign_graph.integrations.mlflow_traces import EPISODE_KEY, EXAMPLE_KEY, FEEDBACK_KEY
-from memalign_graph.memory import JudgeMemory
+from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.types import Criterion, Episode, Guideline
 
 DEFAULT_MLFLOW_MODEL = "openai:/gpt-4.1-mini"

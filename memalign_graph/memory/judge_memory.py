@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import overload
 
-from langchain_core.language_models import BaseChatModel
 from langgraph.store.base import BaseStore
 
 from memalign_graph.errors import InvalidInputError
@@ -17,9 +16,11 @@ from memalign_graph.memory.oversight import MemoryOversight
 from memalign_graph.memory.recall import recall
 from memalign_graph.models import (
     DEFAULT_EMBEDDINGS,
+    BaseChatModel,
     Embedder,
     EmbeddingsLike,
     OncePerLoop,
+    is_chat_model,
     resolve_chat_model,
 )
 from memalign_graph.reading import ExampleLike, FeedbackLike, read_example, read_feedback
@@ -60,7 +61,7 @@ class JudgeMemory(MemoryLife, MemoryOversight):
                 "criterion: give a Criterion(name=..., instructions=...), not a value of type "
                 f"{type(criterion).__name__}."
             )
-        if not isinstance(model, BaseChatModel | str | None):
+        if not (model is None or is_chat_model(model)):
             raise InvalidInputError(
                 "model: give a chat model or a string such as 'openai:gpt-4.1-mini', not a value "
                 f"of type {type(model).__name__}."

@@ -5,7 +5,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from langchain_core.language_models import BaseChatModel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from memalign_graph.errors import InvalidInputError
@@ -18,7 +17,7 @@ from memalign_graph.memory.history import MemoryDiff, Snapshot
 from memalign_graph.memory.items import check_name
 from memalign_graph.memory.purge import purge
 from memalign_graph.memory.records import Commit
-from memalign_graph.models import DEFAULT_CHAT_MODEL, OncePerLoop
+from memalign_graph.models import DEFAULT_CHAT_MODEL, BaseChatModel, OncePerLoop
 from memalign_graph.types import Episode, Feedback
 
 Where = Callable[[Episode], Any]

@@ -136,7 +136,8 @@ class MemoryView:
     def is_at(self, tip: str | None) -> bool:
         """Tell whether nothing was committed since the view was last brought up to date."""
         with self._lock:
-            return tip is not None and tip == self._tip
+            # Without a tip nothing was ever committed, and there is nothing to read.
+            return tip == self._tip and (tip is not None or self._since_us is None)
 
     def mark(self) -> tuple[int, int | None]:
         """Begin a reading."""

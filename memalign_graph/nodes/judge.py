@@ -268,12 +268,14 @@ async def retrieve(
     example: Example,
     settings: RunSettings,
     *,
-    vector: Vector | None = None,
+    vector: Vector | EmbeddingError | None = None,
 ) -> Retrieved:
-    """Look for similar examples, as the judge's options say."""
+    """Look for similar examples, as the judge's options say; by a vector that is known, if any."""
     judge = parts.judge
     k = settings["k"] if judge.use_episodes else 0
     try:
+        if isinstance(vector, EmbeddingError):
+            raise vector
         found = await recall(
             io, access, example, k, vector=vector, embeds=judge.decide == "evidence"
         )

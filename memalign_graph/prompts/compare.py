@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
@@ -35,7 +36,6 @@ class Relations:
 
     duplicates: list[list[int]]
     """Groups that say the same, in each the best worded first."""
-
     contradictions: list[tuple[int, int]]
     """Pairs of which one demands what the other forbids."""
 
@@ -68,20 +68,15 @@ def read_relations(answer: dict[str, Any], count: int) -> Relations:
     """Check an answer."""
     groups = [_read_group(group, count) for group in _read_list(answer, "duplicates")]
     pairs = [_read_group(pair, count) for pair in _read_list(answer, "contradictions")]
-    contradictions: list[tuple[int, int]] = []
-    for pair in pairs:
-        if len(pair) > _PAIR:
-            raise ValueError('a group in "contradictions" has more than two numbers: give pairs')
-        if len(pair) == _PAIR:
-            contradictions.append((min(pair), max(pair)))
-    opposed = {frozenset(pair) for pair in contradictions}
+    if any(len(pair) > _PAIR for pair in pairs):
+        raise ValueError('a group in "contradictions" has more than two numbers: give pairs')
+    opposed = dict.fromkeys((min(pair), max(pair)) for pair in pairs if len(pair) == _PAIR)
     duplicates = [
         group
         for group in groups
-        if len(group) >= _PAIR
-        and not any(frozenset((a, b)) in opposed for a in group for b in group if a != b)
+        if len(group) >= _PAIR and opposed.keys().isdisjoint(combinations(sorted(group), _PAIR))
     ]
-    return Relations(duplicates, list(dict.fromkeys(contradictions)))
+    return Relations(duplicates, list(opposed))
 
 
 def _read_list(answer: dict[str, Any], name: str) -> list[Any]:

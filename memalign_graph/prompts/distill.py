@@ -25,7 +25,7 @@ from memalign_graph.prompts.fences import (
     render_words,
 )
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
-from memalign_graph.prompts.words import OF_ANY_RULE, count_words, says_more, word_runs, words
+from memalign_graph.prompts.words import OF_ANY_RULE, says_more, word_runs, words
 from memalign_graph.types import Criterion, Episode, Guideline
 
 _FIELD_TOKENS = 600
@@ -51,9 +51,6 @@ _LEAST_ROOM = 60
 """What is left for a case in a window that is far too small, in tokens."""
 
 _MEND = "write the expert's reason as a rule"
-
-_SENTENCE_WORDS = 5
-"""A text of fewer words is an expert's shorthand, and left alone."""
 
 _SHOWN_CHARS = 200
 """How much of a guideline that was not kept a warning shows."""
@@ -115,19 +112,14 @@ class DistillPrompt:
 
     messages: list[BaseMessage]
     criterion: Criterion
-
     guidelines: dict[str, Guideline]
     """The guidelines that may be changed, by handle."""
-
     episodes: dict[str, Episode]
     """The feedback shown, by handle; what did not fit is not in it."""
-
     asked: str
     """How a guideline has to be, and what is asked for at the end: no guideline says the same."""
-
     cut: list[str]
     """The ids of the episodes of which a text was too long and is shown without its middle."""
-
     most_operations: int
 
 
@@ -140,9 +132,9 @@ def distill_prompt(
     most_operations: int | None = None,
 ) -> DistillPrompt:
     """Write the prompt to distil a batch of feedback."""
-    handles, standing = _standing(guidelines, max_input_tokens)
-    system = _system_text(criterion, handles, guidelines, several=len(episodes) > 1)
-    room = _room(system, standing, max_input_tokens)
+    handles, system, standing, room = _frame(
+        criterion, guidelines, max_input_tokens, several=len(episodes) > 1
+    )
     cases: list[list[Episode]] = []
     left = room
     for case in by_case(episodes):
@@ -155,7 +147,7 @@ def distill_prompt(
     blocks: list[str] = []
     shown: dict[str, Episode] = {}
     for case in cases:
-        named = {f"F{len(shown) + number}": one for number, one in enumerate(case, start=1)}
+        named = {f"F{n}": episode for n, episode in enumerate(case, start=len(shown) + 1)}
         block, is_cut = _render_case(
             named, criterion, alone=len(cases) == 1, max_tokens=max(room, _LEAST_ROOM)
         )
@@ -190,9 +182,8 @@ def feedback_window(
     criterion: Criterion, guidelines: Sequence[Guideline], *, max_input_tokens: int
 ) -> int:
     """Return how much feedback fits into a prompt beside everything else."""
-    handles, standing = _standing(guidelines, max_input_tokens)
-    system = _system_text(criterion, handles, guidelines, several=True)
-    return _room(system, standing, max_input_tokens)
+    *_, room = _frame(criterion, guidelines, max_input_tokens, several=True)
+    return room
 
 
 def feedback_tokens(case: Sequence[Episode]) -> int:
@@ -201,17 +192,14 @@ def feedback_tokens(case: Sequence[Episode]) -> int:
     texts = [example.inputs, example.outputs, example.reference_outputs]
     of_example = sum(estimate_tokens(as_text(text)) for text in texts if text is not None)
     of_words = sum(min(estimate_tokens(episode.rationale or ""), _FIELD_TOKENS) for episode in case)
-    return (
-        min(of_example, 3 * _FIELD_TOKENS)
-        + of_words
-        + (_FRAME_TOKENS + _OPERATION_TOKENS) * len(case)
-    )
+    around = (_FRAME_TOKENS + _OPERATION_TOKENS) * len(case)
+    return min(of_example, 3 * _FIELD_TOKENS) + of_words + around
 
 
-def _standing(
-    guidelines: Sequence[Guideline], max_input_tokens: int
-) -> tuple[dict[str, Guideline], str]:
-    """Return the guidelines that may be changed, by handle, and how all that fit are shown."""
+def _frame(
+    criterion: Criterion, guidelines: Sequence[Guideline], max_input_tokens: int, *, several: bool
+) -> tuple[dict[str, Guideline], str, str, int]:
+    """Return the guidelines by handle, what stands around feedback, and the room left for it."""
     budget = min(max_input_tokens // 4, _GUIDELINE_TOKENS)
     shown = choose_guidelines(guidelines, max_tokens=budget)
     changeable = [guideline for guideline in shown if guideline.origin == "distilled"]
@@ -222,30 +210,17 @@ def _standing(
         for guideline in shown
         if guideline.origin == "expert"
     ]
-    return handles, "Guidelines so far:\n" + ("\n".join(lines) or "none")
-
-
-def _system_text(
-    criterion: Criterion,
-    handles: Mapping[str, Guideline],
-    guidelines: Sequence[Guideline],
-    *,
-    several: bool,
-) -> str:
-    return _SYSTEM.format(
+    standing = "Guidelines so far:\n" + ("\n".join(lines) or "none")
+    system = _SYSTEM.format(
         criterion=render_criterion(criterion),
         rules=_RULES,
         counts=_MAY_BE_EMPTY if guidelines else "at least one",
         actions=_ADD + (_CHANGE if handles else ""),
         order=_IN_ORDER if several else "",
     )
-
-
-def _room(system: str, standing: str, max_input_tokens: int) -> int:
-    fixed = (
-        estimate_tokens(system) + estimate_tokens(standing) + estimate_tokens(_CLOSING_OF_SEVERAL)
-    )
-    return max_input_tokens - ANSWER_TOKENS - fixed - _FRAME_TOKENS
+    taken = ANSWER_TOKENS + _FRAME_TOKENS
+    taken += sum(map(estimate_tokens, (system, standing, _CLOSING_OF_SEVERAL)))
+    return handles, system, standing, max_input_tokens - taken
 
 
 def _closing(guidelines: Mapping[str, Guideline], episodes: Mapping[str, Episode]) -> str:
@@ -269,11 +244,7 @@ def _render_case(
     tag = "example" if alone else None
     example, is_cut = render_example(tag, episodes[0].example, max_tokens=limit)
     words, words_cut = render_words(
-        episodes,
-        criterion,
-        names=list(named),
-        has_label=alone,
-        max_tokens=words_limit,
+        episodes, criterion, names=list(named), has_label=alone, max_tokens=words_limit
     )
     title = f"Feedback {', '.join(named)}"
     if len(named) > 1:
@@ -305,11 +276,8 @@ def operations_schema(prompt: DistillPrompt) -> dict[str, Any]:
             "items": {"type": "string", "enum": list(prompt.episodes)},
             "description": "The handles of the feedback this comes from.",
         }
-    operations = {
-        "type": "array",
-        "items": closed_schema(properties),
-        "maxItems": prompt.most_operations,
-    }
+    items = closed_schema(properties)
+    operations = {"type": "array", "items": items, "maxItems": prompt.most_operations}
     return closed_schema(
         {"operations": operations},
         title="guideline_operations",
@@ -321,8 +289,6 @@ class Proposal(NamedTuple):
     """What a distiller's answer comes to."""
 
     operations: list[GuidelineOperation]
-    """What it proposes."""
-
     refused: list[str]
     """What it proposes that teaches nothing, and why it was not kept, a sentence each."""
 
@@ -336,21 +302,18 @@ def read_operations(
         raise ValueError('it has no list of "operations"')
     proposal = Proposal([], [])
     for operation in [_read_operation(operation, prompt) for operation in operations]:
-        idle = why_idle(operation, prompt)
+        idle = _why_idle(operation, prompt)
         if idle is None:
             proposal.operations.append(operation)
         elif drop_idle:
+            text = operation.text or ""
+            shown = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
             proposal.refused.append(
-                f'The model\'s guideline "{_quoted(operation)}" was not kept, since {idle.why}.'
+                f'The model\'s guideline "{shown}" was not kept, since {idle[0]}.'
             )
         else:
-            raise ValueError(f"{idle.why}: {idle.mend}")
+            raise ValueError(": ".join(idle))
     return proposal
-
-
-def _quoted(operation: GuidelineOperation) -> str:
-    text = operation.text or ""
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 
 
 def _read_operation(operation: Any, prompt: DistillPrompt) -> GuidelineOperation:
@@ -400,63 +363,30 @@ def _read_sources(operation: dict[str, Any], prompt: DistillPrompt) -> list[str]
     return list(dict.fromkeys(prompt.episodes[handle].id for handle in handles))
 
 
-class Idle(NamedTuple):
-    """Why an operation teaches nothing, and what would."""
-
-    why: str
-    mend: str
-
-
-def why_idle(operation: GuidelineOperation, prompt: DistillPrompt) -> Idle | None:
-    """Say why an operation teaches nothing, if so."""
+def _why_idle(operation: GuidelineOperation, prompt: DistillPrompt) -> tuple[str, str] | None:
+    """Say why an operation teaches nothing, if so, and what would."""
     if operation.text is None:
         return None
-    return (
-        _repeats_guideline(operation, operation.text, prompt)
-        or _repeats_prompt(operation.text, prompt)
-        or _repeats_case(operation, operation.text, prompt)
-    )
-
-
-def _repeats_guideline(
-    operation: GuidelineOperation, text: str, prompt: DistillPrompt
-) -> Idle | None:
+    text, plain = operation.text, plain_words(operation.text)
     for handle, guideline in prompt.guidelines.items():
-        if operation.guideline_id == guideline.id and plain_words(text) == plain_words(
-            guideline.text
-        ):
+        if operation.guideline_id == guideline.id and plain == plain_words(guideline.text):
             mend = f"if the expert says something else than {handle}, add that as one of its own"
-            return Idle("it gives a guideline the words it has", mend)
-    return None
-
-
-def _repeats_prompt(text: str, prompt: DistillPrompt) -> Idle | None:
+            return "it gives a guideline the words it has", mend
     said = " ".join(episode.rationale or "" for episode in prompt.episodes.values())
-    if (
-        (_is_sentence(text) and plain_words(text) in plain_words(prompt.asked))
-        or word_runs(text) & word_runs(prompt.asked) - word_runs(said)
-        or not says_more(text, OF_ANY_RULE)
-    ):
-        return Idle("it repeats the shape of the answer, or what was asked for", _MEND)
+    echoed = word_runs(text) & word_runs(prompt.asked) - word_runs(said)
+    if echoed or not says_more(text, OF_ANY_RULE):
+        return "it repeats the shape of the answer, or what was asked for", _MEND
     if _OF_THE_EXPERT.search(text):
-        return Idle(
+        return (
             "it speaks of an expert's value or reason, and a new case has none yet",
             "write what to look for in the case itself",
         )
-    return None
-
-
-def _repeats_case(operation: GuidelineOperation, text: str, prompt: DistillPrompt) -> Idle | None:
-    sources = [one for one in prompt.episodes.values() if one.id in operation.episode_ids]
-    if any(words(text) == words(as_text(source.example.outputs)) for source in sources):
-        return Idle("it repeats the output that was judged", _MEND)
+    if any(
+        words(text) == words(as_text(episode.example.outputs))
+        for episode in prompt.episodes.values()
+        if episode.id in operation.episode_ids
+    ):
+        return "it repeats the output that was judged", _MEND
     scale = prompt.criterion.scale.describe()
-    repeats_scale = plain_words(text).removeprefix("the value is ") == plain_words(scale)
     known = f"{prompt.criterion.instructions} {scale} {OF_ANY_RULE}"
-    if repeats_scale or (_is_sentence(text) and not says_more(text, known)):
-        return Idle("it says no more than the criterion", _MEND)
-    return None
-
-
-def _is_sentence(text: str) -> bool:
-    return count_words(text) >= _SENTENCE_WORDS
+    return None if says_more(text, known) else ("it says no more than the criterion", _MEND)

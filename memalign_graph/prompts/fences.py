@@ -69,23 +69,17 @@ def render_criterion(criterion: Criterion) -> str:
     )
 
 
-def render_example(
-    tag: str | None, example: Example, *, max_tokens: int | None = None
-) -> tuple[str, bool]:
+def render_example(tag: str | None, example: Example, *, max_tokens: int) -> tuple[str, bool]:
     """Write an example, each of its parts fenced, and tell whether something of it was cut."""
     values = {"inputs": example.inputs, "outputs": example.outputs}
     if example.reference_outputs is not None:
         values["reference_outputs"] = example.reference_outputs
     parts = {name: fence(name, value) for name, value in values.items()}
-    is_cut = False
-    if max_tokens is not None:
-        sizes = {name: estimate_tokens(part) for name, part in parts.items()}
-        is_cut = sum(sizes.values()) > max_tokens
-        if is_cut:
-            parts = {
-                name: fence(name, values[name], max_tokens=limit)
-                for name, limit in _share(sizes, max_tokens).items()
-            }
+    sizes = {name: estimate_tokens(part) for name, part in parts.items()}
+    is_cut = sum(sizes.values()) > max_tokens
+    if is_cut:
+        limits = _share(sizes, max_tokens)
+        parts = {name: fence(name, values[name], max_tokens=limits[name]) for name in limits}
     text = "\n".join(parts.values())
     return (text if tag is None else f"<{tag}>\n{text}\n</{tag}>"), is_cut
 

@@ -77,7 +77,6 @@ class JudgePrompt:
 
     messages: list[BaseMessage]
     """The system message, earlier cases with their answers, and the case."""
-
     guidelines: list[Guideline]
     episodes: list[Episode]
     warnings: list[str]
@@ -87,10 +86,7 @@ class JudgePrompt:
 def answer_schema(criterion: Criterion, *, cites: bool = False) -> dict[str, Any]:
     """Return the JSON Schema of a judge's answer: the rationale, then the value."""
     properties = {
-        "rationale": {
-            "type": "string",
-            "description": "One or two sentences on what decides.",
-        },
+        "rationale": {"type": "string", "description": "One or two sentences on what decides."},
         "value": criterion.scale.value_schema(),
     }
     if cites:
@@ -126,10 +122,8 @@ class FittedGuidelines:
 
     always: list[Guideline]
     """Those that are given for every case."""
-
     relevant: list[Guideline]
     """Those that are given for this case besides, where not all fit."""
-
     warnings: list[str]
     """What was left out, a sentence."""
 
@@ -143,15 +137,26 @@ def fit_guidelines(
 ) -> FittedGuidelines:
     """Choose the guidelines for one case, by how similar the episodes they come from are to it."""
     budget = min(max_guideline_tokens, max_input_tokens // 3)
-    always, relevant = _divide(guidelines, nearness, max_tokens=budget)
-    left_out = len(guidelines) - len(always) - len(relevant)
-    if not left_out:
-        return FittedGuidelines(always, relevant, [])
+    digits = len(str(len(guidelines)))
+    costs = {guideline.id: _cost(guideline.text, digits) for guideline in guidelines}
+    if sum(costs.values()) <= budget:
+        return FittedGuidelines(list(guidelines), [], [])
+    # A budget for a handful has no beginning worth caching: it all goes to what bears on the case.
+    # Else the least is kept for that: enough for one of any length.
+    always: list[Guideline] = []
+    if budget >= _HANDFUL * sum(costs.values()) // len(costs):
+        shared = budget - max(budget // _NEAR_SHARE, *costs.values())
+        always = choose_guidelines(guidelines, max_tokens=shared)
+    known = {guideline.id for guideline in always}
+    rest = [guideline for guideline in guidelines if guideline.id not in known]
+    ranked = _by_nearness(rest, nearness) + ([] if always else _by_worth(rest))
+    relevant = _fitting(rest, ranked, budget - sum(costs[key] for key in known))
+    left_out = len(rest) - len(relevant)
     warning = (
         f"{left_out} of {len(guidelines)} guidelines did not fit into {budget:,} tokens: given "
         "were those that rest on most feedback, and those that bear on similar examples."
     )
-    return FittedGuidelines(always, relevant, [warning])
+    return FittedGuidelines(always, relevant, [warning] if left_out else [])
 
 
 def judge_prompt(
@@ -165,9 +170,13 @@ def judge_prompt(
 ) -> JudgePrompt:
     """Write the prompt for one case."""
     warnings: list[str] = []
-    system = _system_text(criterion, guidelines)
-    rules = _rules(relevant, len(guidelines))
-    fixed = estimate_tokens(system) + estimate_tokens(rules) + estimate_tokens(_ask_about("", _BY))
+    lines = _GUIDELINES.format(lines="\n".join(_lines(guidelines, start=1)))
+    system = _SYSTEM.format(
+        criterion=render_criterion(criterion), guidelines=lines if guidelines else ""
+    )
+    title = "Further guidelines from the experts, on cases like this one:"
+    further = "\n".join([title, *_lines(relevant, start=len(guidelines) + 1)]) if relevant else ""
+    fixed = sum(map(estimate_tokens, (system, further, _ask_about("", _BY))))
     room = max_input_tokens - ANSWER_TOKENS - fixed
     case, is_cut = render_example("case", example, max_tokens=max(room, 3))
     if is_cut:
@@ -198,7 +207,7 @@ def judge_prompt(
             turns.append([HumanMessage(asked), AIMessage(answered)])
     if told:
         told.insert(0, "Earlier cases like this one, with the experts' words:")
-    human = "\n\n".join([*([rules] if rules else []), *told, _ask_about(case, _BY)])
+    human = "\n\n".join(filter(None, [further, *told, _ask_about(case, _BY)]))
     return JudgePrompt(
         # The most similar last, next to the case.
         messages=[
@@ -215,13 +224,6 @@ def judge_prompt(
 def choose_guidelines(guidelines: Sequence[Guideline], *, max_tokens: int) -> list[Guideline]:
     """Choose the guidelines that fit a budget, whatever the case."""
     return _fitting(guidelines, _by_worth(guidelines), max_tokens)
-
-
-def relevant_guidelines(
-    guidelines: Sequence[Guideline], nearness: Mapping[str, float], *, max_tokens: int
-) -> list[Guideline]:
-    """Choose the guidelines that bear on a case, by how similar their sources are to it."""
-    return _fitting(guidelines, _by_nearness(guidelines, nearness), max_tokens)
 
 
 def _by_worth(guidelines: Sequence[Guideline]) -> list[Guideline]:
@@ -243,65 +245,25 @@ def _by_nearness(guidelines: Sequence[Guideline], nearness: Mapping[str, float])
     )
 
 
-def _divide(
-    guidelines: Sequence[Guideline], nearness: Mapping[str, float], *, max_tokens: int
-) -> tuple[list[Guideline], list[Guideline]]:
-    """Choose what is given for every case, and what for this one besides."""
-    costs = {guideline.id: _cost(guideline, len(guidelines)) for guideline in guidelines}
-    if sum(costs.values()) <= max_tokens:
-        return list(guidelines), []
-    # A budget for a handful has no beginning worth caching: it all goes to what bears on the case.
-    # Else the least is kept for that: enough for one of any length.
-    shown: list[Guideline] = []
-    if max_tokens >= _HANDFUL * sum(costs.values()) // len(costs):
-        shared = max_tokens - max(max_tokens // _NEAR_SHARE, *costs.values())
-        shown = choose_guidelines(guidelines, max_tokens=shared)
-    if not shown:
-        ranked = [*_by_nearness(guidelines, nearness), *_by_worth(guidelines)]
-        return [], _fitting(guidelines, ranked, max_tokens)
-    known = {guideline.id for guideline in shown}
-    rest = [guideline for guideline in guidelines if guideline.id not in known]
-    room = max_tokens - sum(costs[key] for key in known)
-    return shown, relevant_guidelines(rest, nearness, max_tokens=room)
-
-
 def _fitting(
     guidelines: Sequence[Guideline], ranked: Iterable[Guideline], max_tokens: int
 ) -> list[Guideline]:
     chosen: set[str] = set()
+    digits = len(str(len(guidelines)))
     for guideline in ranked:
-        cost = _cost(guideline, len(guidelines))
+        cost = _cost(guideline.text, digits)
         if cost <= max_tokens and guideline.id not in chosen:
             max_tokens -= cost
             chosen.add(guideline.id)
     return [guideline for guideline in guidelines if guideline.id in chosen]
 
 
-def _system_text(criterion: Criterion, guidelines: Sequence[Guideline]) -> str:
-    lines = "\n".join(_lines(guidelines, start=1))
-    return _SYSTEM.format(
-        criterion=render_criterion(criterion),
-        guidelines=_GUIDELINES.format(lines=lines) if guidelines else "",
-    )
-
-
-def _rules(relevant: Sequence[Guideline], before: int) -> str:
-    if not relevant:
-        return ""
-    title = "Further guidelines from the experts, on cases like this one:"
-    return "\n".join([title, *_lines(relevant, start=before + 1)])
-
-
 def _lines(guidelines: Sequence[Guideline], *, start: int) -> list[str]:
-    return [f"{number}. {defuse(one.text)}" for number, one in enumerate(guidelines, start)]
-
-
-def _cost(guideline: Guideline, number: int) -> int:
-    return _line_tokens(guideline.text, len(str(number)))
+    return [f"{n}. {defuse(guideline.text)}" for n, guideline in enumerate(guidelines, start)]
 
 
 @lru_cache(maxsize=10_000)
-def _line_tokens(text: str, digits: int) -> int:
+def _cost(text: str, digits: int) -> int:
     return estimate_tokens(f"{'9' * digits}. {defuse(text)}")
 
 
@@ -320,13 +282,13 @@ def _render_earlier(recalled: RecalledExample, case: Example, criterion: Criteri
     }
     shown = recalled.example.model_copy(update=shared)
     value = on_scale(majority_value(recalled.episodes), criterion.scale)
+    tag = "example" if value is None else "case"
+    example, _ = render_example(tag, shown, max_tokens=3 * _FIELD_TOKENS)
     if value is None:
-        example, _ = render_example("example", shown, max_tokens=3 * _FIELD_TOKENS)
         words, _ = render_words(
             recalled.episodes, criterion, has_label=False, max_tokens=_FIELD_TOKENS
         )
         return ["\n".join([example, *words])]
-    example, _ = render_example("case", shown, max_tokens=3 * _FIELD_TOKENS)
     # Both in the judge's own order, and both always: a model that is shown answers without a
     # rationale, and held to a schema that has one, fills it until its answer is cut off.
     answer = {"rationale": _said(recalled.episodes, value, criterion), "value": value}
@@ -341,10 +303,10 @@ def _said(episodes: Sequence[Episode], value: Value, criterion: Criterion) -> st
         if episode.value is not None and on_scale(episode.value, criterion.scale) != value:
             differs = f"Another expert says {criterion.scale.show(episode.value)}"
             text = f"{differs}: {text}" if text else f"{differs}."
-        words += [text] if text else []
+        words.append(text)
     confirmed = (
         shorten(defuse(episode.judgment.rationale), _FIELD_TOKENS)
         for episode in episodes
         if episode.judgment is not None and episode.judgment.verdict == value == episode.value
     )
-    return " ".join(words) or next(confirmed, "")
+    return " ".join(filter(None, words)) or next(confirmed, "")

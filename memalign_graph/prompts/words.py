@@ -1,13 +1,12 @@
 """What two texts share, in any script: with blanks between the words, or without.
 
-Nothing here goes by how long a word is. A script without blanks is read in overlapping pieces of a
-few characters, Hangul by the beginnings of its words, since particles and endings hang on them.
+Nothing here goes by how long a text or a word is. A script without blanks is read in overlapping
+pieces of a few characters, Hangul by the beginnings of its words, since endings hang on them.
 """
 
-import math
 import re
 import unicodedata
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from memalign_graph.memory.learning import plain_words
 
@@ -24,14 +23,8 @@ _SCRIPTS = {
 }
 """Hangul; Chinese characters and kana; Thai, Lao, Burmese and Khmer."""
 
-_STRETCH = re.compile(
-    "|".join(
-        [
-            *(f"(?P<{script}>[{characters}]+)" for script, characters in _SCRIPTS.items()),
-            f"[^ {''.join(_SCRIPTS.values())}]+",
-        ]
-    )
-)
+_STRETCH = "".join(f"(?P<{script}>[{characters}]+)|" for script, characters in _SCRIPTS.items())
+_STRETCH += f"[^ {''.join(_SCRIPTS.values())}]+"
 
 OF_ANY_RULE = """\
 a an and are as at be but by case criterion do does for guideline has have if in is it its must no \
@@ -49,61 +42,46 @@ content: a rule is rather kept than refused."""
 
 def words(text: str) -> list[str]:
     """Return the words of a text; of a script without blanks, its overlapping pieces."""
-    return [piece for stretch in _stretches(text) for piece in _pieces(stretch)]
-
-
-def count_words(text: str) -> int:
-    """Estimate how many words a text has."""
-    return sum(
-        math.ceil(len(stretch[0]) / _WORD_CHARS.get(stretch.lastgroup or "", len(stretch[0])))
-        for stretch in _stretches(text)
-    )
+    return [piece for script, stretch in _stretches(text) for piece in _pieces(script, stretch)]
 
 
 def word_runs(text: str) -> set[tuple[str, ...]]:
     """Return what two texts share only where one repeats the other: runs of several words."""
-    found = words(text)
-    return {tuple(found[at : at + _RUN_WORDS]) for at in range(len(found) - _RUN_WORDS + 1)}
+    pieces = words(text)
+    return {tuple(pieces[at : at + _RUN_WORDS]) for at in range(len(pieces) - _RUN_WORDS + 1)}
 
 
 def says_more(text: str, known: str) -> bool:
     """Tell whether a text has a word that is not known."""
-    said = set(words(known))
-    return not all(_is_covered(stretch, said) for stretch in _stretches(text))
+    pieces = set(words(known))
+    return not all(_is_known(script, stretch, pieces) for script, stretch in _stretches(text))
 
 
-def _stretches(text: str) -> Iterator[re.Match[str]]:
+def _stretches(text: str) -> Iterator[tuple[str | None, str]]:
     """Divide a text at its blanks, and where its script changes."""
-    plain = plain_words(text)
-    return _STRETCH.finditer(
-        "".join(one if unicodedata.category(one)[0] in "LMN" else " " for one in plain)
+    characters = (
+        character if unicodedata.category(character)[0] in "LMN" else " "
+        for character in plain_words(text)
     )
+    for stretch in re.finditer(_STRETCH, "".join(characters)):
+        yield stretch.lastgroup, stretch[0]
 
 
-def _pieces(stretch: re.Match[str]) -> list[str]:
-    match stretch.lastgroup:
-        case None:
-            return [stretch[0]]
-        case "hangul":
-            return [stretch[0][: _WORD_CHARS["hangul"]]]
-        case script:
-            return _cut(stretch[0], _WORD_CHARS[script])
+def _pieces(script: str | None, stretch: str) -> list[str]:
+    size = _WORD_CHARS.get(script or "", len(stretch))
+    last = 0 if script == "hangul" else max(len(stretch) - size, 0)
+    return [stretch[at : at + size] for at in range(last + 1)]
 
 
-def _cut(text: str, size: int) -> list[str]:
-    return [text[at : at + size] for at in range(max(len(text) - size + 1, 1))]
-
-
-def _is_covered(stretch: re.Match[str], said: Collection[str]) -> bool:
-    """Tell whether each character stands in some piece that was said, whatever is around it."""
-    script = stretch.lastgroup
+def _is_known(script: str | None, stretch: str, pieces: set[str]) -> bool:
+    """Tell whether a word is known; where there are no blanks, whether every character is."""
     if script is None or script == "hangul":
-        return _pieces(stretch)[0] in said
-    covered = {
+        return _pieces(script, stretch)[0] in pieces
+    known = {
         place
         for size in range(1, _WORD_CHARS[script] + 1)
-        for at, piece in enumerate(_cut(stretch[0], size))
-        if piece in said
+        for at in range(len(stretch) - size + 1)
+        if stretch[at : at + size] in pieces
         for place in range(at, at + size)
     }
-    return len(covered) >= len(stretch[0])
+    return len(known) == len(stretch)

@@ -28,7 +28,7 @@ def run_example(server: LoopbackServer, *command: str, cwd: Path = ROOT, typed: 
         input=typed,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

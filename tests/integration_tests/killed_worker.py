@@ -46,7 +46,7 @@ def review(folder: Path, criterion: str, case: Any, reply: Any) -> None:
         say(graph.invoke(case, CONFIG))
         if reply is not None:
             say(graph.invoke(Command(resume=reply), CONFIG))
-        time.sleep(60)
+        time.sleep(600)
 
 
 async def areview(folder: Path, criterion: str, case: Any, reply: Any) -> None:
@@ -60,7 +60,7 @@ async def areview(folder: Path, criterion: str, case: Any, reply: Any) -> None:
         say(await graph.ainvoke(case, CONFIG))
         if reply is not None:
             say(await graph.ainvoke(Command(resume=reply), CONFIG))
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
 
 def main(way: str, folder: str, criterion: str, case: str, reply: str) -> None:

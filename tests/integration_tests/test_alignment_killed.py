@@ -222,7 +222,7 @@ async def test_killed_while_models_answer(
     late = ("said 0.", "said 75.", "said 125.", "said 180.")
 
     def slow(chat: Any) -> Any:
-        return hang(30) if any(one in chat.text for one in late) else Model()(chat)
+        return hang(600) if any(one in chat.text for one in late) else Model()(chat)
 
     for checkpoints in (True, False):
         folder = tmp_path / str(checkpoints)
@@ -230,7 +230,7 @@ async def test_killed_while_models_answer(
         server.reset()
         server.responder = slow
         worker = start(folder=folder, checkpoints=checkpoints)
-        give_up = time.monotonic() + 30
+        give_up = time.monotonic() + 300
         while count(folder, "drafts") < BATCHES - len(late):
             assert time.monotonic() < give_up
             assert worker.is_alive()
@@ -255,11 +255,11 @@ async def test_killed_while_seen_cases_are_judged_again(
 
     def slow(chat: Any) -> Any:
         again = chat.schema_name == JUDGE and "Guidelines from the experts" in chat.text
-        return hang(30) if again and judged_case(chat) % 2 else right(chat)
+        return hang(600) if again and judged_case(chat) % 2 else right(chat)
 
     server.responder = slow
     worker = start(guard="replay")
-    give_up = time.monotonic() + 30
+    give_up = time.monotonic() + 300
     before = BATCHES + 1 + DEFAULT_REPLAY_CASES
     while count(tmp_path, "drafts") <= before + 2:
         assert time.monotonic() < give_up

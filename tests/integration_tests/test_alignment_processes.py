@@ -43,7 +43,7 @@ def align_at_once(
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(300)
     assert [worker.exitcode for worker in workers] == [0] * len(workers)
     return JudgeMemory(SqliteStore(connect(folder / "store.db")), CRITERION)
 

@@ -19,6 +19,7 @@ from tests.integration_tests.alignment_support import (
     progress_of,
     sources,
 )
+from tests.loopback import Together
 
 VAGUE = "On #vague it is false of cases 2 3 101 and any other like it."
 GOOD = "On #good1 it is false of cases 201 202, whatever else they say."
@@ -71,11 +72,11 @@ async def test_progress_of_the_replay_reaches_its_end(bench: Bench) -> None:
 @BOTH_WAYS
 async def test_judgments_run_side_by_side(bench: Bench) -> None:
     await seed(bench, 8)
-    bench.server.responder = teaching()
-    bench.server.latency_s = 0.15
+    bench.server.responder = Together(9, teaching(), JUDGE)
     bench.server.peak_chats = 0
     await align(bench, [words(101, GOOD)], guarded(bench))
     assert bench.server.peak_chats == 9
+    bench.server.responder = Together(2, teaching(), JUDGE)
     graph: Any = alignment(bench, guard="replay").with_config(max_concurrency=2)
     bench.server.peak_chats = 0
     await align(bench, [words(102, "On #c thank them.")], graph, "u")

@@ -1,5 +1,6 @@
 """The report: what became of the feedback and of the guidelines, and what it cost."""
 
+import time
 from typing import Any
 
 import pytest
@@ -66,6 +67,7 @@ async def test_report_tells_what_became_of_new_feedback(bench: Bench) -> None:
 async def test_cost_is_what_the_server_counted(bench: Bench) -> None:
     bench.server.responder = Model()
     bench.server.latency_s = 0.05
+    start = time.time()
     report = await align(bench, records(12, topics=3), alignment(bench, batch_size=4))
     chats = bench.server.chats
     assert (len(asked(bench, DISTIL)), len(asked(bench, COMPARE)), len(chats)) == (3, 1, 4)
@@ -76,7 +78,7 @@ async def test_cost_is_what_the_server_counted(bench: Bench) -> None:
     assert cost["output_tokens"] == sum(one["completion_tokens"] for one in counted)
     assert (cost["embedding_calls"], cost["texts_embedded"]) == (1, 12)
     assert len(embedded(bench)) == 12
-    assert 0.1 <= cost["seconds"] < 5
+    assert 0.1 <= cost["seconds"] <= time.time() - start
 
 
 @BOTH_WAYS

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ from tests.integration_tests.alignment_support import (
     rules_by_topic,
     said,
 )
-from tests.loopback import ChatRequest, error
+from tests.loopback import ChatRequest, Together, error
 
 
 async def test_progress_is_streamed_until_all_is_done(bench: Bench) -> None:
@@ -157,8 +158,7 @@ async def test_subgraph_of_a_parent_with_a_context_of_its_own(bench: Bench) -> N
 
 @BOTH_WAYS
 async def test_batches_of_a_subgraph_run_side_by_side(bench: Bench) -> None:
-    bench.server.responder = Model()
-    bench.server.latency_s = 0.3
+    bench.server.responder = Together(12, Model(), DISTIL)
     parent = StateGraph(Team)
     parent.add_node("learn", builder(bench, batch_size=1).compile())
     parent.add_edge(START, "learn")
@@ -209,13 +209,14 @@ async def test_runs_on_one_thread_do_not_mix_their_reports(bench: Bench) -> None
     given = [said(1, "On #a always name it."), said(2, "On #a never name it."), None]
     first = await align(bench, given, graph)
     assert (len(first["conflicts"]), len(first["rejected"]), first["batches"]) == (1, 1, 2)
+    start = time.time()
     second = await align(bench, [said(3, "On #b thank them.")], graph)
     assert second["feedback"] == {"new": 1, "changed": 0, "unchanged": 0, "rejected": 0}
     assert (second["conflicts"], second["rejected"], second["batches"]) == ([], [], 1)
     assert by_text(second["guidelines"]["added"]) == {"On #b thank them.": 1}
     assert second["guidelines"]["retired"] == second["guidelines"]["revised"] == []
     assert second["cost"]["chat_calls"] == second["cost"]["texts_embedded"] == 1
-    assert second["cost"]["seconds"] <= first["cost"]["seconds"] + 5
+    assert second["cost"]["seconds"] <= time.time() - start
     assert second["memory_version_before"] == first["memory_version_after"]
     third = await align(bench, [], graph)
     assert (third["conflicts"], third["batches"], third["cost"]["chat_calls"]) == ([], 0, 0)
@@ -238,8 +239,7 @@ async def test_a_run_after_one_that_failed_on_the_same_thread(bench: Bench) -> N
 
 @BOTH_WAYS
 async def test_two_alignments_at_once_on_one_graph(bench: Bench) -> None:
-    bench.server.responder = Model()
-    bench.server.latency_s = 0.1
+    bench.server.responder = Together(7, Model(), DISTIL)
     graph = alignment(bench, batch_size=2)
     namespaces = ("one", "two")
     given = {"one": records(8, topics=4), "two": records(6, topics=3, first=100)}
@@ -268,7 +268,7 @@ async def test_two_alignments_at_once_on_one_graph(bench: Bench) -> None:
         assert len(reports[name]["guidelines"]["added"]) == len(given[name]) // 2
         assert reports[name]["cost"]["texts_embedded"] == len(given[name])
         assert len(await bench.episodes(namespace=(name,))) == len(given[name])
-    assert bench.server.peak_chats > 4
+    assert bench.server.peak_chats == 7
 
 
 @BOTH_WAYS

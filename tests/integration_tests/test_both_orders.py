@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ from tests.conftest import (
 )
 from tests.integration_tests.gates.support import DOWN, models, verdict, writing
 from tests.integration_tests.later_feedback.support import DAY, kept, tell
-from tests.loopback import ChatRequest, Reply, Rule
+from tests.loopback import ChatRequest, Reply, Rule, Together
 from tests.loopback.replies import as_reply
 
 PAIR = Criterion(name="better", instructions="Which reply is kinder?", scale=Pairwise())
@@ -167,13 +166,7 @@ async def test_outputs_of_any_shape_are_judged_once_without_swap(bench: Bench) -
 
 
 async def test_both_calls_are_under_way_at_once(bench: Bench) -> None:
-    both_there = threading.Barrier(2)
-
-    def together(request: ChatRequest) -> Reply:
-        both_there.wait(timeout=20)
-        return as_reply(verdict("tie"))
-
-    bench.server.responder = together
+    bench.server.responder = Together(2, lambda _: verdict("tie"))
     assert (await judge(bench))["value"] == "tie"
     assert bench.server.peak_chats == 2
 

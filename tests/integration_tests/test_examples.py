@@ -101,7 +101,7 @@ def test_the_demo_says_in_a_sentence_that_the_model_is_down(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 1
@@ -132,7 +132,7 @@ def test_a_memory_that_is_no_database_is_left_as_it_is(
         env={**os.environ, **server.environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 1

@@ -272,6 +272,6 @@ async def test_guidelines_have_one_order_in_all_processes(bench: Bench, tmp_path
         )
         for seed in ("1", "2")
     ]
-    found = [json.loads(worker.communicate(timeout=60)[0]) for worker in workers]
+    found = [json.loads(worker.communicate(timeout=300)[0]) for worker in workers]
     assert found[0] == found[1]
     assert found[0][0] == here == [record(n)["rationale"] for n in range(20)]

@@ -24,6 +24,7 @@ from tests.loopback.replies import (
 )
 from tests.loopback.requests import ChatRequest, EmbeddingRequest
 from tests.loopback.server import LoopbackServer, Responder
+from tests.loopback.together import Together
 
 __all__ = [
     "LETTER_ALONE",
@@ -40,6 +41,7 @@ __all__ = [
     "ReplyLike",
     "Responder",
     "Rule",
+    "Together",
     "answer",
     "content_filter",
     "context_length_exceeded",

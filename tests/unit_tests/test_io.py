@@ -5,13 +5,12 @@ import contextvars
 import inspect
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
@@ -19,34 +18,9 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import ChatModelError, EmbeddingError
 from memalign_graph.io import AWAITING, BLOCKING, IO, Wrapper, run
-from memalign_graph.models import ChatReply, embed_texts, resolve_embeddings, with_schema
+from memalign_graph.models import embed_texts, resolve_embeddings
 from tests.loopback import LoopbackServer, error, truncated
-
-SCHEMA = {
-    "title": "verdict",
-    "type": "object",
-    "properties": {"value": {"type": "boolean"}},
-    "required": ["value"],
-    "additionalProperties": False,
-}
-
-
-Operation = Callable[[IO], Coroutine[Any, Any, Any]]
-Drive = Callable[[Operation], Any]
-
-
-def blocking(operation: Operation) -> Any:
-    return run(operation(BLOCKING))
-
-
-def awaiting(operation: Operation) -> Any:
-    return asyncio.run(operation(AWAITING))
-
-
-@pytest.fixture(params=[blocking, awaiting])
-def drive(request: pytest.FixtureRequest) -> Drive:
-    driver: Drive = request.param
-    return driver
+from tests.unit_tests.support import Drive, Together, awaiting, blocking, say
 
 
 class BrokenStore(InMemoryStore):
@@ -67,11 +41,6 @@ async def put_and_get(io: IO, store: BaseStore) -> Any:
 
 async def embed(io: IO, function: Any, texts: Sequence[str] = ("abc",)) -> Any:
     return await embed_texts(io, resolve_embeddings(function), texts)
-
-
-async def say(io: IO, server: LoopbackServer) -> ChatReply:
-    model = with_schema(server.chat_model(max_retries=0), SCHEMA)
-    return await io.chat(model, [HumanMessage("Well?")])
 
 
 def test_operation_without_calls_returns_its_result(drive: Drive) -> None:
@@ -182,19 +151,18 @@ async def test_cancelling_reaches_the_operation() -> None:
 
 
 class SlowStore(InMemoryStore):
-    """Takes its time over a batch, and can be cancelled half-way through it."""
+    """Stops in the middle of a batch, and can be cancelled there."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.started = asyncio.Event()
+        self.started, self.go_on = asyncio.Event(), asyncio.Event()
 
     async def abatch(self, ops: Any) -> Any:
-        done = []
-        for one in ops:
-            done += await super().abatch([one])
-            self.started.set()
-            await asyncio.sleep(0.05)
-        return done
+        first, *others = ops
+        done = await super().abatch([first])
+        self.started.set()
+        await self.go_on.wait()
+        return done + await super().abatch(others)
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -213,6 +181,7 @@ async def test_batch_that_has_begun_is_finished_however_often_cancelled(times: i
     for _ in range(times):
         task.cancel()
         await asyncio.sleep(0.01)
+    store.go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert sorted(one.key for one in store.search(("a",))) == ["one", "three", "two"]
@@ -240,14 +209,15 @@ async def test_failure_of_a_batch_that_is_cancelled_is_no_warning() -> None:
     class Failing(SlowStore):
         async def abatch(self, ops: Any) -> Any:
             self.started.set()
-            await asyncio.sleep(0.05)
+            await self.go_on.wait()
             raise LookupError("the disk is full")
 
     store = Failing()
     task = asyncio.create_task(put_and_get(AWAITING, store))
     await store.started.wait()
     task.cancel()
-    with pytest.raises((asyncio.CancelledError, LookupError)):
+    store.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
         await task
 
 
@@ -283,11 +253,12 @@ def broken_sync(texts: Sequence[str]) -> list[list[float]]:
     raise OSError("no network")
 
 
-class Together:
-    """Operations that tell how many of them are under way at a time."""
+class Counted:
+    """Operations that tell how many of them are under way at a time, and wait for so many."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = 1) -> None:
         self._lock = threading.Lock()
+        self._together = Together(count)
         self.now = self.most = self.started = 0
 
     async def operation(self, io: IO, result: Any) -> Any:
@@ -295,12 +266,16 @@ class Together:
             self.now += 1
             self.started += 1
             self.most = max(self.most, self.now)
-        await io.call(lambda: time.sleep(0.05), lambda: asyncio.sleep(0.05))
-        with self._lock:
-            self.now -= 1
-        if isinstance(result, Exception):
-            raise result
-        return result
+        try:
+            await self._together.wait(io)
+            # One too many would be seen.
+            await io.call(lambda: time.sleep(0.05), lambda: asyncio.sleep(0.05))
+            if isinstance(result, Exception):
+                raise result
+            return result
+        finally:
+            with self._lock:
+                self.now -= 1
 
 
 async def gather(io: IO, operations: Sequence[Coroutine[Any, Any, Any]], limit: int) -> Any:
@@ -311,12 +286,12 @@ async def gather(io: IO, operations: Sequence[Coroutine[Any, Any, Any]], limit: 
 def test_gathered_operations_run_side_by_side_up_to_a_limit(
     drive: Drive, limit: int, most: int
 ) -> None:
-    together = Together()
+    counted = Counted(most)
     results = drive(
-        lambda io: gather(io, [together.operation(io, number) for number in range(7)], limit)
+        lambda io: gather(io, [counted.operation(io, number) for number in range(7)], limit)
     )
     assert results == list(range(7))
-    assert together.most == most
+    assert counted.most == most
 
 
 def test_nothing_gathered_is_nothing(drive: Drive) -> None:
@@ -324,13 +299,11 @@ def test_nothing_gathered_is_nothing(drive: Drive) -> None:
 
 
 def test_first_failure_of_gathered_operations_comes_out(drive: Drive) -> None:
-    together = Together()
+    counted = Counted()
     results: list[Any] = [0, KeyError(0), KeyError(1)]
     with pytest.raises(KeyError):
-        drive(lambda io: gather(io, [together.operation(io, one) for one in results], 2))
-    # Nothing is left under way.
-    time.sleep(0.1)
-    assert together.now <= 1
+        drive(lambda io: gather(io, [counted.operation(io, one) for one in results], 2))
+    assert counted.now == 0
 
 
 def test_failure_of_gathered_operations_can_be_handled(drive: Drive) -> None:
@@ -347,11 +320,12 @@ def test_failure_of_gathered_operations_can_be_handled(drive: Drive) -> None:
 
 
 def test_operations_that_do_not_get_their_turn_are_not_started(drive: Drive) -> None:
-    together = Together()
-    results = [LookupError("stop"), *range(20)]
+    counted = Counted()
+    results = [LookupError("stop"), *range(200)]
     with pytest.raises(LookupError):
-        drive(lambda io: gather(io, [together.operation(io, one) for one in results], 1))
-    assert together.started <= 2
+        drive(lambda io: gather(io, [counted.operation(io, one) for one in results], 1))
+    # A thread goes on until the one that waits for it has seen the failure.
+    assert counted.started <= (100 if drive is blocking else 2)
 
 
 def test_gathered_operations_gather_in_turn(drive: Drive) -> None:
@@ -418,11 +392,11 @@ def test_each_event_loop_carries_out_its_own() -> None:
 
 
 def test_operations_that_never_start_are_closed(drive: Drive) -> None:
-    together = Together()
+    counted = Counted()
     kept: list[Any] = []
 
     async def outer(io: IO) -> Any:
-        kept.extend(together.operation(io, one) for one in [LookupError("stop"), *range(20)])
+        kept.extend(counted.operation(io, one) for one in [LookupError("stop"), *range(20)])
         return await io.gather(kept, 1)
 
     with pytest.raises(LookupError):

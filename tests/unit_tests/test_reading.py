@@ -30,6 +30,7 @@ def test_an_empty_cell_is_not_there(nothing: Any) -> None:
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
+    assert read_feedback({**ROW, "value": True, "id": 7.0}).id == "7"  # of a column that has gaps
     read = read_feedback({**ROW, "value": np.bool_(True), "id": np.int64(7)})
     assert (read.value, read.id) == (True, "7")
     assert read_feedback({**ROW, "value": np.float32(0.5)}).value == 0.5

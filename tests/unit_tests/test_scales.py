@@ -15,17 +15,17 @@ BETTER = "A if the first output is better, B if the second is better"
 GRADES = Categorical(choices=("Poor", "fair", "GOOD"), ordered=True)
 
 
-@pytest.mark.parametrize("given", [True, "true", "TRUE", " yes ", "Yes", "1", 1])
+@pytest.mark.parametrize("given", [True, "true", "TRUE", " yes ", "Yes", "1", 1, 1.0, "1.0"])
 def test_boolean_takes_words_for_true(given: Any) -> None:
     assert Boolean().validate_value(given) is True
 
 
-@pytest.mark.parametrize("given", [False, "false", "No", " 0", 0])
+@pytest.mark.parametrize("given", [False, "false", "No", " 0", 0, 0.0, "0.0"])
 def test_boolean_takes_words_for_false(given: Any) -> None:
     assert Boolean().validate_value(given) is False
 
 
-@pytest.mark.parametrize("given", ["", "maybe", 2, -1, 1.0, 0.5, math.nan, None, [True], {}])
+@pytest.mark.parametrize("given", ["", "maybe", 2, -1, 1.5, 0.5, math.nan, None, [True], {}])
 def test_boolean_refuses_all_else(given: Any) -> None:
     with pytest.raises(ValueError, match=r"is not on the scale: the value is true or false\."):
         Boolean().validate_value(given)

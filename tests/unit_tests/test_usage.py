@@ -1,43 +1,15 @@
 """What operations cost, counted as they run."""
 
-import asyncio
-import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage
 
 from memalign_graph import ChatModelError, EmbeddingError
-from memalign_graph.io import AWAITING, BLOCKING, IO, run
-from memalign_graph.models import Metered, Usage, embed_texts, resolve_embeddings, with_schema
+from memalign_graph.io import IO
+from memalign_graph.models import Metered, Usage, embed_texts, resolve_embeddings
 from tests.loopback import LoopbackServer, answer, error
-
-SCHEMA = {
-    "title": "verdict",
-    "type": "object",
-    "properties": {"value": {"type": "boolean"}},
-    "required": ["value"],
-    "additionalProperties": False,
-}
-
-
-Operation = Callable[[IO], Coroutine[Any, Any, Any]]
-Drive = Callable[[Operation], Any]
-
-
-def blocking(operation: Operation) -> Any:
-    return run(operation(BLOCKING))
-
-
-def awaiting(operation: Operation) -> Any:
-    return asyncio.run(operation(AWAITING))
-
-
-@pytest.fixture(params=[blocking, awaiting])
-def drive(request: pytest.FixtureRequest) -> Drive:
-    driver: Drive = request.param
-    return driver
+from tests.unit_tests.support import Drive, Operation, Together, say
 
 
 def numbers(texts: Sequence[str]) -> list[list[float]]:
@@ -46,11 +18,6 @@ def numbers(texts: Sequence[str]) -> list[list[float]]:
 
 async def embed(io: IO, *texts: str, function: Any = numbers) -> Any:
     return await embed_texts(io, resolve_embeddings(function), texts)
-
-
-async def say(io: IO, server: LoopbackServer) -> Any:
-    model = with_schema(server.chat_model(max_retries=0), SCHEMA)
-    return await io.chat(model, [HumanMessage("Well?")])
 
 
 class Watched:
@@ -127,23 +94,31 @@ def test_failure_that_the_operation_handles_is_handled(drive: Drive) -> None:
 
 
 def test_what_runs_side_by_side_is_counted_whole(drive: Drive) -> None:
-    async def slow(io: IO, number: int) -> Any:
-        await io.call(lambda: time.sleep(0.01), lambda: asyncio.sleep(0.01))
+    together = Together(8)
+
+    async def each(io: IO, number: int) -> Any:
+        await together.wait(io)
         await embed(io, *["x"] * number)
         return await io.gather([embed(io, "y"), embed(io, "z")], 4)
 
-    watched = Watched(lambda io: io.gather([slow(io, number) for number in range(1, 9)], 8))
+    watched = Watched(lambda io: io.gather([each(io, number) for number in range(1, 9)], 8))
     results = drive(watched)
     assert len(results) == 8
     assert watched.usage == Usage(embedding_calls=24, texts_embedded=36 + 16)
 
 
 def test_what_ran_beside_a_failure_is_counted(drive: Drive) -> None:
+    embedded = Together(2)
+
+    async def whole(io: IO) -> Any:
+        await embed(io, "a")
+        await embedded.wait(io)
+
     async def broken(io: IO) -> Any:
-        await io.call(lambda: time.sleep(0.05), lambda: asyncio.sleep(0.05))
+        await embedded.wait(io)
         raise LookupError("gone")
 
-    watched = Watched(lambda io: io.gather([embed(io, "a"), broken(io)], 4))
+    watched = Watched(lambda io: io.gather([whole(io), broken(io)], 4))
     with pytest.raises(LookupError):
         drive(watched)
     assert watched.usage.texts_embedded == 1

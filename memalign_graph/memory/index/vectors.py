@@ -2,13 +2,12 @@
 
 import base64
 import hashlib
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memalign_graph.errors import EmbeddingError
-from memalign_graph.memory.index.rows import VectorRows
-from memalign_graph.memory.index.shared_lock import SharedLock
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +18,10 @@ else:
     # numpy is imported at first use, since it would double the time this package takes to import.
     Vector = Any
 """A normalised embedding: float32, of the embedder's dimension."""
+
+
+_MOST_REMOVED = 64
+"""How many removed rows a search passes over at least, before the others are copied."""
 
 
 def vector_key(embedder: str, text: str) -> str:
@@ -61,96 +64,133 @@ def normalised(vectors: Any, count: int, embedder: str) -> list[Vector]:
     return list(matrix / norms)
 
 
-class VectorIndex:
-    """Nearest neighbours by cosine similarity, with removal; safe to use from threads.
+class _Table(NamedTuple):
+    """What searches see: rows are written beyond `size`, then published; or set to zero."""
 
-    Derived from stored vectors and never stored itself. Searches run side by side; what is removed
+    matrix: Any
+    """A row a vector, with room for more beyond `size`."""
+    keys: list[str | None]
+    """The row's key; None where it was removed."""
+    rows: dict[str, int]
+    size: int
+    removed: int
+    """How many of the rows are of no key any more."""
+
+    def copy(self, room: int) -> "_Table":
+        """Copy the rows that have a key, with room for more."""
+        import numpy as np
+
+        held = list(self.rows.values())
+        matrix = np.empty((len(held) + room, self.matrix.shape[1]), dtype=np.float32)
+        np.take(self.matrix, held, axis=0, out=matrix[: len(held)])
+        rows = dict(zip(self.rows, range(len(held)), strict=True))
+        return _Table(matrix, [*rows], rows, len(held), 0)
+
+
+class VectorIndex:
+    """Nearest neighbours by exact cosine similarity, with removal; safe to use from threads.
+
+    Derived from stored vectors and never stored itself. Searches wait for nobody; what is removed
     is overwritten before `remove` returns.
     """
 
     def __init__(self, embedder: str) -> None:
         self._embedder = embedder
-        self._lock = SharedLock()
-        self._rows: VectorRows | None = None
-        self._keys: list[str] = []
-        self._row_of: dict[str, int] = {}
+        self._writing = threading.Lock()
+        self._table: _Table | None = None
 
     def __contains__(self, key: str) -> bool:
-        return key in self._row_of
+        return self._table is not None and key in self._table.rows
 
     def add(self, vectors: Mapping[str, Vector]) -> None:
         """Add vectors; a key that is there already is left as it is."""
-        with self._lock.exclusive():
-            fresh = {key: vector for key, vector in vectors.items() if key not in self._row_of}
+        import numpy as np
+
+        with self._writing:
+            fresh = {key: vector for key, vector in vectors.items() if key not in self}
             if not fresh:
                 return
-            dimension = len(next(iter(fresh.values())))
-            self._check_dimensions(fresh.values(), dimension)
-            if self._rows is None:
-                self._rows = VectorRows(dimension)
-            self._rows.append(list(fresh.values()))
-            self._row_of.update(zip(fresh, range(len(self._keys), len(self._rows)), strict=True))
-            self._keys.extend(fresh)
+            self.check(fresh.values(), like=fresh.values())
+            table = self._table
+            if table is None:
+                dimension = len(next(iter(fresh.values())))
+                table = _Table(np.empty((0, dimension), dtype=np.float32), [], {}, 0, 0)
+            if table.size + len(fresh) > len(table.matrix):
+                table = table.copy(len(fresh) + len(table.rows) // 4)
+            stop = table.size + len(fresh)
+            np.stack(list(fresh.values()), out=table.matrix[table.size : stop])
+            table.keys.extend(fresh)
+            table.rows.update(zip(fresh, range(table.size, stop), strict=True))
+            self._table = table._replace(size=stop)
 
     def remove(self, keys: set[str]) -> None:
         """Remove vectors; a key that is not there is passed over."""
-        with self._lock.exclusive():
-            rows = [self._row_of.pop(key) for key in keys if key in self._row_of]
-            if self._rows is None or not rows:
+        with self._writing:
+            table = self._table
+            if table is None:
                 return
-            for source, target in self._rows.remove(rows):
-                self._keys[target] = key = self._keys[source]
-                self._row_of[key] = target
-            del self._keys[len(self._rows) :]
+            rows = [table.rows.pop(key) for key in keys if key in table.rows]
+            self._table = table = table._replace(removed=table.removed + len(rows))
+            # In this order: whoever sees zeros sees that their key is gone.
+            for row in rows:
+                table.keys[row] = None
+            table.matrix[rows] = 0
+            if table.removed > max(_MOST_REMOVED, table.size // 16):
+                self._table = table.copy(0)
 
     def get(self, key: str) -> Vector | None:
         """Return the vector under a key, or None."""
-        with self._lock.shared():
-            row = self._row_of.get(key)
-            return None if row is None or self._rows is None else self._rows.vector(row)
+        table = self._table
+        row = None if table is None else table.rows.get(key)
+        if table is None or row is None:
+            return None
+        vector: Vector = table.matrix[row].copy()
+        return vector if key in table.rows else None
 
     def search(self, vector: Vector, k: int) -> list[tuple[str, float]]:
-        """Find the nearest vectors."""
+        """Find the nearest vectors, most similar first."""
+        import faiss
         import numpy as np
 
-        with self._lock.shared(), _one_thread():
-            count = min(k, len(self._keys))
-            if self._rows is None or count < 1:
-                return []
-            self._check_dimensions([vector])
-            query = np.ascontiguousarray(vector, dtype=np.float32)
-            scores, rows = self._rows.nearest(query, count)
-            pairs = zip(rows.tolist(), scores.tolist(), strict=True)
-            return [(self._keys[row], score) for row, score in pairs]
+        table = self._table
+        if table is None or k < 1 or not table.size:
+            return []
+        self.check([vector])
+        query = np.ascontiguousarray(vector, dtype=np.float32).reshape(1, -1)
+        count = min(k + table.removed, table.size)
+        with _one_thread():
+            [scores], [rows] = faiss.knn(
+                query, table.matrix[: table.size], count, metric=faiss.METRIC_INNER_PRODUCT
+            )
+        pairs = zip(rows.tolist(), scores.tolist(), strict=True)
+        near = ((table.keys[row], score) for row, score in pairs)
+        return [(key, score) for key, score in near if key is not None][:k]
 
     @property
     def is_empty(self) -> bool:
         """Whether no vector was ever added."""
-        return self._rows is None
+        return self._table is None
 
     def check(self, vectors: Iterable[Vector], like: Iterable[Vector] = ()) -> None:
         """Check that vectors have the dimension of those that are there."""
-        with self._lock.shared():
-            self._check_dimensions(vectors, next((len(one) for one in like), None))
-
-    def fitting(self, vectors: Mapping[str, Vector]) -> dict[str, Vector]:
-        """Leave aside vectors of another dimension than the first, or than those that are there."""
-        with self._lock.shared():
-            dimension = None if self._rows is None else self._rows.dimension
-        dimension = dimension or next((len(vector) for vector in vectors.values()), None)
-        return {key: vector for key, vector in vectors.items() if len(vector) == dimension}
-
-    def _check_dimensions(self, vectors: Iterable[Vector], dimension: int | None = None) -> None:
-        dimension = dimension if self._rows is None else self._rows.dimension
-        if dimension is None:
-            return
-        for vector in vectors:
+        dimension = self._dimension(like)
+        for vector in vectors if dimension is not None else ():
             if len(vector) != dimension:
                 raise EmbeddingError(
                     f"The embeddings {self._embedder} give vectors of {len(vector)} dimensions, "
                     f"but this memory holds {dimension} under that name: give the other "
                     "embedder another name, or another namespace."
                 )
+
+    def fitting(self, vectors: Mapping[str, Vector]) -> dict[str, Vector]:
+        """Leave aside vectors of another dimension than the first, or than those that are there."""
+        dimension = self._dimension(vectors.values())
+        return {key: vector for key, vector in vectors.items() if len(vector) == dimension}
+
+    def _dimension(self, like: Iterable[Vector]) -> int | None:
+        if self._table is not None:
+            return int(self._table.matrix.shape[1])
+        return next((len(vector) for vector in like), None)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from tests.loopback import LoopbackServer
 
 ROOT = Path(__file__).parents[3]
 FAN_OUT = Path(__file__).with_name("fan_out.py")
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 300.0
 RUNS_AT_ONCE = "8"
 
 
@@ -47,7 +47,7 @@ def agent_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentServ
                 yield AgentServer(client, models)
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(300)
 
 
 @pytest.fixture

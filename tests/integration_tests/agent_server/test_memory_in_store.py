@@ -198,7 +198,7 @@ def test_words_that_another_review_passed_over_are_not_lost(
         own = words(0) if words(0) in handles else words(1)
         if own == words(1):
             arrived.set()
-            assert go_on.wait(30)
+            assert go_on.wait(300)
         return {"operations": [add(own, handles[own])]}
 
     server.responder = Model(distil=distil)
@@ -209,7 +209,7 @@ def test_words_that_another_review_passed_over_are_not_lost(
     )
     with ThreadPoolExecutor() as pool:
         slow = pool.submit(resume, client, threads[1], words(1))
-        assert arrived.wait(30)
+        assert arrived.wait(300)
         resume(client, threads[0], words(0))
         go_on.set()
     assert [list(feedback_in(one).values()) for one in distillings(server)] == [

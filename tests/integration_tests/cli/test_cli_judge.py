@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from memalign_graph import Judgment
 from tests.conftest import judgings
 from tests.integration_tests.cli.support import ANN, BOB, Shell
-from tests.loopback import Answer, Rule, error
+from tests.loopback import Answer, Rule, Together, error
 
 CASE = {"inputs": "The plate is cracked.", "outputs": "Sorry! Send us a photo."}
 ONE = ["--inputs", CASE["inputs"], "--outputs", CASE["outputs"]]
@@ -98,20 +97,12 @@ def test_output_to_a_file(shell: Shell) -> None:
 
 def test_at_most_so_many_at_a_time(shell: Shell) -> None:
     cases = [{**CASE, "inputs": str(n)} for n in range(8)]
-    together = 2
-
-    def waits_for_company(request: Any) -> Any:
-        deadline = time.monotonic() + 60
-        while shell.server.peak_chats < together and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return shell.server.judge(request)
-
-    shell.server.responder = waits_for_company
+    shell.server.responder = Together(2, shell.server.judge)
     shell.judge(*cases, options=["--max-concurrency", "2"])
     assert shell.server.peak_chats == 2
-    together = 3
+    shell.server.responder = Together(8, shell.server.judge)
     shell.judge(*cases)
-    assert shell.server.peak_chats >= 3
+    assert shell.server.peak_chats == 8
 
 
 def test_without_a_memory_it_says_so_and_makes_none(shell: Shell) -> None:

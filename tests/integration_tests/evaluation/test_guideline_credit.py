@@ -28,7 +28,7 @@ from tests.integration_tests.evaluation.support import (
     word,
     words,
 )
-from tests.loopback import LoopbackServer, answer
+from tests.loopback import LoopbackServer, Together, answer
 
 TRUE = [word(number, values=(True,)) for number in range(8)]
 
@@ -168,12 +168,11 @@ async def test_limit_is_kept(call: Caller, server: LoopbackServer) -> None:
     memory, since = remembered(server, TRUE[:5])
     for number in range(5):
         memory.add_guideline(f"On #{number} it is false of cases {number} 4, indeed.")
-    server.responder = Model(judge=by_rules())
-    server.latency_s = 0.01
+    server.responder = Together(2, Model(judge=by_rules()))
     await call("guideline_credit", memory, max_concurrency=2)
     await call("backward_flips", memory, since=since, max_concurrency=2)
     await call.cross_validate(CRITERION, words(6), max_concurrency=2, batch_size=1)
-    assert server.peak_chats <= 2
+    assert server.peak_chats == 2
 
 
 async def test_memory_in_another_namespace(call: Caller, server: LoopbackServer) -> None:

@@ -19,7 +19,7 @@ from tests.integration_tests.evidence.confidence_support import (
     telling,
     verdicts,
 )
-from tests.loopback import ChatRequest, ReplyLike, error
+from tests.loopback import ChatRequest, ReplyLike, Together, error
 
 STARS = Criterion(
     name="stars", instructions="How many?", scale=Numeric(minimum=1, maximum=5, integer=True)
@@ -162,10 +162,17 @@ async def test_the_temperature_they_are_drawn_with(
 
 @TWO_WAYS
 async def test_no_more_are_under_way_than_the_run_allows(bench: Bench) -> None:
-    bench.server.responder = saying(*[True] * 9)
-    judgment = await judged(bench, samples=8, at_once=2)
+    judge = saying(*[True] * 9)
+    samples = Together(2, judge)
+
+    def respond(chat: ChatRequest) -> ReplyLike:
+        return (samples if chat.body.get("temperature") else judge)(chat)
+
+    bench.server.responder = respond
+    model = bench.server.chat_model(temperature=0)
+    judgment = await judged(bench, model=model, samples=8, at_once=2)
     assert judgment["confidence"] == 1.0
-    assert bench.server.peak_chats <= 2
+    assert bench.server.peak_chats == 2
 
 
 @TWO_WAYS

@@ -7,7 +7,7 @@ from typing import Any
 from langgraph.store.base import GetOp, PutOp, SearchOp
 
 from memalign_graph import Criterion, create_feedback_graph
-from memalign_graph.memory import KeptJudgment
+from memalign_graph.memory.judgments import KeptJudgment
 from tests.conftest import CASE, CRITERION, Bench, Graph
 
 DAY = timedelta(days=1)

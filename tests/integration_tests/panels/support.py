@@ -1,13 +1,12 @@
 """What tests of panels share: criteria, panels of them, and what their judges are told to say."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from memalign_graph import Boolean, Categorical, Criterion, Numeric, Pairwise, create_panel_graph
 from memalign_graph.scales import Scale
 from tests.conftest import CASE, Bench, Graph, judgings
-from tests.loopback import ChatRequest, LoopbackServer, Responder, Rule, error
+from tests.loopback import ChatRequest, LoopbackServer, Rule, error
 
 DOWN = error(500, "It broke.", retry_after=0)
 GRADES = Numeric(minimum=1, maximum=3, integer=True)
@@ -17,7 +16,6 @@ ASPECTS = (
 )
 COLD = {"value": False, "rationale": "Too cold: it must say sorry first."}
 PAIR = {"inputs": "My order never came.", "outputs": ["Sorry! We look into it.", "Wait."]}
-_WAIT_S = 20.0
 
 
 def criterion(name: str, scale: Scale | None = None) -> Criterion:
@@ -78,18 +76,6 @@ def fails_to_distil(name: str, reply: Any = DOWN) -> Rule:
 def judged_names(server: LoopbackServer, names: Sequence[str] = ASPECTS) -> list[str]:
     """Which criteria were judged, a name for each request."""
     return sorted(name for chat in judgings(server) for name in names if asks_about(name)(chat))
-
-
-def all_at_once(server: LoopbackServer, count: int, purpose: str = "judgment") -> Responder:
-    """A responder that answers none before it has them all in hand."""
-    barrier = threading.Barrier(count)
-
-    def respond(chat: ChatRequest) -> Any:
-        if chat.schema_name == purpose:
-            barrier.wait(_WAIT_S)
-        return server.judge(chat)
-
-    return respond
 
 
 def values_of(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from tests.integration_tests.panels.support import (
     PAIR,
     THREE,
     TONE,
-    all_at_once,
     asks_about,
     judged,
     judged_names,
@@ -22,14 +21,14 @@ from tests.integration_tests.panels.support import (
     teach,
     values_of,
 )
-from tests.loopback import Rule
+from tests.loopback import Rule, Together
 
 RESULT = {"judgments", "errors", "aggregate", "feedback", "learned"}
 
 
 async def test_nine_criteria_are_in_the_judges_hands_at_once(bench: Bench) -> None:
     bench.server.rules = judged(metrics=1, plots=2)
-    bench.server.responder = all_at_once(bench.server, len(NINE))
+    bench.server.responder = Together(len(NINE), bench.server.judge, "judgment")
     given = await bench.invoke(panel(bench, NINE), CASE)
     assert values_of(given) == {**dict.fromkeys(ASPECTS, 3), "metrics": 1, "plots": 2}
     assert judged_names(bench.server) == sorted(ASPECTS)

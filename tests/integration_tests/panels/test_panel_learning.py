@@ -15,7 +15,6 @@ from tests.integration_tests.panels.support import (
     PAIR,
     THREE,
     TONE,
-    all_at_once,
     approved,
     asks_about,
     fails_to_distil,
@@ -25,7 +24,7 @@ from tests.integration_tests.panels.support import (
     reviewed,
     values_of,
 )
-from tests.loopback import Reply, Rule, refusal, truncated
+from tests.loopback import Reply, Rule, Together, refusal, truncated
 
 HEED = "When judging, heed the expert: "
 
@@ -71,7 +70,7 @@ async def test_verdicts_are_not_made_again_on_resume(bench: Bench) -> None:
 async def test_nine_are_distilled_at_once(bench: Bench) -> None:
     graph = reviewed(bench, NINE)
     await bench.invoke(graph, CASE)
-    bench.server.responder = all_at_once(bench.server, len(NINE), "guideline_operations")
+    bench.server.responder = Together(len(NINE), bench.server.judge, "guideline_operations")
     given = await bench.resume(graph, {name: f"Look at the {name}." for name in ASPECTS})
     assert given["errors"] == {}
     texts = await learned_texts(bench, NINE)

@@ -17,7 +17,6 @@ from tests.integration_tests.panels.support import (
     NINE,
     THREE,
     TONE,
-    all_at_once,
     fails,
     form_of,
     judged_names,
@@ -25,6 +24,7 @@ from tests.integration_tests.panels.support import (
     panel,
     reviewed,
 )
+from tests.loopback import Together
 
 NAMES = [one.name for one in THREE]
 THIRD = {"inputs": "Where is my refund?", "outputs": "It is on its way."}
@@ -156,7 +156,7 @@ async def test_nine_are_judged_at_once_under_a_parent_too(bench: Bench) -> None:
     builder: Any = StateGraph(Parent)
     builder.add_node("panel", create_panel_graph(NINE, **models(bench)).compile())
     builder.add_edge(START, "panel")
-    bench.server.responder = all_at_once(bench.server, len(NINE))
+    bench.server.responder = Together(len(NINE), bench.server.judge, "judgment")
     given = await bench.invoke(bench.compile(builder), CASE)
     assert len(given["judgments"]) == len(NINE)
 

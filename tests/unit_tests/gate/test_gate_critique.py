@@ -1,39 +1,39 @@
 """What a writer is told."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 from langchain_core.messages import HumanMessage
 
-from memalign_graph import Criterion, Example, Feedback, Guideline, Judgment, Numeric
+from memalign_graph import Criterion, Example, Feedback, Judgment, Numeric
 from memalign_graph.conversation import critique_message, critique_text, wrote
+from memalign_graph.reading import PassRule
+from memalign_graph.types import Evidence
 from tests.conftest import CRITERION
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EXAMPLE = Example(inputs="Q", outputs="A")
+OUTWEIGHED = Evidence(decided_by="evidence", reason="It foretells better.", verdict=True)
 
 
-def judgment(value: Any, rationale: str = "It is cold.") -> Judgment:
+def judgment(value: Any, rationale: str = "It is cold.", **more: Any) -> Judgment:
     return Judgment(
         criterion=CRITERION.name,
         example_id=EXAMPLE.id,
         value=value,
         rationale=rationale,
         memory_version="",
+        **more,
     )
 
 
-def guideline(text: str) -> Guideline:
-    return Guideline(id=text, text=text, position=0, created_at=NOW, updated_at=NOW)
-
-
-def told(criterion: Criterion, given: Judgment, *broken: Guideline, **said: Any) -> str:
+def told(criterion: Criterion, given: Judgment, *broken: str, **said: Any) -> str:
     feedback = Feedback(example=EXAMPLE, **said) if said else None
-    return critique_text(criterion, given, broken=broken, feedback=feedback)
+    passes = 4 if isinstance(criterion.scale, Numeric) else True
+    rule = PassRule.of(criterion.scale, passes)
+    return critique_text(criterion, rule, given, feedback, broken)
 
 
 def test_judges_reason_value_and_the_guidelines_broken_are_told() -> None:
-    text = told(CRITERION, judgment(False), guideline("Say sorry."), guideline("Be brief."))
+    text = told(CRITERION, judgment(False), "Say sorry.", "Be brief.")
     for part in ("false", "It is cold.", "- Say sorry.", "- Be brief."):
         assert part in text
     assert "expert" not in text
@@ -69,20 +69,14 @@ def test_message_is_a_humans_and_marked_as_a_gates() -> None:
 
 
 def test_reason_of_an_outweighed_judge_is_not_told() -> None:
-    text = critique_text(
-        CRITERION,
-        judgment(False, "It is warm."),
-        broken=[guideline("Say sorry.")],
-        feedback=None,
-        outweighed=True,
-    )
+    text = told(CRITERION, judgment(False, "It is warm.", evidence=OUTWEIGHED), "Say sorry.")
     assert "It is warm." not in text
     assert "Say sorry." not in text
     assert "Experts did not accept the answers most like this one." in text
 
 
 def test_expert_goes_before_the_evidence() -> None:
-    said = Feedback(example=EXAMPLE, value=False, rationale="Too cold.")
-    text = critique_text(CRITERION, judgment(False), broken=[], feedback=said, outweighed=True)
+    given = judgment(False, evidence=OUTWEIGHED)
+    text = told(CRITERION, given, value=False, rationale="Too cold.")
     assert "Too cold." in text
     assert "most like this one" not in text

@@ -10,14 +10,12 @@ from memalign_graph import (
     Criterion,
     InvalidInputError,
     JudgeOptions,
-    MemAlignError,
     QualityGateMiddleware,
     Uncertain,
     add_quality_gate,
     create_quality_gate_node,
     create_quality_gate_tool,
 )
-from memalign_graph.gate import Parent
 from memalign_graph.settings import Gate, GateOptions
 
 CRITERION = Criterion(name="tone", instructions="Is it kind?")
@@ -102,18 +100,6 @@ def test_every_option_is_in_the_table_with_two_wrong_values() -> None:
 def test_flat_keywords_are_the_fields_of_a_gate_and_of_its_judge() -> None:
     known = {*Gate.model_fields, *JudgeOptions.__annotations__, "clarify"}
     assert set(GateOptions.__annotations__) == known
-
-
-@pytest.mark.parametrize("attribute", Parent.ATTRIBUTES)
-def test_langgraph_without_what_a_gate_reads_of_it_is_named(
-    attribute: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A release that takes one of them away is told at build, before any graph runs ungated."""
-    builder: Any = StateGraph(MessagesState)
-    assert hasattr(builder, attribute)
-    monkeypatch.delattr(builder, attribute)
-    with pytest.raises(MemAlignError, match=f"langgraph: its StateGraph has no '{attribute}'"):
-        add_quality_gate(builder, CRITERION)
 
 
 def test_attributes_of_langgraph_mean_what_a_gate_takes_them_for() -> None:

@@ -197,7 +197,7 @@ async def test_async_twins_share_the_file(tmp_path: Path) -> None:
 def _open_at_once(barrier: Barrier, folder: str, number: int) -> None:
     for turn in range(8):
         path = Path(folder) / f"{turn}.db"
-        barrier.wait(60)
+        barrier.wait(300)
         try:
             if number % 3 == 0:
                 with open_local_checkpointer(path) as saver:
@@ -220,7 +220,7 @@ def test_many_processes_may_open_the_same_new_file_at_once(tmp_path: Path) -> No
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(120)
+        worker.join(300)
     assert [worker.exitcode for worker in workers] == [0] * 6
     for turn in range(8):
         with open_local_store(tmp_path / f"{turn}.db") as store:

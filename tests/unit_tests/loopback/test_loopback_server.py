@@ -18,6 +18,7 @@ from tests.loopback import (
     LoopbackServer,
     ReplyLike,
     Rule,
+    Together,
 )
 from tests.unit_tests.loopback.schemas import Ask
 
@@ -39,15 +40,14 @@ def test_reset(server: LoopbackServer) -> None:
 
 
 def test_many_threads_at_once(server: LoopbackServer) -> None:
-    server.latency_s = 0.3
-    server.responder = lambda request: request.text
+    server.responder = Together(64, lambda request: request.text)
     model = server.chat_model()
     prompts = [f"prompt {number}" for number in range(64)]
     with ThreadPoolExecutor(64) as pool:
         answers = [message.content for message in pool.map(model.invoke, prompts)]
     assert answers == prompts
     assert sorted(request.text for request in server.chats) == sorted(prompts)
-    assert server.peak_chats > 8
+    assert server.peak_chats == 64
 
 
 async def test_many_tasks_at_once(server: LoopbackServer) -> None:
@@ -85,7 +85,7 @@ async def test_a_server_that_went_away_and_came_back(ask: Ask) -> None:
 
 
 def test_nothing_is_left_behind() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with LoopbackServer() as server:
         model, embedder = server.chat_model(), server.embedder()
         for _ in range(2):  # two event loops, each closed after its call
@@ -94,9 +94,9 @@ def test_nothing_is_left_behind() -> None:
         model.invoke("Hello.")
         port = server.port
     server.stop()
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.1", port), timeout=1)
+        socket.create_connection(("127.0.0.1", port), timeout=60)
     del model, embedder, server
     assert_no_unclosed_sockets()
 
@@ -137,7 +137,7 @@ def test_as_a_process() -> None:
                 model = here.chat_model(base_url=base_url)
                 assert "nothing to add" in str(model.invoke("Hello.").content)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(5) == 0
+            assert process.wait(120) == 0
         finally:
             process.kill()
 

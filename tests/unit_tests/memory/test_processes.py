@@ -75,7 +75,7 @@ class Child:
         print(file=self._process.stdin, flush=True)
 
     def end(self) -> tuple[int, str]:
-        _, errors = self._process.communicate(timeout=60)
+        _, errors = self._process.communicate(timeout=300)
         return self._process.returncode, errors
 
 

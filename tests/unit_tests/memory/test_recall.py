@@ -1,12 +1,16 @@
 """Recalling: which examples, in which order, and for which memory."""
 
+import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from langgraph.store.base import Op, Result
+from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import Criterion, Example, InvalidInputError
+from memalign_graph import Criterion, Example, InvalidInputError, JudgeMemory
 from memalign_graph.memory.index.retrieval_text import MAX_BYTES
-from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, said
+from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, hashed, said
 
 
 async def test_the_most_similar_come_first(bench: Bench) -> None:
@@ -171,3 +175,23 @@ async def test_long_inputs_leave_room_to_outputs(near: Bench) -> None:
     assert one.endswith("The answer.")
     assert two.startswith("q\n\nö")
     assert max(len(one.encode()), len(two.encode())) <= MAX_BYTES
+
+
+@pytest.mark.parametrize(("filled", "most"), [(False, 1), (True, 6)])
+async def test_many_first_recalls_at_once_read_the_store_a_few_times_each(
+    *, filled: bool, most: int
+) -> None:
+    batches = []
+
+    class Counting(InMemoryStore):
+        async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+            batches.append(ops)
+            await asyncio.sleep(0)
+            return await super().abatch(ops)
+
+    memory = JudgeMemory(Counting(), CRITERION, embeddings=hashed)
+    if filled:
+        await memory.aremember({"inputs": "q", "outputs": "a", "value": True})
+        batches.clear()
+    await asyncio.gather(*(memory.arecall({"inputs": str(n), "outputs": "a"}) for n in range(100)))
+    assert len(batches) <= most * 100

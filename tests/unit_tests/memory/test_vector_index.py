@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.memory.index.vectors import (
@@ -14,11 +15,18 @@ from memalign_graph.memory.index.vectors import (
     normalised,
     vector_key,
 )
-from tests.unit_tests.memory.many_vectors import (
-    Vectors,
-    brute_force,
-    made,
-)
+
+Vectors = dict[str, NDArray[np.float32]]
+
+
+def made(count: int, dimension: int = 24, seed: int = 7) -> Vectors:
+    numbers = np.random.default_rng(seed).normal(size=(count, dimension))
+    rows = normalised(numbers, count, "test")
+    return {f"key {number}": row for number, row in enumerate(rows)}
+
+
+def brute_force(vectors: Vectors, query: NDArray[np.float32], k: int) -> list[str]:
+    return sorted(vectors, key=lambda key: -float(vectors[key] @ query))[:k]
 
 
 def test_search_is_exact() -> None:
@@ -114,6 +122,43 @@ def test_threads_may_add_remove_and_search_at_once() -> None:
         kept = {key: one for some in pool.map(work, range(8)) for key, one in some.items()}
     for query in queries:
         assert [key for key, _ in index.search(query, 20)] == brute_force(kept, query, 20)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_order_of_adding_and_removing_leaves_what_a_dict_would_hold(seed: int) -> None:
+    choice = random.Random(seed)  # noqa: S311 - a test's order
+    index, model = VectorIndex("test"), Vectors()
+    for step in range(120):
+        few = choice.random() < 0.7
+        if choice.random() < (0.6 if step < 80 else 0.25):
+            fresh = made(choice.randrange(1, 5) if few else 200, seed=step)
+            fresh = {f"{step} {key}": vector for key, vector in fresh.items()}
+            [other] = made(1, seed=1_000).values()
+            index.add({**dict.fromkeys(model, other), **fresh})
+            model.update(fresh)
+        else:
+            count = choice.randrange(1, 5) if few else len(model) // 2
+            gone = set(choice.sample(sorted(model), min(count, len(model))))
+            index.remove(gone | {"no such key"})
+            model = {key: vector for key, vector in model.items() if key not in gone}
+            assert not any(key in index or index.get(key) is not None for key in gone)
+        for key in list(model)[:3]:
+            assert np.array_equal(index.get(key), model[key])  # type: ignore[arg-type]
+        for query in made(2, seed=step + 500).values():
+            found = [key for key, _ in index.search(query, 20)]
+            assert found == brute_force(model, query, 20)
+
+
+def test_nothing_of_a_removed_vector_stays() -> None:
+    vectors = made(1_000)
+    index = VectorIndex("test")
+    index.add(vectors)
+    for gone in ({"key 0", "key 500", "key 999"}, {f"key {number}" for number in range(1, 400)}):
+        index.remove(gone)
+        assert index._table is not None
+        held = index._table.matrix
+        assert not any(vectors[key].tobytes() in held.tobytes() for key in gone)
+    assert len(held) == 1_000 - 3 - 399  # nor the room it took
 
 
 def test_a_vector_survives_its_text_bit_by_bit() -> None:

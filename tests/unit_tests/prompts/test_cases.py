@@ -79,12 +79,12 @@ def test_words_that_are_too_long_are_cut_and_told() -> None:
 
 def test_example_that_fits_is_left_whole() -> None:
     example = Example(inputs={"a": [1]}, outputs="x" * 90, reference_outputs="y")
-    for limit in (None, 1000):
+    for limit in (WIDE, 1000):
         text, is_cut = render_example("case", example, max_tokens=limit)
         assert not is_cut
         assert text.startswith("<case>\n<inputs>\n{")
         assert text.endswith("</reference_outputs>\n</case>")
-    bare, _ = render_example(None, example)
+    bare, _ = render_example(None, example, max_tokens=WIDE)
     assert bare.startswith("<inputs>")
 
 

@@ -16,7 +16,6 @@ from memalign_graph.prompts.judge import (
     fit_guidelines,
     judge_prompt,
     read_answer,
-    relevant_guidelines,
 )
 from memalign_graph.types import RecalledExample
 
@@ -185,10 +184,15 @@ def test_experts_then_best_founded_then_new_guidelines_are_chosen(room: int, nam
     assert "".join(one.id for one in chosen) == names
 
 
-@pytest.mark.parametrize(("room", "names"), [(0, ""), (1, "a"), (2, "ab"), (9, "ab")])
-def test_relevant_guidelines_are_those_of_near_sources(room: int, names: str) -> None:
-    chosen = relevant_guidelines(RULES, {"near": 0.9, "far": 0.1}, max_tokens=room * ONE)
-    assert "".join(one.id for one in chosen) == names
+@pytest.mark.parametrize(("room", "names"), [(0, ""), (1, "a"), (2, "ab"), (3, "abe")])
+def test_guidelines_of_near_sources_go_first_in_a_small_budget(room: int, names: str) -> None:
+    fitted = fit_guidelines(
+        RULES,
+        {"near": 0.9, "far": 0.1},
+        max_guideline_tokens=room * ONE,
+        max_input_tokens=100_000,
+    )
+    assert (fitted.always, "".join(one.id for one in fitted.relevant)) == ([], names)
 
 
 def test_guidelines_that_bear_on_the_case_stand_after_what_is_the_same_for_all() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from memalign_graph import Criterion
 from memalign_graph.prompts.distill import DistillPrompt, read_operations
-from memalign_graph.prompts.words import count_words, says_more, word_runs
+from memalign_graph.prompts.words import says_more, word_runs
 from tests.conftest import CASE, TWO_WAYS, Bench, distillings, operations
 from tests.unit_tests.prompts.test_distill_idle import add, episode, guideline, prompt, revise
 
@@ -113,7 +113,6 @@ def test_text_says_no_more_than_itself_and_more_than_another(text: str) -> None:
     assert not says_more(text, text)
     assert not says_more(text.upper(), f"{text}!")
     assert says_more(text, "Is it fit? 답변은 적절한가? 是否合适？ เหมาะสมหรือไม่ هل هو مناسب؟")
-    assert 1 <= count_words(text) <= 4
 
 
 def test_korean_word_is_known_whatever_hangs_on_it() -> None:

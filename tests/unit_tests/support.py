@@ -1,0 +1,59 @@
+"""What unit tests share: operations, driven with blocking calls and with awaited ones."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from langchain_core.messages import HumanMessage
+
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
+from memalign_graph.models import ChatReply, with_schema
+from tests.loopback import LoopbackServer
+
+SCHEMA = {
+    "title": "verdict",
+    "type": "object",
+    "properties": {"value": {"type": "boolean"}},
+    "required": ["value"],
+    "additionalProperties": False,
+}
+
+_GIVE_UP_S = 120.0
+
+Operation = Callable[[IO], Coroutine[Any, Any, Any]]
+Drive = Callable[[Operation], Any]
+
+
+def blocking(operation: Operation) -> Any:
+    return run(operation(BLOCKING))
+
+
+def awaiting(operation: Operation) -> Any:
+    return asyncio.run(operation(AWAITING))
+
+
+class Together:
+    """Lets operations go on when so many of them are under way, and not before."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._came = 0
+        self._lock = threading.Lock()
+        self._threads, self._tasks = threading.Event(), asyncio.Event()
+
+    async def wait(self, io: IO) -> None:
+        with self._lock:
+            self._came += 1
+            if self._came == self._count:
+                self._threads.set()
+                self._tasks.set()
+        assert await io.call(
+            lambda: self._threads.wait(_GIVE_UP_S),
+            lambda: asyncio.wait_for(self._tasks.wait(), _GIVE_UP_S),
+        )
+
+
+async def say(io: IO, server: LoopbackServer) -> ChatReply:
+    model = with_schema(server.chat_model(max_retries=0), SCHEMA)
+    return await io.chat(model, [HumanMessage("Well?")])
