@@ -17,7 +17,6 @@ from typing import Any
 from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
 from langchain_core.globals import get_llm_cache
 from langchain_core.messages import BaseMessage, HumanMessage
-from langchain_core.runnables import RunnableLambda
 
 from memalign_graph.agreement import agree
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
@@ -154,6 +153,13 @@ def _entries(given: Any) -> list[Mapping[str, Any]]:
     return [e for e in entries if isinstance(e, Mapping) and isinstance(e.get("token"), str)]
 
 
+class _AnyAnswer:
+    """Tells a refusal from an answer; whatever else that is, its first token counts."""
+
+    def parse_result(self, result: Sequence[Any]) -> dict[str, Any] | None:
+        return None if result[0].message.additional_kwargs.get("refusal") else {}
+
+
 async def _by_letter(
     io: IO, chat: BaseChatModel, scale: Scale, messages: Sequence[BaseMessage]
 ) -> Measured:
@@ -164,10 +170,8 @@ async def _by_letter(
         return _nothing(f"{type(chat).__name__} has no `logprobs` and `top_logprobs`.")
     top = getattr(chat, "top_logprobs", None) or MAX_VALUES
     telling = chat.model_copy(update={"logprobs": True, "top_logprobs": top})
-    # A refusal is told from an answer; whatever else it is, its first token counts.
-    reader = RunnableLambda(lambda answer: None if answer.additional_kwargs.get("refusal") else {})
     name = getattr(chat, "model_name", type(chat).__name__)
-    model = StructuredModel(telling.bind(max_tokens=_MAX_TOKENS), reader, name)
+    model = StructuredModel(telling.bind(max_tokens=_MAX_TOKENS), _AnyAnswer(), name)
     names = [scale.render(value) for value in values]
     lines = [f"{letter}) {value}" for letter, value in zip(ascii_uppercase, names, strict=False)]
     *before, last = messages
