@@ -88,7 +88,7 @@ class MemoryAccess:
                 tip = now  # someone wrote meanwhile, so that what was read may not fit together
                 continue
             update.tip = tip if now == tip else None
-            if not view.apply(generation, update, now_us=now_us):
+            if not view.apply(generation, update, now_us=now_us) and not view.is_at(now):
                 return await self.refresh(io)
             break
         return view

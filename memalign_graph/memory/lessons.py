@@ -11,7 +11,7 @@ from memalign_graph.memory.changes import COMMIT_ITEMS
 from memalign_graph.memory.items import Edit, read_episode, read_guideline
 from memalign_graph.memory.learning import GuidelineOperation, apply_operations, learned_before
 from memalign_graph.memory.records import PURGE, Change, Changes, clock
-from memalign_graph.memory.rivals import purge_records
+from memalign_graph.memory.rivals import fall_out_of_step, purge_records
 from memalign_graph.types import Episode, Guideline
 
 
@@ -102,6 +102,7 @@ async def learn(
                 "memory_version": commit.version if commit is not None else view.version,
             }
         rivals.note([one for record in theirs for one in record.changes], read, changed)
+        await fall_out_of_step(io, len(ours))
 
 
 class _Rivals:

@@ -5,6 +5,9 @@ the same item. Whoever finds that out brings the two together and commits again,
 commit is also what the items hold.
 """
 
+import asyncio
+import random
+import time
 from collections.abc import Mapping, Sequence
 
 from memalign_graph.io import IO
@@ -16,6 +19,7 @@ from memalign_graph.memory.words import newer_word
 from memalign_graph.types import Episode, Guideline
 
 _TRIES = 20
+_FIRST_WAIT_S = 0.01
 
 Mine = Mapping[ItemKey, Episode | Guideline | None]
 """What a commit made of each item; None where it removed it."""
@@ -54,6 +58,7 @@ async def settle_rivals(
         if not theirs:
             break
         purged = purged or (not purges and any(one.purged for one in theirs))
+        await fall_out_of_step(io, len(ours))
         view = await access.refresh(io)
         known = view.known_commits()
         contested = [change for change in theirs if change.key in mine]
@@ -95,6 +100,12 @@ async def settle_rivals(
         )
     if purged:
         await purge_records(io, access, ours)
+
+
+async def fall_out_of_step(io: IO, tries: int) -> None:
+    """Wait for a random moment: two writers in step would stand beside each other for ever."""
+    seconds = random.uniform(0, _FIRST_WAIT_S * 2 ** min(tries, 6))  # noqa: S311 - no secret
+    await io.call(lambda: time.sleep(seconds), lambda: asyncio.sleep(seconds))
 
 
 async def purge_records(io: IO, access: MemoryAccess, commit_ids: Sequence[str]) -> None:

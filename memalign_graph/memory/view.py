@@ -136,8 +136,9 @@ class MemoryView:
     def is_at(self, tip: str | None) -> bool:
         """Tell whether nothing was committed since the view was last brought up to date."""
         with self._lock:
-            # Without a tip nothing was ever committed, and there is nothing to read.
-            return tip == self._tip and (tip is not None or self._since_us is None)
+            # Without a tip nothing was ever committed: what was read once need not be again.
+            was_read = self._generation > 0 and not self._newest_us
+            return tip == self._tip and (tip is not None or was_read)
 
     def mark(self) -> tuple[int, int | None]:
         """Begin a reading."""

@@ -117,10 +117,15 @@ def rules(chat: ChatRequest) -> list[str]:
 
 
 def words_to_rules(chat: ChatRequest) -> ReplyLike:
-    """Every expert's word a guideline as it is."""
+    """Every expert's word a guideline as it is; of a label alone, one that says something."""
     return {
         "operations": [
-            {"action": "add", "guideline": "none", "text": text, "feedback": [handle]}
+            {
+                "action": "add",
+                "guideline": "none",
+                "text": text if " " in text else f"Replies of this kind come out {text}.",
+                "feedback": [handle],
+            }
             for handle, text in feedback_in(chat).items()
         ]
     }

@@ -177,7 +177,7 @@ async def test_long_inputs_leave_room_to_outputs(near: Bench) -> None:
     assert max(len(one.encode()), len(two.encode())) <= MAX_BYTES
 
 
-@pytest.mark.parametrize(("filled", "most"), [(False, 1), (True, 6)])
+@pytest.mark.parametrize(("filled", "most"), [(False, 3), (True, 8)])
 async def test_many_first_recalls_at_once_read_the_store_a_few_times_each(
     *, filled: bool, most: int
 ) -> None:

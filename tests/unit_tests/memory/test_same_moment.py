@@ -1,14 +1,16 @@
 """Two writers at the same moment, neither of whom sees the other: what each did is kept."""
 
+import asyncio
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 from langgraph.store.base import GetOp, PutOp
+from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Episode, JudgeMemory
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import AWAITING, BLOCKING, run
 from memalign_graph.memory import by_hand, changes, forgetting, history, lessons, purge
 from tests.unit_tests.memory.support import (
     CRITERION,
@@ -70,6 +72,19 @@ def test_two_that_learn_the_same_words_keep_both_sources(both: Pair, words: str)
         commits,
         lambda: run(learning(there, two, text=words)(BLOCKING)),
     )
+    [rule] = there.guidelines()
+    assert set(rule.episode_ids) == {one.id, two.id}
+
+
+async def test_two_that_learn_in_step_on_one_event_loop_come_to_an_end() -> None:
+    store = InMemoryStore()
+    here, there = (JudgeMemory(store, CRITERION, embeddings=hashed) for _ in "12")
+    one, two = here.remember([said("one"), said("two")])
+    async with asyncio.timeout(60):
+        await asyncio.gather(
+            learning(here, one, text="Say sorry.")(AWAITING),
+            learning(there, two, text="Say sorry.")(AWAITING),
+        )
     [rule] = there.guidelines()
     assert set(rule.episode_ids) == {one.id, two.id}
 
