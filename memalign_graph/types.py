@@ -33,13 +33,12 @@ EpisodeStatus = Literal["pending", "distilled"]
 GuidelineOrigin = Literal["distilled", "expert"]
 """Who wrote a guideline: a model from feedback, or an expert by hand."""
 
-GuidelineStatus = Literal["standing", "pending", "superseded"]
-"""Where a guideline stands.
+GuidelineStatus = Literal["standing", "pending"]
+"""Where a guideline stands; the judge is given it either way.
 
-- `standing`: the judge is given it.
-- `pending`: some of its sources were taken back, and its wording with them; it is to be distilled
-  again from those that are left.
-- `superseded`: another rule took its place; kept with the reason, and out of the prompt.
+- `standing`: all that it was worded from stands.
+- `pending`: one of its sources was taken back since it was worded; the next learning words it
+  anew from those that are left.
 """
 
 Decide = Literal["verdict", "evidence"]
@@ -410,7 +409,7 @@ class Guideline(FrozenModel):
     """Names the guideline; stays when its text is revised."""
 
     text: str
-    """The rule, in the expert's terms; empty while it is pending."""
+    """The rule, in the expert's terms."""
 
     episode_ids: list[str] = Field(default_factory=list)
     """The episodes it was distilled from; none where an expert wrote it."""
@@ -422,13 +421,7 @@ class Guideline(FrozenModel):
     """The expert who wrote or last edited it by hand, if known."""
 
     status: GuidelineStatus = "standing"
-    """Whether the judge is given it."""
-
-    superseded_by: str | None = None
-    """The guideline that took its place, if one did."""
-
-    reason: str | None = None
-    """Why it is superseded."""
+    """Whether it is to be worded anew."""
 
     position: int
     """Where it stands among the guidelines: microseconds since 1970 at its making, lowest first."""

@@ -9,9 +9,8 @@ from memalign_graph.alignment.merging import Conflict, Merged, Side, Table, sett
 from memalign_graph.alignment.redistill import redistill
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.forgetting import clear_drafts
-from memalign_graph.memory.learning import GuidelineOperation
-from memalign_graph.memory.lessons import learn
+from memalign_graph.memory.learning import GuidelineOperation, learn
+from memalign_graph.memory.operations import clear_drafts
 from memalign_graph.models import BaseChatModel, max_input_tokens, with_schema
 from memalign_graph.prompts.compare import (
     Relations,
@@ -41,7 +40,7 @@ async def merge_proposals(
     compare: bool,
 ) -> Merged:
     """Bring the proposals of several batches together with each other and with what stands."""
-    table = Table(await access.every_guideline(io), proposals)
+    table = Table(await access.guidelines(io), proposals)
     relations = Relations([], [])
     if compare and len(table.rules) >= _SMALLEST:
         relations = await find_relations(io, access, chat, table.texts)

@@ -114,12 +114,8 @@ class Table:
         self.rules: list[Rule] = [
             Rule(id=one.id, text=one.text, sources=list(one.episode_ids), guideline=one)
             for one in guidelines
-            if one.status == "standing"
         ]
-        self._taken = {one.id: one for one in guidelines}
-        self._superseded = {
-            plain_words(one.text): one.id for one in guidelines if one.status == "superseded"
-        }
+        self._taken = {one.id for one in guidelines}
         self._retired: list[tuple[int, int | None, list[str]]] = []
         for operations in proposals:
             for operation in operations:
@@ -191,9 +187,7 @@ class Table:
                 self._source(rule, operation.episode_ids)
                 return place
         text = operation.text or ""
-        # A rule said again that was superseded is that guideline, and stands again.
-        key = self._superseded.get(words) or free_id(text, self._taken)
-        rule = Rule(id=key, text=text, sources=[])
+        rule = Rule(id=free_id(text, self._taken), text=text, sources=[])
         self._source(rule, operation.episode_ids)
         self.rules.append(rule)
         return len(self.rules) - 1

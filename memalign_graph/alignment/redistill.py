@@ -8,9 +8,8 @@ from memalign_graph.alignment.drafts import ask_once
 from memalign_graph.errors import MemAlignError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.forgetting import Forgotten, clear_drafts
-from memalign_graph.memory.learning import GuidelineOperation
-from memalign_graph.memory.lessons import learn
+from memalign_graph.memory.learning import GuidelineOperation, learn
+from memalign_graph.memory.operations import Forgotten, clear_drafts
 from memalign_graph.models import BaseChatModel, ask, max_input_tokens, with_schema
 from memalign_graph.prompts.distill import (
     DistillPrompt,
@@ -77,7 +76,7 @@ async def reword(
         action="revise",
         guideline_id=guideline.id,
         text=proposed.operations[0].text,
-        before="",
+        before=guideline.text,
         episode_ids=list(words),
     )
     return Rewording(revise, words, proposed.refused)
@@ -110,7 +109,7 @@ async def redistill(
     io: IO, access: MemoryAccess, chat: BaseChatModel, *, keep_drafts: bool = False
 ) -> dict[str, Any]:
     """Distil all pending guidelines again."""
-    waiting = await access.all_guidelines(io, "pending")
+    waiting = await access.outdated_guidelines(io)
     rewordings = await reword_all(io, access, chat, waiting)
     learned = await learn_again(
         io, access, [one.operation for one in rewordings], words_read(rewordings)
@@ -139,7 +138,7 @@ async def redistilled(
     if not any(one.status == "pending" for one in forgotten.guidelines_reduced):
         return forgotten
     await redistill(io, access, chat())
-    standing = {one.id: one for one in await access.every_guideline(io)}
+    standing = {one.id: one for one in await access.guidelines(io)}
     return replace(
         forgotten,
         guidelines_reduced=[

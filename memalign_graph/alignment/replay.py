@@ -7,14 +7,13 @@ operation is dropped, until no case turns any more.
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from memalign_graph.agreement import agree
 from memalign_graph.alignment.cases import Case, choose_cases
 from memalign_graph.alignment.report import BrokenCase, Replay
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.learning import GuidelineOperation, apply_operations, guideline_id
+from memalign_graph.memory.learning import GuidelineOperation, applied, guideline_id
 from memalign_graph.models import Metered
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Example, Guideline
@@ -50,7 +49,7 @@ async def replay(
     guard = _Guard(list(operations))
     without_new, calls = frozenset(new_episodes), io.usage.chat_calls
     chosen = await choose_cases(io, access, guard.operations, cases)
-    standing = await access.every_guideline(io)
+    standing = await access.guidelines(io)
     guard.standing = {one.id: one.text for one in standing}
     tell(0, len(chosen))
 
@@ -75,7 +74,7 @@ async def replay(
     disagreed = [case for case in chosen if case not in agreed]
     while True:
         # What the whole list supersedes again never comes to stand, and can break nothing.
-        lost = _superseded_again(standing, guard.operations)
+        lost = _gone_again(standing, guard.operations)
         everything = with_first(len(guard.operations))
         verdicts: list[Value] = await io.gather(
             [judged(case, everything, frozenset()) for case in agreed], limit
@@ -122,11 +121,11 @@ async def replay(
     )
 
 
-def _superseded_again(
+def _gone_again(
     standing: Sequence[Guideline], operations: Sequence[GuidelineOperation]
 ) -> set[str]:
     """Return the new guidelines that do not stand when all operations are done."""
-    known = {one.id for one in standing if one.status == "standing"}
+    known = {one.id for one in standing}
     after = {one.id for one in _candidate(standing, operations)}
     added = {
         one.guideline_id or guideline_id(one.text or "")
@@ -140,13 +139,7 @@ def _candidate(
     standing: Sequence[Guideline], operations: Sequence[GuidelineOperation]
 ) -> list[Guideline]:
     """Return what the judge would be given if some operations were committed."""
-    live = {key for one in operations for key in one.episode_ids}
-    now = datetime.now(UTC)
-    position = max((one.position for one in standing), default=0) + 1
-    changed, _ = apply_operations(standing, operations, live=live, now=now, position=position)
-    after = {**{one.id: one for one in standing}, **changed}
-    kept = [one for one in after.values() if one is not None and one.status == "standing"]
-    return sorted(kept, key=lambda one: (one.position, one.id))
+    return sorted(applied(standing, operations), key=lambda one: (one.position, one.id))
 
 
 async def _culprit(
@@ -179,14 +172,6 @@ def _drop(guard: _Guard, found: Mapping[int, tuple[Case, Value]]) -> None:
             kept.append(operation)
             continue
         case, got = found[place]
-        if operation.before == "":
-            # A rewording: the guideline has lost its words for good.
-            kept.append(GuidelineOperation(action="retire", guideline_id=operation.guideline_id))
-        elif (
-            operation.action == "retire" and guard.standing.get(operation.guideline_id or "") == ""
-        ):
-            # It goes all the same; what comes back with it is what turned the case.
-            kept.append(operation.model_copy(update={"alone": True}))
         guard.broken.append(
             BrokenCase(
                 example_id=case.example_id,

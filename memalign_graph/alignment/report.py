@@ -74,7 +74,7 @@ class GuidelineChanges(_Part):
     """Those with another wording or other sources."""
 
     retired: list[GuidelineChange]
-    """Those that the judge is not given any more: superseded, merged into another, or gone."""
+    """Those that stand no more: contradicted, merged into another, or gone."""
 
 
 class Cost(Usage):
@@ -179,25 +179,27 @@ class AlignmentReport(_Part):
         return self.model_dump(mode="json")
 
 
-def compare_guidelines(before: Sequence[Guideline], after: Sequence[Guideline]) -> GuidelineChanges:
-    """Tell what became of the guidelines that the judge is given."""
+def compare_guidelines(
+    before: Sequence[Guideline],
+    after: Sequence[Guideline],
+    learned: Sequence[Mapping[str, Any]] = (),
+) -> GuidelineChanges:
+    """Tell what became of the guidelines, and of those that went why: what was learned says it."""
+    why = {one["guideline_id"]: one for one in learned}
     old = {one.id: one for one in before}
     new = {one.id: one for one in after}
     added, revised, retired = [], [], []
     for one in after:
         was = old.get(one.id)
-        if one.status != "standing":
-            continue
-        if was is None or was.status == "superseded":
+        if was is None:
             added.append(_change(one))
         elif (was.text, was.episode_ids) != (one.text, one.episode_ids):
             revised.append(_change(one, before=was.text if was.text != one.text else None))
     for one in before:
-        now = new.get(one.id)
-        if one.status != "standing" or (now is not None and now.status == "standing"):
-            continue
-        told = {"superseded_by": now.superseded_by, "reason": now.reason} if now else {}
-        retired.append(_change(one, **told))
+        if one.id not in new:
+            told = why.get(one.id, {})
+            more = {name: told.get(name) for name in ("superseded_by", "reason")}
+            retired.append(_change(one, **more))
     return GuidelineChanges(added=added, revised=revised, retired=retired)
 
 

@@ -21,8 +21,8 @@ from memalign_graph.cli.selecting import find_id
 from memalign_graph.cli.tables import STDIN
 from memalign_graph.cli.views import episode_line
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.memory.forgetting import Forgotten
 from memalign_graph.memory.judge_memory import JudgeMemory
+from memalign_graph.memory.operations import Forgotten
 from memalign_graph.types import Episode, Guideline
 
 _FEW = 10
@@ -128,7 +128,7 @@ def run_import(parsed: Namespace, output: Output) -> int:
             done = {
                 "file": parsed.file,
                 "episodes": len(episodes),
-                "guidelines": len(memory.guidelines(include_superseded=True)),
+                "guidelines": len(memory.guidelines()),
                 "version_before": before,
                 "version": memory.version(),
             }
@@ -148,7 +148,7 @@ def run_import(parsed: Namespace, output: Output) -> int:
 def _wanted(parsed: Namespace, memory: JudgeMemory) -> _Wanted:
     """Find what is meant; a purge may also mean what was forgotten before."""
     episodes = {one.id: one for one in memory.episodes()}
-    guidelines = {one.id: one for one in memory.guidelines(include_superseded=True)}
+    guidelines = {one.id: one for one in memory.guidelines()}
     known = {**episodes, **guidelines}
     ids: list[str] = []
     for given in parsed.ids:

@@ -19,7 +19,7 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.evaluation import Estimate, Report, aevaluate
 from memalign_graph.evaluation.scores import labels_of
 from memalign_graph.evaluation.variants import ALIGNED
-from memalign_graph.memory.changes import check_feedback
+from memalign_graph.memory.operations import check_feedback
 from memalign_graph.reading import read_feedback
 from memalign_graph.scales import Numeric, Scale
 from memalign_graph.types import Criterion, Feedback

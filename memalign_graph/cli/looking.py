@@ -33,7 +33,7 @@ def run_list(parsed: Namespace, output: Output) -> int:
     """List guidelines and episodes."""
     limit = read_limit(parsed.limit)
     with existing_memory(parsed) as (place, memory):
-        guidelines = memory.guidelines(include_superseded=True)
+        guidelines = memory.guidelines()
         episodes = memory.episodes()
         version = memory.version()
     if output.as_json:
@@ -55,7 +55,7 @@ def run_list(parsed: Namespace, output: Output) -> int:
 def run_show(parsed: Namespace, output: Output) -> int:
     """Show one guideline or episode with its sources."""
     with existing_memory(parsed) as (place, memory):
-        guidelines = {one.id: one for one in memory.guidelines(include_superseded=True)}
+        guidelines = {one.id: one for one in memory.guidelines()}
         episodes = {one.id: one for one in memory.episodes()}
     key = find_id(parsed.id, [*guidelines, *episodes], "guideline or episode")
     if key in guidelines:
@@ -103,7 +103,7 @@ def run_export(parsed: Namespace, output: Output) -> int:
         text = memory.export_jsonl()
         done = {
             "file": parsed.file,
-            "guidelines": len(memory.guidelines(include_superseded=True)),
+            "guidelines": len(memory.guidelines()),
             "episodes": len(memory.episodes()),
             "version": memory.version(),
         }

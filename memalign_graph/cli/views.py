@@ -8,7 +8,7 @@ from typing import Any
 from memalign_graph.cli.output import one_line
 from memalign_graph.cli.reports import WIDTH, count, item
 from memalign_graph.cli.selecting import short_ids
-from memalign_graph.memory.records import Commit, Tally
+from memalign_graph.memory.history import Commit, Tally
 from memalign_graph.scales import Scale
 from memalign_graph.types import Episode, Guideline
 
@@ -20,17 +20,12 @@ def memory_text(
 ) -> str:
     """List guidelines and episodes, a line each."""
     short = short_ids([*(one.id for one in guidelines), *(one.id for one in episodes)])
-    statuses = [one.status for one in guidelines]
-    others = [
-        f"{number} {status}"
-        for status in ("pending", "superseded")
-        if (number := statuses.count(status))
-    ]
-    standing = count(statuses.count("standing"), "guideline")
+    outdated = sum(one.status == "pending" for one in guidelines)
+    others = [f"{outdated} to be worded anew"] if outdated else []
     pending = sum(one.status == "pending" for one in episodes)
     waiting = [f"{pending} yet to be distilled"] if pending else []
     lines = [
-        f"{standing}{_besides(others)}",
+        f"{count(len(guidelines), 'guideline')}{_besides(others)}",
         *_shown([_guideline_line(one, short) for one in guidelines], limit, newest_last=False),
         "",
         f"{count(len(episodes), 'episode')}{_besides(waiting)}",
@@ -45,14 +40,8 @@ def guideline_text(guideline: Guideline, sources: Sequence[Episode], scale: Scal
     origin = f"written by hand{by}" if guideline.origin == "expert" else f"distilled{by}"
     lines = [
         f"guideline   {guideline.id}",
-        item(guideline.text or "(no wording yet)", "text        "),
+        item(guideline.text, "text        "),
         f"status      {guideline.status}",
-    ]
-    if guideline.superseded_by:
-        lines.append(f"replaced by {guideline.superseded_by}")
-    if guideline.reason:
-        lines.append(item(guideline.reason, "because     "))
-    lines += [
         f"origin      {one_line(origin)}",
         f"created     {_time(guideline.created_at)}",
         f"updated     {_time(guideline.updated_at)}",

@@ -315,7 +315,7 @@ async def _described(io: IO, memories: dict[tuple[int, str], Learned]) -> list[F
                 fold=number,
                 judge=name,
                 episodes=len(await access.all_episodes(io)),
-                guidelines=await access.all_guidelines(io),
+                guidelines=await access.guidelines(io),
                 warnings=learned.report.warnings,
             )
         )

@@ -130,7 +130,7 @@ async def _evaluate(io: IO, lab: Lab, plan: _Plan, options: EvaluationOptions) -
     else:
         lab.progress.expect(1)
         learned = await lab.learn(io, aligned, lab.empty(), plan.feedback)
-    guidelines = await learned.memory.access.all_guidelines(io)
+    guidelines = await learned.memory.access.guidelines(io)
     cited = list(dict.fromkeys(key for one in guidelines for key in one.episode_ids))
     sources = await learned.memory.access.episodes(io, cited)
     credit: list[GuidelineCredit] = []

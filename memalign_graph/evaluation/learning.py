@@ -210,7 +210,7 @@ class _Curve:
             flips = await find_flips(io, self.lab, memory, then, self.variant)
         return LearningStep(
             feedback=size,
-            guidelines=len(await memory.access.all_guidelines(io)),
+            guidelines=len(await memory.access.guidelines(io)),
             unseen=unseen,
             seen=seen,
             learning=Spent(),

@@ -82,7 +82,7 @@ async def open_seen(
         lab=lab,
         access=copied,
         parts=Parts(judge),
-        guidelines=await copied.all_guidelines(io),
+        guidelines=await copied.guidelines(io),
         cases=cases_of(episodes, memory.criterion.scale),
     )
 

@@ -26,8 +26,8 @@ from memalign_graph.evidence.confidence import Decision, Said
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing
-from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.index.vectors import Vector
+from memalign_graph.memory.standing import EpisodeRow
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 from memalign_graph.types import Decide, Evidence, Neighbour

@@ -13,7 +13,7 @@ from memalign_graph.extras import needs_extra
 from memalign_graph.identity import digest
 from memalign_graph.integrations.imported import ImportedFeedback, RejectedFeedback
 from memalign_graph.integrations.mlflow_traces import feedback_from_mlflow, read_traces, trace_id_of
-from memalign_graph.memory.by_hand import check_guideline_text
+from memalign_graph.memory.operations import check_guideline_text
 from memalign_graph.memory.portable import FORMAT
 from memalign_graph.types import Criterion, Episode, Feedback, Guideline
 

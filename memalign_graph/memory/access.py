@@ -1,59 +1,35 @@
-"""A memory's way to its store: reading, refreshing the view and committing.
+"""A memory's way to its store: its log of facts, read and written.
 
 Written once for sync and async (see `io`). Only `batch` calls are used, reads and writes in
 batches of their own, so that a store never holds a read transaction it then wants to write in.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
-from pydantic import BaseModel
+from pydantic import ValidationError
 
-from memalign_graph.errors import InvalidInputError, MemAlignError
+from memalign_graph.errors import InvalidInputError, MemAlignError, explain
 from memalign_graph.identity import check_json
 from memalign_graph.io import IO
-from memalign_graph.memory.episode_row import EpisodeRow, row_of
-from memalign_graph.memory.items import (
-    Edit,
-    check_name,
-    read_changes,
-    read_commit,
-    read_episode,
-    read_guideline,
-    read_vector,
-)
+from memalign_graph.memory.facts import Fact, Item, clock, new_id, utc, word_item
+from memalign_graph.memory.index.vectors import Vector, decode_vector
 from memalign_graph.memory.layout import MemoryLayout, Namespace
-from memalign_graph.memory.records import (
-    Changes,
-    Commit,
-    Item,
-    ItemKey,
-    clock,
-    commit_id,
-    revision_of,
-    tally,
-)
-from memalign_graph.memory.view import MemoryView, Update, view_of
+from memalign_graph.memory.view import MemoryView, view_of
 from memalign_graph.models import Embedder
-from memalign_graph.types import Criterion, Episode, Guideline, GuidelineStatus
+from memalign_graph.types import Criterion, Episode, Guideline
 
 T = TypeVar("T")
-M = TypeVar("M", bound=BaseModel)
 
 EVERYTHING = 1_000_000_000
 """A search limit above any memory's size: never pages, since items move between them."""
 
-_TIP = "tip"
-
-_STANDING = "standing guidelines"
-
-_TRIES = 5
-"""How often a reading is begun again because someone wrote in between."""
-
 BATCH_ITEMS = 1_000
-"""How many items one batch reads or, of vectors, writes: SQLite bounds a statement's variables."""
+"""How many items one batch reads or writes: SQLite bounds a statement's variables."""
+
+_HEAD = "head"
 
 
 @dataclass(frozen=True)
@@ -73,201 +49,111 @@ class MemoryAccess:
     async def refresh(self, io: IO) -> MemoryView:
         """Bring the view up to date with the store."""
         view = self.view
-        tip = await self._tip(io)
-        for tries_left in reversed(range(_TRIES)):
-            if view.is_at(tip):
-                return view
-            generation, since = view.mark()
-            now_us = clock.now_us()
-            if since is None:
-                update = await self._read_whole(io)
-            else:
-                update = await self._read_changes(io, view, since)
-            now = await self._tip(io)
-            if now != tip and tries_left:
-                tip = now  # someone wrote meanwhile, so that what was read may not fit together
-                continue
-            update.tip = tip if now == tip else None
-            if not view.apply(generation, update, now_us=now_us) and not view.is_at(now):
-                return await self.refresh(io)
-            break
+        head = await self._head(io)
+        if view.is_at(head):
+            return view
+        since = view.since_us()
+        if since is None:
+            # In this order: a fact that is seen is seen with its words.
+            items, words, vectors = await self.search(
+                io, self.layout.facts, self.layout.words, self.layout.vectors(self.embedder.id)
+            )
+            facts = list(map(read_fact, items))
+            known = {str(item.get("key")): item for item in words}
+            stored = {item["key"]: read_vector(item) for item in vectors}
+        else:
+            search = SearchOp(
+                self.layout.facts, filter={"at_us": {"$gte": since}}, limit=EVERYTHING
+            )
+            [found] = await io.batch(self.store, [search])
+            fresh = set(view.unknown(item.key for item in found))
+            facts = [read_fact(item.value) for item in found if item.key in fresh]
+            known, stored = {}, {}
+        missing = [key for key in view.unknown_words(facts) if key not in known]
+        known |= await self.get(io, self.layout.words, missing, lambda item: item)
+        for fact in facts:
+            for key in fact.said.values():
+                if key in missing and key not in known:
+                    raise MemAlignError(f"The word {key!r} is not in the store any more.")
+        for item in known.values():
+            _check_word(item)
+        view.add(facts, known, stored)
+        view.read_up_to(head)
         return view
 
-    async def _tip(self, io: IO) -> str | None:
-        """Read which commit was the last to be written: every batch of writes ends with it."""
-        [found] = await io.batch(self.store, [GetOp(self.layout.tip, _TIP)])
+    async def write(
+        self,
+        io: IO,
+        reason: str,
+        *changes: Mapping[str, Any],
+        author: str | None = None,
+        words: Iterable[Episode] = (),
+    ) -> MemoryView:
+        """Write facts of what changes hold, in one batch; the words that they name go before."""
+        view = self.view
+        at_us = max(clock.now_us(len(changes)), view.newest_us + 1)
+        facts = [
+            Fact(
+                **{"reason": reason, "author": author, **change},
+                id=new_id(at_us + number),
+                at_us=at_us + number,
+            )
+            for number, change in enumerate(changes)
+        ]
+        items = {item["key"]: item for item in map(word_item, words)}
+        told = [{**fact.to_json(), "at": utc(fact.at_us).isoformat()} for fact in facts]
+        for item in [*items.values(), *told]:
+            try:
+                check_json(item, f"the item {item.get('id') or item['key']}")
+            except ValueError as error:
+                raise InvalidInputError(f"{reason}: {error}") from error
+        spoken = {key for fact in facts for key in fact.said.values()}
+        new = set(view.unknown_words(facts)) | {key for key in items if key not in spoken}
+        await self.put(io, self.layout.words, {key: items[key] for key in items if key in new})
+        puts = [PutOp(self.layout.facts, item["id"], item, index=False) for item in told]
+        # Last, so that whoever sees it sees the facts in any store.
+        head = PutOp(self.layout.head, _HEAD, {"id": facts[-1].id}, index=False)
+        await io.batch(self.store, [*puts, head])
+        view.add(facts, items)
+        return view
+
+    async def _head(self, io: IO) -> str | None:
+        """Read which fact was the last to be written."""
+        [found] = await io.batch(self.store, [GetOp(self.layout.head, _HEAD)])
         if found is None:
             return None
         if "id" not in found.value:
-            raise MemAlignError(f"The item {_TIP!r} of the memory in the store can't be read.")
+            raise MemAlignError(f"The item {_HEAD!r} of the memory in the store can't be read.")
         return str(found.value["id"])
 
     async def episodes(self, io: IO, ids: Iterable[str]) -> dict[str, Episode]:
-        """Read some episodes."""
-        return await self.get(io, self.layout.episodes, ids, read_episode)
+        """Return some episodes."""
+        return (await self.refresh(io)).episodes(ids)
 
     async def all_episodes(self, io: IO) -> list[Episode]:
-        """Read all episodes."""
-        [items] = await self.search(io, self.layout.episodes)
-        return sorted(map(read_episode, items), key=lambda one: (one.created_at, one.id))
+        """Return all episodes, oldest first."""
+        return list((await self.refresh(io)).episodes().values())
 
-    async def all_guidelines(self, io: IO, *statuses: GuidelineStatus) -> list[Guideline]:
-        """Read all guidelines."""
-        wanted = statuses or ("standing",)
-        guidelines = await self.every_guideline(io)
-        return [one for one in guidelines if one.status in wanted]
+    async def guidelines(self, io: IO) -> list[Guideline]:
+        """Return the guidelines that stand, in the order a judge reads them."""
+        return list((await self.refresh(io)).guidelines)
+
+    async def outdated_guidelines(self, io: IO) -> list[Guideline]:
+        """Return the guidelines that are to be worded anew."""
+        return [one for one in await self.guidelines(io) if one.status == "pending"]
 
     async def standing_guidelines(
         self, io: IO, version: str | None = None
     ) -> tuple[str, list[Guideline]]:
-        """Return the guidelines that stand, and of which version: the one given, if still known.
-
-        They are read again only after a change of memory.
-        """
-        view = self.view
-        known: tuple[str, list[Guideline]] = view.derived.get(_STANDING, ("", []))
-        if known[0] == (version or (await self.refresh(io)).version):
-            return known
-        version = (await self.refresh(io)).version
-        read = (version, await self.all_guidelines(io))
-        if (await self.refresh(io)).version == version:  # else someone wrote meanwhile
-            view.derived[_STANDING] = read
-        return read
-
-    async def every_guideline(self, io: IO) -> list[Guideline]:
-        """Read all guidelines, wherever they stand."""
-        [items] = await self.search(io, self.layout.guidelines)
-        return sorted(map(read_guideline, items), key=lambda one: (one.position, one.id))
-
-    async def commit(
-        self,
-        io: IO,
-        view: MemoryView,
-        edits: Iterable[Edit],
-        *,
-        reason: str,
-        author: str | None,
-        purges: bool = False,
-        again: bool = False,
-    ) -> Commit | None:
-        """Write changes and the commit that records them, all or nothing."""
-        real = [edit for edit in edits if again or edit.before != edit.after]
-        if not real:
-            return None
-        changes = [edit.to_change() for edit in real]
-        author = check_name(author, "author")
-        at_us = max(clock.now_us(), view.newest_us + 1)
-        commit = Commit(
-            id=commit_id(at_us),
-            at_us=at_us,
-            parents=view.heads,
-            author=author,
-            reason=reason,
-            episodes=tally(changes, "episodes"),
-            guidelines=tally(changes, "guidelines"),
-            version=view.version_after(changes),
-        )
-        items: list[tuple[Namespace, str, Item | None]] = [
-            (
-                getattr(self.layout, edit.kind),
-                change.id,
-                None if edit.after is None else edit.after.to_json(),
-            )
-            for edit, change in zip(real, changes, strict=True)
-        ]
-        kept = [change.purge() for change in changes] if purges else changes
-        record = Changes(id=commit.id, changes=kept)
-        items.append((self.layout.changes, commit.id, record.model_dump(mode="json")))
-        # Last, so that whoever sees the commit sees what it speaks of in any store.
-        items.append((self.layout.commits, commit.id, commit.model_dump(mode="json")))
-        items.append((self.layout.tip, _TIP, {"id": commit.id}))
-        for _, key, item in items:
-            try:
-                check_json(item, f"the item {key}")
-            except ValueError as error:
-                raise InvalidInputError(f"{reason}: {error}") from error
-        await io.batch(self.store, [PutOp(*item, index=False) for item in items])
-        return commit
-
-    async def rivals(
-        self, io: IO, commit: Commit, known: frozenset[str]
-    ) -> tuple[Changes, list[Changes]]:
-        """Find what others did, at the same moment, in commits on the same items as one of ours."""
-        _, since = self.view.mark()
-        found = await self._commits_since(io, since or 0)
-        parents = {one["id"]: one["parents"] for one in found}
-        others = [
-            key
-            for key in parents
-            if key != commit.id and key not in known and not _has_seen(key, commit.id, parents)
-        ]
-        if not others:
-            return Changes(id=commit.id, changes=[]), []
-        records = await self.changes(io, [commit.id, *sorted(others)])
-        ours = records.pop(commit.id)
-        return ours, [record for record in records.values() if ours.meets(record)]
-
-    async def commits(self, io: IO) -> list[Commit]:
-        """Read all commits."""
-        [items] = await self.search(io, self.layout.commits)
-        return sorted(map(read_commit, items), key=lambda one: one.id)
-
-    async def changes(self, io: IO, commit_ids: Iterable[str]) -> dict[str, Changes]:
-        """Read what some commits changed."""
-        return await self.get(io, self.layout.changes, commit_ids, read_changes)
+        """Return the guidelines that stand, and of which version: the one given, if still known."""
+        current = self.view.current()
+        return current if current[0] == version else (await self.refresh(io)).current()
 
     async def put(self, io: IO, namespace: Namespace, items: Mapping[str, Item | None]) -> None:
-        """Write items that are no part of the memory's content."""
+        """Write items that are no facts."""
         for keys in chunks(list(items), BATCH_ITEMS):
             ops = [PutOp(namespace, key, items[key], index=False) for key in keys]
             await io.batch(self.store, ops)
-
-    async def _commits_since(self, io: IO, since: int) -> list[Item]:
-        search = SearchOp(self.layout.commits, filter={"at_us": {"$gte": since}}, limit=EVERYTHING)
-        [found] = await io.batch(self.store, [search])
-        return [item.value for item in found]
-
-    async def _read_whole(self, io: IO) -> Update:
-        layout = self.layout
-        commits, episodes, guidelines, vectors = await self.search(
-            io, layout.commits, layout.episodes, layout.guidelines, layout.vectors(self.embedder.id)
-        )
-        return Update(
-            commits=[read_commit(item) for item in commits],
-            episodes={item["id"]: self._row(item) for item in episodes},
-            guidelines={item["id"]: revision_of(item) for item in guidelines},
-            vectors={item["key"]: read_vector(item) for item in vectors},
-        )
-
-    async def _read_changes(self, io: IO, view: MemoryView, since: int) -> Update:
-        found = await self._commits_since(io, since)
-        fresh = view.unknown({item["id"] for item in found})
-        commits = sorted(
-            (read_commit(item) for item in found if item["id"] in fresh),
-            key=lambda commit: commit.id,
-        )
-        update = Update(commits=commits)
-        records = await self.changes(io, (commit.id for commit in commits))
-        touched = {one.key: None for record in records.values() for one in record.changes}
-        await self._read_items(io, update, touched)
-        return update
-
-    async def _read_items(self, io: IO, update: Update, keys: Iterable[ItemKey]) -> None:
-        episodes = [key for kind, key in keys if kind == "episodes"]
-        guidelines = [key for kind, key in keys if kind == "guidelines"]
-        if episodes:
-            there = await self.get(io, self.layout.episodes, episodes, self._row)
-            update.episodes.update({key: there.get(key) for key in episodes})
-        if guidelines:
-            revisions = await self.get(io, self.layout.guidelines, guidelines, revision_of)
-            update.guidelines.update({key: revisions.get(key) for key in guidelines})
-
-    def _row(self, item: Item) -> EpisodeRow:
-        try:
-            return row_of(item, self.embedder.id)
-        except (KeyError, TypeError, ValueError):
-            read_episode(item)  # says what is wrong with it
-            raise
 
     async def get(
         self, io: IO, namespace: Namespace, ids: Iterable[str], read: Callable[[Item], T]
@@ -293,19 +179,35 @@ class MemoryAccess:
         ]
 
 
-def chunks(keys: list[str], size: int) -> Iterable[list[str]]:
-    """Cut a list of keys into parts."""
+def chunks(keys: Sequence[T], size: int) -> Iterable[Sequence[T]]:
+    """Cut a list into parts."""
     return (keys[start : start + size] for start in range(0, len(keys), size))
 
 
-def _has_seen(commit: str, other: str, parents: Mapping[str, list[str]]) -> bool:
-    """Tell whether a commit's writer knew another commit."""
-    to_see, seen = [commit], set()
-    while to_see:
-        key = to_see.pop()
-        if key == other:
-            return True
-        if key not in seen:
-            seen.add(key)
-            to_see += parents.get(key, [])
-    return False
+def read_fact(item: Item) -> Fact:
+    """Read a fact from its item."""
+    try:
+        return Fact.model_validate({name: part for name, part in item.items() if name != "at"})
+    except ValidationError as error:
+        raise MemAlignError(
+            f"The fact {item.get('id')!r} in the store can't be read: {explain(error)}"
+        ) from error
+
+
+def read_vector(item: Item) -> Vector:
+    """Read a vector from its item."""
+    try:
+        vector = decode_vector(item["vector"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise MemAlignError(
+            f"The vector {item.get('key')!r} in the store can't be read: {error}"
+        ) from error
+    if not len(vector):
+        raise MemAlignError(f"The vector {item.get('key')!r} in the store is empty.")
+    return vector
+
+
+def _check_word(item: Item) -> None:
+    if {"key", "word"} <= item.keys() and ("episode" in item or item.get("purged")):
+        return
+    raise MemAlignError(f"The word {item.get('key')!r} in the store can't be read.")

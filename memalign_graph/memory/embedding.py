@@ -1,15 +1,14 @@
 """A memory's vectors: made once, kept in the store, and given to the index."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 
 from memalign_graph.io import IO
-from memalign_graph.memory.access import MemoryAccess, chunks
+from memalign_graph.memory.access import MemoryAccess, chunks, read_vector
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, encode_vector, normalised, vector_key
-from memalign_graph.memory.items import read_vector
 from memalign_graph.memory.layout import Namespace
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import embed_texts
@@ -34,7 +33,7 @@ def key_of(access: MemoryAccess, example: Example) -> str:
 async def embed(io: IO, access: MemoryAccess, texts: Mapping[str, str]) -> dict[str, Vector]:
     """Embed texts."""
 
-    async def one_request(keys: list[str]) -> dict[str, Vector]:
+    async def one_request(keys: Sequence[str]) -> dict[str, Vector]:
         answer = await embed_texts(io, access.embedder.embeddings, [texts[key] for key in keys])
         return dict(zip(keys, normalised(answer, len(keys), access.embedder.id), strict=True))
 
@@ -94,7 +93,7 @@ async def index_missing(io: IO, access: MemoryAccess, view: MemoryView) -> None:
         len(rest),
         access.embedder.id,
     )
-    episodes = await access.episodes(io, rest.values())
+    episodes = view.episodes(rest.values())
     texts = {
         key: retrieval_text(episodes[episode].example)[0]
         for key, episode in rest.items()

@@ -1,35 +1,60 @@
 """A memory's past: which versions there were, what each held, and the way back to one.
 
-A commit says which items it left at which revision. Their content is found where it lies today, or
-in what a later commit keeps of it as it was before; so no version is stored twice.
+What a version held is what stands after some of the facts, so that nothing is stored twice.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TypeVar
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.cascade import cascade
-from memalign_graph.memory.changes import COMMIT_ITEMS
-from memalign_graph.memory.items import Edit, check_name, read_episode, read_guideline
-from memalign_graph.memory.records import (
-    Changes,
-    Commit,
-    Item,
-    ItemKey,
-    revision_of,
-    version_of,
-    weight,
-)
-from memalign_graph.memory.rivals import edits_made, settle_rivals
-from memalign_graph.types import Episode, Guideline
+from memalign_graph.memory.facts import Fact, Item, utc
+from memalign_graph.memory.operations import check_name
+from memalign_graph.memory.standing import Standing, stand
+from memalign_graph.types import Episode, FrozenModel, Guideline
 
 T = TypeVar("T", Episode, Guideline)
 
-State = dict[ItemKey, str]
-"""What a version held: the revision of each item."""
+
+class Tally(FrozenModel):
+    """How many items of one kind a commit changed."""
+
+    added: int = 0
+    """Items that were not there before."""
+
+    changed: int = 0
+    """Items that are there before and after."""
+
+    removed: int = 0
+    """Items that are not there any more."""
+
+
+class Commit(FrozenModel):
+    """One atomic change of a memory: who, when, why, and how much."""
+
+    id: str
+    """The commit's key: unique, and in order of time."""
+
+    at: datetime
+    """When it was made, in UTC."""
+
+    author: str | None
+    """Who made the change, if known."""
+
+    reason: str
+    """What made it: `remember`, `learn`, `forget`, `add_guideline`, ..."""
+
+    episodes: Tally
+    """How many episodes it changed."""
+
+    guidelines: Tally
+    """How many guidelines it changed."""
+
+    version: str
+    """The memory's version after it."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +68,10 @@ class Snapshot:
     """Its episodes, oldest first."""
 
     guidelines: list[Guideline]
-    """Its guidelines in their order, wherever they stood."""
+    """Its guidelines, in the order a judge reads them."""
 
     missing: list[str]
-    """The ids of items that are not there any more: purged, or lost to another writer."""
+    """The ids of what was purged since."""
 
 
 @dataclass(frozen=True)
@@ -85,110 +110,41 @@ class MemoryDiff:
     """Of its guidelines."""
 
 
-@dataclass(frozen=True)
-class _Past:
-    """Everything that commits tell."""
-
-    commits: list[Commit]
-    """Oldest first."""
-
-    changes: Mapping[str, Changes]
-    """What each changed."""
-
-    def find(self, version: str) -> State | None:
-        """Return what a version held, or None if the memory never had it."""
-        state: State = {}
-        total = 0
-        if version == version_of(total):
-            return state
-        for commit in self.commits:
-            total = self._step(commit, state, total)
-            if version == version_of(total):
-                return state
-        # What one writer saw while another, of whom it did not know, wrote beside it.
-        for commit in self.commits:
-            if commit.version == version:
-                return self._as_seen_by(commit)
-        return None
-
-    def _step(self, commit: Commit, state: State, total: int) -> int:
-        record = self.changes.get(commit.id)
-        for change in record.changes if record is not None else ():
-            old = state.pop(change.key, None)
-            total -= weight(change.id, old) if old else 0
-            if change.revision is not None:
-                state[change.key] = change.revision
-                total += weight(change.id, change.revision)
-        return total
-
-    def _as_seen_by(self, commit: Commit) -> State:
-        by_id = {one.id: one for one in self.commits}
-        seen: set[str] = set()
-        to_see = [commit.id]
-        while to_see:
-            key = to_see.pop()
-            if key in by_id and key not in seen:
-                seen.add(key)
-                to_see += by_id[key].parents
-        state: State = {}
-        for one in self.commits:
-            if one.id in seen:
-                self._step(one, state, 0)
-        return state
-
-    def contents(self) -> Iterable[tuple[ItemKey, Item]]:
-        """Return all content that commits keep."""
-        for record in self.changes.values():
-            for change in record.changes:
-                for item in (change.before, change.after):
-                    if item is not None:
-                        yield change.key, item
-
-
 async def history(io: IO, access: MemoryAccess) -> list[Commit]:
-    """Read the commits."""
-    commits = await access.commits(io)
+    """Return the commits, newest first."""
+    view = await access.refresh(io)
+    facts, words = view.facts()
+    commits: list[Commit] = []
+    before: dict[str, dict[str, str]] = {"episodes": {}, "guidelines": {}}
+    for fact, standing in _past(facts, words, access.embedder.id):
+        after = {
+            "episodes": {key: row.key for key, row in standing.rows.items()},
+            "guidelines": {key: one.revision for key, one in standing.guidelines.items()},
+        }
+        commits.append(
+            Commit(
+                id=fact.id,
+                at=utc(fact.at_us),
+                author=fact.author,
+                reason=fact.reason,
+                episodes=_tally(before["episodes"], after["episodes"]),
+                guidelines=_tally(before["guidelines"], after["guidelines"]),
+                version=standing.version,
+            )
+        )
+        before = after
     return commits[::-1]
 
 
 async def snapshot(io: IO, access: MemoryAccess, version: str) -> Snapshot:
-    """Read a memory as it was."""
-    past = await _past(io, access)
-    state = past.find(version) if isinstance(version, str) else None
-    if state is None:
-        raise InvalidInputError(
-            f"version: the memory of {access.criterion.name!r} never had the version {version!r}: "
-            "`history()` lists those it had."
-        )
-    episodes = await access.all_episodes(io)
-    guidelines = await access.every_guideline(io)
-    today: list[tuple[ItemKey, Item]] = [
-        *((("episodes", one.id), one.to_json()) for one in episodes),
-        *((("guidelines", one.id), one.to_json()) for one in guidelines),
-    ]
-    contents = {(key, revision_of(item)): item for key, item in [*past.contents(), *today]}
-    found = {key: contents.get((key, revision)) for key, revision in state.items()}
-    return Snapshot(
-        version=version,
-        episodes=sorted(
-            (read_episode(one) for (kind, _), one in found.items() if one and kind == "episodes"),
-            key=lambda one: (one.created_at, one.id),
-        ),
-        guidelines=sorted(
-            (read_guideline(one) for (kind, _), one in found.items() if one and kind != "episodes"),
-            key=lambda one: (one.position, one.id),
-        ),
-        missing=sorted(key for (_, key), one in found.items() if one is None),
-    )
+    """Return a memory as it was."""
+    return (await _find(io, access, version))[0]
 
 
 async def diff(io: IO, access: MemoryAccess, a: str, b: str | None = None) -> MemoryDiff:
     """Compare a memory at two versions."""
     before = await snapshot(io, access, a)
-    if b is None:
-        view = await access.refresh(io)
-        b = view.version
-    after = await snapshot(io, access, b)
+    after = await snapshot(io, access, (await access.refresh(io)).version if b is None else b)
     return MemoryDiff(
         episodes=_diff(before.episodes, after.episodes),
         guidelines=_diff(before.guidelines, after.guidelines),
@@ -198,36 +154,70 @@ async def diff(io: IO, access: MemoryAccess, a: str, b: str | None = None) -> Me
 async def rollback(
     io: IO, access: MemoryAccess, version: str, *, author: str | None = None
 ) -> Snapshot:
-    """Make a memory again what it was, in a new commit."""
+    """Make a memory again what it was: what was written since counts no more."""
     author = check_name(author, "author")
+    wanted, since = await _find(io, access, version)
+    view = access.view
+    if view.version != version:
+        view = await access.write(io, "rollback", {"undone": since}, author=author)
+    return Snapshot(
+        version=version,
+        episodes=list(view.episodes().values()),
+        guidelines=list(view.guidelines),
+        missing=wanted.missing,
+    )
+
+
+async def _find(io: IO, access: MemoryAccess, version: str) -> tuple[Snapshot, list[str]]:
+    """Find a version; returns what it held, and the facts that came after it."""
     view = await access.refresh(io)
-    wanted = await snapshot(io, access, version)
-    episodes = {one.id: one for one in await access.all_episodes(io)}
-    guidelines = {one.id: one for one in await access.every_guideline(io)}
-    then = {one.id: one for one in wanted.guidelines}
-    # A rule does not come back without its source.
-    follow = cascade(then.values(), set(wanted.missing))
-    then |= {one.id: one for one in [*follow.reduced, *follow.restored]}
-    for gone in follow.removed:
-        del then[gone.id]
-    edits = [
-        *_edits("episodes", episodes, {one.id: one for one in wanted.episodes}),
-        *_edits("guidelines", guidelines, then),
-    ]
-    real = [edit for edit in edits if edit.before != edit.after]
-    for start in range(0, len(real), COMMIT_ITEMS):
-        known = view.known_commits()
-        part = real[start : start + COMMIT_ITEMS]
-        commit = await access.commit(io, view, part, reason="rollback", author=author)
-        taken_back = {
-            edit.item_id
-            for edit in part
-            if isinstance(edit.before, Episode)
-            and not (isinstance(edit.after, Episode) and edit.before.says_the_same_as(edit.after))
-        }
-        await settle_rivals(io, access, commit, known, edits_made(part), taken_back=taken_back)
-        view = await access.refresh(io)
-    return replace(wanted, guidelines=sorted(then.values(), key=lambda one: (one.position, one.id)))
+    facts, words = view.facts()
+    ordered = sorted(facts, key=lambda fact: fact.id)
+    nothing = Standing(words, access.embedder.id)
+    if version == nothing.version:
+        return _snapshot(nothing), [fact.id for fact in ordered]
+    for fact, standing in _past(ordered, words, access.embedder.id):
+        if version == standing.version:
+            return _snapshot(standing), [one.id for one in ordered if one.id > fact.id]
+    raise InvalidInputError(
+        f"version: the memory of {access.criterion.name!r} never had the version {version!r}: "
+        "`history()` lists those it had."
+    )
+
+
+def _past(
+    facts: list[Fact], words: Mapping[str, Item], embedder: str
+) -> Iterator[tuple[Fact, Standing]]:
+    """Go through the past, fact by fact, as if nothing had been purged since."""
+    known: list[Fact] = []
+    standing = Standing(words, embedder, with_purged=True)
+    for fact in sorted(facts, key=lambda fact: fact.id):
+        known.append(fact)
+        if fact.undone:
+            standing = stand(known, words, embedder, with_purged=True)
+        else:
+            standing.apply(fact)
+        yield fact, standing
+
+
+def _snapshot(standing: Standing) -> Snapshot:
+    episodes = filter(None, map(standing.episode, standing.rows))
+    wordings = sorted(standing.guidelines.values(), key=lambda one: (one.position, one.id))
+    purged = [row.id for row in standing.rows.values() if row.is_purged]
+    return Snapshot(
+        version=standing.version,
+        episodes=sorted(episodes, key=lambda one: (one.created_at, one.id)),
+        guidelines=[standing.guideline(one) for one in wordings if one.text],
+        missing=sorted([*purged, *(one.id for one in wordings if not one.text)]),
+    )
+
+
+def _tally(before: Mapping[str, str], after: Mapping[str, str]) -> Tally:
+    return Tally(
+        added=len(after.keys() - before.keys()),
+        removed=len(before.keys() - after.keys()),
+        changed=sum(before[key] != after[key] for key in after.keys() & before.keys()),
+    )
 
 
 def _diff(before: list[T], after: list[T]) -> ItemsDiff[T]:
@@ -242,14 +232,3 @@ def _diff(before: list[T], after: list[T]) -> ItemsDiff[T]:
             if key in old and old[key] != one
         ],
     )
-
-
-def _edits(kind: Any, now: Mapping[str, Any], then: Mapping[str, Any]) -> list[Edit]:
-    keys = dict.fromkeys([*now, *then])
-    return [Edit(kind, now.get(key), then.get(key)) for key in keys]
-
-
-async def _past(io: IO, access: MemoryAccess) -> _Past:
-    commits = await access.commits(io)
-    changes = await access.changes(io, (one.id for one in commits))
-    return _Past(commits=commits, changes=changes)

@@ -7,7 +7,7 @@ from langgraph.store.base import BaseStore
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
-from memalign_graph.memory import by_hand, changes
+from memalign_graph.memory import operations
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.judgments import KeptJudgment, kept_judgments
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout, check_namespace
@@ -140,21 +140,16 @@ class JudgeMemory(MemoryLife, MemoryOversight):
         """Async twin of `episodes`."""
         return await self._access.all_episodes(AWAITING)
 
-    def guidelines(self, *, include_superseded: bool = False) -> list[Guideline]:
+    def guidelines(self) -> list[Guideline]:
         """Return the guidelines, in the order a judge reads them.
 
-        Args:
-            include_superseded: Whether to return also those that the judge is not given:
-                superseded by another, with the reason, or pending.
-
-        Returns:
-            The guidelines.
+        What was replaced, by what and why, is in `history` and `diff`.
         """
-        return run(self._guidelines(BLOCKING, include_superseded))
+        return run(self._access.guidelines(BLOCKING))
 
-    async def aguidelines(self, *, include_superseded: bool = False) -> list[Guideline]:
+    async def aguidelines(self) -> list[Guideline]:
         """Async twin of `guidelines`."""
-        return await self._guidelines(AWAITING, include_superseded)
+        return await self._access.guidelines(AWAITING)
 
     def judgments(self, *, waiting: bool = False) -> list[KeptJudgment]:
         """Return the judgments that are kept for feedback, those that go first before the others.
@@ -195,11 +190,11 @@ class JudgeMemory(MemoryLife, MemoryOversight):
         Raises:
             InvalidInputError: If the text can't be used.
         """
-        return run(by_hand.add_guideline(BLOCKING, self._access, text, author=author))
+        return run(operations.add_guideline(BLOCKING, self._access, text, author=author))
 
     async def aadd_guideline(self, text: str, *, author: str | None = None) -> Guideline:
         """Async twin of `add_guideline`."""
-        return await by_hand.add_guideline(AWAITING, self._access, text, author=author)
+        return await operations.add_guideline(AWAITING, self._access, text, author=author)
 
     def edit_guideline(
         self, guideline_id: str, text: str, *, author: str | None = None
@@ -218,14 +213,14 @@ class JudgeMemory(MemoryLife, MemoryOversight):
             InvalidInputError: If the text can't be used, or there is no such guideline.
         """
         return run(
-            by_hand.edit_guideline(BLOCKING, self._access, guideline_id, text, author=author)
+            operations.edit_guideline(BLOCKING, self._access, guideline_id, text, author=author)
         )
 
     async def aedit_guideline(
         self, guideline_id: str, text: str, *, author: str | None = None
     ) -> Guideline:
         """Async twin of `edit_guideline`."""
-        return await by_hand.edit_guideline(
+        return await operations.edit_guideline(
             AWAITING, self._access, guideline_id, text, author=author
         )
 
@@ -242,31 +237,28 @@ class JudgeMemory(MemoryLife, MemoryOversight):
         Raises:
             InvalidInputError: If there is no such guideline.
         """
-        return run(by_hand.remove_guideline(BLOCKING, self._access, guideline_id, author=author))
+        return run(operations.remove_guideline(BLOCKING, self._access, guideline_id, author=author))
 
     async def aremove_guideline(self, guideline_id: str, *, author: str | None = None) -> Guideline:
         """Async twin of `remove_guideline`."""
-        return await by_hand.remove_guideline(AWAITING, self._access, guideline_id, author=author)
+        return await operations.remove_guideline(
+            AWAITING, self._access, guideline_id, author=author
+        )
 
     async def _remember(
         self, io: IO, feedback: FeedbackLike | Sequence[FeedbackLike]
     ) -> Episode | list[Episode]:
         if isinstance(feedback, Feedback | Mapping | str) or not isinstance(feedback, Iterable):
-            stored = await changes.remember(io, self._access, [read_feedback(feedback)])
+            stored = await operations.remember(io, self._access, [read_feedback(feedback)])
             return stored.episodes[0]
         given = [read_feedback(one) for one in feedback]
-        return (await changes.remember(io, self._access, given)).episodes
+        return (await operations.remember(io, self._access, given)).episodes
 
     async def _recall(self, io: IO, example: ExampleLike, k: int) -> list[RecalledExample]:
         if not isinstance(k, int) or k < 0:
             raise InvalidInputError(f"k: {k!r} is not a whole number from 0 on.")
         found = await recall(io, self._access, read_example(example), k)
         return found.examples
-
-    async def _guidelines(self, io: IO, include_superseded: bool) -> list[Guideline]:  # noqa: FBT001
-        if include_superseded:
-            return await self._access.every_guideline(io)
-        return await self._access.all_guidelines(io)
 
     async def _version(self, io: IO) -> str:
         view = await self._access.refresh(io)

@@ -11,7 +11,7 @@ DEFAULT_NAMESPACE = ("memalign",)
 """The namespace where none is given."""
 
 _RESERVED_ROOT = "langgraph"
-_RESERVED_LABEL = "commits"
+_RESERVED_LABEL = "facts"
 
 Namespace = tuple[str, ...]
 
@@ -24,7 +24,7 @@ class MemoryLayout:
     """The caller's namespace and the criterion's name."""
 
     def __post_init__(self) -> None:
-        # Below it lie commits, which are searched by date: nothing else may lie there.
+        # Below it lie facts, which are searched by date: nothing else may lie there.
         if _RESERVED_LABEL in self.root:
             raise InvalidInputError(
                 f"namespace: {_RESERVED_LABEL!r} is kept for a memory's own items: choose another "
@@ -32,29 +32,19 @@ class MemoryLayout:
             )
 
     @property
-    def episodes(self) -> Namespace:
-        """One item an episode, by its id."""
-        return (*self.root, "episodes")
+    def facts(self) -> Namespace:
+        """One item a fact, by its id."""
+        return (*self.root, "facts")
 
     @property
-    def guidelines(self) -> Namespace:
-        """One item a guideline, by its id."""
-        return (*self.root, "guidelines")
+    def words(self) -> Namespace:
+        """One item a word of an expert on an example, by a key made of its content."""
+        return (*self.root, "words")
 
     @property
-    def commits(self) -> Namespace:
-        """One item a commit, by its id."""
-        return (*self.root, "commits")
-
-    @property
-    def changes(self) -> Namespace:
-        """One item a commit: what it changed, by the commit's id."""
-        return (*self.root, "changes")
-
-    @property
-    def tip(self) -> Namespace:
-        """One item, which names the commit that was the last to be written."""
-        return (*self.root, "tip")
+    def head(self) -> Namespace:
+        """One item, which names the fact that was the last to be written."""
+        return (*self.root, "head")
 
     @property
     def drafts(self) -> Namespace:

@@ -1,13 +1,16 @@
-"""What distilling proposes, and what comes of it: guideline operations and their outcome."""
+"""What distilling proposes, and what is learned of it: operations on guidelines, and their fact."""
 
 import unicodedata
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from memalign_graph.identity import digest
+from memalign_graph.io import IO
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.facts import Retirement, Wording, Words, clock
 from memalign_graph.types import Guideline
 
 _FULL_STOPS = ".\u3002\u0964\u06d4"
@@ -18,7 +21,7 @@ Action = Literal["add", "revise", "retire", "merge"]
 
 - `add`: a new rule; in words that stand already it is that guideline, with the new sources.
 - `revise`: another wording for a guideline.
-- `retire`: a guideline that does not hold; it is kept as superseded.
+- `retire`: a guideline that does not hold.
 - `merge`: a guideline that says in other words what another says; that one gets its sources.
 """
 
@@ -47,13 +50,10 @@ class GuidelineOperation(BaseModel):
     """The guideline that takes the place of this one, where it is known by its id."""
 
     reason: str | None = None
-    """Why a guideline is superseded."""
-
-    alone: bool = False
-    """Of a guideline that goes for good: whether what it had superseded stays superseded."""
+    """Why a guideline goes."""
 
     settled: bool = False
-    """Whether an expert decided it: then also what an expert wrote by hand can be superseded."""
+    """Whether an expert decided it: then also what an expert wrote by hand can be retired."""
 
 
 def guideline_id(text: str) -> str:
@@ -61,7 +61,7 @@ def guideline_id(text: str) -> str:
     return digest(["guideline", plain_words(text)])
 
 
-def free_id(text: str, taken: Mapping[str, Guideline]) -> str:
+def free_id(text: str, taken: Collection[str]) -> str:
     """Name a new guideline; the same as `guideline_id`, unless a reworded one has that id."""
     key, number = guideline_id(text), 0
     while key in taken:
@@ -70,91 +70,186 @@ def free_id(text: str, taken: Mapping[str, Guideline]) -> str:
     return key
 
 
-def apply_operations(
-    guidelines: Iterable[Guideline],
-    operations: Iterable[GuidelineOperation],
-    *,
-    live: set[str],
-    now: datetime,
-    position: int,
-) -> tuple[dict[str, Guideline | None], list[dict[str, Any]]]:
-    """Work out what some operations make of the guidelines that are there."""
-    table = _Table(guidelines, now=now, position=position)
+def applied(
+    guidelines: Iterable[Guideline], operations: Sequence[GuidelineOperation]
+) -> list[Guideline]:
+    """Return the guidelines as some operations would leave them."""
+    standing = {guideline.id: guideline for guideline in guidelines}
+    live = {key for operation in operations for key in operation.episode_ids}
+    position = max((guideline.position for guideline in standing.values()), default=0) + 1
+    table = _Table(standing, live=live, position=position)
     for operation in operations:
-        sources = [key for key in operation.episode_ids if key in live]
-        if operation.episode_ids and not sources:
-            continue
-        match operation.action:
-            case "add":
-                table.add(operation, sources)
-            case "revise":
-                table.revise(operation, sources)
-            case "retire":
-                table.retire(operation, sources)
-            case "merge":
-                table.merge(operation)
-    return table.changed(), table.outcome
+        table.apply(operation)
+    return list(table.after.values())
+
+
+async def learn(
+    io: IO,
+    access: MemoryAccess,
+    operations: Sequence[GuidelineOperation],
+    read: Mapping[str, str],
+    *,
+    author: str | None = None,
+    relearn: bool = False,
+    passed_over: Collection[str] = (),
+    reason: str = "learn",
+) -> dict[str, Any]:
+    """Bring what was distilled into the memory: its episodes are pending no more."""
+    view = await access.refresh(io)
+    episodes = view.episodes(read)
+    same = {key for key, episode in episodes.items() if episode.word == read[key]}
+    gone = read.keys() - same
+    kept = {guideline.id: guideline for guideline in view.guidelines}
+    # Who read what is purged may repeat it also where something else is named as the source.
+    purged = view.purged_any(gone - episodes.keys())
+    valid, spared = ([], same) if purged else _valid(operations, kept, gone)
+    spared = spared | {*passed_over}
+    fresh = same - spared
+    if not relearn:
+        fresh = {key for key in fresh if episodes[key].status == "pending"}
+    position = clock.now_us(ticks=2 * len(operations) + 1)
+    table = _Table(kept, live=fresh, position=position, relearn=relearn)
+    for operation in valid:
+        table.apply(operation)
+    words = {key: word for key in view.all_episodes() if (word := view.word(key)) is not None}
+    changed = table.changed()
+    lesson = {
+        "read": {key: words[key] for key in sorted(fresh) if episodes[key].status == "pending"},
+        "guidelines": [
+            Wording.of(
+                guideline,
+                {source: words[source] for source in guideline.episode_ids if source in words},
+                replaces=kept.get(key),
+                is_anew=relearn and guideline.status == "standing",
+            )
+            for key, guideline in changed.items()
+            if guideline is not None
+        ],
+        "retired": [
+            table.retirement(key, words) for key, guideline in changed.items() if guideline is None
+        ],
+    }
+    if any(lesson.values()):
+        view = await access.write(io, reason, lesson, author=author)
+    return {
+        "episode_ids": sorted(same - spared),
+        "guidelines": [*table.outcome, *_learned_before(valid, kept, same - fresh)],
+        "memory_version": view.version,
+    }
+
+
+def _valid(
+    operations: Sequence[GuidelineOperation], kept: Mapping[str, Guideline], gone: set[str]
+) -> tuple[list[GuidelineOperation], set[str]]:
+    """Leave out what comes from a word taken back, or rewords other words; name its sources."""
+    valid: list[GuidelineOperation] = []
+    spared: set[str] = set()
+    for operation in operations:
+        sources = {*operation.episode_ids}
+        target = kept.get(operation.guideline_id or "")
+        shown = (operation.before, operation.text)
+        is_lost = operation.before is not None and target is not None and target.text not in shown
+        if sources & gone or is_lost:
+            spared |= sources - gone
+        else:
+            valid.append(operation)
+    return valid, spared
 
 
 class _Table:
     """The guidelines while operations are applied to them."""
 
-    def __init__(self, guidelines: Iterable[Guideline], *, now: datetime, position: int) -> None:
-        self._before = {guideline.id: guideline for guideline in guidelines}
-        self._after: dict[str, Guideline] = dict(self._before)
-        self._now = now
-        self._position = position
+    def __init__(
+        self,
+        guidelines: Mapping[str, Guideline],
+        *,
+        live: set[str],
+        position: int,
+        relearn: bool = False,
+    ) -> None:
         self.outcome: list[dict[str, Any]] = []
+        self._before = dict(guidelines)
+        self.after: dict[str, Guideline] = dict(guidelines)
+        self._retired: dict[str, Retirement] = {}
+        self._callers: dict[str, list[str]] = {}
+        self._live = live
+        self._relearn = relearn
+        self._now = datetime.now(UTC)
+        self._position = position
+
+    def apply(self, operation: GuidelineOperation) -> None:
+        """Apply an operation, unless nothing that calls for it stands."""
+        sources = [key for key in operation.episode_ids if key in self._live]
+        if operation.episode_ids and not sources:
+            return
+        match operation.action:
+            case "add":
+                self._add(operation, sources)
+            case "revise":
+                self._revise(operation, sources)
+            case "retire":
+                self._retire(operation, sources)
+            case "merge":
+                self._merge(operation)
 
     def changed(self) -> dict[str, Guideline | None]:
-        keys = list(dict.fromkeys([*self._before, *self._after]))
+        """Return the guidelines that are other than before; None where one is gone."""
+        keys = list(dict.fromkeys([*self._before, *self.after]))
         return {
-            key: self._after.get(key)
-            for key in keys
-            if self._before.get(key) != self._after.get(key)
+            key: self.after.get(key) for key in keys if self._before.get(key) != self.after.get(key)
         }
 
-    def add(self, operation: GuidelineOperation, sources: list[str]) -> str | None:
+    def retirement(self, key: str, words: Words) -> Retirement:
+        """Return what became of a guideline that is gone."""
+        gone = self._retired[key]
+        by = self.after.get(gone.by or "")
+        callers = self._callers.get(key) or (by.episode_ids if by is not None else [])
+        sources = {source: words[source] for source in callers if source in words}
+        return gone.model_copy(update={"sources": sources})
+
+    def _add(self, operation: GuidelineOperation, sources: list[str]) -> str:
         """Bring in a rule; returns the id of the guideline that says it."""
-        text = operation.text or ""
-        wanted = operation.guideline_id
+        text, wanted = operation.text or "", operation.guideline_id
         same = self._in_words(text)
-        if same is not None and same.status == "superseded" and wanted not in (None, same.id):
-            same = None
-        if same is not None and same.origin == "expert":
-            return same.id  # it stands already, and is the expert's to change
         if same is None:
-            same = self._new(text, wanted)
-        same = self._revived(same)
+            free = wanted if wanted and wanted not in self.after else free_id(text, self.after)
+            same = Guideline(
+                id=free,
+                text=text,
+                position=self._position,
+                created_at=self._now,
+                updated_at=self._now,
+            )
+            self._position += 1
+            self.after[free] = same
+        elif same.origin == "expert":
+            return same.id  # it stands already, and is the expert's to change
         self._report(operation, self._with_sources(same, sources), sources)
         return same.id
 
-    def revise(self, operation: GuidelineOperation, sources: list[str]) -> None:
+    def _revise(self, operation: GuidelineOperation, sources: list[str]) -> None:
         target = self._target(operation)
-        if target is None or target.status == "superseded":
+        if target is None:
             return
         text = operation.text or target.text
         same = self._in_words(text)
-        if same is not None and same.id != target.id and same.status == "superseded":
-            # Said again, it stands again: as this guideline, with the sources of both.
-            self._drop(same.id, heir=target.id)
-            target = self._with_sources(self._after[target.id], same.episode_ids)
-        elif same is not None and same.id != target.id:
+        if same is not None and same.id != target.id:
             # Another says just that already.
-            self._drop(target.id, heir=same.id)
-            same = self._after[same.id]
+            self._drop(target.id, by=same.id)
             if same.origin != "expert":
                 same = self._with_sources(same, [*target.episode_ids, *sources])
             self._report(operation, same, sources)
             return
-        if text != target.text or target.status == "pending":
+        if self._relearn:
             target = self._set(target, text=text, status="standing")
+        elif text != target.text:
+            target = self._set(target, text=text)
         self._report(operation, self._with_sources(target, sources), sources)
 
-    def retire(self, operation: GuidelineOperation, sources: list[str]) -> None:
+    def _retire(self, operation: GuidelineOperation, sources: list[str]) -> None:
         key = operation.guideline_id or ""
-        if key not in self._after:
-            # Gone already: by an earlier attempt at this commit, or by an expert meanwhile.
+        if key not in self.after:
+            # Gone already: by an earlier attempt at this lesson, or by an expert meanwhile.
             self._report(operation, None, sources)
             return
         target = self._target(operation)
@@ -163,77 +258,38 @@ class _Table:
         instead = operation.superseded_by
         if operation.text:
             added = operation.model_copy(update={"action": "add", "guideline_id": None})
-            instead = self.add(added, sources)
-        by = self._after.get(instead or "")
-        if instead == key or (instead is not None and (by is None or by.status != "standing")):
+            instead = self._add(added, sources)
+        if instead == key or (instead is not None and instead not in self.after):
             return  # what was to take its place is not there after all
-        if target.status == "pending":
-            # Nothing is left of it that could be kept.
-            self._drop(key, heir=None, revives=not operation.alone)
-        elif target.status == "standing":
-            target = self._set(
-                target,
-                status="superseded",
-                superseded_by=instead,
-                reason=operation.reason or "Newer feedback says otherwise.",
-            )
-        self._report(operation.model_copy(update={"text": None}), target, sources)
+        self._callers[key] = sources
+        self._drop(key, by=instead, reason=operation.reason, settled=operation.settled)
+        self._report(operation.model_copy(update={"text": None}), target, sources, by=instead)
 
-    def merge(self, operation: GuidelineOperation) -> None:
-        loser = self._after.get(operation.guideline_id or "")
-        winner = self._after.get(operation.superseded_by or "")
-        if loser is None or winner is None or loser.id == winner.id:
+    def _merge(self, operation: GuidelineOperation) -> None:
+        loser = self.after.get(operation.guideline_id or "")
+        winner = self.after.get(operation.superseded_by or "")
+        if loser is None or winner is None or loser.id == winner.id or loser.origin == "expert":
             return
-        if loser.origin == "expert" or loser.status != "standing":
-            return
-        if winner.origin == "expert":
-            reason = operation.reason or "An expert's own guideline says the same."
-            loser = self._set(loser, status="superseded", superseded_by=winner.id, reason=reason)
-        else:
-            self._drop(loser.id, heir=winner.id)
-            self._with_sources(self._after[winner.id], loser.episode_ids)
-        self._report(operation, loser, loser.episode_ids)
+        self._drop(loser.id, by=winner.id, reason=operation.reason)
+        if winner.origin != "expert":
+            self._with_sources(winner, loser.episode_ids)
+        self._report(operation, loser, loser.episode_ids, by=winner.id)
 
     def _target(self, operation: GuidelineOperation) -> Guideline | None:
-        target = self._after.get(operation.guideline_id or "")
+        target = self.after.get(operation.guideline_id or "")
         if target is not None and target.origin == "expert" and not operation.settled:
             return None  # what an expert wrote is the expert's to change
         return target
 
     def _in_words(self, text: str) -> Guideline | None:
         words = plain_words(text)
-        same = [one for one in self._after.values() if one.text and plain_words(one.text) == words]
-        return min(same, key=lambda one: one.status == "superseded", default=None)
+        return next((one for one in self.after.values() if plain_words(one.text) == words), None)
 
-    def _new(self, text: str, wanted: str | None) -> Guideline:
-        is_free = wanted is not None and wanted not in self._after
-        guideline = Guideline(
-            id=wanted if is_free and wanted else free_id(text, self._after),
-            text=text,
-            position=self._position,
-            created_at=self._now,
-            updated_at=self._now,
-        )
-        self._position += 1
-        self._after[guideline.id] = guideline
-        return guideline
-
-    def _drop(self, key: str, *, heir: str | None, revives: bool = True) -> None:
-        """Take a guideline away; what it had superseded is the heir's to supersede."""
-        del self._after[key]
-        for one in [one for one in self._after.values() if one.superseded_by == key]:
-            if not revives:
-                self._set(one, superseded_by=None)
-            elif heir is None or heir == one.id:
-                self._revived(one)
-            else:
-                self._set(one, superseded_by=heir)
-
-    def _revived(self, guideline: Guideline) -> Guideline:
-        """Let a rule stand again that newer feedback says again."""
-        if guideline.status != "superseded":
-            return guideline
-        return self._set(guideline, status="standing", superseded_by=None, reason=None)
+    def _drop(
+        self, key: str, *, by: str | None, reason: str | None = None, settled: bool = False
+    ) -> None:
+        del self.after[key]
+        self._retired[key] = Retirement(id=key, by=by, reason=reason, is_settled=settled)
 
     def _with_sources(self, guideline: Guideline, sources: Iterable[str]) -> Guideline:
         merged = list(dict.fromkeys([*guideline.episode_ids, *sources]))
@@ -243,11 +299,16 @@ class _Table:
 
     def _set(self, guideline: Guideline, **changes: Any) -> Guideline:
         after = guideline.model_copy(update={**changes, "updated_at": self._now})
-        self._after[guideline.id] = after
+        self.after[guideline.id] = after
         return after
 
     def _report(
-        self, operation: GuidelineOperation, guideline: Guideline | None, sources: list[str]
+        self,
+        operation: GuidelineOperation,
+        guideline: Guideline | None,
+        sources: list[str],
+        *,
+        by: str | None = None,
     ) -> None:
         entry: dict[str, Any] = {
             "action": operation.action,
@@ -255,39 +316,31 @@ class _Table:
             "text": guideline.text if guideline is not None else operation.text,
             "episode_ids": sources,
         }
-        if guideline is not None and guideline.status == "superseded":
-            entry["superseded_by"] = guideline.superseded_by
-            entry["reason"] = guideline.reason
-        elif operation.action == "merge":
-            entry["superseded_by"] = operation.superseded_by
+        if by is not None:
+            entry["superseded_by"] = by
+        if operation.reason is not None:
+            entry["reason"] = operation.reason
         self.outcome.append(entry)
 
 
-def learned_before(
+def _learned_before(
     operations: Iterable[GuidelineOperation],
     standing: Mapping[str, Guideline],
     distilled: set[str],
 ) -> list[dict[str, Any]]:
-    """Report again what an earlier attempt at the same commit made of some operations."""
-    by_words = {plain_words(one.text): one for one in standing.values() if one.text}
+    """Report again what an earlier attempt at the same lesson made of some operations."""
+    by_words = {plain_words(one.text): one for one in standing.values()}
     report = []
     for operation in operations:
         sources = [key for key in operation.episode_ids if key in distilled]
         if not sources:
             continue
         guideline = by_words.get(plain_words(operation.text or ""))
-        target = standing.get(operation.guideline_id or "")
-        retired = operation.action == "retire" and (target is None or target.status != "standing")
+        retired = operation.action == "retire" and operation.guideline_id not in standing
         if retired or (guideline is not None and set(sources) <= set(guideline.episode_ids)):
             key = guideline.id if guideline is not None else operation.guideline_id
-            report.append(
-                {
-                    "action": operation.action,
-                    "guideline_id": key,
-                    "text": operation.text,
-                    "episode_ids": sources,
-                }
-            )
+            entry = {"action": operation.action, "guideline_id": key, "text": operation.text}
+            report.append({**entry, "episode_ids": sources})
     return report
 
 

@@ -11,12 +11,9 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory import history, portable
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.changes import revise
-from memalign_graph.memory.forgetting import Forgotten, Selection, forget
-from memalign_graph.memory.history import MemoryDiff, Snapshot
-from memalign_graph.memory.items import check_name
+from memalign_graph.memory.history import Commit, MemoryDiff, Snapshot
+from memalign_graph.memory.operations import Forgotten, Selection, check_name, forget, revise
 from memalign_graph.memory.purge import purge
-from memalign_graph.memory.records import Commit
 from memalign_graph.models import DEFAULT_CHAT_MODEL, BaseChatModel, OncePerLoop
 from memalign_graph.types import Episode, Feedback
 
@@ -262,7 +259,7 @@ class MemoryLife:
         from memalign_graph.alignment.redistill import redistill
 
         episode = await revise(io, self._access, episode_id, feedback)
-        pending = await self._access.all_guidelines(io, "pending")
+        pending = await self._access.outdated_guidelines(io)
         if self._model is not None and pending:
             await redistill(io, self._access, self._model.get())
         return episode

@@ -17,16 +17,12 @@ from memalign_graph.errors import EmbeddingError, InvalidInputError, explain
 from memalign_graph.identity import check_json, episode_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.by_hand import check_guideline_text
-from memalign_graph.memory.cascade import cascade, cascade_edits
-from memalign_graph.memory.changes import COMMIT_ITEMS
 from memalign_graph.memory.embedding import embedder_namespaces
+from memalign_graph.memory.facts import Item, Wording, word_item
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import decode_vector, normalised, vector_key
-from memalign_graph.memory.items import Edit, check_name
-from memalign_graph.memory.records import Item
-from memalign_graph.memory.rivals import edits_made, settle_rivals
-from memalign_graph.memory.words import takes_back
+from memalign_graph.memory.operations import check_guideline_text, check_name
+from memalign_graph.memory.words import newer_word
 from memalign_graph.types import Episode, Guideline
 
 logger = logging.getLogger(__name__)
@@ -41,8 +37,7 @@ _DEPTH = 10
 async def export_jsonl(io: IO, access: MemoryAccess) -> str:
     """Write a memory as lines of JSON."""
     view = await access.refresh(io)
-    guidelines = await access.every_guideline(io)
-    episodes = await access.all_episodes(io)
+    guidelines, episodes = list(view.guidelines), list(view.episodes().values())
     vectors = await _all_vectors(io, access, episodes)
     head = {
         "type": "memory",
@@ -64,6 +59,73 @@ async def import_jsonl(
 ) -> list[Episode]:
     """Bring an exported memory into this one; ids, times and sources stay as they are."""
     author = check_name(author, "author")
+    read = _read_lines(access, lines)
+    await _store_vectors(io, access, read)
+    view = await access.refresh(io)
+    stored = view.episodes(read.episodes)
+    standing = {guideline.id: guideline for guideline in view.guidelines}
+    episodes = {key: newer_word(stored.get(key), one) for key, one in read.episodes.items()}
+    words = [
+        read.episodes[key].model_copy(update={"status": "pending"})
+        for key, one in episodes.items()
+        if one != stored.get(key)
+    ]
+    # A rule comes with the words that it rests on, or without those of its cases that are not here.
+    spoken = {
+        key: view.word_after(one)
+        for key, one in episodes.items()
+        if one.word == read.episodes[key].word
+    }
+    named = {key for one in read.guidelines.values() for key in one.episode_ids}
+    here = {key: view.word(key) for key in named - episodes.keys()}
+    spoken |= {key: word for key, word in here.items() if word is not None}
+    guidelines: list[Wording] = []
+    kept = [key for key, one in read.episodes.items() if one.word != episodes[key].word]
+    left_out = 0
+    for key, guideline in read.guidelines.items():
+        known = standing.get(key)
+        sources = {one: spoken[one] for one in guideline.episode_ids if one in spoken}
+        if known is not None and known.updated_at >= guideline.updated_at:
+            kept += [key] if known != guideline else []
+        elif guideline.episode_ids and not sources:
+            left_out += 1
+        else:
+            is_whole = len(sources) == len(guideline.episode_ids)
+            one = guideline if is_whole else guideline.model_copy(update={"status": "pending"})
+            left_out += not is_whole
+            guidelines.append(Wording.of(one, sources, replaces=known))
+    if kept:
+        logger.warning(
+            "Importing into %r: %d item(s) are here in a version that is not older, which stays: "
+            "edit them in the memory, not in its export.",
+            access.criterion.name,
+            len(kept),
+        )
+    if left_out:
+        logger.warning(
+            "Importing into %r: %d guideline(s) rest on feedback that is not in the lines, or has "
+            "a newer word here: they are left out, or worded anew from what is left.",
+            access.criterion.name,
+            left_out,
+        )
+    change = {
+        "said": {one.id: word_item(one)["key"] for one in words},
+        "read": {
+            key: spoken[key]
+            for key, one in read.episodes.items()
+            if one.status == "distilled"
+            and key in spoken
+            and (key not in stored or stored[key].status == "pending")
+        },
+        "guidelines": guidelines,
+    }
+    if any(change.values()):
+        view = await access.write(io, "import", change, author=author, words=words)
+    return list(view.episodes(read.episodes).values())
+
+
+def _read_lines(access: MemoryAccess, lines: Iterable[str]) -> "_Import":
+    """Check all lines, before any is stored."""
     read = _Import(access)
     for number, line in enumerate(lines, start=1):
         try:
@@ -77,61 +139,7 @@ async def import_jsonl(
             raise InvalidInputError(f"line {number}: {_problem(error)}") from error
     if not read.has_head:
         raise InvalidInputError("source: it has no lines: give what `export_jsonl()` wrote.")
-    await _store_vectors(io, access, read)
-    view = await access.refresh(io)
-    known = view.known_commits()
-    stored = await access.episodes(io, read.episodes)
-    standing = {one.id: one for one in await access.every_guideline(io)}
-    episodes = {key: _newer(stored.get(key), one) for key, one in read.episodes.items()}
-    guidelines = {key: _newer(standing.get(key), one) for key, one in read.guidelines.items()}
-    kept = [key for key, one in read.episodes.items() if one != episodes[key]]
-    kept += [key for key, one in read.guidelines.items() if one != guidelines[key]]
-    if kept:
-        logger.warning(
-            "Importing into %r: %d item(s) are here in a version that is not older, which stays: "
-            "edit them in the memory, not in its export.",
-            access.criterion.name,
-            len(kept),
-        )
-    replaced = {key for key, old in stored.items() if takes_back(old, episodes[key])}
-    # What only the old word supported goes, unless the import brings it.
-    others = [one for key, one in standing.items() if key not in guidelines]
-    # A case that was left out of the lines takes its rules along, as if it were forgotten; and so
-    # does a word that the memory has a newer one for.
-    named = sorted({key for one in guidelines.values() for key in one.episode_ids} - set(episodes))
-    missing = set(named) - set(await access.episodes(io, named))
-    outdated = {key for key, one in read.episodes.items() if takes_back(one, episodes[key])}
-    follow = cascade(
-        guidelines.values(),
-        missing | outdated,
-        only={key for key, one in guidelines.items() if one != standing.get(key)},
-    )
-    if follow.removed or follow.reduced:
-        logger.warning(
-            "Importing into %r: %d guideline(s) rest on feedback that is not in the lines, or has "
-            "a newer word here: %d left out, the others are distilled again from what is left.",
-            access.criterion.name,
-            len(follow.touched),
-            len(follow.removed),
-        )
-    guidelines |= {one.id: one for one in [*follow.reduced, *follow.restored]}
-    gone = {one.id for one in follow.removed}
-    edits: list[Edit] = [
-        *(
-            Edit("guidelines", standing.get(key), None if key in gone else one)
-            for key, one in guidelines.items()
-        ),
-        *cascade_edits(cascade(others, replaced)),
-        *(Edit("episodes", stored.get(key), one) for key, one in episodes.items()),
-    ]
-    for start in range(0, len(edits), COMMIT_ITEMS):
-        part = edits[start : start + COMMIT_ITEMS]
-        commit = await access.commit(io, view, part, reason="import", author=author)
-        await settle_rivals(io, access, commit, known, edits_made(part), taken_back=replaced)
-        view = await access.refresh(io)
-        known = view.known_commits()
-    found = await access.episodes(io, read.episodes)
-    return list(found.values())
+    return read
 
 
 async def _store_vectors(io: IO, access: MemoryAccess, read: "_Import") -> None:
@@ -194,8 +202,7 @@ class _Import:
 
     def _guideline(self, guideline: Guideline) -> None:
         _text(guideline.model_dump(), "id")
-        if guideline.status != "pending":
-            check_guideline_text(guideline.text)
+        check_guideline_text(guideline.text)
         self.guidelines[guideline.id] = guideline
 
     def _episode(self, episode: Episode) -> None:
@@ -228,12 +235,6 @@ def _text(fields: dict[str, Any], name: str) -> str:
     if not isinstance(text, str) or not text:
         raise ValueError(f"{name}: give text, not empty.")
     return text
-
-
-def _newer(stored: Any, imported: Any) -> Any:
-    if stored is None:
-        return imported
-    return imported if imported.updated_at > stored.updated_at else stored
 
 
 def _problem(error: Exception) -> str:

@@ -78,7 +78,7 @@ async def recall(
     wide = _search(view, vector, max(k, _NEAR) if view.has_many_guidelines else k) if k else []
     nearest = wide[:k]
     ids = [episode for near, _ in nearest for episode in view.episodes_at(near)]
-    episodes = await access.episodes(io, ids)
+    episodes = view.episodes(ids)
     found = [
         recalled
         for near, similarity in nearest
@@ -117,8 +117,8 @@ async def embed_once(
     return (await embed(io, filled[0], {key: text}))[key]
 
 
-async def recall_besides(
-    io: IO, access: MemoryAccess, example: Example, k: int, besides: AbstractSet[str]
+def recall_besides(
+    access: MemoryAccess, example: Example, k: int, besides: AbstractSet[str]
 ) -> Recall:
     """Find similar examples among some episodes, as if the others were not there."""
     view = access.view
@@ -131,7 +131,7 @@ async def recall_besides(
     for key, similarity in _search(view, vector, wanted + len(besides)):
         ids = [one for one in view.episodes_at(key) if one not in besides]
         near += [(ids, similarity)] if ids else []
-    episodes = await access.episodes(io, (one for ids, _ in near[:k] for one in ids))
+    episodes = view.episodes(one for ids, _ in near[:k] for one in ids)
     found = [
         recalled
         for ids, similarity in near[:k]

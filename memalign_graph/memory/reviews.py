@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from memalign_graph.errors import MemAlignError, explain
 from memalign_graph.io import IO
 from memalign_graph.memory.access import EVERYTHING, MemoryAccess
-from memalign_graph.memory.records import Item
+from memalign_graph.memory.facts import Item
 from memalign_graph.types import FrozenModel, Judgment, ReviewChoice, ReviewReason, UtcDatetime
 
 logger = logging.getLogger(__name__)

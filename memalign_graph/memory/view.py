@@ -1,65 +1,34 @@
-"""What a process knows of a memory: derived from the store, kept in step by its commits."""
+"""What a process knows of a memory: its facts, what stands by them, and the vectors of that."""
 
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Any
 
 from langgraph.store.base import BaseStore
 
-from memalign_graph.memory.episode_row import EpisodeRow
+from memalign_graph.memory.facts import Fact, Item, purged_word
 from memalign_graph.memory.index.vectors import Vector, VectorIndex
 from memalign_graph.memory.layout import MemoryLayout
-from memalign_graph.memory.records import Change, Commit, version_of, weight
+from memalign_graph.memory.standing import EpisodeRow, Standing, stand
+from memalign_graph.memory.words import takes_back
+from memalign_graph.types import Episode, Guideline
 
 OVERLAP_US = 60_000_000
-"""How far a reader looks back behind the newest commit it knows, in microseconds.
+"""How far a reader looks back behind the newest fact it knows, in microseconds.
 
-A commit is dated after all that its writer had seen (see `newest_us`), whatever its clock says.
-What is left are writers who did not see each other, one of them waiting for a lock or with a clock
-that is behind: one minute covers them with room to spare.
+A fact is dated after all that its writer had seen, whatever its clock says. What is left are
+writers who did not see each other, one of them waiting for a lock or with a clock that is behind:
+one minute covers them with room to spare.
 """
-
 
 _MANY_GUIDELINES = 20
 
 
-@dataclass
-class Update:
-    """What a reader found in the store, to be brought into the view."""
-
-    commits: list[Commit]
-    """Commits that the view did not know."""
-
-    episodes: dict[str, EpisodeRow | None] = field(default_factory=dict)
-    """Episodes that may have changed; None where one is gone."""
-
-    guidelines: dict[str, str | None] = field(default_factory=dict)
-    """The revisions of guidelines that may have changed; None where one is gone."""
-
-    tip: str | None = None
-    """The commit that was the last to be written when the reading began."""
-
-    vectors: dict[str, Vector] = field(default_factory=dict)
-    """Stored vectors by key; those of no live episode are left aside."""
-
-
-@dataclass(eq=False)
-class Touched:
-    """Vector keys whose episodes changed."""
-
-    keys: set[str]
-
-
 class MemoryView:
-    """One memory as this process last saw it.
-
-    A view is brought up to date by reading outside its lock and applying inside it. An update is
-    applied only if no other was since its reading began, so that a slow reader never puts an old
-    state over a new one.
-    """
+    """One memory as this process last saw it; facts may come in any order, and more than once."""
 
     def __init__(self, embedder: str) -> None:
         self.index = VectorIndex(embedder)
@@ -70,62 +39,103 @@ class MemoryView:
         """The same of the log of reviews."""
         self.derived: dict[Any, Any] = {}
         """What others derived from the view and keep in step with it, by keys of their own."""
+        self._embedder = embedder
         self._lock = threading.Lock()
-        self._generation = 0
-        self._newest_us = 0
-        self._since_us: int | None = None
-        self._recent: dict[str, int] = {}
-        self._heads: set[str] = set()
-        self._episodes: dict[str, EpisodeRow] = {}
-        self._guidelines: dict[str, str] = {}
+        self._head: str | None = None
+        self._was_read = False
+        self._facts: dict[str, Fact] = {}
+        self._words: dict[str, Item] = {}
+        self._newest = ""
+        self._standing = Standing(self._words, embedder)
+        self._standing_guidelines: list[Guideline] = []
+        self._version = self._standing.version
+        self._vector_keys: dict[str, str] = {}
         self._episodes_at: dict[str, set[str]] = {}
         self._missing: set[str] = set()
-        self._watchers: weakref.WeakSet[Touched] = weakref.WeakSet()
-        self._tip: str | None = None
-        self._total = 0
 
     @property
     def version(self) -> str:
         """The memory's version."""
-        return version_of(self._total)
-
-    @property
-    def heads(self) -> list[str]:
-        """The newest commits known: those that no other known commit has seen."""
-        return sorted(self._heads)
+        return self._version
 
     @property
     def newest_us(self) -> int:
-        """The date of the newest commit known, in microseconds since 1970; 0 if there is none."""
-        return self._newest_us
+        """The date of the newest fact known, in microseconds since 1970; 0 if there is none."""
+        return self._facts[self._newest].at_us if self._newest else 0
 
     @property
     def is_empty(self) -> bool:
         """Whether there is no episode."""
-        return not self._episodes
+        return not self._standing.rows
 
     @property
     def has_many_guidelines(self) -> bool:
         """Whether there are so many guidelines that they may not all fit into a prompt."""
-        return len(self._guidelines) > _MANY_GUIDELINES
+        return len(self._standing_guidelines) > _MANY_GUIDELINES
+
+    @property
+    def guidelines(self) -> list[Guideline]:
+        """The guidelines that stand, in the order a judge reads them; not to be changed."""
+        return self._standing_guidelines
+
+    def current(self) -> tuple[str, list[Guideline]]:
+        """Return the version, and the guidelines that stand in it; not to be changed."""
+        with self._lock:
+            return self._version, self._standing_guidelines
 
     def pending(self) -> list[str]:
         """Return the ids of the episodes that await distilling, in a stable order."""
         with self._lock:
-            return sorted(key for key, row in self._episodes.items() if row.status == "pending")
+            return sorted(self._standing.pending)
 
     def holds(self, episode_id: str) -> bool:
         """Tell whether there is an episode of this id."""
-        return episode_id in self._episodes
+        return episode_id in self._standing.rows
 
     def holds_guideline(self, guideline_id: str) -> bool:
-        """Tell whether there is a guideline of this id, wherever it stands."""
-        return guideline_id in self._guidelines
+        """Tell whether there is a guideline of this id."""
+        return guideline_id in self._standing.guidelines
+
+    def word(self, episode_id: str) -> str | None:
+        """Return what lessons know an episode's word by."""
+        row = self._standing.rows.get(episode_id)
+        return None if row is None else row.word
+
+    def sources(self, guideline_id: str) -> dict[str, str]:
+        """Return what a guideline that stands rests on."""
+        return self._standing.guidelines[guideline_id].sources
+
+    def purged_any(self, episode_ids: AbstractSet[str]) -> bool:
+        """Tell whether one of some episodes was purged."""
+        with self._lock:
+            purges = [fact for fact in self._facts.values() if fact.purged] if episode_ids else []
+        return any(not episode_ids.isdisjoint(fact.forgotten) for fact in purges)
+
+    def episodes(self, ids: Iterable[str] | None = None) -> dict[str, Episode]:
+        """Return some episodes, or all of them, oldest first."""
+        with self._lock:
+            keys = list(self._standing.rows if ids is None else dict.fromkeys(ids))
+            found = [episode for key in keys if (episode := self._standing.episode(key))]
+        if ids is None:
+            found.sort(key=lambda episode: (episode.created_at, episode.id))
+        return {episode.id: episode for episode in found}
+
+    def words_said(self, ids: Iterable[str]) -> list[Episode]:
+        """Return some episodes as they were said, whether or not they were learned from since."""
+        with self._lock:
+            return [Episode.model_validate(self._standing.rows[key].content) for key in ids]
+
+    def word_after(self, episode: Episode) -> str:
+        """Return what lessons will know an episode's word by, once it is said."""
+        stored = self.episodes([episode.id]).get(episode.id)
+        if stored is None or takes_back(stored, episode):
+            return episode.word
+        return self.word(episode.id) or episode.word
 
     def all_episodes(self) -> list[str]:
         """Return the ids of all episodes, in a stable order."""
         with self._lock:
-            return sorted(self._episodes)
+            return sorted(self._standing.rows)
 
     def shared(self) -> list[str]:
         """Return the ids of the episodes whose example has several, in a stable order."""
@@ -133,55 +143,79 @@ class MemoryView:
             groups = [ids for ids in self._episodes_at.values() if len(ids) > 1]
         return sorted(key for ids in groups for key in ids)
 
-    def is_at(self, tip: str | None) -> bool:
-        """Tell whether nothing was committed since the view was last brought up to date."""
+    def facts(self) -> tuple[list[Fact], Mapping[str, Item]]:
+        """Return all facts, and the words that they name."""
         with self._lock:
-            # Without a tip nothing was ever committed: what was read once need not be again.
-            was_read = self._generation > 0 and not self._newest_us
-            return tip == self._tip and (tip is not None or was_read)
+            return list(self._facts.values()), dict(self._words)
 
-    def mark(self) -> tuple[int, int | None]:
-        """Begin a reading."""
-        with self._lock:
-            return self._generation, self._since_us
+    def is_at(self, head: str | None) -> bool:
+        """Tell whether nothing was written since the view was last brought up to date."""
+        return self._was_read and head == self._head
 
-    def known_commits(self) -> frozenset[str]:
-        """Return the ids of the commits of the last while that the view has applied."""
-        with self._lock:
-            return frozenset(self._recent)
+    def since_us(self) -> int | None:
+        """Return from when on facts may be new; None where all are to be read."""
+        return self.newest_us - OVERLAP_US if self._was_read else None
 
-    def unknown(self, commit_ids: set[str]) -> set[str]:
-        """Tell which commits the view has not applied."""
+    def unknown(self, fact_ids: Iterable[str]) -> list[str]:
+        """Tell which facts the view does not know."""
         with self._lock:
-            return commit_ids - self._recent.keys()
+            return [key for key in fact_ids if key not in self._facts]
 
-    def apply(self, generation: int, update: Update, *, now_us: int) -> bool:
-        """Bring what was read into the view."""
+    def unknown_words(self, facts: Iterable[Fact]) -> list[str]:
+        """Tell which words of some facts the view does not know."""
         with self._lock:
-            if generation != self._generation:
-                return False
-            self._generation += 1
-            for key, row in update.episodes.items():
-                self._set_episode(key, row)
-            self._add(self.index.fitting(update.vectors))
-            for key, revision in update.guidelines.items():
-                self._set_guideline(key, revision)
-            self._note(update.commits, now_us)
-            self._tip = update.tip
-            return True
+            keys = dict.fromkeys(key for fact in facts for key in fact.said.values())
+            return [key for key in keys if key not in self._words]
+
+    def add(
+        self,
+        facts: Iterable[Fact],
+        words: Mapping[str, Item],
+        vectors: Mapping[str, Vector] | None = None,
+    ) -> None:
+        """Bring facts into the view, with the words that they name."""
+        with self._lock:
+            for key, item in words.items():
+                if "episode" in self._words.get(key, item):
+                    self._words[key] = item
+            fresh = sorted(
+                (fact for fact in facts if fact.id not in self._facts), key=lambda fact: fact.id
+            )
+            if not fresh:
+                return
+            is_next = fresh[0].id > self._newest
+            for fact in fresh:
+                self._facts[fact.id] = fact
+                self._purge(fact)
+            self._newest = max(self._newest, fresh[-1].id)
+            if is_next and not any(fact.undone for fact in fresh):
+                for fact in fresh:
+                    self._standing.apply(fact)
+                changed, self._standing.changed = self._standing.changed, set()
+            else:
+                before = self._standing
+                self._standing = stand(self._facts.values(), self._words, self._embedder)
+                self._standing.changed = set()
+                changed = {*before.rows, *self._standing.rows}
+            self._follow(changed)
+            self._add_vectors(self.index.fitting(vectors or {}))
+            wordings = sorted(
+                self._standing.guidelines.values(), key=lambda one: (one.position, one.id)
+            )
+            self._standing_guidelines = list(map(self._standing.guideline, wordings))
+            self._version = self._standing.version
+
+    def read_up_to(self, head: str | None) -> None:
+        """Note which fact was the last to be written before all of them were read."""
+        self._was_read, self._head = True, head
 
     def add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         """Add vectors to the index; those whose episodes are gone meanwhile are left aside."""
         with self._lock:
-            self._add(vectors)
-
-    def _add(self, vectors: Mapping[str, Vector]) -> None:
-        wanted = {key: one for key, one in vectors.items() if key in self._episodes_at}
-        self.index.add(wanted)
-        self._missing -= wanted.keys()
+            self._add_vectors(vectors)
 
     def missing_texts(self) -> dict[str, str]:
-        """Return which episodes have no vector in the index yet."""
+        """Return which episodes have no vector in the index yet, by vector key."""
         with self._lock:
             return {key: min(self._episodes_at[key]) for key in sorted(self._missing)}
 
@@ -191,84 +225,45 @@ class MemoryView:
             return sorted(self._episodes_at.get(key, ()))
 
     def rows_at(self, key: str) -> list[EpisodeRow]:
-        """Return what is kept of the episodes whose example has this vector."""
+        """Return the rows of the episodes whose example has this vector."""
         with self._lock:
-            return [self._episodes[one] for one in sorted(self._episodes_at.get(key, ()))]
+            return [self._standing.rows[one] for one in sorted(self._episodes_at.get(key, ()))]
 
     def rows(self) -> list[EpisodeRow]:
-        """Return what is kept of all episodes, in the order of their ids."""
+        """Return the rows of all episodes, in the order of their ids."""
         with self._lock:
-            return [self._episodes[one] for one in sorted(self._episodes)]
+            return [self._standing.rows[key] for key in sorted(self._standing.rows)]
 
-    def watch(self) -> "Touched":
-        """Begin to note which vector keys have episodes that change; all of them at first."""
-        with self._lock:
-            touched = Touched(set(self._episodes_at))
-            self._watchers.add(touched)
-            return touched
+    def _purge(self, fact: Fact) -> None:
+        for key in fact.purged:
+            if key in self._words:
+                self._words[key] = purged_word(self._words[key])
+        for key in fact.undone if fact.purged else ():
+            if key in self._facts:
+                self._facts[key] = self._facts[key].purge()
 
-    def take(self, touched: "Touched") -> set[str]:
-        """Return what was noted since this was last asked, and begin anew."""
-        with self._lock:
-            keys, touched.keys = touched.keys, set()
-            return keys
+    def _add_vectors(self, vectors: Mapping[str, Vector]) -> None:
+        wanted = {key: vector for key, vector in vectors.items() if key in self._episodes_at}
+        self.index.add(wanted)
+        self._missing -= wanted.keys()
 
-    def version_after(self, changes: Iterable[Change]) -> str:
-        """Return the version that the memory has once some changes are made."""
-        with self._lock:
-            total = self._total
-            for change in changes:
-                known = self._revision(change)
-                total -= weight(change.id, known) if known else 0
-                total += weight(change.id, change.revision) if change.revision else 0
-            return version_of(total)
-
-    def _revision(self, change: Change) -> str | None:
-        if change.kind == "guidelines":
-            return self._guidelines.get(change.id)
-        row = self._episodes.get(change.id)
-        return row.revision if row else None
-
-    def _set_episode(self, key: str, row: EpisodeRow | None) -> None:
-        old = self._episodes.pop(key, None)
-        for watcher in self._watchers:
-            watcher.keys |= {one.vector_key for one in (old, row) if one is not None}
-        if row is not None:
-            self._episodes[key] = row
-            self._episodes_at.setdefault(row.vector_key, set()).add(key)
-            if row.vector_key not in self.index:
-                self._missing.add(row.vector_key)
-            self._total += weight(key, row.revision)
-        if old is not None:
-            self._total -= weight(key, old.revision)
-            if row is None or old.vector_key != row.vector_key:
-                self._leave(old.vector_key, key)
-
-    def _leave(self, vector: str, key: str) -> None:
-        ids = self._episodes_at[vector]
-        ids.discard(key)
-        if not ids:
-            del self._episodes_at[vector]
-            self._missing.discard(vector)
-            self.index.remove({vector})
-
-    def _set_guideline(self, key: str, revision: str | None) -> None:
-        old = self._guidelines.pop(key, None)
-        if old is not None:
-            self._total -= weight(key, old)
-        if revision is not None:
-            self._guidelines[key] = revision
-            self._total += weight(key, revision)
-
-    def _note(self, commits: list[Commit], now_us: int) -> None:
-        seen = {parent for commit in commits for parent in commit.parents}
-        self._heads = (self._heads | {commit.id for commit in commits}) - seen
-        self._newest_us = max([self._newest_us, *(commit.at_us for commit in commits)])
-        # A writer whose clock runs ahead must not hide what others commit beside it.
-        self._since_us = min(self._newest_us or now_us, now_us) - OVERLAP_US
-        self._recent.update((commit.id, commit.at_us) for commit in commits)
-        since = self._since_us
-        self._recent = {key: at_us for key, at_us in self._recent.items() if at_us >= since}
+    def _follow(self, changed: Iterable[str]) -> None:
+        """Keep vectors in step with episodes."""
+        for episode_id in changed:
+            row = self._standing.rows.get(episode_id)
+            old = self._vector_keys.pop(episode_id, None)
+            new = None if row is None else row.vector_key
+            if new is not None:
+                self._vector_keys[episode_id] = new
+                self._episodes_at.setdefault(new, set()).add(episode_id)
+                if new not in self.index:
+                    self._missing.add(new)
+            if old is not None and old != new:
+                self._episodes_at[old].discard(episode_id)
+                if not self._episodes_at[old]:
+                    del self._episodes_at[old]
+                    self._missing.discard(old)
+                    self.index.remove({old})
 
 
 _views: weakref.WeakKeyDictionary[BaseStore, dict[tuple[MemoryLayout, str], MemoryView]] = (

@@ -3,20 +3,23 @@
 from memalign_graph.types import Episode
 
 
-def newer_word(stored: Episode | None, said: Episode) -> Episode:
-    """Return the episode to keep."""
+def newer_word(stored: Episode | None, said: Episode, *, replaces: bool = False) -> Episode:
+    """Return the episode to keep; `replaces` is an expert's own change of an earlier word."""
     if stored is None:
         return said
     threads = list(dict.fromkeys([*stored.thread_ids, *said.thread_ids]))
     both = {"thread_ids": threads, "feedback_id": said.feedback_id or stored.feedback_id}
     confirms = said.rationale is None and stored.value in (None, said.value)
     repeats = said.value is None and said.rationale == stored.rationale
+    if replaces and said.given_at >= stored.given_at:
+        return said.model_copy(update={**both, "created_at": stored.created_at})
     if repeats or stored.says_the_same_as(said) or stored.given_at > said.given_at:
         kept = stored.model_copy(update=both)
     elif confirms:
         kept = stored.model_copy(update={**both, "value": said.value})
     else:
         return said.model_copy(update={**both, "created_at": stored.created_at})
+    kept = kept.model_copy(update={"judgment": stored.judgment or said.judgment})
     if kept == stored:
         return stored
     return kept.model_copy(update={"updated_at": said.updated_at})

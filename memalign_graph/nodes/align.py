@@ -20,11 +20,15 @@ from memalign_graph.errors import ChatModelError, InvalidInputError, ModelAnswer
 from memalign_graph.interrupts import conflict_form
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.changes import check_feedback, remember
 from memalign_graph.memory.embedding import index_missing, key_of
-from memalign_graph.memory.forgetting import clear_drafts
-from memalign_graph.memory.judged import note_judgments, unjudged_cases
-from memalign_graph.memory.lessons import learn
+from memalign_graph.memory.learning import learn
+from memalign_graph.memory.operations import (
+    check_feedback,
+    clear_drafts,
+    note_judgments,
+    remember,
+    unjudged_cases,
+)
 from memalign_graph.models import BaseChatModel, Metered, max_input_tokens
 from memalign_graph.nodes.judge import judge_again, own_channel, value_judge
 from memalign_graph.nodes.learn import read_saved, saved
@@ -142,7 +146,7 @@ async def remember_feedback(step: _Step) -> Update:
             rejected.append({"index": index, "reason": str(error)})
     step.progress("remember", 0, len(read))
     before = (await access.refresh(io)).version
-    guidelines = await access.every_guideline(io)
+    guidelines = await access.guidelines(io)
     stored = await remember(io, access, read, note_threads=False)
     step.progress("remember", len(read), len(read))
     experts = await access.episodes(io, (await access.refresh(io)).shared())
@@ -184,7 +188,7 @@ async def judge_cases(step: _Step) -> Update:
     view = await access.refresh(io)
     await index_missing(io, access, view)
     cases = unjudged_cases(view.rows(), parts.criterion.scale)
-    standing = await access.all_guidelines(io)
+    standing = await access.guidelines(io)
     found = await access.episodes(io, (ids[0] for ids in cases.values()))
     examples = {episode.example_id: episode.example for episode in found.values()}
     # Cases are judged concurrently: all of them together keep to the limit.
@@ -342,12 +346,12 @@ async def commit_alignment(step: _Step) -> Update:
             if one.id in touched or not sources.isdisjoint(one.episode_ids)
         ]
 
-    after = await access.every_guideline(io)
+    after = await access.guidelines(io)
     fields = {name: lesson[name] for name in AlignmentReport.model_fields if name in lesson}
     fields["batches"] = len(fields["batches"])
     report = AlignmentReport(
         **fields,
-        guidelines=compare_guidelines(of_run(_guidelines_before(lesson)), of_run(after)),
+        guidelines=compare_guidelines(of_run(_guidelines_before(lesson)), of_run(after), learned),
         cost=total_cost(step.usage()),
         memory_version_after=view.version,
     )
@@ -370,7 +374,7 @@ async def _propose(
     """Distil a batch: feedback, or a guideline that lost a source."""
     proposal = _proposal()
     if "guideline_id" in batch:
-        pending = {one.id: one for one in await access.all_guidelines(io, "pending")}
+        pending = {one.id: one for one in await access.outdated_guidelines(io)}
         if guideline := pending.get(batch["guideline_id"]):
             rewording = await reword(io, access, chat, guideline)
             proposal |= {"reworded": rewording.read, "refused": rewording.refused}
@@ -379,7 +383,7 @@ async def _propose(
     found = await access.episodes(io, batch["episode_ids"])
     # Another run may have learned some of it meanwhile.
     waiting = [episode for episode in found.values() if episode.status == "pending"]
-    guidelines = await access.all_guidelines(io)
+    guidelines = await access.guidelines(io)
     while waiting:
         prompt = distill_prompt(
             access.criterion,
@@ -419,11 +423,11 @@ async def _batches(step: _Step, window: int) -> list[Lesson]:
     io, access = step.io, step.access
     view = await access.refresh(io)
     pending = await access.episodes(io, view.pending())
-    guidelines = await access.every_guideline(io)
+    guidelines = await access.guidelines(io)
     packed = pack(
         list(pending.values()),
         access.criterion,
-        [guideline for guideline in guidelines if guideline.status == "standing"],
+        guidelines,
         max_input_tokens=window,
         most=step.options.batch_size,
     )

@@ -403,7 +403,7 @@ async def judge_again(
     The same answer is not paid for twice until something is committed.
     """
     k = settings["k"] if parts.judge.use_episodes else 0
-    found = Retrieved.of(await recall_besides(io, access, example, k, besides))
+    found = Retrieved.of(recall_besides(access, example, k, besides))
     own = key_of(access, example)
     vector = access.view.index.get(own)
     if vector is not None:

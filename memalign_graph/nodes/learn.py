@@ -6,10 +6,8 @@ from typing import Any
 from memalign_graph.alignment.redistill import distil, learn_again, reword_all, words_read
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.changes import remember
-from memalign_graph.memory.forgetting import clear_drafts
-from memalign_graph.memory.learning import GuidelineOperation
-from memalign_graph.memory.lessons import learn
+from memalign_graph.memory.learning import GuidelineOperation, learn
+from memalign_graph.memory.operations import clear_drafts, remember
 from memalign_graph.memory.recall import known_vector
 from memalign_graph.models import max_input_tokens
 from memalign_graph.nodes.judge import own_channel
@@ -38,13 +36,13 @@ async def distill_node(io: IO, state: State, run: Run, parts: Parts) -> Update:
     chat = parts.distiller(settings["model"])
     prompt = distill_prompt(
         parts.criterion,
-        guidelines=await access.all_guidelines(io),
+        guidelines=await access.guidelines(io),
         episodes=[episode, *sorted(pending, key=lambda waiting: (waiting.created_at, waiting.id))],
         max_input_tokens=max_input_tokens(chat),
     )
     proposal = await distil(io, chat, prompt)
     # What this expert took back may have left guidelines without words.
-    wordless = (await access.all_guidelines(io, "pending"))[:_MAX_PENDING]
+    wordless = (await access.outdated_guidelines(io))[:_MAX_PENDING]
     rewordings = await reword_all(io, access, chat, wordless, run.max_concurrency)
     refused = [*proposal.refused, *(why for one in rewordings for why in one.refused)]
     learned = {

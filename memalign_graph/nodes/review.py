@@ -81,7 +81,7 @@ async def question_node(io: IO, state: State, run: Run, parts: Parts) -> Update:
     known = said_before(feedback, (await access.episodes(io, [key])).get(key))
     if known is not None:
         return {"feedback": known.to_json(), "judge_lesson": {}}
-    guidelines = await access.all_guidelines(io)
+    guidelines = await access.guidelines(io)
     try:
         chat = parts.distiller(settings["model"])
         window = max_input_tokens(chat)

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from memalign_graph.memory.by_hand import MAX_GUIDELINE_CHARS
 from memalign_graph.memory.learning import GuidelineOperation, plain_words
+from memalign_graph.memory.operations import MAX_GUIDELINE_CHARS
 from memalign_graph.prompts.fences import (
     as_text,
     closed_schema,

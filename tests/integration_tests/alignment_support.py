@@ -207,8 +207,8 @@ async def everything(bench: Bench, **options: Any) -> list[Guideline]:
     """The guidelines, superseded ones too."""
     memory = bench.memory(**options)
     if bench.awaits:
-        return await memory.aguidelines(include_superseded=True)
-    return memory.guidelines(include_superseded=True)
+        return await memory.aguidelines()
+    return memory.guidelines()
 
 
 async def version(bench: Bench, **options: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import ChatModelError, EmbeddingError, ModelAnswerError
-from memalign_graph.memory import changes, embedding
+from memalign_graph.memory import embedding, operations
 from tests.conftest import TWO_WAYS, Bench, Graph
 from tests.integration_tests.alignment_support import (
     BOTH_WAYS,

@@ -110,7 +110,7 @@ def outcome(folder: Path) -> Any:
     found = (
         [
             (one.text, one.status, [inputs[key] for key in one.episode_ids])
-            for one in memory.guidelines(include_superseded=True)
+            for one in memory.guidelines()
         ],
         sorted((one.example.inputs, one.status) for one in episodes),
         [

@@ -52,7 +52,7 @@ def sources_of(memory: JudgeMemory) -> Counter[str]:
     """In how many guidelines each case stands."""
     inputs = {one.id: str(one.example.inputs) for one in memory.episodes()}
     found: Counter[str] = Counter()
-    for guideline in memory.guidelines(include_superseded=True):
+    for guideline in memory.guidelines():
         found.update(inputs[key] for key in guideline.episode_ids)
     return found
 
@@ -66,7 +66,7 @@ def test_disjoint_sets(server: LoopbackServer, tmp_path: Path, awaits: bool) -> 
     assert sources_of(memory) == {one.example.inputs: 1 for one in episodes}
     assert set(texts(server).values()) == {1}
     assert len(texts(server)) == 200
-    ids = [one.id for one in memory.guidelines(include_superseded=True)]
+    ids = [one.id for one in memory.guidelines()]
     assert len(set(ids)) == len(ids)
     wordings = [one.text for one in memory.guidelines()]
     assert len(set(wordings)) == len(wordings)

@@ -177,9 +177,6 @@ def _changed(scale: Scale, credit: GuidelineCredit | None) -> list[Changed]:
 
 
 def _status(guideline: Guideline) -> str:
-    if guideline.status == "superseded":
-        why = f": {clean(guideline.reason, most=500)}" if guideline.reason else "."
-        return f"Another rule took its place{why}"
     if guideline.status == "pending":
-        return "Some of its sources were taken back; it is to be distilled again."
+        return "Some of its sources were taken back; it is to be worded anew."
     return ""

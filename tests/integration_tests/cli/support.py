@@ -120,7 +120,7 @@ class Shell:
         """The memory in a file, as Python reaches it: guidelines, episodes, version."""
         with open_local_store(self.folder / name) as store:
             memory = JudgeMemory(store, CRITERION, embeddings="local", **options)
-            return memory.guidelines(include_superseded=True), memory.episodes(), memory.version()
+            return memory.guidelines(), memory.episodes(), memory.version()
 
     def process(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
         """Start a command in a process of its own."""

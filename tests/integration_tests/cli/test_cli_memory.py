@@ -4,7 +4,7 @@ import json
 import stat
 
 from memalign_graph import Episode, Guideline
-from memalign_graph.memory.records import Commit
+from memalign_graph.memory.history import Commit
 from tests.integration_tests.cli.support import ANN, BOB, Shell
 
 

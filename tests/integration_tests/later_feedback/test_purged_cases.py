@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph.memory.forgetting import Forgotten
+from memalign_graph.memory.operations import Forgotten
 from tests.conftest import CRITERION, OTHER, TWO_WAYS, Bench
 from tests.integration_tests.later_feedback.support import (
     DAY,

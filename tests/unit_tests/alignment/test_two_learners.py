@@ -7,7 +7,7 @@ import pytest
 
 from memalign_graph import JudgeMemory
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory.lessons import learn
+from memalign_graph.memory.learning import learn
 from tests.unit_tests.memory.support import (
     CRITERION,
     Operation,

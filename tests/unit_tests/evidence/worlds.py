@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from memalign_graph import Boolean, Categorical, Numeric, Pairwise
 from memalign_graph.evidence.confidence import Decision, Said
 from memalign_graph.evidence.process import Process
-from memalign_graph.memory.episode_row import EpisodeRow, JudgedRow
+from memalign_graph.memory.standing import EpisodeRow, JudgedRow
 from memalign_graph.memory.view import MemoryView, Update
 from memalign_graph.scales import Scale, Value
 

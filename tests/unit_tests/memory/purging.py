@@ -9,7 +9,7 @@ from langgraph.store.base import BaseStore, SearchOp
 
 from memalign_graph import Criterion, Episode, Feedback, JudgeMemory, Judgment
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory import lessons
+from memalign_graph.memory import learning
 from tests.unit_tests.memory.support import CRITERION, EVERYTHING, dump, hashed, op, said
 
 MARK = "zqx"
@@ -56,7 +56,7 @@ def fill(
     def learn(*operations: Any, author: str | None = None) -> None:
         words = {each.id: each.word for each in memory.episodes()}
         access, read = memory.access, words or learned
-        run(lessons.learn(BLOCKING, access, operations, read, author=author, relearn=True))
+        run(learning.learn(BLOCKING, access, operations, read, author=author, relearn=True))
 
     learn(op("add", one, text="Rule of zqxold alone."), author="zqxann")
     one = memory.remember(planted())

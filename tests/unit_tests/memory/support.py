@@ -15,7 +15,7 @@ from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import Criterion, Episode, Example, Feedback, JudgeMemory
 from memalign_graph.io import AWAITING, BLOCKING, IO, Invokable, Wrapper, run
-from memalign_graph.memory import lessons
+from memalign_graph.memory import learning
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.models import StructuredModel
 from tests.loopback import LoopbackServer
@@ -57,7 +57,7 @@ def learn(
     """Learn as the graphs do, from all episodes as they stand."""
     words = {one.id: one.word for one in memory.episodes()}
     return run(
-        lessons.learn(BLOCKING, memory.access, operations, words, author=author, relearn=True)
+        learning.learn(BLOCKING, memory.access, operations, words, author=author, relearn=True)
     )
 
 
@@ -238,8 +238,8 @@ class Bench:
         access = self.memory().access
         words = {one.id: one.word for one in await self.do("episodes")}
         if self.awaits:
-            return await lessons.learn(AWAITING, access, operations, words, relearn=True)
-        return run(lessons.learn(BLOCKING, access, operations, words, relearn=True))
+            return await learning.learn(AWAITING, access, operations, words, relearn=True)
+        return run(learning.learn(BLOCKING, access, operations, words, relearn=True))
 
     async def guidelines(self) -> dict[str, set[str]]:
         """The guidelines' sources by text."""

@@ -144,7 +144,7 @@ class Trial:
 
     def reword(self) -> None:
         """Give a pending guideline words again, as distilling it from its sources does."""
-        everything = self.memory.guidelines(include_superseded=True)
+        everything = self.memory.guidelines()
         for rule in [one for one in everything if one.status == "pending"][:1]:
             self.reworded += 1
             text = f"Lesson {self.random.randrange(12)}."
@@ -198,7 +198,7 @@ class Trial:
         assert {one.id: one.rationale for one in cold.episodes()} == self.model.words
         rules = {rule.text: set(rule.episode_ids) for rule in cold.guidelines()}
         assert rules == {one.text: one.sources for one in self.model.rules if one.text}
-        everything = cold.guidelines(include_superseded=True)
+        everything = cold.guidelines()
         waiting = [sorted(one.episode_ids) for one in everything if one.status == "pending"]
         assert sorted(waiting) == self.model.waiting
         assert len(everything) == len(rules) + len(waiting)

@@ -11,7 +11,7 @@ from langgraph.store.base import BaseStore, Op
 
 from memalign_graph import Episode, Guideline, InvalidInputError, JudgeMemory
 from memalign_graph.io import BLOCKING, IO, Wrapper, run
-from memalign_graph.memory import by_hand, changes, forgetting, history, lessons, portable, purge
+from memalign_graph.memory import history, learning, operations, portable, purge
 from tests.unit_tests.memory.purging import everything_in, left_in
 from tests.unit_tests.memory.support import CRITERION, hashed, in_memory, op, said
 from tests.unit_tests.memory.test_same_moment import commits
@@ -48,10 +48,10 @@ def start() -> Case:
         op("add", two, text="Of two."),
         op("add", two, text="Old."),
     ]
-    run(lessons.learn(BLOCKING, here.access, rules, {one.id: one.word, two.id: two.word}))
+    run(learning.learn(BLOCKING, here.access, rules, {one.id: one.word, two.id: two.word}))
     known = {rule.text: rule for rule in here.guidelines()}
     retire = op("retire", guideline_id=known["Old."].id, superseded_by=known["Of two."].id)
-    run(lessons.learn(BLOCKING, here.access, [retire], {}))
+    run(learning.learn(BLOCKING, here.access, [retire], {}))
     version, exported = here.version(), here.export_jsonl()
     here.remember(said("four"))
     there.version()
@@ -63,13 +63,13 @@ Doing = Callable[[IO, JudgeMemory, Case], Coroutine[Any, Any, Any]]
 
 
 def forget(name: str) -> Doing:
-    return lambda io, memory, case: forgetting.forget(
+    return lambda io, memory, case: operations.forget(
         io, memory.access, forgetting.Selection(episode_ids=[case.episodes[name].id])
     )
 
 
 def revise(name: str, word: str) -> Doing:
-    return lambda io, memory, case: changes.revise(
+    return lambda io, memory, case: operations.revise(
         io, memory.access, case.episodes[name].id, {"rationale": word}
     )
 
@@ -86,16 +86,16 @@ def learn(
             **fields,
         )
         words = case.words(*([name] if name else []))
-        return await lessons.learn(io, memory.access, [change], words)
+        return await learning.learn(io, memory.access, [change], words)
 
     return doing
 
 
 DOING: dict[str, Doing] = {
-    "say another word": lambda io, memory, _: changes.remember(
+    "say another word": lambda io, memory, _: operations.remember(
         io, memory.access, [said("one", "Word 2.", author=ANN)]
     ),
-    "say something new": lambda io, memory, _: changes.remember(io, memory.access, [said("five")]),
+    "say something new": lambda io, memory, _: operations.remember(io, memory.access, [said("five")]),
     "revise one": revise("one", "Word 3."),
     "revise two": revise("two", "Word 4."),
     "forget one": forget("one"),
@@ -108,13 +108,13 @@ DOING: dict[str, Doing] = {
     "merge": learn(None, "merge", "Of two.", by="Of zqxone and two."),
     "merge the other way": learn(None, "merge", "Of zqxone and two.", by="Of two."),
     "retire": learn(None, "retire", "Of two.", by="Of zqxone."),
-    "word by hand": lambda io, memory, case: by_hand.edit_guideline(
+    "word by hand": lambda io, memory, case: operations.edit_guideline(
         io, memory.access, case.rules["Of two."].id, "By hand.", author=None
     ),
-    "take away by hand": lambda io, memory, case: by_hand.remove_guideline(
+    "take away by hand": lambda io, memory, case: operations.remove_guideline(
         io, memory.access, case.rules["Of two."].id, author=None
     ),
-    "write by hand": lambda io, memory, _: by_hand.add_guideline(
+    "write by hand": lambda io, memory, _: operations.add_guideline(
         io, memory.access, "New.", author=None
     ),
     "roll back to nothing": lambda io, memory, _: history.rollback(io, memory.access, EMPTY),
@@ -180,7 +180,7 @@ def check_whole(case: Case) -> None:
     version = case.cold.version()
     assert case.here.version() == case.there.version() == version
     then = case.there.at(version)
-    rules = case.here.guidelines(include_superseded=True)
+    rules = case.here.guidelines()
     assert then.missing == []
     assert (then.episodes, then.guidelines) == (case.here.episodes(), rules)
     episodes, ids = {one.id for one in then.episodes}, {one.id for one in rules}
@@ -192,7 +192,7 @@ def check_whole(case: Case) -> None:
 
 def check_promises(case: Case, both: set[str]) -> None:
     episodes = {one.id: one for one in case.here.episodes()}
-    rules = case.here.guidelines(include_superseded=True)
+    rules = case.here.guidelines()
     one, rule = case.episodes["one"], case.rules["Of two."]
     if "purge one" in both and not both & {"import", "roll back"}:
         assert left_in(everything_in(case.here.access.store), "zqxone") == []

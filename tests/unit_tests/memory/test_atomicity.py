@@ -8,7 +8,7 @@ from langgraph.store.base import PutOp
 
 from memalign_graph import EmbeddingError, JudgeMemory
 from memalign_graph.io import AWAITING, BLOCKING, run
-from memalign_graph.memory import by_hand, changes, forgetting, history, lessons
+from memalign_graph.memory import history, learning, operations
 from memalign_graph.memory.records import version_of
 from tests.loopback import LoopbackServer, error
 from tests.unit_tests.memory.support import (
@@ -102,14 +102,14 @@ async def change(memory: JudgeMemory, name: str, *, awaits: bool) -> Any:
     [rule] = memory.guidelines()
     selection = forgetting.Selection(episode_ids=[one.id])
     operations: dict[str, Operation] = {
-        "remember": lambda io: changes.remember(io, access, [said("three"), said("one", "New.")]),
-        "learn": lambda io: lessons.learn(
+        "remember": lambda io: operations.remember(io, access, [said("three"), said("one", "New.")]),
+        "learn": lambda io: learning.learn(
             io, access, [op("add", two, text="New.")], {two.id: two.word}, relearn=True
         ),
-        "revise": lambda io: changes.revise(io, access, one.id, {"rationale": "New."}),
-        "forget": lambda io: forgetting.forget(io, access, selection),
+        "revise": lambda io: operations.revise(io, access, one.id, {"rationale": "New."}),
+        "forget": lambda io: operations.forget(io, access, selection),
         "rollback": lambda io: history.rollback(io, access, version_of(0)),
-        "edit": lambda io: by_hand.edit_guideline(io, access, rule.id, "New.", author=None),
+        "edit": lambda io: operations.edit_guideline(io, access, rule.id, "New.", author=None),
     }
     operation = operations[name]
     return await operation(AWAITING) if awaits else run(operation(BLOCKING))

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from memalign_graph import JudgeMemory
-from memalign_graph.memory import by_hand
+from memalign_graph.memory import operations
 from memalign_graph.memory.records import clock, commit_id, revision_of, version_of, weight
 from tests.unit_tests.memory.support import (
     CRITERION,
@@ -123,7 +123,7 @@ def test_writers_that_did_not_see_each_other_are_both_parents_of_the_next(
 ) -> None:
     here, there, later = (JudgeMemory(any_opener(), CRITERION, embeddings=hashed) for _ in "123")
     interleaved(
-        lambda io: by_hand.add_guideline(io, here.access, "Of one.", author=None),
+        lambda io: operations.add_guideline(io, here.access, "Of one.", author=None),
         writes,
         lambda: there.add_guideline("Of two."),
     )

@@ -82,7 +82,7 @@ async def test_of_two_that_contradict_the_newer_word_wins(bench: Bench, newer: i
     assert winner == both[newer]
     [loser] = [
         one
-        for one in await bench.do("guidelines", include_superseded=True)
+        for one in await bench.do("guidelines", )
         if one.status == "superseded"
     ]
     assert (loser.id, loser.text) == (both[1 - newer].id, texts[1 - newer])
@@ -105,7 +105,7 @@ async def test_the_loser_is_out_of_the_prompt(near: Bench) -> None:
 async def test_what_contradicts_is_never_merged_though_called_a_duplicate(bench: Bench) -> None:
     await rules(bench, "Always apologise.", "Never apologise.", "One always apologises.")
     await consolidate(bench, relations([[1, 2, 3]], [[1, 2]]))
-    everything = await bench.do("guidelines", include_superseded=True)
+    everything = await bench.do("guidelines", )
     [never] = [one for one in everything if one.text == "Never apologise."]
     assert (never.status, len(never.episode_ids)) == ("standing", 1)
 
@@ -117,7 +117,7 @@ async def test_what_is_written_by_hand_is_never_changed(bench: Bench) -> None:
     assert await bench.do("guidelines") == [own]
     gone = {
         one.text: one
-        for one in await bench.do("guidelines", include_superseded=True)
+        for one in await bench.do("guidelines", )
         if one.status == "superseded"
     }
     assert gone["Say sorry."].episode_ids == [one.id]
@@ -181,7 +181,7 @@ async def test_a_guideline_without_words_gets_them_first_and_is_compared(bench: 
     await bench.do("forget", one.id)
     wording = {"operations": [{"text": "One must apologise.", "action": "add"}]}
     await consolidate(bench, wording, relations([[1, 2]]))
-    [rule] = await bench.do("guidelines", include_superseded=True)
+    [rule] = await bench.do("guidelines", )
     assert (rule.text, set(rule.episode_ids)) == ("One must apologise.", {two.id, three.id})
 
 
@@ -238,7 +238,7 @@ async def test_what_is_forgotten_meanwhile_takes_nothing_else_along(
         asks,
         lambda: near.memory().forget(episodes[forgotten].id),
     )
-    assert await near.do("guidelines", include_superseded=True) == [both[1 - forgotten]]
+    assert await near.do("guidelines", ) == [both[1 - forgotten]]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -263,7 +263,7 @@ async def test_whatever_the_model_says_no_source_and_no_rule_is_lost(
         ]
 
     await consolidate(near, relations(some(4), some(2)))
-    after = {one.id: one for one in await near.do("guidelines", include_superseded=True)}
+    after = {one.id: one for one in await near.do("guidelines", )}
     standing = {one.id for one in after.values() if one.status == "standing"}
     for rule in before:
         if rule.origin == "expert":

@@ -7,7 +7,7 @@ import pytest
 
 from memalign_graph import JudgeMemory
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory import access, changes, forgetting, history, lessons, portable
+from memalign_graph.memory import access, history, learning, operations, portable
 from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, learn, op, said
 from tests.unit_tests.memory.test_purge_cut_off import CutOffError, Failing
 
@@ -50,7 +50,7 @@ def relearn(memory: JudgeMemory) -> None:
     words = {one.id: one.word for one in episodes}
     rules = [op("add", one, text=f"Of {one.example.inputs}.") for one in episodes]
     run(
-        lessons.learn(
+        learning.learn(
             BLOCKING, memory.access, [*rules, op("add", *episodes, text="Of all new.")], words
         )
     )
@@ -71,7 +71,7 @@ CHANGES: dict[str, Callable[[JudgeMemory, dict[str, str]], Any]] = {
 def picture(memory: JudgeMemory) -> Any:
     """What a memory holds, but for dates."""
     names: dict[str, Any] = {one.id: one.example.inputs for one in memory.episodes()}
-    rules = memory.guidelines(include_superseded=True)
+    rules = memory.guidelines()
     return (
         sorted((names[one.id], one.rationale, one.status) for one in memory.episodes()),
         sorted(

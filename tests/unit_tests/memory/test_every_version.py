@@ -24,7 +24,7 @@ class Trial:
         version = await self.bench.do("version")
         now = (
             await self.bench.do("episodes"),
-            await self.bench.do("guidelines", include_superseded=True),
+            await self.bench.do("guidelines", ),
             await self.bench.contents(),
         )
         assert self.seen.setdefault(version, now) == now
@@ -64,7 +64,7 @@ class Trial:
         await self.bench.learn(*([op("add", *sources, text=text)] if sources else []))
 
     async def reword(self) -> None:
-        for rule in await self.bench.do("guidelines", include_superseded=True):
+        for rule in await self.bench.do("guidelines", ):
             if rule.status == "pending":
                 change = op("revise", *rule.episode_ids, guideline_id=rule.id, text=f"{rule.id}.")
                 await self.bench.learn(change)

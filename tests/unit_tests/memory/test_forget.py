@@ -67,7 +67,7 @@ async def test_a_guideline_with_other_sources_loses_its_words_and_keeps_those(be
     forgotten = await bench.do("forget", one.id)
     assert forgotten.guidelines_removed == []
     assert await bench.guidelines() == {}
-    [after] = await bench.do("guidelines", include_superseded=True)
+    [after] = await bench.do("guidelines", )
     assert forgotten.guidelines_reduced == [after]
     assert (after.id, after.position) == (before.id, before.position)
     assert (after.text, after.status) == ("", "pending")
@@ -89,10 +89,10 @@ async def test_a_guideline_goes_with_the_last_of_its_sources(bench: Bench) -> No
     await bench.learn(op("add", one, two, text="Of two."), op("add", one, two, three, text="3"))
     forgotten = await bench.do("forget", [one.id, two.id])
     assert [rule.text for rule in forgotten.guidelines_removed] == ["Of two."]
-    [left] = await bench.do("guidelines", include_superseded=True)
+    [left] = await bench.do("guidelines", )
     assert (left.status, left.episode_ids) == ("pending", [three.id])
     await bench.do("forget", three.id)
-    assert await bench.do("guidelines", include_superseded=True) == []
+    assert await bench.do("guidelines", ) == []
 
 
 async def test_a_guideline_an_expert_wrote_stays(bench: Bench) -> None:

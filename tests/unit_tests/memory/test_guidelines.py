@@ -6,7 +6,7 @@ import pytest
 
 from memalign_graph import InvalidInputError
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory import lessons
+from memalign_graph.memory import learning
 from memalign_graph.memory.learning import guideline_id
 from tests.unit_tests.memory.support import Bench, learn, op, said
 
@@ -172,7 +172,7 @@ def test_a_lesson_from_feedback_taken_back_is_void_and_its_other_sources_wait(
         op("add", one, two, text="Of both."),
         op("add", three, text="Of three."),
     ]
-    learned = run(lessons.learn(BLOCKING, memory.access, taught, words))
+    learned = run(learning.learn(BLOCKING, memory.access, taught, words))
     assert [(rule.text, rule.episode_ids) for rule in memory.guidelines()] == [
         ("Of three.", [three.id])
     ]
@@ -187,7 +187,7 @@ def test_a_lesson_from_a_word_since_edited_is_void(near: Bench) -> None:
     one = memory.remember(said())
     memory.remember(said(rationale="Another word."))
     learned = run(
-        lessons.learn(BLOCKING, memory.access, [op("add", one, text="Old.")], {one.id: one.word})
+        learning.learn(BLOCKING, memory.access, [op("add", one, text="Old.")], {one.id: one.word})
     )
     assert (learned["episode_ids"], learned["guidelines"]) == ([], [])
     assert memory.guidelines() == []

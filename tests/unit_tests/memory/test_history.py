@@ -8,7 +8,7 @@ import pytest
 
 from memalign_graph import InvalidInputError, JudgeMemory, create_judge_graph
 from memalign_graph.memory import history
-from memalign_graph.memory.records import Commit, Tally
+from memalign_graph.memory.history import Commit, Tally
 from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, Opener, hashed, op, said
 
 EMPTY = "0" * 32

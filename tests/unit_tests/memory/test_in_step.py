@@ -97,7 +97,7 @@ def test_each_forgets_along_what_the_other_learned(pair: tuple[JudgeMemory, Judg
     learn(there, op("add", one, text="Of one."), op("add", one, two, text="Of both."))
     here.forget(one.id)
     assert there.guidelines() == []
-    [rule] = there.guidelines(include_superseded=True)
+    [rule] = there.guidelines()
     assert (rule.text, rule.status, rule.episode_ids) == ("", "pending", [two.id])
     assert there.version() == here.version()
 

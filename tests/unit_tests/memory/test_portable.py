@@ -146,7 +146,7 @@ async def test_a_newer_word_takes_the_old_words_rules_away(bench: Bench) -> None
 
     await bench.do("import_jsonl", there_text)
     assert await bench.guidelines() == {}
-    [pending] = await bench.do("guidelines", include_superseded=True)
+    [pending] = await bench.do("guidelines", )
     assert (pending.status, pending.episode_ids) == ("pending", [two.id])
 
 

@@ -190,5 +190,5 @@ def test_no_guideline_names_a_source_that_is_not_there(edit: Callable[[Lines], L
     except InvalidInputError as error:
         assert str(error).startswith("line 2: ")  # noqa: PT017 - one of two ways is right
     there = {one.id for one in memory.episodes()}
-    for rule in memory.guidelines(include_superseded=True):
+    for rule in memory.guidelines():
         assert set(rule.episode_ids) <= there

@@ -6,7 +6,7 @@ import pytest
 
 from memalign_graph import Episode, JudgeMemory
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory.changes import COMMIT_ITEMS
+from memalign_graph.memory.operations import COMMIT_ITEMS
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from tests.unit_tests.memory.purging import MARK, WORDS, everything_in, fill, left_in, planted
@@ -209,7 +209,7 @@ def test_a_wording_that_repeats_it_goes_though_it_names_another_source(
     one, other = memory.remember([said("one", rationale), said("other", "Something else.")])
     learn(memory, op("add", other, text=rule), op("add", other, text="Something else matters."))
     memory.forget(one.id, purge=True)
-    pending, standing = memory.guidelines(include_superseded=True)
+    pending, standing = memory.guidelines()
     assert (pending.text, pending.status, pending.episode_ids) == ("", "pending", [other.id])
     assert standing.text == "Something else matters."
     assert rule not in f"{[item.value for item in everything_in(near.store)]}"

@@ -94,6 +94,6 @@ def test_a_case_that_is_purged_before_it_is_committed_stays_away(near: Bench) ->
 
     learned, _ = review(near, purges)
     assert memory.episodes() == []
-    assert memory.guidelines(include_superseded=True) == []
+    assert memory.guidelines() == []
     assert learned["guidelines"] == []
     assert left_in(everything_in(near.store), "it must be brief") == []

@@ -19,7 +19,7 @@ from memalign_graph import (
     Numeric,
 )
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory import lessons
+from memalign_graph.memory import learning
 from memalign_graph.memory.recall import recall
 from tests.unit_tests.memory.support import (
     CRITERION,
@@ -105,7 +105,7 @@ def test_an_unchanged_word_said_along_with_an_edit_stays_the_guidelines_source(
         "one": "pending",
         "two": "distilled",
     }
-    [rule] = memory.guidelines(include_superseded=True)
+    [rule] = memory.guidelines()
     assert (rule.text, rule.status, rule.episode_ids) == ("", "pending", [two.id])
 
 
@@ -195,7 +195,7 @@ def test_an_episode_forgotten_while_it_is_learned_from_stays_forgotten(memory: J
     one = memory.remember(said())
     rules, words = [op("add", one, text="Be warm.")], {one.id: one.word}
     interleaved(
-        lambda io: lessons.learn(io, memory.access, rules, words),
+        lambda io: learning.learn(io, memory.access, rules, words),
         writes,
         lambda: memory.forget(one.id),
     )
@@ -204,12 +204,12 @@ def test_an_episode_forgotten_while_it_is_learned_from_stays_forgotten(memory: J
 
 def test_two_that_revise_one_guideline_at_once_lose_no_source(memory: JudgeMemory) -> None:
     one, two, three = memory.remember([said("one"), said("two"), said("three")])
-    run(lessons.learn(BLOCKING, memory.access, [op("add", one, text="A.")], {one.id: one.word}))
+    run(learning.learn(BLOCKING, memory.access, [op("add", one, text="A.")], {one.id: one.word}))
     [rule] = memory.guidelines()
 
     def revise(episode: Episode, text: str) -> Operation:
         change = op("revise", episode, guideline_id=rule.id, text=text)
-        return lambda io: lessons.learn(io, memory.access, [change], {episode.id: episode.word})
+        return lambda io: learning.learn(io, memory.access, [change], {episode.id: episode.word})
 
     interleaved(revise(two, "B."), writes, lambda: run(revise(three, "C.")(BLOCKING)))
     sources = {key for rule in memory.guidelines() for key in rule.episode_ids}

@@ -15,8 +15,8 @@ from memalign_graph import (
     create_review_graph,
 )
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory import lessons
-from memalign_graph.memory.forgetting import Selection
+from memalign_graph.memory import learning
+from memalign_graph.memory.operations import Selection
 from tests.loopback import ChatRequest, error
 from tests.unit_tests.memory.support import CRITERION, Bench, asks, dump, interleaved, op, said
 
@@ -97,7 +97,7 @@ async def test_nothing_left_to_say_takes_the_guideline_away(bench: Bench) -> Non
     one, two = await two_sources(bench)
     bench.server.script({"operations": []})
     forgotten = await bench.do("forget", one.id, memory=with_model(bench))
-    assert await bench.do("guidelines", include_superseded=True) == []
+    assert await bench.do("guidelines", ) == []
     assert forgotten.guidelines_reduced == []
     assert [gone.episode_ids for gone in forgotten.guidelines_removed] == [[two.id]]
     assert [each.id for each in await bench.do("episodes")] == [two.id]
@@ -122,7 +122,7 @@ async def test_a_model_that_fails_leaves_it_forgotten_and_the_guideline_pending(
     with pytest.raises(failure):
         await take_back(near, how, one, memory)
     assert one.word not in {each.word for each in memory.episodes()}
-    [rule] = memory.guidelines(include_superseded=True)
+    [rule] = memory.guidelines()
     assert (rule.text, rule.status, rule.episode_ids) == ("", "pending", [two.id])
     assert memory.guidelines() == []
 
@@ -208,7 +208,7 @@ async def test_in_words_that_stand_already_it_becomes_that_guideline(bench: Benc
     bench.server.script(worded("say sorry"))
     await bench.do("forget", one.id, memory=with_model(bench))
     assert await bench.guidelines() == {"Say sorry.": {two.id, three.id}}
-    assert len(await bench.do("guidelines", include_superseded=True)) == 1
+    assert len(await bench.do("guidelines", )) == 1
 
 
 def test_in_the_words_of_a_superseded_one_it_stands(near: Bench) -> None:
@@ -216,10 +216,10 @@ def test_in_the_words_of_a_superseded_one_it_stands(near: Bench) -> None:
     one, two, three = memory.remember([said("one"), said("two"), said("three")])
     words = {each.id: each.word for each in (one, two, three)}
     rules = [op("add", one, text="Always X."), op("add", two, three, text="Never X.")]
-    run(lessons.learn(BLOCKING, memory.access, rules, words))
+    run(learning.learn(BLOCKING, memory.access, rules, words))
     always, never = memory.guidelines()
     retire = op("retire", guideline_id=always.id, superseded_by=never.id)
-    run(lessons.learn(BLOCKING, memory.access, [retire], {}))
+    run(learning.learn(BLOCKING, memory.access, [retire], {}))
     near.server.script(worded("Always X."))
     memory.forget(two.id)
     [rule] = memory.guidelines()
@@ -231,10 +231,10 @@ def test_what_a_forgotten_rule_had_superseded_stands_again(near: Bench) -> None:
     one, two = memory.remember([said("one"), said("two")])
     words = {one.id: one.word, two.id: two.word}
     rules = [op("add", one, text="Always X."), op("add", two, text="Never X.")]
-    run(lessons.learn(BLOCKING, memory.access, rules, words))
+    run(learning.learn(BLOCKING, memory.access, rules, words))
     always, never = memory.guidelines()
     retire = op("retire", guideline_id=always.id, superseded_by=never.id)
-    run(lessons.learn(BLOCKING, memory.access, [retire], {}))
+    run(learning.learn(BLOCKING, memory.access, [retire], {}))
     memory.forget(two.id)
     [rule] = memory.guidelines()
     assert (rule.id, rule.text, rule.superseded_by, rule.reason) == (
@@ -246,7 +246,7 @@ def test_a_source_forgotten_while_the_model_writes_voids_what_it_wrote(near: Ben
     one, two, three = near.memory().remember([said("one"), said("two"), said("three")])
     words = {each.id: each.word for each in (one, two, three)}
     rules = [op("add", one, two, three, text="Of three.")]
-    run(lessons.learn(BLOCKING, near.memory().access, rules, words))
+    run(learning.learn(BLOCKING, near.memory().access, rules, words))
     memory = with_model(near)
     near.server.script({"operations": [{"text": "Of 2.", "action": "add", "feedback": ["F1"]}]})
     selection = Selection(episode_ids=[one.id])
@@ -255,7 +255,7 @@ def test_a_source_forgotten_while_the_model_writes_voids_what_it_wrote(near: Ben
         asks,
         lambda: near.memory().forget(two.id),
     )
-    [rule] = memory.guidelines(include_superseded=True)
+    [rule] = memory.guidelines()
     assert (rule.text, rule.status, rule.episode_ids) == ("", "pending", [three.id])
 
 
@@ -266,7 +266,7 @@ def test_a_guideline_that_loses_its_words_while_a_model_revises_it_does_not_get_
     memory = near.memory()
     one, two = memory.remember([said("one", PLANTED), said("two")])
     words = {one.id: one.word, two.id: two.word}
-    run(lessons.learn(BLOCKING, memory.access, [op("add", one, two, text=f"Of {PLANTED}.")], words))
+    run(learning.learn(BLOCKING, memory.access, [op("add", one, two, text=f"Of {PLANTED}.")], words))
     models = {"model": near.server.chat_model(), "embeddings": near.embeddings}
     graph = create_review_graph(CRITERION, **models).compile(
         store=near.store, checkpointer=InMemorySaver()
@@ -283,7 +283,7 @@ def test_a_guideline_that_loses_its_words_while_a_model_revises_it_does_not_get_
 
     near.server.responder = forgets_meanwhile
     learned = graph.invoke(Command(resume="It must be brief."), config)["learned"]
-    [rule] = memory.guidelines(include_superseded=True)
+    [rule] = memory.guidelines()
     assert rule.text in ("", "Of the second alone.")
     assert rule.episode_ids == [two.id]
     assert PLANTED not in dump(learned)
@@ -295,7 +295,7 @@ def test_sources_that_were_not_read_are_still_its_sources(near: Bench) -> None:
     memory = with_model(near)
     episodes = memory.remember([said(f"case {number}") for number in range(60)])
     words = {one.id: one.word for one in episodes}
-    run(lessons.learn(BLOCKING, memory.access, [op("add", *episodes, text="Of all.")], words))
+    run(learning.learn(BLOCKING, memory.access, [op("add", *episodes, text="Of all.")], words))
     change = {"text": "Of the rest.", "action": "add", "feedback": ["F1"]}
     near.server.script({"operations": [change]})
     memory.forget(episodes[0].id)

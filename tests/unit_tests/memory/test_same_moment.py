@@ -11,7 +11,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Episode, JudgeMemory
 from memalign_graph.io import AWAITING, BLOCKING, run
-from memalign_graph.memory import by_hand, changes, forgetting, history, lessons, purge
+from memalign_graph.memory import history, learning, operations, purge
 from tests.unit_tests.memory.support import (
     CRITERION,
     Opener,
@@ -41,7 +41,7 @@ def commits(asked: Any) -> bool:
 
 def learning(memory: JudgeMemory, episode: Episode, **fields: Any) -> Operation:
     change = op(fields.pop("action", "add"), episode, **fields)
-    return lambda io: lessons.learn(io, memory.access, [change], {episode.id: episode.word})
+    return lambda io: learning.learn(io, memory.access, [change], {episode.id: episode.word})
 
 
 def check_agreement(pair: Pair) -> None:
@@ -51,7 +51,7 @@ def check_agreement(pair: Pair) -> None:
     then = here.at(there.version())
     assert then.missing == []
     assert then.episodes == here.episodes() == there.episodes()
-    assert then.guidelines == there.guidelines(include_superseded=True)
+    assert then.guidelines == there.guidelines()
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_three_that_learn_the_same_words_keep_all_sources(both: Pair, any_opener
 def test_the_same_word_remembered_twice_is_one_episode(both: Pair) -> None:
     here, there = both
     interleaved(
-        lambda io: changes.remember(io, here.access, [said(thread_id="a"), said("two")]),
+        lambda io: operations.remember(io, here.access, [said(thread_id="a"), said("two")]),
         commits,
         lambda: there.remember([said(thread_id="b"), said("three")]),
     )
@@ -127,16 +127,16 @@ def test_what_an_expert_says_while_the_old_word_is_learned_from_is_kept(both: Pa
     )
     [episode] = there.episodes()
     assert (episode.rationale, episode.status) == ("Word 2.", "pending")
-    assert there.guidelines(include_superseded=True) == []
+    assert there.guidelines() == []
 
 
 def taking_back(how: str, memory: JudgeMemory, one: Episode) -> Operation:
     access, selection = memory.access, forgetting.Selection(episode_ids=[one.id])
     ways: dict[str, Operation] = {
-        "forget": lambda io: forgetting.forget(io, access, selection),
+        "forget": lambda io: operations.forget(io, access, selection),
         "purge": lambda io: purge.purge(io, access, selection, None),
-        "another word": lambda io: changes.remember(io, access, [said("one", "Word 2.")]),
-        "revise": lambda io: changes.revise(io, access, one.id, {"rationale": "Word 2."}),
+        "another word": lambda io: operations.remember(io, access, [said("one", "Word 2.")]),
+        "revise": lambda io: operations.revise(io, access, one.id, {"rationale": "Word 2."}),
         "roll back": lambda io: history.rollback(io, access, "0" * 32),
     }
     return ways[how]
@@ -153,7 +153,7 @@ def test_what_is_learned_while_its_source_is_taken_back_does_not_stay(both: Pair
     interleaved(
         taking_back(how, here, one), commits, lambda: learn(there, op("add", one, text="Planted."))
     )
-    assert there.guidelines(include_superseded=True) == []
+    assert there.guidelines() == []
     assert "Planted." not in {each.rationale for each in there.episodes()}
 
 
@@ -167,7 +167,7 @@ def test_what_is_taken_back_while_it_is_learned_from_does_not_stay(both: Pair, h
         commits,
         lambda: run(taking_back(how, there, one)(BLOCKING)),
     )
-    assert there.guidelines(include_superseded=True) == []
+    assert there.guidelines() == []
     assert "Planted." not in {each.rationale for each in there.episodes()}
 
 
@@ -188,7 +188,7 @@ def test_a_purge_beside_a_learner_leaves_nothing_of_it_anywhere(pair: Pair, firs
         interleaved(
             taking_back("purge", here, one),
             commits,
-            lambda: run(lessons.learn(BLOCKING, there.access, [change], words, relearn=True)),
+            lambda: run(learning.learn(BLOCKING, there.access, [change], words, relearn=True)),
         )
     found = here.access.store.search(("memalign",), limit=1_000)
     assert [item.namespace for item in found if "lanted" in dump(item.value)] == []
@@ -201,7 +201,7 @@ def test_two_that_take_back_both_sources_leave_no_rule_of_theirs(both: Pair) -> 
     there.version()
     interleaved(taking_back("forget", here, one), commits, lambda: there.forget(two.id))
     assert here.episodes() == []
-    assert here.guidelines(include_superseded=True) == []
+    assert here.guidelines() == []
 
 
 @pytest.mark.parametrize("change", ["revise", "merge", "retire"])
@@ -243,7 +243,7 @@ def test_a_guideline_taken_away_by_hand_stays_away(both: Pair) -> None:
 def test_two_that_write_by_hand_both_stand(both: Pair) -> None:
     here, there = both
     interleaved(
-        lambda io: by_hand.add_guideline(io, here.access, "Of here.", author=None),
+        lambda io: operations.add_guideline(io, here.access, "Of here.", author=None),
         commits,
         lambda: there.add_guideline("Of there."),
     )
@@ -255,7 +255,7 @@ def test_two_that_edit_one_item_have_versions_that_are_found(both: Pair) -> None
     here.remember(said("one", "Word 1."))
     there.version()
     interleaved(
-        lambda io: changes.remember(io, here.access, [said("one", "Of here.")]),
+        lambda io: operations.remember(io, here.access, [said("one", "Of here.")]),
         commits,
         lambda: there.remember(said("one", "Of there.")),
     )
@@ -280,7 +280,7 @@ def test_each_version_that_either_saw_is_found(pair: Pair) -> None:
     for number in range(4):
         word = said(f"here {number}")
         interleaved(
-            partial(changes.remember, access=here.access, feedback=[word]),
+            partial(operations.remember, access=here.access, feedback=[word]),
             commits,
             partial(beside, number),
         )

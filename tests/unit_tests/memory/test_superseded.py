@@ -9,7 +9,7 @@ async def test_a_retired_guideline_is_kept_as_superseded(bench: Bench) -> None:
     [rule] = await bench.do("guidelines")
     learned = await bench.learn(op("retire", one, guideline_id=rule.id))
     assert await bench.do("guidelines") == []
-    [kept] = await bench.do("guidelines", include_superseded=True)
+    [kept] = await bench.do("guidelines", )
     assert (kept.id, kept.text, kept.status) == (rule.id, "Be warm.", "superseded")
     assert (kept.superseded_by, kept.reason) == (None, "Newer feedback says otherwise.")
     again = await bench.learn(op("retire", one, guideline_id=rule.id))
@@ -23,7 +23,7 @@ async def test_a_superseded_guideline_names_what_took_its_place(bench: Bench) ->
     await bench.learn(op("retire", two, guideline_id=rule.id, text="Never.", reason="Newer."))
     [standing] = await bench.do("guidelines")
     assert (standing.text, standing.episode_ids) == ("Never.", [two.id])
-    [kept, _] = await bench.do("guidelines", include_superseded=True)
+    [kept, _] = await bench.do("guidelines", )
     assert (kept.superseded_by, kept.reason) == (standing.id, "Newer.")
     assert kept.episode_ids == [one.id]
 
@@ -35,7 +35,7 @@ async def test_a_superseded_guideline_goes_with_any_of_its_sources(bench: Bench)
     await bench.learn(op("retire", guideline_id=rule.id))
     forgotten = await bench.do("forget", one.id)
     assert [gone.id for gone in forgotten.guidelines_removed] == [rule.id]
-    assert await bench.do("guidelines", include_superseded=True) == []
+    assert await bench.do("guidelines", ) == []
 
 
 async def test_a_lesson_in_the_words_of_a_superseded_guideline_makes_it_stand(bench: Bench) -> None:
@@ -66,7 +66,7 @@ async def superseded(bench: Bench) -> tuple[str, str, str]:
 
 async def standing(bench: Bench) -> dict[str, str | None]:
     """What superseded each guideline, by text."""
-    everything = await bench.do("guidelines", include_superseded=True)
+    everything = await bench.do("guidelines", )
     ids = {rule.id for rule in everything} | {None}
     assert {rule.superseded_by for rule in everything} <= ids
     return {rule.text: rule.superseded_by for rule in everything}
@@ -126,4 +126,4 @@ async def test_a_pending_or_superseded_guideline_can_be_worded_and_taken_away_by
     assert await bench.do("guidelines") == [after]
     for key in (both, old):
         await bench.do("remove_guideline", key)
-    assert await bench.do("guidelines", include_superseded=True) == []
+    assert await bench.do("guidelines", ) == []

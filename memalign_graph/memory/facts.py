@@ -1,0 +1,190 @@
+"""Facts: what a memory's log holds. None is changed once it is written, but by a purge.
+
+What an expert said is a word, an item of its own under a key made of its content; the fact names
+it. A fact and what follows from all of them (see `standing`) are plain data.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from pydantic import Field
+
+from memalign_graph.identity import digest
+from memalign_graph.types import Episode, FrozenModel, Guideline, GuidelineOrigin, UtcDatetime
+
+Item = dict[str, Any]
+"""A store item's value."""
+
+Words = dict[str, str]
+"""What was read: the content hash of each episode's word (`Episode.word`), by the episode's id."""
+
+_SAID_ANEW = {"status", "created_at", "updated_at"}
+
+
+class Wording(FrozenModel):
+    """A guideline as a fact leaves it."""
+
+    id: str
+    text: str
+    """Empty where it was purged."""
+
+    revision: str
+    """The hash of text, origin and author: it tells a version also after a purge."""
+
+    sources: Words = Field(default_factory=dict)
+    """The words it comes from; a guideline that names some stands while one of them does."""
+
+    origin: GuidelineOrigin = "distilled"
+    author: str | None = None
+    position: int
+    created_at: UtcDatetime
+    updated_at: UtcDatetime
+
+    replaces: str | None = None
+    """The revision that it was made from; None for a new one."""
+
+    is_anew: bool = False
+    """Whether it was worded from these sources alone: else those it had are joined to them."""
+
+    is_outdated: bool = False
+    """Whether the text still rests on a source that was taken back."""
+
+    @classmethod
+    def of(
+        cls,
+        guideline: Guideline,
+        sources: Words,
+        *,
+        replaces: Guideline | None = None,
+        is_anew: bool = False,
+    ) -> "Wording":
+        """Write a guideline down with its sources' words."""
+        fields = guideline.model_dump(exclude={"episode_ids", "status"})
+        return cls(
+            **fields,
+            revision=_revision(guideline),
+            sources=sources,
+            replaces=None if replaces is None else _revision(replaces),
+            is_anew=is_anew,
+            is_outdated=guideline.status == "pending" and not is_anew,
+        )
+
+    def purge(self) -> "Wording":
+        """Return it without what it says."""
+        return self.model_copy(update={"text": "", "author": None})
+
+
+class Retirement(FrozenModel):
+    """A guideline that a fact takes away."""
+
+    id: str
+    by: str | None = None
+    """The guideline that holds in its place, if any."""
+
+    reason: str | None = None
+    sources: Words = Field(default_factory=dict)
+    """The words that call for it: it holds while one of them stands; always, if there are none."""
+
+    is_settled: bool = False
+    """Whether an expert decided it: then also what an expert wrote by hand goes."""
+
+
+class Fact(FrozenModel):
+    """One change of a memory, all or nothing."""
+
+    id: str
+    """The key: unique, and in order of time."""
+
+    at_us: int
+    """When, in microseconds since 1970; after all that its writer had seen."""
+
+    reason: str
+    """What made it: `remember`, `learn`, `forget`, `add_guideline`, ..."""
+
+    author: str | None = None
+    said: Words = Field(default_factory=dict)
+    """The keys of words that experts said, by episode id."""
+
+    read: Words = Field(default_factory=dict)
+    """What was learned from: these words are not pending any more."""
+
+    guidelines: list[Wording] = Field(default_factory=list)
+    retired: list[Retirement] = Field(default_factory=list)
+    forgotten: list[str] = Field(default_factory=list)
+    """The episodes that were taken back."""
+
+    undone: list[str] = Field(default_factory=list)
+    """The facts that count no more: rolled back, or lessons that read what was purged."""
+
+    purged: list[str] = Field(default_factory=list)
+    """The keys of words that were erased."""
+
+    @property
+    def is_lesson(self) -> bool:
+        """Whether it has to do with guidelines."""
+        return bool(self.read or self.guidelines or self.retired)
+
+    @property
+    def sources(self) -> list[Words]:
+        """What its changes of guidelines come from, one after the other."""
+        return [change.sources for change in self.guidelines] + [
+            change.sources for change in self.retired
+        ]
+
+    def purge(self) -> "Fact":
+        """Return the fact without anything that was said."""
+        return self.model_copy(
+            update={
+                "author": None,
+                "guidelines": [wording.purge() for wording in self.guidelines],
+                "retired": [one.model_copy(update={"reason": None}) for one in self.retired],
+            }
+        )
+
+
+def _revision(guideline: Guideline) -> str:
+    return digest([guideline.text, guideline.origin, guideline.author])
+
+
+def word_item(episode: Episode) -> Item:
+    """Write what an expert said as an item; its key names its content, whenever it was stored."""
+    content = episode.to_json()
+    key = digest({name: part for name, part in content.items() if name not in _SAID_ANEW})
+    return {"key": key, "word": episode.word, "episode": content}
+
+
+def purged_word(item: Mapping[str, Any]) -> Item:
+    """Return a word's item without what was said."""
+    return {"key": item["key"], "word": item["word"], "purged": True}
+
+
+def new_id(at_us: int) -> str:
+    """Make a fact's key."""
+    return f"{at_us:016d}-{uuid4().hex[:12]}"
+
+
+def utc(at_us: int) -> datetime:
+    """Return a time in microseconds since 1970 as a date."""
+    return datetime.fromtimestamp(at_us / 1e6, UTC)
+
+
+class _Clock:
+    """Microseconds since 1970 that never repeat or go back within this process."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._lock = threading.Lock()
+
+    def now_us(self, ticks: int = 1) -> int:
+        with self._lock:
+            first = max(time.time_ns() // 1000, self._last + 1)
+            self._last = first + ticks - 1
+            return first
+
+
+clock = _Clock()
+"""The clock of this process's facts."""

@@ -1,0 +1,430 @@
+"""What is done to a memory: remembering, revising, forgetting, and guidelines by hand.
+
+Each reads what stands, works out a fact as plain data, and writes it. Two writers at one moment
+change nothing of each other's: what comes of both is worked out by whoever reads.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from memalign_graph.agreement import on_scale
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.identity import check_json, digest
+from memalign_graph.io import IO
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.embedding import embed, store_vectors, stored_vectors
+from memalign_graph.memory.facts import Retirement, Wording, clock, word_item
+from memalign_graph.memory.index.retrieval_text import retrieval_text
+from memalign_graph.memory.index.vectors import Vector, vector_key
+from memalign_graph.memory.learning import plain_words
+from memalign_graph.memory.standing import EpisodeRow
+from memalign_graph.memory.view import MemoryView
+from memalign_graph.memory.words import newer_word
+from memalign_graph.reading import read_feedback
+from memalign_graph.scales import Scale
+from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline, Judgment
+
+MAX_GUIDELINE_CHARS = 2_000
+"""The longest guideline, in characters."""
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What storing feedback did."""
+
+    episodes: list[Episode]
+    """The episodes as they stand now, one for each piece of feedback, in its order."""
+
+    new: set[str]
+    """The ids of episodes that were not there before."""
+
+    changed: set[str]
+    """The ids of episodes that say something else now."""
+
+
+async def remember(
+    io: IO,
+    access: MemoryAccess,
+    feedback: Sequence[Feedback],
+    *,
+    known_vectors: Mapping[str, Vector] | None = None,
+    note_threads: bool = True,
+) -> Remembered:
+    """Store feedback as episodes."""
+    checked = [check_feedback(one, access.criterion) for one in feedback]
+    view = await access.refresh(io)
+    fresh = [one.example for one in checked if not view.holds(one.episode_id)]
+    await _store_missing_vectors(io, access, fresh, known_vectors or {})
+    view = await access.refresh(io)
+    ids = [one.episode_id for one in checked]
+    stored = view.episodes(ids)
+    said: dict[str, Episode] = {}
+    for one in checked:
+        episode = Episode.from_feedback(one, "distilled" if one.agrees else "pending")
+        said[episode.id] = newer_word(said.get(episode.id), episode)
+    after = {key: newer_word(stored.get(key), episode) for key, episode in said.items()}
+    if not note_threads:
+        same = {key for key, old in stored.items() if old.says_the_same_as(after[key])}
+        after |= {key: stored[key] for key in same}
+    authors = {one.author for one in checked}
+    by = authors.pop() if len(authors) == 1 else None
+    words = [said[key] for key, episode in after.items() if episode != stored.get(key)]
+    await say(io, access, words, reason="remember", author=by)
+    return Remembered(
+        episodes=[after[key] for key in ids],
+        new=after.keys() - stored.keys(),
+        changed={key for key, old in stored.items() if not old.says_the_same_as(after[key])},
+    )
+
+
+async def say(
+    io: IO, access: MemoryAccess, episodes: Sequence[Episode], *, reason: str, author: str | None
+) -> None:
+    """Write down what experts said, if anything."""
+    if episodes:
+        said = {episode.id: word_item(episode)["key"] for episode in episodes}
+        await access.write(io, reason, {"said": said}, author=author, words=episodes)
+
+
+async def revise(
+    io: IO, access: MemoryAccess, episode_id: str, feedback: Feedback | Mapping[str, Any]
+) -> Episode:
+    """Change what an expert said."""
+    if not isinstance(episode_id, str):
+        raise InvalidInputError("episode_id: give an episode's id, which is text.")
+    stored = (await access.episodes(io, [episode_id])).get(episode_id)
+    if stored is None:
+        raise InvalidInputError(
+            f"episode_id: {episode_id!r} names no episode of {access.criterion.name!r}: "
+            "`episodes()` lists them."
+        )
+    said = read_feedback(_revision(stored, feedback))
+    if (said.episode_id, said.id) != (stored.id, stored.feedback_id):
+        raise InvalidInputError(
+            "feedback: it is another expert's, or on another example: give `value` and "
+            "`rationale` alone, or use `remember`."
+        )
+    said = check_feedback(said, access.criterion)
+    threads = [*stored.thread_ids, *([said.thread_id] if said.thread_id else [])]
+    after = stored.model_copy(
+        update={
+            "value": said.value,
+            "rationale": said.rationale,
+            "status": "pending",
+            "thread_ids": list(dict.fromkeys(threads)),
+            "given_at": max(said.given_at, stored.given_at),
+            "updated_at": datetime.now(UTC),
+        }
+    )
+    if stored.says_the_same_as(after):
+        return stored
+    await say(io, access, [after], reason="revise", author=stored.author)
+    return after
+
+
+def _revision(stored: Episode, feedback: Feedback | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(feedback, Feedback):
+        given = {name: getattr(feedback, name) for name in feedback.model_fields_set}
+    elif isinstance(feedback, Mapping):
+        given = dict(feedback)
+    else:
+        raise InvalidInputError(
+            "feedback: give what is said instead, as Feedback or as an object with `value`, "
+            f"`rationale` or both, not a value of type {type(feedback).__name__}."
+        )
+    kept = {
+        "value": stored.value,
+        "rationale": stored.rationale,
+        "author": stored.author,
+        "id": stored.feedback_id,
+    }
+    names_example = given.keys() & {"example", *Example.model_fields}
+    return {**kept, **({} if names_example else {"example": stored.example}), **given}
+
+
+def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:
+    """Bring a feedback's value onto the criterion's scale."""
+    if feedback.value is None:
+        return feedback
+    try:
+        value = criterion.scale.validate_value(feedback.value)
+    except ValueError as error:
+        raise InvalidInputError(f"value: {error}") from error
+    return feedback.model_copy(update={"value": value})
+
+
+async def _store_missing_vectors(
+    io: IO, access: MemoryAccess, examples: Sequence[Example], known: Mapping[str, Vector]
+) -> None:
+    texts: dict[str, str] = {}
+    vectors: dict[str, Vector] = {}
+    for example in examples:
+        text, _ = retrieval_text(example)
+        key = vector_key(access.embedder.id, text)
+        if key in access.view.index:
+            continue
+        if example.id in known:
+            vectors[key] = known[example.id]
+        else:
+            texts[key] = text
+    stored = await stored_vectors(io, access, texts)
+    missing = {key: text for key, text in texts.items() if key not in stored}
+    await store_vectors(io, access, {**vectors, **await embed(io, access, missing)})
+
+
+@dataclass(frozen=True)
+class Purged:
+    """What `purge` did beyond forgetting."""
+
+    facts: int
+    """How many facts were rid of what they kept of it."""
+
+    vectors: int
+    """How many vectors were removed, of all embedders."""
+
+    thread_ids: list[str]
+    """The threads deleted from the checkpointer."""
+
+    warnings: list[str]
+    """Where traces may be left that could not be removed from here, a sentence each."""
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What `forget` did."""
+
+    episode_ids: list[str]
+    """The episodes forgotten."""
+
+    unknown_ids: list[str]
+    """The episode ids and feedback ids that name nothing in this memory."""
+
+    guidelines_removed: list[Guideline]
+    """Guidelines that rested on those episodes alone; empty of words after a purge."""
+
+    guidelines_reduced: list[Guideline]
+    """Guidelines that have other sources, as they stand now: `pending` where they have yet to be
+    worded anew from those."""
+
+    purged: Purged | None = None
+    """What a purge did; None if none was asked for."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which episodes are meant: those that meet all that is given."""
+
+    episode_ids: Sequence[str] | None = None
+    """By id."""
+
+    feedback_ids: Sequence[str] | None = None
+    """By the id their feedback has where it came from."""
+
+    author: str | None = None
+    """By the expert who said it."""
+
+    where: Callable[[Episode], Any] | None = None
+    """By a function of the episode."""
+
+    def __post_init__(self) -> None:
+        if all(
+            one is None for one in (self.episode_ids, self.feedback_ids, self.author, self.where)
+        ):
+            raise InvalidInputError(
+                "episode_ids: say which episodes to forget: `episode_ids`, `feedback_ids`, "
+                "`author` or `where`."
+            )
+        if self.where is not None and not callable(self.where):
+            raise InvalidInputError("where: give a function that takes an Episode.")
+        if self.author is not None and (not isinstance(self.author, str) or not self.author):
+            raise InvalidInputError(
+                "author: give one expert's name; for several or for anonymous feedback use "
+                "`where`, such as where=lambda episode: episode.author is None."
+            )
+
+    def unknown(self, episodes: Collection[Episode]) -> list[str]:
+        """Tell which ids name nothing."""
+        known = {episode.id for episode in episodes}
+        known_feedback = {episode.feedback_id for episode in episodes}
+        return [
+            *(key for key in dict.fromkeys(self.episode_ids or ()) if key not in known),
+            *(key for key in dict.fromkeys(self.feedback_ids or ()) if key not in known_feedback),
+        ]
+
+    def meets(self, episode: Episode) -> bool:
+        """Tell whether an episode is meant."""
+        if self.episode_ids is not None and episode.id not in self.episode_ids:
+            return False
+        if self.feedback_ids is not None and episode.feedback_id not in self.feedback_ids:
+            return False
+        if self.author is not None and episode.author != self.author:
+            return False
+        return self.where is None or bool(self.where(episode))
+
+
+async def forget(
+    io: IO, access: MemoryAccess, selection: Selection, *, author: str | None = None
+) -> Forgotten:
+    """Take episodes back, and every guideline that rests on them alone."""
+    view = await access.refresh(io)
+    everything = view.episodes(_wanted(selection)).values()
+    ids = [episode.id for episode in everything if selection.meets(episode)]
+    before = view.guidelines
+    if ids:
+        view = await access.write(io, "forget", {"forgotten": ids}, author=author)
+        # A model's answer that waits to be committed may speak of what is forgotten.
+        await clear_drafts(io, access)
+    removed, reduced = left_without(before, view.guidelines, set(ids))
+    return Forgotten(ids, selection.unknown(list(everything)), removed, reduced)
+
+
+def _wanted(selection: Selection) -> Sequence[str] | None:
+    by_ids_alone = (selection.feedback_ids, selection.author, selection.where) == (None,) * 3
+    return selection.episode_ids if by_ids_alone else None
+
+
+def left_without(
+    before: Sequence[Guideline], after: Sequence[Guideline], episode_ids: set[str]
+) -> tuple[list[Guideline], list[Guideline]]:
+    """Tell which guidelines went with some episodes, and which others lost a source."""
+    standing = {guideline.id: guideline for guideline in after}
+    touched = [one for one in before if not episode_ids.isdisjoint(one.episode_ids)]
+    removed = [one for one in touched if one.id not in standing]
+    return removed, [standing[one.id] for one in touched if one.id in standing]
+
+
+async def clear_drafts(io: IO, access: MemoryAccess) -> None:
+    """Remove answers of models that wait to be committed."""
+    [items] = await access.search(io, access.layout.drafts)
+    await access.put(io, access.layout.drafts, {item["id"]: None for item in items})
+
+
+async def add_guideline(
+    io: IO, access: MemoryAccess, text: str, *, author: str | None
+) -> Guideline:
+    """Write a guideline by hand; in words that stand already it is that guideline."""
+    text = check_guideline_text(text)
+    author = check_name(author, "author")
+    view = await access.refresh(io)
+    words = plain_words(text)
+    for guideline in view.guidelines:
+        if plain_words(guideline.text) == words:
+            return guideline
+    now, position = datetime.now(UTC), clock.now_us()
+    guideline = Guideline(
+        id=digest(["guideline", text, position]),
+        text=text,
+        origin="expert",
+        author=author,
+        position=position,
+        created_at=now,
+        updated_at=now,
+    )
+    change = {"guidelines": [Wording.of(guideline, {})]}
+    await access.write(io, "add_guideline", change, author=author)
+    return guideline
+
+
+async def edit_guideline(
+    io: IO, access: MemoryAccess, guideline_id: str, text: str, *, author: str | None
+) -> Guideline:
+    """Reword a guideline by hand; it keeps its id, place and sources, and is the expert's now."""
+    text = check_guideline_text(text)
+    author = check_name(author, "author")
+    view = await access.refresh(io)
+    guideline = _guideline(view, access, guideline_id)
+    if guideline.text == text:
+        return guideline
+    for other in view.guidelines:
+        if other.id != guideline_id and plain_words(other.text) == plain_words(text):
+            raise InvalidInputError(f"text: these words already stand as guideline {other.id!r}.")
+    after = guideline.model_copy(
+        update={
+            "text": text,
+            "status": "standing",
+            "origin": "expert",
+            "author": author,
+            "updated_at": datetime.now(UTC),
+        }
+    )
+    change = {"guidelines": [Wording.of(after, view.sources(guideline_id))]}
+    await access.write(io, "edit_guideline", change, author=author)
+    return after
+
+
+async def remove_guideline(
+    io: IO, access: MemoryAccess, guideline_id: str, *, author: str | None
+) -> Guideline:
+    """Take a guideline away; the episodes it came from stay."""
+    author = check_name(author, "author")
+    view = await access.refresh(io)
+    guideline = _guideline(view, access, guideline_id)
+    change = {"retired": [Retirement(id=guideline_id, is_settled=True)]}
+    await access.write(io, "remove_guideline", change, author=author)
+    return guideline
+
+
+def check_guideline_text(text: Any) -> str:
+    """Check a guideline's text, and put it on one line."""
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidInputError("text: a guideline is a sentence, not empty.")
+    if len(text) > MAX_GUIDELINE_CHARS:
+        raise InvalidInputError(
+            f"text: a guideline has at most {MAX_GUIDELINE_CHARS:,} characters: shorten it."
+        )
+    try:
+        check_json(text, "text")
+    except ValueError as error:
+        raise InvalidInputError(str(error)) from error
+    return " ".join(text.split())
+
+
+def check_name(given: Any, name: str) -> str | None:
+    """Check who does something."""
+    if given is None:
+        return None
+    if not isinstance(given, str) or not given.strip():
+        raise InvalidInputError(f"{name}: give a name, which is text.")
+    try:
+        check_json(given, name)
+    except ValueError as error:
+        raise InvalidInputError(str(error)) from error
+    return given.strip()
+
+
+def _guideline(view: MemoryView, access: MemoryAccess, guideline_id: str) -> Guideline:
+    for guideline in view.guidelines:
+        if guideline.id == guideline_id:
+            return guideline
+    raise InvalidInputError(
+        f"guideline_id: {guideline_id!r} names no guideline of {access.criterion.name!r}: "
+        "`guidelines()` lists them."
+    )
+
+
+def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[str]]:
+    """Find the cases that an expert valued and no judge has judged."""
+    cases: dict[str, list[EpisodeRow]] = {}
+    for row in rows:
+        cases.setdefault(row.example_id, []).append(row)
+    return {
+        key: [row.id for row in case]
+        for key, case in cases.items()
+        if any(on_scale(row.value, scale) is not None for row in case)
+        and not any(row.judged and on_scale(row.judged.verdict, scale) is not None for row in case)
+        and any(row.judged is None for row in case)
+    }
+
+
+async def note_judgments(io: IO, access: MemoryAccess, judgments: Mapping[str, Judgment]) -> None:
+    """Keep judgments on the episodes of their cases: the experts' words again, with a verdict."""
+    view = await access.refresh(io)
+    ids = [row.id for row in view.rows() if row.example_id in judgments and row.judged is None]
+    now = datetime.now(UTC)
+    judged = [
+        episode.model_copy(update={"judgment": judgments[episode.example_id], "updated_at": now})
+        for episode in view.words_said(ids)
+    ]
+    await say(io, access, judged, reason="judge cases", author=None)

@@ -1,0 +1,300 @@
+"""What stands in a memory: a pure function of its facts, kept in step as they come."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from sys import intern
+from typing import Any
+
+from memalign_graph.memory.facts import Fact, Item, Wording, Words, word_item
+from memalign_graph.memory.index.retrieval_text import text_of
+from memalign_graph.memory.index.vectors import vector_key
+from memalign_graph.memory.words import newer_word, takes_back
+from memalign_graph.types import Episode, Guideline
+
+_VERSION_SPACE = 2**128
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRow:
+    """What is kept of the judge's verdict at the time, to be weighed against the expert's word."""
+
+    verdict: Any
+    """What the judge itself said."""
+
+    probabilities: Mapping[str, float] | None
+    """How likely it held each value, where that was measured."""
+
+    review: Mapping[str, Any] | None
+    """Why the expert was asked, where that was decided case by case."""
+
+    shown: tuple[str, ...] = ()
+    """The episodes in its prompt: of a case that it was shown it knew what the expert says."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRow:
+    """An episode as it stands."""
+
+    id: str
+    key: str
+    """Names its content."""
+
+    word: str
+    """Names what the expert says: `Episode.word`."""
+
+    content: Item
+    """The episode as JSON; empty where it was purged."""
+
+    vector_key: str
+    example_id: str
+    value: Any
+    """The expert's value, as stored; None if there is none."""
+
+    given_at: datetime
+    judged: JudgedRow | None
+
+    @property
+    def is_purged(self) -> bool:
+        """Whether nothing but its id is left."""
+        return not self.content
+
+
+class Standing:
+    """What stands after some facts, taken in their order."""
+
+    def __init__(
+        self, words: Mapping[str, Item], embedder: str, *, with_purged: bool = False
+    ) -> None:
+        """Begin with nothing; `with_purged` counts also what was purged since, to know versions."""
+        self.rows: dict[str, EpisodeRow] = {}
+        self.guidelines: dict[str, Wording] = {}
+        self.pending: set[str] = set()
+        self.changed: set[str] = set()
+        """Episodes whose rows changed since this was last emptied."""
+        self._words = words
+        self._embedder = embedder
+        self._with_purged = with_purged
+        self._lessons: list[Fact] = []
+        self._named: set[str] = set()
+        self._read: set[str] = set()
+        self._total = 0
+
+    @property
+    def version(self) -> str:
+        """Names what stands, however it came about: a set hash."""
+        total = self._total + sum(map(_weight_of, self.guidelines.values()))
+        return f"{total % _VERSION_SPACE:032x}"
+
+    def apply(self, fact: Fact) -> None:
+        """Take the next fact."""
+        is_touched = self._say(fact)
+        if fact.is_lesson:
+            self._lessons.append(fact)
+            self._named.update(fact.read.values())
+            for sources in fact.sources:
+                self._named.update(sources.values())
+        if is_touched:
+            self._learn_anew()
+        elif fact.is_lesson:
+            self._learn(fact)
+
+    def episode(self, key: str) -> Episode | None:
+        """Return an episode that stands."""
+        row = self.rows.get(key)
+        if row is None or row.is_purged:
+            return None
+        status = "pending" if key in self.pending else "distilled"
+        return Episode.model_validate({**row.content, "status": status})
+
+    def guideline(self, wording: Wording) -> Guideline:
+        """Return a guideline as it stands."""
+        fields = {name: getattr(wording, name) for name in Guideline.model_fields.keys() & _WORDED}
+        return Guideline(
+            **fields,
+            episode_ids=list(wording.sources),
+            status="pending" if wording.is_outdated else "standing",
+        )
+
+    def _say(self, fact: Fact) -> bool:
+        """Bring in what was said and taken back; tells whether that touches a lesson."""
+        is_touched = False
+        for key in fact.forgotten:
+            is_touched |= self._set(key, None)
+        for episode_id, key in fact.said.items():
+            item = self._words[key]
+            row = row_of(episode_id, item, self._embedder)
+            if not row.is_purged:
+                row = self._joined(self.rows.get(episode_id), row, fact)
+            is_touched |= self._set(
+                episode_id, row if self._with_purged or not row.is_purged else None
+            )
+        return is_touched
+
+    def _joined(self, before: EpisodeRow | None, said: EpisodeRow, fact: Fact) -> EpisodeRow:
+        """Bring an expert's word together with an earlier one of the same expert."""
+        if before is None or before.is_purged or before.key == said.key:
+            return before if before is not None and before.key == said.key else said
+        stored, new = (Episode.model_validate(one.content) for one in (before, said))
+        kept = newer_word(stored, new, replaces=fact.reason == "revise")
+        if kept == stored:
+            return before
+        row = row_of(said.id, word_item(kept), self._embedder)
+        # What was learned from the earlier word rests on this one as well.
+        return row if takes_back(stored, kept) else replace(row, word=before.word)
+
+    def _set(self, key: str, row: EpisodeRow | None) -> bool:
+        old = self.rows.pop(key, None)
+        if old is not None:
+            self._total -= _weight(key, old.key, str(key in self.pending))
+        self.pending.discard(key)
+        if row is not None:
+            self.rows[key] = row
+            if row.content.get("status") == "pending" and row.word not in self._read:
+                self.pending.add(key)
+            self._total += _weight(key, row.key, str(key in self.pending))
+        if old is not row:
+            self.changed.add(key)
+        words = {one.word for one in (old, row) if one is not None}
+        is_same = old is not None and row is not None and len(words) == 1
+        return not is_same and not self._named.isdisjoint(words)
+
+    def _stands(self, episode_id: str, word: str) -> bool:
+        row = self.rows.get(episode_id)
+        return row is not None and row.word == word
+
+    def _learn_anew(self) -> None:
+        """Take the lessons again, since a word that one of them read came or went."""
+        self.guidelines = {}
+        self._read = set()
+        for key, row in list(self.rows.items()):
+            self._set(key, row)
+        for lesson in self._lessons:
+            self._learn(lesson)
+
+    def _learn(self, fact: Fact) -> None:
+        # What two lessons read is the earlier one's.
+        fresh = {
+            key
+            for key, word in fact.read.items()
+            if word not in self._read and self._stands(key, word)
+        }
+        lost = [wording for wording in fact.guidelines if self._is_lost(wording)]
+        # What they came from is read again by the next.
+        fresh -= {key for wording in lost for key in wording.sources}
+        self._read.update(fact.read[key] for key in fresh)
+        for key in fresh & self.pending:
+            self._total -= _weight(key, self.rows[key].key, str(True))
+            self._total += _weight(key, self.rows[key].key, str(False))
+        self.pending -= fresh
+
+        def left(sources: Words) -> Words:
+            return {
+                key: word
+                for key, word in sources.items()
+                if self._stands(key, word) and (key not in fact.read or key in fresh)
+            }
+
+        for gone in fact.retired:
+            known = self.guidelines.get(gone.id)
+            by_hand = known is not None and known.origin == "expert"
+            if (left(gone.sources) or not gone.sources) and (gone.is_settled or not by_hand):
+                self.guidelines.pop(gone.id, None)
+        for wording in fact.guidelines:
+            if wording not in lost:
+                self._word(wording, left(wording.sources), fact)
+
+    def _is_lost(self, wording: Wording) -> bool:
+        """Tell whether a guideline was reworded by another writer at the same moment."""
+        known = self.guidelines.get(wording.id)
+        return (
+            known is not None
+            and wording.origin != "expert"
+            and known.revision not in (wording.replaces, wording.revision)
+        )
+
+    def _word(self, wording: Wording, sources: Words, fact: Fact) -> None:
+        known = self.guidelines.get(wording.id)
+        is_purged = not wording.text and not self._with_purged
+        if (wording.sources and not sources) or is_purged:
+            return
+        taken_back = wording.sources.keys() - sources.keys() - fact.read.keys()
+        joined = {} if known is None or wording.is_anew else known.sources
+        self.guidelines[wording.id] = wording.model_copy(
+            update={
+                "sources": {**joined, **sources},
+                "is_outdated": wording.origin != "expert"
+                and (wording.is_outdated or bool(taken_back)),
+                "position": wording.position if known is None else known.position,
+                "created_at": wording.created_at if known is None else known.created_at,
+            }
+        )
+
+
+_WORDED = {"id", "text", "origin", "author", "position", "created_at", "updated_at"}
+
+
+def stand(
+    facts: Iterable[Fact], words: Mapping[str, Item], embedder: str, *, with_purged: bool = False
+) -> Standing:
+    """Work out what stands; the facts may come in any order."""
+    standing = Standing(words, embedder, with_purged=with_purged)
+    for fact in effective(facts):
+        standing.apply(fact)
+    return standing
+
+
+def effective(facts: Iterable[Fact]) -> list[Fact]:
+    """Bring facts into their order, without those that were undone."""
+    ordered = sorted(facts, key=lambda fact: fact.id)
+    undone: set[str] = set()
+    for fact in reversed(ordered):
+        if fact.id not in undone:
+            undone.update(fact.undone)
+    return [fact for fact in ordered if fact.id not in undone]
+
+
+def row_of(episode_id: str, item: Item, embedder: str) -> EpisodeRow:
+    """Read from a word's item what is kept, without reading it whole."""
+    content = item.get("episode")
+    if content is None:
+        never = datetime.min.replace(tzinfo=UTC)
+        return EpisodeRow(
+            episode_id, item["key"], item["word"], {}, "", "", None, never, judged=None
+        )
+    text, _ = text_of(content["example"]["inputs"], content["example"]["outputs"])
+    return EpisodeRow(
+        id=episode_id,
+        key=item["key"],
+        word=item["word"],
+        content=content,
+        vector_key=vector_key(embedder, text),
+        example_id=content["example_id"],
+        value=content.get("value"),
+        given_at=datetime.fromisoformat(content["given_at"]),
+        judged=_judged(content.get("judgment")),
+    )
+
+
+def _judged(judgment: Any) -> JudgedRow | None:
+    if not isinstance(judgment, Mapping):
+        return None
+    evidence = judgment.get("evidence")
+    source = evidence if isinstance(evidence, Mapping) and "verdict" in evidence else judgment
+    verdict = source["verdict"] if source is evidence else judgment.get("value")
+    return JudgedRow(
+        verdict,
+        judgment.get("probabilities"),
+        judgment.get("review"),
+        # The same few ids are in many judgments: one text each.
+        tuple(map(intern, judgment.get("episode_ids") or ())),
+    )
+
+
+def _weight(*names: str) -> int:
+    return int.from_bytes(hashlib.sha256(":".join(names).encode()).digest()[:16])
+
+
+def _weight_of(wording: Wording) -> int:
+    return _weight(wording.id, wording.revision, str(wording.is_outdated), *sorted(wording.sources))
