@@ -73,10 +73,6 @@ class Wording(FrozenModel):
             is_outdated=guideline.status == "pending" and not is_anew,
         )
 
-    def purge(self) -> "Wording":
-        """Return it without what it says."""
-        return self.model_copy(update={"text": "", "author": None})
-
 
 class Retirement(FrozenModel):
     """A guideline that a fact takes away."""
@@ -140,8 +136,25 @@ class Fact(FrozenModel):
         return self.model_copy(
             update={
                 "author": None,
-                "guidelines": [wording.purge() for wording in self.guidelines],
+                "guidelines": [
+                    wording.model_copy(update={"text": "", "author": None})
+                    for wording in self.guidelines
+                ],
                 "retired": [one.model_copy(update={"reason": None}) for one in self.retired],
+            }
+        )
+
+    def without(self, authors: set[str | None]) -> "Fact":
+        """Return the fact without the names of some experts."""
+        return self.model_copy(
+            update={
+                "author": None if self.author in authors else self.author,
+                "guidelines": [
+                    wording.model_copy(update={"author": None})
+                    if wording.author in authors
+                    else wording
+                    for wording in self.guidelines
+                ],
             }
         )
 

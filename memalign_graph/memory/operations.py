@@ -178,8 +178,8 @@ async def _store_missing_vectors(
 class Purged:
     """What `purge` did beyond forgetting."""
 
-    facts: int
-    """How many facts were rid of what they kept of it."""
+    commits: int
+    """How many commits were rid of what they kept of it."""
 
     vectors: int
     """How many vectors were removed, of all embedders."""

@@ -63,17 +63,20 @@ async def purge(
     threads, warnings = await erase_threads(io, checkpointer, marks, known)
     removed = await _remove_vectors(io, access, list(gone.values()), kept)
     before, standing = view.guidelines, view.episodes(meant)
-    others = {one.author for one in kept}
-    unnamed = [fact for fact in facts if fact.said.keys() & meant and fact.author not in others]
+    authors = {one.author for one in gone.values()} - {one.author for one in kept}
     if gone:
         change = {
             "forgotten": sorted(meant),
             "undone": [fact.id for fact in lessons if not fact.purged],
             "purged": sorted(gone),
         }
-        by = author if author in others else None
+        by = None if author in authors else author
         view = await access.write(io, "purge", change, author=by)
-    scrubbed = {fact.id: fact.purge() for fact in [*lessons, *unnamed]}
+    scrubbed = {fact.id: fact.purge() for fact in lessons}
+    for fact in facts:
+        unnamed = fact.without(authors)
+        if fact.id not in scrubbed and unnamed != fact:
+            scrubbed[fact.id] = unnamed
     await _overwrite(io, access, scrubbed)
     # Judgments that were made meanwhile.
     await remove_judgments(io, access, is_traced)
@@ -91,7 +94,7 @@ async def purge(
         guidelines_removed=[one.model_copy(update={"text": ""}) for one in lost],
         guidelines_reduced=reduced,
         purged=Purged(
-            facts=len(scrubbed) + len(stubs),
+            commits=len(scrubbed),
             vectors=removed,
             thread_ids=threads,
             warnings=list(warnings),

@@ -203,7 +203,7 @@ class Standing:
                 self.guidelines.pop(gone.id, None)
         for wording in fact.guidelines:
             if wording not in lost:
-                self._word(wording, left(wording.sources), fact)
+                self._word(wording, left(wording.sources))
 
     def _is_lost(self, wording: Wording) -> bool:
         """Tell whether a guideline was reworded by another writer at the same moment."""
@@ -214,18 +214,17 @@ class Standing:
             and known.revision not in (wording.replaces, wording.revision)
         )
 
-    def _word(self, wording: Wording, sources: Words, fact: Fact) -> None:
+    def _word(self, wording: Wording, sources: Words) -> None:
         known = self.guidelines.get(wording.id)
         is_purged = not wording.text and not self._with_purged
         if (wording.sources and not sources) or is_purged:
             return
-        taken_back = wording.sources.keys() - sources.keys() - fact.read.keys()
+        is_whole = all(self._stands(*source) for source in wording.sources.items())
         joined = {} if known is None or wording.is_anew else known.sources
         self.guidelines[wording.id] = wording.model_copy(
             update={
                 "sources": {**joined, **sources},
-                "is_outdated": wording.origin != "expert"
-                and (wording.is_outdated or bool(taken_back)),
+                "is_outdated": wording.origin != "expert" and (wording.is_outdated or not is_whole),
                 "position": wording.position if known is None else known.position,
                 "created_at": wording.created_at if known is None else known.created_at,
             }

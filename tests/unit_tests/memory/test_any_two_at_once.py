@@ -64,7 +64,7 @@ Doing = Callable[[IO, JudgeMemory, Case], Coroutine[Any, Any, Any]]
 
 def forget(name: str) -> Doing:
     return lambda io, memory, case: operations.forget(
-        io, memory.access, forgetting.Selection(episode_ids=[case.episodes[name].id])
+        io, memory.access, operations.Selection(episode_ids=[case.episodes[name].id])
     )
 
 
@@ -101,7 +101,7 @@ DOING: dict[str, Doing] = {
     "forget one": forget("one"),
     "forget two": forget("two"),
     "purge one": lambda io, memory, case: purge.purge(
-        io, memory.access, forgetting.Selection(episode_ids=[case.episodes["one"].id]), None
+        io, memory.access, operations.Selection(episode_ids=[case.episodes["one"].id]), None
     ),
     "learn from three": learn("three", "add", text="Of three."),
     "reword of two": learn("three", "revise", "Of two.", text="Of two and three."),

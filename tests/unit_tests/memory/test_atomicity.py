@@ -100,7 +100,7 @@ async def change(memory: JudgeMemory, name: str, *, awaits: bool) -> Any:
     access = memory.access
     one, two = memory.episodes()
     [rule] = memory.guidelines()
-    selection = forgetting.Selection(episode_ids=[one.id])
+    selection = operations.Selection(episode_ids=[one.id])
     operations: dict[str, Operation] = {
         "remember": lambda io: operations.remember(io, access, [said("three"), said("one", "New.")]),
         "learn": lambda io: learning.learn(

@@ -11,7 +11,8 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Episode, JudgeMemory
 from memalign_graph.io import AWAITING, BLOCKING, run
-from memalign_graph.memory import history, learning, operations, purge
+from memalign_graph.memory import history, operations, purge
+from memalign_graph.memory import learning as lessons
 from tests.unit_tests.memory.support import (
     CRITERION,
     Opener,
@@ -41,7 +42,7 @@ def commits(asked: Any) -> bool:
 
 def learning(memory: JudgeMemory, episode: Episode, **fields: Any) -> Operation:
     change = op(fields.pop("action", "add"), episode, **fields)
-    return lambda io: learning.learn(io, memory.access, [change], {episode.id: episode.word})
+    return lambda io: lessons.learn(io, memory.access, [change], {episode.id: episode.word})
 
 
 def check_agreement(pair: Pair) -> None:
@@ -131,7 +132,7 @@ def test_what_an_expert_says_while_the_old_word_is_learned_from_is_kept(both: Pa
 
 
 def taking_back(how: str, memory: JudgeMemory, one: Episode) -> Operation:
-    access, selection = memory.access, forgetting.Selection(episode_ids=[one.id])
+    access, selection = memory.access, operations.Selection(episode_ids=[one.id])
     ways: dict[str, Operation] = {
         "forget": lambda io: operations.forget(io, access, selection),
         "purge": lambda io: purge.purge(io, access, selection, None),
@@ -188,7 +189,7 @@ def test_a_purge_beside_a_learner_leaves_nothing_of_it_anywhere(pair: Pair, firs
         interleaved(
             taking_back("purge", here, one),
             commits,
-            lambda: run(learning.learn(BLOCKING, there.access, [change], words, relearn=True)),
+            lambda: run(lessons.learn(BLOCKING, there.access, [change], words, relearn=True)),
         )
     found = here.access.store.search(("memalign",), limit=1_000)
     assert [item.namespace for item in found if "lanted" in dump(item.value)] == []
