@@ -176,7 +176,7 @@ class MemoryView:
         """Bring facts into the view, with the words that they name."""
         with self._lock:
             for key, item in words.items():
-                if "episode" in self._words.get(key, item):
+                if key not in self._words or "purged" in item:
                     self._words[key] = item
             fresh = sorted(
                 (fact for fact in facts if fact.id not in self._facts), key=lambda fact: fact.id

@@ -25,7 +25,7 @@ async def ordered(bench: Bench, kind: str) -> list[dict[str, Any]]:
 
 
 async def commits(bench: Bench) -> list[dict[str, Any]]:
-    return await ordered(bench, "commits")
+    return await ordered(bench, "facts")
 
 
 async def changes(bench: Bench) -> list[list[dict[str, Any]]]:

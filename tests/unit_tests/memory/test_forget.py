@@ -37,7 +37,7 @@ async def test_unknown_ids_are_told_and_harm_nothing(bench: Bench) -> None:
     none = await bench.do("forget", ["no such", "no such"])
     assert (none.episode_ids, none.unknown_ids) == ([], ["no such"])
     assert await bench.do("version") == version
-    assert len(await bench.items("commits")) == 1
+    assert len(await bench.items("facts")) == 1
     both = await bench.do("forget", ["no such", one.id, one.id])
     assert (both.episode_ids, both.unknown_ids) == ([one.id], ["no such"])
 
@@ -47,7 +47,7 @@ async def test_forgetting_twice_is_forgetting_once(bench: Bench) -> None:
     await bench.do("forget", one.id)
     again = await bench.do("forget", one.id)
     assert again.unknown_ids == [one.id]
-    assert len(await bench.items("commits")) == 2
+    assert len(await bench.items("facts")) == 2
 
 
 async def test_a_guideline_that_rests_on_it_alone_goes(bench: Bench) -> None:
@@ -105,9 +105,9 @@ async def test_a_guideline_an_expert_wrote_stays(bench: Bench) -> None:
 async def test_all_of_it_is_one_commit(bench: Bench) -> None:
     [one, two] = await bench.remember(said("one"), said("two"))
     await bench.learn(op("add", one, text="1"), op("add", one, two, text="12"))
-    before = len(await bench.items("commits"))
+    before = len(await bench.items("facts"))
     await bench.do("forget", one.id, by="ann")
-    commits = [item.value for item in await bench.items("commits")]
+    commits = [item.value for item in await bench.items("facts")]
     [last] = [commit for commit in commits if commit["reason"] == "forget"]
     assert len(commits) == before + 1
     assert last["author"] == "ann"

@@ -30,7 +30,7 @@ async def test_adding_what_stands_changes_nothing(bench: Bench) -> None:
     version = await bench.do("version")
     assert await bench.do("add_guideline", " Be  warm. ", author="bob") == first
     assert await bench.do("version") == version
-    assert len(await bench.items("commits")) == 1
+    assert len(await bench.items("facts")) == 1
 
 
 async def test_an_edited_guideline_keeps_its_id_place_and_sources(bench: Bench) -> None:
@@ -48,7 +48,7 @@ async def test_an_edited_guideline_keeps_its_id_place_and_sources(bench: Bench) 
 async def test_an_edit_to_the_same_words_changes_nothing(bench: Bench) -> None:
     rule = await bench.do("add_guideline", "Be warm.", author="ann")
     assert await bench.do("edit_guideline", rule.id, "Be warm. ", author="bob") == rule
-    assert len(await bench.items("commits")) == 1
+    assert len(await bench.items("facts")) == 1
 
 
 async def test_a_removed_guideline_leaves_its_episodes(bench: Bench) -> None:

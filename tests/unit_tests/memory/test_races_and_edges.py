@@ -118,11 +118,11 @@ def test_a_lesson_learned_again_does_not_overwrite_the_experts_wording(memory: J
     assert {rule.text for rule in memory.guidelines()} == {"The expert's own words.", "Be warm."}
 
 
-@pytest.mark.parametrize("namespace", [("memalign",), ("memalign", "commits")])
+@pytest.mark.parametrize("namespace", [("memalign",), ("memalign", "facts")])
 def test_the_label_of_commits_is_kept_for_them(namespace: tuple[str, ...]) -> None:
-    name = "commits" if len(namespace) == 1 else "tone"
+    name = "facts" if len(namespace) == 1 else "tone"
     criterion = Criterion(name=name, instructions="?")
-    with pytest.raises(InvalidInputError, match="'commits' is kept for a memory's own items"):
+    with pytest.raises(InvalidInputError, match="'facts' is kept for a memory's own items"):
         JudgeMemory(InMemoryStore(), criterion, namespace=namespace, embeddings=hashed)
 
 

@@ -28,10 +28,10 @@ async def test_feedback_may_be_given_as_its_fields(bench: Bench) -> None:
 
 async def test_the_same_word_again_changes_nothing(bench: Bench) -> None:
     [first] = await bench.remember(said(author="ann", value=True))
-    before = await bench.do("version"), len(await bench.items()), len(await bench.items("commits"))
+    before = await bench.do("version"), len(await bench.items()), len(await bench.items("facts"))
     bench.embedded()
     [again] = await bench.remember(said(" q".strip(), author=" ann", value="yes"))
-    after = await bench.do("version"), len(await bench.items()), len(await bench.items("commits"))
+    after = await bench.do("version"), len(await bench.items()), len(await bench.items("facts"))
     assert again == first
     assert after == before
     assert bench.embedded() == []
@@ -106,7 +106,7 @@ async def test_of_several_words_of_one_author_the_last_counts(bench: Bench) -> N
 
 async def test_many_are_one_commit_and_one_embedding_call(bench: Bench) -> None:
     await bench.remember(*(said(f"case {number}") for number in range(20)))
-    assert len(await bench.items("commits")) == 1
+    assert len(await bench.items("facts")) == 1
     assert [len(request.texts) for request in bench.server.embeddings] == [20]
 
 

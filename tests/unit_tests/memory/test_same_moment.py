@@ -37,7 +37,7 @@ def pair(any_opener: Opener) -> Pair:
 
 def commits(asked: Any) -> bool:
     """Whether a call writes a commit."""
-    return any(isinstance(one, PutOp) and one.namespace[-1] == "commits" for one in asked)
+    return any(isinstance(one, PutOp) and one.namespace[-1] == "facts" for one in asked)
 
 
 def learning(memory: JudgeMemory, episode: Episode, **fields: Any) -> Operation:
