@@ -88,7 +88,7 @@ class MemoryAccess:
         *changes: Mapping[str, Any],
         author: str | None = None,
         words: Iterable[Episode] = (),
-    ) -> MemoryView:
+    ) -> list[Fact]:
         """Write facts of what changes hold, in one batch; the words that they name go before."""
         view = self.view
         at_us = max(clock.now_us(len(changes)), view.newest_us + 1)
@@ -101,7 +101,7 @@ class MemoryAccess:
             for number, change in enumerate(changes)
         ]
         items = {item["key"]: item for item in map(word_item, words)}
-        told = [{**fact.to_json(), "at": utc(fact.at_us).isoformat()} for fact in facts]
+        told = list(map(_item_of, facts))
         for item in [*items.values(), *told]:
             try:
                 check_json(item, f"the item {item.get('id') or item['key']}")
@@ -115,7 +115,12 @@ class MemoryAccess:
         head = PutOp(self.layout.head, _HEAD, {"id": facts[-1].id}, index=False)
         await io.batch(self.store, [*puts, head])
         view.add(facts, items)
-        return view
+        return facts
+
+    async def overwrite(self, io: IO, facts: Iterable[Fact]) -> None:
+        """Write facts again, as a purge leaves them."""
+        items: dict[str, Item | None] = {fact.id: _item_of(fact) for fact in facts}
+        await self.put(io, self.layout.facts, items)
 
     async def _head(self, io: IO) -> str | None:
         """Read which fact was the last to be written."""
@@ -182,6 +187,10 @@ class MemoryAccess:
 def chunks(keys: Sequence[T], size: int) -> Iterable[Sequence[T]]:
     """Cut a list into parts."""
     return (keys[start : start + size] for start in range(0, len(keys), size))
+
+
+def _item_of(fact: Fact) -> Item:
+    return {**fact.to_json(), "at": utc(fact.at_us).isoformat()}
 
 
 def read_fact(item: Item) -> Fact:

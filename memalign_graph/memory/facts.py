@@ -22,6 +22,9 @@ Item = dict[str, Any]
 Words = dict[str, str]
 """What was read: the content hash of each episode's word (`Episode.word`), by the episode's id."""
 
+PURGE = "purge"
+"""The reason of facts that purge."""
+
 _SAID_ANEW = {"status", "created_at", "updated_at"}
 
 

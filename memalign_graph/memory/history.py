@@ -159,7 +159,7 @@ async def rollback(
     wanted, since = await _find(io, access, version)
     view = access.view
     if view.version != version:
-        view = await access.write(io, "rollback", {"undone": since}, author=author)
+        await access.write(io, "rollback", {"undone": since}, author=author)
     return Snapshot(
         version=version,
         episodes=list(view.episodes().values()),

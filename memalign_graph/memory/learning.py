@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.facts import Retirement, Wording, Words, clock
+from memalign_graph.memory.facts import PURGE, Retirement, Wording, Words, clock
 from memalign_graph.types import Guideline
 
 _FULL_STOPS = ".\u3002\u0964\u06d4"
@@ -101,7 +101,7 @@ async def learn(
     gone = read.keys() - same
     kept = {guideline.id: guideline for guideline in view.guidelines}
     # Who read what is purged may repeat it also where something else is named as the source.
-    purged = view.purged_any(gone - episodes.keys())
+    purged = bool(view.purges_of(gone - episodes.keys()))
     valid, spared = ([], same) if purged else _valid(operations, kept, gone)
     spared = spared | {*passed_over}
     fresh = same - spared
@@ -130,7 +130,13 @@ async def learn(
         ],
     }
     if any(lesson.values()):
-        view = await access.write(io, reason, lesson, author=author)
+        purges = view.purges_of(read.keys())
+        [fact] = await access.write(io, reason, lesson, author=author)
+        view = await access.refresh(io)
+        if view.purges_of(read.keys()) != purges:
+            # Purged meanwhile: what was learned may repeat it.
+            await access.write(io, PURGE, {"undone": [fact.id]})
+            await access.overwrite(io, [fact.purge()])
     return {
         "episode_ids": sorted(same - spared),
         "guidelines": [*table.outcome, *_learned_before(valid, kept, same - fresh)],

@@ -273,7 +273,7 @@ async def forget(
     ids = [episode.id for episode in everything if selection.meets(episode)]
     before = view.guidelines
     if ids:
-        view = await access.write(io, "forget", {"forgotten": ids}, author=author)
+        await access.write(io, "forget", {"forgotten": ids}, author=author)
         # A model's answer that waits to be committed may speak of what is forgotten.
         await clear_drafts(io, access)
     removed, reduced = left_without(before, view.guidelines, set(ids))

@@ -120,7 +120,7 @@ async def import_jsonl(
         "guidelines": guidelines,
     }
     if any(change.values()):
-        view = await access.write(io, "import", change, author=author, words=words)
+        await access.write(io, "import", change, author=author, words=words)
     return list(view.episodes(read.episodes).values())
 
 

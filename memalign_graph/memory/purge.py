@@ -8,13 +8,11 @@ that a purge that was cut off finds, made again, what is left to do.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from langgraph.store.base import PutOp
-
 from memalign_graph.io import IO
-from memalign_graph.memory.access import BATCH_ITEMS, MemoryAccess, chunks, read_fact
+from memalign_graph.memory.access import MemoryAccess, read_fact
 from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.erasure import carries, check_checkpointer, erase_threads, vacuum
-from memalign_graph.memory.facts import Fact, Item, purged_word, utc
+from memalign_graph.memory.facts import PURGE, Fact, purged_word
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.judgments import remove_judgments
@@ -71,13 +69,13 @@ async def purge(
             "purged": sorted(gone),
         }
         by = None if author in authors else author
-        view = await access.write(io, "purge", change, author=by)
+        await access.write(io, PURGE, change, author=by)
     scrubbed = {fact.id: fact.purge() for fact in lessons}
     for fact in facts:
         unnamed = fact.without(authors)
         if fact.id not in scrubbed and unnamed != fact:
             scrubbed[fact.id] = unnamed
-    await _overwrite(io, access, scrubbed)
+    await access.overwrite(io, scrubbed.values())
     # Judgments that were made meanwhile.
     await remove_judgments(io, access, is_traced)
     await remove_reviews(io, access, is_traced)
@@ -120,16 +118,6 @@ def _ids(episodes: Any) -> set[str]:
 def _is_traced(ids: set[str]) -> Callable[[Mapping[str, Any]], bool]:
     marks = {frozenset([key]) for key in ids}
     return lambda item: carries(item, marks)
-
-
-async def _overwrite(io: IO, access: MemoryAccess, facts: Mapping[str, Fact]) -> None:
-    for keys in chunks(sorted(facts), BATCH_ITEMS):
-        items: dict[str, Item] = {
-            key: {**facts[key].to_json(), "at": utc(facts[key].at_us).isoformat()} for key in keys
-        }
-        namespace = access.layout.facts
-        puts = [PutOp(namespace, key, item, index=False) for key, item in items.items()]
-        await io.batch(access.store, puts)
 
 
 async def _remove_vectors(

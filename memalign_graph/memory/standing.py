@@ -211,6 +211,7 @@ class Standing:
         return (
             known is not None
             and wording.origin != "expert"
+            and (wording.replaces is not None or known.origin == "expert")
             and known.revision not in (wording.replaces, wording.revision)
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from langgraph.store.base import BaseStore
 
-from memalign_graph.memory.facts import Fact, Item, purged_word
+from memalign_graph.memory.facts import PURGE, Fact, Item, purged_word
 from memalign_graph.memory.index.vectors import Vector, VectorIndex
 from memalign_graph.memory.layout import MemoryLayout
 from memalign_graph.memory.standing import EpisodeRow, Standing, stand
@@ -105,11 +105,11 @@ class MemoryView:
         """Return what a guideline that stands rests on."""
         return self._standing.guidelines[guideline_id].sources
 
-    def purged_any(self, episode_ids: AbstractSet[str]) -> bool:
-        """Tell whether one of some episodes was purged."""
+    def purges_of(self, episode_ids: AbstractSet[str]) -> set[str]:
+        """Return the facts that purged one of some episodes."""
         with self._lock:
             purges = [fact for fact in self._facts.values() if fact.purged] if episode_ids else []
-        return any(not episode_ids.isdisjoint(fact.forgotten) for fact in purges)
+        return {fact.id for fact in purges if not episode_ids.isdisjoint(fact.forgotten)}
 
     def episodes(self, ids: Iterable[str] | None = None) -> dict[str, Episode]:
         """Return some episodes, or all of them, oldest first."""
@@ -238,7 +238,7 @@ class MemoryView:
         for key in fact.purged:
             if key in self._words:
                 self._words[key] = purged_word(self._words[key])
-        for key in fact.undone if fact.purged else ():
+        for key in fact.undone if fact.reason == PURGE else ():
             if key in self._facts:
                 self._facts[key] = self._facts[key].purge()
 
