@@ -32,6 +32,19 @@ class Tally(FrozenModel):
     """Items that are not there any more."""
 
 
+class Retired(FrozenModel):
+    """A guideline that a commit took away."""
+
+    guideline_id: str
+    """The guideline."""
+
+    superseded_by: str | None
+    """The guideline that holds in its place, if any."""
+
+    reason: str | None
+    """Why."""
+
+
 class Commit(FrozenModel):
     """One atomic change of a memory: who, when, why, and how much."""
 
@@ -52,6 +65,9 @@ class Commit(FrozenModel):
 
     guidelines: Tally
     """How many guidelines it changed."""
+
+    retired: list[Retired]
+    """The guidelines that it took away, by what and why."""
 
     version: str
     """The memory's version after it."""
@@ -115,24 +131,31 @@ async def history(io: IO, access: MemoryAccess) -> list[Commit]:
     view = await access.refresh(io)
     facts, words = view.facts()
     commits: list[Commit] = []
-    before: dict[str, dict[str, str]] = {"episodes": {}, "guidelines": {}}
+    episodes: dict[str, str] = {}
+    guidelines: dict[str, str] = {}
     for fact, standing in _past(facts, words, access.embedder.id):
-        after = {
-            "episodes": {key: row.key for key, row in standing.rows.items()},
-            "guidelines": {key: one.revision for key, one in standing.guidelines.items()},
-        }
+        touched = standing.changed | (episodes.keys() if fact.undone else set())
+        rows = {key: standing.rows[key].key for key in touched if key in standing.rows}
+        before = {key: episodes.pop(key) for key in touched if key in episodes}
+        episodes |= rows
+        standing.changed = set()
+        worded = {key: one.revision for key, one in standing.guidelines.items()}
         commits.append(
             Commit(
                 id=fact.id,
                 at=utc(fact.at_us),
                 author=fact.author,
                 reason=fact.reason,
-                episodes=_tally(before["episodes"], after["episodes"]),
-                guidelines=_tally(before["guidelines"], after["guidelines"]),
+                episodes=_tally(before, rows),
+                guidelines=_tally(guidelines, worded),
+                retired=[
+                    Retired(guideline_id=gone.id, superseded_by=gone.by, reason=gone.reason)
+                    for gone in fact.retired
+                ],
                 version=standing.version,
             )
         )
-        before = after
+        guidelines = worded
     return commits[::-1]
 
 

@@ -268,8 +268,10 @@ class _Table:
         if instead == key or (instead is not None and instead not in self.after):
             return  # what was to take its place is not there after all
         self._callers[key] = sources
-        self._drop(key, by=instead, reason=operation.reason, settled=operation.settled)
-        self._report(operation.model_copy(update={"text": None}), target, sources, by=instead)
+        reason = operation.reason or "Newer feedback says otherwise."
+        self._drop(key, by=instead, reason=reason, settled=operation.settled)
+        told = operation.model_copy(update={"text": None, "reason": reason})
+        self._report(told, target, sources, by=instead)
 
     def _merge(self, operation: GuidelineOperation) -> None:
         loser = self.after.get(operation.guideline_id or "")

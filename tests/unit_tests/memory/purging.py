@@ -50,6 +50,8 @@ def fill(
     """A memory in which planted feedback has left traces of every kind."""
     memory = JudgeMemory(store, criterion, embeddings=embeddings)
     kept, other = memory.remember([said("kept", "Words of it.", author="bob"), said("other")])
+    learn_of_other = [op("add", other, text="Untouched.")]
+    run(learning.learn(BLOCKING, memory.access, learn_of_other, {other.id: other.word}))
     one = memory.remember(planted("zqxold"))
     learned = {each.id: each.word for each in memory.episodes()}
 
@@ -66,7 +68,6 @@ def fill(
         op("add", one, text="Another that is merged, zqxout."),
         op("add", one, text="Old rule of zqxin-7."),
         op("add", kept, text="A rule that quotes ZQXSAID, though of another."),
-        op("add", other, text="Untouched."),
         author="zqxann",
     )
     rules = {rule.text: rule for rule in memory.guidelines()}
