@@ -28,32 +28,19 @@ from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
 from memalign_graph.prompts.words import OF_ANY_RULE, says_more, word_runs, words
 from memalign_graph.types import Criterion, Episode, Guideline
 
-_FIELD_TOKENS = 600
-"""How much of one text of an example the distiller reads, in tokens."""
+_FIELD_TOKENS = 600  # of one text of an example that the distiller reads
+_OPERATION_TOKENS = 40  # of the answer, for each further piece of feedback
+_GUIDELINE_TOKENS = 8_000  # of the prompt, at most
+_FRAME_TOKENS = 40  # around one piece of feedback: its handle, tags and labels
+_LEAST_ROOM = 60  # for a case in a window that is far too small
+_SHOWN_CHARS = 200  # of a guideline that was not kept, in a warning
 
-_MOST_OPERATIONS = 2
-"""How many operations one distilling may propose for one piece of feedback."""
-
+_MOST_OPERATIONS = 2  # that one distilling may propose for one piece of feedback
+# With a small window a model goes on until its answer is cut off, most of all where there are
+# labels and no reasons: it is asked for one operation for so many tokens of its window at most.
 _WINDOW_OF_AN_OPERATION = 700
-"""A model is asked for one operation for so many tokens of its window at most: one with a small
-window goes on until its answer is cut off, most of all where there are labels and no reasons."""
-
-_OPERATION_TOKENS = 40
-"""How much room in the answer each further piece of feedback is given, in tokens."""
-
-_GUIDELINE_TOKENS = 8_000
-"""How much of the prompt guidelines may take at most, in tokens."""
-
-_FRAME_TOKENS = 40
-"""What stands around one piece of feedback: its handle, tags and labels, in tokens."""
-
-_LEAST_ROOM = 60
-"""What is left for a case in a window that is far too small, in tokens."""
 
 _MEND = "write the expert's reason as a rule"
-
-_SHOWN_CHARS = 200
-"""How much of a guideline that was not kept a warning shows."""
 
 _SYSTEM = """\
 You write the guidelines by which a judge applies one criterion. Experts look at single cases and \
