@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
+from memalign_graph.errors import excerpt
 from memalign_graph.memory.by_hand import MAX_GUIDELINE_CHARS
 from memalign_graph.memory.learning import GuidelineOperation, plain_words
 from memalign_graph.prompts.fences import (
@@ -33,7 +34,6 @@ _OPERATION_TOKENS = 40  # of the answer, for each further piece of feedback
 _GUIDELINE_TOKENS = 8_000  # of the prompt, at most
 _FRAME_TOKENS = 40  # around one piece of feedback: its handle, tags and labels
 _LEAST_ROOM = 60  # for a case in a window that is far too small
-_SHOWN_CHARS = 200  # of a guideline that was not kept, in a warning
 
 _MOST_OPERATIONS = 2  # that one distilling may propose for one piece of feedback
 # With a small window a model goes on until its answer is cut off, most of all where there are
@@ -293,8 +293,7 @@ def read_operations(
         if idle is None:
             proposal.operations.append(operation)
         elif drop_idle:
-            text = operation.text or ""
-            shown = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+            shown = excerpt(operation.text or "", 200)
             proposal.refused.append(
                 f'The model\'s guideline "{shown}" was not kept, since {idle[0]}.'
             )
