@@ -21,15 +21,13 @@ from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
 from memalign_graph.prompts.words import word_runs, words
 from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline
 
-MAX_QUESTION_CHARS = 300
-"""How long a question may be, and an example: what is longer, nobody reads for two words."""
+MAX_QUESTION_CHARS = 300  # of an example, too: what is longer, nobody reads for two words
 
 _FIELD_TOKENS = 600  # of one text that the model reads
 _GUIDELINE_TOKENS = 2_000  # of the prompt, at most
 _BEGINNING_CHARS = 4  # that two forms of a word have in common at least
 
 _ASKED_BACK = '\n(Asked back: "'
-_END = '")\n'
 _LINK = re.compile(r"://|\bwww\.", re.IGNORECASE)
 _QUOTED = re.compile("[\"'\u2018\u201c](.+?)[\"'\u2019\u201d]")
 
@@ -58,22 +56,20 @@ _CLOSING = "Do the expert's words name something that can be checked on a new ca
 
 _CAPTIONS = Criterion(name="captions", instructions="Is the caption fit for our newspaper?")
 _CAPTION = Example(inputs="The old bridge under water.", outputs="Wow, what a splash!")
+# What an expert says, and the answer to it: small models follow these, and no rules.
 _TURNS = (
     ("no", "", "What is wrong with it?", 'Would "Wow, what a flood!" be right?'),
     ("It has to name the bridge.", "whether the bridge is named", "", ""),
     ("Too shrill.", "", "What makes it too shrill?", 'Would "What a splash." be too shrill, too?'),
 )
-"""What an expert says, and the answer to it: small models follow these, and no rules."""
 
 
 class Question(NamedTuple):
-    """What to ask an expert whose words are too vague to make a rule."""
+    """What to ask an expert whose words are too vague to make a rule, on a line each."""
 
     question: str
-    """The question, on one line."""
-
     example: str
-    """A case that the words leave open, asked about, on one line; empty if there is none."""
+    """A case that the words leave open, asked about; empty if there is none."""
 
     @property
     def text(self) -> str:
@@ -100,11 +96,8 @@ def clarify_schema() -> dict[str, Any]:
         "question": {"type": "string", "description": "One short question; empty if checkable."},
         "example": {"type": "string", "description": "One example to ask of; empty if checkable."},
     }
-    return closed_schema(
-        properties,
-        title="feedback_question",
-        description="Whether the expert's words can be checked, and else what to ask.",
-    )
+    what = "Whether the expert's words can be checked, and else what to ask."
+    return closed_schema(properties, title="feedback_question", description=what)
 
 
 def clarify_prompt(
@@ -238,7 +231,7 @@ def clarified(feedback: Feedback, question: Question, answer: Mapping[str, Any])
     }
     if "rationale" in answer:
         asked = question.text.replace('"', "'")
-        said["rationale"] = f"{feedback.rationale}{_ASKED_BACK}{asked}{_END}{answer['rationale']}"
+        said["rationale"] = f'{feedback.rationale}{_ASKED_BACK}{asked}")\n{answer["rationale"]}'
     return Feedback.model_validate({**feedback.to_json(), **said})
 
 

@@ -9,10 +9,8 @@ from typing import Any
 from memalign_graph.agreement import majority_value
 from memalign_graph.types import Criterion, Episode, Example
 
+# A cautious estimate: English has about four bytes a token, code and other scripts about three.
 _BYTES_PER_TOKEN = 3
-"""A cautious estimate: English has about four bytes a token, code and other scripts about three."""
-
-_DIGITS = "0123456789"
 
 _TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"
 _TAG = re.compile(rf"<(?=\s*/?\s*(?:{_TAGS})\b)", re.IGNORECASE)
@@ -21,16 +19,14 @@ _CONTROL_TOKEN = re.compile(r"<(?=\|)")
 
 def estimate_tokens(text: str) -> int:
     """Estimate how many tokens a text has, rather too many than too few."""
-    digits = sum(map(text.count, _DIGITS))
+    digits = sum(map(text.count, "0123456789"))
     return digits + math.ceil((len(text.encode()) - digits) / _BYTES_PER_TOKEN)
 
 
 def fence(tag: str, value: Any, *, max_tokens: int | None = None) -> str:
     """Put an application's or an expert's text between tags."""
     text = defuse(as_text(value))
-    if max_tokens is not None:
-        text = shorten(text, max_tokens)
-    return f"<{tag}>\n{text}\n</{tag}>"
+    return f"<{tag}>\n{text if max_tokens is None else shorten(text, max_tokens)}\n</{tag}>"
 
 
 def as_text(value: Any) -> str:
