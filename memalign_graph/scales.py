@@ -9,29 +9,19 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from memalign_graph.errors import excerpt
+
 Value = bool | int | float | str
 """A judgment's value: the scale decides which of these it is."""
 
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-_MIN_CHOICES = 2
-_EXACT = 2.0**53
 
 
 class _Scale(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def validate_value(self, value: Any) -> Value:
-        """Return the value as this scale writes it.
-
-        Args:
-            value: What a model or an expert gave.
-
-        Returns:
-            A boolean, a choice in the case its author wrote, or a number.
-
-        Raises:
-            ValueError: If the value is not on the scale.
-        """
+        """Return the value as this scale writes it; a ValueError if it is not on the scale."""
         raise NotImplementedError
 
     def render(self, value: Value) -> str:
@@ -86,7 +76,7 @@ class Categorical(_Scale):
     @field_validator("choices")
     @classmethod
     def _check_choices(cls, choices: tuple[str, ...]) -> tuple[str, ...]:
-        if len(choices) < _MIN_CHOICES:
+        if len(choices) <= 1:
             raise ValueError("give at least two choices.")
         if any(not choice.strip() or choice != choice.strip() for choice in choices):
             raise ValueError("a choice is a name without blanks around it, not an empty string.")
@@ -126,7 +116,7 @@ class Numeric(_Scale):
     def _check_bounds(self) -> Self:
         if not (math.isfinite(self.minimum) and math.isfinite(self.maximum)):
             raise ValueError("minimum and maximum are finite numbers.")
-        if max(abs(self.minimum), abs(self.maximum)) > _EXACT:
+        if max(abs(self.minimum), abs(self.maximum)) > 2.0**53:
             raise ValueError("minimum and maximum lie within 2**53, where numbers are exact.")
         if self.minimum >= self.maximum:
             raise ValueError("minimum must be below maximum.")
@@ -207,6 +197,5 @@ def _to_float(value: Any) -> float:
         return math.nan
 
 
-def _short(value: Any, limit: int = 80) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else f"{text[:limit]}…"
+def _short(value: Any) -> str:
+    return excerpt(repr(value), 80)

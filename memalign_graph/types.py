@@ -23,53 +23,33 @@ from pydantic import (
 from memalign_graph.identity import check_json, check_label, digest, episode_id
 from memalign_graph.scales import Boolean, Scale, Value
 
-EpisodeStatus = Literal["pending", "distilled"]
-"""Where an episode stands.
-
-- `pending`: stored, and the next distilling reads it.
-- `distilled`: its lesson, if it had one, is in the guidelines.
-"""
+EpisodeStatus = Literal["pending", "distilled"]  # whether distilling has read it
 
 GuidelineOrigin = Literal["distilled", "expert"]
-"""Who wrote a guideline: a model from feedback, or an expert by hand."""
 
-GuidelineStatus = Literal["standing", "pending", "superseded"]
-"""Where a guideline stands.
-
-- `standing`: the judge is given it.
-- `pending`: some of its sources were taken back, and its wording with them; it is to be distilled
-  again from those that are left.
-- `superseded`: another rule took its place; kept with the reason, and out of the prompt.
-"""
+GuidelineStatus = Literal[
+    "standing",  # the judge is given it
+    "pending",  # sources were taken back, and its wording with them: it is to be distilled again
+    "superseded",  # another rule took its place; kept with the reason, and out of the prompt
+]
 
 Decide = Literal["verdict", "evidence"]
-"""What a judgment's value comes from, as `Judge.decide` has it."""
 
-ConfidenceSource = Literal["logprobs", "samples", "evidence"]
-"""What a confidence was measured by.
-
-- `logprobs`: the log-probabilities of the permitted values.
-- `samples`: how many of several answers agree.
-- `evidence`: the model that weighs the evidence.
-"""
-
-ReviewReason = Literal[
-    "too_little_feedback",
-    "unsure",
-    "no_similar_episode",
-    "episodes_disagree",
-    "sample",
-    "no_budget",
+ConfidenceSource = Literal[
+    "logprobs",  # the log-probabilities of the permitted values
+    "samples",  # how many of several answers agree
+    "evidence",  # the model that weighs the evidence
 ]
-"""Why an expert is asked about a judgment, or is not.
 
-- `too_little_feedback`: there is too little to tell how far the judge can be trusted.
-- `unsure`: its confidence is below the threshold, or unknown.
-- `no_similar_episode`: memory holds nothing like the case.
-- `episodes_disagree`: the experts' values of the most similar cases differ.
-- `sample`: drawn at random, so that drift is seen.
-- `no_budget`: it would be asked for the other reasons, but the budget is spent.
-"""
+# Why an expert is asked about a judgment, or is not.
+ReviewReason = Literal[
+    "too_little_feedback",  # to tell how far the judge can be trusted
+    "unsure",  # the confidence is below the threshold, or unknown
+    "no_similar_episode",  # memory holds nothing like the case
+    "episodes_disagree",  # the experts' values of the most similar cases differ
+    "sample",  # drawn at random, so that drift is seen
+    "no_budget",  # it would be asked for the other reasons, but the budget is spent
+]
 
 Probabilities = dict[str, float]
 """A probability for each value of a finite scale, by the value as the scale renders it."""
@@ -79,11 +59,7 @@ UtcDatetime = Annotated[
 ]
 """A time; in UTC, unless it says otherwise, so that all can be compared."""
 
-_MAX_NAME_CHARS = 100
-_ITEM_DEPTH = 10
-"""How much deeper a value lies in a store's item than in the example it belongs to."""
-
-_EXAMPLE_FIELDS = ("inputs", "outputs", "reference_outputs")
+_ITEM_DEPTH = 10  # how much deeper a value lies in a store's item than in its example
 
 
 class FrozenModel(BaseModel):
@@ -99,7 +75,7 @@ class FrozenModel(BaseModel):
 class Criterion(FrozenModel):
     """What is judged, and on which scale."""
 
-    name: str = Field(max_length=_MAX_NAME_CHARS)
+    name: str = Field(max_length=100)
     """Names the criterion and its memory; without dots, which separate namespaces."""
 
     instructions: str
@@ -154,14 +130,9 @@ class Neighbour(FrozenModel):
 
     example_id: str
     episode_ids: list[str]
-    value: Value
-    """What most of them say."""
-
-    similarity: float
-    """Cosine similarity to the case judged."""
-
-    weight: float
-    """Its share of the neighbours' vote, from 0 to 1."""
+    value: Value  # what most of them say
+    similarity: float  # cosine, to the case judged
+    weight: float  # the share of the neighbours' vote, from 0 to 1
 
 
 class Evidence(FrozenModel):
@@ -312,11 +283,9 @@ class Feedback(FrozenModel):
     def _gather_example(cls, data: Any) -> Any:
         if not isinstance(data, dict) or "example" in data:
             return data
-        flat = {name: data[name] for name in _EXAMPLE_FIELDS if name in data}
-        if not flat:
-            return data
+        flat = {name: data[name] for name in Example.model_fields if name in data}
         rest = {name: value for name, value in data.items() if name not in flat}
-        return {**rest, "example": flat}
+        return {**rest, "example": flat} if flat else data
 
     @field_validator("rationale", "author", "id", "thread_id", mode="after")
     @classmethod
@@ -338,11 +307,8 @@ class Feedback(FrozenModel):
     @property
     def agrees(self) -> bool:
         """Whether the expert only confirms the judge's value, so that there is nothing to learn."""
-        return (
-            self.judgment is not None
-            and self.rationale is None
-            and self.value == self.judgment.value
-        )
+        judgment = self.judgment
+        return judgment is not None and self.rationale is None and self.value == judgment.value
 
 
 class Episode(FrozenModel):
@@ -448,4 +414,4 @@ class RecalledExample(FrozenModel):
 
 
 def _is_empty(value: Any) -> bool:
-    return value is None or value in ({}, []) or (isinstance(value, str) and not value.strip())
+    return value in (None, {}, []) or (isinstance(value, str) and not value.strip())
