@@ -18,16 +18,11 @@ class AggregateResult(TypedDict):
 
     score: float | None
     """The weighted mean of the parts, from 0 to 1; None if nothing with a weight was judged."""
-
     passed: bool | None
     """Whether the score is high enough and nothing is vetoed; None if neither was asked for."""
-
     parts: dict[str, float]
     """Each criterion's value on a scale from 0 to 1."""
-
     vetoed_by: list[str]
-    """Criteria whose value is a veto."""
-
     missing: list[str]
     """Criteria that could not be judged: they count in no mean, and one with a veto fails."""
 
@@ -83,7 +78,10 @@ class Aggregate:
                 "aggregate: no criterion of this panel has a weight: scales without an order can "
                 "only veto."
             )
-        rules = {name: _veto(name, scales[name], rule) for name, rule in self.vetoes.items()}
+        rules = {
+            name: PassRule.of(scales[name], rule, f"vetoes: {name!r}")
+            for name, rule in self.vetoes.items()
+        }
         return BoundAggregate(scales, weights, rules, self.passes)
 
 
@@ -117,14 +115,6 @@ class BoundAggregate:
         return AggregateResult(
             score=score, passed=passed, parts=parts, vetoed_by=vetoed, missing=missing
         )
-
-
-def _veto(name: str, scale: Scale, rule: Passes) -> PassRule:
-    try:
-        return PassRule.of(scale, rule)
-    except InvalidInputError as error:
-        reason = str(error).removeprefix("passes: ")
-        raise InvalidInputError(f"vetoes: {name!r}: {reason}") from error
 
 
 def _is_number(value: Any) -> bool:

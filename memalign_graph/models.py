@@ -9,7 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -75,22 +75,17 @@ class OncePerLoop(Generic[T]):
             return self._made[loop]
 
 
-class Embedder:
+class Embedder(OncePerLoop[Embeddings]):
     """Embeddings under a name; a string is resolved at first use."""
 
     def __init__(self, given: EmbeddingsLike) -> None:
-        self._given = given
-        self._resolved = OncePerLoop(lambda: resolve_embeddings(given))
-
-    @cached_property
-    def id(self) -> str:
-        """The name."""
-        return embedder_id(self._given)
+        super().__init__(lambda: resolve_embeddings(given))
+        self.id = embedder_id(given)
 
     @property
     def embeddings(self) -> Embeddings:
         """The embeddings of the running event loop."""
-        return self._resolved.get()
+        return self.get()
 
 
 @dataclass(frozen=True)
@@ -102,7 +97,6 @@ class StructuredModel:
     parser: Any
     """Reads the message; None where the runnable does all."""
     name: str
-    """The model's name, for errors and judgments."""
 
     def invoke(self, messages: Sequence[BaseMessage]) -> "ChatReply":
         """Ask; an answer that is no use is a reply, too, and a call that failed raises."""
@@ -237,17 +231,16 @@ def models_from_environment() -> tuple[str, str]:
 
 def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
     """Bind a chat model to answer in the shape of a JSON Schema."""
-    model = _untransformed(model)
+    model, name = _untransformed(model), _model_name(model)
     parameters = inspect.signature(type(model).with_structured_output).parameters
     method: dict[str, Any] = {"method": "json_schema"} if "method" in parameters else {}
     try:
         steps: Any = model.with_structured_output(schema, **method)
     except NotImplementedError as error:
         raise InvalidInputError(
-            f"model: {_model_name(model)} can't answer in the shape of a schema: give one that "
-            "has structured output."
+            f"model: {name} can't answer in the shape of a schema: give one that has structured "
+            "output."
         ) from error
-    name = _model_name(model)
     is_pair = isinstance(steps, RunnableSequence) and not steps.middle
     if is_pair and hasattr(steps.last, "parse_result"):
         # What `include_raw` does, at half its cost: it runs four more runnables a call.
@@ -300,6 +293,8 @@ def _model_name(model: BaseChatModel) -> str:
     return next((name for name in names if isinstance(name, str)), type(model).__name__)
 
 
+# What to do about a failed call, by the name of the client's error or one of its bases. The openai
+# client and langchain-core put `API` or `Model` before most of these.
 _HINTS = {
     "TimeoutError": "it did not answer in time; raise the model's timeout, or try later.",
     "ConnectionError": "is the server up, and its base_url right?",
@@ -310,8 +305,6 @@ _HINTS = {
     "InternalServerError": "the provider failed; try later.",
     "ModelAPIError": "the provider failed; try later.",
 }
-"""What to do about a failed call, by the name of the client's error or one of its bases. The openai
-client and langchain-core put `API` or `Model` before most of these."""
 
 
 @dataclass(frozen=True)
@@ -319,28 +312,21 @@ class ChatReply:
     """What came back from a chat model that was asked for an answer in the shape of a schema."""
 
     answer: dict[str, Any] | None
-    """The parsed answer; None if there is none."""
-    text: str
-    """The answer as the model wrote it."""
-    problem: str | None = None
-    """Why there is no parsed answer."""
-    model: str | None = None
-    """The model that answered, as it names itself."""
+    text: str  # as the model wrote it
+    problem: str | None = None  # why there is no answer
+    model: str | None = None  # as it names itself
     input_tokens: int | None = None
     output_tokens: int | None = None
-    logprobs: Any = None
-    """The log-probabilities of the answer's tokens, if they were asked for and the model tells."""
+    logprobs: Any = None  # of the answer's tokens, if they were asked for and the model tells
 
 
-_CUT_OFF = "it was cut off at the output limit: answer more briefly"
-_FILTERED = "a content filter stopped it"
+# Why an answer is no use, by the reason it ended for, and by the client's error that says so.
 _STOPPED = {
-    "length": _CUT_OFF,
-    "LengthFinishReasonError": _CUT_OFF,
-    "content_filter": _FILTERED,
-    "ContentFilterFinishReasonError": _FILTERED,
+    "length": "it was cut off at the output limit: answer more briefly",
+    "content_filter": "a content filter stopped it",
 }
-"""Why an answer is no use, by the reason it ended for, or by the client's error that says so."""
+_STOPPED["LengthFinishReasonError"] = _STOPPED["length"]
+_STOPPED["ContentFilterFinishReasonError"] = _STOPPED["content_filter"]
 
 
 def _read_output(raw: Any, parsed: Any, parsing_error: BaseException | None = None) -> ChatReply:

@@ -78,28 +78,28 @@ class PassRule:
         return decided(self.test(value), "passes")
 
     @classmethod
-    def of(cls, scale: Scale, passes: Passes | None) -> "PassRule":
+    def of(cls, scale: Scale, passes: Passes | None, field: str = "passes") -> "PassRule":
         """Read a rule; without one true passes, where the scale is boolean."""
         if passes is None and isinstance(scale, Boolean):
             passes = True
         if passes is None:
             raise InvalidInputError(
-                "passes: say which values pass: the lowest that does, a set of values, or a "
+                f"{field}: say which values pass: the lowest that does, a set of values, or a "
                 f"function of the value, which is {scale.describe()}"
             )
         if inspect.iscoroutinefunction(passes):
-            raise InvalidInputError(f"passes: {PLAIN_FUNCTION}")
+            raise InvalidInputError(f"{field}: {PLAIN_FUNCTION}")
         if callable(passes):
             return cls(scale, passes)
         if isinstance(passes, Collection) and not isinstance(passes, str):
-            allowed = [_on_scale(scale, value) for value in passes]
+            allowed = [_on_scale(scale, value, field) for value in passes]
             if not allowed:
-                raise InvalidInputError("passes: an empty set lets nothing pass: name a value.")
+                raise InvalidInputError(f"{field}: an empty set lets nothing pass: name a value.")
             names = " or ".join(scale.render(value) for value in allowed)
             return cls(scale, lambda value: value in allowed, names)
         if isinstance(scale, Boolean) and not isinstance(passes, bool):
-            raise InvalidInputError(f"passes: {passes!r} is neither True nor False.")
-        lowest: Any = _on_scale(scale, passes)
+            raise InvalidInputError(f"{field}: {passes!r} is neither True nor False.")
+        lowest: Any = _on_scale(scale, passes, field)
         if isinstance(scale, Numeric):
             return cls(scale, lambda value: value >= lowest, f"{scale.render(lowest)} or more")
         if isinstance(scale, Categorical) and scale.ordered:
@@ -109,11 +109,11 @@ class PassRule:
         return cls(scale, lambda value: value == lowest, scale.render(lowest))
 
 
-def _on_scale(scale: Scale, value: Any) -> Value:
+def _on_scale(scale: Scale, value: Any, field: str) -> Value:
     try:
         return scale.validate_value(value)
     except ValueError as error:
-        raise InvalidInputError(f"passes: {error}") from error
+        raise InvalidInputError(f"{field}: {error}") from error
 
 
 def _is_missing(value: Any) -> bool:
