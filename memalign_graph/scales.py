@@ -14,8 +14,6 @@ from memalign_graph.errors import excerpt
 Value = bool | int | float | str
 """A judgment's value: the scale decides which of these it is."""
 
-_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-
 
 class _Scale(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,9 +47,9 @@ class Boolean(_Scale):
         """Return a boolean; `"yes"`, `"no"`, `"true"`, `"false"`, 1 and 0 count as booleans too."""
         # A column of a table that has gaps holds 1.0 for 1.
         word = str(value).strip().lower().removesuffix(".0")
-        if word not in _BOOLEANS:
+        if word not in ("true", "yes", "1", "false", "no", "0"):
             raise ValueError(f"{_short(value)} is not on the scale: the value is true or false.")
-        return _BOOLEANS[word]
+        return word in ("true", "yes", "1")
 
     def describe(self) -> str:
         """Return the scale in words."""

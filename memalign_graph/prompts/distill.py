@@ -94,14 +94,10 @@ class DistillPrompt:
 
     messages: list[BaseMessage]
     criterion: Criterion
-    guidelines: dict[str, Guideline]
-    """The guidelines that may be changed, by handle."""
-    episodes: dict[str, Episode]
-    """The feedback shown, by handle; what did not fit is not in it."""
-    asked: str
-    """How a guideline has to be, and what is asked for at the end: no guideline says the same."""
-    cut: list[str]
-    """The ids of the episodes of which a text was too long and is shown without its middle."""
+    guidelines: dict[str, Guideline]  # that may be changed, by handle
+    episodes: dict[str, Episode]  # that are shown, by handle; what did not fit is not in it
+    asked: str  # how a guideline has to be, and the closing: no guideline says the same
+    cut: list[str]  # the ids of the episodes of which a text is shown without its middle
     most_operations: int
 
 
@@ -230,9 +226,8 @@ def _render_case(
     words, words_cut = render_words(
         episodes, criterion, names=list(named), has_label=alone, max_tokens=words_limit
     )
-    title = f"Feedback {', '.join(named)}"
-    if len(named) > 1:
-        title += f": {len(named)} experts on one case"
+    experts = f": {len(named)} experts on one case" if len(named) > 1 else ""
+    title = f"Feedback {', '.join(named)}{experts}"
     return "\n".join([title, example, *words]), is_cut or words_cut
 
 
@@ -262,19 +257,15 @@ def operations_schema(prompt: DistillPrompt) -> dict[str, Any]:
         }
     items = closed_schema(properties)
     operations = {"type": "array", "items": items, "maxItems": prompt.most_operations}
-    return closed_schema(
-        {"operations": operations},
-        title="guideline_operations",
-        description="Changes to the guidelines.",
-    )
+    head = {"title": "guideline_operations", "description": "Changes to the guidelines."}
+    return closed_schema({"operations": operations}, **head)
 
 
 class Proposal(NamedTuple):
-    """What a distiller's answer comes to."""
+    """What a distiller's answer comes to; why some of it was not kept, a sentence each."""
 
     operations: list[GuidelineOperation]
     refused: list[str]
-    """What it proposes that teaches nothing, and why it was not kept, a sentence each."""
 
 
 def read_operations(
@@ -290,10 +281,10 @@ def read_operations(
         if idle is None:
             proposal.operations.append(operation)
         elif drop_idle:
-            shown = excerpt(operation.text or "", 200)
-            proposal.refused.append(
-                f'The model\'s guideline "{shown}" was not kept, since {idle[0]}.'
+            refused = (
+                f"""The model's guideline "{excerpt(operation.text or "", 200)}" was not kept"""
             )
+            proposal.refused.append(f"{refused}, since {idle[0]}.")
         else:
             raise ValueError(": ".join(idle))
     return proposal
@@ -360,15 +351,10 @@ def _why_idle(operation: GuidelineOperation, prompt: DistillPrompt) -> tuple[str
     if echoed or not says_more(text, OF_ANY_RULE):
         return "it repeats the shape of the answer, or what was asked for", _MEND
     if _OF_THE_EXPERT.search(text):
-        return (
-            "it speaks of an expert's value or reason, and a new case has none yet",
-            "write what to look for in the case itself",
-        )
-    if any(
-        words(text) == words(as_text(episode.example.outputs))
-        for episode in prompt.episodes.values()
-        if episode.id in operation.episode_ids
-    ):
+        reason = "it speaks of an expert's value or reason, and a new case has none yet"
+        return reason, "write what to look for in the case itself"
+    sources = [shown for shown in prompt.episodes.values() if shown.id in operation.episode_ids]
+    if any(words(text) == words(as_text(source.example.outputs)) for source in sources):
         return "it repeats the output that was judged", _MEND
     scale = prompt.criterion.scale.describe()
     known = f"{prompt.criterion.instructions} {scale} {OF_ANY_RULE}"

@@ -63,13 +63,12 @@ _BROKEN = "broken_guidelines"
 
 @dataclass(frozen=True)
 class JudgePrompt:
-    """A judge's prompt, and which memory stands in it."""
+    """A judge's prompt, which memory stands in it, and what was left out, a sentence each."""
 
     messages: list[BaseMessage]
     guidelines: list[Guideline]
     episodes: list[Episode]
     warnings: list[str]
-    """What was left out, a sentence each."""
 
 
 def answer_schema(criterion: Criterion, *, cites: bool = False) -> dict[str, Any]:
