@@ -40,11 +40,9 @@ class Agreement(FrozenModel):
     """Krippendorff's alpha: 1 is full agreement, 0 what chance would give, below 0 less than that;
     None where no example has two experts' values, or all values given to such examples are the
     same: `examples` tells the two apart."""
-
     level: Level
     examples: int
     """How many examples have values of two or more experts."""
-
     disagreements: list[Disagreement]
     """Those of them whose experts differ, the ones first spoken of longest ago first."""
 

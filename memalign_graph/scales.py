@@ -67,7 +67,6 @@ class Categorical(_Scale):
 
     choices: tuple[str, ...]
     """At least two names, different also when case is ignored; lowest first where ordered."""
-
     ordered: bool = False
     """Whether the choices form an order, so that some mistakes are smaller than others."""
 
@@ -103,10 +102,8 @@ class Numeric(_Scale):
 
     minimum: float
     """The lowest value."""
-
     maximum: float
     """The highest value."""
-
     integer: bool = False
     """Whether only whole numbers are on the scale."""
 

@@ -77,10 +77,8 @@ class Criterion(FrozenModel):
 
     name: str = Field(max_length=100)
     """Names the criterion and its memory; without dots, which separate namespaces."""
-
     instructions: str
     """The question put to the judge, in the author's words."""
-
     scale: Scale = Boolean()
     """The kind of value; yes or no unless given."""
 
@@ -103,10 +101,8 @@ class Example(FrozenModel):
 
     inputs: JsonValue
     """What the application was given: text, or any other JSON value."""
-
     outputs: JsonValue
     """What the application answered; for a pairwise criterion both answers, first A, then B."""
-
     reference_outputs: JsonValue = None
     """What it should have answered, where that is known."""
 
@@ -140,35 +136,25 @@ class Evidence(FrozenModel):
 
     decided_by: Decide
     """Whether the value is the judge's own verdict or the evidence's estimate."""
-
     reason: str
     """Why, in a sentence."""
-
     verdict: Value
     """What the judge itself says."""
-
     estimate: Value | None = None
     """What the evidence says; None where there is too little to weigh."""
-
     probabilities: Probabilities | None = None
     """How likely the evidence holds each value of a finite scale."""
-
     vote: Probabilities | float | None = None
     """What the neighbours say: the share of each value, or their mean on a numeric scale."""
-
     neighbours: list[Neighbour] = Field(default_factory=list)
     """The similar cases that voted, most similar first."""
-
     weights: dict[str, float] = Field(default_factory=dict)
     """The coefficients of the model, by what they weigh: `judge`, `neighbours`, `intercept`."""
-
     cases: int = 0
     """How many cases in memory it was fitted to: those that the judge had judged, too."""
-
     verdict_error: float | None = None
     """How far the judge's verdicts on them are off: the share of wrong ones, or on a numeric scale
     the mean distance."""
-
     evidence_error: float | None = None
     """The same of the evidence, each case estimated as if it were not in memory."""
 
@@ -179,7 +165,6 @@ class ReviewChoice(FrozenModel):
     asks: bool
     reasons: list[ReviewReason] = Field(default_factory=list)
     """Why, or why not; empty where the judge is sure enough."""
-
     threshold: float | None = None
     """The confidence from which on no expert is asked; None while there is too little feedback, or
     where no confidence reaches the target."""
@@ -191,51 +176,36 @@ class Judgment(FrozenModel):
     id: str = Field(default_factory=lambda: uuid4().hex)
     criterion: str
     """The criterion's name."""
-
     example_id: str
     value: Value
     """The verdict, on the criterion's scale; with `decide="evidence"` what the evidence says, where
     `evidence.decided_by` tells so."""
-
     rationale: str
     """Why, in the judge's words, written before the value."""
-
     confidence: float | None = Field(default=None, ge=0, le=1)
     """How likely the value is the expert's, from 0 to 1; None where that was not measured."""
-
     confidence_source: ConfidenceSource | None = None
     """What the confidence was measured by."""
-
     calibrated_on: int | None = None
     """The number of experts' verdicts that the confidence is calibrated on; None if it is raw."""
-
     probabilities: Probabilities | None = None
     """How likely the judge itself holds each value of a finite scale, before calibration."""
-
     evidence: Evidence | None = None
     """What the value was weighed from; None with `decide="verdict"`."""
-
     review: ReviewChoice | None = None
     """Whether an expert was asked, and why, with `review="uncertain"`."""
-
     guideline_ids: list[str] = Field(default_factory=list)
     """The guidelines in the judge's prompt, in its order."""
-
     broken_guideline_ids: list[str] = Field(default_factory=list)
     """The guidelines that the outputs break, by the judge's own account, where a gate asked."""
-
     episode_ids: list[str] = Field(default_factory=list)
     """The episodes in the judge's prompt, most similar first."""
-
     memory_version: str
     """The version of the memory at the time."""
-
     thread_id: str | None = None
     """The LangGraph thread it was made in, if any."""
-
     model: str | None = None
     """The model that answered, as it names itself."""
-
     warnings: list[str] = Field(default_factory=list)
     """What the judge had to do without: text cut, guidelines left out, retrieval that failed."""
 
@@ -260,20 +230,15 @@ class Feedback(FrozenModel):
     example: Example
     value: Value | None = None
     """What the value should be, on the criterion's scale."""
-
     rationale: str | None = None
     """Why, in the expert's words."""
-
     author: str | None = None
     id: str | None = None
     """The id the feedback has where it came from; tells anonymous experts apart."""
-
     judgment: Judgment | None = None
     """The judgment the feedback is on, if there was one."""
-
     thread_id: str | None = None
     """The LangGraph thread it was given in, if any."""
-
     given_at: UtcDatetime = Field(default_factory=lambda: datetime.now(UTC))
     """When it was given; now, unless told, and in UTC, unless it says otherwise. Of two words of
     one author on one example the newer counts."""
@@ -316,10 +281,8 @@ class Episode(FrozenModel):
 
     id: str
     """The hash of example and author."""
-
     example_id: str
     """The id of the example, shared by all experts' episodes on it."""
-
     example: Example
     value: Value | None = None
     rationale: str | None = None
@@ -327,16 +290,12 @@ class Episode(FrozenModel):
     feedback_id: str | None = None
     status: EpisodeStatus = "pending"
     """Whether its lesson has been distilled."""
-
     judgment: Judgment | None = None
     """The judge's verdict at the time."""
-
     thread_ids: list[str] = Field(default_factory=list)
     """The threads it passed through."""
-
     given_at: UtcDatetime
     """When the expert said it."""
-
     created_at: UtcDatetime
     updated_at: UtcDatetime
 
@@ -373,31 +332,22 @@ class Guideline(FrozenModel):
 
     id: str
     """Names the guideline; stays when its text is revised."""
-
     text: str
     """The rule, in the expert's terms; empty while it is pending."""
-
     episode_ids: list[str] = Field(default_factory=list)
     """The episodes it was distilled from; none where an expert wrote it."""
-
     origin: GuidelineOrigin = "distilled"
     """Who wrote it."""
-
     author: str | None = None
     """The expert who wrote or last edited it by hand, if known."""
-
     status: GuidelineStatus = "standing"
     """Whether the judge is given it."""
-
     superseded_by: str | None = None
     """The guideline that took its place, if one did."""
-
     reason: str | None = None
     """Why it is superseded."""
-
     position: int
     """Where it stands among the guidelines: microseconds since 1970 at its making, lowest first."""
-
     created_at: UtcDatetime
     updated_at: UtcDatetime
 
@@ -408,7 +358,6 @@ class RecalledExample(FrozenModel):
     example: Example
     episodes: list[Episode]
     """Every expert's word on it, oldest first."""
-
     similarity: float
     """Cosine similarity to the example asked about, from -1 to 1."""
 
