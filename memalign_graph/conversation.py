@@ -140,13 +140,9 @@ def example_in(
 
 def _exchange(state: Any, messages_key: str, loop: Loop) -> dict[str, Any] | None:
     """Take the last human message and the last answer out of a conversation."""
-    given = read_key(state, messages_key)
-    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
-        raise InvalidInputError(
-            f"{messages_key}: the state has no messages there to judge: give `example=`, a "
-            "function that makes `inputs` and `outputs` of the state."
-        )
-    messages = convert_to_messages(given)
+    kept = read_key(state, messages_key)
+    is_list = isinstance(kept, Sequence) and not isinstance(kept, str)
+    messages = convert_to_messages(kept) if is_list else []
     begun = loop.get("asked_id")
     asked = [
         message.text
@@ -154,10 +150,12 @@ def _exchange(state: Any, messages_key: str, loop: Loop) -> dict[str, Any] | Non
         if isinstance(message, HumanMessage)
         and ((begun and message.id == begun) or _SOURCE not in message.additional_kwargs)
     ]
-    if not asked and "inputs" not in loop:
+    if not messages or not (asked or "inputs" in loop):
+        why = "none of the messages is human"
+        why = why if messages else "the state has no messages there to judge"
         raise InvalidInputError(
-            f"{messages_key}: none of the messages is human: give `example=`, a function that "
-            "makes `inputs` and `outputs` of the state."
+            f"{messages_key}: {why}: give `example=`, a function that makes `inputs` and `outputs` "
+            "of the state."
         )
     outputs: Any = state.get("structured_response") if isinstance(state, Mapping) else None
     if outputs is None or isinstance(messages[-1], HumanMessage):

@@ -25,8 +25,6 @@ from memalign_graph.scales import Boolean, Scale, Value
 
 EpisodeStatus = Literal["pending", "distilled"]  # whether distilling has read it
 
-GuidelineOrigin = Literal["distilled", "expert"]
-
 GuidelineStatus = Literal[
     "standing",  # the judge is given it
     "pending",  # sources were taken back, and its wording with them: it is to be distilled again
@@ -137,7 +135,6 @@ class Evidence(FrozenModel):
     decided_by: Decide
     """Whether the value is the judge's own verdict or the evidence's estimate."""
     reason: str
-    """Why, in a sentence."""
     verdict: Value
     """What the judge itself says."""
     estimate: Value | None = None
@@ -336,8 +333,8 @@ class Guideline(FrozenModel):
     """The rule, in the expert's terms; empty while it is pending."""
     episode_ids: list[str] = Field(default_factory=list)
     """The episodes it was distilled from; none where an expert wrote it."""
-    origin: GuidelineOrigin = "distilled"
-    """Who wrote it."""
+    origin: Literal["distilled", "expert"] = "distilled"
+    """Who wrote it: a model from feedback, or an expert by hand."""
     author: str | None = None
     """The expert who wrote or last edited it by hand, if known."""
     status: GuidelineStatus = "standing"

@@ -151,9 +151,9 @@ def by_case(episodes: Iterable[Episode]) -> list[list[Episode]]:
     cases: dict[str, list[Episode]] = {}
     for episode in episodes:
         cases.setdefault(episode.example_id, []).append(episode)
-    return [
-        sorted(case, key=lambda episode: (episode.given_at, episode.id)) for case in cases.values()
-    ]
+    for case in cases.values():
+        case.sort(key=lambda episode: (episode.given_at, episode.id))
+    return list(cases.values())
 
 
 def feedback_window(
@@ -183,11 +183,8 @@ def _frame(
     changeable = [guideline for guideline in shown if guideline.origin == "distilled"]
     handles = {f"G{number}": guideline for number, guideline in enumerate(changeable, start=1)}
     lines = [f"{handle}: {defuse(guideline.text)}" for handle, guideline in handles.items()]
-    lines += [
-        f"(written by an expert, can't be changed): {defuse(guideline.text)}"
-        for guideline in shown
-        if guideline.origin == "expert"
-    ]
+    fixed = [defuse(guideline.text) for guideline in shown if guideline.origin == "expert"]
+    lines += [f"(written by an expert, can't be changed): {text}" for text in fixed]
     standing = "Guidelines so far:\n" + ("\n".join(lines) or "none")
     system = _SYSTEM.format(
         criterion=render_criterion(criterion),
@@ -205,13 +202,15 @@ def _frame(
 
 def _closing(guidelines: Mapping[str, Guideline], episodes: Mapping[str, Episode]) -> str:
     """Say once more what is asked for, and how, for models that do not see the schema."""
-    operation: dict[str, Any] = {"text": "the rule", "action": "add"}
-    if guidelines:
-        operation["guideline"] = "none"
+    operation = {
+        "text": "the rule",
+        "action": "add",
+        **({"guideline": "none"} if guidelines else {}),
+    }
     if len(episodes) == 1:
         return _CLOSING.format(shape=json.dumps({"operations": [operation]}))
-    operation["feedback"] = []
-    return _CLOSING_OF_SEVERAL.format(fields=", ".join(f'"{name}"' for name in operation))
+    names = [f'"{name}"' for name in [*operation, "feedback"]]
+    return _CLOSING_OF_SEVERAL.format(fields=", ".join(names))
 
 
 def _render_case(

@@ -99,21 +99,19 @@ def render_words(
 ) -> tuple[list[str], bool]:
     """Write what experts said on one example, and tell whether something of it was cut."""
     lines: list[str] = []
-    is_cut = False
     several = len(episodes) > 1
-    for place, episode in enumerate(episodes):
-        name = f"{names[place] if names else place + 1}. " if several else ""
+    label = "The expert's reason:\n" if has_label else ""
+    for number, episode in enumerate(episodes):
+        name = f"{names[number] if names else number + 1}. " if several else ""
         if episode.value is not None:
             lines.append(f"{name}The expert's value: {criterion.scale.show(episode.value)}")
         if episode.rationale is not None:
-            is_cut = is_cut or estimate_tokens(episode.rationale) > max_tokens
             words = fence("rationale", episode.rationale, max_tokens=max_tokens)
-            label = "The expert's reason:\n" if has_label else ""
             lines.append(f"{name}{label}{words}")
     value = majority_value(episodes)
     if several and value is not None:
         lines.append(f"The value that counts here: {criterion.scale.show(value)}")
-    return lines, is_cut
+    return lines, any(estimate_tokens(episode.rationale or "") > max_tokens for episode in episodes)
 
 
 def closed_schema(properties: Mapping[str, Any], **head: str) -> dict[str, Any]:
