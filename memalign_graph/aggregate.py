@@ -54,11 +54,12 @@ class Aggregate:
         for option, given in {"weights": self.weights, "vetoes": self.vetoes}.items():
             if not isinstance(given, Mapping):
                 raise InvalidInputError(f"{option}: give a dict by the criteria's names.")
-            unknown = [name for name in given if name not in scales]
-            if unknown:
-                raise InvalidInputError(
-                    f"{option}: {unknown[0]!r} is no criterion of this panel: {', '.join(scales)}."
-                )
+            for name in given:
+                if name not in scales:
+                    names = ", ".join(scales)
+                    raise InvalidInputError(
+                        f"{option}: {name!r} is no criterion of this panel: {names}."
+                    )
         for name, weight in self.weights.items():
             if not _is_number(weight) or not 0 <= weight < math.inf:
                 raise InvalidInputError(

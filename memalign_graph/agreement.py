@@ -14,8 +14,6 @@ Level = Literal[
     "interval",  # they lie so far apart
 ]
 
-_TOLERANCE = 0.1  # of a continuous scale's range: how far apart two values may be and still agree
-
 
 class GivenValue(FrozenModel):
     """One expert's value for an example."""
@@ -71,7 +69,7 @@ def agree(scale: Scale, got: Value, expected: Value) -> bool:
 def reach(scale: Numeric) -> float:
     """Return how far apart two values of a continuous scale may be and still agree."""
     # A hair more than a tenth: 0.3 - 0.2 is not 0.1 in binary.
-    return _TOLERANCE * (scale.maximum - scale.minimum) * (1 + 1e-9)
+    return 0.1 * (scale.maximum - scale.minimum) * (1 + 1e-9)
 
 
 def krippendorff_alpha(units: Iterable[Sequence[Value]], level: Level) -> float | None:

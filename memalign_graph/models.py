@@ -222,11 +222,11 @@ def embedder_id(embeddings: EmbeddingsLike) -> str:
 
 def models_from_environment() -> tuple[str, str]:
     """Choose the models of a program that was told none: the demo, or what Studio serves."""
-    has_key = bool(os.environ.get("OPENAI_API_KEY"))
-    return (
-        os.environ.get("MEMALIGN_MODEL") or (DEFAULT_CHAT_MODEL if has_key else "local"),
-        os.environ.get("MEMALIGN_EMBEDDINGS") or (DEFAULT_EMBEDDINGS if has_key else "local"),
-    )
+    chat, embeddings = DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS
+    if not os.environ.get("OPENAI_API_KEY"):
+        chat = embeddings = "local"
+    known = os.environ.get
+    return known("MEMALIGN_MODEL") or chat, known("MEMALIGN_EMBEDDINGS") or embeddings
 
 
 def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
@@ -336,12 +336,11 @@ def _read_output(raw: Any, parsed: Any, parsing_error: BaseException | None = No
     refusal = raw.additional_kwargs.get("refusal")
     problem = _STOPPED.get(metadata.get("finish_reason", ""))
     if problem is None and not isinstance(parsed, dict):
+        problem = "it is not the JSON object asked for"
         if refusal:
             problem = f"the model refused: {refusal}"
         elif parsing_error is not None:
             problem = f"it is not the JSON asked for ({_first_line(parsing_error)})"
-        else:
-            problem = "it is not the JSON object asked for"
     return ChatReply(
         answer=parsed if problem is None else None,
         text=refusal or raw.text or (json.dumps(raw.tool_calls) if raw.tool_calls else ""),

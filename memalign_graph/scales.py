@@ -1,8 +1,4 @@
-"""The four kinds of value a judgment can have.
-
-Each scale makes the JSON Schema of its value, validates and normalises a value, and renders both
-the scale and a value for a prompt.
-"""
+"""The four kinds of value a judgment can have: their schemas, their checks, and their words."""
 
 import math
 from typing import Annotated, Any, Literal, Self
@@ -101,9 +97,7 @@ class Numeric(_Scale):
     type: Literal["numeric"] = "numeric"
 
     minimum: float
-    """The lowest value."""
     maximum: float
-    """The highest value."""
     integer: bool = False
     """Whether only whole numbers are on the scale."""
 

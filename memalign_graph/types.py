@@ -1,8 +1,4 @@
-"""What the package speaks about: criterion, example, judgment, feedback, episode, guideline.
-
-All are pydantic models whose JSON form (`model_dump(mode="json")`) is what graphs keep in their
-state and memories keep in their store.
-"""
+"""What the package speaks about; as JSON it is what graphs keep in states, memories in stores."""
 
 from copy import deepcopy
 from datetime import UTC, datetime
@@ -33,11 +29,7 @@ GuidelineStatus = Literal[
 
 Decide = Literal["verdict", "evidence"]
 
-ConfidenceSource = Literal[
-    "logprobs",  # the log-probabilities of the permitted values
-    "samples",  # how many of several answers agree
-    "evidence",  # the model that weighs the evidence
-]
+ConfidenceSource = Literal["logprobs", "samples", "evidence"]
 
 # Why an expert is asked about a judgment, or is not.
 ReviewReason = Literal[
@@ -56,8 +48,6 @@ UtcDatetime = Annotated[
     datetime, AfterValidator(lambda at: at if at.tzinfo else at.replace(tzinfo=UTC))
 ]
 """A time; in UTC, unless it says otherwise, so that all can be compared."""
-
-_ITEM_DEPTH = 10  # how much deeper a value lies in a store's item than in its example
 
 
 class FrozenModel(BaseModel):
@@ -107,7 +97,7 @@ class Example(FrozenModel):
     @field_validator("inputs", "outputs", "reference_outputs", mode="plain")
     @classmethod
     def _check_value(cls, value: Any, info: Any) -> Any:
-        check_json(value, info.field_name, depth=_ITEM_DEPTH)
+        check_json(value, info.field_name, depth=10)  # that of an example in a store's item
         if info.field_name != "reference_outputs" and _is_empty(value):
             raise ValueError("must not be empty: pass the text or JSON value to judge.")
         # A copy: what the caller does to the value later must not reach the memory.
@@ -182,7 +172,8 @@ class Judgment(FrozenModel):
     confidence: float | None = Field(default=None, ge=0, le=1)
     """How likely the value is the expert's, from 0 to 1; None where that was not measured."""
     confidence_source: ConfidenceSource | None = None
-    """What the confidence was measured by."""
+    """What the confidence was measured by: the log-probabilities of the permitted values, how many
+    of several answers agree, or the model that weighs the evidence."""
     calibrated_on: int | None = None
     """The number of experts' verdicts that the confidence is calibrated on; None if it is raw."""
     probabilities: Probabilities | None = None

@@ -133,7 +133,8 @@ def fit_guidelines(
         always = choose_guidelines(guidelines, max_tokens=shared)
     known = {guideline.id for guideline in always}
     rest = [guideline for guideline in guidelines if guideline.id not in known]
-    ranked = _by_nearness(rest, nearness) + ([] if always else _by_worth(rest))
+    ranked = _by_nearness(rest, nearness)
+    ranked += [] if always else sorted(rest, key=_worth, reverse=True)
     relevant = _fitting(rest, ranked, budget - sum(costs[key] for key in known))
     left_out = len(rest) - len(relevant)
     warning = (
@@ -199,14 +200,11 @@ def judge_prompt(
 
 def choose_guidelines(guidelines: Sequence[Guideline], *, max_tokens: int) -> list[Guideline]:
     """Choose the guidelines that fit a budget, whatever the case."""
-    return _fitting(guidelines, _by_worth(guidelines), max_tokens)
+    return _fitting(guidelines, sorted(guidelines, key=_worth, reverse=True), max_tokens)
 
 
-def _by_worth(guidelines: Sequence[Guideline]) -> list[Guideline]:
-    def worth(guideline: Guideline) -> tuple[bool, int, int]:
-        return guideline.origin == "expert", len(guideline.episode_ids), guideline.position
-
-    return sorted(guidelines, key=worth, reverse=True)
+def _worth(guideline: Guideline) -> tuple[bool, int, int]:
+    return guideline.origin == "expert", len(guideline.episode_ids), guideline.position
 
 
 def _by_nearness(guidelines: Sequence[Guideline], nearness: Mapping[str, float]) -> list[Guideline]:
