@@ -48,7 +48,6 @@ EmbeddingsLike = (
     | Callable[[Sequence[str]], list[list[float]]]
     | Callable[[Sequence[str]], Awaitable[list[list[float]]]]
 )
-"""Whatever can be given as `embeddings`."""
 
 
 class OncePerLoop(Generic[T]):
@@ -92,10 +91,8 @@ class Embedder(OncePerLoop[Embeddings]):
 class StructuredModel:
     """A chat model bound to a schema."""
 
-    runnable: Runnable[Any, Any]
-    """Takes messages, gives a message, or what `_read_output` reads."""
-    parser: Any
-    """Reads the message; None where the runnable does all."""
+    runnable: Runnable[Any, Any]  # takes messages, gives a message, or what `_read_output` reads
+    parser: Any  # reads the message; None where the runnable does all
     name: str
 
     def invoke(self, messages: Sequence[BaseMessage]) -> "ChatReply":
@@ -225,8 +222,8 @@ def models_from_environment() -> tuple[str, str]:
     chat, embeddings = DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS
     if not os.environ.get("OPENAI_API_KEY"):
         chat = embeddings = "local"
-    known = os.environ.get
-    return known("MEMALIGN_MODEL") or chat, known("MEMALIGN_EMBEDDINGS") or embeddings
+    get = os.environ.get
+    return get("MEMALIGN_MODEL") or chat, get("MEMALIGN_EMBEDDINGS") or embeddings
 
 
 def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:

@@ -98,7 +98,8 @@ class Example(FrozenModel):
     @classmethod
     def _check_value(cls, value: Any, info: Any) -> Any:
         check_json(value, info.field_name, depth=10)  # that of an example in a store's item
-        if info.field_name != "reference_outputs" and _is_empty(value):
+        is_blank = isinstance(value, str) and not value.strip()
+        if info.field_name != "reference_outputs" and (is_blank or value in (None, {}, [])):
             raise ValueError("must not be empty: pass the text or JSON value to judge.")
         # A copy: what the caller does to the value later must not reach the memory.
         return deepcopy(value)
@@ -122,19 +123,15 @@ class Neighbour(FrozenModel):
 class Evidence(FrozenModel):
     """What a judgment's value was weighed from, and which part decided."""
 
-    decided_by: Decide
-    """Whether the value is the judge's own verdict or the evidence's estimate."""
+    decided_by: Decide  # the judge's own verdict, or the evidence's estimate
     reason: str
-    verdict: Value
-    """What the judge itself says."""
-    estimate: Value | None = None
-    """What the evidence says; None where there is too little to weigh."""
+    verdict: Value  # what the judge itself says
+    estimate: Value | None = None  # what the evidence says; None where there is too little to weigh
     probabilities: Probabilities | None = None
     """How likely the evidence holds each value of a finite scale."""
     vote: Probabilities | float | None = None
     """What the neighbours say: the share of each value, or their mean on a numeric scale."""
-    neighbours: list[Neighbour] = Field(default_factory=list)
-    """The similar cases that voted, most similar first."""
+    neighbours: list[Neighbour] = Field(default_factory=list)  # that voted, most similar first
     weights: dict[str, float] = Field(default_factory=dict)
     """The coefficients of the model, by what they weigh: `judge`, `neighbours`, `intercept`."""
     cases: int = 0
@@ -348,7 +345,3 @@ class RecalledExample(FrozenModel):
     """Every expert's word on it, oldest first."""
     similarity: float
     """Cosine similarity to the example asked about, from -1 to 1."""
-
-
-def _is_empty(value: Any) -> bool:
-    return value in (None, {}, []) or (isinstance(value, str) and not value.strip())

@@ -24,8 +24,6 @@ from memalign_graph.types import Criterion, Episode, Example, Feedback, Guidelin
 MAX_QUESTION_CHARS = 300  # of an example, too: what is longer, nobody reads for two words
 
 _FIELD_TOKENS = 600  # of one text that the model reads
-_GUIDELINE_TOKENS = 2_000  # of the prompt, at most
-_BEGINNING_CHARS = 4  # that two forms of a word have in common at least
 
 _ASKED_BACK = '\n(Asked back: "'
 _LINK = re.compile(r"://|\bwww\.", re.IGNORECASE)
@@ -108,8 +106,7 @@ def clarify_prompt(
     max_input_tokens: int,
 ) -> ClarifyPrompt:
     """Write the prompt."""
-    budget = min(max_input_tokens // 4, _GUIDELINE_TOKENS)
-    chosen = choose_guidelines(guidelines, max_tokens=budget)
+    chosen = choose_guidelines(guidelines, max_tokens=min(max_input_tokens // 4, 2_000))
     rules = [f"- {defuse(guideline.text)}" for guideline in chosen]
     head = [render_criterion(criterion)]
     head += ["Rules that the judge has already:", *rules] if rules else []
@@ -219,7 +216,7 @@ def _check_said(answer: dict[str, Any], prompt: ClarifyPrompt) -> None:
 
 def _beginnings(text: Any) -> set[str]:
     """Return what two texts share where a word of one is in the other, in some form."""
-    return {word[:_BEGINNING_CHARS] for word in words(str(text or ""))}
+    return {word[:4] for word in words(str(text or ""))}
 
 
 def clarified(feedback: Feedback, question: Question, answer: Mapping[str, Any]) -> Feedback:

@@ -30,15 +30,7 @@ from memalign_graph.prompts.words import OF_ANY_RULE, says_more, word_runs, word
 from memalign_graph.types import Criterion, Episode, Guideline
 
 _FIELD_TOKENS = 600  # of one text of an example that the distiller reads
-_OPERATION_TOKENS = 40  # of the answer, for each further piece of feedback
-_GUIDELINE_TOKENS = 8_000  # of the prompt, at most
 _FRAME_TOKENS = 40  # around one piece of feedback: its handle, tags and labels
-_LEAST_ROOM = 60  # for a case in a window that is far too small
-
-_MOST_OPERATIONS = 2  # that one distilling may propose for one piece of feedback
-# With a small window a model goes on until its answer is cut off, most of all where there are
-# labels and no reasons: it is asked for one operation for so many tokens of its window at most.
-_WINDOW_OF_AN_OPERATION = 700
 
 _MEND = "write the expert's reason as a rule"
 
@@ -127,11 +119,14 @@ def distill_prompt(
     for case in cases:
         named = {f"F{n}": episode for n, episode in enumerate(case, start=len(shown) + 1)}
         block, is_cut = _render_case(
-            named, criterion, alone=len(cases) == 1, max_tokens=max(room, _LEAST_ROOM)
+            named, criterion, alone=len(cases) == 1, max_tokens=max(room, 60)
         )
         blocks.append(block)
         shown |= named
         cut += [episode.id for episode in case] if is_cut else []
+    # With a small window a model goes on until its answer is cut off, most of all where there are
+    # labels and no reasons: it is asked for one operation for so many tokens of its window at most.
+    most = max(min(2 * len(shown), max_input_tokens // 700), 2)
     closing = _closing(handles, shown)
     human = "\n\n".join([standing, "Feedback to learn from:", *blocks, closing])
     return DistillPrompt(
@@ -141,8 +136,7 @@ def distill_prompt(
         criterion=criterion,
         asked=f"{_RULES}\n{closing}",
         cut=cut,
-        most_operations=most_operations
-        or max(min(_MOST_OPERATIONS * len(shown), max_input_tokens // _WINDOW_OF_AN_OPERATION), 2),
+        most_operations=most_operations or most,
     )
 
 
@@ -151,9 +145,7 @@ def by_case(episodes: Iterable[Episode]) -> list[list[Episode]]:
     cases: dict[str, list[Episode]] = {}
     for episode in episodes:
         cases.setdefault(episode.example_id, []).append(episode)
-    for case in cases.values():
-        case.sort(key=lambda episode: (episode.given_at, episode.id))
-    return list(cases.values())
+    return [sorted(case, key=lambda said: (said.given_at, said.id)) for case in cases.values()]
 
 
 def feedback_window(
@@ -170,7 +162,7 @@ def feedback_tokens(case: Sequence[Episode]) -> int:
     texts = [example.inputs, example.outputs, example.reference_outputs]
     of_example = sum(estimate_tokens(as_text(text)) for text in texts if text is not None)
     of_words = sum(min(estimate_tokens(episode.rationale or ""), _FIELD_TOKENS) for episode in case)
-    around = (_FRAME_TOKENS + _OPERATION_TOKENS) * len(case)
+    around = (_FRAME_TOKENS + 40) * len(case)  # and as much of the answer
     return min(of_example, 3 * _FIELD_TOKENS) + of_words + around
 
 
@@ -178,8 +170,7 @@ def _frame(
     criterion: Criterion, guidelines: Sequence[Guideline], max_input_tokens: int, *, several: bool
 ) -> tuple[dict[str, Guideline], str, str, int]:
     """Return the guidelines by handle, what stands around feedback, and the room left for it."""
-    budget = min(max_input_tokens // 4, _GUIDELINE_TOKENS)
-    shown = choose_guidelines(guidelines, max_tokens=budget)
+    shown = choose_guidelines(guidelines, max_tokens=min(max_input_tokens // 4, 8_000))
     changeable = [guideline for guideline in shown if guideline.origin == "distilled"]
     handles = {f"G{number}": guideline for number, guideline in enumerate(changeable, start=1)}
     lines = [f"{handle}: {defuse(guideline.text)}" for handle, guideline in handles.items()]
@@ -234,11 +225,9 @@ def operations_schema(prompt: DistillPrompt) -> dict[str, Any]:
     """Return the JSON Schema of the answer to a prompt."""
     # The text comes first: a small model that has to choose the action first tends to copy the
     # guideline it has chosen.
+    what = "The guideline, one sentence; empty if one is only retired."
     properties: dict[str, Any] = {
-        "text": {
-            "type": "string",
-            "description": "The guideline, one sentence; empty if one is only retired.",
-        },
+        "text": {"type": "string", "description": what},
         "action": {"type": "string", "enum": ["add"]},
     }
     if prompt.guidelines:

@@ -9,9 +9,6 @@ from typing import Any
 from memalign_graph.agreement import majority_value
 from memalign_graph.types import Criterion, Episode, Example
 
-# A cautious estimate: English has about four bytes a token, code and other scripts about three.
-_BYTES_PER_TOKEN = 3
-
 _TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"
 _TAG = re.compile(rf"<(?=\s*/?\s*(?:{_TAGS})\b)", re.IGNORECASE)
 _CONTROL_TOKEN = re.compile(r"<(?=\|)")
@@ -19,8 +16,9 @@ _CONTROL_TOKEN = re.compile(r"<(?=\|)")
 
 def estimate_tokens(text: str) -> int:
     """Estimate how many tokens a text has, rather too many than too few."""
+    # English has about four bytes a token, code and other scripts about three.
     digits = sum(map(text.count, "0123456789"))
-    return digits + math.ceil((len(text.encode()) - digits) / _BYTES_PER_TOKEN)
+    return digits + math.ceil((len(text.encode()) - digits) / 3)
 
 
 def fence(tag: str, value: Any, *, max_tokens: int | None = None) -> str:

@@ -31,8 +31,6 @@ from memalign_graph.types import Criterion, Episode, Example, Guideline, Recalle
 
 ANSWER_TOKENS = 1_024  # left in the context window
 _FIELD_TOKENS = 400  # of one text of an episode: enough to see what it is like
-_HANDFUL = 8
-_NEAR_SHARE = 30  # one in so many of the guidelines' tokens is for those that bear on the case
 
 _SYSTEM = """\
 You are a judge. You decide whether the output of an application meets one criterion, the way the \
@@ -126,10 +124,10 @@ def fit_guidelines(
     if sum(costs.values()) <= budget:
         return FittedGuidelines(list(guidelines), [], [])
     # A budget for a handful has no beginning worth caching: it all goes to what bears on the case.
-    # Else the least is kept for that: enough for one of any length.
+    # Else one token in thirty is kept for that: enough for one of any length.
     always: list[Guideline] = []
-    if budget >= _HANDFUL * sum(costs.values()) // len(costs):
-        shared = budget - max(budget // _NEAR_SHARE, *costs.values())
+    if budget >= 8 * sum(costs.values()) // len(costs):
+        shared = budget - max(budget // 30, *costs.values())
         always = choose_guidelines(guidelines, max_tokens=shared)
     known = {guideline.id for guideline in always}
     rest = [guideline for guideline in guidelines if guideline.id not in known]
