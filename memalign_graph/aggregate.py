@@ -41,10 +41,8 @@ class Aggregate:
 
     weights: Mapping[str, float] = field(default_factory=dict)
     """How much each criterion counts; those not named, 1 where their scale has an order."""
-
     vetoes: Mapping[str, Passes] = field(default_factory=dict)
     """Which values have to be reached whatever the others say, as a gate's `passes`."""
-
     passes: float | None = None
     """The score from which the whole passes, from 0 to 1; None if it is not asked for."""
 

@@ -8,11 +8,7 @@ from typing import Any, Literal
 from memalign_graph.scales import Categorical, Numeric, Scale, Value
 from memalign_graph.types import Episode, FrozenModel
 
-Level = Literal[
-    "nominal",  # two values are the same, or they are not
-    "ordinal",  # one ranks higher, by as many values as were given in between
-    "interval",  # they lie so far apart
-]
+Level = Literal["nominal", "ordinal", "interval"]
 
 
 class GivenValue(FrozenModel):

@@ -60,7 +60,6 @@ class Categorical(_Scale):
     """One of several named choices."""
 
     type: Literal["categorical"] = "categorical"
-
     choices: tuple[str, ...]
     """At least two names, different also when case is ignored; lowest first where ordered."""
     ordered: bool = False
@@ -95,7 +94,6 @@ class Numeric(_Scale):
     """A number between two bounds, both included."""
 
     type: Literal["numeric"] = "numeric"
-
     minimum: float
     maximum: float
     integer: bool = False
@@ -139,7 +137,6 @@ class Pairwise(_Scale):
     """Which of two outputs is better: `A`, `B` or, where allowed, `tie`."""
 
     type: Literal["pairwise"] = "pairwise"
-
     allow_tie: bool = True
     """Whether `tie` is on the scale."""
 

@@ -20,16 +20,14 @@ from memalign_graph.identity import check_json, check_label, digest, episode_id
 from memalign_graph.scales import Boolean, Scale, Value
 
 EpisodeStatus = Literal["pending", "distilled"]  # whether distilling has read it
+Decide = Literal["verdict", "evidence"]
+ConfidenceSource = Literal["logprobs", "samples", "evidence"]
 
 GuidelineStatus = Literal[
     "standing",  # the judge is given it
     "pending",  # sources were taken back, and its wording with them: it is to be distilled again
     "superseded",  # another rule took its place; kept with the reason, and out of the prompt
 ]
-
-Decide = Literal["verdict", "evidence"]
-
-ConfidenceSource = Literal["logprobs", "samples", "evidence"]
 
 # Why an expert is asked about a judgment, or is not.
 ReviewReason = Literal[

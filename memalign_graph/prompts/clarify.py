@@ -26,7 +26,6 @@ MAX_QUESTION_CHARS = 300  # of an example, too: what is longer, nobody reads for
 _FIELD_TOKENS = 600  # of one text that the model reads
 
 _ASKED_BACK = '\n(Asked back: "'
-_LINK = re.compile(r"://|\bwww\.", re.IGNORECASE)
 _QUOTED = re.compile("[\"'\u2018\u201c](.+?)[\"'\u2019\u201d]")
 
 _SYSTEM = """\
@@ -66,8 +65,7 @@ class Question(NamedTuple):
     """What to ask an expert whose words are too vague to make a rule, on a line each."""
 
     question: str
-    example: str
-    """A case that the words leave open, asked about; empty if there is none."""
+    example: str  # a case that the words leave open, asked about; empty if there is none
 
     @property
     def text(self) -> str:
@@ -81,8 +79,7 @@ class ClarifyPrompt(NamedTuple):
     messages: list[BaseMessage]
     words: str
     outputs: str
-    shown: list[str]
-    """What no question may be: a text of the case, or a line that stands around it."""
+    shown: list[str]  # no question repeats a text of the case, or a line that stands around it
 
 
 def clarify_schema() -> dict[str, Any]:
@@ -183,7 +180,7 @@ def _read_text(answer: dict[str, Any], name: str, prompt: ClarifyPrompt) -> str:
             f'its "{name}" has more than {MAX_QUESTION_CHARS} characters: one short sentence is '
             "enough"
         )
-    if _LINK.search(text):
+    if re.search(r"://|\bwww\.", text, re.IGNORECASE):
         raise ValueError(f'its "{name}" has a link, which no expert should follow: leave it out')
     repeats = plain_words(text) in map(plain_words, prompt.shown)
     if repeats or word_runs(text) & word_runs(_ASKED):

@@ -116,11 +116,10 @@ def distill_prompt(
     cut: list[str] = []
     blocks: list[str] = []
     shown: dict[str, Episode] = {}
+    alone, room = len(cases) == 1, max(room, 60)
     for case in cases:
         named = {f"F{n}": episode for n, episode in enumerate(case, start=len(shown) + 1)}
-        block, is_cut = _render_case(
-            named, criterion, alone=len(cases) == 1, max_tokens=max(room, 60)
-        )
+        block, is_cut = _render_case(named, criterion, alone=alone, max_tokens=room)
         blocks.append(block)
         shown |= named
         cut += [episode.id for episode in case] if is_cut else []
@@ -177,12 +176,11 @@ def _frame(
     fixed = [defuse(guideline.text) for guideline in shown if guideline.origin == "expert"]
     lines += [f"(written by an expert, can't be changed): {text}" for text in fixed]
     standing = "Guidelines so far:\n" + ("\n".join(lines) or "none")
+    counts = "an empty list if the feedback teaches nothing new" if guidelines else "at least one"
     system = _SYSTEM.format(
         criterion=render_criterion(criterion),
         rules=_RULES,
-        counts="an empty list if the feedback teaches nothing new"
-        if guidelines
-        else "at least one",
+        counts=counts,
         changes=_CHANGE if handles else "",
         order=_IN_ORDER if several else "",
     )
@@ -193,11 +191,9 @@ def _frame(
 
 def _closing(guidelines: Mapping[str, Guideline], episodes: Mapping[str, Episode]) -> str:
     """Say once more what is asked for, and how, for models that do not see the schema."""
-    operation = {
-        "text": "the rule",
-        "action": "add",
-        **({"guideline": "none"} if guidelines else {}),
-    }
+    operation = {"text": "the rule", "action": "add"}
+    if guidelines:
+        operation["guideline"] = "none"
     if len(episodes) == 1:
         return _CLOSING.format(shape=json.dumps({"operations": [operation]}))
     names = [f'"{name}"' for name in [*operation, "feedback"]]

@@ -10,8 +10,7 @@ from memalign_graph.agreement import majority_value
 from memalign_graph.types import Criterion, Episode, Example
 
 _TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"
-_TAG = re.compile(rf"<(?=\s*/?\s*(?:{_TAGS})\b)", re.IGNORECASE)
-_CONTROL_TOKEN = re.compile(r"<(?=\|)")
+_TAG_OR_CONTROL_TOKEN = re.compile(rf"<(?=\s*/?\s*(?:{_TAGS})\b|\|)", re.IGNORECASE)
 
 
 def estimate_tokens(text: str) -> int:
@@ -37,7 +36,7 @@ def as_text(value: Any) -> str:
 
 def defuse(text: str) -> str:
     """Take from a text what a prompt would read as its own structure."""
-    return _CONTROL_TOKEN.sub("&lt;", _TAG.sub("&lt;", text))
+    return _TAG_OR_CONTROL_TOKEN.sub("&lt;", text)
 
 
 def shorten(text: str, max_tokens: int) -> str:
