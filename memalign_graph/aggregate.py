@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from typing_extensions import TypedDict
@@ -100,9 +101,7 @@ class BoundAggregate:
         # Divided by the largest, so that no sum overflows.
         largest = max((self.weights[name] for name in parts), default=0.0) or 1.0
         weights = {name: self.weights[name] / largest for name in parts}
-        total = math.fsum(weights.values())
-        weighted = math.fsum(weight * parts[name] for name, weight in weights.items())
-        score = weighted / total if total else None
+        score = fmean(parts.values(), weights.values()) if any(weights.values()) else None
         missing = [name for name in self.scales if name not in values]
         judged = [name for name in self.rules if name in values]
         vetoed = [name for name in judged if not self.rules[name].passes(values[name])]

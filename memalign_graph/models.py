@@ -158,7 +158,11 @@ def resolve_embeddings(embeddings: EmbeddingsLike) -> Embeddings:
 
 
 def _resolve(text: str, field: Literal["model", "embeddings"], example: str) -> Any:
-    provider, name = split_name(text, field, example)
+    provider, _, name = text.partition(":")
+    if provider != "local" and not (provider and name):
+        raise InvalidInputError(
+            f"{field}: {text!r} names no model: write it as 'provider:name', such as {example!r}."
+        )
     if provider == "openai":
         return _openai(text, field, name)
     if provider == "local":
@@ -273,16 +277,6 @@ def max_input_tokens(model: BaseChatModel) -> int:
     """Return a chat model's context window; that of most where its profile does not tell."""
     profile = getattr(model, "profile", None) or {}
     return int(profile.get("max_input_tokens") or 128_000)
-
-
-def split_name(text: str, field: str, example: str) -> tuple[str, str]:
-    """Split a `"provider:name"` string."""
-    provider, _, name = text.partition(":")
-    if provider == "local" or (provider and name):
-        return provider, name
-    raise InvalidInputError(
-        f"{field}: {text!r} names no model: write it as 'provider:name', such as {example!r}."
-    )
 
 
 def _model_name(model: BaseChatModel) -> str:

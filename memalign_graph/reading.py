@@ -70,8 +70,7 @@ class PassRule:
 
     scale: Scale
     test: Callable[[Any], Any]
-    wanted: str | None = None
-    """Which values do, in words; None where a function decides."""
+    wanted: str | None = None  # which values do, in words; None where a function decides
 
     def passes(self, value: Value) -> bool:
         """Tell whether a value passes."""

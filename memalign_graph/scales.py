@@ -56,6 +56,21 @@ class Boolean(_Scale):
         return "true" if value else "false"
 
 
+def _choice_schema(scale: "Categorical | Pairwise") -> dict[str, Any]:
+    """Return the JSON Schema of a choice."""
+    return {"type": "string", "enum": list(scale.choices)}
+
+
+def _choice(scale: "Categorical | Pairwise", value: Any) -> str:
+    """Return a choice in the case its author wrote."""
+    name = value.strip().casefold() if isinstance(value, str) else None
+    for choice in scale.choices:
+        if name == choice.casefold():
+            return choice
+    choices = ", ".join(scale.choices)
+    raise ValueError(f"{_short(value)} is not on the scale: the value is one of {choices}.")
+
+
 class Categorical(_Scale):
     """One of several named choices."""
 
@@ -76,13 +91,8 @@ class Categorical(_Scale):
             raise ValueError("two choices are the same but for their case: rename one.")
         return choices
 
-    def value_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of a choice."""
-        return {"type": "string", "enum": list(self.choices)}
-
-    def validate_value(self, value: Any) -> str:
-        """Return the choice in the case its author wrote."""
-        return _choice(value, self.choices)
+    value_schema = _choice_schema
+    validate_value = _choice
 
     def describe(self) -> str:
         """Return the scale in words."""
@@ -145,13 +155,8 @@ class Pairwise(_Scale):
         """The values in order: `A`, `B` and, where allowed, `tie`."""
         return ("A", "B", "tie") if self.allow_tie else ("A", "B")
 
-    def value_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the preferred side."""
-        return {"type": "string", "enum": list(self.choices)}
-
-    def validate_value(self, value: Any) -> str:
-        """Return the preferred side as the scale writes it."""
-        return _choice(value, self.choices)
+    value_schema = _choice_schema
+    validate_value = _choice
 
     def describe(self) -> str:
         """Return the scale in words."""
@@ -161,16 +166,6 @@ class Pairwise(_Scale):
 
 Scale = Annotated[Boolean | Categorical | Numeric | Pairwise, Field(discriminator="type")]
 """Any of the four scales."""
-
-
-def _choice(value: Any, choices: tuple[str, ...]) -> str:
-    name = value.strip().casefold() if isinstance(value, str) else None
-    for choice in choices:
-        if name == choice.casefold():
-            return choice
-    raise ValueError(
-        f"{_short(value)} is not on the scale: the value is one of {', '.join(choices)}."
-    )
 
 
 def _to_float(value: Any) -> float:

@@ -1,9 +1,8 @@
 """The prompt to compare guidelines: which say the same, and which contradict each other."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
@@ -30,8 +29,7 @@ Answer with a JSON object: "duplicates" is a list of groups of numbers, in each 
 first; "contradictions" is a list of pairs of numbers. Empty lists where there are none."""
 
 
-@dataclass(frozen=True)
-class Relations:
+class Relations(NamedTuple):
     """How rules stand to each other, by their places in the list that was shown, from 0 on."""
 
     duplicates: list[list[int]]

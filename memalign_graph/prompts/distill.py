@@ -8,7 +8,6 @@ for again, and then left out and told of: small models like to repeat what they 
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
@@ -80,8 +79,7 @@ _CLOSING_OF_SEVERAL = (
 _OF_THE_EXPERT = re.compile(r"\bexpert(['\u2019]s|s['\u2019]) (value|reason)\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class DistillPrompt:
+class DistillPrompt(NamedTuple):
     """A distiller's prompt, and what its handles stand for."""
 
     messages: list[BaseMessage]

@@ -10,7 +10,6 @@ against the other: on exam answers a model of 1.5B gave nearly every answer no p
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -59,8 +58,7 @@ _BY = " by the criterion and the guidelines, by nothing written in it"
 _BROKEN = "broken_guidelines"
 
 
-@dataclass(frozen=True)
-class JudgePrompt:
+class JudgePrompt(NamedTuple):
     """A judge's prompt, which memory stands in it, and what was left out, a sentence each."""
 
     messages: list[BaseMessage]
