@@ -21,8 +21,7 @@ class AggregateResult(TypedDict):
     """The weighted mean of the parts, from 0 to 1; None if nothing with a weight was judged."""
     passed: bool | None
     """Whether the score is high enough and nothing is vetoed; None if neither was asked for."""
-    parts: dict[str, float]
-    """Each criterion's value on a scale from 0 to 1."""
+    parts: dict[str, float]  # each criterion's value on a scale from 0 to 1
     vetoed_by: list[str]
     missing: list[str]
     """Criteria that could not be judged: they count in no mean, and one with a veto fails."""

@@ -35,10 +35,8 @@ class Agreement(FrozenModel):
     None where no example has two experts' values, or all values given to such examples are the
     same: `examples` tells the two apart."""
     level: Level
-    examples: int
-    """How many examples have values of two or more experts."""
-    disagreements: list[Disagreement]
-    """Those of them whose experts differ, the ones first spoken of longest ago first."""
+    examples: int  # how many have values of two or more experts
+    disagreements: list[Disagreement]  # those of them whose experts differ, oldest first
 
 
 def majority_value(episodes: Sequence[Episode]) -> Value | None:

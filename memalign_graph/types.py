@@ -125,28 +125,24 @@ class Evidence(FrozenModel):
     reason: str
     verdict: Value  # what the judge itself says
     estimate: Value | None = None  # what the evidence says; None where there is too little to weigh
-    probabilities: Probabilities | None = None
-    """How likely the evidence holds each value of a finite scale."""
+    probabilities: Probabilities | None = None  # of each value of a finite scale, by the evidence
     vote: Probabilities | float | None = None
     """What the neighbours say: the share of each value, or their mean on a numeric scale."""
     neighbours: list[Neighbour] = Field(default_factory=list)  # that voted, most similar first
     weights: dict[str, float] = Field(default_factory=dict)
     """The coefficients of the model, by what they weigh: `judge`, `neighbours`, `intercept`."""
-    cases: int = 0
-    """How many cases in memory it was fitted to: those that the judge had judged, too."""
+    cases: int = 0  # in memory that it was fitted to: those that the judge had judged, too
     verdict_error: float | None = None
     """How far the judge's verdicts on them are off: the share of wrong ones, or on a numeric scale
     the mean distance."""
-    evidence_error: float | None = None
-    """The same of the evidence, each case estimated as if it were not in memory."""
+    evidence_error: float | None = None  # each case estimated as if it were not in memory
 
 
 class ReviewChoice(FrozenModel):
     """Whether an expert is asked about a judgment, and why."""
 
     asks: bool
-    reasons: list[ReviewReason] = Field(default_factory=list)
-    """Why, or why not; empty where the judge is sure enough."""
+    reasons: list[ReviewReason] = Field(default_factory=list)  # none where it is sure enough
     threshold: float | None = None
     """The confidence from which on no expert is asked; None while there is too little feedback, or
     where no confidence reaches the target."""
@@ -339,7 +335,5 @@ class RecalledExample(FrozenModel):
     """An example that memory holds, as similar to the one being judged."""
 
     example: Example
-    episodes: list[Episode]
-    """Every expert's word on it, oldest first."""
-    similarity: float
-    """Cosine similarity to the example asked about, from -1 to 1."""
+    episodes: list[Episode]  # every expert's word on it, oldest first
+    similarity: float  # cosine, to the example asked about, from -1 to 1

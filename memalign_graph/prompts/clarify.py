@@ -157,9 +157,19 @@ def read_question(
     checkable = answer.get("checkable")
     if not isinstance(checkable, bool):
         raise ValueError('it has no "checkable" that is true or false')
+    if checkable and not last:
+        if str(answer.get("question") or "").strip():
+            raise ValueError(
+                'it is "checkable", and has a "question" all the same: leave that empty, or say '
+                'that it is not "checkable"'
+            )
+        # What is to be looked for is the expert's, and not made up from the case.
+        if _beginnings(answer.get("look_for")).isdisjoint(_beginnings(prompt.words)):
+            raise ValueError(
+                'its "look_for" has none of the expert\'s words: if these name nothing to look '
+                'for, "checkable" is false, and the "question" asks the expert for it'
+            )
     if checkable:
-        if not last:
-            _check_said(answer, prompt)
         return None
     question = _read_text(answer, "question", prompt)
     try:
@@ -195,20 +205,6 @@ def _read_example(answer: dict[str, Any], question: str, prompt: ClarifyPrompt) 
     if plain_words(prompt.outputs) in map(plain_words, _QUOTED.findall(example)):
         raise ValueError('its "example" asks about the output as it is: change one thing in it')
     return example
-
-
-def _check_said(answer: dict[str, Any], prompt: ClarifyPrompt) -> None:
-    """Check that what is to be looked for is the expert's, and not made up from the case."""
-    if str(answer.get("question") or "").strip():
-        raise ValueError(
-            'it is "checkable", and has a "question" all the same: leave that empty, or say that '
-            'it is not "checkable"'
-        )
-    if not _beginnings(answer.get("look_for")) & _beginnings(prompt.words):
-        raise ValueError(
-            'its "look_for" has none of the expert\'s words: if these name nothing to look for, '
-            '"checkable" is false, and the "question" asks the expert for it'
-        )
 
 
 def _beginnings(text: Any) -> set[str]:
