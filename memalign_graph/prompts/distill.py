@@ -263,9 +263,7 @@ def read_operations(
         if idle is None:
             proposal.operations.append(operation)
         elif drop_idle:
-            refused = (
-                f"""The model's guideline "{excerpt(operation.text or "", 200)}" was not kept"""
-            )
+            refused = f'The model\'s guideline "{excerpt(operation.text or "", 200)}" was not kept'
             proposal.refused.append(f"{refused}, since {idle[0]}.")
         else:
             raise ValueError(": ".join(idle))

@@ -28,7 +28,7 @@ from memalign_graph.prompts.fences import (
 from memalign_graph.scales import Value
 from memalign_graph.types import Criterion, Episode, Example, Guideline, RecalledExample
 
-ANSWER_TOKENS = 1_024  # left in the context window
+ANSWER_TOKENS = 1_024  # of the context window, for the answer
 _FIELD_TOKENS = 400  # of one text of an episode: enough to see what it is like
 
 _SYSTEM = """\
