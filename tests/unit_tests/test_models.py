@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from openai.resources.chat.completions import completions
 
-from memalign_graph import EmbeddingError, InvalidInputError
+from memalign_graph import EmbeddingError, InvalidInputError, local
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.models import (
     ChatReply,
@@ -25,7 +25,6 @@ from memalign_graph.models import (
     max_input_tokens,
     resolve_chat_model,
     resolve_embeddings,
-    split_name,
     with_schema,
 )
 from tests.loopback import LoopbackServer
@@ -106,9 +105,10 @@ def test_missing_key_is_one_sentence(
     assert repr(text) in one_sentence(caught)
 
 
-def test_local_needs_no_name() -> None:
-    assert split_name("local", "model", "x") == ("local", "")
-    assert split_name("local:qwen", "model", "x") == ("local", "qwen")
+def test_local_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = FakeListChatModel(responses=["x"])
+    monkeypatch.setattr(local, "local_chat_model", lambda: made)
+    assert resolve_chat_model("local") is resolve_chat_model("local:qwen") is made
 
 
 @pytest.mark.usefixtures("key")
