@@ -28,7 +28,7 @@ from memalign_graph.errors import (
     ModelAnswerError,
 )
 from memalign_graph.identity import check_json
-from memalign_graph.io import IO, Invokable, Wrapper
+from memalign_graph.io import IO, Invokable
 from memalign_graph.types import FrozenModel
 
 if TYPE_CHECKING:
@@ -499,7 +499,7 @@ class Usage(FrozenModel):
 _COUNTED = tuple(Usage.model_fields)
 
 
-class Metered(Wrapper):
+class Metered(IO):
     """An `IO` that counts what goes through it, also concurrently."""
 
     def __init__(self, io: IO) -> None:

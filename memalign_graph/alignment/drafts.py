@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from langchain_core.messages import BaseMessage
 
 from memalign_graph.identity import check_json, digest
-from memalign_graph.io import IO, Invokable, Wrapper
+from memalign_graph.io import IO, Invokable
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.models import ChatReply, StructuredModel, ask
 
@@ -43,7 +43,7 @@ async def ask_once(
     return result
 
 
-class KeepReplies(Wrapper):
+class KeepReplies(IO):
     """An `IO` that keeps chat models' replies, so that made again nothing is asked twice."""
 
     def __init__(self, io: IO, access: MemoryAccess) -> None:

@@ -14,7 +14,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import Criterion, Episode, Example, Feedback, JudgeMemory
-from memalign_graph.io import AWAITING, BLOCKING, IO, Invokable, Wrapper, run
+from memalign_graph.io import AWAITING, BLOCKING, IO, Invokable, run
 from memalign_graph.memory import lessons
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.models import StructuredModel
@@ -74,7 +74,7 @@ Asked = Sequence[Op] | StructuredModel
 """What is asked of the outside: of a store, or of a chat model."""
 
 
-class Meanwhile(Wrapper):
+class Meanwhile(IO):
     """Does something else once, before the first such call, or after it."""
 
     def __init__(
