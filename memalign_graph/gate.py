@@ -31,7 +31,7 @@ from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.graphs import Graph, create_review_graph
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.reading import PassRule, read_example
-from memalign_graph.runtime import Node, Run, State, Update, current_run
+from memalign_graph.runtime import Run, Update, current_run
 from memalign_graph.scales import Value
 from memalign_graph.settings import Gate, GateOptions, MemAlignContext, own_context
 from memalign_graph.types import Criterion, Example, Feedback, Judgment
@@ -369,7 +369,7 @@ def _check_keys(builder: Graph, node: GateNode, *, revises: bool) -> None:
 
 
 def _add_node(builder: Graph, node: GateNode) -> None:
-    name = node.gate.name
+    name, loop, messages_key = node.gate.name, node.gate.loop, node.messages_key
     declared = _keys(builder, builder.state_schema)
     returned = _keys(builder, builder.output_schema)
     added: dict[str, Any] = {name: Annotated[dict[str, Any], latest]}
@@ -377,11 +377,11 @@ def _add_node(builder: Graph, node: GateNode) -> None:
         added[node.critique_key] = Annotated[str, latest]
     shown = {**added, **declared, **returned}
     # Not returned, so that no other gate meets it.
-    private = {node.gate.loop: Annotated[dict[str, Any], latest]}
+    private = {loop: Annotated[dict[str, Any], latest]}
     seen: Any = TypedDict("GateView", {**shown, **private})  # type: ignore[misc] # a parent's
     output: Any = TypedDict("GatedOutput", shown)  # type: ignore[misc] # likewise
 
-    async def begin(_io: IO, state: State, run: Run) -> Update:
+    def begin(state: Any) -> Update:
         ends = [end for start, end in builder.edges if start == START]
         for branch in builder.branches.get(START, {}).values():
             ends += (branch.ends or {"anywhere": name}).values()
@@ -393,12 +393,12 @@ def _add_node(builder: Graph, node: GateNode) -> None:
             return {}  # the gate, if it begins, would meet its own word of the same step
         # A reducer of the caller's own is made for verdicts alone.
         blank: Update = {} if name in declared else {name: {}}
-        return {**blank, node.gate.loop: begin_turn(run, state.get(node.messages_key))}
+        return {**blank, loop: begin_turn(current_run(), read_key(state, messages_key))}
 
     beginning = f"{name}{_BEGINNING}"
     builder.add_node(name, node, input_schema=seen)
     # By this node LangGraph also gets to know the schema of what is returned.
-    builder.add_node(beginning, Node(beginning, begin), input_schema=output)
+    builder.add_node(beginning, begin, input_schema=output)
     builder.add_edge(START, beginning)
     if returned.keys() >= declared.keys():
         builder.output_schema = output

@@ -1,23 +1,23 @@
 """The graphs, uncompiled: judge, review, later feedback, alignment; and the nodes alone."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from langgraph.graph import END, START, StateGraph
 from typing_extensions import Unpack
 
-from memalign_graph.nodes.judge import assemble_node, judge_node, retrieve_node
-from memalign_graph.nodes.learn import commit_node, distill_node
+from memalign_graph.nodes.judge import assemble_guidelines, judge_example, retrieve_episodes
+from memalign_graph.nodes.learn import commit_memory, distill_feedback
 from memalign_graph.nodes.review import (
-    clarify_node,
-    collect_node,
-    decide_node,
-    find_node,
-    question_node,
+    clarify_feedback,
+    collect_feedback,
+    decide_review,
+    find_the_judgment,
+    question_feedback,
 )
 from memalign_graph.reading import decided
-from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY, Parts
+from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY, Node, Parts
 from memalign_graph.settings import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_REPLAY_CASES,
@@ -26,18 +26,16 @@ from memalign_graph.settings import (
     Judge,
     JudgeOptions,
     LearnFrom,
+    MemAlignContext,
     OnConflict,
     Review,
     Reviewing,
     context_schema,
-    default_settings,
 )
 from memalign_graph.state import (
     AlignmentInput,
     AlignmentOutput,
     AlignmentState,
-    CitingJudgeOutput,
-    CitingReviewOutput,
     ExampleInput,
     FeedbackState,
     JudgeOutput,
@@ -45,6 +43,7 @@ from memalign_graph.state import (
     LaterFeedback,
     ReviewOutput,
     ReviewState,
+    returned,
 )
 from memalign_graph.types import Criterion, Feedback, Judgment
 
@@ -81,14 +80,13 @@ class JudgeNodes:
     """
 
     def __init__(self, criterion: Criterion, **judge: Unpack[JudgeOptions]) -> None:
-        parts = Parts(Judge(criterion=criterion, **judge))
-        built = default_settings(parts.judge, "always")
-        self.retrieve_episodes = retrieve_node(parts, built, stores_feedback=True)
-        self.assemble_guidelines = assemble_node(parts)
-        self.judge = judge_node(parts)
-        self.collect_feedback = collect_node(parts)
-        self.distill_feedback = distill_node(parts)
-        self.commit_memory = commit_node(parts)
+        parts = Parts(Judge(criterion=criterion, **judge), "always")
+        self.retrieve_episodes = Node(retrieve_episodes, parts, is_first=True)
+        self.assemble_guidelines = Node(assemble_guidelines, parts)
+        self.judge = Node(judge_example, parts, name="judge")
+        self.collect_feedback = Node(collect_feedback, parts)
+        self.distill_feedback = Node(distill_feedback, parts)
+        self.commit_memory = Node(commit_memory, parts)
 
 
 def create_judge_graph(criterion: Criterion, **judge: Unpack[JudgeOptions]) -> Graph:
@@ -109,13 +107,9 @@ def create_judge_graph(criterion: Criterion, **judge: Unpack[JudgeOptions]) -> G
         ImportError: If an extra is needed that is not installed.
     """
     parts = Parts(Judge(criterion=criterion, **judge))
-    builder: Graph = StateGraph(
-        JudgeState,
-        context_schema=context_schema(k=parts.judge.k, model=_named(parts.judge)),
-        input_schema=ExampleInput,
-        output_schema=CitingJudgeOutput if parts.judge.cite_guidelines else JudgeOutput,
-    )
-    _add_judging(builder, parts, default_settings(parts.judge), is_last=True)
+    output = returned(JudgeOutput, JudgeState, cites=parts.judge.cite_guidelines)
+    builder = begin_graph(parts, JudgeState, ExampleInput, output, ["k", "model"])
+    _add_judging(builder, parts)
     builder.add_edge("judge", END)
     return builder
 
@@ -150,22 +144,16 @@ def create_review_graph(
         ImportError: If an extra is needed that is not installed.
     """
     asking = Reviewing(judge=Judge(criterion=criterion, **judge), review=review, clarify=clarify)
-    parts = Parts(asking.judge)
-    builder: Graph = StateGraph(
-        ReviewState,
-        context_schema=context_schema(
-            k=parts.judge.k, model=_named(parts.judge), review=asking.mode
-        ),
-        input_schema=ExampleInput,
-        output_schema=CitingReviewOutput if parts.judge.cite_guidelines else ReviewOutput,
-    )
-    _add_judging(builder, parts, default_settings(parts.judge, review), is_last=False)
-    builder.add_node("collect_feedback", collect_node(parts))
+    parts = Parts(asking.judge, review)
+    output = returned(ReviewOutput, ReviewState, cites=parts.judge.cite_guidelines)
+    builder = begin_graph(parts, ReviewState, ExampleInput, output, ["k", "model", "review"])
+    _add_judging(builder, parts)
+    builder.add_node(Node(collect_feedback, parts))
     # Decided on the way out of nodes that run once, and not in the one that runs again.
     to_ask = asks(review, lambda state: Judgment.model_validate(state["judgment"]))
     ends = ["collect_feedback", END]
     if parts.judge.measures:
-        builder.add_node("decide_review", decide_node(parts, asking.uncertain))
+        builder.add_node(Node(decide_review, parts))
         builder.add_conditional_edges(
             "judge",
             lambda state: "decide_review" if _mode(state) == "uncertain" else to_ask(state),
@@ -197,13 +185,8 @@ def create_feedback_graph(criterion: Criterion, **judge: Unpack[JudgeOptions]) -
         ImportError: If an extra is needed that is not installed.
     """
     parts = Parts(Judge(criterion=criterion, **judge))
-    builder: Graph = StateGraph(
-        FeedbackState,
-        context_schema=context_schema(model=_named(parts.judge)),
-        input_schema=LaterFeedback,
-        output_schema=ReviewOutput,
-    )
-    builder.add_node("find_judgment", find_node(parts, default_settings(parts.judge)))
+    builder = begin_graph(parts, FeedbackState, LaterFeedback, ReviewOutput, ["model"])
+    builder.add_node(Node(find_the_judgment, parts, name="find_judgment", is_first=True))
     builder.add_edge(START, "find_judgment")
     add_learning(builder, parts, after="find_judgment")
     return builder
@@ -267,15 +250,12 @@ def create_alignment_graph(
         distill=distill,
     )
     parts = Parts(options.judge)
-    builder: Graph = ParallelGraph(
-        AlignmentState,
-        context_schema=context_schema(k=parts.judge.k, model=_named(parts.judge)),
-        input_schema=AlignmentInput,
-        output_schema=AlignmentOutput,
+    builder = begin_graph(
+        parts, AlignmentState, AlignmentInput, AlignmentOutput, ["k", "model"], kind=ParallelGraph
     )
     nodes = alignment_nodes(parts, options)
     for node in nodes:
-        builder.add_node(node.name, node)
+        builder.add_node(node)
     names = [START, *(node.name for node in nodes), END]
     # Each leads to the next, but nothing is distilled where nothing is pending, what failed is
     # distilled again, and nobody is asked where nothing contradicts.
@@ -295,18 +275,39 @@ def create_alignment_graph(
     return builder
 
 
+def begin_graph(
+    parts: Parts,
+    state: type[Any],
+    takes: type[Any],
+    returns: type[Any],
+    settings: Sequence[str],
+    *,
+    context: type[MemAlignContext] = MemAlignContext,
+    kind: type[Graph] = StateGraph,
+) -> Graph:
+    """Begin a graph, with the settings that a run of it can have of its own."""
+    model = parts.judge.model
+    shown = {**parts.defaults, "model": model if isinstance(model, str) else None}
+    return kind(
+        state,
+        context_schema=context_schema(context, **{name: shown[name] for name in settings}),
+        input_schema=takes,
+        output_schema=returns,
+    )
+
+
 def add_learning(builder: Graph, parts: Parts, *, after: str, clarify: bool = False) -> None:
     """Add what learns from the feedback that a node leaves in the state."""
-    builder.add_node("distill_feedback", distill_node(parts))
-    builder.add_node("commit_memory", commit_node(parts))
+    builder.add_node(Node(distill_feedback, parts))
+    builder.add_node(Node(commit_memory, parts))
     builder.add_edge("distill_feedback", "commit_memory")
     builder.add_edge("commit_memory", END)
     ends = ["distill_feedback", "commit_memory", END]
     if not clarify:
         builder.add_conditional_edges(after, _after_feedback, ends)
         return
-    builder.add_node("question_feedback", question_node(parts))
-    builder.add_node("clarify_feedback", clarify_node(parts))
+    builder.add_node(Node(question_feedback, parts))
+    builder.add_node(Node(clarify_feedback, parts))
 
     def to_question(state: Mapping[str, Any]) -> str:
         has_words = (state["feedback"] or {}).get("rationale") is not None
@@ -339,11 +340,10 @@ def asks(
     return way_out
 
 
-def _add_judging(builder: Graph, parts: Parts, built: Mapping[str, Any], *, is_last: bool) -> None:
-    retrieve = retrieve_node(parts, built, stores_feedback=not is_last)
-    builder.add_node("retrieve_episodes", retrieve)
-    builder.add_node("assemble_guidelines", assemble_node(parts))
-    builder.add_node("judge", judge_node(parts, is_last=is_last))
+def _add_judging(builder: Graph, parts: Parts) -> None:
+    builder.add_node(Node(retrieve_episodes, parts, is_first=True))
+    builder.add_node(Node(assemble_guidelines, parts))
+    builder.add_node(Node(judge_example, parts, name="judge"))
     builder.add_edge(START, "retrieve_episodes")
     builder.add_edge("retrieve_episodes", "assemble_guidelines")
     builder.add_edge("assemble_guidelines", "judge")
@@ -361,10 +361,6 @@ def _where_any(key: str, there: str, otherwise: str) -> Any:
 def _as_distilled(state: Mapping[str, Any]) -> str:
     is_left = None in state["judge_lesson"]["proposals"]
     return "distill_batches" if is_left else "consolidate_guidelines"
-
-
-def _named(judge: Judge) -> str | None:
-    return judge.model if isinstance(judge.model, str) else None
 
 
 def _mode(state: Mapping[str, Any]) -> str | None:

@@ -7,10 +7,11 @@ its name, and the judge's reason beside it: flat, since that is what inboxes can
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END, START
 from typing_extensions import TypedDict, Unpack
 
 from memalign_graph.aggregate import Aggregate, AggregateResult
@@ -21,7 +22,7 @@ from memalign_graph.errors import (
     MemAlignError,
     ModelAnswerError,
 )
-from memalign_graph.graphs import Graph, asks
+from memalign_graph.graphs import Graph, asks, begin_graph
 from memalign_graph.interrupts import (
     AUTHOR,
     Form,
@@ -32,28 +33,23 @@ from memalign_graph.interrupts import (
     read_review,
     read_text,
 )
-from memalign_graph.io import IO
+from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.vectors import Vector, encode_vector
 from memalign_graph.memory.recall import embed_once
-from memalign_graph.nodes.judge import Retrieved, assemble_node, judge_node, own_channel, retrieve
-from memalign_graph.nodes.learn import commit_node, distill_node
-from memalign_graph.pairwise import swap_outputs
-from memalign_graph.reading import read_example
-from memalign_graph.runtime import Clients, Node, Parts, Run, State, Update
-from memalign_graph.scales import Pairwise
-from memalign_graph.settings import (
-    Judge,
-    JudgeOptions,
-    PanelContext,
-    Paneling,
-    PanelReview,
-    context_schema,
-    default_settings,
-    mode_of,
-    resolve_context,
+from memalign_graph.nodes.judge import (
+    Retrieved,
+    assemble_guidelines,
+    judge_example,
+    read_case,
+    retrieve,
 )
-from memalign_graph.state import ExampleInput
-from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
+from memalign_graph.nodes.learn import commit_memory, distill_feedback
+from memalign_graph.nodes.review import feedback_json
+from memalign_graph.runtime import Clients, Node, Parts, State, Step, Update, own_channel
+from memalign_graph.scales import Pairwise
+from memalign_graph.settings import Judge, JudgeOptions, PanelContext, Paneling, PanelReview
+from memalign_graph.state import ExampleInput, returned
+from memalign_graph.types import Criterion, Example, Guideline, Judgment
 
 __all__ = ["Aggregate", "AggregateResult", "create_panel_graph"]
 
@@ -83,15 +79,11 @@ class PanelOutput(TypedDict):
     """What each memory made of it, as in a review graph."""
 
 
-class CitingPanelOutput(PanelOutput):
-    """What a panel returns that was built with `cite_guidelines`."""
+class PanelState(ExampleInput, PanelOutput):
+    """All channels of a panel's graph; the last two are the nodes' own."""
 
     broken_guidelines: dict[str, Any]
     """The `Guideline`s of each criterion that the outputs break, as JSON."""
-
-
-class PanelState(ExampleInput, CitingPanelOutput):
-    """All channels of a panel's graph; the last two are the nodes' own."""
 
     judge_run: dict[str, Any]
     """The `example`, its `vector` and the run's `settings`."""
@@ -130,18 +122,14 @@ def create_panel_graph(
         InvalidInputError: If an option can't be used.
         ImportError: If an extra is needed that is not installed.
     """
-    review = Paneling(review=review).review
-    panel = _Panel(criteria, judge, aggregate, review)
-    own = panel.judge
-    named = own.model if isinstance(own.model, str) else None
-    builder: Graph = StateGraph(
-        PanelState,
-        context_schema=context_schema(PanelContext, k=own.k, model=named, review=mode_of(review)),
-        input_schema=ExampleInput,
-        output_schema=CitingPanelOutput if own.cite_guidelines else PanelOutput,
-    )
-    for name in ("retrieve_episodes", "judge_criteria", "collect_feedback", "learn_criteria"):
-        builder.add_node(name, Node(name, getattr(panel, name)))
+    panel = _Panel(criteria, judge, aggregate, Paneling(review=review).review)
+    parts = panel.lead
+    output = returned(PanelOutput, PanelState, cites=parts.judge.cite_guidelines)
+    names = ["k", "model", "review"]
+    builder = begin_graph(parts, PanelState, ExampleInput, output, names, context=PanelContext)
+    builder.add_node(Node(panel.retrieve_episodes, parts, is_first=True))
+    for operation in (panel.judge_criteria, panel.collect_feedback, panel.learn_criteria):
+        builder.add_node(Node(operation, parts))
     builder.add_edge(START, "retrieve_episodes")
     builder.add_edge("retrieve_episodes", "judge_criteria")
     to_ask = asks(partial(_decide, review), lambda state: state)
@@ -171,84 +159,81 @@ class _Panel:
     def __init__(self, criteria: Any, options: JudgeOptions, aggregate: Any, review: Any) -> None:
         if isinstance(criteria, Criterion) or not isinstance(criteria, Sequence) or not criteria:
             raise InvalidInputError("criteria: give a list of Criterion, one or more.")
-        self.swaps = options.get("swap") is True
+        swaps = options.get("swap") is True
         judges = []
         for criterion in criteria:
             own = options
-            if self.swaps and not isinstance(getattr(criterion, "scale", None), Pairwise):
+            if swaps and not isinstance(getattr(criterion, "scale", None), Pairwise):
                 own = {**options, "swap": False}
             judges.append(Judge(criterion=criterion, **own))
-        if self.swaps and not any(judge.swap for judge in judges):
+        if swaps and not any(judge.swap for judge in judges):
             raise InvalidInputError("swap: none of the criteria has scale=Pairwise().")
         _check_names([judge.criterion.name for judge in judges])
         if not isinstance(aggregate, Aggregate | None):
             raise InvalidInputError("aggregate: give Aggregate(weights=..., vetoes=...), or None.")
-        self.judge = judges[0]
-        self.clients = Clients(self.judge.embeddings)
-        self.parts = {judge.criterion.name: Parts(judge, self.clients) for judge in judges}
+        clients = Clients(judges[0].embeddings)
+        self.parts = {judge.criterion.name: Parts(judge, review, clients) for judge in judges}
+        self.lead = max(self.parts.values(), key=lambda parts: parts.judge.swap)
+        """One that swaps, if any does: else they are alike but for their criteria."""
         self.criteria = {name: parts.criterion for name, parts in self.parts.items()}
         self.aggregate = None if aggregate is None else aggregate.bind(self.criteria.values())
-        self.built = default_settings(self.judge, review)
 
-    async def retrieve_episodes(self, io: IO, state: State, run: Run) -> Update:
-        example = read_example({name: state[name] for name in Example.model_fields & state.keys()})
-        if self.swaps:
-            swap_outputs(example)  # called for its error, before any model is
-        settings = resolve_context(run.context, self.built)
+    async def retrieve_episodes(self, step: Step) -> Update:
+        io, own, settings = step.io, step.parts.judge, step.settings
         if settings["review"] is not None:
             Paneling(review=settings["review"])  # a parent's context may have another mode
-        if settings["review"] != "never":
-            self.clients.embedder.embeddings  # noqa: B018 - so that it fails here
-        own = self.judge
-        accesses = {name: parts.memory(run.store, settings) for name, parts in self.parts.items()}
-        judge_run = {"example": example.to_json(), "settings": settings}
+        example = read_case(step)
 
-        async def read(name: str) -> None:
-            access = accesses[name]
+        async def read(step: Step) -> MemoryAccess:
             # The guidelines, too, so that they are of the version that is recalled from.
+            access = step.access
             await (access.standing_guidelines(io) if own.use_guidelines else access.refresh(io))
+            return access
 
-        views, unread = await _each(io, accesses, read, run)
+        accesses, unread = await self._each(step, dict.fromkeys(self.parts, step.state), read)
         vector: Vector | EmbeddingError | None = None
         if own.decide == "evidence" or (own.use_episodes and settings["k"]):
             try:
-                vector = await embed_once(io, [accesses[name] for name in views], example)
+                vector = await embed_once(io, list(accesses.values()), example)
             except EmbeddingError as error:
                 vector = error
 
-        async def look(name: str) -> Update:
-            parts = self.parts[name]
-            found = await retrieve(io, parts, accesses[name], example, settings, vector=vector)
-            given = {"judge_run": judge_run, "judge_memory": found.to_json()}
-            return await assemble_node(parts).operation(io, given, run)
+        async def look(step: Step) -> Update:
+            found = await retrieve(step, example, vector)
+            return await assemble_guidelines(replace(step, state={"judge_memory": found.to_json()}))
 
-        looked, failed = await _each(io, views, look, run)
+        looked, failed = await self._each(step, dict.fromkeys(accesses, step.state), look)
         failed = {**unread, **failed}
         self._check_any(looked, failed)
         memories = {name: update["judge_memory"] for name, update in looked.items()}
         vectors = [memory.pop("vector", None) for memory in memories.values()]
+        embedded = next(filter(None, vectors), None)
         return {
-            "judge_run": {**judge_run, "vector": next(filter(None, vectors), None)},
+            "judge_run": {"example": example.to_json(), "settings": settings, "vector": embedded},
             "judge_memories": memories,
             "errors": {name: str(error) for name, error in failed.items()},
         }
 
-    async def judge_criteria(self, io: IO, state: State, run: Run) -> Update:
-        own, memories = own_channel(state, "judge_run"), own_channel(state, "judge_memories")
+    async def judge_criteria(self, step: Step) -> Update:
+        judge_run = own_channel(step.state, "judge_run")
+        known = {"vector": judge_run["vector"]}
+        states = {
+            name: {"judge_run": judge_run, "judge_memory": memory | known}
+            for name, memory in own_channel(step.state, "judge_memories").items()
+        }
 
-        async def judge_one(name: str) -> Update:
-            given = {"judge_run": own, "judge_memory": {**memories[name], "vector": own["vector"]}}
-            update = await judge_node(self.parts[name]).operation(io, given, run)
-            value = update["judgment"]["value"]
-            run.write({"type": "panel_judgment", "criterion": name, "value": value})
+        async def judge_one(step: Step) -> Update:
+            update = await judge_example(step)
+            name, value = step.parts.criterion.name, update["judgment"]["value"]
+            step.run.write({"type": "panel_judgment", "criterion": name, "value": value})
             return update
 
-        judged, failed = await _each(io, memories, judge_one, run)
+        judged, failed = await self._each(step, states, judge_one)
         self._check_any(judged, failed)
         judgments = {name: update["judgment"] for name, update in judged.items()}
         return {
             "judgments": judgments,
-            "errors": {**state["errors"], **{name: str(error) for name, error in failed.items()}},
+            "errors": step.state["errors"] | {name: str(error) for name, error in failed.items()},
             "aggregate": self._aggregated(judgments, {}),
             "broken_guidelines": {
                 name: update.get("broken_guidelines", []) for name, update in judged.items()
@@ -258,9 +243,9 @@ class _Panel:
             "learned": {},
         }
 
-    async def collect_feedback(self, _io: IO, state: State, run: Run) -> Update:
-        run.warn_without_checkpointer("panel")
-        example = Example.model_validate(own_channel(state, "judge_run")["example"])
+    async def collect_feedback(self, step: Step) -> Update:
+        step.run.warn_without_checkpointer("panel")
+        state, example = step.state, step.example
         judgments, guidelines = _judgments(state), {}
         for name, fields in own_channel(state, "judge_memories").items():
             memory = Retrieved.model_validate(fields)
@@ -271,32 +256,31 @@ class _Panel:
         if said is None:
             return {"feedback": None}
         feedback = {
-            name: Feedback(
-                example=example, judgment=judgments.get(name), thread_id=run.thread_id, **fields
-            ).to_json()
+            name: feedback_json(fields, example, judgments.get(name), step)
             for name, fields in said.items()
         }
         return {"feedback": feedback, "aggregate": self._aggregated(state["judgments"], feedback)}
 
-    async def learn_criteria(self, io: IO, state: State, run: Run) -> Update:
-        own, feedback = own_channel(state, "judge_run"), state["feedback"]
-        vector = own["vector"]
+    async def learn_criteria(self, step: Step) -> Update:
+        io, judge_run = step.io, own_channel(step.state, "judge_run")
+        vector = judge_run["vector"]
         if vector is None:
-            accesses = [parts.memory(run.store, own["settings"]) for parts in self.parts.values()]
-            example = Example.model_validate(own["example"])
-            embedded = await embed_once(io, accesses, example, always=True)
+            store, settings = step.run.store, step.settings
+            accesses = [parts.memory(store, settings) for parts in self.parts.values()]
+            embedded = await embed_once(io, accesses, step.example, always=True)
             vector = None if embedded is None else encode_vector(embedded)
+        shared = {"judge_run": judge_run, "judge_memory": {"vector": vector}, "judge_lesson": {}}
+        states = {
+            name: {**shared, "feedback": fields} for name, fields in step.state["feedback"].items()
+        }
 
-        shared = {"judge_run": own, "judge_memory": {"vector": vector}, "judge_lesson": {}}
+        async def learn_one(step: Step) -> Update:
+            if not step.feedback.agrees:
+                step = replace(step, state={**step.state, **await distill_feedback(step)})
+            return await commit_memory(step)
 
-        async def learn_one(name: str) -> Update:
-            parts, lesson = self.parts[name], {**shared, "feedback": feedback[name]}
-            if not Feedback.model_validate(feedback[name]).agrees:
-                lesson |= await distill_node(parts).operation(io, lesson, run)
-            return await commit_node(parts).operation(io, lesson, run)
-
-        learned, failed = await _each(io, feedback, learn_one, run)
-        errors = dict(state["errors"])
+        learned, failed = await self._each(step, states, learn_one)
+        errors = dict(step.state["errors"])
         for name, error in failed.items():
             # Before a model is asked, the feedback is stored.
             is_kept = isinstance(error, ChatModelError | ModelAnswerError)
@@ -305,6 +289,32 @@ class _Panel:
             "learned": {name: update["learned"] for name, update in learned.items()},
             "errors": errors,
         }
+
+    async def _each(
+        self,
+        step: Step,
+        states: Mapping[str, State],
+        operation: Callable[[Step], Coroutine[Any, Any, T]],
+    ) -> tuple[dict[str, T], dict[str, MemAlignError]]:
+        """Carry out an operation for each criterion; what fails for one harms no other."""
+
+        async def attempt(name: str) -> T | MemAlignError:
+            parts = self.parts[name]
+            access = parts.memory(step.run.store, step.settings)
+            try:
+                return await operation(
+                    replace(step, parts=parts, access=access, state=states[name])
+                )
+            except (InvalidInputError, EmbeddingError):
+                raise
+            except MemAlignError as error:
+                logger.warning("The panel goes on without %r: %s", name, error)
+                return error
+
+        results = await step.io.gather(list(map(attempt, states)), step.run.max_concurrency)
+        named = list(zip(states, results, strict=True))
+        done = {name: result for name, result in named if not isinstance(result, MemAlignError)}
+        return done, {name: result for name, result in named if isinstance(result, MemAlignError)}
 
     def _check_any(self, done: Mapping[str, Any], failed: Mapping[str, MemAlignError]) -> None:
         if not done:
@@ -322,27 +332,6 @@ class _Panel:
 
 def _judgments(state: State) -> dict[str, Judgment]:
     return {name: Judgment.model_validate(fields) for name, fields in state["judgments"].items()}
-
-
-async def _each(
-    io: IO, names: Iterable[str], operation: Callable[[str], Coroutine[Any, Any, T]], run: Run
-) -> tuple[dict[str, T], dict[str, MemAlignError]]:
-    """Carry out an operation for each criterion; what fails for one harms no other."""
-
-    async def attempt(name: str) -> T | MemAlignError:
-        try:
-            return await operation(name)
-        except (InvalidInputError, EmbeddingError):
-            raise
-        except MemAlignError as error:
-            logger.warning("The panel goes on without %r: %s", name, error)
-            return error
-
-    names = list(names)
-    results = await io.gather([attempt(name) for name in names], run.max_concurrency)
-    named = list(zip(names, results, strict=True))
-    done = {name: result for name, result in named if not isinstance(result, MemAlignError)}
-    return done, {name: result for name, result in named if isinstance(result, MemAlignError)}
 
 
 Said = dict[str, dict[str, Any]]

@@ -274,19 +274,9 @@ class Reviewing(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.mode == "uncertain" and not self.judge.measures:
+        if mode_of(self.review) == "uncertain" and not self.judge.measures:
             raise ValueError(CANT_CHOOSE)
         return self
-
-    @property
-    def mode(self) -> ReviewMode | None:
-        """The mode in a word; None where a function decides."""
-        return mode_of(self.review)
-
-    @property
-    def uncertain(self) -> Uncertain:
-        """What `uncertain` goes by, also where only a run's context asks for it."""
-        return self.review if isinstance(self.review, Uncertain) else Uncertain()
 
 
 def mode_of(review: Any) -> ReviewMode | None:

@@ -5,6 +5,8 @@ from typing import Annotated, Any, NotRequired
 from langgraph.channels import EphemeralValue
 from typing_extensions import TypedDict
 
+_BROKEN = "broken_guidelines"
+
 
 # The channels live for one step: what a later run on the same thread does not give is then not
 # there, rather than left over from an earlier run.
@@ -28,17 +30,6 @@ class JudgeOutput(TypedDict):
     """The `Judgment` as JSON."""
 
 
-class Cited(TypedDict):
-    """What graphs that were built with `cite_guidelines` return besides."""
-
-    broken_guidelines: list[dict[str, Any]]
-    """The `Guideline`s that the outputs break, by the judge's own account, as JSON."""
-
-
-class CitingJudgeOutput(JudgeOutput, Cited):
-    """What such a judge graph returns."""
-
-
 class ReviewOutput(JudgeOutput):
     """What the review graph returns."""
 
@@ -52,10 +43,6 @@ class ReviewOutput(JudgeOutput):
     feedback."""
 
 
-class CitingReviewOutput(ReviewOutput, Cited):
-    """What a review graph returns that was built with `cite_guidelines`."""
-
-
 class JudgeState(ExampleInput, JudgeOutput):
     """All channels of the judge graph; derive from it to put the nodes into a graph of one's own.
 
@@ -63,6 +50,7 @@ class JudgeState(ExampleInput, JudgeOutput):
     """
 
     broken_guidelines: NotRequired[list[dict[str, Any]]]
+    """The `Guideline`s that the outputs break, by the judge's own account, as JSON."""
 
     judge_run: dict[str, Any]
     """The `example` and the run's `settings`: a context is gone after an interrupt."""
@@ -114,3 +102,12 @@ class AlignmentState(AlignmentInput, AlignmentOutput):
 
     judge_lesson: dict[str, Any]
     """The lesson under way: what was received, proposed, merged and decided, and what it cost."""
+
+
+def returned(output: type[Any], state: type[Any], *, cites: bool) -> type[Any]:
+    """Add to what a graph returns what it does besides if it was built with `cite_guidelines`."""
+    if not cites:
+        return output
+    fields = {**output.__annotations__, _BROKEN: state.__annotations__[_BROKEN]}
+    made: type[Any] = TypedDict(f"Citing{output.__name__}", fields)  # type: ignore[misc] # made here
+    return made
