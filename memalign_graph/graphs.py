@@ -1,11 +1,10 @@
 """The graphs, uncompiled: judge, review, later feedback, alignment; and the nodes alone."""
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langgraph.graph import END, START, StateGraph
-from typing_extensions import Unpack
+from typing_extensions import TypedDict, Unpack
 
 from memalign_graph.nodes.judge import assemble_guidelines, judge_example, retrieve_episodes
 from memalign_graph.nodes.learn import commit_memory, distill_feedback
@@ -17,7 +16,7 @@ from memalign_graph.nodes.review import (
     question_feedback,
 )
 from memalign_graph.reading import decided
-from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY, Node, Parts
+from memalign_graph.runtime import Node, Parts, State
 from memalign_graph.settings import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_REPLAY_CASES,
@@ -43,21 +42,11 @@ from memalign_graph.state import (
     LaterFeedback,
     ReviewOutput,
     ReviewState,
-    returned,
 )
 from memalign_graph.types import Criterion, Feedback, Judgment
 
 Graph = StateGraph[Any, Any, Any, Any]
 """A graph still to be compiled."""
-
-
-class ParallelGraph(Graph):
-    """A graph whose work runs concurrently also where the machine has few cores: it waits."""
-
-    def compile(self, *args: Any, **options: Any) -> Any:
-        """Compile the graph, as `StateGraph.compile` does."""
-        compiled = super().compile(*args, **options)
-        return compiled.with_config(max_concurrency=DEFAULT_MAX_CONCURRENCY)
 
 
 class JudgeNodes:
@@ -107,8 +96,7 @@ def create_judge_graph(criterion: Criterion, **judge: Unpack[JudgeOptions]) -> G
         ImportError: If an extra is needed that is not installed.
     """
     parts = Parts(Judge(criterion=criterion, **judge))
-    output = returned(JudgeOutput, JudgeState, cites=parts.judge.cite_guidelines)
-    builder = begin_graph(parts, JudgeState, ExampleInput, output, ["k", "model"])
+    builder = begin_graph(parts, JudgeState, JudgeOutput)
     _add_judging(builder, parts)
     builder.add_edge("judge", END)
     return builder
@@ -143,14 +131,13 @@ def create_review_graph(
         InvalidInputError: If an option can't be used.
         ImportError: If an extra is needed that is not installed.
     """
-    asking = Reviewing(judge=Judge(criterion=criterion, **judge), review=review, clarify=clarify)
-    parts = Parts(asking.judge, review)
-    output = returned(ReviewOutput, ReviewState, cites=parts.judge.cite_guidelines)
-    builder = begin_graph(parts, ReviewState, ExampleInput, output, ["k", "model", "review"])
+    asked = Reviewing(judge=Judge(criterion=criterion, **judge), review=review, clarify=clarify)
+    parts = Parts(asked.judge, review)
+    builder = begin_graph(parts, ReviewState, ReviewOutput, ["k", "model", "review"])
     _add_judging(builder, parts)
     builder.add_node(Node(collect_feedback, parts))
     # Decided on the way out of nodes that run once, and not in the one that runs again.
-    to_ask = asks(review, lambda state: Judgment.model_validate(state["judgment"]))
+    to_ask = asks(lambda state: review(_judgment(state)) if callable(review) else None)
     ends = ["collect_feedback", END]
     if parts.judge.measures:
         builder.add_node(Node(decide_review, parts))
@@ -185,7 +172,7 @@ def create_feedback_graph(criterion: Criterion, **judge: Unpack[JudgeOptions]) -
         ImportError: If an extra is needed that is not installed.
     """
     parts = Parts(Judge(criterion=criterion, **judge))
-    builder = begin_graph(parts, FeedbackState, LaterFeedback, ReviewOutput, ["model"])
+    builder = begin_graph(parts, FeedbackState, ReviewOutput, ["model"], takes=LaterFeedback)
     builder.add_node(Node(find_the_judgment, parts, name="find_judgment", is_first=True))
     builder.add_edge(START, "find_judgment")
     add_learning(builder, parts, after="find_judgment")
@@ -250,26 +237,22 @@ def create_alignment_graph(
         distill=distill,
     )
     parts = Parts(options.judge)
-    builder = begin_graph(
-        parts, AlignmentState, AlignmentInput, AlignmentOutput, ["k", "model"], kind=ParallelGraph
-    )
+    builder = begin_graph(parts, AlignmentState, AlignmentOutput, takes=AlignmentInput)
     nodes = alignment_nodes(parts, options)
     for node in nodes:
         builder.add_node(node)
     names = [START, *(node.name for node in nodes), END]
     # Each leads to the next, but nothing is distilled where nothing is pending, what failed is
     # distilled again, and nobody is asked where nothing contradicts.
-    passed_by = {"distill_batches": ("batches", "commit_alignment")}
-    if conflicts == "ask":
-        passed_by["settle_conflicts"] = ("conflicts", names[names.index("settle_conflicts") + 1])
-    for before, after in pairwise(names):
-        if after in passed_by:
-            key, otherwise = passed_by[after]
-            builder.add_conditional_edges(
-                before, _where_any(key, after, otherwise), [after, otherwise]
-            )
+    for before, after, beyond in zip(names, names[1:], [*names[2:], END], strict=False):
+        if after == "distill_batches":
+            way = _where_any("batches", after, "commit_alignment")
+            builder.add_conditional_edges(before, way, [after, "commit_alignment"])
         elif before == "distill_batches":
             builder.add_conditional_edges(before, _as_distilled, [before, after])
+        elif after == "settle_conflicts":
+            way = _where_any("conflicts", after, beyond)
+            builder.add_conditional_edges(before, way, [after, beyond])
         else:
             builder.add_edge(before, after)
     return builder
@@ -278,17 +261,20 @@ def create_alignment_graph(
 def begin_graph(
     parts: Parts,
     state: type[Any],
-    takes: type[Any],
     returns: type[Any],
-    settings: Sequence[str],
+    settings: Sequence[str] = ("k", "model"),
     *,
+    takes: type[Any] = ExampleInput,
     context: type[MemAlignContext] = MemAlignContext,
-    kind: type[Graph] = StateGraph,
 ) -> Graph:
     """Begin a graph, with the settings that a run of it can have of its own."""
     model = parts.judge.model
     shown = {**parts.defaults, "model": model if isinstance(model, str) else None}
-    return kind(
+    if parts.judge.cite_guidelines and takes is ExampleInput:
+        broken = {"broken_guidelines": state.__annotations__["broken_guidelines"]}
+        cited: Any = TypedDict("Cited", {**returns.__annotations__, **broken})  # type: ignore[misc] # made here
+        returns = cited
+    return StateGraph(
         state,
         context_schema=context_schema(context, **{name: shown[name] for name in settings}),
         input_schema=takes,
@@ -302,39 +288,36 @@ def add_learning(builder: Graph, parts: Parts, *, after: str, clarify: bool = Fa
     builder.add_node(Node(commit_memory, parts))
     builder.add_edge("distill_feedback", "commit_memory")
     builder.add_edge("commit_memory", END)
-    ends = ["distill_feedback", "commit_memory", END]
-    if not clarify:
-        builder.add_conditional_edges(after, _after_feedback, ends)
-        return
-    builder.add_node(Node(question_feedback, parts))
-    builder.add_node(Node(clarify_feedback, parts))
 
-    def to_question(state: Mapping[str, Any]) -> str:
-        has_words = (state["feedback"] or {}).get("rationale") is not None
-        return "question_feedback" if has_words else _after_feedback(state)
+    def way_out(state: State) -> str:
+        if state["feedback"] is None:
+            return END
+        feedback = Feedback.model_validate(state["feedback"])
+        if clarify and feedback.rationale is not None:
+            return "question_feedback"
+        return "commit_memory" if feedback.agrees else "distill_feedback"
 
-    def after_question(state: Mapping[str, Any]) -> str:
+    def after_question(state: State) -> str:
         asks_back = "clarification" in state["judge_lesson"]
         return "clarify_feedback" if asks_back else "distill_feedback"
 
-    builder.add_conditional_edges(after, to_question, ["question_feedback", *ends])
-    builder.add_conditional_edges(
-        "question_feedback", after_question, ["clarify_feedback", "distill_feedback"]
-    )
-    builder.add_edge("clarify_feedback", "distill_feedback")
+    asked = ["question_feedback"] if clarify else []
+    ends = [*asked, "distill_feedback", "commit_memory", END]
+    builder.add_conditional_edges(after, way_out, ends)
+    if clarify:
+        builder.add_node(Node(question_feedback, parts))
+        builder.add_node(Node(clarify_feedback, parts))
+        ends = ["clarify_feedback", "distill_feedback"]
+        builder.add_conditional_edges("question_feedback", after_question, ends)
+        builder.add_edge("clarify_feedback", "distill_feedback")
 
 
-def asks(
-    review: Any, read: Callable[[Mapping[str, Any]], Any]
-) -> Callable[[Mapping[str, Any]], str]:
-    """Make the way out of judging: to the expert, or to the end."""
+def asks(decide: Callable[[State], Any]) -> Callable[[State], str]:
+    """Make the way out of judging: to the expert, or to the end, as the mode or a function says."""
 
-    def way_out(state: Mapping[str, Any]) -> str:
+    def way_out(state: State) -> str:
         mode = _mode(state)
-        if mode is None and callable(review):
-            wanted = decided(review(read(state)), "review")
-        else:
-            wanted = mode == "always"
+        wanted = decided(decide(state), "review") if mode is None else mode == "always"
         return "collect_feedback" if wanted else END
 
     return way_out
@@ -349,32 +332,25 @@ def _add_judging(builder: Graph, parts: Parts) -> None:
     builder.add_edge("assemble_guidelines", "judge")
 
 
-def _where_any(key: str, there: str, otherwise: str) -> Any:
+def _where_any(key: str, there: str, otherwise: str) -> Callable[[State], str]:
     """Make the way to a node that has something to do only if the lesson holds something."""
-
-    def way_out(state: Mapping[str, Any]) -> str:
-        return there if state["judge_lesson"][key] else otherwise
-
-    return way_out
+    return lambda state: there if state["judge_lesson"][key] else otherwise
 
 
-def _as_distilled(state: Mapping[str, Any]) -> str:
+def _as_distilled(state: State) -> str:
     is_left = None in state["judge_lesson"]["proposals"]
     return "distill_batches" if is_left else "consolidate_guidelines"
 
 
-def _mode(state: Mapping[str, Any]) -> str | None:
+def _mode(state: State) -> str | None:
     mode: str | None = state["judge_run"]["settings"]["review"]
     return mode
 
 
-def _as_decided(state: Mapping[str, Any]) -> str:
-    review = Judgment.model_validate(state["judgment"]).review
+def _judgment(state: State) -> Judgment:
+    return Judgment.model_validate(state["judgment"])
+
+
+def _as_decided(state: State) -> str:
+    review = _judgment(state).review
     return "collect_feedback" if review is not None and review.asks else END
-
-
-def _after_feedback(state: Mapping[str, Any]) -> str:
-    if state["feedback"] is None:
-        return END
-    agrees = Feedback.model_validate(state["feedback"]).agrees
-    return "commit_memory" if agrees else "distill_feedback"

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 from langgraph.graph import END, START
@@ -48,7 +47,7 @@ from memalign_graph.nodes.review import feedback_json
 from memalign_graph.runtime import Clients, Node, Parts, State, Step, Update, own_channel
 from memalign_graph.scales import Pairwise
 from memalign_graph.settings import Judge, JudgeOptions, PanelContext, Paneling, PanelReview
-from memalign_graph.state import ExampleInput, returned
+from memalign_graph.state import ExampleInput
 from memalign_graph.types import Criterion, Example, Guideline, Judgment
 
 __all__ = ["Aggregate", "AggregateResult", "create_panel_graph"]
@@ -124,15 +123,14 @@ def create_panel_graph(
     """
     panel = _Panel(criteria, judge, aggregate, Paneling(review=review).review)
     parts = panel.lead
-    output = returned(PanelOutput, PanelState, cites=parts.judge.cite_guidelines)
     names = ["k", "model", "review"]
-    builder = begin_graph(parts, PanelState, ExampleInput, output, names, context=PanelContext)
+    builder = begin_graph(parts, PanelState, PanelOutput, names, context=PanelContext)
     builder.add_node(Node(panel.retrieve_episodes, parts, is_first=True))
     for operation in (panel.judge_criteria, panel.collect_feedback, panel.learn_criteria):
         builder.add_node(Node(operation, parts))
     builder.add_edge(START, "retrieve_episodes")
     builder.add_edge("retrieve_episodes", "judge_criteria")
-    to_ask = asks(partial(_decide, review), lambda state: state)
+    to_ask = asks(lambda state: _decide(review, state))
     builder.add_conditional_edges("judge_criteria", to_ask, ["collect_feedback", END])
     builder.add_conditional_edges(
         "collect_feedback",
@@ -162,9 +160,8 @@ class _Panel:
         swaps = options.get("swap") is True
         judges = []
         for criterion in criteria:
-            own = options
-            if swaps and not isinstance(getattr(criterion, "scale", None), Pairwise):
-                own = {**options, "swap": False}
+            is_pairwise = isinstance(getattr(criterion, "scale", None), Pairwise)
+            own = {**options, "swap": is_pairwise} if swaps else options
             judges.append(Judge(criterion=criterion, **own))
         if swaps and not any(judge.swap for judge in judges):
             raise InvalidInputError("swap: none of the criteria has scale=Pairwise().")

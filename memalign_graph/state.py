@@ -5,8 +5,6 @@ from typing import Annotated, Any, NotRequired
 from langgraph.channels import EphemeralValue
 from typing_extensions import TypedDict
 
-_BROKEN = "broken_guidelines"
-
 
 # The channels live for one step: what a later run on the same thread does not give is then not
 # there, rather than left over from an earlier run.
@@ -102,12 +100,3 @@ class AlignmentState(AlignmentInput, AlignmentOutput):
 
     judge_lesson: dict[str, Any]
     """The lesson under way: what was received, proposed, merged and decided, and what it cost."""
-
-
-def returned(output: type[Any], state: type[Any], *, cites: bool) -> type[Any]:
-    """Add to what a graph returns what it does besides if it was built with `cite_guidelines`."""
-    if not cites:
-        return output
-    fields = {**output.__annotations__, _BROKEN: state.__annotations__[_BROKEN]}
-    made: type[Any] = TypedDict(f"Citing{output.__name__}", fields)  # type: ignore[misc] # made here
-    return made

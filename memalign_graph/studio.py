@@ -9,6 +9,7 @@ are the server's own, so the graphs are compiled without.
 import os
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -55,22 +56,19 @@ def load_criteria() -> list[Criterion]:
 _criteria = load_criteria()
 _criterion = _criteria[0]
 _model, _embeddings = models_from_environment()
+_options: dict[str, Any] = {"model": _model, "embeddings": _embeddings}
 
-judge = create_judge_graph(
-    _criterion, model=_model, embeddings=_embeddings, keep_judgments=_KEEP
-).compile()
+judge = create_judge_graph(_criterion, keep_judgments=_KEEP, **_options).compile()
 """`{inputs, outputs, reference_outputs?}` -> `{judgment}`."""
 
-review = create_review_graph(_criterion, model=_model, embeddings=_embeddings).compile()
+review = create_review_graph(_criterion, **_options).compile()
 """`{inputs, outputs, reference_outputs?}` -> `{judgment, feedback, learned}`, with an interrupt."""
 
-feedback = create_feedback_graph(_criterion, model=_model, embeddings=_embeddings).compile()
+feedback = create_feedback_graph(_criterion, **_options).compile()
 """`{judgment_id, reply}` -> `{judgment, feedback, learned}`, for what `judge` has judged."""
 
-align = create_alignment_graph(_criterion, model=_model, embeddings=_embeddings).compile()
+align = create_alignment_graph(_criterion, **_options).compile()
 """`{feedback: [...]}` -> `{report}`."""
 
-panel = create_panel_graph(
-    _criteria, model=_model, embeddings=_embeddings, review="always"
-).compile()
+panel = create_panel_graph(_criteria, review="always", **_options).compile()
 """`{inputs, outputs, reference_outputs?}` -> `{judgments, ...}`, with an interrupt for all."""
