@@ -6,15 +6,10 @@ from typing import Any
 from langgraph.graph import END, START, StateGraph
 from typing_extensions import TypedDict, Unpack
 
+from memalign_graph import state as schemas
+from memalign_graph.nodes import review as asking
 from memalign_graph.nodes.judge import assemble_guidelines, judge_example, retrieve_episodes
 from memalign_graph.nodes.learn import commit_memory, distill_feedback
-from memalign_graph.nodes.review import (
-    clarify_feedback,
-    collect_feedback,
-    decide_review,
-    find_the_judgment,
-    question_feedback,
-)
 from memalign_graph.reading import decided
 from memalign_graph.runtime import Node, Parts, State
 from memalign_graph.settings import (
@@ -31,18 +26,6 @@ from memalign_graph.settings import (
     Reviewing,
     context_schema,
 )
-from memalign_graph.state import (
-    AlignmentInput,
-    AlignmentOutput,
-    AlignmentState,
-    ExampleInput,
-    FeedbackState,
-    JudgeOutput,
-    JudgeState,
-    LaterFeedback,
-    ReviewOutput,
-    ReviewState,
-)
 from memalign_graph.types import Criterion, Feedback, Judgment
 
 Graph = StateGraph[Any, Any, Any, Any]
@@ -53,10 +36,9 @@ class JudgeNodes:
     """The nodes of a review graph as Runnables, for a graph of one's own.
 
     `builder.add_node("judge", nodes.judge)`. The graph's state derives from
-    `memalign_graph.state.ReviewState`, or from `JudgeState` where no expert is asked; a state that
-    lacks their channels is refused. They run in the order of `create_review_graph`:
-    `retrieve_episodes`, `assemble_guidelines`, `judge`, then `collect_feedback`, which asks the
-    expert by an interrupt and leaves `feedback` None where the expert skipped; then
+    `memalign_graph.state.ReviewState`, or from `JudgeState` where no expert is asked. They run in
+    this order: `retrieve_episodes`, `assemble_guidelines`, `judge`; `collect_feedback`, which asks
+    the expert by an interrupt and leaves `feedback` None where the expert skipped;
     `distill_feedback`, for feedback that does not merely agree, and `commit_memory`.
 
     Args:
@@ -64,8 +46,7 @@ class JudgeNodes:
         judge: The options of a `Judge`.
 
     Raises:
-        InvalidInputError: If an option can't be used.
-        ImportError: If an extra is needed that is not installed.
+        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
 
     def __init__(self, criterion: Criterion, **judge: Unpack[JudgeOptions]) -> None:
@@ -73,7 +54,7 @@ class JudgeNodes:
         self.retrieve_episodes = Node(retrieve_episodes, parts, is_first=True)
         self.assemble_guidelines = Node(assemble_guidelines, parts)
         self.judge = Node(judge_example, parts, name="judge")
-        self.collect_feedback = Node(collect_feedback, parts)
+        self.collect_feedback = Node(asking.collect_feedback, parts)
         self.distill_feedback = Node(distill_feedback, parts)
         self.commit_memory = Node(commit_memory, parts)
 
@@ -92,11 +73,10 @@ def create_judge_graph(criterion: Criterion, **judge: Unpack[JudgeOptions]) -> G
         The graph, to be compiled with a store.
 
     Raises:
-        InvalidInputError: If an option can't be used.
-        ImportError: If an extra is needed that is not installed.
+        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
     parts = Parts(Judge(criterion=criterion, **judge))
-    builder = begin_graph(parts, JudgeState, JudgeOutput)
+    builder = begin_graph(parts, schemas.JudgeState, schemas.JudgeOutput)
     _add_judging(builder, parts)
     builder.add_edge("judge", END)
     return builder
@@ -119,36 +99,31 @@ def create_review_graph(
         review: When the expert is asked: `always`, `never`, a function of the `Judgment`, or
             `uncertain`, which is `Uncertain()`: where the judge is likely to be wrong. That needs
             `confidence`, `decide="evidence"` or both.
-        clarify: True to ask the expert one short question back, with an example, where the words
-            are too vague to make a rule: one more call of the model that distils, and one more
-            interrupt. The answer is kept with the words; approving it goes on without.
+        clarify: True to ask the expert one short question back where the words are too vague to
+            make a rule: one more call of the model that distils, and one more interrupt. The
+            answer is kept with the words; approving it goes on without.
         judge: The options of a `Judge`.
 
     Returns:
         The graph, to be compiled with a store, and with a checkpointer to be resumed by.
 
     Raises:
-        InvalidInputError: If an option can't be used.
-        ImportError: If an extra is needed that is not installed.
+        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
     asked = Reviewing(judge=Judge(criterion=criterion, **judge), review=review, clarify=clarify)
     parts = Parts(asked.judge, review)
-    builder = begin_graph(parts, ReviewState, ReviewOutput, ["k", "model", "review"])
+    settings = ("k", "model", "review")
+    builder = begin_graph(parts, schemas.ReviewState, schemas.ReviewOutput, settings)
     _add_judging(builder, parts)
-    builder.add_node(Node(collect_feedback, parts))
+    builder.add_node(Node(asking.collect_feedback, parts))
     # Decided on the way out of nodes that run once, and not in the one that runs again.
     to_ask = asks(lambda state: review(_judgment(state)) if callable(review) else None)
+    measured = ["decide_review"] if parts.judge.measures else []
     ends = ["collect_feedback", END]
-    if parts.judge.measures:
-        builder.add_node(Node(decide_review, parts))
-        builder.add_conditional_edges(
-            "judge",
-            lambda state: "decide_review" if _mode(state) == "uncertain" else to_ask(state),
-            ["decide_review", *ends],
-        )
+    builder.add_conditional_edges("judge", to_ask, [*measured, *ends])
+    if measured:
+        builder.add_node(Node(asking.decide_review, parts))
         builder.add_conditional_edges("decide_review", _as_decided, ends)
-    else:
-        builder.add_conditional_edges("judge", to_ask, ends)
     add_learning(builder, parts, after="collect_feedback", clarify=clarify)
     return builder
 
@@ -168,12 +143,13 @@ def create_feedback_graph(criterion: Criterion, **judge: Unpack[JudgeOptions]) -
         The graph, to be compiled with the store that holds the memory.
 
     Raises:
-        InvalidInputError: If an option can't be used.
-        ImportError: If an extra is needed that is not installed.
+        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
     parts = Parts(Judge(criterion=criterion, **judge))
-    builder = begin_graph(parts, FeedbackState, ReviewOutput, ["model"], takes=LaterFeedback)
-    builder.add_node(Node(find_the_judgment, parts, name="find_judgment", is_first=True))
+    builder = begin_graph(
+        parts, schemas.FeedbackState, schemas.ReviewOutput, ["model"], takes=schemas.LaterFeedback
+    )
+    builder.add_node(Node(asking.find_the_judgment, parts, name="find_judgment", is_first=True))
     builder.add_edge(START, "find_judgment")
     add_learning(builder, parts, after="find_judgment")
     return builder
@@ -194,26 +170,24 @@ def create_alignment_graph(
     """Create the graph that learns from much feedback at once.
 
     `{feedback: [...]}` -> `{report}`, an `AlignmentReport` as JSON. What memory knows already
-    costs nothing; what an earlier run left pending is learned along. Progress is streamed as
-    custom events of type `alignment_progress`, with `stage`, `done` and `of`. As many calls run
-    concurrently as the run's `max_concurrency` allows, 32 unless told. If distilling fails the run
-    fails; the feedback is kept as pending, and the answers already paid for are found again by the
-    same call.
+    costs nothing; what is pending is learned along. Progress is streamed as custom events of type
+    `alignment_progress`, with `stage`, `done` and `of`. As many calls run concurrently as the run's
+    `max_concurrency` allows, 32 unless told. If distilling fails the run fails; the feedback stays
+    pending, and the same call finds the answers already paid for again.
 
     Args:
         criterion: What is judged.
-        learn_from: `both`, `labels` alone or `words` alone, for comparison: what of the feedback is
-            stored and learned from.
+        learn_from: What is stored and learned of the feedback: `both`, or for comparison its
+            `labels` or its `words` alone.
         conflicts: Of guidelines that contradict each other the `newest` stays, or an expert is
             asked, once for all, by an interrupt (`ask`). The loser is kept as superseded.
         guard: `replay` judges seen cases again before anything is committed, as the judge does; a
             guideline that turns one against its expert is dropped, and reported.
         batch_size: How many pieces of feedback one call distils at most.
         replay_cases: How many seen cases the guard judges again at most.
-        judge_cases: True to ask the judge about each case in memory that experts valued and no
-            judge has judged, before anything is distilled, as if the case were new: a judgment a
-            case, kept on its episodes. It is what `decide="evidence"`, calibrated confidence and
-            `review="uncertain"` learn from, and feedback learned in bulk does not bring.
+        judge_cases: True to judge each case in memory that experts valued and no judge has judged,
+            as if it were new, before anything is distilled. From this `decide="evidence"`,
+            calibrated confidence and `review="uncertain"` learn.
         distill: False to store and judge alone: what is new stays pending, for a later run.
         judge: The options of the `Judge` that is deployed: the guard and `judge_cases` judge so.
 
@@ -221,8 +195,7 @@ def create_alignment_graph(
         The graph, to be compiled with a store, and with a checkpointer to be resumed by.
 
     Raises:
-        InvalidInputError: If an option can't be used.
-        ImportError: If an extra is needed that is not installed.
+        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
     from memalign_graph.nodes.align import alignment_nodes  # it imports half the package
 
@@ -237,7 +210,9 @@ def create_alignment_graph(
         distill=distill,
     )
     parts = Parts(options.judge)
-    builder = begin_graph(parts, AlignmentState, AlignmentOutput, takes=AlignmentInput)
+    builder = begin_graph(
+        parts, schemas.AlignmentState, schemas.AlignmentOutput, takes=schemas.AlignmentInput
+    )
     nodes = alignment_nodes(parts, options)
     for node in nodes:
         builder.add_node(node)
@@ -264,13 +239,13 @@ def begin_graph(
     returns: type[Any],
     settings: Sequence[str] = ("k", "model"),
     *,
-    takes: type[Any] = ExampleInput,
+    takes: type[Any] = schemas.ExampleInput,
     context: type[MemAlignContext] = MemAlignContext,
 ) -> Graph:
     """Begin a graph, with the settings that a run of it can have of its own."""
     model = parts.judge.model
     shown = {**parts.defaults, "model": model if isinstance(model, str) else None}
-    if parts.judge.cite_guidelines and takes is ExampleInput:
+    if parts.judge.cite_guidelines and takes is schemas.ExampleInput:
         broken = {"broken_guidelines": state.__annotations__["broken_guidelines"]}
         cited: Any = TypedDict("Cited", {**returns.__annotations__, **broken})  # type: ignore[misc] # made here
         returns = cited
@@ -305,8 +280,8 @@ def add_learning(builder: Graph, parts: Parts, *, after: str, clarify: bool = Fa
     ends = [*asked, "distill_feedback", "commit_memory", END]
     builder.add_conditional_edges(after, way_out, ends)
     if clarify:
-        builder.add_node(Node(question_feedback, parts))
-        builder.add_node(Node(clarify_feedback, parts))
+        builder.add_node(Node(asking.question_feedback, parts))
+        builder.add_node(Node(asking.clarify_feedback, parts))
         ends = ["clarify_feedback", "distill_feedback"]
         builder.add_conditional_edges("question_feedback", after_question, ends)
         builder.add_edge("clarify_feedback", "distill_feedback")
@@ -316,7 +291,9 @@ def asks(decide: Callable[[State], Any]) -> Callable[[State], str]:
     """Make the way out of judging: to the expert, or to the end, as the mode or a function says."""
 
     def way_out(state: State) -> str:
-        mode = _mode(state)
+        mode = state["judge_run"]["settings"]["review"]
+        if mode == "uncertain":
+            return "decide_review"
         wanted = decided(decide(state), "review") if mode is None else mode == "always"
         return "collect_feedback" if wanted else END
 
@@ -340,11 +317,6 @@ def _where_any(key: str, there: str, otherwise: str) -> Callable[[State], str]:
 def _as_distilled(state: State) -> str:
     is_left = None in state["judge_lesson"]["proposals"]
     return "distill_batches" if is_left else "consolidate_guidelines"
-
-
-def _mode(state: State) -> str | None:
-    mode: str | None = state["judge_run"]["settings"]["review"]
-    return mode
 
 
 def _judgment(state: State) -> Judgment:

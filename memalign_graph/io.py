@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import BaseMessage
@@ -17,18 +17,10 @@ from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langgraph.store.base import BaseStore, Op
 from langgraph.store.memory import InMemoryStore
 
+if TYPE_CHECKING:
+    from memalign_graph.models import ChatReply, StructuredModel
+
 T = TypeVar("T")
-R_co = TypeVar("R_co", covariant=True)
-
-
-class Invokable(Protocol[R_co]):
-    """A chat model, bound to a schema, that answers messages."""
-
-    def invoke(self, messages: Sequence[BaseMessage]) -> R_co:
-        """Answer."""
-
-    async def ainvoke(self, messages: Sequence[BaseMessage]) -> R_co:
-        """Async twin of `invoke`."""
 
 
 class IO:
@@ -41,7 +33,7 @@ class IO:
         """Have a store carry out operations; returns their results, in order."""
         return await self.io.batch(store, ops)
 
-    async def chat(self, model: Invokable[T], messages: Sequence[BaseMessage]) -> T:
+    async def chat(self, model: "StructuredModel", messages: Sequence[BaseMessage]) -> "ChatReply":
         """Ask a chat model."""
         return await self.io.chat(model, messages)
 
@@ -69,7 +61,7 @@ class _Blocking(IO):
         with _IN_MEMORY if isinstance(store, InMemoryStore) else nullcontext():
             return store.batch(ops)
 
-    async def chat(self, model: Invokable[T], messages: Sequence[BaseMessage]) -> T:
+    async def chat(self, model: "StructuredModel", messages: Sequence[BaseMessage]) -> "ChatReply":
         return model.invoke(messages)
 
     async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
@@ -93,7 +85,7 @@ class _Awaiting(IO):
     async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
         return await _shielded(_abatch(store, ops))
 
-    async def chat(self, model: Invokable[T], messages: Sequence[BaseMessage]) -> T:
+    async def chat(self, model: "StructuredModel", messages: Sequence[BaseMessage]) -> "ChatReply":
         return await model.ainvoke(messages)
 
     async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:

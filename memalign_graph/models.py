@@ -28,7 +28,7 @@ from memalign_graph.errors import (
     ModelAnswerError,
 )
 from memalign_graph.identity import check_json
-from memalign_graph.io import IO, Invokable
+from memalign_graph.io import IO
 from memalign_graph.types import FrozenModel
 
 if TYPE_CHECKING:
@@ -450,7 +450,7 @@ async def ask(
     """Ask for an answer; if it can't be used, show the model why and ask once more."""
     asked = list(messages)
     for last in (False, True):
-        reply: ChatReply = await io.chat(model, asked)
+        reply = await io.chat(model, asked)
         problem = reply.problem or "it is no answer"
         if reply.answer is not None:
             try:
@@ -512,12 +512,11 @@ class Metered(IO):
         """What was asked so far."""
         return Usage(**self._counts)
 
-    async def chat(self, model: Invokable[T], messages: Sequence[BaseMessage]) -> T:
+    async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
         """Ask a chat model, and count its answer."""
         reply = await super().chat(model, messages)
-        if isinstance(reply, ChatReply):
-            read, wrote = reply.input_tokens or 0, reply.output_tokens or 0
-            self._count(chat_calls=1, input_tokens=read, output_tokens=wrote)
+        read, wrote = reply.input_tokens or 0, reply.output_tokens or 0
+        self._count(chat_calls=1, input_tokens=read, output_tokens=wrote)
         return reply
 
     async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from langgraph.graph import END, START
 from typing_extensions import TypedDict, Unpack
 
+from memalign_graph import interrupts
 from memalign_graph.aggregate import Aggregate, AggregateResult
 from memalign_graph.errors import (
     ChatModelError,
@@ -22,26 +23,10 @@ from memalign_graph.errors import (
     ModelAnswerError,
 )
 from memalign_graph.graphs import Graph, asks, begin_graph
-from memalign_graph.interrupts import (
-    AUTHOR,
-    Form,
-    bullets,
-    describe_example,
-    escape,
-    read_reply,
-    read_review,
-    read_text,
-)
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.vectors import Vector, encode_vector
 from memalign_graph.memory.recall import embed_once
-from memalign_graph.nodes.judge import (
-    Retrieved,
-    assemble_guidelines,
-    judge_example,
-    read_case,
-    retrieve,
-)
+from memalign_graph.nodes import judge as judging
 from memalign_graph.nodes.learn import commit_memory, distill_feedback
 from memalign_graph.nodes.review import feedback_json
 from memalign_graph.runtime import Clients, Node, Parts, State, Step, Update, own_channel
@@ -60,20 +45,14 @@ _KEPT = "The feedback is kept, and distilled by the next review or alignment"
 
 
 class PanelOutput(TypedDict):
-    """What a panel returns."""
+    """What a panel returns, as JSON: all but the aggregate by criterion."""
 
     judgments: dict[str, Any]
-    """The `Judgment` on each criterion, as JSON."""
-
     errors: dict[str, str]
     """Why a criterion could not be judged, or an expert's word on it not distilled."""
-
     aggregate: dict[str, Any] | None
-    """The `AggregateResult`; None if none was asked for."""
-
     feedback: dict[str, Any] | None
-    """The expert's `Feedback` on each criterion that has any; None if none was asked or given."""
-
+    """None if none was asked or given."""
     learned: dict[str, Any]
     """What each memory made of it, as in a review graph."""
 
@@ -82,11 +61,8 @@ class PanelState(ExampleInput, PanelOutput):
     """All channels of a panel's graph; the last two are the nodes' own."""
 
     broken_guidelines: dict[str, Any]
-    """The `Guideline`s of each criterion that the outputs break, as JSON."""
-
     judge_run: dict[str, Any]
     """The `example`, its `vector` and the run's `settings`."""
-
     judge_memories: dict[str, Any]
     """What each memory gave (`Retrieved`), but for the vector, which is the example's."""
 
@@ -118,8 +94,7 @@ def create_panel_graph(
         The graph, to be compiled with a store, and with a checkpointer where experts are asked.
 
     Raises:
-        InvalidInputError: If an option can't be used.
-        ImportError: If an extra is needed that is not installed.
+        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
     panel = _Panel(criteria, judge, aggregate, Paneling(review=review).review)
     parts = panel.lead
@@ -179,7 +154,7 @@ class _Panel:
         io, own, settings = step.io, step.parts.judge, step.settings
         if settings["review"] is not None:
             Paneling(review=settings["review"])  # a parent's context may have another mode
-        example = read_case(step)
+        example = judging.read_case(step)
 
         async def read(step: Step) -> MemoryAccess:
             # The guidelines, too, so that they are of the version that is recalled from.
@@ -196,8 +171,10 @@ class _Panel:
                 vector = error
 
         async def look(step: Step) -> Update:
-            found = await retrieve(step, example, vector)
-            return await assemble_guidelines(replace(step, state={"judge_memory": found.to_json()}))
+            found = await judging.retrieve(step, example, vector)
+            return await judging.assemble_guidelines(
+                replace(step, state={"judge_memory": found.to_json()})
+            )
 
         looked, failed = await self._each(step, dict.fromkeys(accesses, step.state), look)
         failed = {**unread, **failed}
@@ -220,7 +197,7 @@ class _Panel:
         }
 
         async def judge_one(step: Step) -> Update:
-            update = await judge_example(step)
+            update = await judging.judge_example(step)
             name, value = step.parts.criterion.name, update["judgment"]["value"]
             step.run.write({"type": "panel_judgment", "criterion": name, "value": value})
             return update
@@ -245,7 +222,7 @@ class _Panel:
         state, example = step.state, step.example
         judgments, guidelines = _judgments(state), {}
         for name, fields in own_channel(state, "judge_memories").items():
-            memory = Retrieved.model_validate(fields)
+            memory = judging.Retrieved.read(fields)
             guidelines[name] = [*memory.guidelines, *memory.relevant]
         said = panel_form(
             self.criteria, example, judgments, errors=state["errors"], guidelines=guidelines
@@ -294,24 +271,23 @@ class _Panel:
         operation: Callable[[Step], Coroutine[Any, Any, T]],
     ) -> tuple[dict[str, T], dict[str, MemAlignError]]:
         """Carry out an operation for each criterion; what fails for one harms no other."""
+        done, failed = dict[str, T](), dict[str, MemAlignError]()
 
-        async def attempt(name: str) -> T | MemAlignError:
+        async def attempt(name: str) -> None:
             parts = self.parts[name]
             access = parts.memory(step.run.store, step.settings)
+            own = replace(step, parts=parts, access=access, state=states[name])
             try:
-                return await operation(
-                    replace(step, parts=parts, access=access, state=states[name])
-                )
+                done[name] = await operation(own)
             except (InvalidInputError, EmbeddingError):
                 raise
             except MemAlignError as error:
                 logger.warning("The panel goes on without %r: %s", name, error)
-                return error
+                failed[name] = error
 
-        results = await step.io.gather(list(map(attempt, states)), step.run.max_concurrency)
-        named = list(zip(states, results, strict=True))
-        done = {name: result for name, result in named if not isinstance(result, MemAlignError)}
-        return done, {name: result for name, result in named if isinstance(result, MemAlignError)}
+        await step.io.gather(list(map(attempt, states)), step.run.max_concurrency)
+        ordered = {name: failed[name] for name in states if name in failed}
+        return {name: done[name] for name in states if name in done}, ordered
 
     def _check_any(self, done: Mapping[str, Any], failed: Mapping[str, MemAlignError]) -> None:
         if not done:
@@ -357,15 +333,14 @@ def panel_form(
     *,
     errors: Mapping[str, str],
     guidelines: Mapping[str, Sequence[Guideline]],
-) -> Form[Said | None]:
+) -> interrupts.Form[Said | None]:
     """Ask about all criteria at once; what is read are the fields of a `Feedback` by criterion."""
     args, fields, properties = dict[str, Any](), dict[str, Any](), dict[str, Any]()
-    parts = ["## What was judged", *describe_example(example)]
+    parts = ["## What was judged", *interrupts.describe_example(example)]
     for name, criterion in criteria.items():
         asked = {"description": criterion.instructions}
         value = criterion.scale.value_schema()
-        reason = {"type": "string", "description": "Why, in your own words."}
-        given = {"value": value, "rationale": reason}
+        given = {"value": value, "rationale": interrupts.REASON}
         properties[name] = {**asked, "type": "object", "properties": given}
         judgment = judgments.get(name)
         if judgment is None:
@@ -375,16 +350,13 @@ def panel_form(
         fields |= {name: {**asked, **value}, f"{name}{_REASON}": {"type": "string"}}
         parts += _describe(criterion, judgment, guidelines.get(name, ()))
     parts.append("Change what is not right; what you leave as it is says nothing.")
-    return Form(
+    return interrupts.Form(
         action="review_panel",
         actions=[(args, parts)],
         fields=fields,
-        reply={
-            "title": "review",
-            "description": "What the values should be, and why; any of the criteria.",
-            "type": "object",
-            "properties": {**properties, "author": AUTHOR},
-        },
+        title="review",
+        about="What the values should be, and why; any of the criteria.",
+        properties={**properties, "author": interrupts.AUTHOR},
         read=lambda reply: read_panel(reply, criteria, judgments),
         # Words alone would not tell which criterion they are about.
         decisions=("approve", "edit"),
@@ -395,14 +367,14 @@ def read_panel(
     reply: Any, criteria: Mapping[str, Criterion], judgments: Mapping[str, Judgment]
 ) -> Said | None:
     """Read what was replied to a panel's form; None if it was ignored."""
-    given = read_reply(reply, _SHAPES, subject="form to decide on")
+    given = interrupts.read_reply(reply, _SHAPES, subject="form to decide on")
     nothing = f"the reply says nothing about any criterion: {_SHAPES}."
     author: dict[str, Any] = {}
     match given.kind:
         case "object":
             replies = given.content
             _check_known(replies, [*criteria, "author"])
-            named = read_text(replies.get("author"), "author")
+            named = interrupts.read_text(replies.get("author"), "author")
             author = {"author": named} if named else {}
         case "edit":
             args = given.edited()
@@ -446,7 +418,7 @@ def _read_one(given: Any, criterion: Criterion, judgment: Judgment | None) -> di
             except ValueError:
                 if not isinstance(given, str) or _is_number(given):
                     raise
-        return read_review(given, criterion, judgment) or {}
+        return interrupts.read_review(given, criterion, judgment) or {}
     except ValueError as error:
         raise ValueError(f"{criterion.name}: {error}") from error
 
@@ -483,14 +455,16 @@ def _describe(
             f"itself says {scale.show(judgment.verdict)}, because:"
         )
     parts.append(_quote(judgment.rationale))
-    rules = [escape(rule.text) for rule in guidelines if rule.id in judgment.guideline_ids]
+    rules = [
+        interrupts.escape(rule.text) for rule in guidelines if rule.id in judgment.guideline_ids
+    ]
     if rules:
         more = len(rules) - _SHOWN_GUIDELINES
         rules[_SHOWN_GUIDELINES:] = [f"and {more} more"] if more > 0 else []
-        parts.append(f"Guidelines it was given:\n\n{bullets(rules)}")
+        parts.append(f"Guidelines it was given:\n\n{interrupts.bullets(rules)}")
     return parts + [_quote(f"Note: {warning}") for warning in judgment.warnings]
 
 
 def _quote(text: str) -> str:
     """Show a text as a quotation, so that it makes no heading of the form's."""
-    return "\n".join(f"> {line}" for line in escape(text).splitlines())
+    return "\n".join(f"> {line}" for line in interrupts.escape(text).splitlines())

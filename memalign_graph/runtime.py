@@ -38,11 +38,6 @@ DEFAULT_MAX_CONCURRENCY = 32
 _CHECKPOINTER = "__pregel_checkpointer"
 _RESUMING = "__pregel_resuming"
 
-_LEVELS = "|"
-"""What LangGraph puts between the levels of a checkpoint's namespace."""
-
-_BOUND_MODELS = 64
-
 
 @dataclass(frozen=True)
 class Run:
@@ -96,7 +91,7 @@ def current_run() -> Run:
         store=runtime.store,
         context=runtime.context,
         thread_id=info.thread_id if kept and info is not None else None,
-        is_nested=info is not None and _LEVELS in info.checkpoint_ns,
+        is_nested=info is not None and "|" in info.checkpoint_ns,  # between its levels
         resuming=bool(configurable.get(_RESUMING)),
         max_concurrency=config.get("max_concurrency") or DEFAULT_MAX_CONCURRENCY,
         write=runtime.stream_writer,
@@ -122,7 +117,7 @@ class Clients:
         key = (id(chat), id(schema))
         bound = self._bound.get(key)
         if bound is None:
-            if len(self._bound) >= _BOUND_MODELS:
+            if len(self._bound) >= 64:  # noqa: PLR2004 - plenty
                 self._bound.clear()  # of event loops that have ended
             bound = self._bound[key] = (chat, schema, with_schema(chat, schema))
         return bound[2]
@@ -196,24 +191,18 @@ def own_channel(state: State, name: str) -> dict[str, Any]:
     return value
 
 
+@dataclass(eq=False, repr=False)
 class Node(Runnable[Any, Any]):
     """An operation as a graph's node, with blocking calls or awaited ones."""
 
-    name: str
+    operation: Callable[[Step], Coroutine[Any, Any, Update]]
+    parts: Parts
+    name: str = ""
+    is_first: bool = False
+    """Whether it resolves the run's settings, which are gone from the context after it."""
 
-    def __init__(
-        self,
-        operation: Callable[[Step], Coroutine[Any, Any, Update]],
-        parts: Parts,
-        *,
-        name: str | None = None,
-        is_first: bool = False,
-    ) -> None:
-        self.operation = operation
-        self.parts = parts
-        self.name = name or operation.__name__
-        self.is_first = is_first
-        """Whether it resolves the run's settings, which are gone from the context after it."""
+    def __post_init__(self) -> None:
+        self.name = self.name or self.operation.__name__
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002, ARG002 - Runnable's own names
         """Run the node with blocking calls."""

@@ -68,8 +68,6 @@ class LaterFeedback(TypedDict):
     """An expert's word on an earlier judgment."""
 
     judgment_id: Annotated[str, EphemeralValue]
-    """The judgment's `id`."""
-
     reply: Annotated[Any, EphemeralValue]
     """Any reply that the review interrupt takes: `value`, `rationale` and `author`, or text, ..."""
 
@@ -96,7 +94,4 @@ class AlignmentState(AlignmentInput, AlignmentOutput):
     """All channels of the alignment graph; the last two are the nodes' own."""
 
     judge_run: dict[str, Any]
-    """The run's `settings`: a context is gone after an interrupt."""
-
     judge_lesson: dict[str, Any]
-    """The lesson under way: what was received, proposed, merged and decided, and what it cost."""

@@ -1,11 +1,11 @@
 """Judging: similar episodes retrieved, guidelines assembled, and the one judge of them all."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.errors import EmbeddingError, InvalidInputError
@@ -25,16 +25,10 @@ from memalign_graph.memory.recall import (
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import ask, max_input_tokens
 from memalign_graph.pairwise import settle_orders, swap_outputs
-from memalign_graph.prompts.judge import (
-    JudgePrompt,
-    fit_guidelines,
-    judge_prompt,
-    read_answer,
-    read_broken,
-)
+from memalign_graph.prompts.judge import fit_guidelines, judge_prompt, read_answer, read_broken
 from memalign_graph.reading import read_example
 from memalign_graph.runtime import Step, Update, own_channel
-from memalign_graph.scales import Pairwise, Value
+from memalign_graph.scales import Pairwise
 from memalign_graph.settings import CANT_CHOOSE, Judge
 from memalign_graph.types import Example, FrozenModel, Guideline, Judgment, RecalledExample
 
@@ -43,25 +37,15 @@ class Retrieved(FrozenModel):
     """What memory gives for one example."""
 
     version: str
-    """The memory's version."""
-
     recalled: list[RecalledExample] = Field(default_factory=list)
-    """Similar examples, most similar first."""
-
     vector: str | None = None
     """The example's own embedding in base64, so that feedback on it embeds nothing again."""
-
     nearness: Mapping[str, float] = Field(default_factory=dict)
     """The similarity of episodes, by id, until it has told which guidelines bear on the example."""
-
     guidelines: list[Guideline] = Field(default_factory=list)
-    """Those that are given for every case."""
-
     relevant: list[Guideline] = Field(default_factory=list)
     """Those that are given for this case besides, where not all fit."""
-
     warnings: list[str] = Field(default_factory=list)
-    """What was done without, a sentence each."""
 
     @classmethod
     def of(cls, found: Recall) -> "Retrieved":
@@ -86,48 +70,29 @@ class Retrieved(FrozenModel):
             max_guideline_tokens=judge.max_guideline_tokens,
             max_input_tokens=max_input_tokens(step.chat),
         )
-        more = {
-            "nearness": {},
-            "guidelines": fitted.always,
-            "relevant": fitted.relevant,
-            "warnings": [*self.warnings, *fitted.warnings],
-        }
-        return self.model_copy(update=more)
+        more = {"nearness": {}, "guidelines": fitted.always, "relevant": fitted.relevant}
+        warnings = [*self.warnings, *fitted.warnings]
+        return self.model_copy(update={**more, "warnings": warnings})
 
-    def broken(self, judgment: Judgment) -> list[dict[str, Any]]:
-        """Return the guidelines that the outputs break, by the judge's own account, as JSON."""
-        known = {guideline.id: guideline for guideline in [*self.guidelines, *self.relevant]}
-        return [known[key].to_json() for key in judgment.broken_guideline_ids]
+    def named(self, ids: Iterable[str]) -> list[Guideline]:
+        """Return the guidelines of some ids."""
+        known = {guideline.id: guideline for guideline in (*self.guidelines, *self.relevant)}
+        return [known[key] for key in ids if key in known]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values, without what goes without saying: it is checkpointed."""
         said_once = {"recalled": {"__all__": {"episodes": {"__all__": {"example"}}}}}
         return self.model_dump(mode="json", exclude_defaults=True, exclude=said_once)
 
-    @model_validator(mode="before")
     @classmethod
-    def _complete(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """Give an episode its example again, which `to_json` says once a case."""
+    def read(cls, fields: Mapping[str, Any]) -> "Retrieved":
+        """Read it from JSON, where an example stands once for all its episodes."""
         recalled = []
         for case in fields.get("recalled", []):
-            if isinstance(case, dict):
-                shared = {"example": Example.model_validate(case["example"])}
-                episodes = [{**episode, **shared} for episode in case["episodes"]]
-                recalled.append({**case, **shared, "episodes": episodes})
-            else:
-                recalled.append(case)
-        return {**fields, "recalled": recalled}
-
-
-@dataclass(frozen=True)
-class _Verdict:
-    prompt: JudgePrompt
-    value: Value
-    rationale: str
-    broken: list[str]
-    model: str
-    warnings: list[str]
-    measured: Measured = field(default_factory=Measured)
+            shared = {"example": Example.model_validate(case["example"])}
+            episodes = [{**episode, **shared} for episode in case["episodes"]]
+            recalled.append({**case, **shared, "episodes": episodes})
+        return cls.model_validate({**fields, "recalled": recalled})
 
 
 async def judge(
@@ -135,9 +100,8 @@ async def judge(
 ) -> Judgment:
     """Judge an example with what memory gave; `besides` are vector keys of cases with no vote."""
     io, access, settings = step.io, step.access, step.parts.judge
-    verdict = await _verdict(step, example, retrieved)
-    measured = verdict.measured
-    said = Said(verdict.value, measured.probabilities, measured.source)
+    answer, measured = await _verdict(step, example, retrieved)
+    said = Said(answer["value"], measured.probabilities, measured.source)
     decision = Decision.of(said)
     if settings.measures:
         vector = known_vector(retrieved.vector)
@@ -145,22 +109,12 @@ async def judge(
             io, access, said, settings.decide, vector=vector, besides=besides
         )
     judgment = Judgment(
+        **{**answer, **vars(decision), "warnings": [*retrieved.warnings, *answer["warnings"]]},
         criterion=step.parts.criterion.name,
         example_id=example.id,
-        value=decision.value,
-        confidence=decision.confidence,
-        confidence_source=decision.confidence_source,
-        calibrated_on=decision.calibrated_on,
         probabilities=measured.probabilities,
-        evidence=decision.evidence,
-        rationale=verdict.rationale,
-        guideline_ids=[guideline.id for guideline in verdict.prompt.guidelines],
-        broken_guideline_ids=verdict.broken,
-        episode_ids=[episode.id for episode in verdict.prompt.episodes],
         memory_version=retrieved.version,
         thread_id=step.run.thread_id,
-        model=verdict.model,
-        warnings=[*retrieved.warnings, *verdict.warnings],
     )
     if settings.keep_judgments is None:
         return judgment
@@ -172,28 +126,25 @@ async def judge(
     return judgment.model_copy(update={"warnings": [*judgment.warnings, warning]})
 
 
-async def _verdict(step: Step, example: Example, retrieved: Retrieved) -> _Verdict:
+async def _verdict(step: Step, example: Example, retrieved: Retrieved) -> tuple[Update, Measured]:
+    """Ask for the judge's own fields of a judgment, in both orders where it swaps."""
     scale = step.parts.criterion.scale
     if not (step.parts.judge.swap and isinstance(scale, Pairwise)):
         return await _ask(step, example, retrieved)
     orders = [_ask(step, ordered, retrieved) for ordered in (example, swap_outputs(example))]
-    straight, swapped = await step.io.gather(orders, step.run.max_concurrency)
+    (straight, one), (swapped, other) = await step.io.gather(orders, step.run.max_concurrency)
     value, rationale, warning = settle_orders(
-        scale, (straight.value, straight.rationale), (swapped.value, swapped.rationale)
+        scale, (straight["value"], straight["rationale"]), (swapped["value"], swapped["rationale"])
     )
-    measured = in_both_orders(straight.measured, swapped.measured)
-    warnings = [*straight.warnings, measured.warning, warning]
-    return replace(
-        straight,
-        value=value,
-        rationale=rationale,
-        broken=straight.broken if warning is None else [],
-        measured=measured,
-        warnings=list(dict.fromkeys(sentence for sentence in warnings if sentence)),
-    )
+    measured = in_both_orders(one, other)
+    warnings = filter(None, [*straight["warnings"], measured.warning, warning])
+    settled = {"value": value, "rationale": rationale, "warnings": list(dict.fromkeys(warnings))}
+    if warning is not None:
+        settled["broken_guideline_ids"] = []
+    return straight | settled, measured
 
 
-async def _ask(step: Step, example: Example, retrieved: Retrieved) -> _Verdict:
+async def _ask(step: Step, example: Example, retrieved: Retrieved) -> tuple[Update, Measured]:
     parts, chat = step.parts, step.chat
     settings, criterion = parts.judge, parts.criterion
     cites = settings.cite_guidelines and bool(retrieved.guidelines or retrieved.relevant)
@@ -207,23 +158,30 @@ async def _ask(step: Step, example: Example, retrieved: Retrieved) -> _Verdict:
         max_input_tokens=max_input_tokens(chat),
     )
 
-    def read(answer: dict[str, Any], _last: bool) -> tuple[Value, str, list[str]]:  # noqa: FBT001 - as `ask` calls it
+    def read(answer: dict[str, Any], _last: bool) -> Update:  # noqa: FBT001 - as `ask` calls it
+        value, rationale = read_answer(answer, criterion)
         broken = read_broken(answer, prompt.guidelines) if cites else []
-        return (*read_answer(answer, criterion), broken)
+        return {"value": value, "rationale": rationale, "broken_guideline_ids": broken}
 
-    (value, rationale, broken), reply = await ask(
-        step.io, structured, prompt.messages, read, purpose="judge"
-    )
-    answered = reply.model or structured.name
-    verdict = _Verdict(prompt, value, rationale, broken, answered, prompt.warnings)
-    if not settings.confidence:
-        return verdict
-    limit, samples = step.run.max_concurrency, settings.samples
-    measured = await measure_confidence(
-        step.io, chat, criterion, prompt.messages, value, samples=samples, limit=limit
-    )
-    warnings = [*verdict.warnings, *([measured.warning] if measured.warning else [])]
-    return replace(verdict, measured=measured, warnings=warnings)
+    answer, reply = await ask(step.io, structured, prompt.messages, read, purpose="judge")
+    measured = Measured()
+    if settings.confidence:
+        measured = await measure_confidence(
+            step.io,
+            chat,
+            criterion,
+            prompt.messages,
+            answer["value"],
+            samples=settings.samples,
+            limit=step.run.max_concurrency,
+        )
+    return {
+        **answer,
+        "guideline_ids": [guideline.id for guideline in prompt.guidelines],
+        "episode_ids": [episode.id for episode in prompt.episodes],
+        "model": reply.model or structured.name,
+        "warnings": [*prompt.warnings, *([measured.warning] if measured.warning else [])],
+    }, measured
 
 
 async def retrieve(
@@ -289,25 +247,22 @@ async def assemble_guidelines(step: Step) -> Update:
 
 async def judge_example(step: Step) -> Update:
     """Judge; where nobody is asked about it, what memory gave is not kept."""
-    retrieved = Retrieved.model_validate(own_channel(step.state, "judge_memory"))
+    retrieved = Retrieved.read(own_channel(step.state, "judge_memory"))
     judgment = await judge(step, step.example, retrieved)
     # What an earlier judgment on the same thread may have left is not this one's.
     update: Update = {"judgment": judgment.to_json(), "feedback": None, "learned": None}
     if step.parts.review is None:
         update["judge_memory"] = None
     if step.parts.judge.cite_guidelines:
-        update["broken_guidelines"] = retrieved.broken(judgment)
+        broken = retrieved.named(judgment.broken_guideline_ids)
+        update["broken_guidelines"] = [rule.to_json() for rule in broken]
     return update
 
 
 def value_judge(judge: Judge) -> Judge:
     """Return a judge that says the same, without what changes no value."""
-    weighs = judge.decide == "evidence"
-    return judge.but(
-        keep_judgments=None,
-        confidence=judge.confidence and weighs,
-        samples=judge.samples if weighs else 0,
-    )
+    unmeasured = {} if judge.decide == "evidence" else {"confidence": False, "samples": 0}
+    return judge.but(keep_judgments=None, **unmeasured)
 
 
 async def judge_again(

@@ -11,21 +11,14 @@ from memalign_graph.memory.recall import known_vector
 from memalign_graph.memory.reviews import log_review, now
 from memalign_graph.models import ask, max_input_tokens
 from memalign_graph.nodes.judge import Retrieved
-from memalign_graph.prompts.clarify import (
-    Question,
-    clarified,
-    clarify_prompt,
-    clarify_schema,
-    read_question,
-    said_before,
-)
+from memalign_graph.prompts import clarify
 from memalign_graph.runtime import Step, Update, own_channel
 from memalign_graph.settings import Uncertain
 from memalign_graph.types import Example, Feedback, Judgment
 
 logger = logging.getLogger(__name__)
 
-_QUESTION = clarify_schema()
+_QUESTION = clarify.clarify_schema()
 
 
 async def decide_review(step: Step) -> Update:
@@ -51,14 +44,13 @@ async def collect_feedback(step: Step) -> Update:
     """Ask the expert about the judgment, and wait: when the reply comes this runs from its top."""
     step.run.warn_without_checkpointer("review")
     example, judgment = step.example, step.judgment
-    memory = Retrieved.model_validate(own_channel(step.state, "judge_memory"))
-    guidelines = [*memory.guidelines, *memory.relevant]
+    memory = Retrieved.read(own_channel(step.state, "judge_memory"))
     episodes = [episode for similar in memory.recalled for episode in similar.episodes]
     said = review_form(
         step.parts.criterion,
         example,
         judgment,
-        guidelines=[rule for rule in guidelines if rule.id in judgment.guideline_ids],
+        guidelines=memory.named(judgment.guideline_ids),
         episodes=[episode for episode in episodes if episode.id in judgment.episode_ids],
     ).ask()
     return {"feedback": feedback_json(said, example, judgment, step), "judge_lesson": {}}
@@ -68,21 +60,21 @@ async def question_feedback(step: Step) -> Update:
     """Find out whether an expert's words make a rule; where that fails, the lesson says so."""
     io, access, feedback = step.io, step.access, step.feedback
     key = feedback.episode_id
-    known = said_before(feedback, (await access.episodes(io, [key])).get(key))
+    known = clarify.said_before(feedback, (await access.episodes(io, [key])).get(key))
     if known is not None:
         return {"feedback": known.to_json(), "judge_lesson": {}}
     guidelines = await access.all_guidelines(io)
     try:
         chat = step.distiller
         window = max_input_tokens(chat)
-        prompt = clarify_prompt(
+        prompt = clarify.clarify_prompt(
             step.parts.criterion, feedback, guidelines=guidelines, max_input_tokens=window
         )
         question, _ = await ask(
             io,
             step.parts.clients.structured(chat, _QUESTION),
             prompt.messages,
-            lambda answer, last: read_question(answer, prompt, last=last),
+            lambda answer, last: clarify.read_question(answer, prompt, last=last),
             purpose="see whether the expert's words make a rule",
         )
     except MemAlignError as error:
@@ -100,9 +92,9 @@ async def clarify_feedback(step: Step) -> Update:
     """Ask the expert what vague words mean, and wait for the answer."""
     feedback = step.feedback
     asked = own_channel(step.state, "judge_lesson")["clarification"]
-    question = Question(asked["question"], asked["example"])
+    question = clarify.Question(asked["question"], asked["example"])
     answer = clarify_form(step.parts.criterion, feedback, question).ask()
-    return {"feedback": clarified(feedback, question, answer).to_json(), "judge_lesson": {}}
+    return {"feedback": clarify.clarified(feedback, question, answer).to_json(), "judge_lesson": {}}
 
 
 async def find_the_judgment(step: Step) -> Update:
