@@ -29,7 +29,7 @@ from memalign_graph.errors import (
     excerpt,
 )
 from memalign_graph.identity import check_json
-from memalign_graph.io import IO, Invokable, Wrapper
+from memalign_graph.io import IO
 from memalign_graph.types import FrozenModel
 
 if TYPE_CHECKING:
@@ -379,7 +379,7 @@ async def ask(
     """Ask for an answer; if it can't be used, show the model why and ask once more."""
     asked = list(messages)
     for last in (False, True):
-        reply: ChatReply = await io.chat(model, asked)
+        reply = await io.chat(model, asked)
         problem = reply.problem or "it is no answer"
         if reply.answer is not None:
             try:
@@ -415,7 +415,7 @@ class Usage(FrozenModel):
         return Usage(**{name: count + getattr(other, name) for name, count in self})
 
 
-class Metered(Wrapper):
+class Metered(IO):
     """An `IO` that counts what goes through it, also concurrently."""
 
     def __init__(self, io: IO) -> None:
@@ -423,12 +423,11 @@ class Metered(Wrapper):
         self._lock = threading.Lock()
         self.usage = Usage()
 
-    async def chat(self, model: Invokable[T], messages: Sequence[BaseMessage]) -> T:
+    async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
         """Ask a chat model, and count its answer."""
         reply = await super().chat(model, messages)
-        if isinstance(reply, ChatReply):
-            read, wrote = reply.input_tokens or 0, reply.output_tokens or 0
-            self._count(Usage(chat_calls=1, input_tokens=read, output_tokens=wrote))
+        read, wrote = reply.input_tokens or 0, reply.output_tokens or 0
+        self._count(Usage(chat_calls=1, input_tokens=read, output_tokens=wrote))
         return reply
 
     async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:

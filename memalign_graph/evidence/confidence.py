@@ -23,7 +23,7 @@ from memalign_graph.evidence.logprobs import (
 )
 from memalign_graph.evidence.samples import sample_verdicts
 from memalign_graph.io import IO
-from memalign_graph.models import BaseChatModel, ChatReply, with_schema
+from memalign_graph.models import BaseChatModel, with_schema
 from memalign_graph.prompts.judge import answer_schema
 from memalign_graph.scales import Value
 from memalign_graph.types import ConfidenceSource, Criterion, Probabilities
@@ -116,7 +116,7 @@ async def _by_logprobs(
         )
     model = with_schema(telling, value_schema(criterion))
     try:
-        reply: ChatReply = await io.chat(model, value_alone(messages))
+        reply = await io.chat(model, value_alone(messages))
     except ChatModelError as error:
         return Measured(warning=f"No confidence by log-probabilities: {error}")
     tokens = read_tokens(reply.logprobs)
