@@ -117,13 +117,14 @@ def create_review_graph(
     _add_judging(builder, parts)
     builder.add_node(Node(asking.collect_feedback, parts))
     # Decided on the way out of nodes that run once, and not in the one that runs again.
-    to_ask = asks(lambda state: review(_judgment(state)) if callable(review) else None)
+    decide: Any = review
+    to_ask = asks(lambda state: decide(Judgment.model_validate(state["judgment"])))
     measured = ["decide_review"] if parts.judge.measures else []
     ends = ["collect_feedback", END]
     builder.add_conditional_edges("judge", to_ask, [*measured, *ends])
     if measured:
         builder.add_node(Node(asking.decide_review, parts))
-        builder.add_conditional_edges("decide_review", _as_decided, ends)
+        builder.add_conditional_edges("decide_review", to_ask, ends)
     add_learning(builder, parts, after="collect_feedback", clarify=clarify)
     return builder
 
@@ -293,8 +294,12 @@ def asks(decide: Callable[[State], Any]) -> Callable[[State], str]:
     def way_out(state: State) -> str:
         mode = state["judge_run"]["settings"]["review"]
         if mode == "uncertain":
-            return "decide_review"
-        wanted = decided(decide(state), "review") if mode is None else mode == "always"
+            choice = state["judgment"]["review"]
+            if choice is None:
+                return "decide_review"
+            wanted = choice["asks"]
+        else:
+            wanted = decided(decide(state), "review") if mode is None else mode == "always"
         return "collect_feedback" if wanted else END
 
     return way_out
@@ -317,12 +322,3 @@ def _where_any(key: str, there: str, otherwise: str) -> Callable[[State], str]:
 def _as_distilled(state: State) -> str:
     is_left = None in state["judge_lesson"]["proposals"]
     return "distill_batches" if is_left else "consolidate_guidelines"
-
-
-def _judgment(state: State) -> Judgment:
-    return Judgment.model_validate(state["judgment"])
-
-
-def _as_decided(state: State) -> str:
-    review = _judgment(state).review
-    return "collect_feedback" if review is not None and review.asks else END

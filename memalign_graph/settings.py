@@ -42,8 +42,7 @@ DEFAULT_REPLAY_CASES = 20
 MAX_K = 100
 
 ReviewMode = Literal["always", "never", "uncertain"]
-"""When the expert is asked: about every judgment, about none, or about those that are likely to be
-wrong, and a few by chance."""
+"""When the expert is asked; `uncertain`: where the judge is likely to be wrong, and by chance."""
 
 OnEmbeddingError = Literal["raise", "guidelines"]
 OnJudgeError = Literal["closed", "open"]
