@@ -1,8 +1,8 @@
-"""What several experts on one case make together: the majority's value, and how far they agree."""
+"""What several experts on one case make together: the value that counts, and how far they agree."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from statistics import median, median_low
 from typing import Any, Literal
 
 from memalign_graph.scales import Categorical, Numeric, Scale, Value
@@ -39,7 +39,7 @@ class Disagreement(FrozenModel):
     """What each expert gave, oldest first."""
 
     majority: Value
-    """What most of them gave, as `majority_value` decides."""
+    """What counts, as `majority_value` decides."""
 
 
 class Agreement(FrozenModel):
@@ -60,22 +60,25 @@ class Agreement(FrozenModel):
     """Those of them whose experts differ, the ones first spoken of longest ago first."""
 
 
-def majority_value(episodes: Sequence[Episode]) -> Value | None:
-    """Find the value that most experts gave."""
-    given = [
-        (episode.given_at, episode.id, episode.value)
-        for episode in episodes
-        if episode.value is not None
-    ]
-    return majority(given) if given else None
+def majority_value(episodes: Iterable[Episode], scale: Scale) -> Value | None:
+    """Find the value that counts of those that experts gave on one case."""
+    by_time = sorted(episodes, key=lambda episode: (episode.given_at, episode.id))
+    values = [on_scale(episode.value, scale) for episode in by_time]
+    known = [value for value in values if value is not None]
+    return majority(known, scale) if known else None
 
 
-def majority(given: Iterable[tuple[datetime, str, Value]]) -> Value:
-    """Find the value given most often, or of several such the newest; one has to be given."""
-    votes: defaultdict[tuple[bool, Value], list[tuple[datetime, str, Value]]] = defaultdict(list)
-    for vote in sorted(given, key=lambda vote: vote[:2]):
-        votes[_same(vote[2])].append(vote)
-    return max(votes.values(), key=lambda same: (len(same), same[-1][:2]))[-1][2]
+def majority(values: Sequence[Value], scale: Scale) -> Value:
+    """Find the median of values in an order, else the most frequent, or of several such the last.
+
+    Between two whole numbers or choices in an order the lower one is their median.
+    """
+    if isinstance(scale, Numeric):
+        return scale.validate_value((median_low if scale.integer else median)(map(float, values)))
+    if isinstance(scale, Categorical) and scale.ordered:
+        return scale.choices[median_low(scale.choices.index(str(value)) for value in values)]
+    counts = Counter(values)
+    return max(enumerate(values), key=lambda vote: (counts[vote[1]], vote[0]))[1]
 
 
 def agree(scale: Scale, got: Value, expected: Value) -> bool:
@@ -137,21 +140,21 @@ def expert_agreement(episodes: Iterable[Episode], scale: Scale) -> Agreement:
         level=level,
         examples=len(shared),
         disagreements=[
-            _disagreement(given)
+            _disagreement(given, scale)
             for given, unit in zip(shared, units, strict=True)
             if len(set(map(_same, unit))) > 1
         ],
     )
 
 
-def _disagreement(given: Sequence[tuple[Episode, Value]]) -> Disagreement:
+def _disagreement(given: Sequence[tuple[Episode, Value]], scale: Scale) -> Disagreement:
     return Disagreement(
         example_id=given[0][0].example_id,
         given=[
             GivenValue(episode_id=episode.id, author=episode.author, value=value)
             for episode, value in given
         ],
-        majority=majority((episode.given_at, episode.id, value) for episode, value in given),
+        majority=majority([value for _, value in given], scale),
     )
 
 

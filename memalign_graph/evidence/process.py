@@ -83,18 +83,16 @@ class Case:
 def case_of(rows: Sequence[EpisodeRow], scale: Scale) -> Case | None:
     """Make a case of the episodes on it; None if none has a value."""
     rows = sorted(rows, key=lambda row: (row.given_at, row.id))
-    valued = [(row, value) for row in rows if (value := on_scale(row.value, scale)) is not None]
-    if not valued:
+    given = [value for row in rows if (value := on_scale(row.value, scale)) is not None]
+    if not given:
         return None
     ids, said = sorted(row.id for row in rows), None
     for row in reversed(rows):
         if row.judged is not None and set(ids).isdisjoint(row.judged.shown):
             verdict = on_scale(row.judged.verdict, scale)
             said = said if verdict is None else Said(verdict, row.judged.probabilities)
-    value, last = valued[0][1], rows[-1]
-    if len(valued) > 1:
-        value = majority([(row.given_at, row.id, value) for row, value in valued])
-    return Case(last.vector_key, last.example_id, ids, [value for _, value in valued], value, said)
+    value = majority(given, scale) if given[1:] else given[0]
+    return Case(rows[-1].vector_key, rows[-1].example_id, ids, given, value, said)
 
 
 class Encoding:

@@ -114,7 +114,7 @@ def render_words(
             words = fence("rationale", episode.rationale, max_tokens=max_tokens)
             label = "The expert's reason:\n" if has_label else ""
             lines.append(f"{name}{label}{words}")
-    value = majority_value(episodes)
+    value = majority_value(episodes, criterion.scale)
     if several and value is not None:
         lines.append(f"The value that counts here: {criterion.scale.show(value)}")
     return lines, is_cut

@@ -212,6 +212,29 @@ def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: 
     assert said(forgotten) == said(shuffled) == said(never)
 
 
+@pytest.mark.parametrize(
+    ("kind", "given", "counts"),
+    [
+        ("stars", [2, 3, 5], 3),
+        ("share", [0.2, 0.3, 0.9], 0.3),
+        ("ordered", ["poor", "fair", "good"], "fair"),
+        ("choices", ["odd", "odd", "warm"], "odd"),
+    ],
+)
+def test_of_several_experts_the_median_or_the_majority_is_learned(
+    kind: str, given: list[Value], counts: Value
+) -> None:
+    [item] = world(SCALES[kind], 1, seeded(1), coin)
+    rows = [
+        row(at, replace(item, truth=value), vector_key="k", example_id="x")
+        for at, value in enumerate(given)
+    ]
+    view = view_of([])
+    put(view, rows, [item] * len(rows))
+    [case] = Process(view, SCALES[kind]).cases
+    assert (case.value, case.given) == (counts, given)
+
+
 def test_beyond_a_thousand_the_nearest_speak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_CASES", 40)
     items = world(Boolean(), 120, seeded(5), coin)
