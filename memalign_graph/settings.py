@@ -128,8 +128,6 @@ class Judge(Settings):
 
     Raises:
         InvalidInputError: If an option can't be used, in a sentence that names it and the mend.
-        ImportError: If `confidence` or `decide="evidence"` is asked for without the extra
-            `evidence`.
     """
 
     criterion: CriterionField

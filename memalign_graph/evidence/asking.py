@@ -11,7 +11,7 @@ from datetime import datetime
 
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.process import COMPARED, Process, current_process, divisions
-from memalign_graph.evidence.trust import Trust, trusted
+from memalign_graph.evidence.trust import LEFT_OUT_LEVEL, LEVEL, Trust, trusted
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.vectors import Vector
@@ -118,4 +118,5 @@ def _trust(
     if source is not None:
         kind = "evidence" if source == "evidence" else "stated"
     calibration = process.calibration(kind, decide)
-    return trusted(calibration.decisions if calibration else [], target)
+    level = LEFT_OUT_LEVEL if kind == "evidence" else LEVEL
+    return trusted(calibration.decisions if calibration else [], target, level)

@@ -463,7 +463,7 @@ class Process:
                 fields["verdict_error"] = float(weighing.rival_errors.mean())
                 fields["weights"]["judge"] = weighing.judge
         cases, similarities = self.nearest(view, vector)
-        if vector is None or not cases:
+        if vector is None or not cases or not self.cases:
             reason = _UNKNOWN if self.cases else self._reason
             return Evidence(decided_by="verdict", reason=reason, **fields), None
         [shares] = _soft(similarities[None], self.regression.temperature)

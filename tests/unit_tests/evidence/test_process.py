@@ -19,7 +19,7 @@ from memalign_graph.evidence.process import (
     Process,
     Regression,
 )
-from memalign_graph.evidence.trust import trusted
+from memalign_graph.evidence.trust import LEFT_OUT_LEVEL, LEVEL, trusted
 from memalign_graph.scales import Scale, Value
 from tests.unit_tests.evidence.worlds import (
     SCALES,
@@ -131,6 +131,21 @@ def test_without_verdicts_the_experts_values_decide_from_ten_on(kind: str) -> No
     assert process.decides("verdict") is False
     strangers = [replace(item, vector=normalised(np.eye(80)[at])) for at, item in enumerate(items)]
     assert Process(view_of(strangers), scale).decides("evidence") is False
+
+
+@pytest.mark.parametrize("kind", SCALES)
+@pytest.mark.parametrize("count", [MIN_CASES - 1, MIN_CASES])
+def test_ten_values_that_like_cases_tell_are_enough(kind: str, count: int) -> None:
+    scale, (one, other, *_) = SCALES[kind], values_of(SCALES[kind])
+    items = [
+        Item(normalised([at % 2, 1 - at % 2, 0.01 * at]), one if at % 2 else other, None)
+        for at in range(count + 1)
+    ]
+    view = view_of(items[:count])
+    process = Process(view, scale)
+    for verdict in (one, other):
+        decision = decided(view, process, replace(items[count], verdict=verdict))
+        assert decision.value == (items[count].truth if count == MIN_CASES else verdict)
 
 
 @pytest.mark.parametrize("kind", SCALES)
@@ -372,7 +387,9 @@ def voted(rng: np.random.Generator, count: int) -> list[tuple[float, bool]]:
 def test_a_judge_just_below_the_target_is_seldom_trusted(past: Any, most: int, count: int) -> None:
     """The worst case of a bound on thresholds: each is a little too low."""
     rng, memories = np.random.default_rng(1), min(most, 40_000 // count if past is voted else most)
-    granted = sum(trusted(past(rng, count), 0.9).threshold is not None for _ in range(memories))
+    level = LEFT_OUT_LEVEL if past is voted else LEVEL
+    tests = [trusted(past(rng, count), 0.9, level) for _ in range(memories)]
+    granted = sum(test.threshold is not None for test in tests)
     # At most 5 % in truth: more of so few memories come up with a chance of a hundredth.
     assert granted <= 0.05 * memories + 2.4 * (0.05 * 0.95 * memories) ** 0.5
 
