@@ -143,7 +143,8 @@ def granted(episodes: int, clusters: int, *, follows: bool, times: int) -> list[
         truths = own == (rng.random(episodes) < _JUST_BELOW)
         verdicts = own if follows else rng.random(episodes) < 0.5  # noqa: PLR2004 - a coin
         view = MemoryView("simulated")
-        rows, found = {}, {}
+        rows: dict[str, EpisodeRow | None] = {}
+        found: dict[str, Any] = {}
         for at, vector in enumerate(vectors):
             judged, key = JudgedRow(bool(verdicts[at]), None, None), str(at)
             rows[key] = EpisodeRow(key, "", key, "distilled", key, bool(truths[at]), start, judged)
@@ -154,7 +155,7 @@ def granted(episodes: int, clusters: int, *, follows: bool, times: int) -> list[
         past = calibration.decisions if calibration else []
         levels = (LEVEL, LEFT_OUT_LEVEL)
         counts += [trusted(past, _TARGET, level).threshold is not None for level in levels]
-    return (counts / times).tolist()
+    return [float(count) / times for count in counts]
 
 
 def main() -> None:
@@ -184,9 +185,9 @@ def main() -> None:
         for episodes, clusters in _SIZES:
             for follows in (False, True):
                 shares = granted(episodes, clusters, follows=follows, times=options.memories)
-                cells = " | ".join(f"{100 * share:.1f} %" for share in shares)
                 judge = "the cluster's value" if follows else "a coin"
-                write(f"| {episodes:,} | {clusters} | {judge} | {cells} |\n")
+                line = " | ".join(f"{100 * share:.1f} %" for share in shares)
+                write(f"| {episodes:,} | {clusters} | {judge} | {line} |\n")
                 sys.stdout.flush()
     if options.overhead:
         write(f"{options.episodes:,} judged cases, {options.dimension} dimensions; ")

@@ -17,8 +17,8 @@ LEVEL = 0.95
 if one does not, with 61 if two do not."""
 
 LEFT_OUT_LEVEL = 0.975
-"""The same for decisions that are scored by the labels of the others, each left out: tested at
-95 %, up to 8 % of simulated memories just below a target were trusted (`benchmarks/README.md`)."""
+"""The same for decisions that are scored by the labels of the others, each left out: a label moves
+those scores, and what is counted varies up to 1.2 times as much as what is drawn independently."""
 
 _SPARE = 2
 """How many decisions that do not agree the first step of the test can bear, where memory is large
