@@ -4,6 +4,7 @@ Fitted anew when memory changed, so that what was forgotten leaves no trace. Eac
 what is said of it, the fit tells how good it is; it decides only where that is beyond chance.
 
 Sources: C. K. I. Williams and C. E. Rasmussen, Gaussian processes for regression, 1996;
+A. Datta et al., Hierarchical nearest-neighbor Gaussian process models, 2016;
 D. H. Wolpert, Stacked generalization, 1992; J. Platt, Probabilistic outputs for support vector
 machines, 1999.
 """
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from heapq import nlargest
+from itertools import islice
 from math import floor, isnan, log10, nan
 from typing import Any, Literal
 
@@ -26,7 +28,6 @@ from memalign_graph.evidence.confidence import Decision, Said
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing
-from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
@@ -49,8 +50,8 @@ MIN_CALIBRATING = 20
 MAX_CASES = 1_000
 """How many cases are fitted, the newest: more would take seconds at each change of a memory."""
 
-VOTERS = 100
-"""How many of the cases most similar to a new one vote on it, of all that memory has."""
+VOTERS = 50
+"""How many of the cases most similar to a new one tell of it, of all that memory has."""
 
 _LOOKED_AT = 3 * VOTERS
 """Among how many of the most similar episodes those are looked for: some have no value."""
@@ -78,6 +79,7 @@ class Case:
     """A case that experts valued, and what the judge said of it before it could know that."""
 
     key: str
+    vector: Vector
     example_id: str
     episode_ids: list[str]
     given: list[Value]
@@ -85,11 +87,12 @@ class Case:
     said: Said | None
 
 
-def case_of(rows: Sequence[EpisodeRow], scale: Scale) -> Case | None:
+def case_of(view: MemoryView, key: str, scale: Scale) -> Case | None:
     """Make a case of the episodes on it; None if none has a value."""
-    rows = sorted(rows, key=lambda row: (row.given_at, row.id))
+    rows = sorted(view.rows_at(key), key=lambda row: (row.given_at, row.id))
     given = [value for row in rows if (value := on_scale(row.value, scale)) is not None]
-    if not given:
+    vector = view.index.get(key)
+    if not given or vector is None:
         return None
     ids, said = sorted(row.id for row in rows), None
     for row in reversed(rows):
@@ -97,7 +100,7 @@ def case_of(rows: Sequence[EpisodeRow], scale: Scale) -> Case | None:
             verdict = on_scale(row.judged.verdict, scale)
             said = said if verdict is None else Said(verdict, row.judged.probabilities)
     value = majority(given, scale) if given[1:] else given[0]
-    return Case(rows[-1].vector_key, rows[-1].example_id, ids, given, value, said)
+    return Case(key, vector, rows[-1].example_id, ids, given, value, said)
 
 
 class Encoding:
@@ -117,9 +120,10 @@ class Encoding:
         ranks = isinstance(scale, Categorical) and scale.ordered
         self.is_ordered = ranks or isinstance(scale, Numeric)
 
-    def number(self, value: Value) -> float:
-        """Return a number itself, or the place of a choice."""
-        return float(self.choices.index(value) if self.choices else value)
+    def numbers(self, values: Sequence[Value]) -> Floats:
+        """Return numbers themselves, or the places of choices."""
+        places = [self.choices.index(value) for value in values] if self.choices else values
+        return np.array(places, dtype=float)
 
     def value(self, number: float) -> Value:
         """Return the value that a number stands for."""
@@ -127,9 +131,13 @@ class Encoding:
 
     def rows(self, values: Sequence[Value]) -> Floats:
         """Return values as rows of targets."""
-        numbers = np.array([self.number(value) for value in values])
-        one_hot = numbers[:, None] == np.arange(len(self.names))
-        return numbers[:, None] if self.is_ordered else one_hot.astype(float)
+        numbers = self.numbers(values)[:, None]
+        return numbers if self.is_ordered else (numbers == np.arange(len(self.names))).astype(float)
+
+    def errors(self, numbers: Floats, truth: Floats) -> Floats:
+        """Return how far numbers are off: the distance, of choices 0 or 1."""
+        off = np.abs(numbers - truth)
+        return (off > 0).astype(float) if self.choices else off
 
     def believed(self, said: Sequence[Said]) -> Floats:
         """Return the judge's probabilities as rows of targets; its verdicts where it has none."""
@@ -148,8 +156,10 @@ class Encoding:
 class Regression:
     """Weighs cases by likeness: the mean of kernel regression and of a vote of the nearest."""
 
-    def __init__(self, vectors: Floats, targets: Floats) -> None:
-        """Fit to targets; how closely is chosen by leaving one out."""
+    def __init__(self, vectors: Floats, targets: Floats, width: int) -> None:
+        """Fit to targets; how closely is chosen by leaving one out of so many first columns."""
+        self._targets, self._mean = targets, targets.mean(axis=0)
+        self._least, self._most = targets.min(axis=0), targets.max(axis=0)
         self._centre = vectors.mean(axis=0)
         self._known = known = _unit(vectors - self._centre)
         self.apart = vectors @ vectors.T
@@ -158,15 +168,15 @@ class Regression:
         if len(vectors) > VOTERS:
             last = np.partition(self.apart, -VOTERS, axis=1)[:, -VOTERS, None]
             self.apart[self.apart < last] = -9.0
-        some = slice(None, None, -(-len(targets) // _TRIED))
-        power = 1 if targets.shape[1] == 1 else 2
+        some, experts = slice(None, None, -(-len(targets) // _TRIED)), targets[:, :width]
+        power = 1 if width == 1 else 2
 
         def error(temperature: float) -> float:
-            off = _soft(self.apart[some], temperature) @ targets - targets[some]
+            off = _soft(self.apart[some], temperature) @ experts - experts[some]
             return float((np.abs(off) ** power).mean())
 
         self.temperature = min(_TEMPERATURES, key=error)
-        self.ridge = _best_ridge(known[some], targets[some])
+        self.ridge = _best_ridge(known[some], experts[some])
         self.shares = _soft(self.apart, self.temperature)
         """Those of the other cases in the vote on each."""
         # By the smaller of both products: what is solved is the same.
@@ -176,9 +186,10 @@ class Regression:
         inverse = np.linalg.inv(product).astype(np.float32)
         self._solved = inverse @ known if is_wide else known @ inverse
 
-    def left_out(self, targets: Floats) -> Floats:
+    def left_out(self) -> Floats:
         """Estimate each case without it, in closed form."""
         # Around the mean of the others: around that of all, they would tell of it.
+        targets = self._targets
         means = (targets.sum(axis=0) - targets) / (len(targets) - 1)
         both = np.hstack((targets, np.ones((len(targets), 1))))
         leverage = (self._solved * self._known).sum(axis=1)
@@ -186,11 +197,14 @@ class Regression:
         off /= (1 - leverage)[:, None]
         return (targets - off[:, :-1] + means * off[:, -1:] + self.shares @ targets) / 2
 
-    def estimate(self, vector: Vector, targets: Floats, vote: Floats) -> Floats:
-        """Estimate a new case."""
-        mean, [new] = targets.mean(axis=0), _unit((vector - self._centre)[None])
-        smooth = mean + (self._solved @ new) @ (targets - mean)
-        return (np.clip(smooth, targets.min(axis=0), targets.max(axis=0)) + vote) / 2
+    def estimate(self, vector: Vector, near: Floats, targets: Floats, vote: Floats) -> Floats:
+        """Estimate a new case by the vectors and targets of those that vote on it, and the vote."""
+        known = _unit(np.vstack((near, vector)) - self._centre)
+        kernel = known @ known[:-1].T
+        kernel[np.diag_indices(len(near))] += self.ridge
+        weights = np.linalg.solve(kernel[:-1], kernel[-1])
+        smooth = self._mean + weights @ (targets - self._mean)
+        return (np.clip(smooth, self._least, self._most) + vote) / 2
 
 
 @dataclass(frozen=True)
@@ -243,7 +257,7 @@ class Weighing:
     estimates: Floats
     numbers: Floats
     errors: Floats
-    """How far the estimates are off: the distance, on a scale of choices 0 or 1."""
+    """How far the estimates are off."""
 
     rival_errors: Floats
     """The same of the judge's verdicts; without them of the one value that fits most."""
@@ -271,27 +285,21 @@ class Process:
                 newest[row.vector_key] = max(before, row.given_at)
         chosen = nlargest(MAX_CASES, newest, key=lambda key: (newest[key], key))
         self._cases: dict[str, Case | None] = {}
-        found = [
-            (case, vector)
-            for key in sorted(chosen)
-            if (case := self._case(view, key)) is not None
-            and (vector := view.index.get(key)) is not None
-        ]
-        self.cases = [case for case, _ in found]
-        self._vectors = np.array([vector for _, vector in found], dtype=np.float32)
-        self.truth = np.array([self.encoding.number(case.value) for case in self.cases])
+        self.cases = [case for key in sorted(chosen) if (case := self._case(view, key))]
+        self.truth = self.encoding.numbers([case.value for case in self.cases])
         self._marks = np.unique(self.truth)
-        self._experts, self._judge = self._targets(self.cases)
+        self._targets = self._targets_of(self.cases)
         self._judged = np.array([at for at, case in enumerate(self.cases) if case.said], dtype=int)
         said = [case.said for case in self.cases if case.said]
-        self._verdicts = np.array([self.encoding.number(one.verdict) for one in said])
+        self._verdicts = self.encoding.numbers([one.verdict for one in said])
         self._stated = np.array([self.encoding.stated(one) for one in said])
         self._calibrations: dict[tuple[Kind, bool], Calibration | None] = {}
 
     @cached_property
     def regression(self) -> Regression:
         """What the experts said of like cases; there has to be one."""
-        return Regression(self._vectors, self._experts)
+        vectors = np.array([case.vector for case in self.cases])
+        return Regression(vectors, self._targets, self._targets.shape[1] // 2)
 
     @cached_property
     def weighing(self) -> Weighing | None:
@@ -301,21 +309,20 @@ class Process:
         truth = self.truth[rows]
         if len(rows) < MIN_CASES or (truth == truth[0]).all():
             return None
-        estimates, judge = self.regression.left_out(self._experts)[rows], None
+        experts, said = np.hsplit(self._targets[rows], 2)
+        estimates, usual = np.hsplit(self.regression.left_out()[rows], 2)
+        judge = None
         if has_judge:
             # How far the judge is from what it usually says of like cases moves the estimate.
-            moves = self._judge[rows] - self.regression.left_out(self._judge)[rows]
-            judge, without = _share(moves, self._experts[rows] - estimates, self.encoding.span)
+            moves = said - usual
+            judge, without = _share(moves, experts - estimates, self.encoding.span)
             estimates = estimates + without[:, None] * moves
             rival = self._verdicts
         else:
-            values = [self.encoding.value(number) for number in truth]
-            common = self.encoding.number(majority(values, self.encoding.scale))
-            rival = np.full(len(rows), common)
+            values = [case.value for case in self.cases]
+            rival = self.encoding.numbers([majority(values, self.encoding.scale)])
         numbers = self._numbers(estimates)
-        errors = [np.abs(said - truth) for said in (numbers, rival)]
-        if self.encoding.choices:
-            errors = [(off > 0).astype(float) for off in errors]
+        errors = [self.encoding.errors(those, truth) for those in (numbers, rival)]
         return Weighing(rows, judge, estimates, numbers, *errors)
 
     @cached_property
@@ -335,16 +342,10 @@ class Process:
         """Return the cases of all memory that are most similar to a new one, and how similar."""
         found = [] if vector is None else view.index.search(vector, _LOOKED_AT)
         # Beyond some digits the order of a sum shows.
-        hits = [(-round(similarity, 6), key) for key, similarity in found]
-        cases, similarities = [], []
-        for far, key in sorted(hits):
-            case = self._case(view, key)
-            if case is not None:
-                cases.append(case)
-                similarities.append(-far)
-            if len(cases) == VOTERS:
-                break
-        return cases, np.array(similarities)
+        hits = sorted((-round(similarity, 6), key) for key, similarity in found)
+        valued = ((case, -far) for far, key in hits if (case := self._case(view, key)) is not None)
+        voters = list(islice(valued, VOTERS))
+        return [case for case, _ in voters], np.array([similarity for _, similarity in voters])
 
     def decides(self, mode: Decide) -> bool:
         """Tell whether the evidence decides."""
@@ -354,20 +355,23 @@ class Process:
         """Return how confidences of a kind are calibrated; None where decisions are few."""
         key = kind, self.decides(mode)
         if key not in self._calibrations:
-            rows, numbers, scores = self._judged, self._verdicts, _log_odds(self._stated)
-            weighing = self.weighing if kind == "evidence" else None
-            if weighing is not None and (key[1] or weighing.judge is not None):
-                rows, numbers = weighing.rows, weighing.numbers if key[1] else numbers
-                shares = self.regression.shares[rows]
-                scores = self._scores(weighing.estimates, numbers, shares, self.truth)
-            elif kind == "evidence":
-                scores = np.full(len(rows), nan)
-            known = ~np.isnan(scores)
-            agreed = np.abs(numbers - self.truth[rows]) <= self.encoding.near
-            enough = known.sum() >= MIN_CALIBRATING
-            found = Calibration.fitted(scores[known], agreed[known]) if enough else None
-            self._calibrations[key] = found
+            self._calibrations[key] = self._calibrate(*key)
         return self._calibrations[key]
+
+    def _calibrate(self, kind: Kind, decides: bool) -> Calibration | None:  # noqa: FBT001 - a key's
+        rows, numbers, scores = self._judged, self._verdicts, _log_odds(self._stated)
+        if kind == "evidence":
+            weighing = self.weighing
+            if weighing is None or not (decides or weighing.judge is not None):
+                return None
+            rows, numbers = weighing.rows, weighing.numbers if decides else numbers
+            shares = self.regression.shares[rows]
+            scores = self._scores(weighing.estimates, numbers, shares, self.truth)
+        known = ~np.isnan(scores)
+        if known.sum() < MIN_CALIBRATING:
+            return None
+        agreed = np.abs(numbers - self.truth[rows]) <= self.encoding.near
+        return Calibration.fitted(scores[known], agreed[known])
 
     def usual_kind(self, mode: Decide) -> Kind:
         """Return the kind of confidence that decisions have, but for some."""
@@ -403,15 +407,15 @@ class Process:
         )
 
     def _case(self, view: MemoryView, key: str) -> Case | None:
-        if key not in self._cases:
-            rows = [] if key in self._besides else view.rows_at(key)
-            self._cases[key] = case_of(rows, self.encoding.scale)
-        return self._cases[key]
+        if key not in self._cases and key not in self._besides:
+            self._cases[key] = case_of(view, key, self.encoding.scale)
+        return self._cases.get(key)
 
-    def _targets(self, cases: Sequence[Case]) -> tuple[Floats, Floats]:
-        """Return what experts say, and the judge: where it was not asked it counts as right."""
+    def _targets_of(self, cases: Sequence[Case]) -> Floats:
+        """Return what experts say, then the judge: where it was not asked it counts as right."""
         experts = self.encoding.rows([case.value for case in cases])
-        return experts, self.encoding.believed([case.said or Said(case.value) for case in cases])
+        judge = self.encoding.believed([case.said or Said(case.value) for case in cases])
+        return np.hstack((experts, judge))
 
     def _numbers(self, estimates: Floats) -> Floats:
         """Return estimates as numbers on the scale, as fine as experts give them."""
@@ -434,7 +438,7 @@ class Process:
     def _curve(self) -> Calibration:
         """How often choices that have some share of an estimate are the experts'."""
         weighing: Any = self.weighing
-        hits = self._experts[weighing.rows] > 0
+        hits = self._targets[weighing.rows, : len(self.encoding.names)] > 0
         return Calibration.fitted(weighing.estimates.ravel(), hits.ravel())
 
     def _chances(self, weighing: Weighing, estimate: Floats) -> dict[str, float] | None:
@@ -483,19 +487,18 @@ class Process:
         fields |= {"decided_by": decider, "reason": self._reason}
         if weighing is None:
             return Evidence(**fields), None
-        experts, judge = self._targets(cases)
-        vote = shares @ experts
-        estimate = self.regression.estimate(vector, self._experts, vote)
-        usual = self.regression.estimate(vector, self._judge, shares @ judge)
+        near, targets = np.array([case.vector for case in cases]), self._targets_of(cases)
+        vote = shares @ targets
+        estimate, usual = np.hsplit(self.regression.estimate(vector, near, targets, vote), 2)
         estimate = estimate + (weighing.judge or 0.0) * (encoding.believed([said])[0] - usual)
         one_number, votes = encoding.is_ordered, vote.tolist()
-        fields["vote"] = votes[0] if one_number else dict(zip(encoding.names, votes, strict=True))
+        fields["vote"] = votes[0] if one_number else dict(zip(encoding.names, votes, strict=False))
         fields["estimate"] = encoding.value(float(self._numbers(estimate)))
         fields["probabilities"] = self._chances(weighing, estimate)
 
         def score_of(value: Value) -> float:
-            number = np.array([encoding.number(value)])
-            return float(self._scores(estimate[None], number, shares, experts[:, 0])[0])
+            numbers = encoding.numbers([value])
+            return float(self._scores(estimate[None], numbers, shares, targets[:, 0])[0])
 
         return Evidence(**fields), score_of
 

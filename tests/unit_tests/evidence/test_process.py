@@ -189,11 +189,11 @@ def test_left_out_in_closed_form_is_refitting_without_the_case(count: int) -> No
     rng = np.random.default_rng(3)
     vectors = normalised(rng.normal(size=(count, 40))).astype(float)
     targets = (vectors[:, :2] + 0.1 * rng.normal(size=(count, 2))).round(3)
-    regression = Regression(vectors, targets)
+    regression = Regression(vectors, targets, 2)
     centred = vectors - vectors.mean(axis=0)
     centred /= np.linalg.norm(centred, axis=1, keepdims=True)
     kernel = centred @ centred.T
-    found = regression.left_out(targets)
+    found = regression.left_out()
     for at in range(0, count, 5):
         rest = np.arange(count) != at
         mean = targets[rest].mean(axis=0)
@@ -253,7 +253,7 @@ def test_of_several_experts_the_median_or_the_majority_is_learned(
     assert (case.value, case.given) == (counts, given)
 
 
-def test_beyond_a_thousand_the_nearest_speak(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_more_cases_than_are_fitted_the_nearest_speak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_CASES", 40)
     items = world(Boolean(), 120, seeded(5), coin)
     view = view_of(items)
