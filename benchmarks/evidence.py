@@ -80,7 +80,7 @@ def score(path: Path) -> list[float]:
 
 
 def overhead(scale: Scale, episodes: int, dimension: int, times: int) -> dict[str, list[float]]:
-    """Time decisions after a change of a memory of judged cases, and without one, in seconds."""
+    """Time decisions after a change of a memory of judged cases, and without one: a processor's."""
     rng = random.Random(0)  # noqa: S311 - nothing secret
     centres = np.random.default_rng(0).normal(size=(_CLUSTERS, dimension))
 
@@ -122,9 +122,9 @@ def overhead(scale: Scale, episodes: int, dimension: int, times: int) -> dict[st
         run(access.refresh(BLOCKING))  # as was done when similar cases were looked for
         [vector] = run(embed(BLOCKING, access, {"new": f"Case {number + 1}"})).values()
         for taken in found.values():
-            began, said = time.perf_counter(), Said(value(number))
+            began, said = time.process_time(), Said(value(number))
             run(decide_case(BLOCKING, access, said, "evidence", vector=vector))
-            taken.append(time.perf_counter() - began)
+            taken.append(time.process_time() - began)
     return found
 
 
