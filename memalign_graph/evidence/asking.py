@@ -98,7 +98,7 @@ def flags_of(process: Process, view: MemoryView, vector: Vector | None) -> list[
     cases, similarities = process.nearest(view, vector)
     if not cases or not process.cases:
         return ["no_similar_episode"]
-    own, count = process.regression.apart.max(axis=1), 1 + len(process.cases)
+    own, count = process.regression.similarities[:, :1], 1 + len(process.cases)
     flags: list[ReviewReason] = []
     if 1 + (own <= similarities[0] + _SMALL).sum() <= _UNLIKE_SHARE * count:
         flags.append("no_similar_episode")

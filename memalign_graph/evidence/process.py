@@ -162,23 +162,24 @@ class Regression:
         self._least, self._most = targets.min(axis=0), targets.max(axis=0)
         self._centre = vectors.mean(axis=0)
         self._known = known = _unit(vectors - self._centre)
-        self.apart = vectors @ vectors.T
-        """The similarity of each case to each other one, as far as those vote on it."""
-        np.fill_diagonal(self.apart, -9.0)
-        if len(vectors) > VOTERS:
-            last = np.partition(self.apart, -VOTERS, axis=1)[:, -VOTERS, None]
-            self.apart[self.apart < last] = -9.0
+        distances, last = -(vectors @ vectors.T), min(VOTERS, len(vectors) - 1)
+        np.fill_diagonal(distances, 9.0)
+        near = np.argpartition(distances, last, axis=1)[:, :last]
+        order = np.argsort(np.take_along_axis(distances, near, axis=1), axis=1)
+        self.nearest = np.take_along_axis(near, order, axis=1)
+        """Who votes on each case: the others that are most similar, the nearest first."""
+        self.similarities = -np.take_along_axis(distances, self.nearest, axis=1)
         some, experts = slice(None, None, -(-len(targets) // _TRIED)), targets[:, :width]
         power = 1 if width == 1 else 2
 
         def error(temperature: float) -> float:
-            off = _soft(self.apart[some], temperature) @ experts - experts[some]
-            return float((np.abs(off) ** power).mean())
+            votes = _sums(_soft(self.similarities[some], temperature), experts[self.nearest[some]])
+            return float((np.abs(votes - experts[some]) ** power).mean())
 
         self.temperature = min(_TEMPERATURES, key=error)
         self.ridge = _best_ridge(known[some], experts[some])
-        self.shares = _soft(self.apart, self.temperature)
-        """Those of the other cases in the vote on each."""
+        self.shares = _soft(self.similarities, self.temperature)
+        """Their shares in the vote."""
         # By the smaller of both products: what is solved is the same.
         is_wide = len(vectors) <= vectors.shape[1]
         product = (known @ known.T if is_wide else known.T @ known).astype(np.float64)
@@ -195,7 +196,8 @@ class Regression:
         leverage = (self._solved * self._known).sum(axis=1)
         off = both - self._solved @ (self._known.T @ both.astype(np.float32))
         off /= (1 - leverage)[:, None]
-        return (targets - off[:, :-1] + means * off[:, -1:] + self.shares @ targets) / 2
+        votes = _sums(self.shares, targets[self.nearest])
+        return (targets - off[:, :-1] + means * off[:, -1:] + votes) / 2
 
     def estimate(self, vector: Vector, near: Floats, targets: Floats, vote: Floats) -> Floats:
         """Estimate a new case by the vectors and targets of those that vote on it, and the vote."""
@@ -328,9 +330,7 @@ class Process:
     @cached_property
     def divisions(self) -> Floats:
         """How far the values of the cases most similar to each other one are apart."""
-        count = min(COMPARED, len(self.cases) - 1)
-        nearest = np.argpartition(-self.regression.apart, count, axis=1)[:, :count]
-        return divisions(self.opinions(self.cases)[nearest])
+        return divisions(self.opinions(self.cases)[self.regression.nearest[:, :COMPARED]])
 
     def opinions(self, cases: Sequence[Case]) -> Floats:
         """Return what experts say of each: a share of the range, or the share of each choice."""
@@ -365,8 +365,8 @@ class Process:
             if weighing is None or not (decides or weighing.judge is not None):
                 return None
             rows, numbers = weighing.rows, weighing.numbers if decides else numbers
-            shares = self.regression.shares[rows]
-            scores = self._scores(weighing.estimates, numbers, shares, self.truth)
+            shares, voters = self.regression.shares[rows], self.regression.nearest[rows]
+            scores = self._scores(weighing.estimates, numbers, shares, self.truth[voters])
         known = ~np.isnan(scores)
         if known.sum() < MIN_CALIBRATING:
             return None
@@ -427,12 +427,12 @@ class Process:
         digits = 6 - floor(log10(span)) if self.encoding.near else 0
         return np.clip(np.round(estimates[..., 0], digits), low, low + span)
 
-    def _scores(self, estimates: Floats, numbers: Floats, shares: Floats, truth: Floats) -> Floats:
+    def _scores(self, estimates: Floats, numbers: Floats, shares: Floats, given: Floats) -> Floats:
         """Score decisions: by their choice's estimate, or how near they are to like cases."""
         if not self.encoding.is_ordered:
             return estimates[np.arange(len(numbers)), numbers.astype(int)]
-        squares = shares @ truth**2 - 2 * numbers * (shares @ truth) + numbers**2
-        return -np.sqrt(np.maximum(squares, 0)) / self.encoding.span
+        squares = (shares * (given - numbers[:, None]) ** 2).sum(axis=1)
+        return -np.sqrt(squares) / self.encoding.span
 
     @cached_property
     def _curve(self) -> Calibration:
@@ -470,7 +470,7 @@ class Process:
         if vector is None or not cases or not self.cases:
             reason = _UNKNOWN if self.cases else self._reason
             return Evidence(decided_by="verdict", reason=reason, **fields), None
-        [shares] = _soft(similarities[None], self.regression.temperature)
+        shares = _soft(similarities[None], self.regression.temperature)
         fields["neighbours"] = [
             Neighbour(
                 example_id=case.example_id,
@@ -480,7 +480,7 @@ class Process:
                 weight=share,
             )
             for case, similarity, share in zip(
-                cases[:_SHOWN], similarities.tolist(), shares.tolist(), strict=False
+                cases[:_SHOWN], similarities.tolist(), shares[0].tolist(), strict=False
             )
         ]
         decider: Decide = "evidence" if self.decides("evidence") else "verdict"
@@ -488,7 +488,7 @@ class Process:
         if weighing is None:
             return Evidence(**fields), None
         near, targets = np.array([case.vector for case in cases]), self._targets_of(cases)
-        vote = shares @ targets
+        [vote] = shares @ targets
         estimate, usual = np.hsplit(self.regression.estimate(vector, near, targets, vote), 2)
         estimate = estimate + (weighing.judge or 0.0) * (encoding.believed([said])[0] - usual)
         one_number, votes = encoding.is_ordered, vote.tolist()
@@ -498,7 +498,7 @@ class Process:
 
         def score_of(value: Value) -> float:
             numbers = encoding.numbers([value])
-            return float(self._scores(estimate[None], numbers, shares, targets[:, 0])[0])
+            return float(self._scores(estimate[None], numbers, shares, targets[None, :, 0])[0])
 
         return Evidence(**fields), score_of
 
@@ -582,9 +582,13 @@ def _unit(rows: Floats) -> Floats:
 
 
 def _soft(similarities: Floats, temperature: float) -> Floats:
-    top = similarities.max(axis=1, keepdims=True)
+    top = similarities.max(axis=1, keepdims=True, initial=-9.0)
     weights = np.exp((similarities - top) / temperature)
     return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _sums(shares: Floats, targets: Floats) -> Floats:
+    return np.einsum("ij,ijk->ik", shares, targets)
 
 
 def _sigmoid(logits: Floats) -> Floats:
