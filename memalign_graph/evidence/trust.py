@@ -16,7 +16,7 @@ LEVEL = 0.95
 """How sure a bound is: a target of 0.9 can then be shown with 29 decisions that all agree, with 46
 if one does not, with 61 if two do not."""
 
-LEFT_OUT_LEVEL = 0.975
+LEFT_OUT_LEVEL = 0.98
 """The same for decisions that are scored by the labels of the others, each left out: a label moves
 those scores, and what is counted varies up to 1.2 times as much as what is drawn independently."""
 
