@@ -1,6 +1,6 @@
 """A judge that decides by all its memory knows, and asks the expert only where it is not sure.
 
-It needs the extra `evidence`. A judge of some 40 replies is compared with the expert of a team that
+A judge of some 40 replies is compared with the expert of a team that
 wants an apology where something went wrong. First it asks about each, since nobody knows yet how
 far it can be trusted; then only where it has to.
 """

@@ -1,8 +1,8 @@
-"""What several experts on one case make together: the majority's value, and how far they agree."""
+"""What several experts on one case make together: the value that counts, and how far they agree."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from statistics import median, median_low
 from typing import Any, Literal
 
 from memalign_graph.scales import Categorical, Numeric, Scale, Value
@@ -25,6 +25,7 @@ class Disagreement(FrozenModel):
     example_id: str
     given: list[GivenValue]
     majority: Value
+    """What counts, as `majority_value` decides."""
 
 
 class Agreement(FrozenModel):
@@ -39,18 +40,25 @@ class Agreement(FrozenModel):
     disagreements: list[Disagreement]  # those of them whose experts differ, oldest first
 
 
-def majority_value(episodes: Sequence[Episode]) -> Value | None:
-    """Find the value that most experts gave."""
-    given = [(episode.given_at, episode.id, episode.value) for episode in episodes]
-    votes = [(at, key, value) for at, key, value in given if value is not None]
-    return majority(votes) if votes else None
+def majority_value(episodes: Iterable[Episode], scale: Scale) -> Value | None:
+    """Find the value that counts of those that experts gave on one case."""
+    by_time = sorted(episodes, key=lambda episode: (episode.given_at, episode.id))
+    values = [on_scale(episode.value, scale) for episode in by_time]
+    known = [value for value in values if value is not None]
+    return majority(known, scale) if known else None
 
 
-def majority(given: Iterable[tuple[datetime, str, Value]]) -> Value:
-    """Find the value given most often, or of several such the newest; one has to be given."""
-    votes = list(given)
-    counts = Counter(_same(value) for *_, value in votes)
-    return max(votes, key=lambda vote: (counts[_same(vote[2])], vote[:2]))[2]
+def majority(values: Sequence[Value], scale: Scale) -> Value:
+    """Find the median of values in an order, else the most frequent, or of several such the last.
+
+    Between two whole numbers or choices in an order the lower one is their median.
+    """
+    if isinstance(scale, Numeric):
+        return scale.validate_value((median_low if scale.integer else median)(map(float, values)))
+    if isinstance(scale, Categorical) and scale.ordered:
+        return scale.choices[median_low(scale.choices.index(str(value)) for value in values)]
+    counts = Counter(values)
+    return max(enumerate(values), key=lambda vote: (counts[vote[1]], vote[0]))[1]
 
 
 def agree(scale: Scale, got: Value, expected: Value) -> bool:
@@ -123,9 +131,7 @@ def expert_agreement(episodes: Iterable[Episode], scale: Scale) -> Agreement:
                     GivenValue(episode_id=episode.id, author=episode.author, value=value)
                     for episode, value in given
                 ],
-                majority=majority(
-                    (episode.given_at, episode.id, value) for episode, value in given
-                ),
+                majority=majority([value for _, value in given], scale),
             )
             for example_id, given in by_example.items()
             if len({_same(value) for _, value in given}) > 1

@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from importlib import import_module
 from typing import Annotated, Any, Literal, Self, TypedDict, cast, get_args
 
 from langchain_core.embeddings import Embeddings
@@ -22,7 +21,6 @@ from pydantic import (
 )
 
 from memalign_graph.errors import InvalidInputError, explain
-from memalign_graph.extras import needs_extra
 from memalign_graph.identity import check_json
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
 from memalign_graph.models import (
@@ -114,7 +112,6 @@ class Judge(Settings):
 
     Raises:
         InvalidInputError: If an option can't be used, in a sentence that names it and the mend.
-        ImportError: If `confidence` or `decide="evidence"` lacks the extra `evidence`.
     """
 
     criterion: Annotated[
@@ -187,10 +184,6 @@ class Judge(Settings):
             )
         if self.samples and not self.confidence:
             raise ValueError("samples: they measure the confidence: give confidence=True, too.")
-        if self.measures:
-            what = "confidence=True" if self.confidence else 'decide="evidence"'
-            with needs_extra("evidence", what):
-                import_module("sklearn")
         return self
 
     @property

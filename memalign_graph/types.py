@@ -128,14 +128,18 @@ class Evidence(FrozenModel):
     probabilities: Probabilities | None = None  # of each value of a finite scale, by the evidence
     vote: Probabilities | float | None = None
     """What the neighbours say: the share of each value, or their mean on a numeric scale."""
-    neighbours: list[Neighbour] = Field(default_factory=list)  # that voted, most similar first
+    neighbours: list[Neighbour] = Field(default_factory=list)
+    """The most similar of the cases that voted, most similar first."""
     weights: dict[str, float] = Field(default_factory=dict)
-    """The coefficients of the model, by what they weigh: `judge`, `neighbours`, `intercept`."""
-    cases: int = 0  # in memory that it was fitted to: those that the judge had judged, too
+    """How far `judge` and `neighbours` move the estimate; without `judge` where it has too few
+    verdicts."""
+    cases: int = 0
+    """How many cases with an expert's value it was fitted to."""
     verdict_error: float | None = None
     """How far the judge's verdicts on them are off: the share of wrong ones, or on a numeric scale
-    the mean distance."""
-    evidence_error: float | None = None  # each case estimated as if it were not in memory
+    the mean distance; None where fewer than ten have one."""
+    evidence_error: float | None = None
+    """The same of the evidence, each case estimated as if it were not in memory."""
 
 
 class ReviewChoice(FrozenModel):

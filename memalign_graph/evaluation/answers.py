@@ -178,7 +178,10 @@ class KeptAnswers(BaseCache):
 
 
 def _is_structured(message: Any) -> bool:
-    if isinstance(message, AIMessage) and message.tool_calls:
+    # One letter whose log-probabilities were asked for is an answer, too.
+    if isinstance(message, AIMessage) and (
+        message.tool_calls or message.response_metadata.get("logprobs")
+    ):
         return True
     try:
         json.loads(message.text)

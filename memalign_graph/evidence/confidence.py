@@ -1,42 +1,44 @@
 """How sure the judge is: asked of the model beside its verdict, in a call of its own.
 
-The judge reasons first and then gives its value, after which the value's token is all but certain:
-of 50 real cases judged without memory 44 had more than 0.99, right or wrong. Asked for the value
-first, it tells right from wrong better, and judges worse. So it is asked once more, for the value
-alone: the prompt is the same up to the last sentence, which servers keep, and the answer a few
-tokens.
+The judge reasons first and then gives its value, after which the value's token is all but certain,
+right or wrong; asked for the value first, it judges worse. So it is asked once more, for a letter
+alone: the prompt is the same up to the last sentence, which servers keep, and the answer a token.
+Where the model gives no log-probabilities it may be asked for several answers.
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from string import ascii_uppercase
 from typing import Any
 
+from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
+from langchain_core.globals import get_llm_cache
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from memalign_graph.errors import ChatModelError
-from memalign_graph.evidence.logprobs import (
-    MAX_VALUES,
-    permitted_values,
-    read_tokens,
-    value_probabilities,
-)
-from memalign_graph.evidence.samples import sample_verdicts
+from memalign_graph.agreement import agree
+from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
 from memalign_graph.io import IO
-from memalign_graph.models import BaseChatModel, with_schema
-from memalign_graph.prompts.judge import answer_schema
-from memalign_graph.scales import Value
-from memalign_graph.types import ConfidenceSource, Criterion, Probabilities
+from memalign_graph.models import BaseChatModel, StructuredModel, ask, with_schema
+from memalign_graph.prompts.judge import answer_schema, read_answer
+from memalign_graph.scales import Boolean, Numeric, Scale, Value
+from memalign_graph.types import ConfidenceSource, Criterion, Evidence, Probabilities
 
 logger = logging.getLogger(__name__)
 
-_TOP = 20
-"""How many alternatives of a token are asked for where the model's own `top_logprobs` is not set:
-the most that OpenAI gives."""
+MAX_VALUES = 20
+"""The most values a scale may have: servers tell of that many alternatives to a token at most."""
 
-_ALONE = (
-    '\n\nThis time leave the rationale out: answer with a JSON object that has the "value" alone.'
-)
+_ALONE = "\n\nThis time answer with one letter alone, and nothing before or after it:"
+
+_MAX_TOKENS = 16
+"""What ends an answer that is no letter."""
+
+_TEMPERATURE = 0.7
+"""What samples are drawn with where the model's own temperature is 0, under which all are alike
+(X. Wang et al., Self-consistency improves chain of thought reasoning, 2022)."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +46,31 @@ class Measured:
     """How likely the judge holds each value."""
 
     probabilities: Probabilities | None = None
-    """By the value as the scale renders it; of a continuous scale the verdict's alone. None where
-    it could not be measured."""
+    """By the value as the scale renders it; of a continuous scale the verdict's alone."""
 
     source: ConfidenceSource | None = None
-    """What it was measured by."""
-
     warning: str | None = None
     """Why it was not measured as asked for, in a sentence."""
 
 
-def value_schema(criterion: Criterion) -> dict[str, Any]:
-    """Return the JSON Schema of an answer that is the value alone."""
-    schema = answer_schema(criterion)
-    value = {"value": schema["properties"]["value"]}
-    return {**schema, "properties": value, "required": list(value)}
+@dataclass(frozen=True)
+class Said:
+    """What the judge said of a case."""
+
+    verdict: Value
+    probabilities: Mapping[str, float] | None = None
+    source: ConfidenceSource | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of it."""
+
+    value: Value
+    confidence: float | None = None
+    confidence_source: ConfidenceSource | None = None
+    calibrated_on: int | None = None
+    evidence: Evidence | None = None
 
 
 async def measure_confidence(
@@ -72,17 +84,17 @@ async def measure_confidence(
     limit: int,
 ) -> Measured:
     """Measure how sure a judge is of its verdict."""
-    measured = await _by_logprobs(io, chat, criterion, messages)
-    if measured.probabilities is None and samples:
-        sampled = await sample_verdicts(
-            io, chat, criterion, messages, verdict, samples=samples, limit=limit
-        )
-        told = [one for one in (measured.warning, sampled.warning) if one]
-        source: ConfidenceSource | None = None if sampled.probabilities is None else "samples"
-        measured = Measured(sampled.probabilities, source, " ".join(told) or None)
-    elif measured.probabilities is None:
-        more = "give samples=5 or so to ask it several times"
-        measured = Measured(warning=f"{(measured.warning or '').rstrip('.')}; {more}.")
+    measured = await _by_letter(io, chat, criterion.scale, messages)
+    if measured.probabilities is None:
+        why = f"No confidence by log-probabilities: {(measured.warning or '').rstrip('.')}"
+        if samples:
+            measured = await _by_samples(
+                io, chat, criterion, messages, verdict, samples=samples, limit=limit
+            )
+            measured = replace(measured, warning=f"{why}. {measured.warning or ''}".rstrip())
+        else:
+            more = "give samples=5 or so to ask it several times"
+            measured = Measured(warning=f"{why}; {more}.")
     if measured.warning is not None:
         logger.warning("Judging %r: %s", criterion.name, measured.warning)
     return measured
@@ -99,48 +111,146 @@ def in_both_orders(straight: Measured, swapped: Measured) -> Measured:
     return Measured(mean, source, straight.warning or swapped.warning)
 
 
-async def _by_logprobs(
-    io: IO, chat: BaseChatModel, criterion: Criterion, messages: Sequence[BaseMessage]
+def permitted_values(scale: Scale) -> list[Value]:
+    """Return the values of a finite scale; none of one with too many."""
+    if isinstance(scale, Numeric):
+        low, high = math.ceil(scale.minimum), math.floor(scale.maximum)
+        few = scale.integer and high - low < MAX_VALUES
+        return list(range(low, high + 1)) if few else []
+    values = (True, False) if isinstance(scale, Boolean) else scale.choices
+    return list(values) if len(values) <= MAX_VALUES else []
+
+
+def letter_probabilities(logprobs: Any, names: Sequence[str]) -> Probabilities | None:
+    """Read how likely the first token was each value's letter, renormalised over those alone.
+
+    Servers write log-probabilities in several ways: what is not as OpenAI writes it tells nothing.
+    """
+    content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    first = next((entry for entry in _entries(content) if entry["token"].strip()), {})
+    alternatives: dict[str, float] = {}
+    for entry in _entries([*_entries(first.get("top_logprobs")), first]):
+        log = entry.get("logprob")
+        inside = max(min(log, 0.0), -9999.0) if isinstance(log, int | float) else math.nan
+        if not math.isnan(inside):
+            odd = alternatives.get(entry["token"], 0.0)
+            alternatives[entry["token"]] = max(odd, math.exp(inside))
+    odds: dict[str, float] = defaultdict(float)
+    for text, odd in alternatives.items():
+        odds[text.strip()] += odd
+    letters = ascii_uppercase[: len(names)]
+    total = sum(odds[letter] for letter in letters if letter in odds)
+    if not total or not set(letters) <= odds.keys():
+        return None
+    return {name: odds[letter] / total for name, letter in zip(names, letters, strict=True)}
+
+
+def _entries(given: Any) -> list[Mapping[str, Any]]:
+    entries = given if isinstance(given, list) else []
+    return [e for e in entries if isinstance(e, Mapping) and isinstance(e.get("token"), str)]
+
+
+class _AnyAnswer:
+    """Tells a refusal from an answer; whatever else that is, its first token counts."""
+
+    def parse_result(self, result: Sequence[Any]) -> dict[str, Any] | None:
+        return None if result[0].message.additional_kwargs.get("refusal") else {}
+
+
+async def _by_letter(
+    io: IO, chat: BaseChatModel, scale: Scale, messages: Sequence[BaseMessage]
 ) -> Measured:
-    if permitted_values(criterion.scale) is None:
-        return Measured(
-            warning=f"No confidence by log-probabilities: the scale has over {MAX_VALUES} values."
-        )
-    telling = _with_logprobs(chat)
-    if telling is None:
-        return Measured(
-            warning=(
-                f"No confidence by log-probabilities: {type(chat).__name__} has no `logprobs` and "
-                "`top_logprobs`."
-            )
-        )
-    model = with_schema(telling, value_schema(criterion))
+    fields, values = type(chat).model_fields, permitted_values(scale)
+    if not values:
+        return Measured(warning=f"the scale has over {MAX_VALUES} values")
+    if "logprobs" not in fields or "top_logprobs" not in fields:
+        warning = f"{type(chat).__name__} has no `logprobs` and `top_logprobs`"
+        return Measured(warning=warning)
+    top = getattr(chat, "top_logprobs", None) or MAX_VALUES
+    telling = chat.model_copy(update={"logprobs": True, "top_logprobs": top})
+    name = getattr(chat, "model_name", type(chat).__name__)
+    model = StructuredModel(telling.bind(max_tokens=_MAX_TOKENS), _AnyAnswer(), name)
+    names = [scale.render(value) for value in values]
+    lines = [f"{letter}) {value}" for letter, value in zip(ascii_uppercase, names, strict=False)]
+    *before, last = messages
+    asked = HumanMessage("\n".join([f"{last.text}{_ALONE}", *lines]))
     try:
-        reply = await io.chat(model, value_alone(messages))
+        reply = await io.chat(model, [*before, asked])
     except ChatModelError as error:
-        return Measured(warning=f"No confidence by log-probabilities: {error}")
-    tokens = read_tokens(reply.logprobs)
-    probabilities = value_probabilities(tokens, criterion.scale)
+        return Measured(warning=str(error))
+    probabilities = letter_probabilities(reply.logprobs, names)
     if probabilities is not None:
         return Measured(probabilities, "logprobs")
-    if reply.answer is None:
-        why = f"{model.name} gave no answer that can be used: {reply.problem or 'it is none'}"
-    elif not tokens:
-        why = f"{model.name} answered without them"
-    else:
-        why = f"a permitted value is not among the alternatives that {model.name} gave"
-    return Measured(warning=f"No confidence by log-probabilities: {why.rstrip('.')}.")
+    why = f"a permitted value is not among the alternatives that {name} gave"
+    if reply.problem is not None:
+        why = f"{name} gave no answer that can be used: {reply.problem}"
+    elif not reply.logprobs:
+        why = f"{name} answered without them"
+    return Measured(warning=why)
 
 
-def value_alone(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Ask for the value alone."""
-    *before, last = messages
-    return [*before, HumanMessage(f"{last.text}{_ALONE}")]
+class _NumberedCache(BaseCache):
+    """Keeps several answers to one prompt apart; else all samples would be the verdict."""
+
+    def __init__(self, cache: BaseCache, number: int) -> None:
+        self._cache = cache
+        self._suffix = f"---sample {number}"
+
+    def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
+        return self._cache.lookup(prompt, llm_string + self._suffix)
+
+    async def alookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
+        return await self._cache.alookup(prompt, llm_string + self._suffix)
+
+    def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
+        self._cache.update(prompt, llm_string + self._suffix, return_val)
+
+    async def aupdate(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
+        await self._cache.aupdate(prompt, llm_string + self._suffix, return_val)
+
+    def clear(self, **kwargs: Any) -> None:
+        self._cache.clear(**kwargs)
 
 
-def _with_logprobs(chat: BaseChatModel) -> BaseChatModel | None:
-    fields = type(chat).model_fields
-    if "logprobs" not in fields or "top_logprobs" not in fields:
-        return None
-    top = getattr(chat, "top_logprobs", None) or _TOP
-    return chat.model_copy(update={"logprobs": True, "top_logprobs": top})
+async def _by_samples(
+    io: IO,
+    chat: BaseChatModel,
+    criterion: Criterion,
+    messages: Sequence[BaseMessage],
+    verdict: Value,
+    *,
+    samples: int,
+    limit: int,
+) -> Measured:
+    """Ask for several answers, and count."""
+    cache = chat.cache if isinstance(chat.cache, BaseCache) else get_llm_cache()
+    cache = None if chat.cache is False else cache
+    varied = {"temperature": _TEMPERATURE} if getattr(chat, "temperature", None) == 0 else {}
+
+    async def sample(number: int) -> Value | MemAlignError:
+        apart = {} if cache is None else {"cache": _NumberedCache(cache, number)}
+        model = with_schema(chat.model_copy(update={**varied, **apart}), answer_schema(criterion))
+
+        def read(answer: dict[str, Any], _last: bool) -> Value:  # noqa: FBT001 - as `ask` calls it
+            return read_answer(answer, criterion)[0]
+
+        try:
+            return (await ask(io, model, messages, read, purpose="judge"))[0]
+        except (ChatModelError, ModelAnswerError) as error:
+            return error
+
+    answers = await io.gather([sample(n) for n in range(samples)], max(min(samples, limit), 1))
+    values = [answer for answer in answers if not isinstance(answer, MemAlignError)]
+    failed = [answer for answer in answers if isinstance(answer, MemAlignError)]
+    if not values:
+        return Measured(warning=f"No confidence by samples: none was an answer. {failed[0]}")
+    scale, warning = criterion.scale, None
+    if failed:
+        warning = f"Only {len(values)} of {samples} samples were answers. {failed[0]}"
+    counts = Counter(scale.render(value) for value in values)
+    names = [scale.render(value) for value in permitted_values(scale)]
+    if not names:
+        names = [scale.render(verdict)]
+        counts = Counter({names[0]: sum(agree(scale, value, verdict) for value in values)})
+    shares = {name: counts[name] / len(values) for name in names}
+    return Measured(shares, "samples", warning)

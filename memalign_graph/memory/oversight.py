@@ -33,7 +33,6 @@ class MemoryOversight:
             InvalidInputError: If an option can't be used.
             EmbeddingError: If an embedding call fails; one is made only where memory was filled
                 with another embedder.
-            ImportError: If the extra `evidence` is not installed.
         """
         return run(_trust(BLOCKING, self._access, decide, target_agreement))
 
@@ -56,7 +55,6 @@ class MemoryOversight:
 
         Raises:
             InvalidInputError: If a day is none, or the last one is before the first.
-            ImportError: If the extra `evidence` is not installed.
         """
         return run(review_report.review_report(BLOCKING, self._access, since=since, until=until))
 
@@ -69,7 +67,7 @@ class MemoryOversight:
 
 async def _trust(io: IO, access: MemoryAccess, decide: Any, target_agreement: Any) -> Trust:
     # Imported where it is needed: evidence is built on memory.
-    from memalign_graph.evidence.reviewing import current_trust
+    from memalign_graph.evidence.asking import current_trust
     from memalign_graph.settings import Uncertain
 
     if decide not in get_args(Decide):

@@ -9,8 +9,7 @@ from pydantic import Field
 
 from memalign_graph.agreement import agree, majority_value, on_scale
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.evidence.choosing import is_blind
-from memalign_graph.evidence.trust import interval
+from memalign_graph.evidence.trust import interval, is_blind
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.reviews import ReviewItem, all_reviews
@@ -119,13 +118,12 @@ def _agreed(episodes: Iterable[Episode], scale: Scale) -> dict[str, bool]:
     said: defaultdict[str, list[Episode]] = defaultdict(list)
     for one in episodes:
         if one.judgment is not None:
-            value = on_scale(one.value, scale)
-            said[one.judgment.id].append(one.model_copy(update={"value": value}))
+            said[one.judgment.id].append(one)
     agreed = {}
     for judgment_id, several in said.items():
         judgment = several[0].judgment
         got = None if judgment is None else on_scale(judgment.value, scale)
-        expected = majority_value(several)
+        expected = majority_value(several, scale)
         if got is not None and expected is not None:
             agreed[judgment_id] = agree(scale, got, expected)
     return agreed

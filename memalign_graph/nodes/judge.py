@@ -9,9 +9,13 @@ from pydantic import Field
 
 from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.errors import EmbeddingError, InvalidInputError
-from memalign_graph.evidence.confidence import Measured, in_both_orders, measure_confidence
-from memalign_graph.evidence.deciding import Decision, Said
-from memalign_graph.evidence.past import decide_case
+from memalign_graph.evidence.confidence import (
+    Decision,
+    Measured,
+    Said,
+    in_both_orders,
+    measure_confidence,
+)
 from memalign_graph.memory.embedding import key_of
 from memalign_graph.memory.index.vectors import Vector, encode_vector
 from memalign_graph.memory.judgments import keep_judgment
@@ -102,8 +106,10 @@ async def judge(
     io, access, settings = step.io, step.access, step.parts.judge
     answer, measured = await _verdict(step, example, retrieved)
     said = Said(answer["value"], measured.probabilities, measured.source)
-    decision = Decision.of(said)
+    decision = Decision(said.verdict)
     if settings.measures:
+        from memalign_graph.evidence.process import decide_case
+
         vector = known_vector(retrieved.vector)
         decision = await decide_case(
             io, access, said, settings.decide, vector=vector, besides=besides

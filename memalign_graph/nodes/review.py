@@ -4,7 +4,6 @@ import logging
 from typing import Any
 
 from memalign_graph.errors import InvalidInputError, MemAlignError
-from memalign_graph.evidence.reviewing import choose_review
 from memalign_graph.interrupts import clarify_form, read_review, review_form
 from memalign_graph.memory.judgments import find_judgment
 from memalign_graph.memory.recall import known_vector
@@ -23,6 +22,8 @@ _QUESTION = clarify.clarify_schema()
 
 async def decide_review(step: Step) -> Update:
     """Decide whether an expert is asked about a judgment, and log it."""
+    from memalign_graph.evidence.asking import choose_review
+
     io, access, judge, at = step.io, step.access, step.parts.judge, now()
     judgment, review = step.judgment, step.parts.review
     choice = await choose_review(

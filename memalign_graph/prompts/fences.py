@@ -105,7 +105,7 @@ def render_words(
         if episode.rationale is not None:
             words = fence("rationale", episode.rationale, max_tokens=max_tokens)
             lines.append(f"{name}{label}{words}")
-    value = majority_value(episodes)
+    value = majority_value(episodes, criterion.scale)
     if several and value is not None:
         lines.append(f"The value that counts here: {criterion.scale.show(value)}")
     return lines, any(estimate_tokens(episode.rationale or "") > max_tokens for episode in episodes)

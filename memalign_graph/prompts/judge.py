@@ -249,7 +249,7 @@ def _render_earlier(recalled: RecalledExample, case: Example, criterion: Criteri
         if (value := getattr(case, name)) is not None and value == getattr(recalled.example, name)
     }
     shown = recalled.example.model_copy(update=shared)
-    value = on_scale(majority_value(recalled.episodes), criterion.scale)
+    value = majority_value(recalled.episodes, criterion.scale)
     tag = "example" if value is None else "case"
     example, _ = render_example(tag, shown, max_tokens=3 * _FIELD_TOKENS)
     if value is None:

@@ -2,6 +2,7 @@
 
 from tests.loopback.judge_double import JudgeDouble, Rule
 from tests.loopback.replies import (
+    LETTER_ALONE,
     Answer,
     Disconnect,
     Fault,
@@ -18,6 +19,7 @@ from tests.loopback.replies import (
     raw,
     refusal,
     truncated,
+    with_letters,
     with_logprobs,
 )
 from tests.loopback.requests import ChatRequest, EmbeddingRequest
@@ -25,6 +27,7 @@ from tests.loopback.server import LoopbackServer, Responder
 from tests.loopback.together import Together
 
 __all__ = [
+    "LETTER_ALONE",
     "Answer",
     "ChatRequest",
     "Disconnect",
@@ -48,5 +51,6 @@ __all__ = [
     "raw",
     "refusal",
     "truncated",
+    "with_letters",
     "with_logprobs",
 ]

@@ -2,9 +2,15 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+LETTER_ALONE = "This time answer with one letter alone"
+"""What a request for the value alone says."""
+
+_LETTER = re.compile(r"^([A-Z])\) (.+)$", re.MULTILINE)
 
 _ERROR_CODES = {
     401: "invalid_api_key",
@@ -111,6 +117,14 @@ def with_logprobs(
         raise TypeError(msg)
     pairs = [(token, {token: 1.0}) if isinstance(token, str) else token for token in tokens]
     return replace(reply, logprobs=[_token_logprobs(token, odds) for token, odds in pairs])
+
+
+def with_letters(prompt: str, odds: Mapping[str, float]) -> Answer:
+    """The letter of the likeliest value alone, as a prompt lists them, and how likely each was."""
+    letters = {name: letter for letter, name in _LETTER.findall(prompt.rpartition(LETTER_ALONE)[2])}
+    by_letter = {letters[name]: odd for name, odd in odds.items()}
+    likeliest = max(by_letter, key=lambda letter: by_letter[letter])
+    return with_logprobs(likeliest, [(likeliest, by_letter)])
 
 
 def error(

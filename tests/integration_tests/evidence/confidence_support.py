@@ -1,11 +1,10 @@
 """A judge that gives log-probabilities where it is asked for the value alone."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.loopback import ChatRequest, Reply, ReplyLike, with_logprobs
+from tests.loopback import LETTER_ALONE, ChatRequest, Reply, ReplyLike, with_letters
 from tests.loopback.judge_double import JudgeDouble
 from tests.loopback.replies import as_reply
 
@@ -14,12 +13,7 @@ RATIONALE = "It answers the question."
 
 def is_alone(chat: ChatRequest) -> bool:
     """Whether a request is for the value alone."""
-    return set((chat.schema or {}).get("properties", {})) == {"value"}
-
-
-def is_verdict(chat: ChatRequest) -> bool:
-    """Whether a request is for a verdict with its rationale."""
-    return chat.schema_name == "judgment" and not is_alone(chat)
+    return chat.schema is None and LETTER_ALONE in chat.text
 
 
 def alone(chats: Sequence[ChatRequest]) -> list[ChatRequest]:
@@ -29,14 +23,13 @@ def alone(chats: Sequence[ChatRequest]) -> list[ChatRequest]:
 
 def verdicts(chats: Sequence[ChatRequest]) -> list[ChatRequest]:
     """The requests for a verdict."""
-    return [chat for chat in chats if is_verdict(chat)]
+    return [chat for chat in chats if chat.schema_name == "judgment"]
 
 
-def value_reply(odds: Mapping[Any, float], before: str = '{"value": ') -> Reply:
+def value_reply(chat: ChatRequest, odds: Mapping[Any, float]) -> Reply:
     """The likeliest value alone, with how likely each was."""
-    written = {json.dumps(value, ensure_ascii=False): odd for value, odd in odds.items()}
-    likeliest = max(written, key=lambda one: written[one])
-    return with_logprobs(f"{before}{likeliest}}}", [before, (likeliest, written), "}"])
+    names = {value: str(value).lower() if isinstance(value, bool) else str(value) for value in odds}
+    return with_letters(chat.text, {names[value]: odd for value, odd in odds.items()})
 
 
 @dataclass
@@ -51,8 +44,8 @@ class TellingJudge:
         if is_alone(chat):
             told = self.odds(chat)
             is_odds = isinstance(told, dict) and "value" not in told
-            return value_reply(told) if is_odds else as_reply(told)  # type: ignore[arg-type]
-        if is_verdict(chat):
+            return value_reply(chat, told) if is_odds else as_reply(told)  # type: ignore[arg-type]
+        if chat.schema_name == "judgment":
             said = self.verdict(chat) if callable(self.verdict) else self.verdict
             return as_reply({"rationale": RATIONALE, "value": said, "broken_guidelines": []})
         return as_reply(self.others(chat))

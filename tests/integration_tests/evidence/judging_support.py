@@ -12,8 +12,8 @@ from typing import Any
 from memalign_graph import Criterion, Episode, create_alignment_graph
 from tests.conftest import CRITERION, Bench, Graph
 from tests.integration_tests.alignment_support import relations_by_topic
-from tests.loopback import ChatRequest, Reply, ReplyLike, answer
-from tests.loopback.replies import as_reply, with_logprobs
+from tests.loopback import LETTER_ALONE, ChatRequest, Reply, ReplyLike, answer, with_letters
+from tests.loopback.replies import as_reply
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -70,17 +70,12 @@ def earlier(chat: ChatRequest) -> list[int]:
 
 def asks_for_value(chat: ChatRequest) -> bool:
     """Whether a request is for the value alone, to measure how sure the judge is."""
-    properties = (chat.schema or {}).get("properties", {})
-    return chat.schema_name == JUDGMENT and "rationale" not in properties
+    return chat.schema is None and LETTER_ALONE in chat.text
 
 
 def verdicts(bench: Bench) -> list[ChatRequest]:
     """The requests for a verdict with its rationale."""
-    return [
-        chat
-        for chat in bench.server.chats
-        if chat.schema_name == JUDGMENT and not asks_for_value(chat)
-    ]
+    return [chat for chat in bench.server.chats if chat.schema_name == JUDGMENT]
 
 
 def measurings(bench: Bench) -> list[ChatRequest]:
@@ -114,10 +109,7 @@ class Judge:
         number = number_of(chat)
         if asks_for_value(chat):
             belief = self.belief(number)
-            odds = {"true": belief, "false": 1 - belief}
-            likely = max(odds, key=lambda one: odds[one])
-            content = '{"value": ' + likely + "}"
-            return with_logprobs(content, ['{"', "value", '":', " ", (likely, odds), "}"])
+            return with_letters(chat.text, {"true": belief, "false": 1 - belief})
         value = self.value(number)
         if isinstance(value, Reply):
             return value

@@ -17,7 +17,6 @@ from tests.integration_tests.evidence.confidence_support import (
     alone,
     is_alone,
     telling,
-    value_reply,
     verdicts,
 )
 from tests.loopback import (
@@ -69,11 +68,9 @@ async def test_the_value_is_asked_for_once_more(bench: Bench) -> None:
     assert more["role"] == last["role"]
     assert more["content"].startswith(last["content"])
     assert more["content"].removeprefix(last["content"]).strip().startswith("This time")
-    assert second.schema is not None
-    assert first.schema is not None
-    assert second.schema["properties"] == {"value": first.schema["properties"]["value"]}
-    assert second.schema["required"] == ["value"]
-    assert second.schema["additionalProperties"] is False
+    assert more["content"].endswith("\nA) true\nB) false")
+    assert second.schema is None
+    assert second.body["max_completion_tokens"] <= 16
     assert second.body["logprobs"] is True
     assert second.body["top_logprobs"] == 20
     assert not first.body.keys() & {"logprobs", "top_logprobs"}
@@ -118,15 +115,8 @@ async def test_other_scales(
 
 @TWO_WAYS
 async def test_choices_with_shared_beginnings(bench: Bench) -> None:
-    steps: Any = [
-        '{"value": "',
-        ("full", {"full": 0.8, "partial": 0.2}),
-        "_",
-        ("compliance", {"compliance": 0.75, "refusal": 0.25}),
-        '"}',
-    ]
-    reply = with_logprobs({"value": "full_compliance"}, steps)
-    bench.server.responder = TellingJudge(lambda _: reply, "full_refusal")
+    odds = {"full_compliance": 0.6, "full_refusal": 0.2, "partial_refusal": 0.2}
+    bench.server.responder = TellingJudge(lambda _: odds, "full_refusal")
     judgment = await judged(bench, LABELS)
     assert judgment["confidence"] == pytest.approx(0.2)
     assert judgment["probabilities"]["full_compliance"] == pytest.approx(0.6)
@@ -152,9 +142,11 @@ async def test_a_model_that_streams(bench: Bench, streaming: bool) -> None:  # n
 
 
 @ONE_WAY
-@pytest.mark.parametrize("before", ['{\n  "value": ', '```json\n{"value": ', '{"value":'])
-async def test_answers_as_other_servers_write_them(bench: Bench, before: str) -> None:
-    reply = value_reply(SURE, before)
+@pytest.mark.parametrize("steps", [["\n", "A", ")"], [" A", " true"], ["A"], ["A", "\n", "So"]])
+async def test_answers_as_other_servers_write_them(bench: Bench, steps: list[str]) -> None:
+    odds = {"A": 0.5, " A": 0.1, " B": 0.2, "The": 0.2}
+    tokens: Any = [(one, odds) if one.strip() == "A" else one for one in steps]
+    reply = with_logprobs("".join(steps), tokens)
     bench.server.responder = TellingJudge(lambda _: reply)
     assert (await judged(bench))["confidence"] == pytest.approx(0.75)
 
@@ -168,14 +160,14 @@ FAILURES: dict[str, tuple[Callable[[ChatRequest], ReplyLike], str]] = {
     "rejected": (rejecting, "'logprobs' is not supported with this model"),
     "not told": (lambda _: {"value": True}, "gpt-4.1-mini answered without them"),
     "refused": (lambda _: refusal("I will not."), "the model refused: I will not"),
-    "cut off": (lambda _: truncated('{"val'), "it was cut off at the output limit"),
+    "cut off": (lambda _: truncated("It is"), "it was cut off at the output limit"),
     "filtered": (lambda _: content_filter(), "a content filter stopped it"),
     "prose": (
         lambda _: with_logprobs("Yes, it is.", ["Yes", ", it is."]),
-        "it is not the JSON asked for",
+        "a permitted value is not among the alternatives",
     ),
     "one value": (
-        lambda _: with_logprobs({"value": True}, ['{"value": ', ("true", {"true": 1.0}), "}"]),
+        lambda _: with_logprobs("A", [("A", {"A": 1.0})]),
         "a permitted value is not among the alternatives that gpt-4.1-mini gave",
     ),
 }
@@ -299,9 +291,8 @@ async def test_beside_a_judge_that_names_guidelines(bench: Bench) -> None:
     assert judgment["confidence"] == pytest.approx(0.75)
     [first], [second] = verdicts(bench.server.chats), alone(bench.server.chats)
     assert first.schema is not None
-    assert second.schema is not None
     assert "broken_guidelines" in first.schema["properties"]
-    assert list(second.schema["properties"]) == ["value"]
+    assert second.schema is None
 
 
 @TWO_WAYS

@@ -83,7 +83,7 @@ async def test_the_neighbours_outvote_a_judge_that_is_often_wrong(bench: Bench) 
     assert evidence["reason"].startswith("The evidence decides: on 24 cases")
     assert evidence["verdict_error"] == 0.5
     assert evidence["evidence_error"] == 0.0
-    assert evidence["weights"].keys() == {"judge", "neighbours", "intercept"}
+    assert evidence["weights"].keys() == {"judge", "neighbours"}
     nearest = evidence["neighbours"][0]
     assert nearest["value"] is False
     assert nearest["similarity"] > evidence["neighbours"][-1]["similarity"]
@@ -146,15 +146,38 @@ async def test_an_empty_memory(bench: Bench) -> None:
 
 
 @TWO_WAYS
-async def test_a_memory_without_the_judges_verdicts(bench: Bench) -> None:
+async def test_a_memory_without_the_judges_verdicts_decides_by_the_experts_values(
+    bench: Bench,
+) -> None:
     await fill(bench, judged=False)
     judgment = await judged(bench)
-    assert judgment["value"] is True
+    assert judgment["value"] is False
     evidence = judgment["evidence"]
-    assert evidence["decided_by"] == "verdict"
-    assert "memory has 0 cases with the judge's verdict" in evidence["reason"]
+    assert evidence["decided_by"] == "evidence"
+    assert (evidence["verdict"], evidence["estimate"]) == (True, False)
+    assert "and one value for all 0.5" in evidence["reason"]
+    assert (evidence["verdict_error"], evidence["evidence_error"]) == (None, 0.0)
+    assert evidence["weights"] == {"neighbours": 1.0}
     assert len(evidence["neighbours"]) == 10
-    assert evidence["estimate"] is None
+    assert judgment["confidence"] > 0.5
+
+
+@TWO_WAYS
+async def test_values_that_no_neighbour_tells_leave_the_verdict(bench: Bench) -> None:
+    given = [word(number, value=number // 4 % 2 == 0) for number in range(24)]
+    await bench.remember(*given)
+    judgment = await judged(bench)
+    assert judgment["value"] is True
+    assert judgment["evidence"]["decided_by"] == "verdict"
+    assert judgment["evidence"]["reason"].startswith("The verdict decides: on 24 cases")
+
+
+@TWO_WAYS
+async def test_nine_cases_are_too_few(bench: Bench) -> None:
+    await fill(bench, 9, judged=False)
+    evidence = (await judged(bench))["evidence"]
+    assert evidence["reason"].startswith("The verdict decides: memory has 9 cases with an expert's")
+    assert (evidence["estimate"], len(evidence["neighbours"])) == (None, 9)
 
 
 @TWO_WAYS
@@ -241,7 +264,7 @@ async def test_what_is_reviewed_is_weighed_the_next_time(bench: Bench) -> None:
     found = (await bench.invoke(graph, case(102), "new"))["judgment"]
     assert found["evidence"]["cases"] == 16
     assert found["evidence"]["decided_by"] == "evidence"
-    assert "judge_probability" in found["evidence"]["weights"]
+    assert "judge" in found["evidence"]["weights"]
     assert found["value"] is False
 
 
@@ -266,7 +289,8 @@ async def test_a_verdict_that_knew_the_experts_word_is_not_weighed(bench: Bench)
         done = await bench.resume(graph, {"value": truth(number), "author": "bob"}, on)
         assert done["judgment"]["episode_ids"]
     judgment = await judged(bench)
-    assert "memory has 0 cases with the judge's verdict" in judgment["evidence"]["reason"]
+    assert judgment["evidence"]["verdict_error"] is None
+    assert "and one value for all" in judgment["evidence"]["reason"]
 
 
 @TWO_WAYS
@@ -333,7 +357,7 @@ async def test_on_a_numeric_scale(bench: Bench) -> None:
     assert type(found["value"]) is int
     assert found["evidence"]["vote"] == pytest.approx(2, abs=0.3)
     assert found["evidence"]["probabilities"] is None
-    assert found["evidence"]["weights"].keys() == {"judge", "neighbours", "mean"}
+    assert found["evidence"]["weights"].keys() == {"judge", "neighbours"}
 
 
 @TWO_WAYS
@@ -383,39 +407,18 @@ async def test_what_can_not_be_used(bench: Bench, options: dict[str, Any], field
     assert bench.server.chats == []
 
 
-@pytest.fixture
-def without_sklearn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets imports of scikit-learn fail."""
-    for name in [one for one in sys.modules if one.partition(".")[0] == "sklearn"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-
-
-@ONE_WAY
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [({"confidence": True}, "confidence=True"), ({"decide": "evidence"}, 'decide="evidence"')],
-)
-async def test_without_the_extra_that_is_said_when_the_graph_is_built(
-    bench: Bench, without_sklearn: None, options: dict[str, Any], what: str
-) -> None:
-    for create in (create_judge_graph, create_review_graph):
-        with pytest.raises(ImportError) as caught:
-            create(CRITERION, **options)
-        expected = f'{what} needs the extra "evidence": pip install "memalign-graph[evidence]"'
-        assert str(caught.value) == expected
-
-
 @TWO_WAYS
-async def test_without_the_options_the_extra_is_not_needed(
-    bench: Bench, without_sklearn: None
-) -> None:
+async def test_numpy_is_all_it_needs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [one for one in sys.modules if one.partition(".")[0] in ("sklearn", "scipy")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("sklearn", "scipy"):
+        monkeypatch.setitem(sys.modules, name, None)
+    bench.server.responder = Judge()
     await fill(bench)
-    judgment = await judged(bench, decide="verdict")
-    assert judgment["value"] is True
-    review = bench.review_graph()
-    done = await bench.review(review, {"value": False}, case(40), "r")
-    assert done["feedback"]["value"] is False
+    assert (await judged(bench, confidence=True))["value"] is False
+    memory = bench.memory()
+    trust = await memory.atrust(decide="evidence") if bench.awaits else memory.trust()
+    assert trust.needed == 29
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:

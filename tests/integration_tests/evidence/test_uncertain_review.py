@@ -161,7 +161,8 @@ async def test_context_switches_it_on(bench: Bench) -> None:
     bench.server.rules = sure(0.97)
     context = {"review": "uncertain"}
     given = await bench.invoke(graph, case(5000), "a", context=context)
-    assert review_of(given)[0] is False
+    # By default one in twenty is drawn by chance.
+    assert review_of(given)[1] in ([], ["sample"])
     assert "__interrupt__" in await bench.invoke(graph, case(5001), "b")
     assert len(await log(bench)) == 1
 

@@ -8,7 +8,7 @@ import pytest
 from memalign_graph import Example, Feedback, Judgment, Uncertain
 from memalign_graph.memory import reviews
 from tests.conftest import CRITERION, Bench, Graph
-from tests.loopback import ChatRequest, Rule, answer, with_logprobs
+from tests.loopback import LETTER_ALONE, ChatRequest, Rule, with_logprobs
 
 
 class Clock(datetime):
@@ -40,14 +40,12 @@ def case(number: int) -> dict[str, Any]:
 
 def is_value_alone(chat: ChatRequest) -> bool:
     """Whether the request is for a value without a rationale, to tell how sure the judge is."""
-    properties = (chat.schema or {}).get("properties", {})
-    return list(properties) == ["value"]
+    return chat.schema is None and LETTER_ALONE in chat.text
 
 
 def sure(share: float) -> list[Rule]:
     """A judge that says yes, and holds it likely by so much."""
-    odds = {"true": share, "false": 1 - share}
-    reply = with_logprobs(answer({"value": True}), ['{"value":', ("true", odds), "}"])
+    reply = with_logprobs("A", [("A", {"A": share, "B": 1 - share})])
     return [Rule(is_value_alone, reply=reply)]
 
 

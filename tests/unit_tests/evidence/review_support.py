@@ -9,7 +9,8 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Boolean, Criterion, Example, Feedback, JudgeMemory, Judgment
-from memalign_graph.evidence.flags import flags_of
+from memalign_graph.evidence.asking import flags_of
+from memalign_graph.evidence.process import current_process
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.embedding import embed
 from memalign_graph.memory.index.retrieval_text import retrieval_text
@@ -86,4 +87,5 @@ def flags_at(memory: JudgeMemory, degrees: float) -> list[str]:
     """The flags of a new case."""
     text, _ = retrieval_text(Example.model_validate(case_at(degrees)))
     vector = run(embed(BLOCKING, memory.access, {"case": text}))["case"]
-    return list(run(flags_of(BLOCKING, memory.access, vector)))
+    process = run(current_process(BLOCKING, memory.access))
+    return list(flags_of(process, memory.access.view, vector))

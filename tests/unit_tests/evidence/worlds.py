@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memalign_graph import Boolean, Categorical, Numeric, Pairwise
-from memalign_graph.evidence.cases import Case, CaseTable
-from memalign_graph.evidence.deciding import Bench, Decision, Said, fit_bench
+from memalign_graph.evidence.confidence import Decision, Said
+from memalign_graph.evidence.process import Process
 from memalign_graph.memory.episode_row import EpisodeRow, JudgedRow
 from memalign_graph.memory.view import MemoryView, Update
 from memalign_graph.scales import Scale, Value
@@ -145,26 +145,12 @@ def drop(view: MemoryView, ids: Sequence[str]) -> None:
     assert view.apply(generation, update, now_us=1)
 
 
-def table_of(items: Sequence[Item], scale: Scale) -> CaseTable:
-    """The cases as evidence."""
-    table = CaseTable(view_of(items), scale)
-    table.refresh()
-    return table
-
-
-def bench_of(items: Sequence[Item], scale: Scale) -> tuple[CaseTable, Bench]:
-    """What decides."""
-    table = table_of(items, scale)
-    return table, fit_bench(table, scale, "evidence")
-
-
-def decided(table: CaseTable, bench: Bench, item: Item, mode: Any = "evidence") -> Decision:
+def decided(view: MemoryView, process: Process, item: Item, mode: Any = "evidence") -> Decision:
     """The decision on a new case."""
     verdict = item.truth if item.verdict is None else item.verdict
     source: Any = None if item.probabilities is None else "logprobs"
     said = Said(verdict, item.probabilities, source)
-    near: list[tuple[Case, float]] = table.near(item.vector)
-    return bench.decide(said, near, mode)
+    return process.decide(view, said, item.vector, mode)
 
 
 def error(scale: Scale, got: Value, truth: Value) -> float:

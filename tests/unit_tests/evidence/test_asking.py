@@ -1,16 +1,17 @@
-"""The threshold through a whole memory: past decisions, their calibration, and new cases."""
+"""Whether an expert is asked, through a whole memory: past decisions, new cases, the draw."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
 
-from memalign_graph import Judgment, Uncertain
-from memalign_graph.evidence.deciding import Said
-from memalign_graph.evidence.past import decide_case
-from memalign_graph.evidence.reviewing import choose_review, current_trust
-from memalign_graph.evidence.trust import LEVEL
+from memalign_graph import InvalidInputError, Judgment, Uncertain
+from memalign_graph.evidence.asking import choose_review, current_trust, is_drawn
+from memalign_graph.evidence.confidence import Said
+from memalign_graph.evidence.process import decide_case
+from memalign_graph.evidence.trust import LEVEL, is_blind
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.types import ReviewChoice
 from tests.unit_tests.evidence.review_support import filled, judged
@@ -88,3 +89,58 @@ def test_choice_is_the_same_however_often_it_is_made(reason: str) -> None:
     ]
     assert choices == [choices[0]] * 3
     assert choices[0].reasons == [reason]
+
+
+def named(number: int) -> str:
+    """A judgment's id, as judgments make them."""
+    return UUID(int=number, version=4).hex
+
+
+def test_draw_is_the_same_for_the_same_judgment_and_fair_over_many() -> None:
+    ids = [named(one) for one in range(20_000)]
+    drawn = [one for one in ids if is_drawn(one, 0.05)]
+    assert drawn == [one for one in ids if is_drawn(one, 0.05)]
+    assert 0.045 < len(drawn) / len(ids) < 0.055
+    assert set(drawn) < {one for one in ids if is_drawn(one, 0.2)}
+    assert not any(is_drawn(one, 0) for one in ids)
+    assert all(is_drawn(one, 1) for one in ids)
+
+
+def test_blind_is_what_was_asked_about_by_chance_alone() -> None:
+    assert is_blind(["sample"])
+    assert not is_blind(["unsure", "sample"])
+    assert not is_blind([])
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"target_agreement": 1}, "target_agreement"),
+        ({"target_agreement": 1.0}, "target_agreement"),
+        ({"target_agreement": 0}, "target_agreement"),
+        ({"target_agreement": 90}, "target_agreement"),
+        ({"target_agreement": "0.9"}, "target_agreement"),
+        ({"target_agreement": True}, "target_agreement"),
+        ({"target_agreement": None}, "target_agreement"),
+        ({"target_agreement": float("nan")}, "target_agreement"),
+        ({"per_day": 0}, "per_day"),
+        ({"per_day": -3}, "per_day"),
+        ({"per_day": 2.5}, "per_day"),
+        ({"per_day": "10"}, "per_day"),
+        ({"per_day": True}, "per_day"),
+        ({"max_review_share": 0.5}, "max_review_share"),
+        ({"sample_share": -0.1}, "sample_share"),
+        ({"sample_share": 5}, "sample_share"),
+        ({"sample_share": None}, "sample_share"),
+        ({"sample_share": False}, "sample_share"),
+    ],
+)
+def test_wrong_settings_are_one_sentence(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInputError, match=rf"^{field}: ") as caught:
+        Uncertain(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_at_their_edges_are_taken() -> None:
+    Uncertain(target_agreement=0.999, per_day=1, sample_share=0)
+    Uncertain(target_agreement=0.001, per_day=None, sample_share=1)

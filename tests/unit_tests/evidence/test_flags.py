@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from memalign_graph import Categorical, Criterion, Numeric
-from memalign_graph.evidence.flags import division, flags_of, is_divided, is_unlike
-from memalign_graph.io import AWAITING, BLOCKING, run
+from memalign_graph.evidence.asking import flags_of
+from memalign_graph.evidence.process import current_process, divisions
+from memalign_graph.io import BLOCKING, run
 from memalign_graph.scales import Boolean
 from tests.unit_tests.evidence.review_support import (
     YES_NO,
@@ -59,7 +60,8 @@ def test_few_free_texts_flag_nothing_but_an_empty_memory_does() -> None:
 
 def test_case_without_an_embedding_is_flagged() -> None:
     memory = filled(*(judged(at, value=True) for at in range(40)))
-    assert run(flags_of(BLOCKING, memory.access, None)) == UNLIKE
+    process = run(current_process(BLOCKING, memory.access))
+    assert flags_of(process, memory.access.view, None) == UNLIKE
 
 
 def test_memory_of_equal_texts_flags_what_differs_alone() -> None:
@@ -68,78 +70,25 @@ def test_memory_of_equal_texts_flags_what_differs_alone() -> None:
     assert flags_at(memory, 33) == UNLIKE
 
 
-def test_unlike_needs_nineteen_cases() -> None:
-    assert not is_unlike(0.1, np.full(18, 0.9))
-    assert is_unlike(0.1, np.full(19, 0.9))
-    assert not is_unlike(0.1, np.array([0.05] + [0.9] * 37))
-    assert is_unlike(0.1, np.array([0.05] + [0.9] * 38))
-    assert not is_unlike(0.8999999, np.full(40, 0.9))
-    assert is_unlike(0.899, np.full(40, 0.9))
-    assert is_unlike(-np.inf, np.full(40, 0.9))
-    assert not is_unlike(-np.inf, np.zeros(0))
-
-
-def shares(*rows: list[Any]) -> Any:
-    return np.array([[[np.nan] * 2 if one is None else one for one in row] for row in rows])
-
-
-YES, NO = [0.0, 1.0], [1.0, 0.0]
+@pytest.mark.parametrize(("count", "told"), [(18, []), (19, UNLIKE)])
+def test_unlike_needs_nineteen_cases(count: int, told: list[str]) -> None:
+    memory = filled(*(judged(at, value=True) for at in range(count)))
+    assert flags_at(memory, 120) == told
 
 
 @pytest.mark.parametrize(
     ("near", "expected"),
     [
-        ([YES, YES, YES, YES, YES], 0),
-        ([YES, YES, YES, YES, NO], 0.2),
-        ([YES, YES, YES, NO, NO], 0.4),
-        ([YES, NO, None, None, None], 0.5),
-        ([YES, None, None, None, None], 0),
-        ([[0.5, 0.5], None, None, None, None], 0.5),
-        ([[0.5, 0.5], YES, YES, YES, None], 0.125),
-        ([None, None, None, None, None], 0),
+        ([[0.0, 1.0]] * 5, 0),
+        ([[0.0, 1.0]] * 3 + [[1.0, 0.0]] * 2, 0.4),
+        ([[0.5, 0.5]], 0.5),
+        ([[0.5], [0.5], [0.75], [0.75], [1.0]], 0.25),
+        ([[0.2], [0.8]], 0.3),
+        ([[0.2]], 0),
     ],
 )
-def test_division_of_a_finite_scale_is_the_minority(near: list[Any], expected: float) -> None:
-    both = division(shares(near, [YES] * 5), Boolean())
-    assert both.tolist() == pytest.approx([expected, 0])
-
-
-@pytest.mark.parametrize(
-    ("near", "expected"),
-    [
-        ([0.5] * 5, 0),
-        ([0, 0, 0.5, 1, 1], 1),
-        ([0.5, 0.5, 0.5, 0.5, 1], 0),
-        ([0.5, 0.5, 0.75, 0.75, 1], 0.25),
-        ([0.2, 0.8, None, None, None], 0.3),
-        ([0.2, None, None, None, None], 0),
-        ([None] * 5, 0),
-    ],
-)
-@pytest.mark.parametrize("scale", [SCORE, GRADES])
-def test_division_of_an_ordered_scale_is_what_the_middle_half_spans(
-    near: list[Any], expected: float, scale: Any
-) -> None:
-    rows = [[[np.nan if one is None else one] for one in row] for row in (near, [0.5] * 5)]
-    assert division(np.array(rows, dtype=float), scale).tolist() == pytest.approx([expected, 0])
-
-
-def test_division_of_no_cases_is_none() -> None:
-    assert division(np.zeros((0, 5, 2)), Boolean()).tolist() == []
-
-
-def test_division_is_remarkable_only_beyond_a_bound_and_where_it_is_rare() -> None:
-    calm = np.zeros(40)
-    assert is_divided(0.4, calm, Boolean())
-    assert not is_divided(1 / 3, calm, Boolean())
-    assert is_divided(0.3, calm, SCORE)
-    assert not is_divided(0.25, calm, GRADES)
-    assert not is_divided(0.4, np.zeros(8), Boolean())
-    assert is_divided(0.4, np.zeros(9), Boolean())
-    noisy = np.array([0.4] * 10 + [0.0] * 30)
-    assert not is_divided(0.4, noisy, Boolean())
-    assert not is_divided(0.3, noisy, Boolean())
-    assert is_divided(0.5, noisy, Boolean())
+def test_division_is_the_minority_or_what_the_middle_half_spans(near: Any, expected: float) -> None:
+    assert divisions(np.array([near])).tolist() == pytest.approx([expected])
 
 
 def values_around(scale: Any) -> tuple[Any, Any]:
@@ -205,8 +154,3 @@ def test_forgetting_is_as_if_it_had_never_been_there() -> None:
 
 def _angle(episode: Any) -> float:
     return float(episode.example.inputs.split()[2])
-
-
-async def test_flags_are_the_same_by_awaited_calls() -> None:
-    memory = filled(*(judged(at, value=True) for at in range(40)))
-    assert await flags_of(AWAITING, memory.access, None) == UNLIKE

@@ -10,18 +10,21 @@ from scipy.stats import beta, binomtest
 from memalign_graph.evidence.trust import (
     LEVEL,
     Trust,
-    cases_needed,
     interval,
-    lower_bound,
     trusted,
 )
 
 TARGET = 0.9
-MEMORIES = 400
+MEMORIES = 200
 
 Floats = NDArray[np.float64]
 Judge = Callable[[np.random.Generator, int], tuple[Floats, Floats]]
 """Draws confidences, and how likely each decision agrees."""
+
+
+def bound(agreeing: int, cases: int) -> float:
+    """What scipy says of the share on one side."""
+    return float(beta.ppf(0.05, agreeing, cases - agreeing + 1)) if agreeing else 0.0
 
 
 def pairs(*groups: tuple[float, int, int]) -> list[tuple[float, bool]]:
@@ -36,8 +39,6 @@ def pairs(*groups: tuple[float, int, int]) -> list[tuple[float, bool]]:
 @pytest.mark.parametrize("cases", [1, 2, 10, 29, 46, 100, 1000])
 def test_bound_is_that_of_scipy(cases: int) -> None:
     for agreeing in {0, 1, cases // 2, cases - 1, cases}:
-        expected = beta.ppf(0.05, agreeing, cases - agreeing + 1) if agreeing else 0
-        assert lower_bound(agreeing, cases) == pytest.approx(expected, abs=1e-12)
         exact = binomtest(agreeing, cases).proportion_ci(0.95, method="exact")
         assert interval(agreeing, cases) == pytest.approx((exact.low, exact.high), abs=1e-8)
 
@@ -68,9 +69,9 @@ def test_interval_of_nothing_is_everything() -> None:
     ("target", "needed"), [(0.5, 5), (0.8, 14), (0.9, 29), (0.95, 59), (0.99, 299)]
 )
 def test_fewest_cases_that_show_a_target(target: float, needed: int) -> None:
-    assert cases_needed(target) == needed
-    assert lower_bound(needed, needed) >= target
-    assert lower_bound(needed - 1, needed - 1) < target
+    assert trusted([], target).needed == needed
+    assert trusted(pairs((0.9, needed, 0)), target).threshold == 0.9
+    assert trusted(pairs((0.9, needed - 1, 0)), target).threshold is None
 
 
 def test_few_decisions_are_too_few_however_well_they_agree() -> None:
@@ -94,12 +95,12 @@ def test_threshold_is_the_lowest_that_the_sequence_reaches() -> None:
     assert trust.cases == 123
     assert trust.agreement == pytest.approx(120 / 123)
     assert trust.coverage == pytest.approx(123 / 163)
-    assert trust.bound == pytest.approx(lower_bound(120, 123))
+    assert trust.bound == pytest.approx(bound(120, 123))
 
 
 def test_sequence_ends_at_the_first_failure_even_if_a_later_one_would_pass() -> None:
     decisions = pairs((0.99, 70, 0), (0.9, 0, 8), (0.8, 400, 0))
-    assert lower_bound(470, 478) > TARGET
+    assert bound(470, 478) > TARGET
     assert trusted(decisions, TARGET).threshold == 0.99
 
 
@@ -107,7 +108,7 @@ def test_no_threshold_with_enough_feedback_is_told_from_too_little() -> None:
     trust = trusted(pairs((0.99, 30, 20)), TARGET)
     assert (trust.threshold, trust.has_enough, trust.coverage) == (None, True, 0)
     assert (trust.cases, trust.agreement) == (50, 0.6)
-    assert trust.bound == pytest.approx(lower_bound(30, 50))
+    assert trust.bound == pytest.approx(bound(30, 50))
 
 
 def test_equal_confidences_are_taken_together() -> None:
@@ -183,7 +184,7 @@ def test_judge_just_below_the_target_is_not_trusted_by_luck() -> None:
     lucky = 0
     for _ in range(MEMORIES):
         right = np.cumsum(rng.random(300) < 0.895)
-        lucky += any(lower_bound(int(right[n - 1]), n) >= TARGET for n in range(29, 301))
+        lucky += any(bound(int(right[n - 1]), n) >= TARGET for n in range(29, 301))
     assert lucky / MEMORIES > 2 * (1 - LEVEL)
 
 

@@ -1,0 +1,122 @@
+"""Whether an expert is asked about a judgment, with `review="uncertain"`, and why.
+
+Besides where the judge is not sure, one is asked where nothing in memory is like the case, or where
+what is like it is contradictory: where that is rare among memory's own cases, each as if it were
+new, since embedders differ in their similarities, and memories in how much their experts agree.
+"""
+
+import hashlib
+import logging
+from datetime import datetime
+
+from memalign_graph.errors import EmbeddingError
+from memalign_graph.evidence.process import COMPARED, Process, current_process, divisions
+from memalign_graph.evidence.trust import LEFT_OUT_LEVEL, LEVEL, Trust, trusted
+from memalign_graph.io import IO
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.index.vectors import Vector
+from memalign_graph.memory.reviews import asked_on
+from memalign_graph.memory.view import MemoryView
+from memalign_graph.settings import Uncertain
+from memalign_graph.types import ConfidenceSource, Decide, Judgment, ReviewChoice, ReviewReason
+
+logger = logging.getLogger(__name__)
+
+_UNLIKE_SHARE = 0.05
+"""How rare it is to be as unlike all others: it takes 19 cases to tell."""
+
+_DIVIDED_SHARE = 0.1
+"""How rare it is to have neighbours that disagree as much: 9 cases tell."""
+
+_MINORITY = 1 / 3
+"""A larger share of the nearest cases with another value leaves no clear majority."""
+
+_WIDE = 0.25
+"""In an order: more of the range than the middle half of their values may span."""
+
+_SMALL = 1e-6
+
+
+async def choose_review(
+    io: IO,
+    access: MemoryAccess,
+    judgment: Judgment,
+    *,
+    uncertain: Uncertain,
+    decide: Decide,
+    vector: Vector | None,
+    looked: bool,
+    at: datetime,
+) -> ReviewChoice:
+    """Decide whether an expert is asked about a judgment; nobody is where the budget is spent."""
+    reasons: list[ReviewReason] = []
+    trust = trusted([], uncertain.target_agreement)
+    try:
+        process = await current_process(io, access)
+        with process.lock:
+            source = judgment.confidence_source
+            trust = _trust(process, decide, uncertain.target_agreement, source)
+            reasons = flags_of(process, access.view, vector) if looked else []
+    except EmbeddingError as error:
+        # Whether that fails a judgment was decided where similar cases were looked for.
+        logger.warning(
+            "Judging %r: an expert is asked, since memory can't be compared: %s",
+            access.criterion.name,
+            error,
+        )
+    confidence = judgment.confidence
+    if not trust.has_enough:
+        reasons.insert(0, "too_little_feedback")
+    elif confidence is None or trust.threshold is None or confidence < trust.threshold:
+        reasons.insert(0, "unsure")
+    if is_drawn(judgment.id, uncertain.sample_share):
+        reasons.append("sample")
+    asks = bool(reasons)
+    if asks and uncertain.per_day is not None:
+        asked = await asked_on(io, access, at.date(), besides=judgment.id)
+        if len(asked) >= uncertain.per_day:
+            asks = False
+            reasons.append("no_budget")
+    return ReviewChoice(asks=asks, reasons=reasons, threshold=trust.threshold)
+
+
+async def current_trust(io: IO, access: MemoryAccess, decide: Decide, target: float) -> Trust:
+    """Tell from which confidence on nobody has to be asked, by the memory as it is."""
+    process = await current_process(io, access)
+    with process.lock:
+        return _trust(process, decide, target, None)
+
+
+def is_drawn(judgment_id: str, share: float) -> bool:
+    """Draw by chance, but the same for the same judgment."""
+    number = int.from_bytes(hashlib.sha256(judgment_id.encode()).digest()[:8])
+    return number < share * (1 << 64)
+
+
+def flags_of(process: Process, view: MemoryView, vector: Vector | None) -> list[ReviewReason]:
+    """Tell why an expert is asked about a case, whatever the judge's confidence."""
+    cases, similarities = process.nearest(view, vector)
+    if not cases or not process.cases:
+        return ["no_similar_episode"]
+    own, count = process.regression.similarities[:, :1], 1 + len(process.cases)
+    flags: list[ReviewReason] = []
+    if 1 + (own <= similarities[0] + _SMALL).sum() <= _UNLIKE_SHARE * count:
+        flags.append("no_similar_episode")
+    [division] = divisions(process.opinions(cases[:COMPARED])[None])
+    bound = _WIDE if process.encoding.is_ordered else _MINORITY
+    rare = 1 + (process.divisions >= division - _SMALL).sum() <= _DIVIDED_SHARE * count
+    if rare and division > bound + _SMALL:
+        flags.append("episodes_disagree")
+    return flags
+
+
+def _trust(
+    process: Process, decide: Decide, target: float, source: ConfidenceSource | None
+) -> Trust:
+    """Compare a confidence with those of its own kind; without one with the usual ones."""
+    kind = process.usual_kind(decide)
+    if source is not None:
+        kind = "evidence" if source == "evidence" else "stated"
+    calibration = process.calibration(kind, decide)
+    level = LEFT_OUT_LEVEL if kind == "evidence" else LEVEL
+    return trusted(calibration.decisions if calibration else [], target, level)

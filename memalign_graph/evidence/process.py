@@ -1,0 +1,619 @@
+"""What experts said of like cases, as kernel regression, with the judge's verdict as a feature.
+
+Fitted anew when memory changed, so that what was forgotten leaves no trace. Each case left out of
+what is said of it, the fit tells how good it is; it decides only where that is beyond chance.
+
+Sources: C. K. I. Williams and C. E. Rasmussen, Gaussian processes for regression, 1996;
+A. Datta et al., Hierarchical nearest-neighbor Gaussian process models, 2016;
+D. H. Wolpert, Stacked generalization, 1992; J. Platt, Probabilistic outputs for support vector
+machines, 1999.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from heapq import nlargest
+from itertools import islice
+from math import floor, isnan, log10, nan
+from typing import Any, Literal
+
+import numpy as np
+
+from memalign_graph.agreement import majority, on_scale, reach
+from memalign_graph.errors import EmbeddingError
+from memalign_graph.evidence.confidence import Decision, Said
+from memalign_graph.io import IO
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.embedding import index_missing
+from memalign_graph.memory.index.vectors import Vector
+from memalign_graph.memory.view import MemoryView
+from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
+from memalign_graph.types import Decide, Evidence, Neighbour
+
+logger = logging.getLogger(__name__)
+
+Floats = Any
+"""An array: numpy's types say little of what arithmetic makes of them."""
+
+Kind = Literal["stated", "evidence"]
+"""What a confidence is made of: the probability that the judge states, or the evidence."""
+
+MIN_CASES = 10
+"""How many cases it takes to weigh anything, and how many verdicts to weigh those."""
+
+MIN_CALIBRATING = 20
+"""How many decisions that experts spoke on it takes to calibrate a confidence."""
+
+MAX_CASES = 1_000
+"""How many cases are fitted, the newest: more would take seconds at each change of a memory."""
+
+VOTERS = 50
+"""How many of the cases most similar to a new one tell of it, of all that memory has."""
+
+_LOOKED_AT = 3 * VOTERS
+"""Among how many of the most similar episodes those are looked for: some have no value."""
+
+COMPARED = 5
+"""Among how many of the most similar cases a majority is looked for."""
+
+_UNKNOWN = "The verdict decides: the case has no embedding, so that no similar cases were found."
+_SHOWN = 10
+_RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+_TEMPERATURES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.4)
+_TRIED = 200
+"""On how many cases those are tried at most."""
+
+_FEW_MARKS = 12
+"""Where experts use so few different numbers, an estimate is moved to the nearest of them."""
+
+_LEAST_SLOPE = 1e-3
+"""Calibrated confidences keep the order of their scores: ranked by what was fitted to their own
+labels, decisions would look better than they are."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case that experts valued, and what the judge said of it before it could know that."""
+
+    key: str
+    vector: Vector
+    example_id: str
+    episode_ids: list[str]
+    given: list[Value]
+    value: Value
+    said: Said | None
+
+
+def case_of(view: MemoryView, key: str, scale: Scale) -> Case | None:
+    """Make a case of the episodes on it; None if none has a value."""
+    rows = sorted(view.rows_at(key), key=lambda row: (row.given_at, row.id))
+    given = [value for row in rows if (value := on_scale(row.value, scale)) is not None]
+    vector = view.index.get(key)
+    if not given or vector is None:
+        return None
+    ids, said = sorted(row.id for row in rows), None
+    for row in reversed(rows):
+        if row.judged is not None and set(ids).isdisjoint(row.judged.shown):
+            verdict = on_scale(row.judged.verdict, scale)
+            said = said if verdict is None else Said(verdict, row.judged.probabilities)
+    value = majority(given, scale) if given[1:] else given[0]
+    return Case(key, vector, rows[-1].example_id, ids, given, value, said)
+
+
+class Encoding:
+    """How values are regressed on: numbers and choices in order as positions, others one-hot."""
+
+    def __init__(self, scale: Scale) -> None:
+        self.scale = scale
+        self.choices: Sequence[Value] = ()
+        self.low, self.near = 0.0, 0.0
+        if isinstance(scale, Numeric):
+            self.low, self.span = scale.minimum, scale.maximum - scale.minimum
+            self.near = 0.0 if scale.integer else reach(scale)
+        else:
+            self.choices = (True, False) if isinstance(scale, Boolean) else scale.choices
+            self.span = len(self.choices) - 1.0
+        self.names = [scale.render(choice) for choice in self.choices]
+        ranks = isinstance(scale, Categorical) and scale.ordered
+        self.is_ordered = ranks or isinstance(scale, Numeric)
+
+    def numbers(self, values: Sequence[Value]) -> Floats:
+        """Return numbers themselves, or the places of choices."""
+        places = [self.choices.index(value) for value in values] if self.choices else values
+        return np.array(places, dtype=float)
+
+    def value(self, number: float) -> Value:
+        """Return the value that a number stands for."""
+        return self.choices[int(number)] if self.choices else self.scale.validate_value(number)
+
+    def rows(self, values: Sequence[Value]) -> Floats:
+        """Return values as rows of targets."""
+        numbers = self.numbers(values)[:, None]
+        return numbers if self.is_ordered else (numbers == np.arange(len(self.names))).astype(float)
+
+    def errors(self, numbers: Floats, truth: Floats) -> Floats:
+        """Return how far numbers are off: the distance, of choices 0 or 1."""
+        off = np.abs(numbers - truth)
+        return (off > 0).astype(float) if self.choices else off
+
+    def believed(self, said: Sequence[Said]) -> Floats:
+        """Return the judge's probabilities as rows of targets; its verdicts where it has none."""
+        rows = self.rows([one.verdict for one in said])
+        for at, one in enumerate(said):
+            shares = one.probabilities or {}
+            if not self.is_ordered and all(name in shares for name in self.names):
+                rows[at] = [shares[name] for name in self.names]
+        return rows
+
+    def stated(self, said: Said) -> float:
+        """Return how likely the judge holds its verdict; NaN where that was not measured."""
+        return (said.probabilities or {}).get(self.scale.render(said.verdict), nan)
+
+
+class Regression:
+    """Weighs cases by likeness: the mean of kernel regression and of a vote of the nearest."""
+
+    def __init__(self, vectors: Floats, targets: Floats, width: int) -> None:
+        """Fit to targets; how closely is chosen by leaving one out of so many first columns."""
+        self._targets, self._mean = targets, targets.mean(axis=0)
+        self._least, self._most = targets.min(axis=0), targets.max(axis=0)
+        self._centre = vectors.mean(axis=0)
+        self._known = known = _unit(vectors - self._centre)
+        distances, last = -(vectors @ vectors.T), min(VOTERS, len(vectors) - 1)
+        np.fill_diagonal(distances, 9.0)
+        near = np.argpartition(distances, last, axis=1)[:, :last]
+        order = np.argsort(np.take_along_axis(distances, near, axis=1), axis=1)
+        self.nearest = np.take_along_axis(near, order, axis=1)
+        """Who votes on each case: the others that are most similar, the nearest first."""
+        self.similarities = -np.take_along_axis(distances, self.nearest, axis=1)
+        some, experts = slice(None, None, -(-len(targets) // _TRIED)), targets[:, :width]
+        power = 1 if width == 1 else 2
+
+        def error(temperature: float) -> float:
+            votes = _sums(_soft(self.similarities[some], temperature), experts[self.nearest[some]])
+            return float((np.abs(votes - experts[some]) ** power).mean())
+
+        self.temperature = min(_TEMPERATURES, key=error)
+        self.ridge = _best_ridge(known[some], experts[some])
+        self.shares = _soft(self.similarities, self.temperature)
+        """Their shares in the vote."""
+        # By the smaller of both products: what is solved is the same.
+        is_wide = len(vectors) <= vectors.shape[1]
+        product = (known @ known.T if is_wide else known.T @ known).astype(np.float64)
+        product[np.diag_indices_from(product)] += self.ridge
+        inverse = np.linalg.inv(product).astype(np.float32)
+        self._solved = inverse @ known if is_wide else known @ inverse
+
+    def left_out(self) -> Floats:
+        """Estimate each case without it, in closed form."""
+        # Around the mean of the others: around that of all, they would tell of it.
+        targets = self._targets
+        means = (targets.sum(axis=0) - targets) / (len(targets) - 1)
+        both = np.hstack((targets, np.ones((len(targets), 1))))
+        leverage = (self._solved * self._known).sum(axis=1)
+        off = both - self._solved @ (self._known.T @ both.astype(np.float32))
+        off /= (1 - leverage)[:, None]
+        votes = _sums(self.shares, targets[self.nearest])
+        return (targets - off[:, :-1] + means * off[:, -1:] + votes) / 2
+
+    def estimate(self, vector: Vector, near: Floats, targets: Floats, vote: Floats) -> Floats:
+        """Estimate a new case by the vectors and targets of those that vote on it, and the vote."""
+        known = _unit(np.vstack((near, vector)) - self._centre)
+        kernel = known @ known[:-1].T
+        kernel[np.diag_indices(len(near))] += self.ridge
+        weights = np.linalg.solve(kernel[:-1], kernel[-1])
+        smooth = self._mean + weights @ (targets - self._mean)
+        return (np.clip(smooth, self._least, self._most) + vote) / 2
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How often decisions of some score were right: a logistic curve that rises."""
+
+    scores: Floats
+    agreed: Floats
+    slope: float
+    intercept: float
+
+    @classmethod
+    def fitted(cls, scores: Floats, agreed: Floats) -> "Calibration":
+        """Fit it to decisions that experts spoke on."""
+        right = int(agreed.sum())
+        targets = np.where(agreed, (right + 1) / (right + 2), 1 / (len(agreed) - right + 2))
+        features, penalty = np.stack((scores, np.ones_like(scores)), axis=1), np.diag([1.0, 1e-6])
+        found = np.zeros(2)
+        for _ in range(50):
+            fitted = _sigmoid(features @ found)
+            slope = features.T @ (fitted - targets) + penalty @ found
+            curvature = features.T @ (features * (fitted * (1 - fitted))[:, None]) + penalty
+            # No further than 1: a full step may lead too far where the curve flattens.
+            found = found - np.clip(np.linalg.solve(curvature, slope), -1, 1)
+        if found[0] < _LEAST_SLOPE:
+            found = np.array([_LEAST_SLOPE, _log_odds(targets.mean())])
+        return cls(scores, agreed, *found.tolist())
+
+    def confidences(self, scores: Floats) -> Floats:
+        """Return how likely decisions are right."""
+        return _sigmoid(self.slope * scores + self.intercept)
+
+    @property
+    def decisions(self) -> list[tuple[float, bool]]:
+        """The confidence of each decision in memory, and whether it agrees with the experts."""
+        confidences = self.confidences(self.scores).tolist()
+        return list(zip(confidences, self.agreed.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """What the evidence says of the cases in memory, each left out."""
+
+    rows: Floats
+    """Which cases: those with a verdict where they are enough, else all."""
+
+    judge: float | None
+    """How far the verdict moves an estimate; None where too few cases have one."""
+
+    estimates: Floats
+    numbers: Floats
+    errors: Floats
+    """How far the estimates are off."""
+
+    rival_errors: Floats
+    """The same of the judge's verdicts; without them of the one value that fits most."""
+
+    @cached_property
+    def is_better(self) -> bool:
+        """Whether the estimates beat their rival by more than chance may."""
+        gains = self.rival_errors - self.errors
+        return bool(gains.mean() > max(0.0, gains.std(ddof=1) / len(gains) ** 0.5))
+
+
+class Process:
+    """What decides, fitted to a memory as it is; what is not asked for is not fitted."""
+
+    def __init__(self, view: MemoryView, scale: Scale, besides: Container[str] = ()) -> None:
+        """Read the newest cases, but for those whose vector keys have no vote."""
+        self.encoding = Encoding(scale)
+        self.lock = threading.RLock()
+        """Held while it is used: much of it is fitted then."""
+        self._besides = besides
+        newest: dict[str, datetime] = {}
+        for row in view.rows():
+            if row.value is not None and row.vector_key not in besides:
+                before = newest.get(row.vector_key, row.given_at)
+                newest[row.vector_key] = max(before, row.given_at)
+        chosen = nlargest(MAX_CASES, newest, key=lambda key: (newest[key], key))
+        self._cases: dict[str, Case | None] = {}
+        self.cases = [case for key in sorted(chosen) if (case := self._case(view, key))]
+        self.truth = self.encoding.numbers([case.value for case in self.cases])
+        self._marks = np.unique(self.truth)
+        self._targets = self._targets_of(self.cases)
+        self._judged = np.array([at for at, case in enumerate(self.cases) if case.said], dtype=int)
+        said = [case.said for case in self.cases if case.said]
+        self._verdicts = self.encoding.numbers([one.verdict for one in said])
+        self._stated = np.array([self.encoding.stated(one) for one in said])
+        self._calibrations: dict[tuple[Kind, bool], Calibration | None] = {}
+
+    @cached_property
+    def regression(self) -> Regression:
+        """What the experts said of like cases; there has to be one."""
+        vectors = np.array([case.vector for case in self.cases])
+        return Regression(vectors, self._targets, self._targets.shape[1] // 2)
+
+    @cached_property
+    def weighing(self) -> Weighing | None:
+        """What that is worth; None where cases are few, or experts always say the same."""
+        has_judge = len(self._judged) >= MIN_CASES
+        rows = self._judged if has_judge else np.arange(len(self.cases))
+        truth = self.truth[rows]
+        if len(rows) < MIN_CASES or (truth == truth[0]).all():
+            return None
+        experts, said = np.hsplit(self._targets[rows], 2)
+        estimates, usual = np.hsplit(self.regression.left_out()[rows], 2)
+        judge = None
+        if has_judge:
+            # How far the judge is from what it usually says of like cases moves the estimate.
+            moves = said - usual
+            judge, without = _share(moves, experts - estimates, self.encoding.span)
+            estimates = estimates + without[:, None] * moves
+            rival = self._verdicts
+        else:
+            values = [case.value for case in self.cases]
+            rival = self.encoding.numbers([majority(values, self.encoding.scale)])
+        numbers = self._numbers(estimates)
+        errors = [self.encoding.errors(those, truth) for those in (numbers, rival)]
+        return Weighing(rows, judge, estimates, numbers, *errors)
+
+    @cached_property
+    def divisions(self) -> Floats:
+        """How far the values of the cases most similar to each other one are apart."""
+        return divisions(self.opinions(self.cases)[self.regression.nearest[:, :COMPARED]])
+
+    def opinions(self, cases: Sequence[Case]) -> Floats:
+        """Return what experts say of each: a share of the range, or the share of each choice."""
+        return np.array([self.encoding.rows(case.given).mean(axis=0) for case in cases]) / (
+            self.encoding.span if self.encoding.is_ordered else 1.0
+        )
+
+    def nearest(self, view: MemoryView, vector: Vector | None) -> tuple[list[Case], Floats]:
+        """Return the cases of all memory that are most similar to a new one, and how similar."""
+        found = [] if vector is None else view.index.search(vector, _LOOKED_AT)
+        # Beyond some digits the order of a sum shows.
+        hits = sorted((-round(similarity, 6), key) for key, similarity in found)
+        valued = ((case, -far) for far, key in hits if (case := self._case(view, key)) is not None)
+        voters = list(islice(valued, VOTERS))
+        return [case for case, _ in voters], np.array([similarity for _, similarity in voters])
+
+    def decides(self, mode: Decide) -> bool:
+        """Tell whether the evidence decides."""
+        return mode == "evidence" and self.weighing is not None and self.weighing.is_better
+
+    def calibration(self, kind: Kind, mode: Decide) -> Calibration | None:
+        """Return how confidences of a kind are calibrated; None where decisions are few."""
+        key = kind, self.decides(mode)
+        if key not in self._calibrations:
+            self._calibrations[key] = self._calibrate(*key)
+        return self._calibrations[key]
+
+    def _calibrate(self, kind: Kind, decides: bool) -> Calibration | None:  # noqa: FBT001 - a key's
+        rows, numbers, scores = self._judged, self._verdicts, _log_odds(self._stated)
+        if kind == "evidence":
+            weighing = self.weighing
+            if weighing is None or not (decides or weighing.judge is not None):
+                return None
+            rows, numbers = weighing.rows, weighing.numbers if decides else numbers
+            shares, voters = self.regression.shares[rows], self.regression.nearest[rows]
+            scores = self._scores(weighing.estimates, numbers, shares, self.truth[voters])
+        known = ~np.isnan(scores)
+        if known.sum() < MIN_CALIBRATING:
+            return None
+        agreed = np.abs(numbers - self.truth[rows]) <= self.encoding.near
+        return Calibration.fitted(scores[known], agreed[known])
+
+    def usual_kind(self, mode: Decide) -> Kind:
+        """Return the kind of confidence that decisions have, but for some."""
+        if not self.decides(mode) and self.calibration("stated", mode) is not None:
+            return "stated"
+        return "evidence" if mode == "evidence" or not self.encoding.choices else "stated"
+
+    def decide(self, view: MemoryView, said: Said, vector: Vector | None, mode: Decide) -> Decision:
+        """Decide on a new case."""
+        encoding, value, source = self.encoding, said.verdict, said.source
+        confidence, evidence = encoding.stated(said), None
+        kind: Kind = "stated"
+        score = _log_odds(confidence)
+        # On a continuous scale there is no probability that a judge could state.
+        if mode == "evidence" or (isnan(confidence) and not encoding.choices):
+            evidence, score_of = self._evidence(view, said, vector)
+            decides = self.decides(mode)
+            if score_of is not None and (decides or isnan(confidence)):
+                kind = source = "evidence"
+                value = value if evidence.estimate is None or not decides else evidence.estimate
+                confidence = (evidence.probabilities or {}).get(encoding.scale.render(value), nan)
+                score = score_of(value)
+        calibration = None if isnan(score) else self.calibration(kind, mode)
+        if calibration is not None:
+            confidence = float(calibration.confidences(score))
+        known = not isnan(confidence)
+        return Decision(
+            value=value,
+            confidence=min(max(confidence, 0.0), 1.0) if known else None,
+            confidence_source=source if known else None,
+            calibrated_on=len(calibration.scores) if calibration else None,
+            evidence=evidence if mode == "evidence" else None,
+        )
+
+    def _case(self, view: MemoryView, key: str) -> Case | None:
+        if key not in self._cases and key not in self._besides:
+            self._cases[key] = case_of(view, key, self.encoding.scale)
+        return self._cases.get(key)
+
+    def _targets_of(self, cases: Sequence[Case]) -> Floats:
+        """Return what experts say, then the judge: where it was not asked it counts as right."""
+        experts = self.encoding.rows([case.value for case in cases])
+        judge = self.encoding.believed([case.said or Said(case.value) for case in cases])
+        return np.hstack((experts, judge))
+
+    def _numbers(self, estimates: Floats) -> Floats:
+        """Return estimates as numbers on the scale, as fine as experts give them."""
+        if not self.encoding.is_ordered:
+            return estimates.argmax(axis=-1).astype(float)
+        if len(self._marks) <= _FEW_MARKS:
+            return self._marks[np.abs(estimates - self._marks).argmin(axis=-1)]
+        low, span = self.encoding.low, self.encoding.span
+        digits = 6 - floor(log10(span)) if self.encoding.near else 0
+        return np.clip(np.round(estimates[..., 0], digits), low, low + span)
+
+    def _scores(self, estimates: Floats, numbers: Floats, shares: Floats, given: Floats) -> Floats:
+        """Score decisions: by their choice's estimate, or how near they are to like cases."""
+        if not self.encoding.is_ordered:
+            return estimates[np.arange(len(numbers)), numbers.astype(int)]
+        squares = (shares * (given - numbers[:, None]) ** 2).sum(axis=1)
+        return -np.sqrt(squares) / self.encoding.span
+
+    @cached_property
+    def _curve(self) -> Calibration:
+        """How often choices that have some share of an estimate are the experts'."""
+        weighing: Any = self.weighing
+        hits = self._targets[weighing.rows, : len(self.encoding.names)] > 0
+        return Calibration.fitted(weighing.estimates.ravel(), hits.ravel())
+
+    def _chances(self, weighing: Weighing, estimate: Floats) -> dict[str, float] | None:
+        """Return how likely each choice is the experts'."""
+        encoding = self.encoding
+        if not encoding.choices:
+            return None
+        if encoding.is_ordered:
+            off = weighing.estimates[:, 0] - self.truth[weighing.rows]
+            ranks = np.arange(len(encoding.names))
+            chances = np.exp(-((ranks - estimate) ** 2) / (2 * (off**2).mean() + 0.1))
+        else:
+            chances = self._curve.confidences(estimate)
+        return dict(zip(encoding.names, (chances / chances.sum()).tolist(), strict=True))
+
+    def _evidence(
+        self, view: MemoryView, said: Said, vector: Vector | None
+    ) -> tuple[Evidence, Callable[[Any], float] | None]:
+        """Return what the evidence says of a new case, and what scores a decision on it."""
+        encoding, weighing = self.encoding, self.weighing
+        fields: dict[str, Any] = {"verdict": said.verdict, "cases": len(self.cases)}
+        if weighing is not None:
+            fields["evidence_error"] = float(weighing.errors.mean())
+            fields["weights"] = {"neighbours": 1 - (weighing.judge or 0.0)}
+            if weighing.judge is not None:
+                fields["verdict_error"] = float(weighing.rival_errors.mean())
+                fields["weights"]["judge"] = weighing.judge
+        cases, similarities = self.nearest(view, vector)
+        if vector is None or not cases or not self.cases:
+            reason = _UNKNOWN if self.cases else self._reason
+            return Evidence(decided_by="verdict", reason=reason, **fields), None
+        shares = _soft(similarities[None], self.regression.temperature)
+        fields["neighbours"] = [
+            Neighbour(
+                example_id=case.example_id,
+                episode_ids=case.episode_ids,
+                value=case.value,
+                similarity=similarity,
+                weight=share,
+            )
+            for case, similarity, share in zip(
+                cases[:_SHOWN], similarities.tolist(), shares[0].tolist(), strict=False
+            )
+        ]
+        decider: Decide = "evidence" if self.decides("evidence") else "verdict"
+        fields |= {"decided_by": decider, "reason": self._reason}
+        if weighing is None:
+            return Evidence(**fields), None
+        near, targets = np.array([case.vector for case in cases]), self._targets_of(cases)
+        [vote] = shares @ targets
+        estimate, usual = np.hsplit(self.regression.estimate(vector, near, targets, vote), 2)
+        estimate = estimate + (weighing.judge or 0.0) * (encoding.believed([said])[0] - usual)
+        one_number, votes = encoding.is_ordered, vote.tolist()
+        fields["vote"] = votes[0] if one_number else dict(zip(encoding.names, votes, strict=False))
+        fields["estimate"] = encoding.value(float(self._numbers(estimate)))
+        fields["probabilities"] = self._chances(weighing, estimate)
+
+        def score_of(value: Value) -> float:
+            numbers = encoding.numbers([value])
+            return float(self._scores(estimate[None], numbers, shares, targets[None, :, 0])[0])
+
+        return Evidence(**fields), score_of
+
+    @cached_property
+    def _reason(self) -> str:
+        weighing, count = self.weighing, len(self.cases)
+        if weighing is None and count < MIN_CASES:
+            return (
+                f"The verdict decides: memory has {count} case{'s' * (count != 1)} with an "
+                f"expert's value, and it takes {MIN_CASES} to weigh them."
+            )
+        if weighing is None:
+            return "The verdict decides: the experts gave all cases that count the same value."
+        off, rival = weighing.errors.mean(), weighing.rival_errors.mean()
+        who = "evidence" if weighing.is_better else "verdict"
+        what = "wrong on a share of" if self.encoding.choices else "off by"
+        whose = "one value for all" if weighing.judge is None else "the judge's verdict"
+        but = "" if weighing.is_better else ", which is no more than chance may bring"
+        return (
+            f"The {who} decides: on {len(weighing.rows)} cases in memory, each left out, the "
+            f"evidence is {what} {off:.3g}, and {whose} {rival:.3g}{but}."
+        )
+
+
+def divisions(opinions: Floats) -> Floats:
+    """Measure how far values are apart: the span of their middle half, or the minority's share."""
+    if not opinions.shape[1]:
+        return np.zeros(len(opinions))
+    if opinions.shape[2] == 1:
+        return np.quantile(opinions[:, :, 0], [0.25, 0.75], axis=1).T @ [-1, 1]
+    return 1 - opinions.mean(axis=1).max(axis=1)
+
+
+def process_of(view: MemoryView, scale: Scale) -> Process:
+    """Return what decides with a memory, fitted anew only where its version changed."""
+    version = view.version, len(view.missing_texts())
+    with _lock:
+        known = view.derived.get(("evidence", scale))
+        if known is None or known[0] != version:
+            known = view.derived["evidence", scale] = version, Process(view, scale)
+        process: Process = known[1]
+        return process
+
+
+_lock = threading.Lock()
+
+
+async def current_process(io: IO, access: MemoryAccess) -> Process:
+    """Return what decides with a memory as it is; without what can't be embedded, where it says."""
+    view = await access.refresh(io)
+    await index_missing(io, access, view)
+    return process_of(view, access.criterion.scale)
+
+
+async def decide_case(
+    io: IO,
+    access: MemoryAccess,
+    said: Said,
+    mode: Decide,
+    *,
+    vector: Vector | None,
+    besides: Container[str] = (),
+) -> Decision:
+    """Decide on a case that the judge has judged; `besides` are keys of cases without a vote."""
+    try:
+        process = await current_process(io, access)
+    except EmbeddingError as error:
+        # Whether that fails a judgment was decided where similar cases were looked for.
+        logger.warning(
+            "Judging %r: cases without vectors do not count: %s", access.criterion.name, error
+        )
+        process = process_of(access.view, access.criterion.scale)
+    if any(case.key in besides for case in process.cases):
+        process = Process(access.view, access.criterion.scale, besides)
+    with process.lock:
+        return process.decide(access.view, said, vector, mode)
+
+
+def _unit(rows: Floats) -> Floats:
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
+
+
+def _soft(similarities: Floats, temperature: float) -> Floats:
+    top = similarities.max(axis=1, keepdims=True, initial=-9.0)
+    weights = np.exp((similarities - top) / temperature)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _sums(shares: Floats, targets: Floats) -> Floats:
+    return np.einsum("ij,ijk->ik", shares, targets)
+
+
+def _sigmoid(logits: Floats) -> Floats:
+    return 1 / (1 + np.exp(-np.clip(logits, -35, 35)))
+
+
+def _log_odds(shares: Floats) -> Floats:
+    inside = np.clip(shares, 1e-3, 1 - 1e-3)
+    return np.log(inside / (1 - inside))
+
+
+def _best_ridge(known: Floats, targets: Floats) -> float:
+    """Choose by what regression without each case is off, in closed form."""
+    values, sides = np.linalg.eigh((known @ known.T).astype(np.float64))
+    turned, squares = sides.T @ (targets - targets.mean(axis=0)), sides**2
+
+    def error(ridge: float) -> float:
+        shrunk = (1 / (values + ridge))[:, None]
+        return float((((sides @ (shrunk * turned)) / (squares @ shrunk)) ** 2).mean())
+
+    return min(_RIDGES, key=error)
+
+
+def _share(moves: Floats, targets: Floats, span: float) -> tuple[float, Floats]:
+    """Fit by ridge regression how far moves go; also for each row without it."""
+    hits, size = (moves * targets).sum(axis=1), (moves**2).sum(axis=1)
+    without = (hits.sum() - hits) / (size.sum() - size + span**2)
+    return max(float(hits.sum() / (size.sum() + span**2)), 0.0), np.maximum(without, 0.0)

@@ -1,0 +1,404 @@
+"""What the evidence says: how good it knows itself to be, and when it decides."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from memalign_graph import Boolean, Categorical, Numeric
+from memalign_graph.agreement import agree
+from memalign_graph.evidence import process as module
+from memalign_graph.evidence.confidence import Said
+from memalign_graph.evidence.process import (
+    MIN_CALIBRATING,
+    MIN_CASES,
+    VOTERS,
+    Calibration,
+    Process,
+    Regression,
+)
+from memalign_graph.evidence.trust import LEFT_OUT_LEVEL, LEVEL, trusted
+from memalign_graph.scales import Scale, Value
+from tests.unit_tests.evidence.worlds import (
+    SCALES,
+    Item,
+    Judge,
+    coin,
+    decided,
+    drop,
+    error,
+    normalised,
+    off,
+    put,
+    right_in,
+    row,
+    values_of,
+    view_of,
+    world,
+)
+
+SEEDS = range(4)
+
+
+def seeded(seed: int) -> random.Random:
+    return random.Random(seed)  # noqa: S311 - nothing secret
+
+
+def nearly(scale: Scale, truth: Value, rng: random.Random) -> Value:
+    """A judge that is right 95 % of the time: within a tenth of the range, or one star off."""
+    assert isinstance(scale, Numeric)
+    if scale.integer:
+        return truth if rng.random() < 0.95 else off(scale, truth, rng.choice([-1, 1]))
+    return off(scale, truth, rng.gauss(0, 0.05 * (scale.maximum - scale.minimum)))
+
+
+def constant(scale: Scale, _: Value, rng: random.Random) -> Value:
+    """A judge that always says the same."""
+    return values_of(scale)[0]
+
+
+def strong(kind: str) -> Judge:
+    return nearly if isinstance(SCALES[kind], Numeric) else right_in(0.95)
+
+
+def span(kind: str) -> float:
+    scale = SCALES[kind]
+    return scale.maximum - scale.minimum if isinstance(scale, Numeric) else 1.0
+
+
+def errors(kind: str, judge: Judge, count: int, **options: Any) -> tuple[float, float, float]:
+    """How far verdicts and decisions on new cases are off, and how often the evidence decides."""
+    scale, verdict, value, used = SCALES[kind], [], [], []
+    for seed in SEEDS:
+        items = world(scale, count + 60, seeded(seed), judge, **options)
+        view = view_of(items[:count])
+        process = Process(view, scale)
+        used.append(process.decides("evidence"))
+        for item in items[count:]:
+            decision = decided(view, process, item)
+            assert decision.evidence is not None
+            by_evidence = decision.evidence.decided_by == "evidence"
+            assert by_evidence is process.decides("evidence")
+            assert decision.value == (decision.evidence.estimate if by_evidence else item.verdict)
+            verdict.append(error(scale, item.verdict or 0, item.truth))
+            value.append(error(scale, decision.value, item.truth))
+    return float(np.mean(verdict)), float(np.mean(value)), float(np.mean(used))
+
+
+@pytest.mark.parametrize("kind", SCALES)
+@pytest.mark.parametrize("judge", [coin, constant])
+def test_a_useless_judge_is_outvoted(kind: str, judge: Judge) -> None:
+    verdict, value, used = errors(kind, judge, 80)
+    assert used == 1
+    assert value < verdict / 2
+
+
+@pytest.mark.parametrize("kind", SCALES)
+@pytest.mark.parametrize("count", [12, 25, 80])
+def test_a_good_judge_is_not_harmed(kind: str, count: int) -> None:
+    verdict, value, _ = errors(kind, strong(kind), count)
+    assert value - verdict < 0.03 * span(kind)
+
+
+@pytest.mark.parametrize("kind", SCALES)
+def test_neighbours_that_know_nothing_do_no_harm(kind: str) -> None:
+    verdict, value, _ = errors(kind, right_in(0.7), 40, clusters=1, purity=0.4)
+    assert value - verdict < 0.03 * span(kind)
+
+
+@pytest.mark.parametrize("kind", SCALES)
+def test_judge_and_neighbours_together_are_no_worse_than_either(kind: str) -> None:
+    verdict, both, _ = errors(kind, right_in(0.75), 140, purity=0.85)
+    _, neighbours, _ = errors(kind, coin, 140, purity=0.85)
+    assert both <= min(verdict, neighbours) * 1.1 + 0.015
+
+
+@pytest.mark.parametrize("kind", SCALES)
+def test_without_verdicts_the_experts_values_decide_from_ten_on(kind: str) -> None:
+    scale = SCALES[kind]
+    items = [replace(item, verdict=None) for item in world(scale, 80, seeded(1), coin)]
+    for count, told in ((MIN_CASES - 1, False), (80, True)):
+        view = view_of(items[:count])
+        process = Process(view, scale)
+        assert process.decides("evidence") is told
+        evidence = decided(view, process, replace(items[0], verdict=values_of(scale)[0])).evidence
+        assert evidence is not None
+        assert evidence.verdict_error is None
+        assert ("memory has 9 cases" in evidence.reason) is not told
+        assert len(evidence.neighbours) == min(count, 10)
+    assert process.decides("verdict") is False
+    strangers = [replace(item, vector=normalised(np.eye(80)[at])) for at, item in enumerate(items)]
+    assert Process(view_of(strangers), scale).decides("evidence") is False
+
+
+@pytest.mark.parametrize("kind", SCALES)
+@pytest.mark.parametrize("count", [MIN_CASES - 1, MIN_CASES])
+def test_ten_values_that_like_cases_tell_are_enough(kind: str, count: int) -> None:
+    scale, (one, other, *_) = SCALES[kind], values_of(SCALES[kind])
+    items = [
+        Item(normalised([at % 2, 1 - at % 2, 0.01 * at]), one if at % 2 else other, None)
+        for at in range(count + 1)
+    ]
+    view = view_of(items[:count])
+    process = Process(view, scale)
+    for verdict in (one, other):
+        decision = decided(view, process, replace(items[count], verdict=verdict))
+        assert decision.value == (items[count].truth if count == MIN_CASES else verdict)
+
+
+@pytest.mark.parametrize("kind", SCALES)
+def test_experts_that_always_say_the_same_leave_the_verdict(kind: str) -> None:
+    value, other = values_of(SCALES[kind])[:2]
+    items = [replace(item, truth=value) for item in world(SCALES[kind], 30, seeded(1), coin)]
+    view = view_of(items)
+    decision = decided(view, Process(view, SCALES[kind]), replace(items[0], verdict=other))
+    assert decision.value == other
+    assert decision.evidence is not None
+    assert "the same value" in decision.evidence.reason
+
+
+def test_without_an_embedding_the_verdict_decides_and_that_is_said() -> None:
+    view = view_of(world(Boolean(), 60, seeded(1), coin))
+    process = Process(view, Boolean())
+    said = Said(True, {"true": 0.3, "false": 0.7}, "logprobs")
+    decision = process.decide(view, said, None, "evidence")
+    assert process.decides("evidence")
+    assert decision.value is True
+    assert decision.confidence == pytest.approx(0.3)
+    assert decision.evidence is not None
+    assert "the case has no embedding" in decision.evidence.reason
+
+
+def test_probabilities_are_weighed_where_they_tell_more() -> None:
+    rng, items = seeded(4), []
+    for at in range(120):
+        chance = min(max(rng.gauss(0.6 + 0.3 * (at % 2), 0.08), 0.01), 0.99)
+        vector = normalised([rng.gauss(0, 1) for _ in range(8)])
+        items.append(Item(vector, at % 2 == 1, True, {"true": chance, "false": 1 - chance}))
+    view = view_of(items[:80])
+    process = Process(view, Boolean())
+    assert process.decides("evidence")
+    wrong = [decided(view, process, item).value != item.truth for item in items[80:]]
+    assert np.mean(wrong) < 0.2
+
+
+@pytest.mark.parametrize("count", [12, 60, 200])
+def test_left_out_in_closed_form_is_refitting_without_the_case(count: int) -> None:
+    rng = np.random.default_rng(3)
+    vectors = normalised(rng.normal(size=(count, 40))).astype(float)
+    targets = (vectors[:, :2] + 0.1 * rng.normal(size=(count, 2))).round(3)
+    regression = Regression(vectors, targets, 2)
+    centred = vectors - vectors.mean(axis=0)
+    centred /= np.linalg.norm(centred, axis=1, keepdims=True)
+    kernel = centred @ centred.T
+    found = regression.left_out()
+    for at in range(0, count, 5):
+        rest = np.arange(count) != at
+        mean = targets[rest].mean(axis=0)
+        ridge = regression.ridge * np.eye(count - 1)
+        weights = np.linalg.solve(kernel[np.ix_(rest, rest)] + ridge, kernel[rest, at])
+        smooth = mean + weights @ (targets[rest] - mean)
+        similarities = vectors[rest] @ vectors[at]
+        near = np.exp((similarities - 1) / regression.temperature)
+        near[similarities < np.sort(similarities)[-min(VOTERS, count - 1)]] = 0
+        expected = (smooth + near @ targets[rest] / near.sum()) / 2
+        assert found[at] == pytest.approx(expected, abs=2e-4)
+
+
+@pytest.mark.parametrize("kind", SCALES)
+def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: str) -> None:
+    scale, items = SCALES[kind], world(SCALES[kind], 60, seeded(2), right_in(0.7))
+    new = world(scale, 5, seeded(3), coin)
+
+    def said(view: Any, besides: Any = ()) -> list[Any]:
+        process = Process(view, scale, besides)
+        calibration = process.calibration("evidence", "evidence")
+        assert calibration is not None
+        return [[decided(view, process, item) for item in new], calibration.decisions]
+
+    rows = [row(at, item) for at, item in enumerate(items)]
+    never, shuffled, forgotten = view_of([]), view_of([]), view_of([])
+    put(never, rows[:50], items[:50])
+    order = seeded(4).sample(range(50), 50)
+    put(shuffled, [rows[at] for at in order], [items[at] for at in order])
+    put(forgotten, rows, items)
+    assert said(forgotten) != said(never)
+    assert said(forgotten, {f"k{at:04d}" for at in range(50, 60)}) == said(never)
+    drop(forgotten, [f"e{at:04d}" for at in range(50, 60)])
+    assert said(forgotten) == said(shuffled) == said(never)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "counts"),
+    [
+        ("stars", [2, 3, 5], 3),
+        ("share", [0.2, 0.3, 0.9], 0.3),
+        ("ordered", ["poor", "fair", "good"], "fair"),
+        ("choices", ["odd", "odd", "warm"], "odd"),
+    ],
+)
+def test_of_several_experts_the_median_or_the_majority_is_learned(
+    kind: str, given: list[Value], counts: Value
+) -> None:
+    [item] = world(SCALES[kind], 1, seeded(1), coin)
+    rows = [
+        row(at, replace(item, truth=value), vector_key="k", example_id="x")
+        for at, value in enumerate(given)
+    ]
+    view = view_of([])
+    put(view, rows, [item] * len(rows))
+    [case] = Process(view, SCALES[kind]).cases
+    assert (case.value, case.given) == (counts, given)
+
+
+def test_of_more_cases_than_are_fitted_the_nearest_speak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_CASES", 40)
+    items = world(Boolean(), 120, seeded(5), coin)
+    view = view_of(items)
+    process = Process(view, Boolean())
+    assert [case.key for case in process.cases] == [f"k{at:04d}" for at in range(80, 120)]
+    oldest = decided(view, process, items[0])
+    assert oldest.evidence is not None
+    assert oldest.evidence.neighbours[0].example_id == "x0000"
+    assert oldest.evidence.neighbours[0].similarity == 1.0
+    new = world(Boolean(), 150, seeded(5), coin)[120:]
+    wrong = [decided(view, process, item).value != item.truth for item in new]
+    assert process.decides("evidence")
+    assert np.mean(wrong) < 0.3
+
+
+@pytest.mark.parametrize("kind", SCALES)
+@pytest.mark.parametrize("told", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("mode", ["evidence", "verdict"])
+def test_confidences_are_calibrated_shares(kind: str, told: float, mode: Any) -> None:
+    scale, rng = SCALES[kind], seeded(3)
+    names = [scale.render(value) for value in values_of(scale)]
+
+    def odds() -> dict[str, float]:
+        return dict(zip(names, rng.choices([0.1, 0.5, 0.9], k=len(names)), strict=True))
+
+    items = [
+        replace(item, probabilities=odds() if rng.random() < told else None)
+        for item in world(scale, 90, rng, right_in(0.8))
+    ]
+    view = view_of(items)
+    process = Process(view, scale)
+    for item in items[:6]:
+        for probabilities in (None, odds(), {"gone": 1.0}):
+            decision = decided(view, process, replace(item, probabilities=probabilities), mode)
+            known = decision.confidence is not None
+            assert not known or 0 <= (decision.confidence or 0) <= 1
+            assert (decision.confidence_source is not None) == known
+            assert decision.calibrated_on is None or MIN_CALIBRATING <= decision.calibrated_on <= 90
+            assert (decision.evidence is not None) == (mode == "evidence")
+            if mode == "evidence":
+                assert known
+                shares = decision.evidence.probabilities if decision.evidence else {}
+                assert (shares is None) == isinstance(scale, Numeric)
+                assert shares is None or sum(shares.values()) == pytest.approx(1)
+
+
+def test_numbers_have_a_confidence_from_what_is_left_out() -> None:
+    scale, rng, items = SCALES["share"], seeded(5), []
+    for _ in range(300):
+        clear = rng.random() < 0.5
+        centre = rng.choice([0.2, 0.5, 0.8])
+        truth = min(max(rng.gauss(centre, 0.02 if clear else 0.25), 0.0), 1.0)
+        vector = normalised([centre, 1.0 if clear else -1.0, rng.gauss(0, 0.03)])
+        items.append(Item(vector, truth, min(max(rng.gauss(truth, 0.2), 0.0), 1.0)))
+    view = view_of(items[:200])
+    for mode in ("evidence", "verdict"):
+        process = Process(view, scale)
+        made = [decided(view, process, item, mode) for item in items[200:]]
+        assert {one.confidence_source for one in made} == {"evidence"}
+        assert {one.calibrated_on for one in made} == {200}
+        right = [
+            agree(scale, one.value, item.truth) for one, item in zip(made, items[200:], strict=True)
+        ]
+        sure = np.array([one.confidence for one in made], dtype=float)
+        assert sure.mean() == pytest.approx(np.mean(right), abs=0.12)
+        if mode == "evidence":
+            halves = np.array(right)[np.argsort(sure)].reshape(2, -1).mean(axis=1)
+            assert halves[1] - halves[0] > 0.3
+
+
+@pytest.mark.parametrize(
+    "scale",
+    [
+        Numeric(minimum=0, maximum=2 / 3),
+        Numeric(minimum=-1e-7, maximum=1e-7),
+        Numeric(minimum=-1e9, maximum=1e9),
+        Numeric(minimum=1 / 3, maximum=1 / 3 + 1e-3),
+        Numeric(minimum=-30, maximum=30, integer=True),
+    ],
+)
+def test_estimates_stay_on_the_scale(scale: Numeric) -> None:
+    width, rng, items = scale.maximum - scale.minimum, seeded(5), []
+    for _ in range(60):
+        share = rng.choice([0.0, 0.0, 1.0, 1.0, rng.random()])
+        ends = min(max(scale.minimum + share * width, scale.minimum), scale.maximum)
+        truth = scale.validate_value(round(ends) if scale.integer else ends)
+        vector = normalised([1, share + rng.gauss(0, 0.02), 0.1])
+        items.append(Item(vector, truth, scale.validate_value(scale.maximum)))
+    view = view_of(items[:40])
+    process = Process(view, scale)
+    assert process.decides("evidence")
+    for item in items[40:]:
+        value = decided(view, process, item).value
+        assert scale.validate_value(value) == value
+        assert type(value) is (int if scale.integer else float)
+        assert abs(float(value) - float(item.truth)) < 0.35 * width
+
+
+def test_a_scale_of_more_choices_than_servers_tell() -> None:
+    scale = Categorical(choices=tuple(f"c{at}" for at in range(25)))
+    items = world(scale, 150, seeded(6), coin, clusters=5)
+    view = view_of(items[:120])
+    process = Process(view, scale)
+    assert process.decides("evidence")
+    assert np.mean([decided(view, process, one).value != one.truth for one in items[120:]]) < 0.4
+
+
+def scored(rng: np.random.Generator, count: int) -> list[tuple[float, bool]]:
+    """Past decisions whose score says nothing of whether they are right."""
+    scores, agreed = rng.normal(size=count), rng.random(count) < 0.8999
+    return Calibration.fitted(scores, agreed).decisions
+
+
+def voted(rng: np.random.Generator, count: int) -> list[tuple[float, bool]]:
+    """Past decisions of a memory whose judge tosses a coin; neighbours are right in clusters."""
+    clusters = rng.integers(0, 6, count)
+    centres = np.random.default_rng(5).normal(size=(6, 16))
+    vectors = normalised(centres[clusters] + 0.5 * rng.normal(size=(count, 16)))
+    truths = (clusters % 2 == 0) == (rng.random(count) < 0.8999)
+    items = [
+        Item(vector, bool(truth), bool(rng.random() < 0.5))
+        for vector, truth in zip(vectors, truths, strict=True)
+    ]
+    found = Process(view_of(items), Boolean()).calibration("evidence", "evidence")
+    assert found is not None
+    return found.decisions
+
+
+@pytest.mark.parametrize("count", [30, 100, 400, 1000, 2000])
+@pytest.mark.parametrize(("past", "most"), [(scored, 400), (voted, 60)])
+def test_a_judge_just_below_the_target_is_seldom_trusted(past: Any, most: int, count: int) -> None:
+    """The worst case of a bound on thresholds: each is a little too low."""
+    rng, memories = np.random.default_rng(1), min(most, 40_000 // count if past is voted else most)
+    level = LEFT_OUT_LEVEL if past is voted else LEVEL
+    tests = [trusted(past(rng, count), 0.9, level) for _ in range(memories)]
+    granted = sum(test.threshold is not None for test in tests)
+    # At most 5 % in truth: more of so few memories come up with a chance of a hundredth.
+    assert granted <= 0.05 * memories + 2.4 * (0.05 * 0.95 * memories) ** 0.5
+
+
+def test_a_curve_fitted_to_labels_keeps_the_order_of_the_scores() -> None:
+    rng = np.random.default_rng(2)
+    for sign in (-1, 0, 1):
+        scores = rng.normal(size=200)
+        agreed = rng.random(200) < 1 / (1 + np.exp(-3 * sign * scores))
+        made = Calibration.fitted(scores, agreed)
+        assert (np.diff(made.confidences(np.sort(scores))) > 0).all()
+        assert made.confidences(scores).mean() == pytest.approx(agreed.mean(), abs=0.03)
