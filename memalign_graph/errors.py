@@ -1,5 +1,8 @@
 """The exceptions and warnings this package raises, each with one sentence that names the mend."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from pydantic import ValidationError
 
 _PLAIN_WORDS = {
@@ -60,3 +63,15 @@ def explain(error: ValidationError) -> str:
     field = ".".join(map(str, first["loc"]))
     sentence = message if message.startswith(field) else f"{field}: {message}"
     return f"{sentence} (and {len(more)} more)" if more else sentence
+
+
+@contextmanager
+def needs_extra(extra: str, what: str) -> Iterator[None]:
+    """Turn a failed import in the block into one sentence that names the extra."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(
+            f'{what} needs the extra "{extra}": pip install "memalign-graph[{extra}]"',
+            name=error.name,
+        ) from error

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from memalign_graph.agreement import majority_value
-from memalign_graph.errors import InvalidInputError
-from memalign_graph.extras import needs_extra
+from memalign_graph.errors import InvalidInputError, needs_extra
 from memalign_graph.identity import digest
 from memalign_graph.reading import FeedbackLike, read_feedback
 from memalign_graph.scales import Value

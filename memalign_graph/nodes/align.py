@@ -29,7 +29,6 @@ from memalign_graph.memory.lessons import learn
 from memalign_graph.models import BaseChatModel, Metered, max_input_tokens
 from memalign_graph.nodes.judge import judge_again, value_judge
 from memalign_graph.nodes.learn import read_saved, saved
-from memalign_graph.prompts.distill import distill_prompt
 from memalign_graph.reading import read_feedback
 from memalign_graph.runtime import Node, Parts, Step, Update, own_channel
 from memalign_graph.settings import Alignment, LearnFrom
@@ -374,13 +373,7 @@ async def _propose(
     waiting = [episode for episode in found.values() if episode.status == "pending"]
     guidelines = await access.all_guidelines(io)
     while waiting:
-        prompt = distill_prompt(
-            access.criterion,
-            guidelines=guidelines,
-            episodes=waiting,
-            max_input_tokens=max_input_tokens(chat),
-        )
-        proposed = await distil(io, chat, prompt, keep_in=access)
+        prompt, proposed = await distil(io, access, chat, waiting, guidelines, keeps=True)
         proposal["operations"] += saved(proposed.operations)
         proposal["refused"] += proposed.refused
         proposal["read"] |= {episode.id: episode.word for episode in prompt.episodes.values()}

@@ -9,8 +9,6 @@ from memalign_graph.memory.forgetting import clear_drafts
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.memory.lessons import learn
 from memalign_graph.memory.recall import known_vector
-from memalign_graph.models import max_input_tokens
-from memalign_graph.prompts.distill import distill_prompt
 from memalign_graph.runtime import Step, Update, own_channel
 from memalign_graph.types import Episode
 
@@ -29,14 +27,9 @@ async def distill_feedback(step: Step) -> Update:
     view = await access.refresh(io)
     others = [key for key in view.pending() if key != episode.id][:_MAX_PENDING]
     pending = (await access.episodes(io, others)).values()
-    chat = step.distiller
-    prompt = distill_prompt(
-        step.parts.criterion,
-        guidelines=await access.all_guidelines(io),
-        episodes=[episode, *sorted(pending, key=lambda waiting: (waiting.created_at, waiting.id))],
-        max_input_tokens=max_input_tokens(chat),
-    )
-    proposal = await distil(io, chat, prompt)
+    oldest_first = sorted(pending, key=lambda waiting: (waiting.created_at, waiting.id))
+    chat, guidelines = step.distiller, await access.all_guidelines(io)
+    prompt, proposal = await distil(io, access, chat, [episode, *oldest_first], guidelines)
     # What this expert took back may have left guidelines without words.
     wordless = (await access.all_guidelines(io, "pending"))[:_MAX_PENDING]
     rewordings = await reword_all(io, access, chat, wordless, step.run.max_concurrency)
