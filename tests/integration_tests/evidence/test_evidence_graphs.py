@@ -418,7 +418,7 @@ async def test_numpy_is_all_it_needs(bench: Bench, monkeypatch: pytest.MonkeyPat
     assert (await judged(bench, confidence=True))["value"] is False
     memory = bench.memory()
     trust = await memory.atrust(decide="evidence") if bench.awaits else memory.trust()
-    assert trust.needed == 29
+    assert trust.needed == 38
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
