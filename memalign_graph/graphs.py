@@ -225,7 +225,8 @@ def create_alignment_graph(
             way = _where_any("batches", after, "commit_alignment")
             builder.add_conditional_edges(before, way, [after, "commit_alignment"])
         elif before == "distill_batches":
-            builder.add_conditional_edges(before, _as_distilled, [before, after])
+            way = _where_any("failed", before, after)
+            builder.add_conditional_edges(before, way, [before, after])
         elif after == "settle_conflicts":
             way = _where_any("conflicts", after, beyond)
             builder.add_conditional_edges(before, way, [after, beyond])
@@ -317,8 +318,3 @@ def _add_judging(builder: Graph, parts: Parts) -> None:
 def _where_any(key: str, there: str, otherwise: str) -> Callable[[State], str]:
     """Make the way to a node that has something to do only if the lesson holds something."""
     return lambda state: there if state["judge_lesson"][key] else otherwise
-
-
-def _as_distilled(state: State) -> str:
-    is_left = None in state["judge_lesson"]["proposals"]
-    return "distill_batches" if is_left else "consolidate_guidelines"

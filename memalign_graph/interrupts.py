@@ -15,6 +15,7 @@ from langgraph.types import interrupt
 from pydantic import ConfigDict, PlainValidator, RootModel, WithJsonSchema, create_model
 
 from memalign_graph.alignment.merging import Conflict, Side
+from memalign_graph.errors import excerpt
 from memalign_graph.identity import check_json
 from memalign_graph.prompts.clarify import Question
 from memalign_graph.types import (
@@ -281,8 +282,9 @@ def read_text(given: Any, name: str) -> str | None:
 
 def _line(episode: Episode, criterion: Criterion) -> str:
     value = "no value" if episode.value is None else criterion.scale.show(episode.value)
-    words = f": {escape(_one_line(episode.rationale))}" if episode.rationale else ""
-    outputs = _one_line(_text(episode.example.outputs))
+    texts = (episode.rationale or "", _text(episode.example.outputs))
+    rationale, outputs = (excerpt(" ".join(text.split()), 160) for text in texts)
+    words = f": {escape(rationale)}" if rationale else ""
     ticks = _fence(outputs)
     return f"{ticks} {outputs} {ticks} (expert: {value}{words})"
 
@@ -463,8 +465,3 @@ def _fence(text: str, at_least: int = 1) -> str:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
-
-
-def _one_line(text: str, limit: int = 160) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= limit else f"{flat[:limit]}…"

@@ -32,7 +32,7 @@ from memalign_graph.nodes.learn import read_saved, saved
 from memalign_graph.reading import read_feedback
 from memalign_graph.runtime import Node, Parts, Step, Update, own_channel
 from memalign_graph.settings import Alignment, LearnFrom
-from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline, Judgment
+from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +141,10 @@ async def remember_feedback(step: _Step) -> Update:
     if agreement.examples:
         step.run.write({"type": "alignment_agreement", "criterion": criterion.name, **shown})
     new, changed = len(stored.new), len(stored.changed)
-    outdated = sum(map(_is_outdated, read, stored.episodes))
+    outdated = sum(
+        said.value not in (None, kept.value) or said.rationale not in (None, kept.rationale)
+        for said, kept in zip(read, stored.episodes, strict=True)
+    )
     lesson = {
         "feedback": {
             "new": new,
@@ -242,7 +245,7 @@ async def distill_batches(step: _Step) -> Update:
         else:
             failed = "Batch %d of %d failed and is tried again: %s"
             logger.warning(failed, number + 1, len(batches), proposal)
-    return step.learned(proposals=proposals)
+    return step.learned(proposals=proposals, failed=proposals.count(None))
 
 
 async def consolidate_guidelines(step: _Step) -> Update:
@@ -415,10 +418,3 @@ async def _batches(step: _Step, window: int) -> list[Lesson]:
     )
     wordless = [guideline.id for guideline in guidelines if guideline.status == "pending"]
     return [*({"episode_ids": ids} for ids in packed), *({"guideline_id": key} for key in wordless)]
-
-
-def _is_outdated(said: Feedback, kept: Episode) -> bool:
-    """Tell whether the same expert's newer word on the example counts, and not this one."""
-    value_stays = said.value is None or said.value == kept.value
-    words_stay = said.rationale is None or said.rationale == kept.rationale
-    return not (value_stays and words_stay)
