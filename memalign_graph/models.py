@@ -259,12 +259,11 @@ def _untransformed(model: BaseChatModel) -> BaseChatModel:
     """
     clients = {}
     for name in ("root_client", "root_async_client"):
-        if part := copy(getattr(model, name, None)):
-            clients[name] = part
-            for inner in ("chat", "completions", "with_raw_response"):
-                setattr(part, inner, copy(getattr(part, inner)))
-                part = getattr(part, inner)
-            part.parse = partial(_create, part.create)
+        if client := copy(getattr(model, name, None)):
+            clients[name] = client
+            vars(client).pop("chat", None)  # made anew, it follows where this client goes to
+            raw = client.chat.completions.with_raw_response
+            raw.parse = partial(_create, raw.create)
     return model.model_copy(update=clients) if clients else model
 
 

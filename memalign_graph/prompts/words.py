@@ -10,8 +10,6 @@ from collections.abc import Iterator
 
 from memalign_graph.memory.learning import plain_words
 
-_RUN_WORDS = 6  # in a row that two texts have are no coincidence
-
 _HANGUL = "\uac00-\ud7a3"
 _HAN = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff"  # and kana
 _THAI = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # and Lao, Burmese and Khmer
@@ -20,6 +18,7 @@ _STRETCH = (
     f"|([^ {_HANGUL}{_HAN}{_THAI}]+)"
 )
 _PIECE_CHARS = {"han": 2, "thai": 3}  # that say about what a word says
+_RUN_WORDS = 6  # in a row that two texts have are no coincidence
 
 OF_ANY_RULE = """\
 a an and are as at be but by case criterion do does for guideline has have if in is it its must no \

@@ -16,6 +16,7 @@ from openai.resources.chat.completions import completions
 
 from memalign_graph import EmbeddingError, InvalidInputError, local
 from memalign_graph.io import BLOCKING, run
+from memalign_graph.local.server import Endpoint
 from memalign_graph.models import (
     ChatReply,
     Embedder,
@@ -216,6 +217,14 @@ def test_openai_client_does_not_walk_the_messages(
     ask_turns(with_schema(server.chat_model(), VERDICT))
     assert walked == [[]]
     assert len(server.chats[0].messages) == len(TURNS)
+
+
+def test_a_client_that_learns_where_to_go_when_it_is_called_is_followed(
+    server: LoopbackServer, ask_turns: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = Endpoint(server.base_url, "key")
+    monkeypatch.setattr("memalign_graph.local.chat.start_server", lambda: endpoint)
+    assert ask_turns(with_schema(local.local_chat_model(), VERDICT)).answer is not None
 
 
 def output(parsed: Any, error: Any = None, **message: Any) -> dict[str, Any]:
