@@ -133,12 +133,12 @@ class QualityGate:
         self.escalates = escalates
         self.counts = counts
         """False where it is not the gate that decides whether another answer is written."""
-        rule = self.rule = PassRule.of(criterion.scale, self.settings.passes)
         review: Any = self.settings.review
         if review == "exhausted":
-            review = lambda judgment: not rule.passes(judgment.value)  # noqa: E731
+            review = lambda judgment: not self.rule.passes(judgment.value)  # noqa: E731
         graph = create_review_graph(criterion, review=review, **{"cite_guidelines": True, **judge})
         self.criterion = criterion
+        self.rule: PassRule = PassRule.of(criterion.scale, self.settings.passes)
         # What the judge writes is no message of the application's.
         self.graph = graph.compile().with_config(tags=[TAG_NOSTREAM])
 
