@@ -1,9 +1,10 @@
-"""Deciding by evidence: `python -m benchmarks.evidence --data DIR`, or `--overhead`.
+"""Deciding by evidence: `python -m benchmarks.evidence --data DIR`, `--overhead` or `--bound`.
 
 With `--data`, what the experts' values of like cases say of labelled rows, beside the mean of the
 five nearest: mean distance (MAE) and concordance (CCC), with the embedded embeddings and no model.
 With `--overhead`, what evidence adds to a judgment: after a change of the memory all is fitted
-anew, else only the new case is decided on.
+anew, else only the new case is decided on. With `--bound`, how often a threshold is granted to a
+judge that agrees with the experts a little less often than the target says.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import os
 import random
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +32,13 @@ from memalign_graph import (
 )
 from memalign_graph.evaluation.metrics import concordance
 from memalign_graph.evidence.confidence import Said
-from memalign_graph.evidence.process import decide_case
+from memalign_graph.evidence.process import Process, decide_case
+from memalign_graph.evidence.trust import LEFT_OUT_LEVEL, LEVEL, trusted
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.embedding import embed
+from memalign_graph.memory.episode_row import EpisodeRow, JudgedRow
 from memalign_graph.memory.index.retrieval_text import text_of
+from memalign_graph.memory.view import MemoryView, Update
 from memalign_graph.scales import Scale, Value
 
 SCALES: dict[str, Scale] = {
@@ -42,6 +47,9 @@ SCALES: dict[str, Scale] = {
     "Numeric, 0 to 10": Numeric(minimum=0, maximum=10),
 }
 _CLUSTERS = 20
+_TARGET = 0.9
+_JUST_BELOW = 0.8999
+_SIZES = ((30, 6), (60, 6), (60, 12), (100, 6), (100, 12), (200, 12), (400, 12), (1_000, 30))
 _NEAREST = 5
 
 
@@ -72,7 +80,7 @@ def score(path: Path) -> list[float]:
 
 
 def overhead(scale: Scale, episodes: int, dimension: int, times: int) -> dict[str, list[float]]:
-    """Time decisions after a change of a memory of judged cases, and without one, in seconds."""
+    """Time decisions after a change of a memory of judged cases, and without one: a processor's."""
     rng = random.Random(0)  # noqa: S311 - nothing secret
     centres = np.random.default_rng(0).normal(size=(_CLUSTERS, dimension))
 
@@ -114,10 +122,40 @@ def overhead(scale: Scale, episodes: int, dimension: int, times: int) -> dict[st
         run(access.refresh(BLOCKING))  # as was done when similar cases were looked for
         [vector] = run(embed(BLOCKING, access, {"new": f"Case {number + 1}"})).values()
         for taken in found.values():
-            began, said = time.perf_counter(), Said(value(number))
+            began, said = time.process_time(), Said(value(number))
             run(decide_case(BLOCKING, access, said, "evidence", vector=vector))
-            taken.append(time.perf_counter() - began)
+            taken.append(time.process_time() - began)
     return found
+
+
+def granted(episodes: int, clusters: int, *, follows: bool, times: int) -> list[float]:
+    """Simulate memories whose decisions are right in just under 90 %: how many get a threshold.
+
+    Cases lie in clusters of one value each, of which experts give the other a tenth of the time;
+    the judge says the cluster's, or tosses a coin. Without log-probabilities the evidence scores.
+    """
+    rng, counts = np.random.default_rng(7), np.zeros(2)
+    scale, start = Boolean(), datetime(2026, 1, 1, tzinfo=UTC)
+    for _ in range(times):
+        cluster = rng.integers(0, clusters, episodes)
+        vectors = rng.normal(size=(clusters, 16))[cluster] + 0.3 * rng.normal(size=(episodes, 16))
+        own = cluster % 2 == 0
+        truths = own == (rng.random(episodes) < _JUST_BELOW)
+        verdicts = own if follows else rng.random(episodes) < 0.5  # noqa: PLR2004 - a coin
+        view = MemoryView("simulated")
+        rows: dict[str, EpisodeRow | None] = {}
+        found: dict[str, Any] = {}
+        for at, vector in enumerate(vectors):
+            judged, key = JudgedRow(bool(verdicts[at]), None, None), str(at)
+            rows[key] = EpisodeRow(key, "", key, "distilled", key, bool(truths[at]), start, judged)
+            found[key] = (vector / np.linalg.norm(vector)).astype(np.float32)
+        generation, _ = view.mark()
+        view.apply(generation, Update(commits=[], episodes=rows, vectors=found), now_us=1)
+        calibration = Process(view, scale).calibration("evidence", "evidence")
+        past = calibration.decisions if calibration else []
+        levels = (LEVEL, LEFT_OUT_LEVEL)
+        counts += [trusted(past, _TARGET, level).threshold is not None for level in levels]
+    return [float(count) / times for count in counts]
 
 
 def main() -> None:
@@ -126,9 +164,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="the folder of labelled rows, a file a criterion")
     parser.add_argument("--sets", default="saf_*", help="which files of it")
     parser.add_argument("--overhead", action="store_true", help="time decisions")
+    parser.add_argument("--bound", action="store_true", help="count thresholds that are granted")
     parser.add_argument("--episodes", type=int, default=1_000, help="judged cases in memory")
     parser.add_argument("--dimension", type=int, default=512, help="of the vectors")
     parser.add_argument("--times", type=int, default=20, help="decisions of each sort")
+    parser.add_argument("--memories", type=int, default=1_000, help="simulated, of each sort")
     options = parser.parse_args()
     write = sys.stdout.write
     if options.data:
@@ -140,6 +180,15 @@ def main() -> None:
         table["mean"] = np.mean(list(table.values()), axis=0).tolist()
         for name, scores in table.items():
             write(f"| {name} | {' | '.join(f'{number:.3f}' for number in scores)} |\n")
+    if options.bound:
+        write("| cases | clusters | judge | tested at 95 % | as it is |\n|---|---|---|---|---|\n")
+        for episodes, clusters in _SIZES:
+            for follows in (False, True):
+                shares = granted(episodes, clusters, follows=follows, times=options.memories)
+                judge = "the cluster's value" if follows else "a coin"
+                line = " | ".join(f"{100 * share:.1f} %" for share in shares)
+                write(f"| {episodes:,} | {clusters} | {judge} | {line} |\n")
+                sys.stdout.flush()
     if options.overhead:
         write(f"{options.episodes:,} judged cases, {options.dimension} dimensions; ")
         write(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.\n\n")

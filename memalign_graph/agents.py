@@ -6,18 +6,12 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.runtime import Runtime
 from typing_extensions import TypedDict, Unpack
 
-from memalign_graph.conversation import (
-    Loop,
-    critique_message,
-    example_in,
-    fallback_messages,
-    is_human,
-    wrote,
-)
+from memalign_graph import conversation
+from memalign_graph.conversation import Loop
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.gate import GateVerdict, QualityGate, begin_turn
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
-from memalign_graph.runtime import Update, current_run
+from memalign_graph.runtime import Update
 from memalign_graph.settings import GateOptions
 from memalign_graph.types import Criterion
 
@@ -39,18 +33,15 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
     with the critique, at most `max_revisions` times; then, if `review="exhausted"`, an expert is
     asked by an interrupt, and memory learns from the word. The `GateVerdict` is in the agent's
     state under the gate's name: `result["quality_gate"]["status"]`; it is empty where a guard, a
-    limit or another gate's fallback ended the turn.
-
-    The agent is created with a store, where the judge's memory lies, and with a checkpointer where
-    experts are asked.
+    limit or another gate's fallback ended the turn. The agent is created with a store, where the
+    judge's memory lies, and with a checkpointer where experts are asked.
 
     Args:
         criterion: What is judged.
         options: The gate's options (`Gate`) and the judge's (`Judge`).
 
     Raises:
-        InvalidInputError: If an option can't be used.
-        ImportError: If an extra is needed that is not installed.
+        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
 
     def __init__(self, criterion: Criterion, **options: Unpack[GateOptions]) -> None:
@@ -66,7 +57,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
         """Forget the verdict of an earlier turn, and keep what this one begins with."""
-        return {self.name: {}, self._loop: begin_turn(current_run(), state.get(MESSAGES))}
+        return {self.name: {}, self._loop: begin_turn(state.get(MESSAGES))}
 
     def after_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
         """Note whether the model answered: what others say instead is not judged as its answer."""
@@ -90,12 +81,12 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         verdict, kept = await self._verdict(io, state, loop)
         update: Update = {self.name: verdict, self._loop: kept}
         if verdict.get("status") == "revise":
-            critique = critique_message(verdict["critique"], self.name)
+            critique = conversation.critique_message(verdict["critique"], self.name)
             return {**update, MESSAGES: [critique], "jump_to": "model"}
         fallback = self._gate.settings.fallback
         if verdict and fallback is not None and not verdict["let_through"]:
             # In the place of the turn's answers: they are not there to be read.
-            update[MESSAGES] = fallback_messages(state[MESSAGES], fallback, loop)
+            update[MESSAGES] = conversation.fallback_messages(state[MESSAGES], fallback, loop)
             if state.get("structured_response") is not None:
                 update["structured_response"] = None
         return update
@@ -104,14 +95,17 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         answer = _last_answer(state)
         # A tool that answers directly speaks after the model, and for it.
         spoke = loop.get("spoke") or _ends_with_tool(state)
-        if answer is None or wrote(answer) or not spoke:
+        if answer is None or conversation.wrote(answer) or not spoke:
             # A guard, a limit, or another gate ended the turn.
             verdict = state.get(self.name) or {}
-            is_open = verdict.get("status") == "revise" and _is_of_this_turn(state, loop)
+            # Nobody has asked anything else since: a guard can end a turn before it began.
+            asked = [message.id for message in state[MESSAGES] if conversation.is_human(message)]
+            is_of_this_turn = loop.get("asked_id") in (None, *asked[-1:])
+            is_open = verdict.get("status") == "revise" and is_of_this_turn
             return {**verdict, "status": "exhausted"} if is_open else {}, loop
         from_state = self._gate.settings.example
-        example = example_in(state, from_state, MESSAGES, loop)
-        verdict, kept = await self._gate.decide(io, example, current_run(), loop)
+        example = conversation.example_in(state, from_state, MESSAGES, loop)
+        verdict, kept = await self._gate.decide(io, example, loop)
         if from_state is None and not isinstance(example, str):
             kept["inputs"] = example.inputs
         if verdict["status"] == "revise":
@@ -126,12 +120,6 @@ def _last_answer(state: Any) -> AIMessage | None:
 
 def _ends_with_tool(state: Any) -> bool:
     return isinstance(state[MESSAGES][-1], ToolMessage)
-
-
-def _is_of_this_turn(state: Any, loop: Loop) -> bool:
-    """Tell whether nobody has asked anything else since: a guard can end a turn before it began."""
-    asked = [message.id for message in state[MESSAGES] if is_human(message)]
-    return loop.get("asked_id") in (None, *asked[-1:])
 
 
 def _state_schema(name: str, loop: str) -> type[Any]:

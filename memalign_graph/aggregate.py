@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from typing_extensions import TypedDict
@@ -18,16 +19,10 @@ class AggregateResult(TypedDict):
 
     score: float | None
     """The weighted mean of the parts, from 0 to 1; None if nothing with a weight was judged."""
-
     passed: bool | None
     """Whether the score is high enough and nothing is vetoed; None if neither was asked for."""
-
-    parts: dict[str, float]
-    """Each criterion's value on a scale from 0 to 1."""
-
+    parts: dict[str, float]  # each criterion's value on a scale from 0 to 1
     vetoed_by: list[str]
-    """Criteria whose value is a veto."""
-
     missing: list[str]
     """Criteria that could not be judged: they count in no mean, and one with a veto fails."""
 
@@ -46,10 +41,8 @@ class Aggregate:
 
     weights: Mapping[str, float] = field(default_factory=dict)
     """How much each criterion counts; those not named, 1 where their scale has an order."""
-
     vetoes: Mapping[str, Passes] = field(default_factory=dict)
     """Which values have to be reached whatever the others say, as a gate's `passes`."""
-
     passes: float | None = None
     """The score from which the whole passes, from 0 to 1; None if it is not asked for."""
 
@@ -59,11 +52,12 @@ class Aggregate:
         for option, given in {"weights": self.weights, "vetoes": self.vetoes}.items():
             if not isinstance(given, Mapping):
                 raise InvalidInputError(f"{option}: give a dict by the criteria's names.")
-            unknown = [name for name in given if name not in scales]
-            if unknown:
-                raise InvalidInputError(
-                    f"{option}: {unknown[0]!r} is no criterion of this panel: {', '.join(scales)}."
-                )
+            for name in given:
+                if name not in scales:
+                    names = ", ".join(scales)
+                    raise InvalidInputError(
+                        f"{option}: {name!r} is no criterion of this panel: {names}."
+                    )
         for name, weight in self.weights.items():
             if not _is_number(weight) or not 0 <= weight < math.inf:
                 raise InvalidInputError(
@@ -83,7 +77,10 @@ class Aggregate:
                 "aggregate: no criterion of this panel has a weight: scales without an order can "
                 "only veto."
             )
-        rules = {name: _veto(name, scales[name], rule) for name, rule in self.vetoes.items()}
+        rules = {
+            name: PassRule.of(scales[name], rule, f"vetoes: {name!r}")
+            for name, rule in self.vetoes.items()
+        }
         return BoundAggregate(scales, weights, rules, self.passes)
 
 
@@ -103,9 +100,7 @@ class BoundAggregate:
         # Divided by the largest, so that no sum overflows.
         largest = max((self.weights[name] for name in parts), default=0.0) or 1.0
         weights = {name: self.weights[name] / largest for name in parts}
-        total = math.fsum(weights.values())
-        weighted = math.fsum(weight * parts[name] for name, weight in weights.items())
-        score = weighted / total if total else None
+        score = fmean(parts.values(), weights.values()) if any(weights.values()) else None
         missing = [name for name in self.scales if name not in values]
         judged = [name for name in self.rules if name in values]
         vetoed = [name for name in judged if not self.rules[name].passes(values[name])]
@@ -117,14 +112,6 @@ class BoundAggregate:
         return AggregateResult(
             score=score, passed=passed, parts=parts, vetoed_by=vetoed, missing=missing
         )
-
-
-def _veto(name: str, scale: Scale, rule: Passes) -> PassRule:
-    try:
-        return PassRule.of(scale, rule)
-    except InvalidInputError as error:
-        reason = str(error).removeprefix("passes: ")
-        raise InvalidInputError(f"vetoes: {name!r}: {reason}") from error
 
 
 def _is_number(value: Any) -> bool:

@@ -1,25 +1,14 @@
-"""What several experts on one case make together: the majority's value, and how far they agree."""
+"""What several experts on one case make together: the value that counts, and how far they agree."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from statistics import median, median_low
 from typing import Any, Literal
 
 from memalign_graph.scales import Categorical, Numeric, Scale, Value
 from memalign_graph.types import Episode, FrozenModel
 
 Level = Literal["nominal", "ordinal", "interval"]
-"""What the difference of two values means.
-
-- `nominal`: they are the same, or they are not.
-- `ordinal`: one ranks higher, by as many values as were given in between.
-- `interval`: they lie so far apart.
-"""
-
-_PAIR = 2
-
-_TOLERANCE = 0.1
-"""How far apart two values of a continuous scale may be and still agree, of its whole range."""
 
 
 class GivenValue(FrozenModel):
@@ -31,51 +20,45 @@ class GivenValue(FrozenModel):
 
 
 class Disagreement(FrozenModel):
-    """An example whose experts gave different values."""
+    """An example whose experts gave different values, oldest first."""
 
     example_id: str
-
     given: list[GivenValue]
-    """What each expert gave, oldest first."""
-
     majority: Value
-    """What most of them gave, as `majority_value` decides."""
+    """What counts, as `majority_value` decides."""
 
 
 class Agreement(FrozenModel):
     """How far the experts of a memory agree."""
 
     alpha: float | None
-    """Krippendorff's alpha: 1 is full agreement, 0 what chance would give, below 0 less than that.
+    """Krippendorff's alpha: 1 is full agreement, 0 what chance would give, below 0 less than that;
     None where no example has two experts' values, or all values given to such examples are the
     same: `examples` tells the two apart."""
-
     level: Level
-    """How the scale's values differ."""
-
-    examples: int
-    """How many examples have values of two or more experts."""
-
-    disagreements: list[Disagreement]
-    """Those of them whose experts differ, the ones first spoken of longest ago first."""
+    examples: int  # how many have values of two or more experts
+    disagreements: list[Disagreement]  # those of them whose experts differ, oldest first
 
 
-def majority_value(episodes: Sequence[Episode]) -> Value | None:
-    """Find the value that most experts gave."""
-    given = [
-        (episode.given_at, episode.id, episode.value)
-        for episode in episodes
-        if episode.value is not None
-    ]
-    return majority(given) if given else None
+def majority_value(episodes: Iterable[Episode], scale: Scale) -> Value | None:
+    """Find the value that counts of those that experts gave on one case."""
+    by_time = sorted(episodes, key=lambda episode: (episode.given_at, episode.id))
+    values = [on_scale(episode.value, scale) for episode in by_time]
+    known = [value for value in values if value is not None]
+    return majority(known, scale) if known else None
 
 
-def majority(given: Iterable[tuple[datetime, str, Value]]) -> Value:
-    """Find the value given most often, or of several such the newest; one has to be given."""
-    votes: defaultdict[tuple[bool, Value], list[tuple[datetime, str, Value]]] = defaultdict(list)
-    for vote in sorted(given, key=lambda vote: vote[:2]):
-        votes[_same(vote[2])].append(vote)
-    return max(votes.values(), key=lambda same: (len(same), same[-1][:2]))[-1][2]
+def majority(values: Sequence[Value], scale: Scale) -> Value:
+    """Find the median of values in an order, else the most frequent, or of several such the last.
+
+    Between two whole numbers or choices in an order the lower one is their median.
+    """
+    if isinstance(scale, Numeric):
+        return scale.validate_value((median_low if scale.integer else median)(map(float, values)))
+    if isinstance(scale, Categorical) and scale.ordered:
+        return scale.choices[median_low(scale.choices.index(str(value)) for value in values)]
+    counts = Counter(values)
+    return max(enumerate(values), key=lambda vote: (counts[vote[1]], vote[0]))[1]
 
 
 def agree(scale: Scale, got: Value, expected: Value) -> bool:
@@ -88,14 +71,14 @@ def agree(scale: Scale, got: Value, expected: Value) -> bool:
 def reach(scale: Numeric) -> float:
     """Return how far apart two values of a continuous scale may be and still agree."""
     # A hair more than a tenth: 0.3 - 0.2 is not 0.1 in binary.
-    return _TOLERANCE * (scale.maximum - scale.minimum) * (1 + 1e-9)
+    return 0.1 * (scale.maximum - scale.minimum) * (1 + 1e-9)
 
 
 def krippendorff_alpha(units: Iterable[Sequence[Value]], level: Level) -> float | None:
     """Measure how far the values given to the same cases agree, beyond what chance would give."""
     import numpy as np
 
-    pairable = [unit for unit in units if len(unit) >= _PAIR]
+    pairable = [unit for unit in units if len(unit) > 1]
     values = [value for unit in pairable for value in unit]
     if not values:
         return None
@@ -104,7 +87,10 @@ def krippendorff_alpha(units: Iterable[Sequence[Value]], level: Level) -> float 
         codes = {kind: code for code, kind in enumerate(dict.fromkeys(map(_same, values)))}
         points = np.eye(len(codes))[[codes[_same(value)] for value in values]]
     else:
-        points = np.array([[_number(value, level)] for value in values], float)
+        for value in values:
+            if isinstance(value, str):
+                raise ValueError(f"{value!r} is no number: give a choice's rank.")
+        points = np.array(values, float)[:, None]
         if level == "ordinal":
             ranked = np.sort(points[:, 0])
             middles = np.searchsorted(ranked, points) + np.searchsorted(ranked, points, "right")
@@ -127,55 +113,35 @@ def expert_agreement(episodes: Iterable[Episode], scale: Scale) -> Agreement:
         value = on_scale(episode.value, scale)
         if value is not None:
             by_example[episode.example_id].append((episode, value))
-    shared = [given for given in by_example.values() if len(given) >= _PAIR]
-    units = [[value for _, value in given] for given in shared]
-    level = _level(scale)
+    units = [[value for _, value in given] for given in by_example.values() if len(given) > 1]
+    level: Level = "nominal"
+    if isinstance(scale, Numeric):
+        level = "interval"
+    elif isinstance(scale, Categorical) and scale.ordered:
+        level = "ordinal"
+        units = [[scale.choices.index(str(value)) for value in unit] for unit in units]
     return Agreement(
-        alpha=krippendorff_alpha(
-            [[_rank(value, scale) for value in unit] for unit in units], level
-        ),
+        alpha=krippendorff_alpha(units, level),
         level=level,
-        examples=len(shared),
+        examples=len(units),
         disagreements=[
-            _disagreement(given)
-            for given, unit in zip(shared, units, strict=True)
-            if len(set(map(_same, unit))) > 1
+            Disagreement(
+                example_id=example_id,
+                given=[
+                    GivenValue(episode_id=episode.id, author=episode.author, value=value)
+                    for episode, value in given
+                ],
+                majority=majority([value for _, value in given], scale),
+            )
+            for example_id, given in by_example.items()
+            if len({_same(value) for _, value in given}) > 1
         ],
-    )
-
-
-def _disagreement(given: Sequence[tuple[Episode, Value]]) -> Disagreement:
-    return Disagreement(
-        example_id=given[0][0].example_id,
-        given=[
-            GivenValue(episode_id=episode.id, author=episode.author, value=value)
-            for episode, value in given
-        ],
-        majority=majority((episode.given_at, episode.id, value) for episode, value in given),
     )
 
 
 def _same(value: Value) -> tuple[bool, Value]:
     """Return what is equal for equal values: Python takes True for 1, an expert does not."""
     return isinstance(value, bool), value
-
-
-def _number(value: Value, level: Level) -> float:
-    if isinstance(value, str):
-        raise ValueError(f"{value!r} is no number, and {level} values are: give a choice's rank.")
-    return value
-
-
-def _level(scale: Scale) -> Level:
-    if isinstance(scale, Numeric):
-        return "interval"
-    return "ordinal" if isinstance(scale, Categorical) and scale.ordered else "nominal"
-
-
-def _rank(value: Value, scale: Scale) -> Value:
-    if isinstance(scale, Categorical) and scale.ordered:
-        return scale.choices.index(str(value))
-    return value
 
 
 def on_scale(value: Value | None, scale: Scale) -> Value | None:

@@ -45,9 +45,8 @@ def wrote(message: Any, name: str | None = None) -> bool:
 
 def was_sent_back(messages: Any, name: str) -> bool:
     """Tell whether the last that was asked for is a revision, by the gate of a name."""
-    said = messages if isinstance(messages, Sequence) else []
-    humans = [message for message in said if isinstance(message, HumanMessage)]
-    return bool(humans) and wrote(humans[-1], name)
+    turns = reversed(messages if isinstance(messages, Sequence) else [])
+    return wrote(next((turn for turn in turns if isinstance(turn, HumanMessage)), None), name)
 
 
 def critique_message(critique: str, name: str) -> HumanMessage:
@@ -70,10 +69,11 @@ def critique_text(
     """Write a critique: what was asked, the reason, and the guidelines broken."""
     outweighed = judgment.verdict != judgment.value and rule.passes(judgment.verdict)
     value = judgment.value if feedback is None else feedback.value
-    result = "" if value is None else f"\nThe result is: {criterion.scale.render(value)}."
-    result += f" It has to be: {rule.wanted}." if result and rule.wanted else ""
-    asked = criterion.instructions.strip()
-    parts = [f"The answer did not pass. It was checked for this: {asked}{result}"]
+    asked = f"The answer did not pass. It was checked for this: {criterion.instructions.strip()}"
+    if value is not None:
+        asked += f"\nThe result is: {criterion.scale.render(value)}."
+        asked += f" It has to be: {rule.wanted}." if rule.wanted else ""
+    parts = [asked]
     if feedback is not None and feedback.rationale:
         parts.append(f"An expert says: {feedback.rationale}")
     elif judgment.value != value:
@@ -126,27 +126,23 @@ def example_in(
 ) -> Example | str:
     """Take the example out of a state; or say, for the writer, why there is nothing to judge."""
     found: Any = _exchange(state, messages_key, loop) if example is None else example(state)
-    if found is None or (isinstance(found, Mapping) and _is_blank(found.get("outputs", "?"))):
+    outputs = found.get("outputs", "?") if isinstance(found, Mapping) else "?"
+    if found is None or _is_blank(outputs):
         return NO_ANSWER
     try:
         return read_example(found)
     except InvalidInputError as error:
         # What a model wrote is for the model to mend; another type is the caller's mistake.
-        outputs = found.get("outputs") if isinstance(found, Mapping) else None
-        if outputs is not None and str(error).startswith("outputs") and _is_json(outputs):
+        if str(error).startswith("outputs") and _is_json(outputs) and "outputs" in found:
             return f"The answer can't be judged. {error}"
         raise
 
 
 def _exchange(state: Any, messages_key: str, loop: Loop) -> dict[str, Any] | None:
     """Take the last human message and the last answer out of a conversation."""
-    given = read_key(state, messages_key)
-    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
-        raise InvalidInputError(
-            f"{messages_key}: the state has no messages there to judge: give `example=`, a "
-            "function that makes `inputs` and `outputs` of the state."
-        )
-    messages = convert_to_messages(given)
+    kept = read_key(state, messages_key)
+    is_list = isinstance(kept, Sequence) and not isinstance(kept, str)
+    messages = convert_to_messages(kept) if is_list else []
     begun = loop.get("asked_id")
     asked = [
         message.text
@@ -154,10 +150,12 @@ def _exchange(state: Any, messages_key: str, loop: Loop) -> dict[str, Any] | Non
         if isinstance(message, HumanMessage)
         and ((begun and message.id == begun) or _SOURCE not in message.additional_kwargs)
     ]
-    if not asked and "inputs" not in loop:
+    if not messages or not (asked or "inputs" in loop):
+        why = "none of the messages is human"
+        why = why if messages else "the state has no messages there to judge"
         raise InvalidInputError(
-            f"{messages_key}: none of the messages is human: give `example=`, a function that "
-            "makes `inputs` and `outputs` of the state."
+            f"{messages_key}: {why}: give `example=`, a function that makes `inputs` and `outputs` "
+            "of the state."
         )
     outputs: Any = state.get("structured_response") if isinstance(state, Mapping) else None
     if outputs is None or isinstance(messages[-1], HumanMessage):

@@ -1,5 +1,8 @@
 """The exceptions and warnings this package raises, each with one sentence that names the mend."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from pydantic import ValidationError
 
 _PLAIN_WORDS = {
@@ -46,16 +49,29 @@ class MemAlignWarning(UserWarning):
     """Something works, but not the way the caller probably expects."""
 
 
+def excerpt(text: str, chars: int) -> str:
+    """Return the beginning of a text that is too long for a sentence."""
+    return text if len(text) <= chars else f"{text[:chars]}…"
+
+
 def explain(error: ValidationError) -> str:
     """Put a pydantic error into one sentence that names the field and what is wrong with it."""
-    problems = error.errors(include_url=False)
-    first = problems[0]
+    first, *more = error.errors(include_url=False)
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] in _PLAIN_WORDS:
-        known = {"input": first["input"], **first.get("ctx", {})}
-        message = _PLAIN_WORDS[first["type"]].format(**known)
-    field = ".".join(str(part) for part in first["loc"])
-    says_field = not field or message.startswith(field)
-    sentence = message if says_field else f"{field}: {message}"
-    more = len(problems) - 1
-    return f"{sentence} (and {more} more)" if more else sentence
+        message = _PLAIN_WORDS[first["type"]].format(input=first["input"], **first.get("ctx", {}))
+    field = ".".join(map(str, first["loc"]))
+    sentence = message if message.startswith(field) else f"{field}: {message}"
+    return f"{sentence} (and {len(more)} more)" if more else sentence
+
+
+@contextmanager
+def needs_extra(extra: str, what: str) -> Iterator[None]:
+    """Turn a failed import in the block into one sentence that names the extra."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(
+            f'{what} needs the extra "{extra}": pip install "memalign-graph[{extra}]"',
+            name=error.name,
+        ) from error

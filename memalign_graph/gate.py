@@ -31,7 +31,7 @@ from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.graphs import Graph, create_review_graph
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.reading import PassRule, read_example
-from memalign_graph.runtime import Node, Run, State, Update, current_run
+from memalign_graph.runtime import Run, Update, current_run
 from memalign_graph.scales import Value
 from memalign_graph.settings import Gate, GateOptions, MemAlignContext, own_context
 from memalign_graph.types import Criterion, Example, Feedback, Judgment
@@ -92,8 +92,9 @@ _STREAMED = ("status", "revisions", "value", "decided_by", "critique", "error")
 _FAILED = "The judge of the gate %r failed, and the gate is %s: the answer %s. %s"
 
 
-def begin_turn(run: Run, messages: Any) -> Loop:
+def begin_turn(messages: Any) -> Loop:
     """Make what a gate keeps at the beginning of a turn."""
+    run = current_run()
     last = messages[-1] if isinstance(messages, Sequence) and messages else None
     # What a caller brings is no gate's word, whatever it says of itself; in a graph within another
     # it may be, since that other may have a gate of its own.
@@ -132,20 +133,20 @@ class QualityGate:
         self.escalates = escalates
         self.counts = counts
         """False where it is not the gate that decides whether another answer is written."""
-        review: Any = self._misses if self.settings.review == "exhausted" else self.settings.review
+        review: Any = self.settings.review
+        if review == "exhausted":
+            review = lambda judgment: not self.rule.passes(judgment.value)  # noqa: E731
         graph = create_review_graph(criterion, review=review, **{"cite_guidelines": True, **judge})
         self.criterion = criterion
-        self.rule = PassRule.of(criterion.scale, self.settings.passes)
+        self.rule: PassRule = PassRule.of(criterion.scale, self.settings.passes)
         # What the judge writes is no message of the application's.
         self.graph = graph.compile().with_config(tags=[TAG_NOSTREAM])
 
-    def _misses(self, judgment: Judgment) -> bool:
-        return not self.rule.passes(judgment.value)
-
     async def decide(
-        self, io: IO, example: Example | str, run: Run, loop: Loop = NOTHING
+        self, io: IO, example: Example | str, loop: Loop = NOTHING
     ) -> tuple[GateVerdict, dict[str, Any]]:
         """Judge an answer, or say why there is none; returns what becomes of it."""
+        run = current_run()
         sent_back = loop["revisions"] if loop.get("status") == "revise" else 0
         settings = _settings_of(run, loop)
         if isinstance(example, str):
@@ -211,8 +212,7 @@ class QualityGate:
             status, revisions = "revise", revisions + self.counts
         verdict: Any = dict.fromkeys(GateVerdict.__annotations__)
         verdict |= {"gate": self.name, "status": status, "revisions": revisions, "critique": ""}
-        verdict |= {"passed": passed, "let_through": passed, **said}
-        return verdict  # type: ignore[no-any-return] # of its keys
+        return verdict | {"passed": passed, "let_through": passed, **said}  # type: ignore[no-any-return] # of its keys
 
     def _tell(self, run: Run, verdict: Mapping[str, Any]) -> None:
         told = {name: verdict.get(name) for name in _STREAMED}
@@ -274,7 +274,7 @@ class GateNode(RunnableLambda[Any, Any]):
                 f"name: the state has no key {gate.name!r}, by which revisions are counted: add it."
             )
         example = example_in(own, settings.example, self.messages_key, loop)
-        verdict, kept = await gate.decide(io, example, current_run(), loop)
+        verdict, kept = await gate.decide(io, example, loop)
         revises = verdict["status"] == "revise"
         update: Update = {gate.name: verdict}
         if self._state_schema is not None:
@@ -369,7 +369,7 @@ def _check_keys(builder: Graph, node: GateNode, *, revises: bool) -> None:
 
 
 def _add_node(builder: Graph, node: GateNode) -> None:
-    name = node.gate.name
+    name, loop, messages_key = node.gate.name, node.gate.loop, node.messages_key
     declared = _keys(builder, builder.state_schema)
     returned = _keys(builder, builder.output_schema)
     added: dict[str, Any] = {name: Annotated[dict[str, Any], latest]}
@@ -377,11 +377,11 @@ def _add_node(builder: Graph, node: GateNode) -> None:
         added[node.critique_key] = Annotated[str, latest]
     shown = {**added, **declared, **returned}
     # Not returned, so that no other gate meets it.
-    private = {node.gate.loop: Annotated[dict[str, Any], latest]}
+    private = {loop: Annotated[dict[str, Any], latest]}
     seen: Any = TypedDict("GateView", {**shown, **private})  # type: ignore[misc] # a parent's
     output: Any = TypedDict("GatedOutput", shown)  # type: ignore[misc] # likewise
 
-    async def begin(_io: IO, state: State, run: Run) -> Update:
+    def begin(state: Any) -> Update:
         ends = [end for start, end in builder.edges if start == START]
         for branch in builder.branches.get(START, {}).values():
             ends += (branch.ends or {"anywhere": name}).values()
@@ -393,12 +393,12 @@ def _add_node(builder: Graph, node: GateNode) -> None:
             return {}  # the gate, if it begins, would meet its own word of the same step
         # A reducer of the caller's own is made for verdicts alone.
         blank: Update = {} if name in declared else {name: {}}
-        return {**blank, node.gate.loop: begin_turn(run, state.get(node.messages_key))}
+        return {**blank, loop: begin_turn(read_key(state, messages_key))}
 
     beginning = f"{name}{_BEGINNING}"
     builder.add_node(name, node, input_schema=seen)
     # By this node LangGraph also gets to know the schema of what is returned.
-    builder.add_node(beginning, Node(beginning, begin), input_schema=output)
+    builder.add_node(beginning, begin, input_schema=output)
     builder.add_edge(START, beginning)
     if returned.keys() >= declared.keys():
         builder.output_schema = output
@@ -424,8 +424,8 @@ def add_quality_gate(
     declares the gate's name with a reducer of its own gathers the verdicts as that does.
 
     Args:
-        builder: The graph, to be compiled with a store, where the judge's memory lies; which one
-            is set per run under `memalign` in the graph's context.
+        builder: The graph, to be compiled with a store, where the judge's memory lies; settings of
+            a run stand under `memalign` in its context.
         criterion: What is judged.
         after: The node whose answer is judged, or several, with no edge past the gate; None to
             lead edges to the gate oneself.
@@ -442,8 +442,8 @@ def add_quality_gate(
         The builder.
 
     Raises:
-        InvalidInputError: If an option can't be used, or the graph leads past the gate.
-        ImportError: If an extra is needed that is not installed.
+        InvalidInputError: If an option can't be used, or the graph leads past the gate;
+            ImportError where an extra is missing.
     """
     if not isinstance(builder, StateGraph) or not _keys(builder, builder.state_schema):
         raise InvalidInputError(
@@ -516,8 +516,7 @@ def create_quality_gate_node(
         The node.
 
     Raises:
-        InvalidInputError: If an option can't be used.
-        ImportError: If an extra is needed that is not installed.
+        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
     _refuse(options, ("fallback",), "a node that is wired up by hand leaves the messages alone")
     gate = QualityGate(criterion, options, escalates=escalates)
@@ -558,8 +557,7 @@ def create_quality_gate_tool(
         The tool; its messages carry the `GateVerdict` as their artifact.
 
     Raises:
-        InvalidInputError: If an option can't be used.
-        ImportError: If an extra is needed that is not installed.
+        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
     name = options.get("name", "check_quality")
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
@@ -581,7 +579,7 @@ def create_quality_gate_tool(
             example = read_example(case)
         except InvalidInputError as error:
             raise ToolException(str(error)) from error
-        verdict, _ = await gate.decide(io, example, current_run())
+        verdict, _ = await gate.decide(io, example)
         told = verdict["critique"] or "The answer passed."
         if verdict["status"] == "judge_error":
             outcome = "give it as it is" if verdict["let_through"] else "it did not pass"

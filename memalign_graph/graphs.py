@@ -1,23 +1,17 @@
 """The graphs, uncompiled: judge, review, later feedback, alignment; and the nodes alone."""
 
-from collections.abc import Callable, Mapping
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langgraph.graph import END, START, StateGraph
-from typing_extensions import Unpack
+from typing_extensions import TypedDict, Unpack
 
-from memalign_graph.nodes.judge import assemble_node, judge_node, retrieve_node
-from memalign_graph.nodes.learn import commit_node, distill_node
-from memalign_graph.nodes.review import (
-    clarify_node,
-    collect_node,
-    decide_node,
-    find_node,
-    question_node,
-)
+from memalign_graph import state as schemas
+from memalign_graph.nodes import review as asking
+from memalign_graph.nodes.judge import assemble_guidelines, judge_example, retrieve_episodes
+from memalign_graph.nodes.learn import commit_memory, distill_feedback
 from memalign_graph.reading import decided
-from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY, Parts
+from memalign_graph.runtime import Node, Parts, State
 from memalign_graph.settings import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_REPLAY_CASES,
@@ -26,25 +20,11 @@ from memalign_graph.settings import (
     Judge,
     JudgeOptions,
     LearnFrom,
+    MemAlignContext,
     OnConflict,
     Review,
     Reviewing,
     context_schema,
-    default_settings,
-)
-from memalign_graph.state import (
-    AlignmentInput,
-    AlignmentOutput,
-    AlignmentState,
-    CitingJudgeOutput,
-    CitingReviewOutput,
-    ExampleInput,
-    FeedbackState,
-    JudgeOutput,
-    JudgeState,
-    LaterFeedback,
-    ReviewOutput,
-    ReviewState,
 )
 from memalign_graph.types import Criterion, Feedback, Judgment
 
@@ -52,23 +32,13 @@ Graph = StateGraph[Any, Any, Any, Any]
 """A graph still to be compiled."""
 
 
-class ParallelGraph(Graph):
-    """A graph whose work runs concurrently also where the machine has few cores: it waits."""
-
-    def compile(self, *args: Any, **options: Any) -> Any:
-        """Compile the graph, as `StateGraph.compile` does."""
-        compiled = super().compile(*args, **options)
-        return compiled.with_config(max_concurrency=DEFAULT_MAX_CONCURRENCY)
-
-
 class JudgeNodes:
     """The nodes of a review graph as Runnables, for a graph of one's own.
 
     `builder.add_node("judge", nodes.judge)`. The graph's state derives from
-    `memalign_graph.state.ReviewState`, or from `JudgeState` where no expert is asked; a state that
-    lacks their channels is refused. They run in the order of `create_review_graph`:
-    `retrieve_episodes`, `assemble_guidelines`, `judge`, then `collect_feedback`, which asks the
-    expert by an interrupt and leaves `feedback` None where the expert skipped; then
+    `memalign_graph.state.ReviewState`, or from `JudgeState` where no expert is asked. They run in
+    this order: `retrieve_episodes`, `assemble_guidelines`, `judge`; `collect_feedback`, which asks
+    the expert by an interrupt and leaves `feedback` None where the expert skipped;
     `distill_feedback`, for feedback that does not merely agree, and `commit_memory`.
 
     Args:
@@ -76,19 +46,17 @@ class JudgeNodes:
         judge: The options of a `Judge`.
 
     Raises:
-        InvalidInputError: If an option can't be used.
-        ImportError: If an extra is needed that is not installed.
+        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
 
     def __init__(self, criterion: Criterion, **judge: Unpack[JudgeOptions]) -> None:
-        parts = Parts(Judge(criterion=criterion, **judge))
-        built = default_settings(parts.judge, "always")
-        self.retrieve_episodes = retrieve_node(parts, built, stores_feedback=True)
-        self.assemble_guidelines = assemble_node(parts)
-        self.judge = judge_node(parts)
-        self.collect_feedback = collect_node(parts)
-        self.distill_feedback = distill_node(parts)
-        self.commit_memory = commit_node(parts)
+        parts = Parts(Judge(criterion=criterion, **judge), "always")
+        self.retrieve_episodes = Node(retrieve_episodes, parts, is_first=True)
+        self.assemble_guidelines = Node(assemble_guidelines, parts)
+        self.judge = Node(judge_example, parts, name="judge")
+        self.collect_feedback = Node(asking.collect_feedback, parts)
+        self.distill_feedback = Node(distill_feedback, parts)
+        self.commit_memory = Node(commit_memory, parts)
 
 
 def create_judge_graph(criterion: Criterion, **judge: Unpack[JudgeOptions]) -> Graph:
@@ -105,17 +73,11 @@ def create_judge_graph(criterion: Criterion, **judge: Unpack[JudgeOptions]) -> G
         The graph, to be compiled with a store.
 
     Raises:
-        InvalidInputError: If an option can't be used.
-        ImportError: If an extra is needed that is not installed.
+        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
     parts = Parts(Judge(criterion=criterion, **judge))
-    builder: Graph = StateGraph(
-        JudgeState,
-        context_schema=context_schema(k=parts.judge.k, model=_named(parts.judge)),
-        input_schema=ExampleInput,
-        output_schema=CitingJudgeOutput if parts.judge.cite_guidelines else JudgeOutput,
-    )
-    _add_judging(builder, parts, default_settings(parts.judge), is_last=True)
+    builder = begin_graph(parts, schemas.JudgeState, schemas.JudgeOutput)
+    _add_judging(builder, parts)
     builder.add_edge("judge", END)
     return builder
 
@@ -137,43 +99,32 @@ def create_review_graph(
         review: When the expert is asked: `always`, `never`, a function of the `Judgment`, or
             `uncertain`, which is `Uncertain()`: where the judge is likely to be wrong. That needs
             `confidence`, `decide="evidence"` or both.
-        clarify: True to ask the expert one short question back, with an example, where the words
-            are too vague to make a rule: one more call of the model that distils, and one more
-            interrupt. The answer is kept with the words; approving it goes on without.
+        clarify: True to ask the expert one short question back where the words are too vague to
+            make a rule: one more call of the model that distils, and one more interrupt. The
+            answer is kept with the words; approving it goes on without.
         judge: The options of a `Judge`.
 
     Returns:
         The graph, to be compiled with a store, and with a checkpointer to be resumed by.
 
     Raises:
-        InvalidInputError: If an option can't be used.
-        ImportError: If an extra is needed that is not installed.
+        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
-    asking = Reviewing(judge=Judge(criterion=criterion, **judge), review=review, clarify=clarify)
-    parts = Parts(asking.judge)
-    builder: Graph = StateGraph(
-        ReviewState,
-        context_schema=context_schema(
-            k=parts.judge.k, model=_named(parts.judge), review=asking.mode
-        ),
-        input_schema=ExampleInput,
-        output_schema=CitingReviewOutput if parts.judge.cite_guidelines else ReviewOutput,
-    )
-    _add_judging(builder, parts, default_settings(parts.judge, review), is_last=False)
-    builder.add_node("collect_feedback", collect_node(parts))
+    asked = Reviewing(judge=Judge(criterion=criterion, **judge), review=review, clarify=clarify)
+    parts = Parts(asked.judge, review)
+    settings = ("k", "model", "review")
+    builder = begin_graph(parts, schemas.ReviewState, schemas.ReviewOutput, settings)
+    _add_judging(builder, parts)
+    builder.add_node(Node(asking.collect_feedback, parts))
     # Decided on the way out of nodes that run once, and not in the one that runs again.
-    to_ask = asks(review, lambda state: Judgment.model_validate(state["judgment"]))
+    decide: Any = review
+    to_ask = asks(lambda state: decide(Judgment.model_validate(state["judgment"])))
+    measured = ["decide_review"] if parts.judge.measures else []
     ends = ["collect_feedback", END]
-    if parts.judge.measures:
-        builder.add_node("decide_review", decide_node(parts, asking.uncertain))
-        builder.add_conditional_edges(
-            "judge",
-            lambda state: "decide_review" if _mode(state) == "uncertain" else to_ask(state),
-            ["decide_review", *ends],
-        )
-        builder.add_conditional_edges("decide_review", _as_decided, ends)
-    else:
-        builder.add_conditional_edges("judge", to_ask, ends)
+    builder.add_conditional_edges("judge", to_ask, [*measured, *ends])
+    if measured:
+        builder.add_node(Node(asking.decide_review, parts))
+        builder.add_conditional_edges("decide_review", to_ask, ends)
     add_learning(builder, parts, after="collect_feedback", clarify=clarify)
     return builder
 
@@ -193,17 +144,13 @@ def create_feedback_graph(criterion: Criterion, **judge: Unpack[JudgeOptions]) -
         The graph, to be compiled with the store that holds the memory.
 
     Raises:
-        InvalidInputError: If an option can't be used.
-        ImportError: If an extra is needed that is not installed.
+        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
     parts = Parts(Judge(criterion=criterion, **judge))
-    builder: Graph = StateGraph(
-        FeedbackState,
-        context_schema=context_schema(model=_named(parts.judge)),
-        input_schema=LaterFeedback,
-        output_schema=ReviewOutput,
+    builder = begin_graph(
+        parts, schemas.FeedbackState, schemas.ReviewOutput, ["model"], takes=schemas.LaterFeedback
     )
-    builder.add_node("find_judgment", find_node(parts, default_settings(parts.judge)))
+    builder.add_node(Node(asking.find_the_judgment, parts, name="find_judgment", is_first=True))
     builder.add_edge(START, "find_judgment")
     add_learning(builder, parts, after="find_judgment")
     return builder
@@ -224,26 +171,24 @@ def create_alignment_graph(
     """Create the graph that learns from much feedback at once.
 
     `{feedback: [...]}` -> `{report}`, an `AlignmentReport` as JSON. What memory knows already
-    costs nothing; what an earlier run left pending is learned along. Progress is streamed as
-    custom events of type `alignment_progress`, with `stage`, `done` and `of`. As many calls run
-    concurrently as the run's `max_concurrency` allows, 32 unless told. If distilling fails the run
-    fails; the feedback is kept as pending, and the answers already paid for are found again by the
-    same call.
+    costs nothing; what is pending is learned along. Progress is streamed as custom events of type
+    `alignment_progress`, with `stage`, `done` and `of`. As many calls run concurrently as the run's
+    `max_concurrency` allows, 32 unless told. If distilling fails the run fails; the feedback stays
+    pending, and the same call finds the answers already paid for again.
 
     Args:
         criterion: What is judged.
-        learn_from: `both`, `labels` alone or `words` alone, for comparison: what of the feedback is
-            stored and learned from.
+        learn_from: What is stored and learned of the feedback: `both`, or for comparison its
+            `labels` or its `words` alone.
         conflicts: Of guidelines that contradict each other the `newest` stays, or an expert is
             asked, once for all, by an interrupt (`ask`). The loser is kept as superseded.
         guard: `replay` judges seen cases again before anything is committed, as the judge does; a
             guideline that turns one against its expert is dropped, and reported.
         batch_size: How many pieces of feedback one call distils at most.
         replay_cases: How many seen cases the guard judges again at most.
-        judge_cases: True to ask the judge about each case in memory that experts valued and no
-            judge has judged, before anything is distilled, as if the case were new: a judgment a
-            case, kept on its episodes. It is what `decide="evidence"`, calibrated confidence and
-            `review="uncertain"` learn from, and feedback learned in bulk does not bring.
+        judge_cases: True to judge each case in memory that experts valued and no judge has judged,
+            as if it were new, before anything is distilled. From this `decide="evidence"`,
+            calibrated confidence and `review="uncertain"` learn.
         distill: False to store and judge alone: what is new stays pending, for a later run.
         judge: The options of the `Judge` that is deployed: the guard and `judge_cases` judge so.
 
@@ -251,8 +196,7 @@ def create_alignment_graph(
         The graph, to be compiled with a store, and with a checkpointer to be resumed by.
 
     Raises:
-        InvalidInputError: If an option can't be used.
-        ImportError: If an extra is needed that is not installed.
+        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
     from memalign_graph.nodes.align import alignment_nodes  # it imports half the package
 
@@ -267,118 +211,110 @@ def create_alignment_graph(
         distill=distill,
     )
     parts = Parts(options.judge)
-    builder: Graph = ParallelGraph(
-        AlignmentState,
-        context_schema=context_schema(k=parts.judge.k, model=_named(parts.judge)),
-        input_schema=AlignmentInput,
-        output_schema=AlignmentOutput,
+    builder = begin_graph(
+        parts, schemas.AlignmentState, schemas.AlignmentOutput, takes=schemas.AlignmentInput
     )
     nodes = alignment_nodes(parts, options)
     for node in nodes:
-        builder.add_node(node.name, node)
+        builder.add_node(node)
     names = [START, *(node.name for node in nodes), END]
     # Each leads to the next, but nothing is distilled where nothing is pending, what failed is
     # distilled again, and nobody is asked where nothing contradicts.
-    passed_by = {"distill_batches": ("batches", "commit_alignment")}
-    if conflicts == "ask":
-        passed_by["settle_conflicts"] = ("conflicts", names[names.index("settle_conflicts") + 1])
-    for before, after in pairwise(names):
-        if after in passed_by:
-            key, otherwise = passed_by[after]
-            builder.add_conditional_edges(
-                before, _where_any(key, after, otherwise), [after, otherwise]
-            )
+    for before, after, beyond in zip(names, names[1:], [*names[2:], END], strict=False):
+        if after == "distill_batches":
+            way = _where_any("batches", after, "commit_alignment")
+            builder.add_conditional_edges(before, way, [after, "commit_alignment"])
         elif before == "distill_batches":
-            builder.add_conditional_edges(before, _as_distilled, [before, after])
+            way = _where_any("failed", before, after)
+            builder.add_conditional_edges(before, way, [before, after])
+        elif after == "settle_conflicts":
+            way = _where_any("conflicts", after, beyond)
+            builder.add_conditional_edges(before, way, [after, beyond])
         else:
             builder.add_edge(before, after)
     return builder
 
 
+def begin_graph(
+    parts: Parts,
+    state: type[Any],
+    returns: type[Any],
+    settings: Sequence[str] = ("k", "model"),
+    *,
+    takes: type[Any] = schemas.ExampleInput,
+    context: type[MemAlignContext] = MemAlignContext,
+) -> Graph:
+    """Begin a graph, with the settings that a run of it can have of its own."""
+    model = parts.judge.model
+    shown = {**parts.defaults, "model": model if isinstance(model, str) else None}
+    if parts.judge.cite_guidelines and takes is schemas.ExampleInput:
+        broken = {"broken_guidelines": state.__annotations__["broken_guidelines"]}
+        cited: Any = TypedDict("Cited", {**returns.__annotations__, **broken})  # type: ignore[misc] # made here
+        returns = cited
+    return StateGraph(
+        state,
+        context_schema=context_schema(context, **{name: shown[name] for name in settings}),
+        input_schema=takes,
+        output_schema=returns,
+    )
+
+
 def add_learning(builder: Graph, parts: Parts, *, after: str, clarify: bool = False) -> None:
     """Add what learns from the feedback that a node leaves in the state."""
-    builder.add_node("distill_feedback", distill_node(parts))
-    builder.add_node("commit_memory", commit_node(parts))
+    builder.add_node(Node(distill_feedback, parts))
+    builder.add_node(Node(commit_memory, parts))
     builder.add_edge("distill_feedback", "commit_memory")
     builder.add_edge("commit_memory", END)
-    ends = ["distill_feedback", "commit_memory", END]
-    if not clarify:
-        builder.add_conditional_edges(after, _after_feedback, ends)
-        return
-    builder.add_node("question_feedback", question_node(parts))
-    builder.add_node("clarify_feedback", clarify_node(parts))
 
-    def to_question(state: Mapping[str, Any]) -> str:
-        has_words = (state["feedback"] or {}).get("rationale") is not None
-        return "question_feedback" if has_words else _after_feedback(state)
+    def way_out(state: State) -> str:
+        if state["feedback"] is None:
+            return END
+        feedback = Feedback.model_validate(state["feedback"])
+        if clarify and feedback.rationale is not None:
+            return "question_feedback"
+        return "commit_memory" if feedback.agrees else "distill_feedback"
 
-    def after_question(state: Mapping[str, Any]) -> str:
+    def after_question(state: State) -> str:
         asks_back = "clarification" in state["judge_lesson"]
         return "clarify_feedback" if asks_back else "distill_feedback"
 
-    builder.add_conditional_edges(after, to_question, ["question_feedback", *ends])
-    builder.add_conditional_edges(
-        "question_feedback", after_question, ["clarify_feedback", "distill_feedback"]
-    )
-    builder.add_edge("clarify_feedback", "distill_feedback")
+    asked = ["question_feedback"] if clarify else []
+    ends = [*asked, "distill_feedback", "commit_memory", END]
+    builder.add_conditional_edges(after, way_out, ends)
+    if clarify:
+        builder.add_node(Node(asking.question_feedback, parts))
+        builder.add_node(Node(asking.clarify_feedback, parts))
+        ends = ["clarify_feedback", "distill_feedback"]
+        builder.add_conditional_edges("question_feedback", after_question, ends)
+        builder.add_edge("clarify_feedback", "distill_feedback")
 
 
-def asks(
-    review: Any, read: Callable[[Mapping[str, Any]], Any]
-) -> Callable[[Mapping[str, Any]], str]:
-    """Make the way out of judging: to the expert, or to the end."""
+def asks(decide: Callable[[State], Any]) -> Callable[[State], str]:
+    """Make the way out of judging: to the expert, or to the end, as the mode or a function says."""
 
-    def way_out(state: Mapping[str, Any]) -> str:
-        mode = _mode(state)
-        if mode is None and callable(review):
-            wanted = decided(review(read(state)), "review")
+    def way_out(state: State) -> str:
+        mode = state["judge_run"]["settings"]["review"]
+        if mode == "uncertain":
+            choice = state["judgment"]["review"]
+            if choice is None:
+                return "decide_review"
+            wanted = choice["asks"]
         else:
-            wanted = mode == "always"
+            wanted = decided(decide(state), "review") if mode is None else mode == "always"
         return "collect_feedback" if wanted else END
 
     return way_out
 
 
-def _add_judging(builder: Graph, parts: Parts, built: Mapping[str, Any], *, is_last: bool) -> None:
-    retrieve = retrieve_node(parts, built, stores_feedback=not is_last)
-    builder.add_node("retrieve_episodes", retrieve)
-    builder.add_node("assemble_guidelines", assemble_node(parts))
-    builder.add_node("judge", judge_node(parts, is_last=is_last))
+def _add_judging(builder: Graph, parts: Parts) -> None:
+    builder.add_node(Node(retrieve_episodes, parts, is_first=True))
+    builder.add_node(Node(assemble_guidelines, parts))
+    builder.add_node(Node(judge_example, parts, name="judge"))
     builder.add_edge(START, "retrieve_episodes")
     builder.add_edge("retrieve_episodes", "assemble_guidelines")
     builder.add_edge("assemble_guidelines", "judge")
 
 
-def _where_any(key: str, there: str, otherwise: str) -> Any:
+def _where_any(key: str, there: str, otherwise: str) -> Callable[[State], str]:
     """Make the way to a node that has something to do only if the lesson holds something."""
-
-    def way_out(state: Mapping[str, Any]) -> str:
-        return there if state["judge_lesson"][key] else otherwise
-
-    return way_out
-
-
-def _as_distilled(state: Mapping[str, Any]) -> str:
-    is_left = None in state["judge_lesson"]["proposals"]
-    return "distill_batches" if is_left else "consolidate_guidelines"
-
-
-def _named(judge: Judge) -> str | None:
-    return judge.model if isinstance(judge.model, str) else None
-
-
-def _mode(state: Mapping[str, Any]) -> str | None:
-    mode: str | None = state["judge_run"]["settings"]["review"]
-    return mode
-
-
-def _as_decided(state: Mapping[str, Any]) -> str:
-    review = Judgment.model_validate(state["judgment"]).review
-    return "collect_feedback" if review is not None and review.asks else END
-
-
-def _after_feedback(state: Mapping[str, Any]) -> str:
-    if state["feedback"] is None:
-        return END
-    agrees = Feedback.model_validate(state["feedback"]).agrees
-    return "commit_memory" if agrees else "distill_feedback"
+    return lambda state: there if state["judge_lesson"][key] else otherwise

@@ -1,27 +1,25 @@
-"""Canonical JSON, the ids and revisions hashed from it, and names that stores take."""
+"""JSON that stores take, the ids hashed from it, and names."""
 
 import hashlib
 import json
 import math
 from typing import Any
 
-_ID_CHARS = 32
 _MAX_DEPTH = 100
-_INT64 = 2**63
 
 
-def check_json(value: Any, name: str, depth: int = 0) -> None:
+def check_json(value: Any, name: str, depth: int = 0) -> None:  # noqa: C901 - a case for each type of JSON
     """Check that a value is JSON which every store can keep."""
     if depth > _MAX_DEPTH:
         root = name.partition("[")[0]
         raise ValueError(f"{root} is nested deeper than {_MAX_DEPTH} levels: flatten it.")
     match value:
-        case None | bool():
-            pass
         case str():
             _check_text(value, name)
-        case int() | float():
-            _check_number(value, name)
+        case int() if not -(2**63) <= value < 2**63:
+            raise ValueError(f"{name} holds an integer beyond 64 bits: pass it as a string.")
+        case float() if not math.isfinite(value):
+            raise ValueError(f"{name} holds {value}, which is no JSON: use null or a string.")
         case list():
             for index, item in enumerate(value):
                 check_json(item, f"{name}[{index}]", depth + 1)
@@ -31,20 +29,12 @@ def check_json(value: Any, name: str, depth: int = 0) -> None:
                     raise ValueError(f"{name} has the key {key!r}: JSON keys are strings.")
                 _check_text(key, f"a key of {name}")
                 check_json(item, f"{name}[{key!r}]", depth + 1)
-        case _:
+        case _ if not (value is None or isinstance(value, int | float)):
             raise ValueError(
                 f"{name} holds a value of type {type(value).__name__}, which is no JSON: pass "
                 "text, numbers, booleans, null, lists and dicts (a message or model as its "
                 "`model_dump(mode='json')`)."
             )
-
-
-def _check_number(value: float, name: str) -> None:
-    if isinstance(value, int):
-        if not -_INT64 <= value < _INT64:
-            raise ValueError(f"{name} holds an integer beyond 64 bits: pass it as a string.")
-    elif not math.isfinite(value):
-        raise ValueError(f"{name} holds {value}, which is no JSON: use null or a string.")
 
 
 def _check_text(text: str, name: str) -> None:
@@ -59,26 +49,21 @@ def _check_text(text: str, name: str) -> None:
         ) from error
 
 
-def canonical_json(value: Any) -> str:
-    """Write a JSON value the one way that equal values share: keys sorted, no spaces."""
-    return json.dumps(
-        value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
-    )
-
-
 def digest(value: Any) -> str:
     """Hash a JSON value to an id: the first 128 bits of SHA-256 of its canonical JSON, in hex."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:_ID_CHARS]
+    canonical = json.dumps(
+        value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
+    )
+    return hashlib.sha256(canonical.encode()).hexdigest()[:32]
 
 
 def episode_id(example_id: str, author: str | None, feedback_id: str | None) -> str:
     """Name the episode that a piece of feedback becomes."""
+    voice = ["anonymous"]
     if author is not None:
         voice = ["author", author]
     elif feedback_id is not None:
         voice = ["feedback", feedback_id]
-    else:
-        voice = ["anonymous"]
     return digest([example_id, *voice])
 
 

@@ -15,6 +15,7 @@ from langgraph.types import interrupt
 from pydantic import ConfigDict, PlainValidator, RootModel, WithJsonSchema, create_model
 
 from memalign_graph.alignment.merging import Conflict, Side
+from memalign_graph.errors import excerpt
 from memalign_graph.identity import check_json
 from memalign_graph.prompts.clarify import Question
 from memalign_graph.types import (
@@ -48,12 +49,15 @@ class Form(Generic[T]):
     """The `args` and the paragraphs of the description of each action of that name."""
     fields: Mapping[str, Any]
     """The JSON Schema of each argument, which inboxes let the expert edit."""
-    reply: Mapping[str, Any]
-    """The JSON Schema of a plain reply, an object."""
+    title: str
+    about: str
+    properties: Mapping[str, Any]
+    """The JSON Schema of each of its fields."""
     read: Callable[[Any], T]
     """Reads any reply; raises a ValueError that says what to reply instead."""
     decisions: Sequence[str] = _DECISIONS
     """What inboxes offer."""
+    required: Sequence[str] = ()
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -72,8 +76,12 @@ class Form(Generic[T]):
     @property
     def schema(self) -> type[RootModel[Any]]:
         """The model that checks a reply; its root is what was read."""
-        root = Annotated[Any, PlainValidator(self.read), WithJsonSchema(dict(self.reply))]
-        return create_model(f"the {self.reply['title']}", __base__=_Answer, root=root)
+        reply: dict[str, Any] = {"title": self.title, "description": self.about, "type": "object"}
+        reply["properties"] = self.properties
+        if self.required:
+            reply["required"] = self.required
+        root = Annotated[Any, PlainValidator(self.read), WithJsonSchema(reply)]
+        return create_model(f"the {self.title}", __base__=_Answer, root=root)
 
     def ask(self) -> T:
         """Interrupt the run until a reply can be used; return what was read of it."""
@@ -140,6 +148,7 @@ def read_reply(reply: Any, shapes: str, *, subject: str) -> Reply:
 
 
 AUTHOR = {"type": "string", "description": "Who you are."}
+REASON = {"type": "string", "description": "Why, in your own words."}
 _WANTED = "What the value should be."
 
 _REVIEW_SHAPES = (
@@ -199,16 +208,13 @@ def review_form(
         action="review_judgment",
         actions=[({"value": judgment.value, "rationale": judgment.rationale}, parts)],
         fields={"value": value, "rationale": {"type": "string"}},
-        reply={
-            "title": "review",
-            "description": "What the value should be, why, or both. Text alone is a rationale; "
-            "decisions of human-in-the-loop inboxes are understood, too.",
-            "type": "object",
-            "properties": {
-                "value": {"description": _WANTED, **value},
-                "rationale": {"type": "string", "description": "Why, in your own words."},
-                "author": AUTHOR,
-            },
+        title="review",
+        about="What the value should be, why, or both. Text alone is a rationale; decisions of "
+        "human-in-the-loop inboxes are understood, too.",
+        properties={
+            "value": {"description": _WANTED, **value},
+            "rationale": REASON,
+            "author": AUTHOR,
         },
         read=lambda reply: read_review(reply, criterion, judgment),
     )
@@ -276,8 +282,9 @@ def read_text(given: Any, name: str) -> str | None:
 
 def _line(episode: Episode, criterion: Criterion) -> str:
     value = "no value" if episode.value is None else criterion.scale.show(episode.value)
-    words = f": {escape(_one_line(episode.rationale))}" if episode.rationale else ""
-    outputs = _one_line(_text(episode.example.outputs))
+    texts = (episode.rationale or "", _text(episode.example.outputs))
+    rationale, outputs = (excerpt(" ".join(text.split()), 160) for text in texts)
+    words = f": {escape(rationale)}" if rationale else ""
     ticks = _fence(outputs)
     return f"{ticks} {outputs} {ticks} (expert: {value}{words})"
 
@@ -315,13 +322,10 @@ def clarify_form(
         action="clarify_feedback",
         actions=[({"rationale": ""}, parts)],
         fields={"rationale": answer},
-        reply={
-            "title": "clarification",
-            "description": "The answer to the question. Text alone is one, too; decisions of "
-            "human-in-the-loop inboxes are understood: approve goes on with the words as they are.",
-            "type": "object",
-            "properties": {"rationale": answer, "value": value, "author": AUTHOR},
-        },
+        title="clarification",
+        about="The answer to the question. Text alone is one, too; decisions of human-in-the-loop "
+        "inboxes are understood: approve goes on with the words as they are.",
+        properties={"rationale": answer, "value": value, "author": AUTHOR},
         read=lambda reply: _read_answer(reply, criterion, feedback),
     )
 
@@ -359,13 +363,10 @@ def conflict_form(criterion: Criterion, conflicts: Sequence[Conflict]) -> Form[d
             for conflict in conflicts
         ],
         fields={"conflict": {"type": "string"}, "keep": choice},
-        reply={
-            "title": "decisions",
-            "description": "For each conflict, which guideline stays.",
-            "type": "object",
-            "properties": {name: {**choice, "default": newer} for name, newer in kept.items()},
-            "required": list(kept),
-        },
+        title="decisions",
+        about="For each conflict, which guideline stays.",
+        properties={name: {**choice, "default": newer} for name, newer in kept.items()},
+        required=list(kept),
         read=lambda reply: _read_choices(reply, kept),
         decisions=("approve", "edit", "reject"),
     )
@@ -464,8 +465,3 @@ def _fence(text: str, at_least: int = 1) -> str:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
-
-
-def _one_line(text: str, limit: int = 160) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= limit else f"{flat[:limit]}…"

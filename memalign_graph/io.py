@@ -2,14 +2,14 @@
 
 An operation is an `async def` that is handed an `IO`, its only way to the outside. The methods of
 `BLOCKING` never suspend, so `run` finishes such an operation in one step; those of `AWAITING` do.
-Whatever counts or caches wraps an `IO` in one of its own.
+Whatever counts or caches is an `IO` around another.
 """
 
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import BaseMessage
@@ -17,43 +17,43 @@ from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langgraph.store.base import BaseStore, Op
 from langgraph.store.memory import InMemoryStore
 
+if TYPE_CHECKING:
+    from memalign_graph.models import ChatReply, StructuredModel
+
 T = TypeVar("T")
-R_co = TypeVar("R_co", covariant=True)
 
 
-class Invokable(Protocol[R_co]):
-    """A chat model, bound to a schema, that answers messages."""
+class IO:
+    """The way to the outside: that of another `IO`, where a method is not overridden."""
 
-    def invoke(self, messages: Sequence[BaseMessage]) -> R_co:
-        """Answer."""
-
-    async def ainvoke(self, messages: Sequence[BaseMessage]) -> R_co:
-        """Async twin of `invoke`."""
-
-
-class IO(Protocol):
-    """The way to the outside."""
+    def __init__(self, io: "IO | None" = None) -> None:
+        self.io = io or self
 
     async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
         """Have a store carry out operations; returns their results, in order."""
+        return await self.io.batch(store, ops)
 
-    async def chat(self, model: Invokable[T], messages: Sequence[BaseMessage]) -> T:
+    async def chat(self, model: "StructuredModel", messages: Sequence[BaseMessage]) -> "ChatReply":
         """Ask a chat model."""
+        return await self.io.chat(model, messages)
 
     async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
         """Embed texts."""
+        return await self.io.embed(embeddings, texts)
 
     async def gather(self, operations: Sequence[Coroutine[Any, Any, T]], limit: int) -> list[T]:
         """Carry out operations concurrently, at most `limit` at a time; returns their results."""
+        return await self.io.gather(operations, limit)
 
     async def call(self, blocking: Callable[[], T], awaiting: Callable[[], Awaitable[T]]) -> T:
         """Do what only an object's own methods do, such as a checkpointer's."""
+        return await self.io.call(blocking, awaiting)
 
 
 _IN_MEMORY = threading.RLock()
 
 
-class _Blocking:
+class _Blocking(IO):
     """Does everything with blocking calls."""
 
     async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
@@ -61,7 +61,7 @@ class _Blocking:
         with _IN_MEMORY if isinstance(store, InMemoryStore) else nullcontext():
             return store.batch(ops)
 
-    async def chat(self, model: Invokable[T], messages: Sequence[BaseMessage]) -> T:
+    async def chat(self, model: "StructuredModel", messages: Sequence[BaseMessage]) -> "ChatReply":
         return model.invoke(messages)
 
     async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
@@ -79,13 +79,13 @@ class _Blocking:
         return blocking()
 
 
-class _Awaiting:
+class _Awaiting(IO):
     """Does everything with awaited calls."""
 
     async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
         return await _shielded(_abatch(store, ops))
 
-    async def chat(self, model: Invokable[T], messages: Sequence[BaseMessage]) -> T:
+    async def chat(self, model: "StructuredModel", messages: Sequence[BaseMessage]) -> "ChatReply":
         return await model.ainvoke(messages)
 
     async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
@@ -112,36 +112,8 @@ class _Awaiting:
         return await awaiting()
 
 
-BLOCKING: IO = _Blocking()
-AWAITING: IO = _Awaiting()
-
-
-class Wrapper:
-    """An `IO` that hands everything on to another; what counts or caches overrides a method."""
-
-    def __init__(self, io: IO) -> None:
-        self.io = io
-        """The `IO` that does it."""
-
-    async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
-        """Hand a store's operations on."""
-        return await self.io.batch(store, ops)
-
-    async def chat(self, model: Invokable[T], messages: Sequence[BaseMessage]) -> T:
-        """Hand a chat call on."""
-        return await self.io.chat(model, messages)
-
-    async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
-        """Hand texts on."""
-        return await self.io.embed(embeddings, texts)
-
-    async def gather(self, operations: Sequence[Coroutine[Any, Any, T]], limit: int) -> list[T]:
-        """Hand operations on; each was handed this `IO` when it was made."""
-        return await self.io.gather(operations, limit)
-
-    async def call(self, blocking: Callable[[], T], awaiting: Callable[[], Awaitable[T]]) -> T:
-        """Hand a call on."""
-        return await self.io.call(blocking, awaiting)
+BLOCKING = _Blocking()
+AWAITING = _Awaiting()
 
 
 def run(operation: Coroutine[Any, Any, T]) -> T:

@@ -6,10 +6,10 @@ import json
 import os
 import re
 import threading
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -26,9 +26,10 @@ from memalign_graph.errors import (
     InvalidInputError,
     MemAlignError,
     ModelAnswerError,
+    excerpt,
 )
 from memalign_graph.identity import check_json
-from memalign_graph.io import IO, Invokable, Wrapper
+from memalign_graph.io import IO
 from memalign_graph.types import FrozenModel
 
 if TYPE_CHECKING:
@@ -39,25 +40,14 @@ else:
 T = TypeVar("T")
 
 DEFAULT_CHAT_MODEL = "openai:gpt-4.1-mini"
-"""The chat model where none is given."""
-
 DEFAULT_EMBEDDINGS = "openai:text-embedding-3-small"
-"""The embeddings where none are given."""
 
-DEFAULT_MAX_INPUT_TOKENS = 128_000
-"""The context window assumed of a chat model whose profile does not tell, in tokens."""
-
-_TIMEOUT_S = 120.0
-"""How long a model made from a string may take for one answer; the client's own default is 600."""
-
-EmbeddingsFunction = (
-    Callable[[Sequence[str]], list[list[float]]]
+EmbeddingsLike = (
+    Embeddings
+    | str
+    | Callable[[Sequence[str]], list[list[float]]]
     | Callable[[Sequence[str]], Awaitable[list[list[float]]]]
 )
-"""A function from texts to vectors, sync or async."""
-
-EmbeddingsLike = Embeddings | EmbeddingsFunction | str
-"""Whatever can be given as `embeddings`."""
 
 
 class OncePerLoop(Generic[T]):
@@ -84,34 +74,26 @@ class OncePerLoop(Generic[T]):
             return self._made[loop]
 
 
-class Embedder:
+class Embedder(OncePerLoop[Embeddings]):
     """Embeddings under a name; a string is resolved at first use."""
 
     def __init__(self, given: EmbeddingsLike) -> None:
-        self._given = given
-        self._resolved = OncePerLoop(lambda: resolve_embeddings(given))
-
-    @cached_property
-    def id(self) -> str:
-        """The name, by `embedder_id`."""
-        return embedder_id(self._given)
+        super().__init__(lambda: resolve_embeddings(given))
+        self.id = embedder_id(given)
 
     @property
     def embeddings(self) -> Embeddings:
-        """The embeddings, by `resolve_embeddings`."""
-        return self._resolved.get()
+        """The embeddings of the running event loop."""
+        return self.get()
 
 
 @dataclass(frozen=True)
 class StructuredModel:
     """A chat model bound to a schema."""
 
-    runnable: Runnable[Any, Any]
-    """Takes messages, gives a message, or what `_read_output` reads."""
-    parser: Any
-    """Reads the message; None where the runnable does all."""
+    runnable: Runnable[Any, Any]  # takes messages, gives a message, or what `_read_output` reads
+    parser: Any  # reads the message; None where the runnable does all
     name: str
-    """The model's name, for errors and judgments."""
 
     def invoke(self, messages: Sequence[BaseMessage]) -> "ChatReply":
         """Ask; an answer that is no use is a reply, too, and a call that failed raises."""
@@ -176,32 +158,29 @@ def resolve_embeddings(embeddings: EmbeddingsLike) -> Embeddings:
 
 
 def _resolve(text: str, field: Literal["model", "embeddings"], example: str) -> Any:
-    provider, name = split_name(text, field, example)
+    provider, _, name = text.partition(":")
+    if provider != "local" and not (provider and name):
+        raise InvalidInputError(
+            f"{field}: {text!r} names no model: write it as 'provider:name', such as {example!r}."
+        )
     if provider == "openai":
         return _openai(text, field, name)
     if provider == "local":
         from memalign_graph import local
 
         return local.local_chat_model() if field == "model" else local.LocalEmbeddings()
-    module, function = _LANGCHAIN[field]
+    module = "langchain.chat_models" if field == "model" else "langchain.embeddings"
     try:
-        init = getattr(import_module(module), function)
+        init = import_module(module)
     except ImportError as error:
         raise InvalidInputError(
             f"{field}: {text!r} needs the package langchain: pip install 'memalign-graph[agents]' "
             "and the provider's own package, or pass the model itself."
         ) from error
     try:
-        return init(text)
+        return init.init_chat_model(text) if field == "model" else init.init_embeddings(text)
     except (ImportError, ValueError) as error:
         raise InvalidInputError(f"{field}: {text!r} can't be used: {error}") from error
-
-
-_LANGCHAIN = {
-    "model": ("langchain.chat_models", "init_chat_model"),
-    "embeddings": ("langchain.embeddings", "init_embeddings"),
-}
-"""What makes the models of all other providers."""
 
 
 def _openai(text: str, field: Literal["model", "embeddings"], name: str) -> Any:
@@ -215,7 +194,7 @@ def _openai(text: str, field: Literal["model", "embeddings"], name: str) -> Any:
         )
     options: dict[str, Any] = {
         "model": name,
-        "timeout": _TIMEOUT_S,
+        "timeout": 120.0,  # for one answer; the client's own default is 600
         "http_async_client": openai.DefaultAsyncHttpxClient(),
     }
     if field == "model":
@@ -227,7 +206,8 @@ def _openai(text: str, field: Literal["model", "embeddings"], name: str) -> Any:
 def embedder_id(embeddings: EmbeddingsLike) -> str:
     """Name an embedder, so that vectors of one are never compared with those of another."""
     if isinstance(embeddings, str):
-        return _LOCAL_EMBEDDER if embeddings.partition(":")[0] == "local" else embeddings
+        is_local = embeddings.partition(":")[0] == "local"
+        return "local:universal-sentence-encoder-multilingual-v3" if is_local else embeddings
     if not isinstance(embeddings, Embeddings):
         module = getattr(embeddings, "__module__", "")
         return f"{module}.{getattr(embeddings, '__qualname__', type(embeddings).__qualname__)}"
@@ -235,39 +215,33 @@ def embedder_id(embeddings: EmbeddingsLike) -> str:
     name = next((str(trait) for trait in traits if isinstance(trait, str | int)), "")
     dimensions = getattr(embeddings, "dimensions", None)
     kind = type(embeddings)
-    prefix = _PROVIDER_OF.get(kind.__name__, f"{kind.__module__}.{kind.__qualname__}")
+    # Those that a string can make, too, have the same name.
+    providers = {"OpenAIEmbeddings": "openai", "LocalEmbeddings": "local"}
+    prefix = providers.get(kind.__name__, f"{kind.__module__}.{kind.__qualname__}")
     return ":".join(str(part) for part in (prefix, name, dimensions) if part)
-
-
-_LOCAL_EMBEDDER = "local:universal-sentence-encoder-multilingual-v3"
-"""What `embedder_id` says of the embedded embeddings, known without the extra `local`."""
-
-_PROVIDER_OF = {"OpenAIEmbeddings": "openai", "LocalEmbeddings": "local"}
-"""The provider of embedding classes that a `"provider:name"` string can make, too."""
 
 
 def models_from_environment() -> tuple[str, str]:
     """Choose the models of a program that was told none: the demo, or what Studio serves."""
-    has_key = bool(os.environ.get("OPENAI_API_KEY"))
-    return (
-        os.environ.get("MEMALIGN_MODEL") or (DEFAULT_CHAT_MODEL if has_key else "local"),
-        os.environ.get("MEMALIGN_EMBEDDINGS") or (DEFAULT_EMBEDDINGS if has_key else "local"),
-    )
+    chat, embeddings = DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS
+    if not os.environ.get("OPENAI_API_KEY"):
+        chat = embeddings = "local"
+    get = os.environ.get
+    return get("MEMALIGN_MODEL") or chat, get("MEMALIGN_EMBEDDINGS") or embeddings
 
 
 def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
     """Bind a chat model to answer in the shape of a JSON Schema."""
-    model = _untransformed(model)
+    model, name = _untransformed(model), _model_name(model)
     parameters = inspect.signature(type(model).with_structured_output).parameters
     method: dict[str, Any] = {"method": "json_schema"} if "method" in parameters else {}
     try:
         steps: Any = model.with_structured_output(schema, **method)
     except NotImplementedError as error:
         raise InvalidInputError(
-            f"model: {_model_name(model)} can't answer in the shape of a schema: give one that "
-            "has structured output."
+            f"model: {name} can't answer in the shape of a schema: give one that has structured "
+            "output."
         ) from error
-    name = _model_name(model)
     is_pair = isinstance(steps, RunnableSequence) and not steps.middle
     if is_pair and hasattr(steps.last, "parse_result"):
         # What `include_raw` does, at half its cost: it runs four more runnables a call.
@@ -277,71 +251,40 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
 
 
 def _untransformed(model: BaseChatModel) -> BaseChatModel:
-    """Return the same model of OpenAI's family, with clients that send a body as it is."""
-    clients = {name: getattr(model, name, None) for name in ("root_client", "root_async_client")}
-    found = {name: _Untransformed(client, *_PARSE) for name, client in clients.items() if client}
-    return model.model_copy(update=found) if found else model
+    """Return the same model of OpenAI's family, with clients that send a body as it is.
 
-
-_PARSE = ("chat", "completions", "with_raw_response", "parse")
-"""What `langchain_openai` calls for an answer in the shape of a schema."""
-
-
-class _Untransformed:
-    """OpenAI's client, or a part of it, whose `parse` sends its body as it is.
-
-    The client's own walks every message through all types that a message may have: a dozen of them
-    cost more than all else that a judgment does. It also raises where an answer was cut off, which
-    `_read_output` tells by the reason it ended for. All else is the client's.
+    The client's own `parse` walks every message through all types that a message may have: a dozen
+    of them cost more than all else that a judgment does. It also raises where an answer was cut
+    off, which `_read_output` tells by the reason it ended for.
     """
+    clients = {}
+    for name in ("root_client", "root_async_client"):
+        if client := copy(getattr(model, name, None)):
+            clients[name] = client
+            vars(client).pop("chat", None)  # made anew, it follows where this client goes to
+            raw = client.chat.completions.with_raw_response
+            raw.parse = partial(_create, raw.create)
+    return model.model_copy(update=clients) if clients else model
 
-    def __init__(self, part: Any, name: str, *rest: str) -> None:
-        self._part = part
-        self._name = name
-        self._rest = rest
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._part, name)
-        if name != self._name:
-            return found
-        return _Untransformed(found, *self._rest) if self._rest else self._create
-
-    def _create(
-        self,
-        *,
-        messages: Any,
-        response_format: Any,
-        extra_body: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> Any:
-        body = {"messages": messages, "response_format": response_format, **(extra_body or {})}
-        return self._part.create(messages=[], extra_body=body, **options)
+def _create(create: Callable[..., Any], **body: Any) -> Any:
+    sent = {name: body.pop(name) for name in ("messages", "response_format")}
+    return create(messages=[], extra_body={**sent, **(body.pop("extra_body", None) or {})}, **body)
 
 
 def max_input_tokens(model: BaseChatModel) -> int:
-    """Return a chat model's context window."""
+    """Return a chat model's context window; that of most where its profile does not tell."""
     profile = getattr(model, "profile", None) or {}
-    return int(profile.get("max_input_tokens") or DEFAULT_MAX_INPUT_TOKENS)
-
-
-def split_name(text: str, field: str, example: str) -> tuple[str, str]:
-    """Split a `"provider:name"` string."""
-    provider, _, name = text.partition(":")
-    if provider == "local" or (provider and name):
-        return provider, name
-    raise InvalidInputError(
-        f"{field}: {text!r} names no model: write it as 'provider:name', such as {example!r}."
-    )
+    return int(profile.get("max_input_tokens") or 128_000)
 
 
 def _model_name(model: BaseChatModel) -> str:
-    for attribute in ("model_name", "model"):
-        name = getattr(model, attribute, None)
-        if isinstance(name, str):
-            return name
-    return type(model).__name__
+    names = [getattr(model, attribute, None) for attribute in ("model_name", "model")]
+    return next((name for name in names if isinstance(name, str)), type(model).__name__)
 
 
+# What to do about a failed call, by the name of the client's error or one of its bases. The openai
+# client and langchain-core put `API` or `Model` before most of these.
 _HINTS = {
     "TimeoutError": "it did not answer in time; raise the model's timeout, or try later.",
     "ConnectionError": "is the server up, and its base_url right?",
@@ -352,8 +295,6 @@ _HINTS = {
     "InternalServerError": "the provider failed; try later.",
     "ModelAPIError": "the provider failed; try later.",
 }
-"""What to do about a failed call, by the name of the client's error or one of its bases. The openai
-client and langchain-core put `API` or `Model` before most of these."""
 
 
 @dataclass(frozen=True)
@@ -361,28 +302,21 @@ class ChatReply:
     """What came back from a chat model that was asked for an answer in the shape of a schema."""
 
     answer: dict[str, Any] | None
-    """The parsed answer; None if there is none."""
-    text: str
-    """The answer as the model wrote it."""
-    problem: str | None = None
-    """Why there is no parsed answer."""
-    model: str | None = None
-    """The model that answered, as it names itself."""
+    text: str  # as the model wrote it
+    problem: str | None = None  # why there is no answer
+    model: str | None = None  # as it names itself
     input_tokens: int | None = None
     output_tokens: int | None = None
-    logprobs: Any = None
-    """The log-probabilities of the answer's tokens, if they were asked for and the model tells."""
+    logprobs: Any = None  # of the answer's tokens, if they were asked for and the model tells
 
 
-_CUT_OFF = "it was cut off at the output limit: answer more briefly"
-_FILTERED = "a content filter stopped it"
+# Why an answer is no use, by the reason it ended for, and by the client's error that says so.
 _STOPPED = {
-    "length": _CUT_OFF,
-    "LengthFinishReasonError": _CUT_OFF,
-    "content_filter": _FILTERED,
-    "ContentFilterFinishReasonError": _FILTERED,
+    "length": "it was cut off at the output limit: answer more briefly",
+    "content_filter": "a content filter stopped it",
 }
-"""Why an answer is no use, by the reason it ended for, or by the client's error that says so."""
+_STOPPED["LengthFinishReasonError"] = _STOPPED["length"]
+_STOPPED["ContentFilterFinishReasonError"] = _STOPPED["content_filter"]
 
 
 def _read_output(raw: Any, parsed: Any, parsing_error: BaseException | None = None) -> ChatReply:
@@ -392,12 +326,11 @@ def _read_output(raw: Any, parsed: Any, parsing_error: BaseException | None = No
     refusal = raw.additional_kwargs.get("refusal")
     problem = _STOPPED.get(metadata.get("finish_reason", ""))
     if problem is None and not isinstance(parsed, dict):
+        problem = "it is not the JSON object asked for"
         if refusal:
             problem = f"the model refused: {refusal}"
         elif parsing_error is not None:
             problem = f"it is not the JSON asked for ({_first_line(parsing_error)})"
-        else:
-            problem = "it is not the JSON object asked for"
     return ChatReply(
         answer=parsed if problem is None else None,
         text=refusal or raw.text or (json.dumps(raw.tool_calls) if raw.tool_calls else ""),
@@ -430,13 +363,8 @@ def _reason(error: Exception) -> str:
     return f"{names[0]}: {_first_line(error)}{hint}"
 
 
-def _first_line(error: BaseException, limit: int = 300) -> str:
-    text = str(error).strip().partition("\n")[0]
-    return text if len(text) <= limit else f"{text[:limit]}…"
-
-
-_SHOWN_CHARS = 2_000
-_QUOTED_CHARS = 200
+def _first_line(error: BaseException) -> str:
+    return excerpt(str(error).strip().partition("\n")[0], 300)
 
 
 async def ask(
@@ -450,7 +378,7 @@ async def ask(
     """Ask for an answer; if it can't be used, show the model why and ask once more."""
     asked = list(messages)
     for last in (False, True):
-        reply: ChatReply = await io.chat(model, asked)
+        reply = await io.chat(model, asked)
         problem = reply.problem or "it is no answer"
         if reply.answer is not None:
             try:
@@ -460,14 +388,13 @@ async def ask(
             except ValueError as error:
                 problem = str(error)
         problem = problem.rstrip(".")
-        shown = reply.text[:_SHOWN_CHARS].encode(errors="replace").decode() or "(nothing)"
+        shown = reply.text[:2_000].encode(errors="replace").decode() or "(nothing)"
         complaint = (
             f"That answer can't be used: {problem}. Answer again, with nothing but the JSON object "
             "that was asked for."
         )
         asked = [*messages, AIMessage(shown), HumanMessage(complaint)]
-    wrote = " ".join(reply.text.split())
-    wrote = wrote if len(wrote) <= _QUOTED_CHARS else f"{wrote[:_QUOTED_CHARS]}…"
+    wrote = excerpt(" ".join(reply.text.split()), 200)
     raise ModelAnswerError(
         f"The chat model {model.name} gave no answer that can be used to {purpose}, also when "
         f"asked again: {problem}. It wrote: {wrote!r}"
@@ -475,57 +402,39 @@ async def ask(
 
 
 class Usage(FrozenModel):
-    """What was asked of models."""
+    """What was asked of models and answered; tokens as far as the model tells."""
 
     chat_calls: int = 0
-    """Calls of the chat model that were answered."""
-
     input_tokens: int = 0
-    """Tokens of their prompts, as far as the model tells."""
-
     output_tokens: int = 0
-    """Tokens of their answers, as far as the model tells."""
-
     embedding_calls: int = 0
-    """Embedding requests that were answered."""
-
     texts_embedded: int = 0
-    """The texts in them."""
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in _COUNTED})
+        return Usage(**{name: count + getattr(other, name) for name, count in self})
 
 
-_COUNTED = tuple(Usage.model_fields)
-
-
-class Metered(Wrapper):
+class Metered(IO):
     """An `IO` that counts what goes through it, also concurrently."""
 
     def __init__(self, io: IO) -> None:
         super().__init__(io)
         self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
+        self.usage = Usage()
 
-    @property
-    def usage(self) -> Usage:
-        """What was asked so far."""
-        return Usage(**self._counts)
-
-    async def chat(self, model: Invokable[T], messages: Sequence[BaseMessage]) -> T:
+    async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
         """Ask a chat model, and count its answer."""
         reply = await super().chat(model, messages)
-        if isinstance(reply, ChatReply):
-            read, wrote = reply.input_tokens or 0, reply.output_tokens or 0
-            self._count(chat_calls=1, input_tokens=read, output_tokens=wrote)
+        read, wrote = reply.input_tokens or 0, reply.output_tokens or 0
+        self._count(Usage(chat_calls=1, input_tokens=read, output_tokens=wrote))
         return reply
 
     async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
         """Embed texts, and count them."""
         vectors = await super().embed(embeddings, texts)
-        self._count(embedding_calls=1, texts_embedded=len(texts))
+        self._count(Usage(embedding_calls=1, texts_embedded=len(texts)))
         return vectors
 
-    def _count(self, **counts: int) -> None:
+    def _count(self, usage: Usage) -> None:
         with self._lock:
-            self._counts.update(counts)
+            self.usage += usage

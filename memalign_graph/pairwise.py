@@ -11,7 +11,6 @@ from memalign_graph.scales import Pairwise, Value
 from memalign_graph.types import Example
 
 _PAIR = 2
-_OTHER = {"A": "B", "B": "A"}
 
 
 def swap_outputs(example: Example) -> Example:
@@ -35,7 +34,7 @@ def settle_orders(
 ) -> tuple[Value, str, str | None]:
     """Make one verdict of those on both orders."""
     value, rationale = straight
-    other = _OTHER.get(str(swapped[0]), swapped[0])
+    other = {"A": "B", "B": "A"}.get(str(swapped[0]), swapped[0])
     if value == other:
         return value, rationale, None
     settled: Value = "tie" if scale.allow_tie else value
@@ -43,11 +42,9 @@ def settle_orders(
         f"In the order given ({value}): {rationale} With A and B in each other's place, and named "
         f"so ({other} as given): {swapped[1]}"
     )
-    outcome = (
-        "so that it is a tie" if scale.allow_tie else "and the scale has no tie: the first stands"
-    )
+    tie = "so that it is a tie" if scale.allow_tie else "and the scale has no tie: the first stands"
     warning = (
         f"The verdict depends on the order of the outputs: {value} as they were given, {other} "
-        f"when they were swapped, {outcome}."
+        f"when they were swapped, {tie}."
     )
     return settled, both, warning

@@ -7,12 +7,13 @@ its name, and the judge's reason beside it: flat, since that is what inboxes can
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END, START
 from typing_extensions import TypedDict, Unpack
 
+from memalign_graph import interrupts
 from memalign_graph.aggregate import Aggregate, AggregateResult
 from memalign_graph.errors import (
     ChatModelError,
@@ -21,39 +22,18 @@ from memalign_graph.errors import (
     MemAlignError,
     ModelAnswerError,
 )
-from memalign_graph.graphs import Graph, asks
-from memalign_graph.interrupts import (
-    AUTHOR,
-    Form,
-    bullets,
-    describe_example,
-    escape,
-    read_reply,
-    read_review,
-    read_text,
-)
-from memalign_graph.io import IO
+from memalign_graph.graphs import Graph, asks, begin_graph
+from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.vectors import Vector, encode_vector
 from memalign_graph.memory.recall import embed_once
-from memalign_graph.nodes.judge import Retrieved, assemble_node, judge_node, own_channel, retrieve
-from memalign_graph.nodes.learn import commit_node, distill_node
-from memalign_graph.pairwise import swap_outputs
-from memalign_graph.reading import read_example
-from memalign_graph.runtime import Clients, Node, Parts, Run, State, Update
+from memalign_graph.nodes import judge as judging
+from memalign_graph.nodes.learn import commit_memory, distill_feedback
+from memalign_graph.nodes.review import feedback_json
+from memalign_graph.runtime import Clients, Node, Parts, State, Step, Update, own_channel
 from memalign_graph.scales import Pairwise
-from memalign_graph.settings import (
-    Judge,
-    JudgeOptions,
-    PanelContext,
-    Paneling,
-    PanelReview,
-    context_schema,
-    default_settings,
-    mode_of,
-    resolve_context,
-)
+from memalign_graph.settings import Judge, JudgeOptions, PanelContext, Paneling, PanelReview
 from memalign_graph.state import ExampleInput
-from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
+from memalign_graph.types import Criterion, Example, Guideline, Judgment
 
 __all__ = ["Aggregate", "AggregateResult", "create_panel_graph"]
 
@@ -65,37 +45,24 @@ _KEPT = "The feedback is kept, and distilled by the next review or alignment"
 
 
 class PanelOutput(TypedDict):
-    """What a panel returns."""
+    """What a panel returns, as JSON: all but the aggregate by criterion."""
 
     judgments: dict[str, Any]
-    """The `Judgment` on each criterion, as JSON."""
-
     errors: dict[str, str]
     """Why a criterion could not be judged, or an expert's word on it not distilled."""
-
     aggregate: dict[str, Any] | None
-    """The `AggregateResult`; None if none was asked for."""
-
     feedback: dict[str, Any] | None
-    """The expert's `Feedback` on each criterion that has any; None if none was asked or given."""
-
+    """None if none was asked or given."""
     learned: dict[str, Any]
     """What each memory made of it, as in a review graph."""
 
 
-class CitingPanelOutput(PanelOutput):
-    """What a panel returns that was built with `cite_guidelines`."""
-
-    broken_guidelines: dict[str, Any]
-    """The `Guideline`s of each criterion that the outputs break, as JSON."""
-
-
-class PanelState(ExampleInput, CitingPanelOutput):
+class PanelState(ExampleInput, PanelOutput):
     """All channels of a panel's graph; the last two are the nodes' own."""
 
+    broken_guidelines: dict[str, Any]
     judge_run: dict[str, Any]
     """The `example`, its `vector` and the run's `settings`."""
-
     judge_memories: dict[str, Any]
     """What each memory gave (`Retrieved`), but for the vector, which is the example's."""
 
@@ -127,24 +94,18 @@ def create_panel_graph(
         The graph, to be compiled with a store, and with a checkpointer where experts are asked.
 
     Raises:
-        InvalidInputError: If an option can't be used.
-        ImportError: If an extra is needed that is not installed.
+        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
-    review = Paneling(review=review).review
-    panel = _Panel(criteria, judge, aggregate, review)
-    own = panel.judge
-    named = own.model if isinstance(own.model, str) else None
-    builder: Graph = StateGraph(
-        PanelState,
-        context_schema=context_schema(PanelContext, k=own.k, model=named, review=mode_of(review)),
-        input_schema=ExampleInput,
-        output_schema=CitingPanelOutput if own.cite_guidelines else PanelOutput,
-    )
-    for name in ("retrieve_episodes", "judge_criteria", "collect_feedback", "learn_criteria"):
-        builder.add_node(name, Node(name, getattr(panel, name)))
+    panel = _Panel(criteria, judge, aggregate, Paneling(review=review).review)
+    parts = panel.lead
+    names = ["k", "model", "review"]
+    builder = begin_graph(parts, PanelState, PanelOutput, names, context=PanelContext)
+    builder.add_node(Node(panel.retrieve_episodes, parts, is_first=True))
+    for operation in (panel.judge_criteria, panel.collect_feedback, panel.learn_criteria):
+        builder.add_node(Node(operation, parts))
     builder.add_edge(START, "retrieve_episodes")
     builder.add_edge("retrieve_episodes", "judge_criteria")
-    to_ask = asks(partial(_decide, review), lambda state: state)
+    to_ask = asks(lambda state: _decide(review, state))
     builder.add_conditional_edges("judge_criteria", to_ask, ["collect_feedback", END])
     builder.add_conditional_edges(
         "collect_feedback",
@@ -171,84 +132,82 @@ class _Panel:
     def __init__(self, criteria: Any, options: JudgeOptions, aggregate: Any, review: Any) -> None:
         if isinstance(criteria, Criterion) or not isinstance(criteria, Sequence) or not criteria:
             raise InvalidInputError("criteria: give a list of Criterion, one or more.")
-        self.swaps = options.get("swap") is True
+        swaps = options.get("swap") is True
         judges = []
         for criterion in criteria:
-            own = options
-            if self.swaps and not isinstance(getattr(criterion, "scale", None), Pairwise):
-                own = {**options, "swap": False}
+            is_pairwise = isinstance(getattr(criterion, "scale", None), Pairwise)
+            own = {**options, "swap": is_pairwise} if swaps else options
             judges.append(Judge(criterion=criterion, **own))
-        if self.swaps and not any(judge.swap for judge in judges):
+        if swaps and not any(judge.swap for judge in judges):
             raise InvalidInputError("swap: none of the criteria has scale=Pairwise().")
         _check_names([judge.criterion.name for judge in judges])
         if not isinstance(aggregate, Aggregate | None):
             raise InvalidInputError("aggregate: give Aggregate(weights=..., vetoes=...), or None.")
-        self.judge = judges[0]
-        self.clients = Clients(self.judge.embeddings)
-        self.parts = {judge.criterion.name: Parts(judge, self.clients) for judge in judges}
+        clients = Clients(judges[0].embeddings)
+        self.parts = {judge.criterion.name: Parts(judge, review, clients) for judge in judges}
+        self.lead = max(self.parts.values(), key=lambda parts: parts.judge.swap)
+        """One that swaps, if any does: else they are alike but for their criteria."""
         self.criteria = {name: parts.criterion for name, parts in self.parts.items()}
         self.aggregate = None if aggregate is None else aggregate.bind(self.criteria.values())
-        self.built = default_settings(self.judge, review)
 
-    async def retrieve_episodes(self, io: IO, state: State, run: Run) -> Update:
-        example = read_example({name: state[name] for name in Example.model_fields & state.keys()})
-        if self.swaps:
-            swap_outputs(example)  # called for its error, before any model is
-        settings = resolve_context(run.context, self.built)
+    async def retrieve_episodes(self, step: Step) -> Update:
+        io, own, settings = step.io, step.parts.judge, step.settings
         if settings["review"] is not None:
             Paneling(review=settings["review"])  # a parent's context may have another mode
-        if settings["review"] != "never":
-            self.clients.embedder.embeddings  # noqa: B018 - so that it fails here
-        own = self.judge
-        accesses = {name: parts.memory(run.store, settings) for name, parts in self.parts.items()}
-        judge_run = {"example": example.to_json(), "settings": settings}
+        example = judging.read_case(step)
 
-        async def read(name: str) -> None:
-            access = accesses[name]
+        async def read(step: Step) -> MemoryAccess:
             # The guidelines, too, so that they are of the version that is recalled from.
+            access = step.access
             await (access.standing_guidelines(io) if own.use_guidelines else access.refresh(io))
+            return access
 
-        views, unread = await _each(io, accesses, read, run)
+        accesses, unread = await self._each(step, dict.fromkeys(self.parts, step.state), read)
         vector: Vector | EmbeddingError | None = None
         if own.decide == "evidence" or (own.use_episodes and settings["k"]):
             try:
-                vector = await embed_once(io, [accesses[name] for name in views], example)
+                vector = await embed_once(io, list(accesses.values()), example)
             except EmbeddingError as error:
                 vector = error
 
-        async def look(name: str) -> Update:
-            parts = self.parts[name]
-            found = await retrieve(io, parts, accesses[name], example, settings, vector=vector)
-            given = {"judge_run": judge_run, "judge_memory": found.to_json()}
-            return await assemble_node(parts).operation(io, given, run)
+        async def look(step: Step) -> Update:
+            found = await judging.retrieve(step, example, vector)
+            return await judging.assemble_guidelines(
+                replace(step, state={"judge_memory": found.to_json()})
+            )
 
-        looked, failed = await _each(io, views, look, run)
+        looked, failed = await self._each(step, dict.fromkeys(accesses, step.state), look)
         failed = {**unread, **failed}
         self._check_any(looked, failed)
         memories = {name: update["judge_memory"] for name, update in looked.items()}
         vectors = [memory.pop("vector", None) for memory in memories.values()]
+        embedded = next(filter(None, vectors), None)
         return {
-            "judge_run": {**judge_run, "vector": next(filter(None, vectors), None)},
+            "judge_run": {"example": example.to_json(), "settings": settings, "vector": embedded},
             "judge_memories": memories,
             "errors": {name: str(error) for name, error in failed.items()},
         }
 
-    async def judge_criteria(self, io: IO, state: State, run: Run) -> Update:
-        own, memories = own_channel(state, "judge_run"), own_channel(state, "judge_memories")
+    async def judge_criteria(self, step: Step) -> Update:
+        judge_run = own_channel(step.state, "judge_run")
+        known = {"vector": judge_run["vector"]}
+        states = {
+            name: {"judge_run": judge_run, "judge_memory": memory | known}
+            for name, memory in own_channel(step.state, "judge_memories").items()
+        }
 
-        async def judge_one(name: str) -> Update:
-            given = {"judge_run": own, "judge_memory": {**memories[name], "vector": own["vector"]}}
-            update = await judge_node(self.parts[name]).operation(io, given, run)
-            value = update["judgment"]["value"]
-            run.write({"type": "panel_judgment", "criterion": name, "value": value})
+        async def judge_one(step: Step) -> Update:
+            update = await judging.judge_example(step)
+            name, value = step.parts.criterion.name, update["judgment"]["value"]
+            step.run.write({"type": "panel_judgment", "criterion": name, "value": value})
             return update
 
-        judged, failed = await _each(io, memories, judge_one, run)
+        judged, failed = await self._each(step, states, judge_one)
         self._check_any(judged, failed)
         judgments = {name: update["judgment"] for name, update in judged.items()}
         return {
             "judgments": judgments,
-            "errors": {**state["errors"], **{name: str(error) for name, error in failed.items()}},
+            "errors": step.state["errors"] | {name: str(error) for name, error in failed.items()},
             "aggregate": self._aggregated(judgments, {}),
             "broken_guidelines": {
                 name: update.get("broken_guidelines", []) for name, update in judged.items()
@@ -258,12 +217,12 @@ class _Panel:
             "learned": {},
         }
 
-    async def collect_feedback(self, _io: IO, state: State, run: Run) -> Update:
-        run.warn_without_checkpointer("panel")
-        example = Example.model_validate(own_channel(state, "judge_run")["example"])
+    async def collect_feedback(self, step: Step) -> Update:
+        step.run.warn_without_checkpointer("panel")
+        state, example = step.state, step.example
         judgments, guidelines = _judgments(state), {}
         for name, fields in own_channel(state, "judge_memories").items():
-            memory = Retrieved.model_validate(fields)
+            memory = judging.Retrieved.read(fields)
             guidelines[name] = [*memory.guidelines, *memory.relevant]
         said = panel_form(
             self.criteria, example, judgments, errors=state["errors"], guidelines=guidelines
@@ -271,32 +230,31 @@ class _Panel:
         if said is None:
             return {"feedback": None}
         feedback = {
-            name: Feedback(
-                example=example, judgment=judgments.get(name), thread_id=run.thread_id, **fields
-            ).to_json()
+            name: feedback_json(fields, example, judgments.get(name), step)
             for name, fields in said.items()
         }
         return {"feedback": feedback, "aggregate": self._aggregated(state["judgments"], feedback)}
 
-    async def learn_criteria(self, io: IO, state: State, run: Run) -> Update:
-        own, feedback = own_channel(state, "judge_run"), state["feedback"]
-        vector = own["vector"]
+    async def learn_criteria(self, step: Step) -> Update:
+        io, judge_run = step.io, own_channel(step.state, "judge_run")
+        vector = judge_run["vector"]
         if vector is None:
-            accesses = [parts.memory(run.store, own["settings"]) for parts in self.parts.values()]
-            example = Example.model_validate(own["example"])
-            embedded = await embed_once(io, accesses, example, always=True)
+            store, settings = step.run.store, step.settings
+            accesses = [parts.memory(store, settings) for parts in self.parts.values()]
+            embedded = await embed_once(io, accesses, step.example, always=True)
             vector = None if embedded is None else encode_vector(embedded)
+        shared = {"judge_run": judge_run, "judge_memory": {"vector": vector}, "judge_lesson": {}}
+        states = {
+            name: {**shared, "feedback": fields} for name, fields in step.state["feedback"].items()
+        }
 
-        shared = {"judge_run": own, "judge_memory": {"vector": vector}, "judge_lesson": {}}
+        async def learn_one(step: Step) -> Update:
+            if not step.feedback.agrees:
+                step = replace(step, state={**step.state, **await distill_feedback(step)})
+            return await commit_memory(step)
 
-        async def learn_one(name: str) -> Update:
-            parts, lesson = self.parts[name], {**shared, "feedback": feedback[name]}
-            if not Feedback.model_validate(feedback[name]).agrees:
-                lesson |= await distill_node(parts).operation(io, lesson, run)
-            return await commit_node(parts).operation(io, lesson, run)
-
-        learned, failed = await _each(io, feedback, learn_one, run)
-        errors = dict(state["errors"])
+        learned, failed = await self._each(step, states, learn_one)
+        errors = dict(step.state["errors"])
         for name, error in failed.items():
             # Before a model is asked, the feedback is stored.
             is_kept = isinstance(error, ChatModelError | ModelAnswerError)
@@ -305,6 +263,31 @@ class _Panel:
             "learned": {name: update["learned"] for name, update in learned.items()},
             "errors": errors,
         }
+
+    async def _each(
+        self,
+        step: Step,
+        states: Mapping[str, State],
+        operation: Callable[[Step], Coroutine[Any, Any, T]],
+    ) -> tuple[dict[str, T], dict[str, MemAlignError]]:
+        """Carry out an operation for each criterion; what fails for one harms no other."""
+        done, failed = dict[str, T](), dict[str, MemAlignError]()
+
+        async def attempt(name: str) -> None:
+            parts = self.parts[name]
+            access = parts.memory(step.run.store, step.settings)
+            own = replace(step, parts=parts, access=access, state=states[name])
+            try:
+                done[name] = await operation(own)
+            except (InvalidInputError, EmbeddingError):
+                raise
+            except MemAlignError as error:
+                logger.warning("The panel goes on without %r: %s", name, error)
+                failed[name] = error
+
+        await step.io.gather(list(map(attempt, states)), step.run.max_concurrency)
+        ordered = {name: failed[name] for name in states if name in failed}
+        return {name: done[name] for name in states if name in done}, ordered
 
     def _check_any(self, done: Mapping[str, Any], failed: Mapping[str, MemAlignError]) -> None:
         if not done:
@@ -322,27 +305,6 @@ class _Panel:
 
 def _judgments(state: State) -> dict[str, Judgment]:
     return {name: Judgment.model_validate(fields) for name, fields in state["judgments"].items()}
-
-
-async def _each(
-    io: IO, names: Iterable[str], operation: Callable[[str], Coroutine[Any, Any, T]], run: Run
-) -> tuple[dict[str, T], dict[str, MemAlignError]]:
-    """Carry out an operation for each criterion; what fails for one harms no other."""
-
-    async def attempt(name: str) -> T | MemAlignError:
-        try:
-            return await operation(name)
-        except (InvalidInputError, EmbeddingError):
-            raise
-        except MemAlignError as error:
-            logger.warning("The panel goes on without %r: %s", name, error)
-            return error
-
-    names = list(names)
-    results = await io.gather([attempt(name) for name in names], run.max_concurrency)
-    named = list(zip(names, results, strict=True))
-    done = {name: result for name, result in named if not isinstance(result, MemAlignError)}
-    return done, {name: result for name, result in named if isinstance(result, MemAlignError)}
 
 
 Said = dict[str, dict[str, Any]]
@@ -371,15 +333,14 @@ def panel_form(
     *,
     errors: Mapping[str, str],
     guidelines: Mapping[str, Sequence[Guideline]],
-) -> Form[Said | None]:
+) -> interrupts.Form[Said | None]:
     """Ask about all criteria at once; what is read are the fields of a `Feedback` by criterion."""
     args, fields, properties = dict[str, Any](), dict[str, Any](), dict[str, Any]()
-    parts = ["## What was judged", *describe_example(example)]
+    parts = ["## What was judged", *interrupts.describe_example(example)]
     for name, criterion in criteria.items():
         asked = {"description": criterion.instructions}
         value = criterion.scale.value_schema()
-        reason = {"type": "string", "description": "Why, in your own words."}
-        given = {"value": value, "rationale": reason}
+        given = {"value": value, "rationale": interrupts.REASON}
         properties[name] = {**asked, "type": "object", "properties": given}
         judgment = judgments.get(name)
         if judgment is None:
@@ -389,16 +350,13 @@ def panel_form(
         fields |= {name: {**asked, **value}, f"{name}{_REASON}": {"type": "string"}}
         parts += _describe(criterion, judgment, guidelines.get(name, ()))
     parts.append("Change what is not right; what you leave as it is says nothing.")
-    return Form(
+    return interrupts.Form(
         action="review_panel",
         actions=[(args, parts)],
         fields=fields,
-        reply={
-            "title": "review",
-            "description": "What the values should be, and why; any of the criteria.",
-            "type": "object",
-            "properties": {**properties, "author": AUTHOR},
-        },
+        title="review",
+        about="What the values should be, and why; any of the criteria.",
+        properties={**properties, "author": interrupts.AUTHOR},
         read=lambda reply: read_panel(reply, criteria, judgments),
         # Words alone would not tell which criterion they are about.
         decisions=("approve", "edit"),
@@ -409,14 +367,14 @@ def read_panel(
     reply: Any, criteria: Mapping[str, Criterion], judgments: Mapping[str, Judgment]
 ) -> Said | None:
     """Read what was replied to a panel's form; None if it was ignored."""
-    given = read_reply(reply, _SHAPES, subject="form to decide on")
+    given = interrupts.read_reply(reply, _SHAPES, subject="form to decide on")
     nothing = f"the reply says nothing about any criterion: {_SHAPES}."
     author: dict[str, Any] = {}
     match given.kind:
         case "object":
             replies = given.content
             _check_known(replies, [*criteria, "author"])
-            named = read_text(replies.get("author"), "author")
+            named = interrupts.read_text(replies.get("author"), "author")
             author = {"author": named} if named else {}
         case "edit":
             args = given.edited()
@@ -460,7 +418,7 @@ def _read_one(given: Any, criterion: Criterion, judgment: Judgment | None) -> di
             except ValueError:
                 if not isinstance(given, str) or _is_number(given):
                     raise
-        return read_review(given, criterion, judgment) or {}
+        return interrupts.read_review(given, criterion, judgment) or {}
     except ValueError as error:
         raise ValueError(f"{criterion.name}: {error}") from error
 
@@ -497,14 +455,16 @@ def _describe(
             f"itself says {scale.show(judgment.verdict)}, because:"
         )
     parts.append(_quote(judgment.rationale))
-    rules = [escape(rule.text) for rule in guidelines if rule.id in judgment.guideline_ids]
+    rules = [
+        interrupts.escape(rule.text) for rule in guidelines if rule.id in judgment.guideline_ids
+    ]
     if rules:
         more = len(rules) - _SHOWN_GUIDELINES
         rules[_SHOWN_GUIDELINES:] = [f"and {more} more"] if more > 0 else []
-        parts.append(f"Guidelines it was given:\n\n{bullets(rules)}")
+        parts.append(f"Guidelines it was given:\n\n{interrupts.bullets(rules)}")
     return parts + [_quote(f"Note: {warning}") for warning in judgment.warnings]
 
 
 def _quote(text: str) -> str:
     """Show a text as a quotation, so that it makes no heading of the form's."""
-    return "\n".join(f"> {line}" for line in escape(text).splitlines())
+    return "\n".join(f"> {line}" for line in interrupts.escape(text).splitlines())

@@ -4,7 +4,7 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -12,14 +12,12 @@ from memalign_graph.errors import InvalidInputError, explain
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 from memalign_graph.types import Example, Feedback
 
+Read = TypeVar("Read", Example, Feedback)
+
 FeedbackLike = Feedback | Mapping[str, Any]
-"""Feedback, or its fields."""
+ExampleLike = Example | Mapping[str, Any]
 
 PLAIN_FUNCTION = "give a plain function, not an async one."
-"""What is wrong with an async function where a decision is asked for."""
-
-ExampleLike = Example | Mapping[str, Any]
-"""An example, or its fields."""
 
 Passes = bool | int | float | str | Collection[Any] | Callable[[Any], Any]
 """Which values pass: the lowest that does, a set of values, or a function of the value."""
@@ -27,11 +25,6 @@ Passes = bool | int | float | str | Collection[Any] | Callable[[Any], Any]
 
 def read_feedback(feedback: FeedbackLike) -> Feedback:
     """Read feedback from its fields."""
-    if not isinstance(feedback, Feedback | Mapping):
-        raise InvalidInputError(
-            "feedback: give Feedback, or an object with `inputs`, `outputs`, and `value`, "
-            f"`rationale` or both, not a value of type {type(feedback).__name__}."
-        )
     if isinstance(feedback, Mapping):
         # A table has cells without a value: what is not told is not there.
         given = {name: _plain(value) for name, value in feedback.items()}
@@ -43,21 +36,21 @@ def read_feedback(feedback: FeedbackLike) -> Feedback:
         number = feedback.get("id")
         if isinstance(number, int) or (isinstance(number, float) and number.is_integer()):
             feedback["id"] = str(int(number))  # 3.0 where a column has gaps
-    try:
-        return Feedback.model_validate(feedback)
-    except ValidationError as error:
-        raise InvalidInputError(explain(error)) from error
+    fields = "`inputs`, `outputs`, and `value`, `rationale` or both"
+    return _read(Feedback, feedback, f"feedback: give Feedback, or an object with {fields}")
 
 
 def read_example(example: ExampleLike) -> Example:
     """Read an example from its fields."""
-    if not isinstance(example, Example | Mapping):
-        raise InvalidInputError(
-            "example: give an Example, or an object with `inputs` and `outputs`, not a value of "
-            f"type {type(example).__name__}."
-        )
+    wanted = "example: give an Example, or an object with `inputs` and `outputs`"
+    return _read(Example, example, wanted)
+
+
+def _read(model: type[Read], given: Any, wanted: str) -> Read:
+    if not isinstance(given, model | Mapping):
+        raise InvalidInputError(f"{wanted}, not a value of type {type(given).__name__}.")
     try:
-        return Example.model_validate(dict(example) if isinstance(example, Mapping) else example)
+        return model.model_validate(dict(given) if isinstance(given, Mapping) else given)
     except ValidationError as error:
         raise InvalidInputError(explain(error)) from error
 
@@ -77,36 +70,35 @@ class PassRule:
 
     scale: Scale
     test: Callable[[Any], Any]
-    wanted: str | None = None
-    """Which values do, in words; None where a function decides."""
+    wanted: str | None = None  # which values do, in words; None where a function decides
 
     def passes(self, value: Value) -> bool:
         """Tell whether a value passes."""
         return decided(self.test(value), "passes")
 
     @classmethod
-    def of(cls, scale: Scale, passes: Passes | None) -> "PassRule":
+    def of(cls, scale: Scale, passes: Passes | None, field: str = "passes") -> "PassRule":
         """Read a rule; without one true passes, where the scale is boolean."""
         if passes is None and isinstance(scale, Boolean):
             passes = True
         if passes is None:
             raise InvalidInputError(
-                "passes: say which values pass: the lowest that does, a set of values, or a "
+                f"{field}: say which values pass: the lowest that does, a set of values, or a "
                 f"function of the value, which is {scale.describe()}"
             )
         if inspect.iscoroutinefunction(passes):
-            raise InvalidInputError(f"passes: {PLAIN_FUNCTION}")
+            raise InvalidInputError(f"{field}: {PLAIN_FUNCTION}")
         if callable(passes):
             return cls(scale, passes)
         if isinstance(passes, Collection) and not isinstance(passes, str):
-            allowed = [_on_scale(scale, value) for value in passes]
+            allowed = [_on_scale(scale, value, field) for value in passes]
             if not allowed:
-                raise InvalidInputError("passes: an empty set lets nothing pass: name a value.")
+                raise InvalidInputError(f"{field}: an empty set lets nothing pass: name a value.")
             names = " or ".join(scale.render(value) for value in allowed)
             return cls(scale, lambda value: value in allowed, names)
         if isinstance(scale, Boolean) and not isinstance(passes, bool):
-            raise InvalidInputError(f"passes: {passes!r} is neither True nor False.")
-        lowest: Any = _on_scale(scale, passes)
+            raise InvalidInputError(f"{field}: {passes!r} is neither True nor False.")
+        lowest: Any = _on_scale(scale, passes, field)
         if isinstance(scale, Numeric):
             return cls(scale, lambda value: value >= lowest, f"{scale.render(lowest)} or more")
         if isinstance(scale, Categorical) and scale.ordered:
@@ -116,18 +108,17 @@ class PassRule:
         return cls(scale, lambda value: value == lowest, scale.render(lowest))
 
 
-def _on_scale(scale: Scale, value: Any) -> Value:
+def _on_scale(scale: Scale, value: Any, field: str) -> Value:
     try:
         return scale.validate_value(value)
     except ValueError as error:
-        raise InvalidInputError(f"passes: {error}") from error
+        raise InvalidInputError(f"{field}: {error}") from error
 
 
 def _is_missing(value: Any) -> bool:
     """Tell whether a value is how pandas and others write that there is none."""
-    if isinstance(value, float):
-        return math.isnan(value)
-    return type(value).__name__ in ("NAType", "NaTType")
+    is_nan = isinstance(value, float) and math.isnan(value)
+    return is_nan or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _plain(value: Any) -> Any:

@@ -2,8 +2,8 @@
 
 import warnings
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec
+from dataclasses import dataclass, field
+from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.config import get_config
@@ -13,7 +13,7 @@ from langgraph.store.base import BaseStore
 from memalign_graph.errors import InvalidInputError, MemAlignError, MemAlignWarning
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.layout import MemoryLayout, check_namespace
+from memalign_graph.memory.layout import MemoryLayout
 from memalign_graph.models import (
     BaseChatModel,
     Embedder,
@@ -24,9 +24,8 @@ from memalign_graph.models import (
     with_schema,
 )
 from memalign_graph.prompts.judge import answer_schema
-from memalign_graph.settings import Judge
-
-P = ParamSpec("P")
+from memalign_graph.settings import Judge, RunSettings, default_settings, resolve_context
+from memalign_graph.types import Example, Feedback, Judgment
 
 State = Mapping[str, Any]
 Update = dict[str, Any]
@@ -39,27 +38,22 @@ DEFAULT_MAX_CONCURRENCY = 32
 _CHECKPOINTER = "__pregel_checkpointer"
 _RESUMING = "__pregel_resuming"
 
-_LEVELS = "|"
-"""What LangGraph puts between the levels of a checkpoint's namespace."""
-
-_BOUND_MODELS = 64
-
 
 @dataclass(frozen=True)
 class Run:
-    """The run a node is part of."""
+    """The run a node is part of; of itself, none of a graph's."""
 
     store: BaseStore
-    context: Any
+    context: Any = None
     """The graph's context; None after an interrupt."""
-    thread_id: str | None
+    thread_id: str | None = None
     """The thread; None without a checkpointer."""
-    is_nested: bool
+    is_nested: bool = False
     """Whether the graph is a node of another, or called by one."""
-    resuming: bool
+    resuming: bool = False
     """Whether this is the first step of a run that goes on with one that ended in the middle."""
-    max_concurrency: int
-    write: Callable[[Any], None]
+    max_concurrency: int = 1
+    write: Callable[[Any], None] = lambda _event: None
     """Streams a custom event."""
 
     def warn_without_checkpointer(self, graph: str) -> None:
@@ -97,51 +91,10 @@ def current_run() -> Run:
         store=runtime.store,
         context=runtime.context,
         thread_id=info.thread_id if kept and info is not None else None,
-        is_nested=info is not None and _LEVELS in info.checkpoint_ns,
+        is_nested=info is not None and "|" in info.checkpoint_ns,  # between its levels
         resuming=bool(configurable.get(_RESUMING)),
         max_concurrency=config.get("max_concurrency") or DEFAULT_MAX_CONCURRENCY,
         write=runtime.stream_writer,
-    )
-
-
-class Node(Runnable[Any, Any]):
-    """An operation as a graph's node, with blocking calls or awaited ones."""
-
-    name: str
-
-    def __init__(
-        self, name: str, operation: Callable[[IO, State, Run], Coroutine[Any, Any, Update]]
-    ) -> None:
-        self.name = name
-        self.operation = operation
-
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002, ARG002 - Runnable's own names
-        """Run the node with blocking calls."""
-        return run(self._named(BLOCKING, input))
-
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002, ARG002 - likewise
-        """Run the node with awaited calls."""
-        return await self._named(AWAITING, input)
-
-    async def _named(self, io: IO, state: Any) -> Update:
-        fields = state if isinstance(state, Mapping) else vars(state)
-        try:
-            return await self.operation(io, fields, current_run())
-        except MemAlignError as error:
-            error.node = error.node or self.name
-            raise
-
-
-def makes_node(
-    name: str,
-) -> Callable[
-    [Callable[Concatenate[IO, State, Run, P], Coroutine[Any, Any, Update]]], Callable[P, Node]
-]:
-    """Make of an operation a function that returns a node, given what the operation takes more."""
-    return lambda operation: (
-        lambda *args, **options: Node(
-            name, lambda io, state, run: operation(io, state, run, *args, **options)
-        )
     )
 
 
@@ -164,41 +117,112 @@ class Clients:
         key = (id(chat), id(schema))
         bound = self._bound.get(key)
         if bound is None:
-            if len(self._bound) >= _BOUND_MODELS:
+            if len(self._bound) >= 64:  # noqa: PLR2004 - plenty
                 self._bound.clear()  # of event loops that have ended
             bound = self._bound[key] = (chat, schema, with_schema(chat, schema))
         return bound[2]
 
 
 class Parts:
-    """A judge's settings with its clients and its way to the memory, made once a graph."""
+    """A judge's settings with its clients, made once a graph."""
 
-    def __init__(self, judge: Judge, clients: Clients | None = None) -> None:
+    def __init__(self, judge: Judge, review: Any = None, clients: Clients | None = None) -> None:
         self.judge = judge
         self.criterion = judge.criterion
+        self.review = review
+        """When an expert is asked; None where there is none to ask."""
+        self.defaults = default_settings(judge, "never" if review is None else review)
         self.clients = clients or Clients(judge.embeddings)
-        self.schemas = {
-            cites: answer_schema(judge.criterion, cites=cites) for cites in (False, True)
-        }
+        self.schemas = [answer_schema(self.criterion, cites=cites) for cites in (False, True)]
 
-    def chat(self, named: str | None) -> BaseChatModel:
-        """Return the chat model that judges: the one a run's settings name, or the judge's own."""
-        return self.clients.chat(named or self.judge.model)
-
-    def distiller(self, named: str | None) -> BaseChatModel:
-        """Return the chat model that distils."""
-        return self.clients.chat(self.judge.distill_model or named or self.judge.model)
-
-    def memory(self, store: BaseStore, settings: Mapping[str, Any]) -> MemoryAccess:
+    def memory(self, store: BaseStore, settings: RunSettings) -> MemoryAccess:
         """Return the way to the memory of a run."""
-        namespace = check_namespace(settings["namespace"])
-        return MemoryAccess(
-            store=store,
-            criterion=self.criterion,
-            layout=MemoryLayout((*namespace, self.criterion.name)),
-            embedder=self.clients.embedder,
-        )
+        layout = MemoryLayout((*settings["namespace"], self.criterion.name))
+        return MemoryAccess(store, self.criterion, layout, self.clients.embedder)
 
-    def but(self, **options: Any) -> "Parts":
-        """Return the same clients with other options of the judge."""
-        return Parts(self.judge.but(**options), self.clients)
+
+@dataclass(frozen=True)
+class Step:
+    """What an operation works with: a judge's parts in one run, and what nodes before it left."""
+
+    io: IO
+    parts: Parts
+    run: Run
+    settings: RunSettings
+    access: MemoryAccess
+    state: State = field(default_factory=dict)
+
+    @property
+    def chat(self) -> BaseChatModel:
+        """The chat model that judges."""
+        return self.parts.clients.chat(self.settings["model"] or self.parts.judge.model)
+
+    @property
+    def distiller(self) -> BaseChatModel:
+        """The chat model that distils."""
+        own = self.parts.judge
+        return self.parts.clients.chat(own.distill_model or self.settings["model"] or own.model)
+
+    @property
+    def example(self) -> Example:
+        """What is judged."""
+        return Example.model_validate(own_channel(self.state, "judge_run")["example"])
+
+    @property
+    def judgment(self) -> Judgment:
+        """What was judged."""
+        return Judgment.model_validate(self.state["judgment"])
+
+    @property
+    def feedback(self) -> Feedback:
+        """What the expert said."""
+        return Feedback.model_validate(self.state["feedback"])
+
+
+def own_channel(state: State, name: str) -> dict[str, Any]:
+    """Read a channel that a node before this one has written."""
+    value: dict[str, Any] | None = state.get(name)
+    if value is None:
+        raise InvalidInputError(
+            f"state: the channel {name!r} is not there: derive the graph's state from "
+            "memalign_graph.state.JudgeState, or from ReviewState where experts are asked, and "
+            "run `retrieve_episodes` and `assemble_guidelines` before the judge."
+        )
+    return value
+
+
+@dataclass(eq=False, repr=False)
+class Node(Runnable[Any, Any]):
+    """An operation as a graph's node, with blocking calls or awaited ones."""
+
+    operation: Callable[[Step], Coroutine[Any, Any, Update]]
+    parts: Parts
+    name: str = ""
+    is_first: bool = False
+    """Whether it resolves the run's settings, which are gone from the context after it."""
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self.operation.__name__
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002, ARG002 - Runnable's own names
+        """Run the node with blocking calls."""
+        return run(self._named(BLOCKING, input))
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002, ARG002 - likewise
+        """Run the node with awaited calls."""
+        return await self._named(AWAITING, input)
+
+    async def _named(self, io: IO, state: Any) -> Update:
+        fields = state if isinstance(state, Mapping) else vars(state)
+        parts = self.parts
+        try:
+            now = current_run()
+            if self.is_first:
+                settings = resolve_context(now.context, parts.defaults)
+            else:
+                settings = own_channel(fields, "judge_run")["settings"]
+            access = parts.memory(now.store, settings)
+            return await self.operation(Step(io, parts, now, settings, access, fields))
+        except MemAlignError as error:
+            error.node = error.node or self.name
+            raise

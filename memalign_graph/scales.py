@@ -1,37 +1,21 @@
-"""The four kinds of value a judgment can have.
-
-Each scale makes the JSON Schema of its value, validates and normalises a value, and renders both
-the scale and a value for a prompt.
-"""
+"""The four kinds of value a judgment can have: their schemas, their checks, and their words."""
 
 import math
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from memalign_graph.errors import excerpt
+
 Value = bool | int | float | str
 """A judgment's value: the scale decides which of these it is."""
-
-_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-_MIN_CHOICES = 2
-_EXACT = 2.0**53
 
 
 class _Scale(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def validate_value(self, value: Any) -> Value:
-        """Return the value as this scale writes it.
-
-        Args:
-            value: What a model or an expert gave.
-
-        Returns:
-            A boolean, a choice in the case its author wrote, or a number.
-
-        Raises:
-            ValueError: If the value is not on the scale.
-        """
+        """Return the value as this scale writes it; a ValueError if it is not on the scale."""
         raise NotImplementedError
 
     def render(self, value: Value) -> str:
@@ -59,9 +43,9 @@ class Boolean(_Scale):
         """Return a boolean; `"yes"`, `"no"`, `"true"`, `"false"`, 1 and 0 count as booleans too."""
         # A column of a table that has gaps holds 1.0 for 1.
         word = str(value).strip().lower().removesuffix(".0")
-        if word not in _BOOLEANS:
+        if word not in ("true", "yes", "1", "false", "no", "0"):
             raise ValueError(f"{_short(value)} is not on the scale: the value is true or false.")
-        return _BOOLEANS[word]
+        return word in ("true", "yes", "1")
 
     def describe(self) -> str:
         """Return the scale in words."""
@@ -72,21 +56,34 @@ class Boolean(_Scale):
         return "true" if value else "false"
 
 
+def _choice_schema(scale: "Categorical | Pairwise") -> dict[str, Any]:
+    """Return the JSON Schema of a choice."""
+    return {"type": "string", "enum": list(scale.choices)}
+
+
+def _choice(scale: "Categorical | Pairwise", value: Any) -> str:
+    """Return a choice in the case its author wrote."""
+    name = value.strip().casefold() if isinstance(value, str) else None
+    for choice in scale.choices:
+        if name == choice.casefold():
+            return choice
+    choices = ", ".join(scale.choices)
+    raise ValueError(f"{_short(value)} is not on the scale: the value is one of {choices}.")
+
+
 class Categorical(_Scale):
     """One of several named choices."""
 
     type: Literal["categorical"] = "categorical"
-
     choices: tuple[str, ...]
     """At least two names, different also when case is ignored; lowest first where ordered."""
-
     ordered: bool = False
     """Whether the choices form an order, so that some mistakes are smaller than others."""
 
     @field_validator("choices")
     @classmethod
     def _check_choices(cls, choices: tuple[str, ...]) -> tuple[str, ...]:
-        if len(choices) < _MIN_CHOICES:
+        if len(choices) <= 1:
             raise ValueError("give at least two choices.")
         if any(not choice.strip() or choice != choice.strip() for choice in choices):
             raise ValueError("a choice is a name without blanks around it, not an empty string.")
@@ -94,13 +91,8 @@ class Categorical(_Scale):
             raise ValueError("two choices are the same but for their case: rename one.")
         return choices
 
-    def value_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of a choice."""
-        return {"type": "string", "enum": list(self.choices)}
-
-    def validate_value(self, value: Any) -> str:
-        """Return the choice in the case its author wrote."""
-        return _choice(value, self.choices)
+    value_schema = _choice_schema
+    validate_value = _choice
 
     def describe(self) -> str:
         """Return the scale in words."""
@@ -112,13 +104,8 @@ class Numeric(_Scale):
     """A number between two bounds, both included."""
 
     type: Literal["numeric"] = "numeric"
-
     minimum: float
-    """The lowest value."""
-
     maximum: float
-    """The highest value."""
-
     integer: bool = False
     """Whether only whole numbers are on the scale."""
 
@@ -126,7 +113,7 @@ class Numeric(_Scale):
     def _check_bounds(self) -> Self:
         if not (math.isfinite(self.minimum) and math.isfinite(self.maximum)):
             raise ValueError("minimum and maximum are finite numbers.")
-        if max(abs(self.minimum), abs(self.maximum)) > _EXACT:
+        if max(abs(self.minimum), abs(self.maximum)) > 2.0**53:
             raise ValueError("minimum and maximum lie within 2**53, where numbers are exact.")
         if self.minimum >= self.maximum:
             raise ValueError("minimum must be below maximum.")
@@ -160,7 +147,6 @@ class Pairwise(_Scale):
     """Which of two outputs is better: `A`, `B` or, where allowed, `tie`."""
 
     type: Literal["pairwise"] = "pairwise"
-
     allow_tie: bool = True
     """Whether `tie` is on the scale."""
 
@@ -169,13 +155,8 @@ class Pairwise(_Scale):
         """The values in order: `A`, `B` and, where allowed, `tie`."""
         return ("A", "B", "tie") if self.allow_tie else ("A", "B")
 
-    def value_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the preferred side."""
-        return {"type": "string", "enum": list(self.choices)}
-
-    def validate_value(self, value: Any) -> str:
-        """Return the preferred side as the scale writes it."""
-        return _choice(value, self.choices)
+    value_schema = _choice_schema
+    validate_value = _choice
 
     def describe(self) -> str:
         """Return the scale in words."""
@@ -185,16 +166,6 @@ class Pairwise(_Scale):
 
 Scale = Annotated[Boolean | Categorical | Numeric | Pairwise, Field(discriminator="type")]
 """Any of the four scales."""
-
-
-def _choice(value: Any, choices: tuple[str, ...]) -> str:
-    name = value.strip().casefold() if isinstance(value, str) else None
-    for choice in choices:
-        if name == choice.casefold():
-            return choice
-    raise ValueError(
-        f"{_short(value)} is not on the scale: the value is one of {', '.join(choices)}."
-    )
 
 
 def _to_float(value: Any) -> float:
@@ -207,6 +178,5 @@ def _to_float(value: Any) -> float:
         return math.nan
 
 
-def _short(value: Any, limit: int = 80) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else f"{text[:limit]}…"
+def _short(value: Any) -> str:
+    return excerpt(repr(value), 80)

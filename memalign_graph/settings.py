@@ -10,13 +10,13 @@ from langgraph.constants import END, START
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PlainValidator,
     SkipValidation,
     ValidationError,
     create_model,
-    field_validator,
     model_validator,
 )
 
@@ -40,8 +40,7 @@ DEFAULT_REPLAY_CASES = 20
 MAX_K = 100
 
 ReviewMode = Literal["always", "never", "uncertain"]
-"""When the expert is asked: about every judgment, about none, or about those that are likely to be
-wrong, and a few by chance."""
+"""When the expert is asked; `uncertain`: where the judge is likely to be wrong, and by chance."""
 
 OnEmbeddingError = Literal["raise", "guidelines"]
 OnJudgeError = Literal["closed", "open"]
@@ -55,11 +54,12 @@ CANT_CHOOSE = (
 )
 
 
-def _given(fits: Callable[[Any], bool], what: str) -> PlainValidator:
+def _given(fits: Callable[[Any], bool], what: str, *, optional: bool = False) -> PlainValidator:
     def check(value: Any) -> Any:
-        if fits(value):
+        if fits(value) or (optional and value is None):
             return value
-        raise ValueError(f"give {what}, not a value of type {type(value).__name__}.")
+        wanted = f"{what}, or None" if optional else what
+        raise ValueError(f"give {wanted}, not a value of type {type(value).__name__}.")
 
     return PlainValidator(check)
 
@@ -88,23 +88,7 @@ def _asked_by(modes: Any, takes: str) -> PlainValidator:
 
 
 _A_MODEL = "a chat model or a string such as 'openai:gpt-4.1-mini'"
-
-CriterionField = Annotated[
-    Criterion,
-    _given(lambda given: isinstance(given, Criterion), "a Criterion(name=..., instructions=...)"),
-]
-ChatModelField = Annotated[BaseChatModel | str, _given(is_chat_model, _A_MODEL)]
-OptionalChatModelField = Annotated[
-    BaseChatModel | str | None,
-    _given(lambda given: given is None or is_chat_model(given), f"{_A_MODEL}, or None"),
-]
-EmbeddingsField = Annotated[
-    EmbeddingsLike,
-    _given(
-        lambda given: isinstance(given, Embeddings | str) or callable(given),
-        f"LangChain embeddings, a function, or a string such as {DEFAULT_EMBEDDINGS!r}",
-    ),
-]
+_EMBEDDINGS = f"LangChain embeddings, a function, or a string such as {DEFAULT_EMBEDDINGS!r}"
 
 
 class Settings(BaseModel):
@@ -128,20 +112,26 @@ class Judge(Settings):
 
     Raises:
         InvalidInputError: If an option can't be used, in a sentence that names it and the mend.
-        ImportError: If `confidence` or `decide="evidence"` is asked for without the extra
-            `evidence`.
     """
 
-    criterion: CriterionField
+    criterion: Annotated[
+        Criterion,
+        _given(lambda it: isinstance(it, Criterion), "a Criterion(name=..., instructions=...)"),
+    ]
     """What is judged."""
 
-    model: ChatModelField = DEFAULT_CHAT_MODEL
+    model: Annotated[BaseChatModel | str, _given(is_chat_model, _A_MODEL)] = DEFAULT_CHAT_MODEL
     """A chat model, or a `"provider:name"` string that is resolved when it is first called."""
 
-    distill_model: OptionalChatModelField = None
+    distill_model: Annotated[
+        BaseChatModel | str | None, _given(is_chat_model, _A_MODEL, optional=True)
+    ] = None
     """The model that distils and compares; the judge's own unless given."""
 
-    embeddings: EmbeddingsField = DEFAULT_EMBEDDINGS
+    embeddings: Annotated[
+        EmbeddingsLike,
+        _given(lambda it: isinstance(it, Embeddings | str) or callable(it), _EMBEDDINGS),
+    ] = DEFAULT_EMBEDDINGS
     """LangChain embeddings, a function from texts to vectors, or a `"provider:name"` string."""
 
     k: int = Field(default=DEFAULT_K, ge=0, le=MAX_K)
@@ -154,8 +144,8 @@ class Judge(Settings):
     """False to judge without episodes, for comparison."""
 
     max_guideline_tokens: int = Field(default=2_300, ge=0)
-    """How much of the prompt guidelines may take. If they outgrow it, those that bear on the case
-    are chosen, and the judgment says so."""
+    """How much of the prompt guidelines may take: beyond it those that bear on the case are chosen,
+    and the judgment says so."""
 
     on_embedding_error: OnEmbeddingError = "raise"
     """What an embedding call that fails does while judging: `raise`, or `guidelines` to judge by
@@ -268,19 +258,9 @@ class Reviewing(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.mode == "uncertain" and not self.judge.measures:
+        if mode_of(self.review) == "uncertain" and not self.judge.measures:
             raise ValueError(CANT_CHOOSE)
         return self
-
-    @property
-    def mode(self) -> ReviewMode | None:
-        """The mode in a word; None where a function decides."""
-        return mode_of(self.review)
-
-    @property
-    def uncertain(self) -> Uncertain:
-        """What `uncertain` goes by, also where only a run's context asks for it."""
-        return self.review if isinstance(self.review, Uncertain) else Uncertain()
 
 
 def mode_of(review: Any) -> ReviewMode | None:
@@ -308,15 +288,9 @@ ExampleFrom = Callable[[Any], ExampleLike]
 
 GateReviewMode = Literal["never", "always", "exhausted", "uncertain"]
 GateReview = GateReviewMode | Uncertain | Callable[[Judgment], bool]
-"""When a gate asks the expert, by an interrupt.
-
-- `never`: not at all.
-- `always`: about every judgment.
-- `exhausted`: about an answer that did not pass when no revision is left.
-- `uncertain`, which is `Uncertain()`: about judgments that are likely to be wrong, whether the
-  answer passed or not.
-- A function of the `Judgment`: where it says so.
-"""
+"""When a gate asks the expert: as a review graph does, about judgments that are likely to be wrong
+(`uncertain`) whether the answer passed or not; or `exhausted`, about an answer that did not pass
+when no revision is left."""
 
 
 def _node_name(name: Any) -> str:
@@ -339,9 +313,6 @@ class Gate(Settings):
 
     What builds gates takes these options as keywords, beside those of `Judge`, of which
     `cite_guidelines` is True unless told, and `clarify` of `create_review_graph`.
-
-    Raises:
-        InvalidInputError: If an option can't be used.
     """
 
     name: Annotated[str, PlainValidator(_node_name)] = "quality_gate"
@@ -366,8 +337,7 @@ class Gate(Settings):
     example: Annotated[
         ExampleFrom | None,
         _given(
-            lambda given: given is None or callable(given),
-            "a function of the state that makes `inputs` and `outputs`",
+            callable, "a function of the state that makes `inputs` and `outputs`", optional=True
         ),
         AfterValidator(_no_coroutine),
     ] = None
@@ -406,56 +376,33 @@ class Paneling(Settings):
 class _Context(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    _check_namespace = field_validator("namespace", mode="before", check_fields=False)(
-        check_namespace
-    )
-    _drop_blank = field_validator("model", check_fields=False)(
-        lambda model: (model or "").strip() or None
-    )
-
 
 class MemAlignContext(_Context):
     """Settings of one run. What is not set stays as the graph was built."""
 
-    namespace: tuple[str, ...] = Field(
-        default=DEFAULT_NAMESPACE,
-        description=(
-            "Where the memory lies in the store; keeps teams or customers apart. One or more "
-            "labels without dots."
-        ),
-    )
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
-    k: int = Field(
-        default=DEFAULT_K,
-        ge=0,
-        le=MAX_K,
-        description="How many similar examples the judge is shown; 0 for none.",
-    )
+    namespace: Annotated[tuple[str, ...], BeforeValidator(check_namespace)] = DEFAULT_NAMESPACE
+    """Where the memory lies in the store; keeps teams or customers apart. One or more labels
+    without dots."""
 
-    model: str | None = Field(
-        default=None,
-        description=(
-            "The chat model as 'provider:name', such as 'openai:gpt-4.1-mini'; empty for the "
-            "graph's own."
-        ),
-    )
+    k: int = Field(default=DEFAULT_K, ge=0, le=MAX_K)
+    """How many similar examples the judge is shown; 0 for none."""
 
-    review: ReviewMode | None = Field(
-        default=None,
-        description=(
-            "When the expert is asked; empty for what the graph was built with. 'uncertain' is for "
-            "graphs built with a confidence or decide='evidence'."
-        ),
-    )
+    model: Annotated[str | None, AfterValidator(lambda model: (model or "").strip() or None)] = None
+    """The chat model as 'provider:name', such as 'openai:gpt-4.1-mini'; empty for the graph's
+    own."""
+
+    review: ReviewMode | None = None
+    """When the expert is asked; empty for what the graph was built with. 'uncertain' is for graphs
+    built with a confidence or decide='evidence'."""
 
 
 class PanelContext(MemAlignContext):
     """What a run can change of a panel."""
 
-    review: PanelMode | None = Field(
-        default=None,
-        description="When the expert is asked; empty for what the panel was built with.",
-    )
+    review: PanelMode | None = None
+    """When the expert is asked; empty for what the panel was built with."""
 
 
 class _RunContext(_Context):
@@ -476,7 +423,8 @@ def context_schema(
     for name in ("namespace", *defaults):
         field = known.model_fields[name]
         default = defaults.get(name, field.default)
-        described = Field(default=default, description=field.description)
+        description = (field.description or "").replace("\n", " ")
+        described = Field(default=default, description=description)
         fields[name] = (field.rebuild_annotation(), described)
     return create_model(
         "MemAlignContext", __base__=_RunContext, __doc__=MemAlignContext.__doc__, **fields
@@ -509,8 +457,8 @@ def own_context(context: Any) -> _Context | None:
     """Find what a context has for judging: itself, or what a parent's has under `memalign`."""
     if context is None or isinstance(context, _Context):
         return context
-    own = context.get("memalign") if isinstance(context, Mapping) else None
-    own = own if own is not None else getattr(context, "memalign", None)
+    is_mapping = isinstance(context, Mapping)
+    own = context.get("memalign") if is_mapping else getattr(context, "memalign", None)
     try:
         return None if own is None else MemAlignContext.model_validate(own)
     except ValidationError as error:

@@ -28,17 +28,6 @@ class JudgeOutput(TypedDict):
     """The `Judgment` as JSON."""
 
 
-class Cited(TypedDict):
-    """What graphs that were built with `cite_guidelines` return besides."""
-
-    broken_guidelines: list[dict[str, Any]]
-    """The `Guideline`s that the outputs break, by the judge's own account, as JSON."""
-
-
-class CitingJudgeOutput(JudgeOutput, Cited):
-    """What such a judge graph returns."""
-
-
 class ReviewOutput(JudgeOutput):
     """What the review graph returns."""
 
@@ -52,10 +41,6 @@ class ReviewOutput(JudgeOutput):
     feedback."""
 
 
-class CitingReviewOutput(ReviewOutput, Cited):
-    """What a review graph returns that was built with `cite_guidelines`."""
-
-
 class JudgeState(ExampleInput, JudgeOutput):
     """All channels of the judge graph; derive from it to put the nodes into a graph of one's own.
 
@@ -63,6 +48,7 @@ class JudgeState(ExampleInput, JudgeOutput):
     """
 
     broken_guidelines: NotRequired[list[dict[str, Any]]]
+    """The `Guideline`s that the outputs break, by the judge's own account, as JSON."""
 
     judge_run: dict[str, Any]
     """The `example` and the run's `settings`: a context is gone after an interrupt."""
@@ -82,8 +68,6 @@ class LaterFeedback(TypedDict):
     """An expert's word on an earlier judgment."""
 
     judgment_id: Annotated[str, EphemeralValue]
-    """The judgment's `id`."""
-
     reply: Annotated[Any, EphemeralValue]
     """Any reply that the review interrupt takes: `value`, `rationale` and `author`, or text, ..."""
 
@@ -110,7 +94,4 @@ class AlignmentState(AlignmentInput, AlignmentOutput):
     """All channels of the alignment graph; the last two are the nodes' own."""
 
     judge_run: dict[str, Any]
-    """The run's `settings`: a context is gone after an interrupt."""
-
     judge_lesson: dict[str, Any]
-    """The lesson under way: what was received, proposed, merged and decided, and what it cost."""

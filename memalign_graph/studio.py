@@ -9,22 +9,15 @@ are the server's own, so the graphs are compiled without.
 import os
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from memalign_graph import graphs
 from memalign_graph.errors import InvalidInputError, explain
-from memalign_graph.graphs import (
-    create_alignment_graph,
-    create_feedback_graph,
-    create_judge_graph,
-    create_review_graph,
-)
 from memalign_graph.models import models_from_environment
 from memalign_graph.panel import create_panel_graph
 from memalign_graph.types import Criterion
-
-_KEEP = timedelta(days=30)
-"""How long an expert can answer to a judgment."""
 
 _CRITERIA = [
     Criterion(name="support_tone", instructions="Is the reply appropriate for the customer?"),
@@ -55,22 +48,21 @@ def load_criteria() -> list[Criterion]:
 _criteria = load_criteria()
 _criterion = _criteria[0]
 _model, _embeddings = models_from_environment()
+_options: dict[str, Any] = {"model": _model, "embeddings": _embeddings}
 
-judge = create_judge_graph(
-    _criterion, model=_model, embeddings=_embeddings, keep_judgments=_KEEP
+judge = graphs.create_judge_graph(
+    _criterion, keep_judgments=timedelta(days=30), **_options
 ).compile()
 """`{inputs, outputs, reference_outputs?}` -> `{judgment}`."""
 
-review = create_review_graph(_criterion, model=_model, embeddings=_embeddings).compile()
+review = graphs.create_review_graph(_criterion, **_options).compile()
 """`{inputs, outputs, reference_outputs?}` -> `{judgment, feedback, learned}`, with an interrupt."""
 
-feedback = create_feedback_graph(_criterion, model=_model, embeddings=_embeddings).compile()
+feedback = graphs.create_feedback_graph(_criterion, **_options).compile()
 """`{judgment_id, reply}` -> `{judgment, feedback, learned}`, for what `judge` has judged."""
 
-align = create_alignment_graph(_criterion, model=_model, embeddings=_embeddings).compile()
+align = graphs.create_alignment_graph(_criterion, **_options).compile()
 """`{feedback: [...]}` -> `{report}`."""
 
-panel = create_panel_graph(
-    _criteria, model=_model, embeddings=_embeddings, review="always"
-).compile()
+panel = create_panel_graph(_criteria, review="always", **_options).compile()
 """`{inputs, outputs, reference_outputs?}` -> `{judgments, ...}`, with an interrupt for all."""

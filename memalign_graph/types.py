@@ -1,8 +1,4 @@
-"""What the package speaks about: criterion, example, judgment, feedback, episode, guideline.
-
-All are pydantic models whose JSON form (`model_dump(mode="json")`) is what graphs keep in their
-state and memories keep in their store.
-"""
+"""What the package speaks about; as JSON it is what graphs keep in states, memories in stores."""
 
 from copy import deepcopy
 from datetime import UTC, datetime
@@ -23,52 +19,23 @@ from pydantic import (
 from memalign_graph.identity import check_json, check_label, digest, episode_id
 from memalign_graph.scales import Boolean, Scale, Value
 
-EpisodeStatus = Literal["pending", "distilled"]
-"""Where an episode stands.
-
-- `pending`: stored, and the next distilling reads it.
-- `distilled`: its lesson, if it had one, is in the guidelines.
-"""
-
-GuidelineOrigin = Literal["distilled", "expert"]
-"""Who wrote a guideline: a model from feedback, or an expert by hand."""
+EpisodeStatus = Literal["pending", "distilled"]  # whether distilling has read it
+Decide = Literal["verdict", "evidence"]
+ConfidenceSource = Literal["logprobs", "samples", "evidence"]
 
 GuidelineStatus = Literal["standing", "pending"]
-"""Where a guideline stands; the judge is given it either way.
+"""Where a guideline stands; the judge is given it either way. One that is `pending` lost a source
+since it was worded: the next learning words it anew from those that are left."""
 
-- `standing`: all that it was worded from stands.
-- `pending`: one of its sources was taken back since it was worded; the next learning words it
-  anew from those that are left.
-"""
-
-Decide = Literal["verdict", "evidence"]
-"""What a judgment's value comes from, as `Judge.decide` has it."""
-
-ConfidenceSource = Literal["logprobs", "samples", "evidence"]
-"""What a confidence was measured by.
-
-- `logprobs`: the log-probabilities of the permitted values.
-- `samples`: how many of several answers agree.
-- `evidence`: the model that weighs the evidence.
-"""
-
+# Why an expert is asked about a judgment, or is not.
 ReviewReason = Literal[
-    "too_little_feedback",
-    "unsure",
-    "no_similar_episode",
-    "episodes_disagree",
-    "sample",
-    "no_budget",
+    "too_little_feedback",  # to tell how far the judge can be trusted
+    "unsure",  # the confidence is below the threshold, or unknown
+    "no_similar_episode",  # memory holds nothing like the case
+    "episodes_disagree",  # the experts' values of the most similar cases differ
+    "sample",  # drawn at random, so that drift is seen
+    "no_budget",  # it would be asked for the other reasons, but the budget is spent
 ]
-"""Why an expert is asked about a judgment, or is not.
-
-- `too_little_feedback`: there is too little to tell how far the judge can be trusted.
-- `unsure`: its confidence is below the threshold, or unknown.
-- `no_similar_episode`: memory holds nothing like the case.
-- `episodes_disagree`: the experts' values of the most similar cases differ.
-- `sample`: drawn at random, so that drift is seen.
-- `no_budget`: it would be asked for the other reasons, but the budget is spent.
-"""
 
 Probabilities = dict[str, float]
 """A probability for each value of a finite scale, by the value as the scale renders it."""
@@ -77,12 +44,6 @@ UtcDatetime = Annotated[
     datetime, AfterValidator(lambda at: at if at.tzinfo else at.replace(tzinfo=UTC))
 ]
 """A time; in UTC, unless it says otherwise, so that all can be compared."""
-
-_MAX_NAME_CHARS = 100
-_ITEM_DEPTH = 10
-"""How much deeper a value lies in a store's item than in the example it belongs to."""
-
-_EXAMPLE_FIELDS = ("inputs", "outputs", "reference_outputs")
 
 
 class FrozenModel(BaseModel):
@@ -98,12 +59,10 @@ class FrozenModel(BaseModel):
 class Criterion(FrozenModel):
     """What is judged, and on which scale."""
 
-    name: str = Field(max_length=_MAX_NAME_CHARS)
+    name: str = Field(max_length=100)
     """Names the criterion and its memory; without dots, which separate namespaces."""
-
     instructions: str
     """The question put to the judge, in the author's words."""
-
     scale: Scale = Boolean()
     """The kind of value; yes or no unless given."""
 
@@ -126,18 +85,17 @@ class Example(FrozenModel):
 
     inputs: JsonValue
     """What the application was given: text, or any other JSON value."""
-
     outputs: JsonValue
     """What the application answered; for a pairwise criterion both answers, first A, then B."""
-
     reference_outputs: JsonValue = None
     """What it should have answered, where that is known."""
 
     @field_validator("inputs", "outputs", "reference_outputs", mode="plain")
     @classmethod
     def _check_value(cls, value: Any, info: Any) -> Any:
-        check_json(value, info.field_name, depth=_ITEM_DEPTH)
-        if info.field_name != "reference_outputs" and _is_empty(value):
+        check_json(value, info.field_name, depth=10)  # that of an example in a store's item
+        is_blank = isinstance(value, str) and not value.strip()
+        if info.field_name != "reference_outputs" and (is_blank or value in (None, {}, [])):
             raise ValueError("must not be empty: pass the text or JSON value to judge.")
         # A copy: what the caller does to the value later must not reach the memory.
         return deepcopy(value)
@@ -153,51 +111,31 @@ class Neighbour(FrozenModel):
 
     example_id: str
     episode_ids: list[str]
-    value: Value
-    """What most of them say."""
-
-    similarity: float
-    """Cosine similarity to the case judged."""
-
-    weight: float
-    """Its share of the neighbours' vote, from 0 to 1."""
+    value: Value  # what most of them say
+    similarity: float  # cosine, to the case judged
+    weight: float  # the share of the neighbours' vote, from 0 to 1
 
 
 class Evidence(FrozenModel):
     """What a judgment's value was weighed from, and which part decided."""
 
-    decided_by: Decide
-    """Whether the value is the judge's own verdict or the evidence's estimate."""
-
+    decided_by: Decide  # the judge's own verdict, or the evidence's estimate
     reason: str
-    """Why, in a sentence."""
-
-    verdict: Value
-    """What the judge itself says."""
-
-    estimate: Value | None = None
-    """What the evidence says; None where there is too little to weigh."""
-
-    probabilities: Probabilities | None = None
-    """How likely the evidence holds each value of a finite scale."""
-
+    verdict: Value  # what the judge itself says
+    estimate: Value | None = None  # what the evidence says; None where there is too little to weigh
+    probabilities: Probabilities | None = None  # of each value of a finite scale, by the evidence
     vote: Probabilities | float | None = None
     """What the neighbours say: the share of each value, or their mean on a numeric scale."""
-
     neighbours: list[Neighbour] = Field(default_factory=list)
     """The most similar of the cases that voted, most similar first."""
-
     weights: dict[str, float] = Field(default_factory=dict)
     """How far `judge` and `neighbours` move the estimate; without `judge` where it has too few
     verdicts."""
-
     cases: int = 0
     """How many cases with an expert's value it was fitted to."""
-
     verdict_error: float | None = None
     """How far the judge's verdicts on them are off: the share of wrong ones, or on a numeric scale
     the mean distance; None where fewer than ten have one."""
-
     evidence_error: float | None = None
     """The same of the evidence, each case estimated as if it were not in memory."""
 
@@ -206,9 +144,7 @@ class ReviewChoice(FrozenModel):
     """Whether an expert is asked about a judgment, and why."""
 
     asks: bool
-    reasons: list[ReviewReason] = Field(default_factory=list)
-    """Why, or why not; empty where the judge is sure enough."""
-
+    reasons: list[ReviewReason] = Field(default_factory=list)  # none where it is sure enough
     threshold: float | None = None
     """The confidence from which on no expert is asked; None while there is too little feedback, or
     where no confidence reaches the target."""
@@ -220,51 +156,37 @@ class Judgment(FrozenModel):
     id: str = Field(default_factory=lambda: uuid4().hex)
     criterion: str
     """The criterion's name."""
-
     example_id: str
     value: Value
     """The verdict, on the criterion's scale; with `decide="evidence"` what the evidence says, where
     `evidence.decided_by` tells so."""
-
     rationale: str
     """Why, in the judge's words, written before the value."""
-
     confidence: float | None = Field(default=None, ge=0, le=1)
     """How likely the value is the expert's, from 0 to 1; None where that was not measured."""
-
     confidence_source: ConfidenceSource | None = None
-    """What the confidence was measured by."""
-
+    """What the confidence was measured by: the log-probabilities of the permitted values, how many
+    of several answers agree, or the model that weighs the evidence."""
     calibrated_on: int | None = None
     """The number of experts' verdicts that the confidence is calibrated on; None if it is raw."""
-
     probabilities: Probabilities | None = None
     """How likely the judge itself holds each value of a finite scale, before calibration."""
-
     evidence: Evidence | None = None
     """What the value was weighed from; None with `decide="verdict"`."""
-
     review: ReviewChoice | None = None
     """Whether an expert was asked, and why, with `review="uncertain"`."""
-
     guideline_ids: list[str] = Field(default_factory=list)
     """The guidelines in the judge's prompt, in its order."""
-
     broken_guideline_ids: list[str] = Field(default_factory=list)
     """The guidelines that the outputs break, by the judge's own account, where a gate asked."""
-
     episode_ids: list[str] = Field(default_factory=list)
     """The episodes in the judge's prompt, most similar first."""
-
     memory_version: str
     """The version of the memory at the time."""
-
     thread_id: str | None = None
     """The LangGraph thread it was made in, if any."""
-
     model: str | None = None
     """The model that answered, as it names itself."""
-
     warnings: list[str] = Field(default_factory=list)
     """What the judge had to do without: text cut, guidelines left out, retrieval that failed."""
 
@@ -289,20 +211,15 @@ class Feedback(FrozenModel):
     example: Example
     value: Value | None = None
     """What the value should be, on the criterion's scale."""
-
     rationale: str | None = None
     """Why, in the expert's words."""
-
     author: str | None = None
     id: str | None = None
     """The id the feedback has where it came from; tells anonymous experts apart."""
-
     judgment: Judgment | None = None
     """The judgment the feedback is on, if there was one."""
-
     thread_id: str | None = None
     """The LangGraph thread it was given in, if any."""
-
     given_at: UtcDatetime = Field(default_factory=lambda: datetime.now(UTC))
     """When it was given; now, unless told, and in UTC, unless it says otherwise. Of two words of
     one author on one example the newer counts."""
@@ -312,11 +229,9 @@ class Feedback(FrozenModel):
     def _gather_example(cls, data: Any) -> Any:
         if not isinstance(data, dict) or "example" in data:
             return data
-        flat = {name: data[name] for name in _EXAMPLE_FIELDS if name in data}
-        if not flat:
-            return data
+        flat = {name: data[name] for name in Example.model_fields if name in data}
         rest = {name: value for name, value in data.items() if name not in flat}
-        return {**rest, "example": flat}
+        return {**rest, "example": flat} if flat else data
 
     @field_validator("rationale", "author", "id", "thread_id", mode="after")
     @classmethod
@@ -338,11 +253,8 @@ class Feedback(FrozenModel):
     @property
     def agrees(self) -> bool:
         """Whether the expert only confirms the judge's value, so that there is nothing to learn."""
-        return (
-            self.judgment is not None
-            and self.rationale is None
-            and self.value == self.judgment.value
-        )
+        judgment = self.judgment
+        return judgment is not None and self.rationale is None and self.value == judgment.value
 
 
 class Episode(FrozenModel):
@@ -350,10 +262,8 @@ class Episode(FrozenModel):
 
     id: str
     """The hash of example and author."""
-
     example_id: str
     """The id of the example, shared by all experts' episodes on it."""
-
     example: Example
     value: Value | None = None
     rationale: str | None = None
@@ -361,16 +271,12 @@ class Episode(FrozenModel):
     feedback_id: str | None = None
     status: EpisodeStatus = "pending"
     """Whether its lesson has been distilled."""
-
     judgment: Judgment | None = None
     """The judge's verdict at the time."""
-
     thread_ids: list[str] = Field(default_factory=list)
     """The threads it passed through."""
-
     given_at: UtcDatetime
     """When the expert said it."""
-
     created_at: UtcDatetime
     updated_at: UtcDatetime
 
@@ -407,25 +313,18 @@ class Guideline(FrozenModel):
 
     id: str
     """Names the guideline; stays when its text is revised."""
-
     text: str
     """The rule, in the expert's terms."""
-
     episode_ids: list[str] = Field(default_factory=list)
     """The episodes it was distilled from; none where an expert wrote it."""
-
-    origin: GuidelineOrigin = "distilled"
-    """Who wrote it."""
-
+    origin: Literal["distilled", "expert"] = "distilled"
+    """Who wrote it: a model from feedback, or an expert by hand."""
     author: str | None = None
     """The expert who wrote or last edited it by hand, if known."""
-
     status: GuidelineStatus = "standing"
     """Whether it is to be worded anew."""
-
     position: int
     """Where it stands among the guidelines: microseconds since 1970 at its making, lowest first."""
-
     created_at: UtcDatetime
     updated_at: UtcDatetime
 
@@ -434,12 +333,5 @@ class RecalledExample(FrozenModel):
     """An example that memory holds, as similar to the one being judged."""
 
     example: Example
-    episodes: list[Episode]
-    """Every expert's word on it, oldest first."""
-
-    similarity: float
-    """Cosine similarity to the example asked about, from -1 to 1."""
-
-
-def _is_empty(value: Any) -> bool:
-    return value is None or value in ({}, []) or (isinstance(value, str) and not value.strip())
+    episodes: list[Episode]  # every expert's word on it, oldest first
+    similarity: float  # cosine, to the example asked about, from -1 to 1

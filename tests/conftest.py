@@ -1,5 +1,6 @@
 """What tests share: a loopback server, stores with checkpointers, and graphs called both ways."""
 
+import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ from memalign_graph import (
     create_review_graph,
 )
 from tests.loopback import ChatRequest, LoopbackServer
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and what they start, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CRITERION = Criterion(
     name="support_tone", instructions="Is the reply appropriate for the customer?"

@@ -83,5 +83,5 @@ def cases_of(episodes: Sequence[Episode], scale: Scale) -> list[Case]:
         for one in episodes
         if (value := on_scale(one.value, scale)) is not None
     ]
-    found = [(group, majority_value(group)) for group in by_case(valued)]
+    found = [(group, majority_value(group, scale)) for group in by_case(valued)]
     return [Case(group, value) for group, value in found if value is not None]

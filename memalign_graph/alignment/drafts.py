@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from langchain_core.messages import BaseMessage
 
 from memalign_graph.identity import check_json, digest
-from memalign_graph.io import IO, Invokable, Wrapper
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.models import ChatReply, StructuredModel, ask
 
@@ -43,7 +43,7 @@ async def ask_once(
     return result
 
 
-class KeepReplies(Wrapper):
+class KeepReplies(IO):
     """An `IO` that keeps chat models' replies, so that made again nothing is asked twice."""
 
     def __init__(self, io: IO, access: MemoryAccess) -> None:
@@ -52,10 +52,8 @@ class KeepReplies(Wrapper):
         self._asked: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    async def chat(self, model: Invokable[T], messages: Sequence[BaseMessage]) -> Any:
+    async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
         """Return the reply that was kept, or ask, and keep it."""
-        if not isinstance(model, StructuredModel):
-            return await self.io.chat(model, messages)
         key = self._key(model, messages)
         drafts = self._access.layout.drafts
         waiting = await self._access.get(self.io, drafts, [key], lambda item: item["reply"])

@@ -18,7 +18,7 @@ from memalign_graph.prompts.distill import (
     operations_schema,
     read_operations,
 )
-from memalign_graph.types import Guideline
+from memalign_graph.types import Episode, Guideline
 
 _TOGETHER = 32
 _PURPOSE = "distil feedback"
@@ -39,17 +39,31 @@ class Rewording:
 
 
 async def distil(
-    io: IO, chat: BaseChatModel, prompt: DistillPrompt, *, keep_in: MemoryAccess | None = None
-) -> Proposal:
+    io: IO,
+    access: MemoryAccess,
+    chat: BaseChatModel,
+    episodes: Sequence[Episode],
+    guidelines: Sequence[Guideline] = (),
+    *,
+    keeps: bool = False,
+    most_operations: int | None = None,
+) -> tuple[DistillPrompt, Proposal]:
     """Ask for what feedback teaches; an answer that is kept is not paid for twice."""
+    prompt = distill_prompt(
+        access.criterion,
+        guidelines=guidelines,
+        episodes=episodes,
+        max_input_tokens=max_input_tokens(chat),
+        most_operations=most_operations,
+    )
 
     def read(answer: dict[str, Any], last: bool) -> Proposal:  # noqa: FBT001 - as `ask` calls it
         return read_operations(answer, prompt, drop_idle=last)
 
     asked = (with_schema(chat, operations_schema(prompt)), prompt.messages, read)
-    if keep_in is not None:
-        return await ask_once(io, keep_in, *asked, purpose=_PURPOSE)
-    return (await ask(io, *asked, purpose=_PURPOSE))[0]
+    if keeps:
+        return prompt, await ask_once(io, access, *asked, purpose=_PURPOSE)
+    return prompt, (await ask(io, *asked, purpose=_PURPOSE))[0]
 
 
 async def reword(
@@ -61,14 +75,7 @@ async def reword(
     newest = sorted(sources.values(), key=lambda one: (one.given_at, one.id))[-_SOURCES:]
     if not newest:
         return Rewording(retire, {}, [])
-    prompt = distill_prompt(
-        access.criterion,
-        guidelines=[],
-        episodes=newest[::-1],
-        max_input_tokens=max_input_tokens(chat),
-        most_operations=1,
-    )
-    proposed = await distil(io, chat, prompt, keep_in=access)
+    prompt, proposed = await distil(io, access, chat, newest[::-1], keeps=True, most_operations=1)
     words = {episode.id: episode.word for episode in prompt.episodes.values()}
     if not proposed.operations:
         return Rewording(retire, words, proposed.refused)

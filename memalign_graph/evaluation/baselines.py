@@ -3,12 +3,11 @@
 A judge that is no better than these is of no use, however high its agreement.
 """
 
-from collections import Counter
 from collections.abc import Sequence
-from statistics import fmean, median, median_low
+from statistics import fmean
 
-from memalign_graph.agreement import majority_value, on_scale
-from memalign_graph.scales import Categorical, Numeric, Scale, Value
+from memalign_graph.agreement import majority, majority_value
+from memalign_graph.scales import Numeric, Scale, Value
 from memalign_graph.types import RecalledExample
 
 CONSTANT = "constant"
@@ -19,24 +18,13 @@ NEAREST = "nearest"
 
 
 def constant_value(values: Sequence[Value], scale: Scale) -> Value | None:
-    """Return the one value that is right most often, or least far off."""
-    if not values:
-        return None
-    match scale:
-        case Numeric(integer=True):
-            return median_low(int(one) for one in values)
-        case Numeric():
-            return float(median(float(one) for one in values))
-        case Categorical(ordered=True):
-            ranks = [scale.choices.index(str(one)) for one in values]
-            return scale.choices[median_low(ranks)]
-        case _:
-            return Counter(values).most_common(1)[0][0]
+    """Return the one value that is right most often, or least far off; of several the first."""
+    return majority(values[::-1], scale) if values else None
 
 
 def nearest_value(recalled: Sequence[RecalledExample], scale: Scale) -> Value | None:
     """Return what the most similar examples say, without looking at the case itself."""
-    found = [on_scale(majority_value(one.episodes), scale) for one in recalled]
+    found = [majority_value(one.episodes, scale) for one in recalled]
     values = [value for value in found if value is not None]
     if not values:
         return None

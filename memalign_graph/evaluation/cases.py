@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from memalign_graph.agreement import majority_value, on_scale
-from memalign_graph.errors import InvalidInputError
-from memalign_graph.extras import needs_extra
+from memalign_graph.agreement import majority_value
+from memalign_graph.errors import InvalidInputError, needs_extra
 from memalign_graph.identity import digest
 from memalign_graph.reading import FeedbackLike, read_feedback
 from memalign_graph.scales import Value
@@ -31,7 +30,7 @@ class LabelledCase:
     """The example."""
 
     expected: Value
-    """The value that most of them gave."""
+    """The value that counts of those they gave."""
 
     feedback: tuple[Feedback, ...]
     """Every expert's word on it, oldest first."""
@@ -87,8 +86,8 @@ def labelled_cases(
     cases = []
     for words in by_example.values():
         words.sort(key=lambda one: (one.given_at, one.episode_id))
-        value = majority_value([Episode.from_feedback(one) for one in words])
-        expected = on_scale(value, criterion.scale)
+        episodes = [Episode.from_feedback(one) for one in words]
+        expected = majority_value(episodes, criterion.scale)
         if expected is not None:
             example = words[0].example
             group = group_of(example, group_by)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from memalign_graph.extras import needs_extra
+from memalign_graph.errors import needs_extra
 
 _BINS = 10
 

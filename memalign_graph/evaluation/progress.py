@@ -4,8 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from memalign_graph.errors import InvalidInputError
-from memalign_graph.extras import needs_extra
+from memalign_graph.errors import InvalidInputError, needs_extra
 
 ProgressLike = bool | Callable[[int, int], None]
 """True for a progress bar, False for none, or a function of how much is done, of how much."""

@@ -16,8 +16,7 @@ from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.memory.portable import export_jsonl, import_jsonl
 from memalign_graph.nodes.judge import judge_again, value_judge
-from memalign_graph.runtime import Parts
-from memalign_graph.settings import default_settings
+from memalign_graph.runtime import Parts, Run, Step
 from memalign_graph.types import Example, Guideline, Judgment
 
 
@@ -49,15 +48,8 @@ class SeenLab:
     ) -> Judgment | None:
         """Judge a case."""
         try:
-            return await judge_again(
-                io,
-                self.parts,
-                self.access,
-                example,
-                guidelines=guidelines,
-                besides=besides,
-                settings=default_settings(self.parts.judge),
-            )
+            step = Step(io, self.parts, Run(self.access.store), self.parts.defaults, self.access)
+            return await judge_again(step, example, guidelines=guidelines, besides=besides)
         except ModelAnswerError:
             return None
 

@@ -7,14 +7,11 @@ new, since embedders differ in their similarities, and memories in how much thei
 
 import hashlib
 import logging
-from collections.abc import Sequence
 from datetime import datetime
 
-import numpy as np
-
 from memalign_graph.errors import EmbeddingError
-from memalign_graph.evidence.process import COMPARED, Case, Floats, Process, current_process
-from memalign_graph.evidence.trust import Trust, trusted
+from memalign_graph.evidence.process import COMPARED, Process, current_process, divisions
+from memalign_graph.evidence.trust import LEFT_OUT_LEVEL, LEVEL, Trust, trusted
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.vectors import Vector
@@ -98,39 +95,19 @@ def is_drawn(judgment_id: str, share: float) -> bool:
 
 def flags_of(process: Process, view: MemoryView, vector: Vector | None) -> list[ReviewReason]:
     """Tell why an expert is asked about a case, whatever the judge's confidence."""
-    if vector is None or not process.cases:
+    cases, similarities = process.nearest(view, vector)
+    if not cases or not process.cases:
         return ["no_similar_episode"]
-    cases, regression = process.around(view, vector)
-    similarities, _, _ = regression.look(vector)
-    near = np.argsort(-similarities, kind="stable")[:COMPARED]
-    own, count = process.regression.apart.max(axis=1), 1 + len(process.cases)
+    own, count = process.regression.similarities[:, :1], 1 + len(process.cases)
     flags: list[ReviewReason] = []
-    if 1 + (own <= similarities[near[0]] + _SMALL).sum() <= _UNLIKE_SHARE * count:
+    if 1 + (own <= similarities[0] + _SMALL).sum() <= _UNLIKE_SHARE * count:
         flags.append("no_similar_episode")
-    [division] = _divisions(_opinions(process, [cases[at] for at in near])[None])
-    usual = _divisions(_opinions(process, process.cases)[process.nearest])
+    [division] = divisions(process.opinions(cases[:COMPARED])[None])
     bound = _WIDE if process.encoding.is_ordered else _MINORITY
-    rare = 1 + (usual >= division - _SMALL).sum() <= _DIVIDED_SHARE * count
+    rare = 1 + (process.divisions >= division - _SMALL).sum() <= _DIVIDED_SHARE * count
     if rare and division > bound + _SMALL:
         flags.append("episodes_disagree")
     return flags
-
-
-def _opinions(process: Process, cases: Sequence[Case]) -> Floats:
-    """Return for each case its value as a share of the range, or the share of each choice."""
-    encoding = process.encoding
-    if encoding.is_ordered:
-        return np.array([encoding.row(case.value) for case in cases]) / encoding.span
-    return np.array([np.mean([encoding.row(one) for one in case.given], axis=0) for case in cases])
-
-
-def _divisions(opinions: Floats) -> Floats:
-    """Measure how far values are apart: the span of their middle half, or the minority's share."""
-    if not opinions.shape[1]:
-        return np.zeros(len(opinions))
-    if opinions.shape[2] == 1:
-        return np.quantile(opinions[:, :, 0], [0.25, 0.75], axis=1).T @ [-1, 1]
-    return 1 - opinions.mean(axis=1).max(axis=1)
 
 
 def _trust(
@@ -141,4 +118,5 @@ def _trust(
     if source is not None:
         kind = "evidence" if source == "evidence" else "stated"
     calibration = process.calibration(kind, decide)
-    return trusted(calibration.decisions if calibration else [], target)
+    level = LEFT_OUT_LEVEL if kind == "evidence" else LEVEL
+    return trusted(calibration.decisions if calibration else [], target, level)

@@ -10,7 +10,7 @@ import logging
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import Any
 
@@ -21,7 +21,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from memalign_graph.agreement import agree
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
 from memalign_graph.io import IO
-from memalign_graph.models import BaseChatModel, ChatReply, StructuredModel, ask, with_schema
+from memalign_graph.models import BaseChatModel, StructuredModel, ask, with_schema
 from memalign_graph.prompts.judge import answer_schema, read_answer
 from memalign_graph.scales import Boolean, Numeric, Scale, Value
 from memalign_graph.types import ConfidenceSource, Criterion, Evidence, Probabilities
@@ -85,17 +85,16 @@ async def measure_confidence(
 ) -> Measured:
     """Measure how sure a judge is of its verdict."""
     measured = await _by_letter(io, chat, criterion.scale, messages)
-    why = measured.warning or ""
-    if measured.probabilities is None and samples:
-        measured = await _by_samples(
-            io, chat, criterion, messages, verdict, samples=samples, limit=limit
-        )
-        measured = Measured(
-            measured.probabilities, measured.source, f"{why} {measured.warning or ''}".strip()
-        )
-    elif measured.probabilities is None:
-        more = "give samples=5 or so to ask it several times"
-        measured = Measured(warning=f"{why.rstrip('.')}; {more}.")
+    if measured.probabilities is None:
+        why = f"No confidence by log-probabilities: {(measured.warning or '').rstrip('.')}"
+        if samples:
+            measured = await _by_samples(
+                io, chat, criterion, messages, verdict, samples=samples, limit=limit
+            )
+            measured = replace(measured, warning=f"{why}. {measured.warning or ''}".rstrip())
+        else:
+            more = "give samples=5 or so to ask it several times"
+            measured = Measured(warning=f"{why}; {more}.")
     if measured.warning is not None:
         logger.warning("Judging %r: %s", criterion.name, measured.warning)
     return measured
@@ -114,13 +113,11 @@ def in_both_orders(straight: Measured, swapped: Measured) -> Measured:
 
 def permitted_values(scale: Scale) -> list[Value]:
     """Return the values of a finite scale; none of one with too many."""
-    values: Sequence[Value] = (True, False)
     if isinstance(scale, Numeric):
         low, high = math.ceil(scale.minimum), math.floor(scale.maximum)
         few = scale.integer and high - low < MAX_VALUES
-        values = range(low, high + 1) if few else ()
-    elif not isinstance(scale, Boolean):
-        values = scale.choices
+        return list(range(low, high + 1)) if few else []
+    values = (True, False) if isinstance(scale, Boolean) else scale.choices
     return list(values) if len(values) <= MAX_VALUES else []
 
 
@@ -165,9 +162,10 @@ async def _by_letter(
 ) -> Measured:
     fields, values = type(chat).model_fields, permitted_values(scale)
     if not values:
-        return _nothing(f"the scale has over {MAX_VALUES} values.")
+        return Measured(warning=f"the scale has over {MAX_VALUES} values")
     if "logprobs" not in fields or "top_logprobs" not in fields:
-        return _nothing(f"{type(chat).__name__} has no `logprobs` and `top_logprobs`.")
+        warning = f"{type(chat).__name__} has no `logprobs` and `top_logprobs`"
+        return Measured(warning=warning)
     top = getattr(chat, "top_logprobs", None) or MAX_VALUES
     telling = chat.model_copy(update={"logprobs": True, "top_logprobs": top})
     name = getattr(chat, "model_name", type(chat).__name__)
@@ -177,9 +175,9 @@ async def _by_letter(
     *before, last = messages
     asked = HumanMessage("\n".join([f"{last.text}{_ALONE}", *lines]))
     try:
-        reply: ChatReply = await io.chat(model, [*before, asked])
+        reply = await io.chat(model, [*before, asked])
     except ChatModelError as error:
-        return _nothing(str(error))
+        return Measured(warning=str(error))
     probabilities = letter_probabilities(reply.logprobs, names)
     if probabilities is not None:
         return Measured(probabilities, "logprobs")
@@ -188,11 +186,7 @@ async def _by_letter(
         why = f"{name} gave no answer that can be used: {reply.problem}"
     elif not reply.logprobs:
         why = f"{name} answered without them"
-    return _nothing(why)
-
-
-def _nothing(why: str) -> Measured:
-    return Measured(warning=f"No confidence by log-probabilities: {why.rstrip('.')}.")
+    return Measured(warning=why)
 
 
 class _NumberedCache(BaseCache):

@@ -4,17 +4,19 @@ Fitted anew when memory changed, so that what was forgotten leaves no trace. Eac
 what is said of it, the fit tells how good it is; it decides only where that is beyond chance.
 
 Sources: C. K. I. Williams and C. E. Rasmussen, Gaussian processes for regression, 1996;
+A. Datta et al., Hierarchical nearest-neighbor Gaussian process models, 2016;
 D. H. Wolpert, Stacked generalization, 1992; J. Platt, Probabilistic outputs for support vector
 machines, 1999.
 """
 
 import logging
 import threading
-from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from heapq import nlargest
+from itertools import islice
 from math import floor, isnan, log10, nan
 from typing import Any, Literal
 
@@ -27,7 +29,6 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.index.vectors import Vector
-from memalign_graph.memory.standing import EpisodeRow
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 from memalign_graph.types import Decide, Evidence, Neighbour
@@ -47,7 +48,13 @@ MIN_CALIBRATING = 20
 """How many decisions that experts spoke on it takes to calibrate a confidence."""
 
 MAX_CASES = 1_000
-"""How many cases are fitted: the newest tell what evidence is worth, the nearest what it says."""
+"""How many cases are fitted, the newest: more would take seconds at each change of a memory."""
+
+VOTERS = 50
+"""How many of the cases most similar to a new one tell of it, of all that memory has."""
+
+_LOOKED_AT = 3 * VOTERS
+"""Among how many of the most similar episodes those are looked for: some have no value."""
 
 COMPARED = 5
 """Among how many of the most similar cases a majority is looked for."""
@@ -56,7 +63,6 @@ _UNKNOWN = "The verdict decides: the case has no embedding, so that no similar c
 _SHOWN = 10
 _RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TEMPERATURES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.4)
-_PENALTIES = (0.1, 1.0, 10.0)
 _TRIED = 200
 """On how many cases those are tried at most."""
 
@@ -73,6 +79,7 @@ class Case:
     """A case that experts valued, and what the judge said of it before it could know that."""
 
     key: str
+    vector: Vector
     example_id: str
     episode_ids: list[str]
     given: list[Value]
@@ -80,21 +87,20 @@ class Case:
     said: Said | None
 
 
-def case_of(rows: Sequence[EpisodeRow], scale: Scale) -> Case | None:
+def case_of(view: MemoryView, key: str, scale: Scale) -> Case | None:
     """Make a case of the episodes on it; None if none has a value."""
-    rows = sorted(rows, key=lambda row: (row.given_at, row.id))
-    valued = [(row, value) for row in rows if (value := on_scale(row.value, scale)) is not None]
-    if not valued:
+    rows = sorted(view.rows_at(key), key=lambda row: (row.given_at, row.id))
+    given = [value for row in rows if (value := on_scale(row.value, scale)) is not None]
+    vector = view.index.get(key)
+    if not given or vector is None:
         return None
     ids, said = sorted(row.id for row in rows), None
     for row in reversed(rows):
         if row.judged is not None and set(ids).isdisjoint(row.judged.shown):
             verdict = on_scale(row.judged.verdict, scale)
             said = said if verdict is None else Said(verdict, row.judged.probabilities)
-    value, last = valued[0][1], rows[-1]
-    if len(valued) > 1:
-        value = majority([(row.given_at, row.id, value) for row, value in valued])
-    return Case(last.vector_key, last.example_id, ids, [value for _, value in valued], value, said)
+    value = majority(given, scale) if given[1:] else given[0]
+    return Case(key, vector, rows[-1].example_id, ids, given, value, said)
 
 
 class Encoding:
@@ -111,29 +117,36 @@ class Encoding:
             self.choices = (True, False) if isinstance(scale, Boolean) else scale.choices
             self.span = len(self.choices) - 1.0
         self.names = [scale.render(choice) for choice in self.choices]
-        self._one_hot = np.eye(len(self.names))
         ranks = isinstance(scale, Categorical) and scale.ordered
         self.is_ordered = ranks or isinstance(scale, Numeric)
 
-    def number(self, value: Value) -> float:
-        """Return a number itself, or the place of a choice."""
-        return float(self.choices.index(value) if self.choices else value)
+    def numbers(self, values: Sequence[Value]) -> Floats:
+        """Return numbers themselves, or the places of choices."""
+        places = [self.choices.index(value) for value in values] if self.choices else values
+        return np.array(places, dtype=float)
 
     def value(self, number: float) -> Value:
         """Return the value that a number stands for."""
         return self.choices[int(number)] if self.choices else self.scale.validate_value(number)
 
-    def row(self, value: Value) -> Floats:
-        """Return a value as a row of targets."""
-        number = self.number(value)
-        return np.array([number]) if self.is_ordered else self._one_hot[int(number)]
+    def rows(self, values: Sequence[Value]) -> Floats:
+        """Return values as rows of targets."""
+        numbers = self.numbers(values)[:, None]
+        return numbers if self.is_ordered else (numbers == np.arange(len(self.names))).astype(float)
 
-    def believed(self, said: Said) -> Floats:
-        """Return the judge's probabilities as a row of targets; its verdict where it has none."""
-        shares = said.probabilities or {}
-        if self.is_ordered or not all(name in shares for name in self.names):
-            return self.row(said.verdict)
-        return np.array([shares[name] for name in self.names])
+    def errors(self, numbers: Floats, truth: Floats) -> Floats:
+        """Return how far numbers are off: the distance, of choices 0 or 1."""
+        off = np.abs(numbers - truth)
+        return (off > 0).astype(float) if self.choices else off
+
+    def believed(self, said: Sequence[Said]) -> Floats:
+        """Return the judge's probabilities as rows of targets; its verdicts where it has none."""
+        rows = self.rows([one.verdict for one in said])
+        for at, one in enumerate(said):
+            shares = one.probabilities or {}
+            if not self.is_ordered and all(name in shares for name in self.names):
+                rows[at] = [shares[name] for name in self.names]
+        return rows
 
     def stated(self, said: Said) -> float:
         """Return how likely the judge holds its verdict; NaN where that was not measured."""
@@ -141,73 +154,59 @@ class Encoding:
 
 
 class Regression:
-    """Weighs cases by their likeness: the mean of kernel regression and of softmax neighbours."""
+    """Weighs cases by likeness: the mean of kernel regression and of a vote of the nearest."""
 
-    def __init__(self, vectors: Floats, targets: Floats, like: "Regression | None" = None) -> None:
-        """Fit to targets, or to vectors alone with what leaving one out chose for another."""
-        self._vectors, self._centre = vectors, vectors.mean(axis=0)
-        self._known = _unit(vectors - self._centre).astype(np.float32)
-        if like is None:
-            some = slice(None, None, -(-len(targets) // _TRIED))
-            self.ridge = _best_ridge(self._known[some], targets[some])
-            self.temperature = self._best_temperature(targets, some)
-        else:
-            self.ridge, self.temperature = like.ridge, like.temperature
-        # By the smaller of both products: what is solved is the same.
-        known, is_wide = self._known, len(vectors) <= vectors.shape[1]
-        product = known @ known.T if is_wide else known.T @ known
-        product[np.diag_indices_from(product)] += self.ridge
-        inverse = np.linalg.inv(product.astype(np.float64)).astype(np.float32)
-        self._solved = inverse @ known if is_wide else known @ inverse
-
-    def _best_temperature(self, targets: Floats, some: slice) -> float:
-        power = 1 if targets.shape[1] == 1 else 2
+    def __init__(self, vectors: Floats, targets: Floats, width: int) -> None:
+        """Fit to targets; how closely is chosen by leaving one out of so many first columns."""
+        self._targets, self._mean = targets, targets.mean(axis=0)
+        self._least, self._most = targets.min(axis=0), targets.max(axis=0)
+        self._centre = vectors.mean(axis=0)
+        self._known = known = _unit(vectors - self._centre)
+        distances, last = -(vectors @ vectors.T), min(VOTERS, len(vectors) - 1)
+        np.fill_diagonal(distances, 9.0)
+        near = np.argpartition(distances, last, axis=1)[:, :last]
+        order = np.argsort(np.take_along_axis(distances, near, axis=1), axis=1)
+        self.nearest = np.take_along_axis(near, order, axis=1)
+        """Who votes on each case: the others that are most similar, the nearest first."""
+        self.similarities = -np.take_along_axis(distances, self.nearest, axis=1)
+        some, experts = slice(None, None, -(-len(targets) // _TRIED)), targets[:, :width]
+        power = 1 if width == 1 else 2
 
         def error(temperature: float) -> float:
-            off = _soft(self.apart[some], temperature) @ targets - targets[some]
-            return float((np.abs(off) ** power).mean())
+            votes = _sums(_soft(self.similarities[some], temperature), experts[self.nearest[some]])
+            return float((np.abs(votes - experts[some]) ** power).mean())
 
-        return min(_TEMPERATURES, key=error)
+        self.temperature = min(_TEMPERATURES, key=error)
+        self.ridge = _best_ridge(known[some], experts[some])
+        self.shares = _soft(self.similarities, self.temperature)
+        """Their shares in the vote."""
+        # By the smaller of both products: what is solved is the same.
+        is_wide = len(vectors) <= vectors.shape[1]
+        product = (known @ known.T if is_wide else known.T @ known).astype(np.float64)
+        product[np.diag_indices_from(product)] += self.ridge
+        inverse = np.linalg.inv(product).astype(np.float32)
+        self._solved = inverse @ known if is_wide else known @ inverse
 
-    @cached_property
-    def apart(self) -> Floats:
-        """The similarity of each case to each other one."""
-        single = self._vectors.astype(np.float32)
-        similarities = single @ single.T
-        np.fill_diagonal(similarities, -9.0)
-        return similarities
-
-    @cached_property
-    def near(self) -> Floats:
-        """The shares of the other cases in the vote on each."""
-        return _soft(self.apart, self.temperature).astype(np.float64)
-
-    def left_out(self, targets: Floats) -> Floats:
+    def left_out(self) -> Floats:
         """Estimate each case without it, in closed form."""
         # Around the mean of the others: around that of all, they would tell of it.
-        means = (targets.sum(axis=0) - targets) / max(len(targets) - 1, 1)
+        targets = self._targets
+        means = (targets.sum(axis=0) - targets) / (len(targets) - 1)
         both = np.hstack((targets, np.ones((len(targets), 1))))
         leverage = (self._solved * self._known).sum(axis=1)
         off = both - self._solved @ (self._known.T @ both.astype(np.float32))
         off /= (1 - leverage)[:, None]
-        smooth = targets - off[:, :-1] + means * off[:, -1:]
-        return (smooth + self.near @ targets) / 2
+        votes = _sums(self.shares, targets[self.nearest])
+        return (targets - off[:, :-1] + means * off[:, -1:] + votes) / 2
 
-    def look(self, vector: Vector) -> tuple[Floats, Floats, Floats]:
-        """Return the similarities of the cases to a new one, their vote, and their weights."""
-        exact = np.asarray(vector, dtype=np.float64)
-        similarities = self._vectors @ exact
-        [new] = _unit((exact - self._centre)[None]).astype(np.float32)
-        [shares] = _soft(similarities[None], self.temperature)
-        # Beyond some digits the order of a sum shows.
-        return np.round(similarities, 6), shares, self._solved @ new
-
-    def estimate(self, shares: Floats, weights: Floats, targets: Floats) -> Floats:
-        """Estimate a new case from what `look` returns."""
-        mean = targets.mean(axis=0)
-        smooth = mean + weights @ (targets - mean)
-        inside = np.clip(smooth, targets.min(axis=0), targets.max(axis=0))
-        return (inside + shares @ targets) / 2
+    def estimate(self, vector: Vector, near: Floats, targets: Floats, vote: Floats) -> Floats:
+        """Estimate a new case by the vectors and targets of those that vote on it, and the vote."""
+        known = _unit(np.vstack((near, vector)) - self._centre)
+        kernel = known @ known[:-1].T
+        kernel[np.diag_indices(len(near))] += self.ridge
+        weights = np.linalg.solve(kernel[:-1], kernel[-1])
+        smooth = self._mean + weights @ (targets - self._mean)
+        return (np.clip(smooth, self._least, self._most) + vote) / 2
 
 
 @dataclass(frozen=True)
@@ -224,15 +223,14 @@ class Calibration:
         """Fit it to decisions that experts spoke on."""
         right = int(agreed.sum())
         targets = np.where(agreed, (right + 1) / (right + 2), 1 / (len(agreed) - right + 2))
-        features = np.stack((scores, np.ones_like(scores)), axis=1)
+        features, penalty = np.stack((scores, np.ones_like(scores)), axis=1), np.diag([1.0, 1e-6])
         found = np.zeros(2)
         for _ in range(50):
             fitted = _sigmoid(features @ found)
-            slope = features.T @ (fitted - targets) + [found[0], 0]
-            curvature = features.T @ (features * (fitted * (1 - fitted))[:, None])
-            step = np.linalg.solve(curvature + np.diag([1.0, 1e-6]), slope)
-            # No longer than 1: a full step may lead too far where the curve flattens.
-            found = found - step / max(1.0, float(np.abs(step).max()))
+            slope = features.T @ (fitted - targets) + penalty @ found
+            curvature = features.T @ (features * (fitted * (1 - fitted))[:, None]) + penalty
+            # No further than 1: a full step may lead too far where the curve flattens.
+            found = found - np.clip(np.linalg.solve(curvature, slope), -1, 1)
         if found[0] < _LEAST_SLOPE:
             found = np.array([_LEAST_SLOPE, _log_odds(targets.mean())])
         return cls(scores, agreed, *found.tolist())
@@ -261,12 +259,12 @@ class Weighing:
     estimates: Floats
     numbers: Floats
     errors: Floats
-    """How far the estimates are off: the distance, on a scale of choices 0 or 1."""
+    """How far the estimates are off."""
 
     rival_errors: Floats
     """The same of the judge's verdicts; without them of the one value that fits most."""
 
-    @property
+    @cached_property
     def is_better(self) -> bool:
         """Whether the estimates beat their rival by more than chance may."""
         gains = self.rival_errors - self.errors
@@ -277,67 +275,77 @@ class Process:
     """What decides, fitted to a memory as it is; what is not asked for is not fitted."""
 
     def __init__(self, view: MemoryView, scale: Scale, besides: Container[str] = ()) -> None:
-        """Read the cases, but for those whose vector keys have no vote."""
+        """Read the newest cases, but for those whose vector keys have no vote."""
         self.encoding = Encoding(scale)
         self.lock = threading.RLock()
         """Held while it is used: much of it is fitted then."""
-        rows = defaultdict(list)
+        self._besides = besides
+        newest: dict[str, datetime] = {}
         for row in view.rows():
-            rows[row.vector_key].append(row)
-        newest = {
-            key: max(row.given_at for row in some)
-            for key, some in rows.items()
-            if key not in besides and any(row.value is not None for row in some)
-        }
+            if row.value is not None and row.vector_key not in besides:
+                before = newest.get(row.vector_key, row.given_at)
+                newest[row.vector_key] = max(before, row.given_at)
         chosen = nlargest(MAX_CASES, newest, key=lambda key: (newest[key], key))
-        self._others = newest.keys() if len(newest) > len(chosen) else None
-        self.cases, self._vectors = self._read(view, {key: rows[key] for key in sorted(chosen)})
-        self.truth = np.array([self.encoding.number(case.value) for case in self.cases])
+        self._cases: dict[str, Case | None] = {}
+        self.cases = [case for key in sorted(chosen) if (case := self._case(view, key))]
+        self.truth = self.encoding.numbers([case.value for case in self.cases])
         self._marks = np.unique(self.truth)
         self._targets = self._targets_of(self.cases)
         self._judged = np.array([at for at, case in enumerate(self.cases) if case.said], dtype=int)
         said = [case.said for case in self.cases if case.said]
-        self._verdicts = np.array([self.encoding.number(one.verdict) for one in said])
+        self._verdicts = self.encoding.numbers([one.verdict for one in said])
         self._stated = np.array([self.encoding.stated(one) for one in said])
         self._calibrations: dict[tuple[Kind, bool], Calibration | None] = {}
 
     @cached_property
     def regression(self) -> Regression:
         """What the experts said of like cases; there has to be one."""
-        return Regression(self._vectors, self._targets[0])
+        vectors = np.array([case.vector for case in self.cases])
+        return Regression(vectors, self._targets, self._targets.shape[1] // 2)
 
     @cached_property
     def weighing(self) -> Weighing | None:
         """What that is worth; None where cases are few, or experts always say the same."""
         has_judge = len(self._judged) >= MIN_CASES
         rows = self._judged if has_judge else np.arange(len(self.cases))
-        if len(rows) < MIN_CASES or (self.truth[rows] == self.truth[rows[0]]).all():
+        truth = self.truth[rows]
+        if len(rows) < MIN_CASES or (truth == truth[0]).all():
             return None
-        truth, (experts, said) = self.truth[rows], self._targets
-        estimates, judge = self.regression.left_out(experts)[rows], None
+        experts, said = np.hsplit(self._targets[rows], 2)
+        estimates, usual = np.hsplit(self.regression.left_out()[rows], 2)
+        judge = None
         if has_judge:
             # How far the judge is from what it usually says of like cases moves the estimate.
-            moves = said[rows] - self.regression.left_out(said)[rows]
-            span = self.encoding.span
-            judge, without = _share(moves / span, (experts[rows] - estimates) / span)
+            moves = said - usual
+            judge, without = _share(moves, experts - estimates, self.encoding.span)
             estimates = estimates + without[:, None] * moves
             rival = self._verdicts
         else:
-            common = np.median(truth)
-            if not self.encoding.is_ordered:
-                common = np.bincount(truth.astype(int)).argmax()
-            rival = np.full(len(rows), float(common))
+            values = [case.value for case in self.cases]
+            rival = self.encoding.numbers([majority(values, self.encoding.scale)])
         numbers = self._numbers(estimates)
-        errors = [np.abs(said - truth) for said in (numbers, rival)]
-        if self.encoding.choices:
-            errors = [(off > 0).astype(float) for off in errors]
+        errors = [self.encoding.errors(those, truth) for those in (numbers, rival)]
         return Weighing(rows, judge, estimates, numbers, *errors)
 
     @cached_property
-    def nearest(self) -> Floats:
-        """The places of the cases that are most similar to each other one."""
-        count = min(COMPARED, len(self.cases) - 1)
-        return np.argpartition(-self.regression.apart, count, axis=1)[:, :count]
+    def divisions(self) -> Floats:
+        """How far the values of the cases most similar to each other one are apart."""
+        return divisions(self.opinions(self.cases)[self.regression.nearest[:, :COMPARED]])
+
+    def opinions(self, cases: Sequence[Case]) -> Floats:
+        """Return what experts say of each: a share of the range, or the share of each choice."""
+        return np.array([self.encoding.rows(case.given).mean(axis=0) for case in cases]) / (
+            self.encoding.span if self.encoding.is_ordered else 1.0
+        )
+
+    def nearest(self, view: MemoryView, vector: Vector | None) -> tuple[list[Case], Floats]:
+        """Return the cases of all memory that are most similar to a new one, and how similar."""
+        found = [] if vector is None else view.index.search(vector, _LOOKED_AT)
+        # Beyond some digits the order of a sum shows.
+        hits = sorted((-round(similarity, 6), key) for key, similarity in found)
+        valued = ((case, -far) for far, key in hits if (case := self._case(view, key)) is not None)
+        voters = list(islice(valued, VOTERS))
+        return [case for case, _ in voters], np.array([similarity for _, similarity in voters])
 
     def decides(self, mode: Decide) -> bool:
         """Tell whether the evidence decides."""
@@ -347,20 +355,23 @@ class Process:
         """Return how confidences of a kind are calibrated; None where decisions are few."""
         key = kind, self.decides(mode)
         if key not in self._calibrations:
-            rows, numbers, scores = self._judged, self._verdicts, _log_odds(self._stated)
-            weighing = self.weighing if kind == "evidence" else None
-            if weighing is not None and (key[1] or weighing.judge is not None):
-                rows, numbers = weighing.rows, weighing.numbers if key[1] else numbers
-                near = self.regression.near[rows]
-                scores = self._scores(weighing.estimates, numbers, near, self.truth)
-            elif kind == "evidence":
-                scores = np.full(len(rows), nan)
-            known = ~np.isnan(scores)
-            agreed = np.abs(numbers - self.truth[rows]) <= self.encoding.near
-            enough = known.sum() >= MIN_CALIBRATING
-            found = Calibration.fitted(scores[known], agreed[known]) if enough else None
-            self._calibrations[key] = found
+            self._calibrations[key] = self._calibrate(*key)
         return self._calibrations[key]
+
+    def _calibrate(self, kind: Kind, decides: bool) -> Calibration | None:  # noqa: FBT001 - a key's
+        rows, numbers, scores = self._judged, self._verdicts, _log_odds(self._stated)
+        if kind == "evidence":
+            weighing = self.weighing
+            if weighing is None or not (decides or weighing.judge is not None):
+                return None
+            rows, numbers = weighing.rows, weighing.numbers if decides else numbers
+            shares, voters = self.regression.shares[rows], self.regression.nearest[rows]
+            scores = self._scores(weighing.estimates, numbers, shares, self.truth[voters])
+        known = ~np.isnan(scores)
+        if known.sum() < MIN_CALIBRATING:
+            return None
+        agreed = np.abs(numbers - self.truth[rows]) <= self.encoding.near
+        return Calibration.fitted(scores[known], agreed[known])
 
     def usual_kind(self, mode: Decide) -> Kind:
         """Return the kind of confidence that decisions have, but for some."""
@@ -370,20 +381,19 @@ class Process:
 
     def decide(self, view: MemoryView, said: Said, vector: Vector | None, mode: Decide) -> Decision:
         """Decide on a new case."""
-        encoding, value = self.encoding, said.verdict
+        encoding, value, source = self.encoding, said.verdict, said.source
+        confidence, evidence = encoding.stated(said), None
         kind: Kind = "stated"
-        confidence, evidence, source = encoding.stated(said), None, said.source
         score = _log_odds(confidence)
         # On a continuous scale there is no probability that a judge could state.
         if mode == "evidence" or (isnan(confidence) and not encoding.choices):
-            evidence, estimate, look = self._evidence(view, said, vector)
-            decides = estimate is not None and self.decides(mode)
-            if estimate is not None and (decides or isnan(confidence)):
+            evidence, score_of = self._evidence(view, said, vector)
+            decides = self.decides(mode)
+            if score_of is not None and (decides or isnan(confidence)):
                 kind = source = "evidence"
                 value = value if evidence.estimate is None or not decides else evidence.estimate
                 confidence = (evidence.probabilities or {}).get(encoding.scale.render(value), nan)
-                number = np.array([encoding.number(value)])
-                [score] = self._scores(estimate[None], number, *look)
+                score = score_of(value)
         calibration = None if isnan(score) else self.calibration(kind, mode)
         if calibration is not None:
             confidence = float(calibration.confidences(score))
@@ -396,35 +406,16 @@ class Process:
             evidence=evidence if mode == "evidence" else None,
         )
 
-    def around(self, view: MemoryView, vector: Vector) -> tuple[list[Case], Regression]:
-        """Return the cases that bear on a new one, and what is fitted to them."""
-        if self._others is None:
-            return self.cases, self.regression
-        hits = view.index.search(vector, MAX_CASES)
-        keys = sorted(key for key, _ in hits if key in self._others)
-        cases, vectors = self._read(view, {key: view.rows_at(key) for key in keys})
-        if not cases:
-            return self.cases, self.regression
-        return cases, Regression(vectors, np.zeros((0, 1)), like=self.regression)
+    def _case(self, view: MemoryView, key: str) -> Case | None:
+        if key not in self._cases and key not in self._besides:
+            self._cases[key] = case_of(view, key, self.encoding.scale)
+        return self._cases.get(key)
 
-    def _targets_of(self, cases: Sequence[Case]) -> tuple[Floats, Floats]:
-        """Return what experts say, and the judge: where it was not asked it counts as right."""
-        experts = [self.encoding.row(case.value) for case in cases]
-        judge = [
-            self.encoding.believed(case.said) if case.said else row
-            for case, row in zip(cases, experts, strict=True)
-        ]
-        return np.array(experts), np.array(judge)
-
-    def _read(
-        self, view: MemoryView, rows: dict[str, list[EpisodeRow]]
-    ) -> tuple[list[Case], Floats]:
-        found = [
-            (case_of(some, self.encoding.scale), view.index.get(key)) for key, some in rows.items()
-        ]
-        known = [(case, vector) for case, vector in found if case and vector is not None]
-        vectors = np.array([vector for _, vector in known], dtype=np.float64)
-        return [case for case, _ in known], vectors
+    def _targets_of(self, cases: Sequence[Case]) -> Floats:
+        """Return what experts say, then the judge: where it was not asked it counts as right."""
+        experts = self.encoding.rows([case.value for case in cases])
+        judge = self.encoding.believed([case.said or Said(case.value) for case in cases])
+        return np.hstack((experts, judge))
 
     def _numbers(self, estimates: Floats) -> Floats:
         """Return estimates as numbers on the scale, as fine as experts give them."""
@@ -436,18 +427,18 @@ class Process:
         digits = 6 - floor(log10(span)) if self.encoding.near else 0
         return np.clip(np.round(estimates[..., 0], digits), low, low + span)
 
-    def _scores(self, estimates: Floats, numbers: Floats, shares: Floats, truth: Floats) -> Floats:
+    def _scores(self, estimates: Floats, numbers: Floats, shares: Floats, given: Floats) -> Floats:
         """Score decisions: by their choice's estimate, or how near they are to like cases."""
         if not self.encoding.is_ordered:
             return estimates[np.arange(len(numbers)), numbers.astype(int)]
-        squares = shares @ truth**2 - 2 * numbers * (shares @ truth) + numbers**2
-        return -np.sqrt(np.maximum(squares, 0)) / self.encoding.span
+        squares = (shares * (given - numbers[:, None]) ** 2).sum(axis=1)
+        return -np.sqrt(squares) / self.encoding.span
 
     @cached_property
     def _curve(self) -> Calibration:
         """How often choices that have some share of an estimate are the experts'."""
         weighing: Any = self.weighing
-        hits = self.truth[weighing.rows][:, None] == np.arange(weighing.estimates.shape[1])
+        hits = self._targets[weighing.rows, : len(self.encoding.names)] > 0
         return Calibration.fitted(weighing.estimates.ravel(), hits.ravel())
 
     def _chances(self, weighing: Weighing, estimate: Floats) -> dict[str, float] | None:
@@ -465,49 +456,51 @@ class Process:
 
     def _evidence(
         self, view: MemoryView, said: Said, vector: Vector | None
-    ) -> tuple[Evidence, Floats | None, tuple[Floats, Floats]]:
-        """Return what the evidence says of a new case, its estimate, and who votes what."""
+    ) -> tuple[Evidence, Callable[[Any], float] | None]:
+        """Return what the evidence says of a new case, and what scores a decision on it."""
         encoding, weighing = self.encoding, self.weighing
         fields: dict[str, Any] = {"verdict": said.verdict, "cases": len(self.cases)}
         if weighing is not None:
             fields["evidence_error"] = float(weighing.errors.mean())
             fields["weights"] = {"neighbours": 1 - (weighing.judge or 0.0)}
-        if weighing is not None and weighing.judge is not None:
-            fields["verdict_error"] = float(weighing.rival_errors.mean())
-            fields["weights"]["judge"] = weighing.judge
-        if vector is None or not self.cases:
+            if weighing.judge is not None:
+                fields["verdict_error"] = float(weighing.rival_errors.mean())
+                fields["weights"]["judge"] = weighing.judge
+        cases, similarities = self.nearest(view, vector)
+        if vector is None or not cases or not self.cases:
             reason = _UNKNOWN if self.cases else self._reason
-            return Evidence(decided_by="verdict", reason=reason, **fields), None, (nan, nan)
-        cases, regression = self.around(view, vector)
-        similarities, shares, weights = regression.look(vector)
-        experts, judge = self._targets if cases is self.cases else self._targets_of(cases)
-        estimate = None
-        if weighing is not None:
-            estimate = regression.estimate(shares, weights, experts)
-            usual = regression.estimate(shares, weights, judge)
-            estimate = estimate + (weighing.judge or 0.0) * (encoding.believed(said) - usual)
-            vote = (shares @ experts).tolist()
-            fields["estimate"] = encoding.value(float(self._numbers(estimate)))
-            fields["probabilities"] = self._chances(weighing, estimate)
-            one_number = encoding.is_ordered
-            fields["vote"] = vote[0] if one_number else dict(zip(encoding.names, vote, strict=True))
+            return Evidence(decided_by="verdict", reason=reason, **fields), None
+        shares = _soft(similarities[None], self.regression.temperature)
         fields["neighbours"] = [
             Neighbour(
-                example_id=cases[at].example_id,
-                episode_ids=cases[at].episode_ids,
-                value=cases[at].value,
-                similarity=float(similarities[at]),
-                weight=float(shares[at]),
+                example_id=case.example_id,
+                episode_ids=case.episode_ids,
+                value=case.value,
+                similarity=similarity,
+                weight=share,
             )
-            for at in np.argsort(-similarities, kind="stable")[:_SHOWN]
+            for case, similarity, share in zip(
+                cases[:_SHOWN], similarities.tolist(), shares[0].tolist(), strict=False
+            )
         ]
         decider: Decide = "evidence" if self.decides("evidence") else "verdict"
-        truth = experts[:, 0] if encoding.is_ordered else nan
-        return (
-            Evidence(decided_by=decider, reason=self._reason, **fields),
-            estimate,
-            (shares, truth),
-        )
+        fields |= {"decided_by": decider, "reason": self._reason}
+        if weighing is None:
+            return Evidence(**fields), None
+        near, targets = np.array([case.vector for case in cases]), self._targets_of(cases)
+        [vote] = shares @ targets
+        estimate, usual = np.hsplit(self.regression.estimate(vector, near, targets, vote), 2)
+        estimate = estimate + (weighing.judge or 0.0) * (encoding.believed([said])[0] - usual)
+        one_number, votes = encoding.is_ordered, vote.tolist()
+        fields["vote"] = votes[0] if one_number else dict(zip(encoding.names, votes, strict=False))
+        fields["estimate"] = encoding.value(float(self._numbers(estimate)))
+        fields["probabilities"] = self._chances(weighing, estimate)
+
+        def score_of(value: Value) -> float:
+            numbers = encoding.numbers([value])
+            return float(self._scores(estimate[None], numbers, shares, targets[None, :, 0])[0])
+
+        return Evidence(**fields), score_of
 
     @cached_property
     def _reason(self) -> str:
@@ -520,17 +513,23 @@ class Process:
         if weighing is None:
             return "The verdict decides: the experts gave all cases that count the same value."
         off, rival = weighing.errors.mean(), weighing.rival_errors.mean()
+        who = "evidence" if weighing.is_better else "verdict"
         what = "wrong on a share of" if self.encoding.choices else "off by"
         whose = "one value for all" if weighing.judge is None else "the judge's verdict"
-        who, but = "verdict", ", which is no more than chance may bring"
-        if weighing.is_better:
-            who, but = "evidence", ""
-        elif off >= rival:
-            but = ", which is no better"
+        but = "" if weighing.is_better else ", which is no more than chance may bring"
         return (
             f"The {who} decides: on {len(weighing.rows)} cases in memory, each left out, the "
             f"evidence is {what} {off:.3g}, and {whose} {rival:.3g}{but}."
         )
+
+
+def divisions(opinions: Floats) -> Floats:
+    """Measure how far values are apart: the span of their middle half, or the minority's share."""
+    if not opinions.shape[1]:
+        return np.zeros(len(opinions))
+    if opinions.shape[2] == 1:
+        return np.quantile(opinions[:, :, 0], [0.25, 0.75], axis=1).T @ [-1, 1]
+    return 1 - opinions.mean(axis=1).max(axis=1)
 
 
 def process_of(view: MemoryView, scale: Scale) -> Process:
@@ -548,7 +547,7 @@ _lock = threading.Lock()
 
 
 async def current_process(io: IO, access: MemoryAccess) -> Process:
-    """Return what decides with a memory as it is now."""
+    """Return what decides with a memory as it is; without what can't be embedded, where it says."""
     view = await access.refresh(io)
     await index_missing(io, access, view)
     return process_of(view, access.criterion.scale)
@@ -583,9 +582,13 @@ def _unit(rows: Floats) -> Floats:
 
 
 def _soft(similarities: Floats, temperature: float) -> Floats:
-    top = similarities.max(axis=1, keepdims=True)
+    top = similarities.max(axis=1, keepdims=True, initial=-9.0)
     weights = np.exp((similarities - top) / temperature)
     return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _sums(shares: Floats, targets: Floats) -> Floats:
+    return np.einsum("ij,ijk->ik", shares, targets)
 
 
 def _sigmoid(logits: Floats) -> Floats:
@@ -609,15 +612,8 @@ def _best_ridge(known: Floats, targets: Floats) -> float:
     return min(_RIDGES, key=error)
 
 
-def _share(moves: Floats, targets: Floats) -> tuple[float, Floats]:
+def _share(moves: Floats, targets: Floats, span: float) -> tuple[float, Floats]:
     """Fit by ridge regression how far moves go; also for each row without it."""
     hits, size = (moves * targets).sum(axis=1), (moves**2).sum(axis=1)
-
-    def without(penalty: float) -> Floats:
-        return np.maximum((hits.sum() - hits) / (size.sum() - size + penalty), 0.0)
-
-    def error(penalty: float) -> float:
-        return float(((without(penalty)[:, None] * moves - targets) ** 2).mean())
-
-    penalty = min(_PENALTIES, key=error)
-    return max(float(hits.sum() / (size.sum() + penalty)), 0.0), without(penalty)
+    without = (hits.sum() - hits) / (size.sum() - size + span**2)
+    return max(float(hits.sum() / (size.sum() + span**2)), 0.0), np.maximum(without, 0.0)

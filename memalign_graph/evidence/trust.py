@@ -9,13 +9,16 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby
 from math import ceil, exp, lgamma, log
-from typing import Any
 
 from memalign_graph.types import FrozenModel
 
 LEVEL = 0.95
 """How sure a bound is: a target of 0.9 can then be shown with 29 decisions that all agree, with 46
 if one does not, with 61 if two do not."""
+
+LEFT_OUT_LEVEL = 0.98
+"""The same for decisions that are scored by the labels of the others, each left out: a label moves
+those scores, and what is counted varies up to 1.2 times as much as what is drawn independently."""
 
 _SPARE = 2
 """How many decisions that do not agree the first step of the test can bear, where memory is large
@@ -63,41 +66,39 @@ def interval(agreeing: int, cases: int) -> tuple[float, float]:
     return _lower(agreeing, cases, level), 1 - _lower(cases - agreeing, cases, level)
 
 
-def trusted(decisions: Iterable[tuple[float, bool]], target: float) -> Trust:
+def trusted(decisions: Iterable[tuple[float, bool]], target: float, level: float = LEVEL) -> Trust:
     """Find the lowest confidence from which on a judge is known to agree with the experts.
 
     Thresholds are tested from the highest on until one fails, so that each may be tested at the
     whole level. That holds for confidences that rank decisions by nothing fitted to their labels.
     """
     ranked = sorted(decisions, key=lambda decision: -decision[0])
-    first = needed = _needed(target, 0)
+    first = needed = _needed(target, 0, level)
     for spare in range(1, _SPARE + 1):
         # Where to begin must not depend on the labels.
-        first = more if (more := _needed(target, spare)) <= len(ranked) / 2 else first
+        first = more if (more := _needed(target, spare, level)) <= len(ranked) / 2 else first
     cases = agreeing = 0
-    shown: tuple[float, int, int] | None = None
-    failed: tuple[int, int] | None = None
+    tested, threshold = (0, 0), None
     for confidence, alike in groupby(ranked, key=lambda decision: decision[0]):
         agreed = [agrees for _, agrees in alike]
         cases, agreeing = cases + len(agreed), agreeing + sum(agreed)
         if cases >= first:
-            if _tail(agreeing, cases, target) > (1 - LEVEL) * (1 + 1e-9):
-                failed = cases, agreeing
+            is_shown = _tail(agreeing, cases, target) <= (1 - level) * (1 + 1e-9)
+            if is_shown or threshold is None:
+                tested = cases, agreeing
+            if not is_shown:
                 break
-            shown = confidence, cases, agreeing
-    tested = shown[1:] if shown else failed
-    facts: dict[str, Any] = {"cases": 0, "agreement": None, "bound": None}
-    if tested:
-        cases, agreeing = tested
-        bound = _lower(agreeing, cases, LEVEL)
-        facts = {"cases": cases, "agreement": agreeing / cases, "bound": bound}
+            threshold = confidence
+    cases, agreeing = tested
     return Trust(
         target=target,
-        threshold=shown[0] if shown else None,
+        threshold=threshold,
         needed=needed,
         decisions=len(ranked),
-        coverage=shown[1] / len(ranked) if shown else 0,
-        **facts,
+        cases=cases,
+        agreement=agreeing / cases if cases else None,
+        bound=_lower(agreeing, cases, LEVEL) if cases else None,
+        coverage=cases / len(ranked) if threshold is not None else 0,
     )
 
 
@@ -129,10 +130,10 @@ def _lower(agreeing: int, cases: int, level: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def _needed(target: float, spare: int) -> int:
+def _needed(target: float, spare: int, level: float) -> int:
     """Return the fewest cases that show a target, if so many of them do not agree."""
     # A hair less: 0.5 ** 2 is 0.25, but the logarithms' quotient is a bit more than 2.
-    cases = max(1, ceil(log(1 - LEVEL) / log(target) - 1e-9))
-    while spare and _tail(cases - spare, cases, target) > 1 - LEVEL:
+    cases = max(1, ceil(log(1 - level) / log(target) - 1e-9))
+    while spare and _tail(cases - spare, cases, target) > 1 - level:
         cases += 1
     return cases

@@ -7,10 +7,10 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from memalign_graph.agreement import majority_value, on_scale
+from memalign_graph.agreement import agree, majority_value, on_scale
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.prompts.fences import as_text, defuse
-from memalign_graph.scales import Value
+from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Criterion, Episode
 
 _TAG = re.compile(r"<(?=\s*/?\s*(?:example|input|output|reasoning|score)\b)", re.IGNORECASE)
@@ -36,10 +36,10 @@ class FewShotExample(TypedDict):
 def few_shot_examples(episodes: Iterable[Episode], criterion: Criterion) -> list[FewShotExample]:
     """Make few-shot examples of episodes, for `create_llm_as_judge(few_shot_examples=...)`.
 
-    Several experts' episodes on one example become one: with the majority's value, and the words
-    of those who gave it. Left out is an example without a value that is on the scale, because a
-    few-shot example shows a score. What would end an example in openevals' prompt loses its angle
-    bracket.
+    Several experts' episodes on one example become one: with the majority's value, in an order the
+    median, and the words of those who agree with it. Left out is an example without a value that is
+    on the scale, because a few-shot example shows a score. What would end an example in openevals'
+    prompt loses its angle bracket.
 
     openevals' judges score true or false, from 0 to 1 with `continuous=True`, or one of some
     numbers with `choices=[...]`: give the option that fits the scale. On a scale of words the score
@@ -70,14 +70,16 @@ def few_shot_examples(episodes: Iterable[Episode], criterion: Criterion) -> list
         value = on_scale(episode.value, criterion.scale)
         if value is not None:
             by_example[episode.example_id].append(episode.model_copy(update={"value": value}))
-    return [_example(group) for group in by_example.values()]
+    return [_example(group, criterion.scale) for group in by_example.values()]
 
 
-def _example(episodes: list[Episode]) -> FewShotExample:
-    value = majority_value(episodes)
-    if value is None:  # not reached: each of them has one
-        raise ValueError("there is no value among the episodes.")
-    words = [one.rationale for one in episodes if one.rationale is not None and one.value == value]
+def _example(episodes: list[Episode], scale: Scale) -> FewShotExample:
+    value: Any = majority_value(episodes, scale)
+    words = [
+        one.rationale
+        for one in episodes
+        if one.rationale is not None and one.value is not None and agree(scale, one.value, value)
+    ]
     example = episodes[0].example
     made = FewShotExample(
         inputs=_shown(example.inputs), outputs=_shown(example.outputs), score=value

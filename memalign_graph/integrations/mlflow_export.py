@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from memalign_graph.errors import InvalidInputError
-from memalign_graph.extras import needs_extra
+from memalign_graph.errors import InvalidInputError, needs_extra
 from memalign_graph.integrations.mlflow_form import (
     examples_to_export,
     expectations,

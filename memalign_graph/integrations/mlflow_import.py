@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from memalign_graph.errors import InvalidInputError
-from memalign_graph.extras import needs_extra
+from memalign_graph.errors import InvalidInputError, needs_extra
 from memalign_graph.identity import digest
 from memalign_graph.integrations.imported import ImportedFeedback, RejectedFeedback
 from memalign_graph.integrations.mlflow_traces import feedback_from_mlflow, read_traces, trace_id_of

@@ -12,7 +12,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TypeVar
 
-from memalign_graph.extras import needs_extra
+from memalign_graph.errors import needs_extra
 from memalign_graph.local.errors import LocalModelError
 from memalign_graph.local.sources import WeightsSource
 

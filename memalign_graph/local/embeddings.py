@@ -6,7 +6,7 @@ from typing import Any
 
 from langchain_core.embeddings import Embeddings
 
-from memalign_graph.extras import needs_extra
+from memalign_graph.errors import needs_extra
 
 MAX_CHARACTERS = 32_000
 """How much of a text is embedded; 0.6 s and 130 MB. A text of 1 MB would take 18 s and 4 GB."""

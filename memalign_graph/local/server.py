@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from memalign_graph.extras import needs_extra
+from memalign_graph.errors import needs_extra
 from memalign_graph.local.errors import LocalModelError
 from memalign_graph.local.sources import WEIGHTS
 from memalign_graph.local.weights import find_weights

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memalign_graph.extras import needs_extra
+from memalign_graph.errors import needs_extra
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.sqlite import SqliteSaver

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from memalign_graph.extras import needs_extra
+from memalign_graph.errors import needs_extra
 from memalign_graph.local.downloads import DOWNLOADS, Download
 from memalign_graph.local.errors import LocalModelError
 from memalign_graph.local.sources import WEIGHTS, WeightsSource

@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 from pydantic import Field
 
 from memalign_graph.identity import digest
-from memalign_graph.types import Episode, FrozenModel, Guideline, GuidelineOrigin, UtcDatetime
+from memalign_graph.types import Episode, FrozenModel, Guideline, UtcDatetime
 
 Item = dict[str, Any]
 """A store item's value."""
@@ -41,7 +41,7 @@ class Wording(FrozenModel):
     sources: Words = Field(default_factory=dict)
     """The words it comes from; a guideline that names some stands while one of them does."""
 
-    origin: GuidelineOrigin = "distilled"
+    origin: Literal["distilled", "expert"] = "distilled"
     author: str | None = None
     position: int
     created_at: UtcDatetime

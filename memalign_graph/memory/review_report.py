@@ -118,13 +118,12 @@ def _agreed(episodes: Iterable[Episode], scale: Scale) -> dict[str, bool]:
     said: defaultdict[str, list[Episode]] = defaultdict(list)
     for one in episodes:
         if one.judgment is not None:
-            value = on_scale(one.value, scale)
-            said[one.judgment.id].append(one.model_copy(update={"value": value}))
+            said[one.judgment.id].append(one)
     agreed = {}
     for judgment_id, several in said.items():
         judgment = several[0].judgment
         got = None if judgment is None else on_scale(judgment.value, scale)
-        expected = majority_value(several)
+        expected = majority_value(several, scale)
         if got is not None and expected is not None:
             agreed[judgment_id] = agree(scale, got, expected)
     return agreed

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -30,13 +31,12 @@ from memalign_graph.memory.operations import (
     unjudged_cases,
 )
 from memalign_graph.models import BaseChatModel, Metered, max_input_tokens
-from memalign_graph.nodes.judge import judge_again, own_channel, value_judge
+from memalign_graph.nodes.judge import judge_again, value_judge
 from memalign_graph.nodes.learn import read_saved, saved
-from memalign_graph.prompts.distill import distill_prompt
 from memalign_graph.reading import read_feedback
-from memalign_graph.runtime import Node, Parts, Run, State, Update
-from memalign_graph.settings import Alignment, LearnFrom, default_settings, resolve_context
-from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline, Judgment
+from memalign_graph.runtime import Node, Parts, Step, Update, own_channel
+from memalign_graph.settings import Alignment, LearnFrom
+from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
 
 logger = logging.getLogger(__name__)
 
@@ -71,41 +71,31 @@ def alignment_nodes(parts: Parts, options: Alignment) -> list[Node]:
     ]
 
     def node(operation: Callable[[_Step], Coroutine[Any, Any, Update]]) -> Node:
-        async def take(io: IO, state: State, run: Run) -> Update:
-            return await operation(
-                _Step(parts, options, io, state, run, is_first=operation is remember_feedback)
-            )
+        is_first = operation is remember_feedback
 
-        return Node(operation.__name__, take)
+        async def take(step: Step) -> Update:
+            lesson = {"usage": []} if is_first else own_channel(step.state, "judge_lesson")
+            fields = {**vars(step), "io": Metered(step.io), "lesson": lesson, "options": options}
+            return await operation(_Step(**fields))
+
+        return Node(take, parts, name=operation.__name__, is_first=is_first)
 
     return list(map(node, operations))
 
 
-class _Step:
+@dataclass(frozen=True, kw_only=True)
+class _Step(Step):
     """What a node works with; what it asks of models is counted."""
 
-    def __init__(
-        self, parts: Parts, options: Alignment, io: IO, state: State, run: Run, *, is_first: bool
-    ) -> None:
-        self._start = time.time()
-        self.parts, self.options, self.state, self.run = parts, options, state, run
-        self.io, self.limit = Metered(io), run.max_concurrency
-        if is_first:
-            self.settings: Any = resolve_context(run.context, default_settings(parts.judge))
-            self.lesson: Lesson = {"usage": []}
-        else:
-            self.settings = own_channel(state, "judge_run")["settings"]
-            self.lesson = own_channel(state, "judge_lesson")
-        self.access = parts.memory(run.store, self.settings)
-
-    @property
-    def distiller(self) -> BaseChatModel:
-        return self.parts.distiller(self.settings["model"])
+    io: Metered
+    lesson: Lesson
+    options: Alignment
+    start: float = field(default_factory=time.time)
 
     def usage(self) -> list[Lesson]:
         """Return what was used so far."""
         used = self.io.usage.model_dump()
-        return [*self.lesson["usage"], {"used": used, "start": self._start, "stop": time.time()}]
+        return [*self.lesson["usage"], {"used": used, "start": self.start, "stop": time.time()}]
 
     def learned(self, **more: Any) -> Update:
         """Add to the lesson."""
@@ -155,7 +145,10 @@ async def remember_feedback(step: _Step) -> Update:
     if agreement.examples:
         step.run.write({"type": "alignment_agreement", "criterion": criterion.name, **shown})
     new, changed = len(stored.new), len(stored.changed)
-    outdated = sum(map(_is_outdated, read, stored.episodes))
+    outdated = sum(
+        said.value not in (None, kept.value) or said.rationale not in (None, kept.rationale)
+        for said, kept in zip(read, stored.episodes, strict=True)
+    )
     lesson = {
         "feedback": {
             "new": new,
@@ -182,18 +175,18 @@ async def remember_feedback(step: _Step) -> Update:
 
 async def judge_cases(step: _Step) -> Update:
     """Judge the cases in memory that experts valued and no judge has, each as if it were new."""
-    io, access = step.io, step.access
+    io, access, criterion = step.io, step.access, step.parts.criterion
     # The verdict alone: what else the evidence weighs is what this brings about.
-    parts = step.parts.but(decide="verdict", keep_judgments=None)
+    judge = step.parts.judge.but(decide="verdict", keep_judgments=None)
+    judging = replace(step, parts=Parts(judge, clients=step.parts.clients))
     view = await access.refresh(io)
     await index_missing(io, access, view)
-    cases = unjudged_cases(view.rows(), parts.criterion.scale)
+    cases = unjudged_cases(view.rows(), criterion.scale)
     standing = await access.guidelines(io)
     found = await access.episodes(io, (ids[0] for ids in cases.values()))
     examples = {episode.example_id: episode.example for episode in found.values()}
     # Cases are judged concurrently: all of them together keep to the limit.
-    limit = max(step.limit // max(len(cases), 1), 1)
-    judge = partial(judge_again, io, parts, access, settings=step.settings, limit=limit)
+    limit = max(step.run.max_concurrency // max(len(cases), 1), 1)
     step.progress("judge", 0, len(cases))
     add = step.counter("judge", len(cases))
 
@@ -205,16 +198,18 @@ async def judge_cases(step: _Step) -> Update:
         ]
         judged: Judgment | ModelAnswerError
         try:
-            judged = await judge(example, guidelines=guidelines, besides=own)
+            judged = await judge_again(
+                judging, example, guidelines=guidelines, besides=own, limit=limit
+            )
         except ModelAnswerError as error:
             judged = error
         add()
         return judged
 
-    outcomes = await io.gather(list(map(judge_case, examples.values())), step.limit)
+    outcomes = await io.gather(list(map(judge_case, examples.values())), step.run.max_concurrency)
     # Without its words: they may repeat other cases', which a purge of those would miss.
     judgments = {
-        key: outcome.model_copy(update={"rationale": "", "thread_id": step.run.thread_id})
+        key: outcome.model_copy(update={"rationale": ""})
         for key, outcome in zip(examples, outcomes, strict=True)
         if isinstance(outcome, Judgment)
     }
@@ -245,7 +240,7 @@ async def distill_batches(step: _Step) -> Update:
         add(batch=number + 1)
         return proposal
 
-    distilled = await step.io.gather(list(map(distill, waiting)), step.limit)
+    distilled = await step.io.gather(list(map(distill, waiting)), step.run.max_concurrency)
     for number, proposal in zip(waiting, distilled, strict=True):
         if isinstance(proposal, dict):
             proposals[number] = proposal
@@ -254,7 +249,7 @@ async def distill_batches(step: _Step) -> Update:
         else:
             failed = "Batch %d of %d failed and is tried again: %s"
             logger.warning(failed, number + 1, len(batches), proposal)
-    return step.learned(proposals=proposals)
+    return step.learned(proposals=proposals, failed=proposals.count(None))
 
 
 async def consolidate_guidelines(step: _Step) -> Update:
@@ -292,14 +287,14 @@ async def settle_conflicts(step: _Step) -> Update:
 
 async def replay_cases(step: _Step) -> Update:
     """Keep guidelines from breaking what worked: seen cases are judged again."""
-    lesson = step.lesson
-    parts = Parts(value_judge(step.parts.judge), step.parts.clients)
-    judge = partial(judge_again, step.io, parts, step.access, settings=step.settings)
+    lesson, judge = step.lesson, value_judge(step.parts.judge)
+    judging = replace(step, parts=Parts(judge, clients=step.parts.clients))
 
     async def judge_case(
         example: Example, guidelines: Sequence[Guideline], besides: frozenset[str]
     ) -> Any:
-        return (await judge(example, guidelines=guidelines, besides=besides)).value
+        judged = await judge_again(judging, example, guidelines=guidelines, besides=besides)
+        return judged.value
 
     rewordings = read_saved(lesson["rewordings"])
     kept, seen = await replay(
@@ -310,7 +305,7 @@ async def replay_cases(step: _Step) -> Update:
         before=_guidelines_before(lesson),
         new_episodes=lesson["new_ids"],
         cases=step.options.replay_cases,
-        limit=step.limit,
+        limit=step.run.max_concurrency,
         tell=partial(step.progress, "replay"),
     )
     reworded = {one.guideline_id for one in rewordings}
@@ -385,13 +380,7 @@ async def _propose(
     waiting = [episode for episode in found.values() if episode.status == "pending"]
     guidelines = await access.guidelines(io)
     while waiting:
-        prompt = distill_prompt(
-            access.criterion,
-            guidelines=guidelines,
-            episodes=waiting,
-            max_input_tokens=max_input_tokens(chat),
-        )
-        proposed = await distil(io, chat, prompt, keep_in=access)
+        prompt, proposed = await distil(io, access, chat, waiting, guidelines, keeps=True)
         proposal["operations"] += saved(proposed.operations)
         proposal["refused"] += proposed.refused
         proposal["read"] |= {episode.id: episode.word for episode in prompt.episodes.values()}
@@ -433,10 +422,3 @@ async def _batches(step: _Step, window: int) -> list[Lesson]:
     )
     wordless = [guideline.id for guideline in guidelines if guideline.status == "pending"]
     return [*({"episode_ids": ids} for ids in packed), *({"guideline_id": key} for key in wordless)]
-
-
-def _is_outdated(said: Feedback, kept: Episode) -> bool:
-    """Tell whether the same expert's newer word on the example counts, and not this one."""
-    value_stays = said.value is None or said.value == kept.value
-    words_stay = said.rationale is None or said.rationale == kept.rationale
-    return not (value_stays and words_stay)

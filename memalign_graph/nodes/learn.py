@@ -4,46 +4,33 @@ from collections.abc import Sequence
 from typing import Any
 
 from memalign_graph.alignment.redistill import distil, learn_again, reword_all, words_read
-from memalign_graph.io import IO
-from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.learning import GuidelineOperation, learn
 from memalign_graph.memory.operations import clear_drafts, remember
 from memalign_graph.memory.recall import known_vector
-from memalign_graph.models import max_input_tokens
-from memalign_graph.nodes.judge import own_channel
-from memalign_graph.prompts.distill import distill_prompt
-from memalign_graph.runtime import Parts, Run, State, Update, makes_node
-from memalign_graph.types import Episode, Feedback
+from memalign_graph.runtime import Step, Update, own_channel
+from memalign_graph.types import Episode
 
 _MAX_PENDING = 20
 """How many episodes that an earlier run left pending are distilled along with a new one."""
 
 
-@makes_node("distill_feedback")
-async def distill_node(io: IO, state: State, run: Run, parts: Parts) -> Update:
+async def distill_feedback(step: Step) -> Update:
     """Distil feedback, with what is pending already."""
-    feedback = Feedback.model_validate(state["feedback"])
-    settings = own_channel(state, "judge_run")["settings"]
-    access = parts.memory(run.store, settings)
-    lesson = own_channel(state, "judge_lesson")
+    io, access = step.io, step.access
+    lesson = own_channel(step.state, "judge_lesson")
     # Stored before the model is asked: if that fails, the next distilling takes it along.
-    episode = await _store(io, access, feedback, state)
+    episode = await _store(step)
     if episode.status != "pending":
         return {"judge_lesson": {**lesson, "distilled": {episode.id: episode.word}}}
     view = await access.refresh(io)
     others = [key for key in view.pending() if key != episode.id][:_MAX_PENDING]
     pending = (await access.episodes(io, others)).values()
-    chat = parts.distiller(settings["model"])
-    prompt = distill_prompt(
-        parts.criterion,
-        guidelines=await access.guidelines(io),
-        episodes=[episode, *sorted(pending, key=lambda waiting: (waiting.created_at, waiting.id))],
-        max_input_tokens=max_input_tokens(chat),
-    )
-    proposal = await distil(io, chat, prompt)
-    # What this expert took back may have left guidelines without words.
-    wordless = (await access.outdated_guidelines(io))[:_MAX_PENDING]
-    rewordings = await reword_all(io, access, chat, wordless, run.max_concurrency)
+    oldest_first = sorted(pending, key=lambda waiting: (waiting.created_at, waiting.id))
+    chat, guidelines = step.distiller, await access.guidelines(io)
+    prompt, proposal = await distil(io, access, chat, [episode, *oldest_first], guidelines)
+    # What this expert took back may have left guidelines that are to be worded anew.
+    outdated = (await access.outdated_guidelines(io))[:_MAX_PENDING]
+    rewordings = await reword_all(io, access, chat, outdated, step.run.max_concurrency)
     refused = [*proposal.refused, *(why for one in rewordings for why in one.refused)]
     learned = {
         "operations": saved(proposal.operations),
@@ -55,14 +42,12 @@ async def distill_node(io: IO, state: State, run: Run, parts: Parts) -> Update:
     return {"judge_lesson": {**lesson, **learned}}
 
 
-@makes_node("commit_memory")
-async def commit_node(io: IO, state: State, run: Run, parts: Parts) -> Update:
+async def commit_memory(step: Step) -> Update:
     """Commit what was learned; again, it changes nothing more."""
-    feedback = Feedback.model_validate(state["feedback"])
-    access = parts.memory(run.store, own_channel(state, "judge_run")["settings"])
-    lesson = own_channel(state, "judge_lesson")
+    io, access, feedback = step.io, step.access, step.feedback
+    lesson = own_channel(step.state, "judge_lesson")
     if feedback.agrees:  # comes here without distilling
-        episode = await _store(io, access, feedback, state)
+        episode = await _store(step)
         learned = {**await learn(io, access, [], {}), "episode_ids": [episode.id]}
     else:
         if rewordings := read_saved(lesson.get("rewordings")):
@@ -89,8 +74,9 @@ def read_saved(operations: list[dict[str, Any]] | None) -> list[GuidelineOperati
     return [GuidelineOperation.model_validate(fields) for fields in operations or []]
 
 
-async def _store(io: IO, access: MemoryAccess, feedback: Feedback, state: State) -> Episode:
+async def _store(step: Step) -> Episode:
     """Store a reviewer's feedback, with the embedding that retrieval left in the state."""
-    vector = known_vector((state.get("judge_memory") or {}).get("vector"))
+    feedback = step.feedback
+    vector = known_vector((step.state.get("judge_memory") or {}).get("vector"))
     known = {} if vector is None else {feedback.example.id: vector}
-    return (await remember(io, access, [feedback], known_vectors=known)).episodes[0]
+    return (await remember(step.io, step.access, [feedback], known_vectors=known)).episodes[0]

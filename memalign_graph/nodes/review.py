@@ -1,98 +1,81 @@
 """Asking the expert: whether to, the question itself, asking back, and a word that comes later."""
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.interrupts import clarify_form, read_review, review_form
-from memalign_graph.io import IO
 from memalign_graph.memory.judgments import find_judgment
 from memalign_graph.memory.recall import known_vector
 from memalign_graph.memory.reviews import log_review, now
 from memalign_graph.models import ask, max_input_tokens
-from memalign_graph.nodes.judge import Retrieved, own_channel
-from memalign_graph.prompts.clarify import (
-    Question,
-    clarified,
-    clarify_prompt,
-    clarify_schema,
-    read_question,
-    said_before,
-)
-from memalign_graph.runtime import Parts, Run, State, Update, makes_node
-from memalign_graph.settings import Uncertain, resolve_context
+from memalign_graph.nodes.judge import Retrieved
+from memalign_graph.prompts import clarify
+from memalign_graph.runtime import Step, Update, own_channel
+from memalign_graph.settings import Uncertain
 from memalign_graph.types import Example, Feedback, Judgment
 
 logger = logging.getLogger(__name__)
 
-_QUESTION = clarify_schema()
+_QUESTION = clarify.clarify_schema()
 
 
-@makes_node("decide_review")
-async def decide_node(io: IO, state: State, run: Run, parts: Parts, uncertain: Uncertain) -> Update:
+async def decide_review(step: Step) -> Update:
     """Decide whether an expert is asked about a judgment, and log it."""
     from memalign_graph.evidence.asking import choose_review
 
-    judgment = Judgment.model_validate(state["judgment"])
-    settings = own_channel(state, "judge_run")["settings"]
-    access = parts.memory(run.store, settings)
-    judge, at = parts.judge, now()
+    io, access, judge, at = step.io, step.access, step.parts.judge, now()
+    judgment, review = step.judgment, step.parts.review
     choice = await choose_review(
         io,
         access,
         judgment,
-        uncertain=uncertain,
+        # Where only the run's context asks for it, there is none that tells how.
+        uncertain=review if isinstance(review, Uncertain) else Uncertain(),
         decide=judge.decide,
-        vector=known_vector(own_channel(state, "judge_memory").get("vector")),
-        looked=judge.decide == "evidence" or (judge.use_episodes and settings["k"] > 0),
+        vector=known_vector(own_channel(step.state, "judge_memory").get("vector")),
+        looked=judge.decide == "evidence" or (judge.use_episodes and step.settings["k"] > 0),
         at=at,
     )
     await log_review(io, access, judgment, choice, at)
     return {"judgment": judgment.model_copy(update={"review": choice}).to_json()}
 
 
-@makes_node("collect_feedback")
-async def collect_node(_io: IO, state: State, run: Run, parts: Parts) -> Update:
+async def collect_feedback(step: Step) -> Update:
     """Ask the expert about the judgment, and wait: when the reply comes this runs from its top."""
-    run.warn_without_checkpointer("review")
-    example = Example.model_validate(own_channel(state, "judge_run")["example"])
-    memory = Retrieved.model_validate(own_channel(state, "judge_memory"))
-    judgment = Judgment.model_validate(state["judgment"])
-    guidelines = [*memory.guidelines, *memory.relevant]
+    step.run.warn_without_checkpointer("review")
+    example, judgment = step.example, step.judgment
+    memory = Retrieved.read(own_channel(step.state, "judge_memory"))
     episodes = [episode for similar in memory.recalled for episode in similar.episodes]
     said = review_form(
-        parts.criterion,
+        step.parts.criterion,
         example,
         judgment,
-        guidelines=[rule for rule in guidelines if rule.id in judgment.guideline_ids],
+        guidelines=memory.named(judgment.guideline_ids),
         episodes=[episode for episode in episodes if episode.id in judgment.episode_ids],
     ).ask()
-    return {"feedback": _feedback(said, example, judgment, run), "judge_lesson": {}}
+    return {"feedback": feedback_json(said, example, judgment, step), "judge_lesson": {}}
 
 
-@makes_node("question_feedback")
-async def question_node(io: IO, state: State, run: Run, parts: Parts) -> Update:
+async def question_feedback(step: Step) -> Update:
     """Find out whether an expert's words make a rule; where that fails, the lesson says so."""
-    feedback = Feedback.model_validate(state["feedback"])
-    settings = own_channel(state, "judge_run")["settings"]
-    access = parts.memory(run.store, settings)
+    io, access, feedback = step.io, step.access, step.feedback
     key = feedback.episode_id
-    known = said_before(feedback, (await access.episodes(io, [key])).get(key))
+    known = clarify.said_before(feedback, (await access.episodes(io, [key])).get(key))
     if known is not None:
         return {"feedback": known.to_json(), "judge_lesson": {}}
     guidelines = await access.guidelines(io)
     try:
-        chat = parts.distiller(settings["model"])
+        chat = step.distiller
         window = max_input_tokens(chat)
-        prompt = clarify_prompt(
-            parts.criterion, feedback, guidelines=guidelines, max_input_tokens=window
+        prompt = clarify.clarify_prompt(
+            step.parts.criterion, feedback, guidelines=guidelines, max_input_tokens=window
         )
         question, _ = await ask(
             io,
-            parts.clients.structured(chat, _QUESTION),
+            step.parts.clients.structured(chat, _QUESTION),
             prompt.messages,
-            lambda answer, last: read_question(answer, prompt, last=last),
+            lambda answer, last: clarify.read_question(answer, prompt, last=last),
             purpose="see whether the expert's words make a rule",
         )
     except MemAlignError as error:
@@ -106,43 +89,39 @@ async def question_node(io: IO, state: State, run: Run, parts: Parts) -> Update:
     return {"judge_lesson": {"clarification": asked}}
 
 
-@makes_node("clarify_feedback")
-async def clarify_node(_io: IO, state: State, _run: Run, parts: Parts) -> Update:
+async def clarify_feedback(step: Step) -> Update:
     """Ask the expert what vague words mean, and wait for the answer."""
-    feedback = Feedback.model_validate(state["feedback"])
-    asked = own_channel(state, "judge_lesson")["clarification"]
-    question = Question(asked["question"], asked["example"])
-    answer = clarify_form(parts.criterion, feedback, question).ask()
-    return {"feedback": clarified(feedback, question, answer).to_json(), "judge_lesson": {}}
+    feedback = step.feedback
+    asked = own_channel(step.state, "judge_lesson")["clarification"]
+    question = clarify.Question(asked["question"], asked["example"])
+    answer = clarify_form(step.parts.criterion, feedback, question).ask()
+    return {"feedback": clarify.clarified(feedback, question, answer).to_json(), "judge_lesson": {}}
 
 
-@makes_node("find_judgment")
-async def find_node(
-    io: IO, state: State, run: Run, parts: Parts, built: Mapping[str, Any]
-) -> Update:
+async def find_the_judgment(step: Step) -> Update:
     """Find the judgment which an expert's later word is on."""
-    settings = resolve_context(run.context, built)
-    access = parts.memory(run.store, settings)
-    kept = await find_judgment(io, access, state.get("judgment_id", ""))
+    kept = await find_judgment(step.io, step.access, step.state.get("judgment_id", ""))
     try:
-        said = read_review(state.get("reply"), parts.criterion, kept.judgment)
+        said = read_review(step.state.get("reply"), step.parts.criterion, kept.judgment)
     except ValueError as error:
         raise InvalidInputError(f"reply: {error}") from error
-    vector = kept.vector if kept.embedder == access.embedder.id else None
+    vector = kept.vector if kept.embedder == step.access.embedder.id else None
     memory = Retrieved(version=kept.judgment.memory_version, vector=vector)
     return {
-        "judge_run": {"example": kept.example.to_json(), "settings": settings},
+        "judge_run": {"example": kept.example.to_json(), "settings": step.settings},
         "judge_memory": memory.to_json(),
         "judge_lesson": {},
         "judgment": kept.judgment.to_json(),
-        "feedback": _feedback(said, kept.example, kept.judgment, run),
+        "feedback": feedback_json(said, kept.example, kept.judgment, step),
         "learned": None,
     }
 
 
-def _feedback(
-    said: dict[str, Any] | None, example: Example, judgment: Judgment, run: Run
+def feedback_json(
+    said: dict[str, Any] | None, example: Example, judgment: Judgment | None, step: Step
 ) -> dict[str, Any] | None:
+    """Make feedback of what an expert said of a judgment, as JSON."""
     if said is None:
         return None
-    return Feedback(example=example, judgment=judgment, thread_id=run.thread_id, **said).to_json()
+    thread_id = step.run.thread_id
+    return Feedback(example=example, judgment=judgment, thread_id=thread_id, **said).to_json()

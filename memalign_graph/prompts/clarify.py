@@ -21,16 +21,11 @@ from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
 from memalign_graph.prompts.words import word_runs, words
 from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline
 
-MAX_QUESTION_CHARS = 300
-"""How long a question may be, and an example: what is longer, nobody reads for two words."""
+MAX_QUESTION_CHARS = 300  # of an example, too: what is longer, nobody reads for two words
 
 _FIELD_TOKENS = 600  # of one text that the model reads
-_GUIDELINE_TOKENS = 2_000  # of the prompt, at most
-_BEGINNING_CHARS = 4  # that two forms of a word have in common at least
 
 _ASKED_BACK = '\n(Asked back: "'
-_END = '")\n'
-_LINK = re.compile(r"://|\bwww\.", re.IGNORECASE)
 _QUOTED = re.compile("[\"'\u2018\u201c](.+?)[\"'\u2019\u201d]")
 
 _SYSTEM = """\
@@ -58,22 +53,19 @@ _CLOSING = "Do the expert's words name something that can be checked on a new ca
 
 _CAPTIONS = Criterion(name="captions", instructions="Is the caption fit for our newspaper?")
 _CAPTION = Example(inputs="The old bridge under water.", outputs="Wow, what a splash!")
+# What an expert says, and the answer to it: small models follow these, and no rules.
 _TURNS = (
     ("no", "", "What is wrong with it?", 'Would "Wow, what a flood!" be right?'),
     ("It has to name the bridge.", "whether the bridge is named", "", ""),
     ("Too shrill.", "", "What makes it too shrill?", 'Would "What a splash." be too shrill, too?'),
 )
-"""What an expert says, and the answer to it: small models follow these, and no rules."""
 
 
 class Question(NamedTuple):
-    """What to ask an expert whose words are too vague to make a rule."""
+    """What to ask an expert whose words are too vague to make a rule, on a line each."""
 
     question: str
-    """The question, on one line."""
-
-    example: str
-    """A case that the words leave open, asked about, on one line; empty if there is none."""
+    example: str  # a case that the words leave open, asked about; empty if there is none
 
     @property
     def text(self) -> str:
@@ -87,8 +79,7 @@ class ClarifyPrompt(NamedTuple):
     messages: list[BaseMessage]
     words: str
     outputs: str
-    shown: list[str]
-    """What no question may be: a text of the case, or a line that stands around it."""
+    shown: list[str]  # no question repeats a text of the case, or a line that stands around it
 
 
 def clarify_schema() -> dict[str, Any]:
@@ -100,11 +91,8 @@ def clarify_schema() -> dict[str, Any]:
         "question": {"type": "string", "description": "One short question; empty if checkable."},
         "example": {"type": "string", "description": "One example to ask of; empty if checkable."},
     }
-    return closed_schema(
-        properties,
-        title="feedback_question",
-        description="Whether the expert's words can be checked, and else what to ask.",
-    )
+    what = "Whether the expert's words can be checked, and else what to ask."
+    return closed_schema(properties, title="feedback_question", description=what)
 
 
 def clarify_prompt(
@@ -115,8 +103,7 @@ def clarify_prompt(
     max_input_tokens: int,
 ) -> ClarifyPrompt:
     """Write the prompt."""
-    budget = min(max_input_tokens // 4, _GUIDELINE_TOKENS)
-    chosen = choose_guidelines(guidelines, max_tokens=budget)
+    chosen = choose_guidelines(guidelines, max_tokens=min(max_input_tokens // 4, 2_000))
     rules = [f"- {defuse(guideline.text)}" for guideline in chosen]
     head = [render_criterion(criterion)]
     head += ["Rules that the judge has already:", *rules] if rules else []
@@ -170,9 +157,19 @@ def read_question(
     checkable = answer.get("checkable")
     if not isinstance(checkable, bool):
         raise ValueError('it has no "checkable" that is true or false')
+    if checkable and not last:
+        if str(answer.get("question") or "").strip():
+            raise ValueError(
+                'it is "checkable", and has a "question" all the same: leave that empty, or say '
+                'that it is not "checkable"'
+            )
+        # What is to be looked for is the expert's, and not made up from the case.
+        if _beginnings(answer.get("look_for")).isdisjoint(_beginnings(prompt.words)):
+            raise ValueError(
+                'its "look_for" has none of the expert\'s words: if these name nothing to look '
+                'for, "checkable" is false, and the "question" asks the expert for it'
+            )
     if checkable:
-        if not last:
-            _check_said(answer, prompt)
         return None
     question = _read_text(answer, "question", prompt)
     try:
@@ -193,7 +190,7 @@ def _read_text(answer: dict[str, Any], name: str, prompt: ClarifyPrompt) -> str:
             f'its "{name}" has more than {MAX_QUESTION_CHARS} characters: one short sentence is '
             "enough"
         )
-    if _LINK.search(text):
+    if re.search(r"://|\bwww\.", text, re.IGNORECASE):
         raise ValueError(f'its "{name}" has a link, which no expert should follow: leave it out')
     repeats = plain_words(text) in map(plain_words, prompt.shown)
     if repeats or word_runs(text) & word_runs(_ASKED):
@@ -210,23 +207,9 @@ def _read_example(answer: dict[str, Any], question: str, prompt: ClarifyPrompt) 
     return example
 
 
-def _check_said(answer: dict[str, Any], prompt: ClarifyPrompt) -> None:
-    """Check that what is to be looked for is the expert's, and not made up from the case."""
-    if str(answer.get("question") or "").strip():
-        raise ValueError(
-            'it is "checkable", and has a "question" all the same: leave that empty, or say that '
-            'it is not "checkable"'
-        )
-    if not _beginnings(answer.get("look_for")) & _beginnings(prompt.words):
-        raise ValueError(
-            'its "look_for" has none of the expert\'s words: if these name nothing to look for, '
-            '"checkable" is false, and the "question" asks the expert for it'
-        )
-
-
 def _beginnings(text: Any) -> set[str]:
     """Return what two texts share where a word of one is in the other, in some form."""
-    return {word[:_BEGINNING_CHARS] for word in words(str(text or ""))}
+    return {word[:4] for word in words(str(text or ""))}
 
 
 def clarified(feedback: Feedback, question: Question, answer: Mapping[str, Any]) -> Feedback:
@@ -238,7 +221,7 @@ def clarified(feedback: Feedback, question: Question, answer: Mapping[str, Any])
     }
     if "rationale" in answer:
         asked = question.text.replace('"', "'")
-        said["rationale"] = f"{feedback.rationale}{_ASKED_BACK}{asked}{_END}{answer['rationale']}"
+        said["rationale"] = f'{feedback.rationale}{_ASKED_BACK}{asked}")\n{answer["rationale"]}'
     return Feedback.model_validate({**feedback.to_json(), **said})
 
 

@@ -1,9 +1,8 @@
 """The prompt to compare guidelines: which say the same, and which contradict each other."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
@@ -30,21 +29,17 @@ Answer with a JSON object: "duplicates" is a list of groups of numbers, in each 
 first; "contradictions" is a list of pairs of numbers. Empty lists where there are none."""
 
 
-@dataclass(frozen=True)
-class Relations:
+class Relations(NamedTuple):
     """How rules stand to each other, by their places in the list that was shown, from 0 on."""
 
     duplicates: list[list[int]]
-    """Groups that say the same, in each the best worded first."""
     contradictions: list[tuple[int, int]]
-    """Pairs of which one demands what the other forbids."""
 
 
 def relations_schema(count: int) -> dict[str, Any]:
     """Return the JSON Schema of the answer."""
     rule = {"type": "integer", "minimum": 1, "maximum": count}
-    group = {"type": "array", "items": rule}
-    groups = {"type": "array", "items": group, "maxItems": count}
+    groups = {"type": "array", "items": {"type": "array", "items": rule}, "maxItems": count}
     return closed_schema(
         {"duplicates": groups, "contradictions": groups},
         title="guideline_relations",
@@ -54,20 +49,22 @@ def relations_schema(count: int) -> dict[str, Any]:
 
 def relations_prompt(criterion: Criterion, texts: Sequence[str]) -> list[BaseMessage]:
     """Write the prompt."""
-    system = _SYSTEM.format(criterion=render_criterion(criterion))
     lines = "\n".join(f"{number}. {defuse(text)}" for number, text in enumerate(texts, start=1))
     # No numbers as an example: a small model gives them back.
     closing = (
         'Answer with a JSON object that has "duplicates" and "contradictions", each a list of '
         "lists of numbers, empty where there are none."
     )
-    return [SystemMessage(system), HumanMessage(f"The rules:\n{lines}\n\n{closing}")]
+    return [
+        SystemMessage(_SYSTEM.format(criterion=render_criterion(criterion))),
+        HumanMessage(f"The rules:\n{lines}\n\n{closing}"),
+    ]
 
 
 def read_relations(answer: dict[str, Any], count: int) -> Relations:
     """Check an answer."""
-    groups = [_read_group(group, count) for group in _read_list(answer, "duplicates")]
-    pairs = [_read_group(pair, count) for pair in _read_list(answer, "contradictions")]
+    groups = _read_groups(answer, "duplicates", count)
+    pairs = _read_groups(answer, "contradictions", count)
     if any(len(pair) > _PAIR for pair in pairs):
         raise ValueError('a group in "contradictions" has more than two numbers: give pairs')
     opposed = dict.fromkeys((min(pair), max(pair)) for pair in pairs if len(pair) == _PAIR)
@@ -79,17 +76,14 @@ def read_relations(answer: dict[str, Any], count: int) -> Relations:
     return Relations(duplicates, list(opposed))
 
 
-def _read_list(answer: dict[str, Any], name: str) -> list[Any]:
-    found = answer.get(name)
-    if not isinstance(found, list):
+def _read_groups(answer: dict[str, Any], name: str, count: int) -> list[list[int]]:
+    groups = answer.get(name)
+    if not isinstance(groups, list):
         raise ValueError(f'it has no list of "{name}"')
-    return found
-
-
-def _read_group(group: Any, count: int) -> list[int]:
-    if not isinstance(group, list) or any(type(number) is not int for number in group):
-        raise ValueError("a group is no list of numbers")
-    wrong = next((number for number in group if not 1 <= number <= count), None)
-    if wrong is not None:
-        raise ValueError(f"{wrong} is no rule: they are numbered from 1 to {count}")
-    return list(dict.fromkeys(number - 1 for number in group))
+    for group in groups:
+        if not isinstance(group, list) or any(type(number) is not int for number in group):
+            raise ValueError("a group is no list of numbers")
+        for number in group:
+            if not 1 <= number <= count:
+                raise ValueError(f"{number} is no rule: they are numbered from 1 to {count}")
+    return [list(dict.fromkeys(number - 1 for number in group)) for group in groups]

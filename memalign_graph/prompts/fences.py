@@ -9,28 +9,21 @@ from typing import Any
 from memalign_graph.agreement import majority_value
 from memalign_graph.types import Criterion, Episode, Example
 
-_BYTES_PER_TOKEN = 3
-"""A cautious estimate: English has about four bytes a token, code and other scripts about three."""
-
-_DIGITS = "0123456789"
-
 _TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"
-_TAG = re.compile(rf"<(?=\s*/?\s*(?:{_TAGS})\b)", re.IGNORECASE)
-_CONTROL_TOKEN = re.compile(r"<(?=\|)")
+_TAG_OR_CONTROL_TOKEN = re.compile(rf"<(?=\s*/?\s*(?:{_TAGS})\b|\|)", re.IGNORECASE)
 
 
 def estimate_tokens(text: str) -> int:
     """Estimate how many tokens a text has, rather too many than too few."""
-    digits = sum(map(text.count, _DIGITS))
-    return digits + math.ceil((len(text.encode()) - digits) / _BYTES_PER_TOKEN)
+    # English has about four bytes a token, code and other scripts about three.
+    digits = sum(map(text.count, "0123456789"))
+    return digits + math.ceil((len(text.encode()) - digits) / 3)
 
 
 def fence(tag: str, value: Any, *, max_tokens: int | None = None) -> str:
     """Put an application's or an expert's text between tags."""
     text = defuse(as_text(value))
-    if max_tokens is not None:
-        text = shorten(text, max_tokens)
-    return f"<{tag}>\n{text}\n</{tag}>"
+    return f"<{tag}>\n{text if max_tokens is None else shorten(text, max_tokens)}\n</{tag}>"
 
 
 def as_text(value: Any) -> str:
@@ -43,7 +36,7 @@ def as_text(value: Any) -> str:
 
 def defuse(text: str) -> str:
     """Take from a text what a prompt would read as its own structure."""
-    return _CONTROL_TOKEN.sub("&lt;", _TAG.sub("&lt;", text))
+    return _TAG_OR_CONTROL_TOKEN.sub("&lt;", text)
 
 
 def shorten(text: str, max_tokens: int) -> str:
@@ -103,21 +96,19 @@ def render_words(
 ) -> tuple[list[str], bool]:
     """Write what experts said on one example, and tell whether something of it was cut."""
     lines: list[str] = []
-    is_cut = False
     several = len(episodes) > 1
-    for place, episode in enumerate(episodes):
-        name = f"{names[place] if names else place + 1}. " if several else ""
+    label = "The expert's reason:\n" if has_label else ""
+    for number, episode in enumerate(episodes):
+        name = f"{names[number] if names else number + 1}. " if several else ""
         if episode.value is not None:
             lines.append(f"{name}The expert's value: {criterion.scale.show(episode.value)}")
         if episode.rationale is not None:
-            is_cut = is_cut or estimate_tokens(episode.rationale) > max_tokens
             words = fence("rationale", episode.rationale, max_tokens=max_tokens)
-            label = "The expert's reason:\n" if has_label else ""
             lines.append(f"{name}{label}{words}")
-    value = majority_value(episodes)
+    value = majority_value(episodes, criterion.scale)
     if several and value is not None:
         lines.append(f"The value that counts here: {criterion.scale.show(value)}")
-    return lines, is_cut
+    return lines, any(estimate_tokens(episode.rationale or "") > max_tokens for episode in episodes)
 
 
 def closed_schema(properties: Mapping[str, Any], **head: str) -> dict[str, Any]:

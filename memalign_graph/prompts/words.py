@@ -10,21 +10,15 @@ from collections.abc import Iterator
 
 from memalign_graph.memory.learning import plain_words
 
-_RUN_WORDS = 6
-"""So many words in a row that two texts have are no coincidence."""
-
-_WORD_CHARS = {"hangul": 2, "han": 2, "thai": 3}
-"""About how many characters say what a word says, where words have no blanks or change endings."""
-
-_SCRIPTS = {
-    "hangul": "\uac00-\ud7a3",
-    "han": "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff",
-    "thai": "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff",
-}
-"""Hangul; Chinese characters and kana; Thai, Lao, Burmese and Khmer."""
-
-_STRETCH = "".join(f"(?P<{script}>[{characters}]+)|" for script, characters in _SCRIPTS.items())
-_STRETCH += f"[^ {''.join(_SCRIPTS.values())}]+"
+_HANGUL = "\uac00-\ud7a3"
+_HAN = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff"  # and kana
+_THAI = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # and Lao, Burmese and Khmer
+_STRETCH = (
+    f"([{_HANGUL}]{{1,2}})[{_HANGUL}]*|(?P<han>[{_HAN}]+)|(?P<thai>[{_THAI}]+)"
+    f"|([^ {_HANGUL}{_HAN}{_THAI}]+)"
+)
+_PIECE_CHARS = {"han": 2, "thai": 3}  # that say about what a word says
+_RUN_WORDS = 6  # in a row that two texts have are no coincidence
 
 OF_ANY_RULE = """\
 a an and are as at be but by case criterion do does for guideline has have if in is it its must no \
@@ -42,7 +36,11 @@ content: a rule is rather kept than refused."""
 
 def words(text: str) -> list[str]:
     """Return the words of a text; of a script without blanks, its overlapping pieces."""
-    return [piece for script, stretch in _stretches(text) for piece in _pieces(script, stretch)]
+    return [
+        stretch[at : at + (size or len(stretch))]
+        for stretch, size in _stretches(text)
+        for at in range(max(len(stretch) - size, 0) + 1 if size else 1)
+    ]
 
 
 def word_runs(text: str) -> set[tuple[str, ...]]:
@@ -52,36 +50,26 @@ def word_runs(text: str) -> set[tuple[str, ...]]:
 
 
 def says_more(text: str, known: str) -> bool:
-    """Tell whether a text has a word that is not known."""
+    """Tell whether a text has a word, or without blanks a character, that is in no known piece."""
     pieces = set(words(known))
-    return not all(_is_known(script, stretch, pieces) for script, stretch in _stretches(text))
+    for stretch, size in _stretches(text):
+        known_places = {
+            place
+            for length in (range(1, size + 1) if size else [len(stretch)])
+            for at in range(len(stretch) - length + 1)
+            if stretch[at : at + length] in pieces
+            for place in range(at, at + length)
+        }
+        if len(known_places) < len(stretch):
+            return True
+    return False
 
 
-def _stretches(text: str) -> Iterator[tuple[str | None, str]]:
-    """Divide a text at its blanks, and where its script changes."""
+def _stretches(text: str) -> Iterator[tuple[str, int]]:
+    """Divide a text into words, and stretches without blanks with the size of their pieces."""
     characters = (
         character if unicodedata.category(character)[0] in "LMN" else " "
         for character in plain_words(text)
     )
-    for stretch in re.finditer(_STRETCH, "".join(characters)):
-        yield stretch.lastgroup, stretch[0]
-
-
-def _pieces(script: str | None, stretch: str) -> list[str]:
-    size = _WORD_CHARS.get(script or "", len(stretch))
-    last = 0 if script == "hangul" else max(len(stretch) - size, 0)
-    return [stretch[at : at + size] for at in range(last + 1)]
-
-
-def _is_known(script: str | None, stretch: str, pieces: set[str]) -> bool:
-    """Tell whether a word is known; where there are no blanks, whether every character is."""
-    if script is None or script == "hangul":
-        return _pieces(script, stretch)[0] in pieces
-    known = {
-        place
-        for size in range(1, _WORD_CHARS[script] + 1)
-        for at in range(len(stretch) - size + 1)
-        if stretch[at : at + size] in pieces
-        for place in range(at, at + size)
-    }
-    return len(known) == len(stretch)
+    for match in re.finditer(_STRETCH, "".join(characters)):
+        yield match[match.lastindex or 0], _PIECE_CHARS.get(match.lastgroup or "", 0)

@@ -1,19 +1,39 @@
 """What several experts on one case make together: majority, Krippendorff's alpha, disagreements."""
 
+import json
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
-from memalign_graph import Boolean, Categorical, Episode, Feedback, Numeric, Pairwise
+from memalign_graph import (
+    Boolean,
+    Categorical,
+    Criterion,
+    Episode,
+    Feedback,
+    Judgment,
+    Numeric,
+    Pairwise,
+)
 from memalign_graph.agreement import (
     Level,
     expert_agreement,
     krippendorff_alpha,
     majority_value,
 )
+from memalign_graph.alignment.cases import cases_of
+from memalign_graph.evaluation.baselines import nearest_value
+from memalign_graph.evaluation.cases import labelled_cases
+from memalign_graph.integrations.few_shot import few_shot_examples
+from memalign_graph.memory.review_report import report_of
+from memalign_graph.memory.reviews import ReviewItem
+from memalign_graph.prompts.fences import render_words
+from memalign_graph.prompts.judge import judge_prompt
 from memalign_graph.scales import Scale, Value
+from memalign_graph.types import RecalledExample
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 GRADES = Categorical(choices=("poor", "fair", "good"), ordered=True)
@@ -164,7 +184,7 @@ def test_a_hundred_thousand_values_are_quick() -> None:
 
 def test_most_voices_win() -> None:
     episodes = [said(False, "ann"), said(False, "bob"), said(True, "cy", minute=9)]
-    assert majority_value(episodes) is False
+    assert majority_value(episodes, Boolean()) is False
 
 
 def test_of_a_tie_the_newest_word_wins() -> None:
@@ -174,26 +194,98 @@ def test_of_a_tie_the_newest_word_wins() -> None:
         said("B", "cy", minute=3),
         said("A", "dan", minute=4),
     ]
-    assert majority_value(episodes) == "A"
-    assert majority_value(episodes[::-1]) == "A"
+    assert majority_value(episodes, Pairwise()) == "A"
+    assert majority_value(episodes[::-1], Pairwise()) == "A"
 
 
 def test_of_a_tie_at_one_moment_the_id_decides_whatever_the_order() -> None:
     episodes = [said(True, "ann"), said(False, "bob")]
     last = max(episodes, key=lambda one: one.id)
-    assert majority_value(episodes) is last.value
-    assert majority_value(episodes[::-1]) is last.value
+    assert majority_value(episodes, Boolean()) is last.value
+    assert majority_value(episodes[::-1], Boolean()) is last.value
 
 
 def test_words_without_a_value_have_no_vote() -> None:
-    assert majority_value([said(None, "ann"), said(None, "bob"), said(0.0, "cy")]) == 0.0
-    assert majority_value([said(None, "ann")]) is None
-    assert majority_value([]) is None
+    silent = [said(None, "ann"), said(None, "bob")]
+    assert majority_value([*silent, said(0.0, "cy")], SHARE) == 0.0
+    assert majority_value(silent, SHARE) is None
+    assert majority_value([], SHARE) is None
 
 
-def test_true_is_not_one_but_one_is_one() -> None:
-    assert majority_value([said(True, "ann"), said(1, "bob"), said(1.0, "cy")]) == 1
-    assert majority_value([said(1, "ann"), said(True, "bob"), said(True, "cy")]) is True
+def test_values_that_are_not_on_the_scale_any_more_have_no_vote() -> None:
+    given = [said(99, "ann", minute=1), said(99, "bob", minute=2), said("3", "cy")]
+    assert majority_value(given, SHARE) == 3.0
+    assert majority_value(given[:2], SHARE) is None
+
+
+@pytest.mark.parametrize(
+    ("scale", "values", "median"),
+    [
+        (Numeric(minimum=0, maximum=1), [0.2, 0.3, 0.9], 0.3),
+        (Numeric(minimum=0, maximum=1), [0.9, 0.9, 0.2, 0.3, 0.1], 0.3),
+        (Numeric(minimum=0, maximum=1), [0.2, 0.4], pytest.approx(0.3)),
+        (Numeric(minimum=1, maximum=5, integer=True), [1, 2, 5], 2),
+        (Numeric(minimum=1, maximum=5, integer=True), [5, 2], 2),
+        (GRADES, ["poor", "fair", "good"], "fair"),
+        (GRADES, ["good", "good", "poor", "poor", "fair"], "fair"),
+        (GRADES, ["good", "poor"], "poor"),
+    ],
+)
+def test_in_an_order_the_median_counts_whoever_spoke_last(
+    scale: Scale, values: list[Any], median: Any
+) -> None:
+    for order in (values, values[::-1], sorted(values, key=str)):
+        given = [said(value, f"expert {at}", minute=at) for at, value in enumerate(order)]
+        assert majority_value(given, scale) == median
+        assert type(majority_value(given, scale)) is type(scale.validate_value(values[0]))
+        [found] = expert_agreement(given, scale).disagreements
+        assert found.majority == median
+
+
+def test_guard_evaluation_reports_and_prompts_go_by_the_median() -> None:
+    criterion = Criterion(name="share", instructions="How much?", scale=SHARE)
+    judgment = Judgment(
+        criterion="share", example_id="", value=3.0, rationale="So.", memory_version=""
+    )
+    words = [
+        Feedback.model_validate(
+            {
+                "inputs": "q",
+                "outputs": "a",
+                "value": value,
+                "rationale": f"{value} for it.",
+                "author": f"expert {at}",
+                "given_at": NOON + timedelta(minutes=at),
+                "judgment": judgment,
+            }
+        )
+        for at, value in enumerate([2.0, 3.0, 9.0])
+    ]
+    episodes = [Episode.from_feedback(one) for one in words]
+    assert [case.expected for case in cases_of(episodes, SHARE)] == [3]
+    assert [case.expected for case in labelled_cases(words, criterion)] == [3]
+    [shot] = few_shot_examples(episodes, criterion)
+    assert (shot["score"], shot["reasoning"]) == (3, "2.0 for it.\n3.0 for it.")
+    asked = ReviewItem(
+        judgment_id=judgment.id,
+        example_id=words[0].example.id,
+        at=NOON,
+        day=20260101,
+        asked=1,
+        reasons=["unsure"],
+        confidence=None,
+        threshold=None,
+    )
+    assert report_of([asked], episodes, SHARE).asked.agreeing == 1
+    lines, _ = render_words(episodes, criterion, max_tokens=100)
+    assert lines[-1] == "The value that counts here: 3.0"
+    recalled = RecalledExample(example=words[0].example, episodes=episodes, similarity=1.0)
+    assert nearest_value([recalled], SHARE) == 3
+    prompt = judge_prompt(
+        criterion, words[0].example, guidelines=[], recalled=[recalled], max_input_tokens=10_000
+    )
+    [answer] = [message.text for message in prompt.messages if message.type == "ai"]
+    assert json.loads(answer)["value"] == 3
 
 
 def test_agreement_names_the_examples_whose_experts_differ() -> None:

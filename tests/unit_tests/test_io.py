@@ -17,7 +17,7 @@ from langgraph.store.sqlite import SqliteStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import ChatModelError, EmbeddingError
-from memalign_graph.io import AWAITING, BLOCKING, IO, Wrapper, run
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.models import embed_texts, resolve_embeddings
 from tests.loopback import LoopbackServer, error, truncated
 from tests.unit_tests.support import Drive, Together, awaiting, blocking, say
@@ -422,7 +422,7 @@ def test_wrapper_hands_everything_on(drive: Drive, server: LoopbackServer) -> No
 
     way = "blocking" if drive is blocking else "awaited"
     wanted = [{"n": 1}, {"value": True}, [[3.0]], [[[3.0]]], way]
-    assert drive(lambda io: everything(Wrapper(io))) == wanted
+    assert drive(lambda io: everything(IO(io))) == wanted
 
 
 def test_threads_share_a_store_in_memory() -> None:

@@ -14,8 +14,9 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from openai.resources.chat.completions import completions
 
-from memalign_graph import EmbeddingError, InvalidInputError
+from memalign_graph import EmbeddingError, InvalidInputError, local
 from memalign_graph.io import BLOCKING, run
+from memalign_graph.local.server import Endpoint
 from memalign_graph.models import (
     ChatReply,
     Embedder,
@@ -25,7 +26,6 @@ from memalign_graph.models import (
     max_input_tokens,
     resolve_chat_model,
     resolve_embeddings,
-    split_name,
     with_schema,
 )
 from tests.loopback import LoopbackServer
@@ -106,9 +106,10 @@ def test_missing_key_is_one_sentence(
     assert repr(text) in one_sentence(caught)
 
 
-def test_local_needs_no_name() -> None:
-    assert split_name("local", "model", "x") == ("local", "")
-    assert split_name("local:qwen", "model", "x") == ("local", "qwen")
+def test_local_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = FakeListChatModel(responses=["x"])
+    monkeypatch.setattr(local, "local_chat_model", lambda: made)
+    assert resolve_chat_model("local") is resolve_chat_model("local:qwen") is made
 
 
 @pytest.mark.usefixtures("key")
@@ -216,6 +217,14 @@ def test_openai_client_does_not_walk_the_messages(
     ask_turns(with_schema(server.chat_model(), VERDICT))
     assert walked == [[]]
     assert len(server.chats[0].messages) == len(TURNS)
+
+
+def test_a_client_that_learns_where_to_go_when_it_is_called_is_followed(
+    server: LoopbackServer, ask_turns: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = Endpoint(server.base_url, "key")
+    monkeypatch.setattr("memalign_graph.local.chat.start_server", lambda: endpoint)
+    assert ask_turns(with_schema(local.local_chat_model(), VERDICT)).answer is not None
 
 
 def output(parsed: Any, error: Any = None, **message: Any) -> dict[str, Any]:

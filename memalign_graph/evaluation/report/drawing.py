@@ -12,7 +12,7 @@ from html import escape
 from io import StringIO
 from typing import Any
 
-from memalign_graph.extras import needs_extra
+from memalign_graph.errors import needs_extra
 
 AFTER, BEFORE, FAINT, LINE, GROUND = "#0f766e", "#6b7688", "#8f97a5", "#dcdad4", "#ffffff"
 """The colours of a page in light; each is a variable there, which is another in dark."""

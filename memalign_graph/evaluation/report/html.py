@@ -6,6 +6,7 @@ import re
 from functools import cache
 from typing import Any
 
+from memalign_graph.errors import needs_extra
 from memalign_graph.evaluation.report.measures import before_and_after, title_of
 from memalign_graph.evaluation.report.plots import (
     Plot,
@@ -17,7 +18,6 @@ from memalign_graph.evaluation.report.plots import (
 from memalign_graph.evaluation.report.report import Report
 from memalign_graph.evaluation.report.tables import Table, reliability_table
 from memalign_graph.evaluation.report.view import ReportView, view
-from memalign_graph.extras import needs_extra
 
 MOST_CASES = 100
 """How many of the cases still wrong a page shows."""

@@ -5,9 +5,8 @@ from typing import Any
 from memalign_graph import Example
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.nodes.judge import judge_again
-from memalign_graph.runtime import Parts
+from memalign_graph.runtime import Parts, Run, Step
 from memalign_graph.settings import Judge as Settings
-from memalign_graph.settings import default_settings
 from tests.conftest import CRITERION, TWO_WAYS, Bench
 from tests.integration_tests.evidence.judging_support import (
     Judge,
@@ -112,15 +111,10 @@ async def seen(bench: Bench, example: Any) -> Any:
     judge = Settings(criterion=CRITERION, model=bench.server.chat_model(), k=0, decide="evidence")
 
     def judged(io: IO) -> Any:
-        return judge_again(
-            io,
-            Parts(judge),
-            access,
-            Example.model_validate(example),
-            guidelines=[],
-            besides=frozenset(),
-            settings=default_settings(judge),
-        )
+        parts = Parts(judge)
+        step = Step(io, parts, Run(access.store), parts.defaults, access)
+        case = Example.model_validate(example)
+        return judge_again(step, case, guidelines=[], besides=frozenset())
 
     return (await judged(AWAITING) if bench.awaits else run(judged(BLOCKING))).value
 

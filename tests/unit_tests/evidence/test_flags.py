@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from memalign_graph import Categorical, Criterion, Numeric
-from memalign_graph.evidence.asking import _divisions, flags_of
-from memalign_graph.evidence.process import current_process
+from memalign_graph.evidence.asking import flags_of
+from memalign_graph.evidence.process import current_process, divisions
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.scales import Boolean
 from tests.unit_tests.evidence.review_support import (
@@ -88,7 +88,7 @@ def test_unlike_needs_nineteen_cases(count: int, told: list[str]) -> None:
     ],
 )
 def test_division_is_the_minority_or_what_the_middle_half_spans(near: Any, expected: float) -> None:
-    assert _divisions(np.array([near])).tolist() == pytest.approx([expected])
+    assert divisions(np.array([near])).tolist() == pytest.approx([expected])
 
 
 def values_around(scale: Any) -> tuple[Any, Any]:

@@ -14,11 +14,12 @@ from memalign_graph.evidence.confidence import Said
 from memalign_graph.evidence.process import (
     MIN_CALIBRATING,
     MIN_CASES,
+    VOTERS,
     Calibration,
     Process,
     Regression,
 )
-from memalign_graph.evidence.trust import trusted
+from memalign_graph.evidence.trust import LEFT_OUT_LEVEL, LEVEL, trusted
 from memalign_graph.scales import Scale, Value
 from tests.unit_tests.evidence.worlds import (
     SCALES,
@@ -133,6 +134,21 @@ def test_without_verdicts_the_experts_values_decide_from_ten_on(kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", SCALES)
+@pytest.mark.parametrize("count", [MIN_CASES - 1, MIN_CASES])
+def test_ten_values_that_like_cases_tell_are_enough(kind: str, count: int) -> None:
+    scale, (one, other, *_) = SCALES[kind], values_of(SCALES[kind])
+    items = [
+        Item(normalised([at % 2, 1 - at % 2, 0.01 * at]), one if at % 2 else other, None)
+        for at in range(count + 1)
+    ]
+    view = view_of(items[:count])
+    process = Process(view, scale)
+    for verdict in (one, other):
+        decision = decided(view, process, replace(items[count], verdict=verdict))
+        assert decision.value == (items[count].truth if count == MIN_CASES else verdict)
+
+
+@pytest.mark.parametrize("kind", SCALES)
 def test_experts_that_always_say_the_same_leave_the_verdict(kind: str) -> None:
     value, other = values_of(SCALES[kind])[:2]
     items = [replace(item, truth=value) for item in world(SCALES[kind], 30, seeded(1), coin)]
@@ -173,18 +189,20 @@ def test_left_out_in_closed_form_is_refitting_without_the_case(count: int) -> No
     rng = np.random.default_rng(3)
     vectors = normalised(rng.normal(size=(count, 40))).astype(float)
     targets = (vectors[:, :2] + 0.1 * rng.normal(size=(count, 2))).round(3)
-    regression = Regression(vectors, targets)
+    regression = Regression(vectors, targets, 2)
     centred = vectors - vectors.mean(axis=0)
     centred /= np.linalg.norm(centred, axis=1, keepdims=True)
     kernel = centred @ centred.T
-    found = regression.left_out(targets)
+    found = regression.left_out()
     for at in range(0, count, 5):
         rest = np.arange(count) != at
         mean = targets[rest].mean(axis=0)
         ridge = regression.ridge * np.eye(count - 1)
         weights = np.linalg.solve(kernel[np.ix_(rest, rest)] + ridge, kernel[rest, at])
         smooth = mean + weights @ (targets[rest] - mean)
-        near = np.exp((vectors[rest] @ vectors[at] - 1) / regression.temperature)
+        similarities = vectors[rest] @ vectors[at]
+        near = np.exp((similarities - 1) / regression.temperature)
+        near[similarities < np.sort(similarities)[-min(VOTERS, count - 1)]] = 0
         expected = (smooth + near @ targets[rest] / near.sum()) / 2
         assert found[at] == pytest.approx(expected, abs=2e-4)
 
@@ -212,7 +230,30 @@ def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: 
     assert said(forgotten) == said(shuffled) == said(never)
 
 
-def test_beyond_a_thousand_the_nearest_speak(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "given", "counts"),
+    [
+        ("stars", [2, 3, 5], 3),
+        ("share", [0.2, 0.3, 0.9], 0.3),
+        ("ordered", ["poor", "fair", "good"], "fair"),
+        ("choices", ["odd", "odd", "warm"], "odd"),
+    ],
+)
+def test_of_several_experts_the_median_or_the_majority_is_learned(
+    kind: str, given: list[Value], counts: Value
+) -> None:
+    [item] = world(SCALES[kind], 1, seeded(1), coin)
+    rows = [
+        row(at, replace(item, truth=value), vector_key="k", example_id="x")
+        for at, value in enumerate(given)
+    ]
+    view = view_of([])
+    put(view, rows, [item] * len(rows))
+    [case] = Process(view, SCALES[kind]).cases
+    assert (case.value, case.given) == (counts, given)
+
+
+def test_of_more_cases_than_are_fitted_the_nearest_speak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_CASES", 40)
     items = world(Boolean(), 120, seeded(5), coin)
     view = view_of(items)
@@ -346,7 +387,9 @@ def voted(rng: np.random.Generator, count: int) -> list[tuple[float, bool]]:
 def test_a_judge_just_below_the_target_is_seldom_trusted(past: Any, most: int, count: int) -> None:
     """The worst case of a bound on thresholds: each is a little too low."""
     rng, memories = np.random.default_rng(1), min(most, 40_000 // count if past is voted else most)
-    granted = sum(trusted(past(rng, count), 0.9).threshold is not None for _ in range(memories))
+    level = LEFT_OUT_LEVEL if past is voted else LEVEL
+    tests = [trusted(past(rng, count), 0.9, level) for _ in range(memories)]
+    granted = sum(test.threshold is not None for test in tests)
     # At most 5 % in truth: more of so few memories come up with a chance of a hundredth.
     assert granted <= 0.05 * memories + 2.4 * (0.05 * 0.95 * memories) ** 0.5
 

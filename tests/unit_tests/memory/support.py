@@ -14,10 +14,10 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import Criterion, Episode, Example, Feedback, JudgeMemory
-from memalign_graph.io import AWAITING, BLOCKING, IO, Invokable, Wrapper, run
+from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory import learning
 from memalign_graph.memory.learning import GuidelineOperation
-from memalign_graph.models import StructuredModel
+from memalign_graph.models import ChatReply, StructuredModel
 from tests.loopback import LoopbackServer
 from tests.loopback.embedding import embed
 
@@ -74,7 +74,7 @@ Asked = Sequence[Op] | StructuredModel
 """What is asked of the outside: of a store, or of a chat model."""
 
 
-class Meanwhile(Wrapper):
+class Meanwhile(IO):
     """Does something else once, before the first such call, or after it."""
 
     def __init__(
@@ -90,8 +90,7 @@ class Meanwhile(Wrapper):
         with self._beside(ops):
             return await super().batch(store, ops)
 
-    async def chat(self, model: Invokable[Any], messages: Sequence[BaseMessage]) -> Any:
-        assert isinstance(model, StructuredModel)
+    async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
         with self._beside(model):
             return await super().chat(model, messages)
 

@@ -10,7 +10,7 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore, Op
 
 from memalign_graph import Episode, Guideline, InvalidInputError, JudgeMemory
-from memalign_graph.io import BLOCKING, IO, Wrapper, run
+from memalign_graph.io import BLOCKING, IO, run
 from memalign_graph.memory import history, learning, operations, portable, purge
 from tests.unit_tests.memory.purging import everything_in, left_in
 from tests.unit_tests.memory.support import CRITERION, hashed, in_memory, op, said
@@ -133,7 +133,7 @@ READS = 6
 """How many calls go before an operation is in the midst of its reading."""
 
 
-class Beside(Wrapper):
+class Beside(IO):
     """Has something else done in the midst of an operation, or at one of its calls."""
 
     def __init__(self, other: Callable[[], object], moment: str | int) -> None:

@@ -1,7 +1,6 @@
 """The judge's prompt, as text."""
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -59,7 +58,7 @@ def prompt(example: Example = EXAMPLE, **options: Any) -> JudgePrompt:
         recalled=cases,
         max_input_tokens=window,
     )
-    return replace(written, warnings=[*fitted.warnings, *written.warnings])
+    return written._replace(warnings=[*fitted.warnings, *written.warnings])
 
 
 def texts(given: JudgePrompt) -> tuple[str, str]:
