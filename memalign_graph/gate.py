@@ -135,7 +135,7 @@ class QualityGate:
         """False where it is not the gate that decides whether another answer is written."""
         review: Any = self.settings.review
         if review == "exhausted":
-            review = lambda judgment: not self.rule.passes(judgment.value)  # noqa: E731
+            review = lambda judgment: not self.rule.passes(judgment.value)  # noqa: E731 - once
         graph = create_review_graph(criterion, review=review, **{"cite_guidelines": True, **judge})
         self.criterion = criterion
         self.rule: PassRule = PassRule.of(criterion.scale, self.settings.passes)

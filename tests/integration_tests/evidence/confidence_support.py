@@ -44,7 +44,7 @@ class TellingJudge:
         if is_alone(chat):
             told = self.odds(chat)
             is_odds = isinstance(told, dict) and "value" not in told
-            return value_reply(chat, told) if is_odds else as_reply(told)  # type: ignore[arg-type]
+            return value_reply(chat, told) if is_odds else as_reply(told)  # type: ignore[arg-type] # as is_odds tells
         if chat.schema_name == "judgment":
             said = self.verdict(chat) if callable(self.verdict) else self.verdict
             return as_reply({"rationale": RATIONALE, "value": said, "broken_guidelines": []})

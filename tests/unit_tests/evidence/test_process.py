@@ -14,11 +14,10 @@ from memalign_graph.evidence.confidence import Said
 from memalign_graph.evidence.process import (
     MIN_CALIBRATING,
     MIN_CASES,
-    VOTERS,
     Calibration,
     Process,
-    Regression,
 )
+from memalign_graph.evidence.regression import VOTERS, Regression
 from memalign_graph.evidence.trust import LEFT_OUT_LEVEL, LEVEL, trusted
 from memalign_graph.scales import Scale, Value
 from tests.unit_tests.evidence.worlds import (

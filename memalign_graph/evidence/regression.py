@@ -1,0 +1,104 @@
+"""Kernel regression in closed form, beside a vote of the nearest: arrays in, arrays out.
+
+Source: C. K. I. Williams and C. E. Rasmussen, Gaussian processes for regression, 1996.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from memalign_graph.memory.index.vectors import Vector
+
+Floats = Any
+"""An array: numpy's types say little of what arithmetic makes of them."""
+
+VOTERS = 50
+"""How many of the cases most similar to a new one tell of it, of all that memory has."""
+
+_RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+_TEMPERATURES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.4)
+_TRIED = 200
+"""On how many cases those are tried at most."""
+
+
+class Regression:
+    """Weighs cases by likeness: the mean of kernel regression and of a vote of the nearest."""
+
+    def __init__(self, vectors: Floats, targets: Floats, width: int) -> None:
+        """Fit to targets; how closely is chosen by leaving one out of so many first columns."""
+        self._targets, self._mean = targets, targets.mean(axis=0)
+        self._least, self._most = targets.min(axis=0), targets.max(axis=0)
+        self._centre = vectors.mean(axis=0)
+        self._known = known = _unit(vectors - self._centre)
+        distances, last = -(vectors @ vectors.T), min(VOTERS, len(vectors) - 1)
+        np.fill_diagonal(distances, 9.0)
+        near = np.argpartition(distances, last, axis=1)[:, :last]
+        order = np.argsort(np.take_along_axis(distances, near, axis=1), axis=1)
+        self.nearest = np.take_along_axis(near, order, axis=1)
+        """Who votes on each case: the others that are most similar, the nearest first."""
+        self.similarities = -np.take_along_axis(distances, self.nearest, axis=1)
+        some, experts = slice(None, None, -(-len(targets) // _TRIED)), targets[:, :width]
+        power = 1 if width == 1 else 2
+
+        def error(temperature: float) -> float:
+            votes = _sums(soft(self.similarities[some], temperature), experts[self.nearest[some]])
+            return float((np.abs(votes - experts[some]) ** power).mean())
+
+        self.temperature = min(_TEMPERATURES, key=error)
+        self.ridge = _best_ridge(known[some], experts[some])
+        self.shares = soft(self.similarities, self.temperature)
+        """Their shares in the vote."""
+        # By the smaller of both products: what is solved is the same.
+        is_wide = len(vectors) <= vectors.shape[1]
+        product = (known @ known.T if is_wide else known.T @ known).astype(np.float64)
+        product[np.diag_indices_from(product)] += self.ridge
+        inverse = np.linalg.inv(product).astype(np.float32)
+        self._solved = inverse @ known if is_wide else known @ inverse
+
+    def left_out(self) -> Floats:
+        """Estimate each case without it, in closed form."""
+        # Around the mean of the others: around that of all, they would tell of it.
+        targets = self._targets
+        means = (targets.sum(axis=0) - targets) / (len(targets) - 1)
+        both = np.hstack((targets, np.ones((len(targets), 1))))
+        leverage = (self._solved * self._known).sum(axis=1)
+        off = both - self._solved @ (self._known.T @ both.astype(np.float32))
+        off /= (1 - leverage)[:, None]
+        votes = _sums(self.shares, targets[self.nearest])
+        return (targets - off[:, :-1] + means * off[:, -1:] + votes) / 2
+
+    def estimate(self, vector: Vector, near: Floats, targets: Floats, vote: Floats) -> Floats:
+        """Estimate a new case by the vectors and targets of those that vote on it, and the vote."""
+        known = _unit(np.vstack((near, vector)) - self._centre)
+        kernel = known @ known[:-1].T
+        kernel[np.diag_indices(len(near))] += self.ridge
+        weights = np.linalg.solve(kernel[:-1], kernel[-1])
+        smooth = self._mean + weights @ (targets - self._mean)
+        return (np.clip(smooth, self._least, self._most) + vote) / 2
+
+
+def _unit(rows: Floats) -> Floats:
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
+
+
+def soft(similarities: Floats, temperature: float) -> Floats:
+    """Share a vote out by similarity."""
+    top = similarities.max(axis=1, keepdims=True, initial=-9.0)
+    weights = np.exp((similarities - top) / temperature)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _sums(shares: Floats, targets: Floats) -> Floats:
+    return np.einsum("ij,ijk->ik", shares, targets)
+
+
+def _best_ridge(known: Floats, targets: Floats) -> float:
+    """Choose by what regression without each case is off, in closed form."""
+    values, sides = np.linalg.eigh((known @ known.T).astype(np.float64))
+    turned, squares = sides.T @ (targets - targets.mean(axis=0)), sides**2
+
+    def error(ridge: float) -> float:
+        shrunk = (1 / (values + ridge))[:, None]
+        return float((((sides @ (shrunk * turned)) / (squares @ shrunk)) ** 2).mean())
+
+    return min(_RIDGES, key=error)
