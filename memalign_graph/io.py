@@ -37,6 +37,11 @@ class IO:
         """Ask a chat model."""
         return await self.io.chat(model, messages)
 
+    async def keep(self, reply: "ChatReply") -> None:
+        """Be told that a chat model's reply could be used."""
+        if self.io is not self:
+            await self.io.keep(reply)
+
     async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
         """Embed texts."""
         return await self.io.embed(embeddings, texts)

@@ -77,7 +77,7 @@ def applied(
     standing = {guideline.id: guideline for guideline in guidelines}
     live = {key for operation in operations for key in operation.episode_ids}
     position = max((guideline.position for guideline in standing.values()), default=0) + 1
-    table = _Table(standing, live=live, position=position)
+    table = GuidelineTable(standing, live=live, position=position)
     for operation in operations:
         table.apply(operation)
     return list(table.after.values())
@@ -108,26 +108,22 @@ async def learn(
     if not relearn:
         fresh = {key for key in fresh if episodes[key].status == "pending"}
     position = clock.now_us(ticks=2 * len(operations) + 1)
-    table = _Table(kept, live=fresh, position=position, relearn=relearn)
+    table = GuidelineTable(kept, live=fresh, position=position, relearn=relearn)
     for operation in valid:
         table.apply(operation)
     words = {key: word for key in view.all_episodes() if (word := view.word(key)) is not None}
-    changed = table.changed()
     lesson = {
         "read": {key: words[key] for key in sorted(fresh) if episodes[key].status == "pending"},
         "guidelines": [
             Wording.of(
                 guideline,
                 {source: words[source] for source in guideline.episode_ids if source in words},
-                replaces=kept.get(key),
+                replaces=kept.get(guideline.id),
                 is_anew=relearn and guideline.status == "standing",
             )
-            for key, guideline in changed.items()
-            if guideline is not None
+            for guideline in table.changed()
         ],
-        "retired": [
-            table.retirement(key, words) for key, guideline in changed.items() if guideline is None
-        ],
+        "retired": table.retirements(words),
     }
     if any(lesson.values()):
         purges = view.purges_of(read.keys())
@@ -162,7 +158,7 @@ def _valid(
     return valid, spared
 
 
-class _Table:
+class GuidelineTable:
     """The guidelines while operations are applied to them."""
 
     def __init__(
@@ -174,9 +170,11 @@ class _Table:
         relearn: bool = False,
     ) -> None:
         self.outcome: list[dict[str, Any]] = []
-        self._before = dict(guidelines)
         self.after: dict[str, Guideline] = dict(guidelines)
-        self._retired: dict[str, Retirement] = {}
+        """Those that stand, in their order; new ones come last."""
+        self.retired: dict[str, Retirement] = {}
+        self._before = dict(guidelines)
+        self._gone: dict[str, Guideline] = {}
         self._callers: dict[str, list[str]] = {}
         self._live = live
         self._relearn = relearn
@@ -190,7 +188,7 @@ class _Table:
             return
         match operation.action:
             case "add":
-                self._add(operation, sources)
+                self.add(operation, sources)
             case "revise":
                 self._revise(operation, sources)
             case "retire":
@@ -198,22 +196,34 @@ class _Table:
             case "merge":
                 self._merge(operation)
 
-    def changed(self) -> dict[str, Guideline | None]:
-        """Return the guidelines that are other than before; None where one is gone."""
-        keys = list(dict.fromkeys([*self._before, *self.after]))
-        return {
-            key: self.after.get(key) for key in keys if self._before.get(key) != self.after.get(key)
-        }
+    def changed(self) -> list[Guideline]:
+        """Return the guidelines that are new or other than before, also new ones that lost."""
+        standing = [one for key, one in self.after.items() if self._before.get(key) != one]
+        known = self._before.keys() | self.after.keys()
+        return [*(one for key, one in self._gone.items() if key not in known), *standing]
 
-    def retirement(self, key: str, words: Words) -> Retirement:
-        """Return what became of a guideline that is gone."""
-        gone = self._retired[key]
+    def retirements(self, words: Words) -> list[Retirement]:
+        """Return what became of the guidelines that are gone."""
+        gone = [one for key, one in self.retired.items() if key not in self.after]
+        return [self._with_callers(one, words) for one in gone]
+
+    def _with_callers(self, gone: Retirement, words: Words) -> Retirement:
         by = self.after.get(gone.by or "")
-        callers = self._callers.get(key) or (by.episode_ids if by is not None else [])
+        callers = self._callers.get(gone.id) or (by.episode_ids if by is not None else [])
         sources = {source: words[source] for source in callers if source in words}
         return gone.model_copy(update={"sources": sources})
 
-    def _add(self, operation: GuidelineOperation, sources: list[str]) -> str:
+    def callers(self, key: str) -> list[str]:
+        """Return the episodes that call for the retirement of a guideline."""
+        return self._callers.get(key, [])
+
+    def keeper(self, key: str) -> str:
+        """Return the guideline that holds in the place of one that is gone."""
+        while key not in self.after and key in self.retired and self.retired[key].by is not None:
+            key = self.retired[key].by or ""
+        return key
+
+    def add(self, operation: GuidelineOperation, sources: list[str]) -> str:
         """Bring in a rule; returns the id of the guideline that says it."""
         text, wanted = operation.text or "", operation.guideline_id
         same = self._in_words(text)
@@ -264,7 +274,7 @@ class _Table:
         instead = operation.superseded_by
         if operation.text:
             added = operation.model_copy(update={"action": "add", "guideline_id": None})
-            instead = self._add(added, sources)
+            instead = self.add(added, sources)
         if instead == key or (instead is not None and instead not in self.after):
             return  # what was to take its place is not there after all
         self._callers[key] = sources
@@ -296,8 +306,8 @@ class _Table:
     def _drop(
         self, key: str, *, by: str | None, reason: str | None = None, settled: bool = False
     ) -> None:
-        del self.after[key]
-        self._retired[key] = Retirement(id=key, by=by, reason=reason, is_settled=settled)
+        self._gone[key] = self.after.pop(key)
+        self.retired[key] = Retirement(id=key, by=by, reason=reason, is_settled=settled)
 
     def _with_sources(self, guideline: Guideline, sources: Iterable[str]) -> Guideline:
         merged = list(dict.fromkeys([*guideline.episode_ids, *sources]))

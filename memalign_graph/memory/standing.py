@@ -196,14 +196,14 @@ class Standing:
                 if self._stands(key, word) and (key not in fact.read or key in fresh)
             }
 
+        for wording in fact.guidelines:
+            if wording not in lost:
+                self._word(wording, left(wording.sources))
         for gone in fact.retired:
             known = self.guidelines.get(gone.id)
             by_hand = known is not None and known.origin == "expert"
             if (left(gone.sources) or not gone.sources) and (gone.is_settled or not by_hand):
                 self.guidelines.pop(gone.id, None)
-        for wording in fact.guidelines:
-            if wording not in lost:
-                self._word(wording, left(wording.sources))
 
     def _is_lost(self, wording: Wording) -> bool:
         """Tell whether a guideline was reworded by another writer at the same moment."""

@@ -13,6 +13,7 @@ from typing import Any
 from memalign_graph.agreement import expert_agreement
 from memalign_graph.alignment.batches import pack
 from memalign_graph.alignment.consolidate import merge_proposals
+from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.alignment.merging import Conflict, settle
 from memalign_graph.alignment.redistill import distil, learn_again, reword
 from memalign_graph.alignment.replay import replay
@@ -91,6 +92,11 @@ class _Step(Step):
     lesson: Lesson
     options: Alignment
     start: float = field(default_factory=time.time)
+
+    @property
+    def keeping(self) -> KeepReplies:
+        """The way to the outside that pays for no reply twice until something is committed."""
+        return KeepReplies(self.io, self.access)
 
     def usage(self) -> list[Lesson]:
         """Return what was used so far."""
@@ -232,9 +238,12 @@ async def distill_batches(step: _Step) -> Update:
     waiting = [number for number, proposal in enumerate(proposals) if proposal is None]
     add = step.counter("distill", len(batches), len(batches) - len(waiting))
 
+    # An answer that was no use before is not taken from those that are kept.
+    io = step.io if "proposals" in lesson else step.keeping
+
     async def distill(number: int) -> Lesson | ChatModelError | ModelAnswerError:
         try:
-            proposal = await _propose(step.io, access, chat, batches[number])
+            proposal = await _propose(io, access, chat, batches[number])
         except (ChatModelError, ModelAnswerError) as error:
             return error
         add(batch=number + 1)
@@ -259,7 +268,9 @@ async def consolidate_guidelines(step: _Step) -> Update:
     # One batch has seen what stands; several know nothing of each other.
     compare = len(proposed) >= (1 if asks else 2)
     step.progress("consolidate", 0, 1)
-    merged = await merge_proposals(step.io, step.access, step.distiller, proposed, compare=compare)
+    merged = await merge_proposals(
+        step.keeping, step.access, step.distiller, proposed, compare=compare
+    )
     step.progress("consolidate", 1, 1)
     joined: Lesson = _proposal()
     for proposal in proposals:
@@ -380,7 +391,7 @@ async def _propose(
     waiting = [episode for episode in found.values() if episode.status == "pending"]
     guidelines = await access.guidelines(io)
     while waiting:
-        prompt, proposed = await distil(io, access, chat, waiting, guidelines, keeps=True)
+        prompt, proposed = await distil(io, access, chat, waiting, guidelines)
         proposal["operations"] += saved(proposed.operations)
         proposal["refused"] += proposed.refused
         proposal["read"] |= {episode.id: episode.word for episode in prompt.episodes.values()}

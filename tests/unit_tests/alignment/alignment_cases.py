@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from memalign_graph import Criterion, Episode, Feedback, Guideline
-from memalign_graph.alignment.merging import Merged, Table, settle
-from memalign_graph.memory.learning import GuidelineOperation, apply_operations, guideline_id
+from memalign_graph.alignment.merging import Merged, Merging, settle
+from memalign_graph.memory.learning import GuidelineOperation, applied, guideline_id
 from memalign_graph.prompts.compare import Relations
 
 CRITERION = Criterion(name="tone", instructions="Is it polite?")
@@ -16,6 +16,11 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 def at(minutes: int) -> datetime:
     """A point in time."""
     return START + timedelta(minutes=minutes)
+
+
+def dated() -> dict[str, datetime]:
+    """When each source was given: `e7` in minute 7."""
+    return {f"e{number}": at(number) for number in range(60)}
 
 
 def standing(text: str, *sources: str, position: int = 1, **fields: Any) -> Guideline:
@@ -60,10 +65,10 @@ def merge(
     given_at: dict[str, datetime] | None = None,
     **options: Any,
 ) -> Merged:
-    """Merge proposals; a source called `e7` was given in minute 7."""
-    table = Table(list(guidelines), [list(one) for one in proposals])
-    dates = {key: at(int(key[1:])) for key in table.contested()} if given_at is None else given_at
-    return table.merge(found, dates, **options)
+    """Merge proposals."""
+    dates = dated() if given_at is None else given_at
+    merging = Merging(list(guidelines), [list(one) for one in proposals], dates)
+    return merging.merge(found, **options)
 
 
 def after(
@@ -72,13 +77,8 @@ def after(
     decisions: dict[str, str] | None = None,
 ) -> dict[str, Guideline]:
     """What a memory's guidelines are when all of it is committed, by text."""
-    before = {one.id: one for one in guidelines}
     operations = [*merged.operations, *settle(merged.conflicts, decisions)]
-    live = {key for one in operations for key in one.episode_ids}
-    live |= {key for one in before.values() for key in one.episode_ids}
-    changed, _ = apply_operations(before.values(), operations, live=live, now=at(99), position=50)
-    left = {**before, **changed}
-    return {one.text: one for one in left.values() if one is not None}
+    return {one.text: one for one in applied(guidelines, operations)}
 
 
 def stands(found: dict[str, Guideline]) -> dict[str, set[str]]:
