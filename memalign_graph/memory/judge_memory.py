@@ -266,8 +266,8 @@ class JudgeMemory:
             author: Which, by the expert who said it.
             where: Which, by a function of the `Episode`. Only episodes that meet all that is given
                 are forgotten.
-            purge: Whether to erase it for good: from every item and vector, with the guidelines that
-                were learned of it, from the file of an SQLite store, and from the checkpointer.
+            purge: Whether to erase it for good: from every item and vector, with what was
+                learned of it, from the file of an SQLite store, and from the checkpointer.
             checkpointer: For a purge: the checkpointer of the graphs that the feedback passed
                 through. Every thread that carried it is deleted.
             by: Who asks for it.
