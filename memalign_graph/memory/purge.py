@@ -15,7 +15,7 @@ from memalign_graph.memory.erasure import carries, check_checkpointer, erase_thr
 from memalign_graph.memory.facts import PURGE, Fact, purged_word
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
-from memalign_graph.memory.judgments import remove_judgments
+from memalign_graph.memory.judgments import remove_traces
 from memalign_graph.memory.operations import (
     Forgotten,
     Purged,
@@ -23,7 +23,6 @@ from memalign_graph.memory.operations import (
     clear_drafts,
     left_without,
 )
-from memalign_graph.memory.reviews import remove_reviews
 from memalign_graph.types import Episode
 
 
@@ -54,8 +53,7 @@ async def purge(
     ids = _ids(gone.values()) - _ids(kept)
     is_traced = _is_traced(ids | rules)
     await clear_drafts(io, access)
-    await remove_judgments(io, access, is_traced)
-    await remove_reviews(io, access, is_traced)
+    await remove_traces(io, access, is_traced)
     known = sorted({key for one in gone.values() for key in one.thread_ids})
     marks = {frozenset([key]) for key in ids}
     threads, warnings = await erase_threads(io, checkpointer, marks, known)
@@ -77,8 +75,7 @@ async def purge(
             scrubbed[fact.id] = unnamed
     await access.overwrite(io, scrubbed.values())
     # Judgments that were made meanwhile.
-    await remove_judgments(io, access, is_traced)
-    await remove_reviews(io, access, is_traced)
+    await remove_traces(io, access, is_traced)
     stubs = {key: purged_word(items[key]) for key in gone}
     await access.put(io, access.layout.words, dict(stubs))
     warnings += await vacuum(io, access.store, "store")

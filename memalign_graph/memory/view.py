@@ -35,8 +35,6 @@ class MemoryView:
         """Vectors by vector key."""
         self.swept_at = datetime.min.replace(tzinfo=UTC)
         """When judgments past their time were last removed by this process."""
-        self.reviews_swept_at = self.swept_at
-        """The same of the log of reviews."""
         self.derived: dict[Any, Any] = {}
         """What others derived from the view and keep in step with it, by keys of their own."""
         self._embedder = embedder
