@@ -2,7 +2,8 @@
 
 A judgment is kept whole so that an expert can answer later, from anywhere. With
 `review="uncertain"` is logged, without any text, for which an expert was asked: budgets are
-counted by it, and reports made from it. Neither is part of the memory's content, and no decision rests on it.
+counted by it, and reports made from it. Neither is part of the memory's content, and no decision
+rests on it.
 """
 
 import logging
