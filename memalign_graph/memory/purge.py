@@ -54,9 +54,9 @@ async def purge(
     is_traced = _is_traced(ids | rules)
     await clear_drafts(io, access)
     await remove_traces(io, access, is_traced)
-    known = sorted({key for one in gone.values() for key in one.thread_ids})
+    known_threads = sorted({key for one in gone.values() for key in one.thread_ids})
     marks = {frozenset([key]) for key in ids}
-    threads, warnings = await erase_threads(io, checkpointer, marks, known)
+    threads, warnings = await erase_threads(io, checkpointer, marks, known_threads)
     removed = await _remove_vectors(io, access, list(gone.values()), kept)
     before, standing = view.guidelines, view.episodes(meant)
     authors = {one.author for one in gone.values()} - {one.author for one in kept}
@@ -68,6 +68,16 @@ async def purge(
         }
         by = None if author in authors else author
         await access.write(io, PURGE, change, author=by)
+        known = {fact.id for fact in facts}
+        late = [
+            fact
+            for fact in (await access.refresh(io)).facts()[0]
+            if fact.id not in known and _rests_on(fact, meant)
+        ]
+        if late:
+            # Learned meanwhile.
+            await access.write(io, PURGE, {"undone": [fact.id for fact in late]})
+            lessons += late
     scrubbed = {fact.id: fact.purge() for fact in lessons}
     for fact in facts:
         unnamed = fact.without(authors)
@@ -99,8 +109,7 @@ async def purge(
 
 def _rests_on(fact: Fact, episode_ids: set[str]) -> bool:
     """Tell whether what a fact says of guidelines may repeat what was said on some episodes."""
-    named = {*fact.read}.union(*fact.sources)
-    return bool(fact.guidelines or fact.retired) and not named.isdisjoint(episode_ids)
+    return bool(fact.guidelines or fact.retired) and not fact.named.isdisjoint(episode_ids)
 
 
 def _ids(episodes: Any) -> set[str]:
