@@ -112,9 +112,8 @@ async def redistill(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[s
     """Distil all pending guidelines again."""
     waiting = await access.outdated_guidelines(io)
     rewordings = await reword_all(KeepReplies(io, access), access, chat, waiting)
-    learned = await learn_again(
-        io, access, [one.operation for one in rewordings], words_read(rewordings)
-    )
+    operations = [one.operation for one in rewordings]
+    learned = await learn_again(io, access, operations, words_read(rewordings))
     if waiting:
         await clear_drafts(io, access)
     return {**learned, "warnings": [why for one in rewordings for why in one.refused]}
@@ -129,7 +128,10 @@ async def learn_again(
     io: IO, access: MemoryAccess, operations: list[GuidelineOperation], read: dict[str, str]
 ) -> dict[str, Any]:
     """Commit what was made of pending guidelines; their sources were learned from before."""
-    return await learn(io, access, operations, read, relearn=True, reason="redistill")
+    prompts = [operation.episode_ids for operation in operations]
+    return await learn(
+        io, access, operations, read, prompts=prompts, relearn=True, reason="redistill"
+    )
 
 
 async def redistilled(

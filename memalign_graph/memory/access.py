@@ -85,37 +85,39 @@ class MemoryAccess:
         self,
         io: IO,
         reason: str,
-        *changes: Mapping[str, Any],
         author: str | None = None,
         words: Iterable[Episode] = (),
-    ) -> list[Fact]:
-        """Write facts of what changes hold, in one batch; the words that they name go before."""
+        **changes: Any,
+    ) -> Fact:
+        """Write a fact; the words that it says go before."""
         view = self.view
-        at_us = max(clock.now_us(len(changes)), view.newest_us + 1)
-        facts = [
-            Fact(
-                **{"reason": reason, "author": author, **change},
-                id=new_id(at_us + number),
-                at_us=at_us + number,
-            )
-            for number, change in enumerate(changes)
-        ]
-        items = {item["key"]: item for item in map(word_item, words)}
-        told = list(map(_item_of, facts))
-        for item in [*items.values(), *told]:
+        at_us = max(clock.now_us(), view.newest_us + 1)
+        spoken = {episode.id: word_item(episode, view.purged_words) for episode in words}
+        items = {item["key"]: item for item in spoken.values()}
+        fact = Fact(
+            id=new_id(at_us),
+            at_us=at_us,
+            reason=reason,
+            author=author,
+            said={key: item["key"] for key, item in spoken.items()},
+            **changes,
+        )
+        told = _item_of(fact)
+        for item in [*items.values(), told]:
             try:
                 check_json(item, f"the item {item.get('id') or item['key']}")
             except ValueError as error:
                 raise InvalidInputError(f"{reason}: {error}") from error
-        spoken = {key for fact in facts for key in fact.said.values()}
-        new = set(view.unknown_words(facts)) | {key for key in items if key not in spoken}
-        await self.put(io, self.layout.words, {key: items[key] for key in items if key in new})
-        puts = [PutOp(self.layout.facts, item["id"], item, index=False) for item in told]
-        # Last, so that whoever sees it sees the facts in any store.
-        head = PutOp(self.layout.head, _HEAD, {"id": facts[-1].id}, index=False)
-        await io.batch(self.store, [*puts, head])
-        view.add(facts, items)
-        return facts
+        new = {key: items[key] for key in view.unknown_words([fact])}
+        await self.put(io, self.layout.words, new)
+        puts = [
+            PutOp(self.layout.facts, fact.id, told, index=False),
+            # Last, so that whoever sees it sees the fact in any store.
+            PutOp(self.layout.head, _HEAD, {"id": fact.id}, index=False),
+        ]
+        await io.batch(self.store, puts)
+        view.add([fact], items)
+        return fact
 
     async def overwrite(self, io: IO, facts: Iterable[Fact]) -> None:
         """Write facts again, as a purge leaves them."""

@@ -6,7 +6,7 @@ it. A fact and what follows from all of them (see `standing`) are plain data.
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import uuid4
@@ -111,16 +111,23 @@ class Fact(FrozenModel):
     read: Words = Field(default_factory=dict)
     """What was learned from: these words are not pending any more."""
 
+    prompts: list[list[str]] = Field(default_factory=list)
+    """The episodes that were read together: what was worded of one may repeat any of them."""
+
     guidelines: list[Wording] = Field(default_factory=list)
     retired: list[Retirement] = Field(default_factory=list)
     forgotten: list[str] = Field(default_factory=list)
     """The episodes that were taken back."""
 
     undone: list[str] = Field(default_factory=list)
-    """The facts that count no more: rolled back, or lessons that read what was purged."""
+    """The facts that count no more."""
 
     purged: list[str] = Field(default_factory=list)
     """The keys of words that were erased."""
+
+    scrubbed: dict[str, list[str]] = Field(default_factory=dict)
+    """The guidelines whose wordings were erased, by the facts that worded them: they count no more,
+    and what they came from is read again."""
 
     @property
     def is_lesson(self) -> bool:
@@ -134,18 +141,19 @@ class Fact(FrozenModel):
             change.sources for change in self.retired
         ]
 
-    @property
-    def named(self) -> set[str]:
-        """The episodes that its changes of guidelines may repeat."""
-        return {*self.read}.union(*self.sources)
+    def shown(self, sources: Iterable[str]) -> set[str]:
+        """Return the episodes that may be repeated by what was worded of some sources."""
+        named = {*sources}
+        return named.union(*(one for one in self.prompts if not named.isdisjoint(one)))
 
-    def purge(self) -> "Fact":
-        """Return the fact without anything that was said."""
+    def scrub(self, guideline_ids: Collection[str]) -> "Fact":
+        """Return the fact without the wordings of some guidelines."""
         return self.model_copy(
             update={
-                "author": None,
                 "guidelines": [
                     wording.model_copy(update={"text": "", "author": None})
+                    if wording.id in guideline_ids
+                    else wording
                     for wording in self.guidelines
                 ],
                 "retired": [one.model_copy(update={"reason": None}) for one in self.retired],
@@ -171,10 +179,15 @@ def _revision(guideline: Guideline) -> str:
     return digest([guideline.text, guideline.origin, guideline.author])
 
 
-def word_item(episode: Episode) -> Item:
-    """Write what an expert said as an item; its key names its content, whenever it was stored."""
+def word_item(episode: Episode, purged: Container[str] = ()) -> Item:
+    """Write what an expert said as an item; its key names its content, whenever it was stored.
+
+    What was purged and is said again has a key of its own.
+    """
     content = episode.to_json()
     key = digest({name: part for name, part in content.items() if name not in _SAID_ANEW})
+    while key in purged:
+        key = digest(["again", key])
     return {"key": key, "word": episode.word, "episode": content}
 
 

@@ -183,7 +183,7 @@ async def rollback(
     view = access.view
     if view.version != version:
         undone = [fact.id for fact in since if fact.reason != PURGE]
-        await access.write(io, "rollback", {"undone": undone}, author=author)
+        await access.write(io, "rollback", undone=undone, author=author)
     return Snapshot(
         version=version,
         episodes=list(view.episodes().values()),

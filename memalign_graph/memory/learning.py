@@ -89,12 +89,16 @@ async def learn(
     operations: Sequence[GuidelineOperation],
     read: Mapping[str, str],
     *,
+    prompts: Sequence[Collection[str]] | None = None,
     author: str | None = None,
     relearn: bool = False,
     passed_over: Collection[str] = (),
     reason: str = "learn",
 ) -> dict[str, Any]:
-    """Bring what was distilled into the memory: its episodes are pending no more."""
+    """Bring what was distilled into the memory: its episodes are pending no more.
+
+    `read` are the words that were read, by episode; `prompts` says which were read together.
+    """
     view = await access.refresh(io)
     episodes = view.episodes(read)
     same = {key for key, episode in episodes.items() if episode.word == read[key]}
@@ -112,7 +116,7 @@ async def learn(
     for operation in valid:
         table.apply(operation)
     words = {key: word for key in view.all_episodes() if (word := view.word(key)) is not None}
-    lesson = {
+    lesson: dict[str, Any] = {
         "read": {key: words[key] for key in sorted(fresh) if episodes[key].status == "pending"},
         "guidelines": [
             Wording.of(
@@ -124,15 +128,18 @@ async def learn(
             for guideline in table.changed()
         ],
         "retired": table.retirements(words),
+        "prompts": [sorted(prompt) for prompt in prompts or [read] if len(prompt) > 1],
     }
-    if any(lesson.values()):
+    if lesson["read"] or lesson["guidelines"] or lesson["retired"]:
         purges = view.purges_of(words.keys())
-        [fact] = await access.write(io, reason, lesson, author=author)
+        fact = await access.write(io, reason, author=author, **lesson)
         view = await access.refresh(io)
-        if view.purges_of(fact.named) - purges:
+        named = fact.shown(key for sources in [fact.read, *fact.sources] for key in sources)
+        if view.purges_of(named) - purges:
             # Purged meanwhile: what was learned may repeat it.
-            await access.write(io, PURGE, {"undone": [fact.id]})
-            await access.overwrite(io, [fact.purge()])
+            worded = [wording.id for wording in fact.guidelines]
+            await access.write(io, PURGE, scrubbed={fact.id: worded})
+            await access.overwrite(io, [fact.scrub(worded)])
     return {
         "episode_ids": sorted(same - spared),
         "guidelines": [*table.outcome, *_learned_before(valid, kept, same - fresh)],

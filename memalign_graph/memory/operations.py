@@ -15,7 +15,7 @@ from memalign_graph.identity import check_json, digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed, store_vectors, stored_vectors
-from memalign_graph.memory.facts import Retirement, Wording, clock, word_item
+from memalign_graph.memory.facts import Retirement, Wording, clock
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, vector_key
 from memalign_graph.memory.learning import plain_words
@@ -84,8 +84,7 @@ async def say(
 ) -> None:
     """Write down what experts said, if anything."""
     if episodes:
-        said = {episode.id: word_item(episode)["key"] for episode in episodes}
-        await access.write(io, reason, {"said": said}, author=author, words=episodes)
+        await access.write(io, reason, author=author, words=episodes)
 
 
 async def revise(
@@ -273,10 +272,11 @@ async def forget(
     ids = [episode.id for episode in everything if selection.meets(episode)]
     before = view.guidelines
     if ids:
-        await access.write(io, "forget", {"forgotten": ids}, author=author)
+        await access.write(io, "forget", forgotten=ids, author=author)
         # A model's answer that waits to be committed may speak of what is forgotten.
         await clear_drafts(io, access)
-    removed, reduced = left_without(before, view.guidelines, set(ids))
+    touched = [rule for rule in before if not {*ids}.isdisjoint(rule.episode_ids)]
+    removed, reduced = left_without(touched, view.guidelines)
     return Forgotten(ids, selection.unknown(list(everything)), removed, reduced)
 
 
@@ -286,11 +286,10 @@ def _wanted(selection: Selection) -> Sequence[str] | None:
 
 
 def left_without(
-    before: Sequence[Guideline], after: Sequence[Guideline], episode_ids: set[str]
+    touched: Sequence[Guideline], after: Sequence[Guideline]
 ) -> tuple[list[Guideline], list[Guideline]]:
-    """Tell which guidelines went with some episodes, and which others lost a source."""
+    """Tell which of some guidelines are gone, and how the others stand now."""
     standing = {guideline.id: guideline for guideline in after}
-    touched = [one for one in before if not episode_ids.isdisjoint(one.episode_ids)]
     removed = [one for one in touched if one.id not in standing]
     return removed, [standing[one.id] for one in touched if one.id in standing]
 
@@ -322,8 +321,8 @@ async def add_guideline(
         created_at=now,
         updated_at=now,
     )
-    change = {"guidelines": [Wording.of(guideline, {})]}
-    await access.write(io, "add_guideline", change, author=author)
+    wording = Wording.of(guideline, {})
+    await access.write(io, "add_guideline", guidelines=[wording], author=author)
     return guideline
 
 
@@ -349,8 +348,8 @@ async def edit_guideline(
             "updated_at": datetime.now(UTC),
         }
     )
-    change = {"guidelines": [Wording.of(after, view.sources(guideline_id))]}
-    await access.write(io, "edit_guideline", change, author=author)
+    wording = Wording.of(after, view.sources(guideline_id))
+    await access.write(io, "edit_guideline", guidelines=[wording], author=author)
     return after
 
 
@@ -361,8 +360,8 @@ async def remove_guideline(
     author = check_name(author, "author")
     view = await access.refresh(io)
     guideline = _guideline(view, access, guideline_id)
-    change = {"retired": [Retirement(id=guideline_id, is_settled=True)]}
-    await access.write(io, "remove_guideline", change, author=author)
+    retired = Retirement(id=guideline_id, is_settled=True)
+    await access.write(io, "remove_guideline", retired=[retired], author=author)
     return guideline
 
 

@@ -5,7 +5,7 @@ by ids, never by words that look alike. What tells the traces, the words themsel
 that a purge that was cut off finds, made again, what is left to do.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from memalign_graph.io import IO
@@ -48,8 +48,8 @@ async def purge(
     meant = {one.id for one in words.values() if selection.meets(one)}
     gone = {key: one for key, one in words.items() if one.id in meant}
     kept = [one for one in words.values() if one.id not in meant]
-    lessons = [fact for fact in facts if _rests_on(fact, meant)]
-    rules = {one.id for fact in lessons for one in fact.guidelines}
+    scrubs = _scrubs(facts, meant)
+    rules = {rule for ids in scrubs.values() for rule in ids}
     ids = _ids(gone.values()) - _ids(kept)
     is_traced = _is_traced(ids | rules)
     await clear_drafts(io, access)
@@ -61,29 +61,22 @@ async def purge(
     before, standing = view.guidelines, view.episodes(meant)
     authors = {one.author for one in gone.values()} - {one.author for one in kept}
     if gone:
-        change = {
-            "forgotten": sorted(meant),
-            "undone": [fact.id for fact in lessons if not fact.purged],
-            "purged": sorted(gone),
-        }
         by = None if author in authors else author
-        await access.write(io, PURGE, change, author=by)
-        known = {fact.id for fact in facts}
-        late = [
-            fact
-            for fact in (await access.refresh(io)).facts()[0]
-            if fact.id not in known and _rests_on(fact, meant)
-        ]
+        what = {"forgotten": sorted(meant), "purged": sorted(gone), "scrubbed": scrubs}
+        await access.write(io, PURGE, author=by, **what)
+        facts = (await access.refresh(io)).facts()[0]
+        late = {key: ids for key, ids in _scrubs(facts, meant).items() if key not in scrubs}
         if late:
             # Learned meanwhile.
-            await access.write(io, PURGE, {"undone": [fact.id for fact in late]})
-            lessons += late
-    scrubbed = {fact.id: fact.purge() for fact in lessons}
+            await access.write(io, PURGE, scrubbed=late)
+            scrubs |= late
+    changed = {}
     for fact in facts:
-        unnamed = fact.without(authors)
-        if fact.id not in scrubbed and unnamed != fact:
-            scrubbed[fact.id] = unnamed
-    await access.overwrite(io, scrubbed.values())
+        clean = fact.without(authors)
+        clean = clean.scrub(scrubs[fact.id]) if fact.id in scrubs else clean
+        if clean != fact or fact.id in scrubs:
+            changed[fact.id] = clean
+    await access.overwrite(io, changed.values())
     # Judgments that were made meanwhile.
     await remove_traces(io, access, is_traced)
     stubs = {key: purged_word(items[key]) for key in gone}
@@ -91,15 +84,17 @@ async def purge(
     warnings += await vacuum(io, access.store, "store")
     if checkpointer is not None:
         warnings += await vacuum(io, checkpointer, "checkpointer")
-    touched = meant | {source for fact in lessons for source in fact.read}
-    lost, reduced = left_without(before, view.guidelines, touched)
+    touched = [
+        rule for rule in before if rule.id in rules or not meant.isdisjoint(rule.episode_ids)
+    ]
+    lost, reduced = left_without(touched, view.guidelines)
     return Forgotten(
         episode_ids=list(standing),
         unknown_ids=selection.unknown(list(gone.values())),
         guidelines_removed=[one.model_copy(update={"text": ""}) for one in lost],
         guidelines_reduced=reduced,
         purged=Purged(
-            commits=len(scrubbed),
+            commits=len(changed),
             vectors=removed,
             thread_ids=threads,
             warnings=list(warnings),
@@ -107,9 +102,23 @@ async def purge(
     )
 
 
-def _rests_on(fact: Fact, episode_ids: set[str]) -> bool:
-    """Tell whether what a fact says of guidelines may repeat what was said on some episodes."""
-    return bool(fact.guidelines or fact.retired) and not fact.named.isdisjoint(episode_ids)
+def _scrubs(facts: Iterable[Fact], episode_ids: set[str]) -> dict[str, list[str]]:
+    """Find the wordings that may repeat what was said on some episodes, by the facts they are in.
+
+    A text is traced to the fact that first has it: one that others only call for stays.
+    """
+    repeats: dict[tuple[str, str], bool] = {}
+    found: dict[str, list[str]] = {}
+    for fact in sorted(facts, key=lambda fact: fact.id):
+        for wording in fact.guidelines:
+            is_traced = wording.origin == "distilled" and not fact.shown(
+                wording.sources
+            ).isdisjoint(episode_ids)
+            if repeats.setdefault((wording.id, wording.revision), is_traced):
+                found.setdefault(fact.id, []).append(wording.id)
+        if any(not fact.shown(one.sources).isdisjoint(episode_ids) for one in fact.retired):
+            found.setdefault(fact.id, [])
+    return found
 
 
 def _ids(episodes: Any) -> set[str]:

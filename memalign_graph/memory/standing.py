@@ -80,6 +80,7 @@ class Standing:
         self._named: set[str] = set()
         self._read: set[str] = set()
         self._retired: set[str] = set()
+        self._scrubbed: set[tuple[str, str]] = set()
         self._total = 0
 
     @property
@@ -90,7 +91,8 @@ class Standing:
 
     def apply(self, fact: Fact) -> None:
         """Take the next fact."""
-        is_touched = self._say(fact)
+        is_touched = self._say(fact) or bool(fact.scrubbed)
+        self._scrubbed |= {(key, one) for key, ids in fact.scrubbed.items() for one in ids}
         if fact.is_lesson:
             self._lessons.append(fact)
             self._named.update(fact.read.values())
@@ -182,7 +184,11 @@ class Standing:
             for key, word in fact.read.items()
             if word not in self._read and self._stands(key, word)
         }
-        lost = [wording for wording in fact.guidelines if self._is_lost(wording)]
+        lost = [
+            wording
+            for wording in fact.guidelines
+            if (fact.id, wording.id) in self._scrubbed or self._is_lost(wording)
+        ]
         # What they came from is read again by the next.
         fresh -= {key for wording in lost for key in wording.sources}
         self._read.update(fact.read[key] for key in fresh)
@@ -222,8 +228,7 @@ class Standing:
     def _word(self, wording: Wording, sources: Words) -> None:
         self._retired.discard(wording.id)
         known = self.guidelines.get(wording.id)
-        is_purged = not wording.text and not self._with_purged
-        if (wording.sources and not sources) or is_purged:
+        if wording.sources and not sources:
             return
         is_whole = all(self._stands(*source) for source in wording.sources.items())
         is_outdated = wording.origin != "expert" and (wording.is_outdated or not is_whole)

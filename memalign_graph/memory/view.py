@@ -9,7 +9,7 @@ from typing import Any
 
 from langgraph.store.base import BaseStore
 
-from memalign_graph.memory.facts import PURGE, Fact, Item, purged_word
+from memalign_graph.memory.facts import Fact, Item, purged_word
 from memalign_graph.memory.index.vectors import Vector, VectorIndex
 from memalign_graph.memory.layout import MemoryLayout
 from memalign_graph.memory.standing import EpisodeRow, Standing, stand
@@ -43,6 +43,8 @@ class MemoryView:
         self._was_read = False
         self._facts: dict[str, Fact] = {}
         self._words: dict[str, Item] = {}
+        self.purged_words: set[str] = set()
+        """The keys of the words that were purged."""
         self._newest = ""
         self._standing = Standing(self._words, embedder)
         self._standing_guidelines: list[Guideline] = []
@@ -186,7 +188,7 @@ class MemoryView:
                 self._facts[fact.id] = fact
                 self._purge(fact)
             self._newest = max(self._newest, fresh[-1].id)
-            if is_next and not any(fact.undone for fact in fresh):
+            if is_next and not any(fact.undone or fact.scrubbed for fact in fresh):
                 for fact in fresh:
                     self._standing.apply(fact)
                 changed, self._standing.changed = self._standing.changed, set()
@@ -233,12 +235,13 @@ class MemoryView:
             return [self._standing.rows[key] for key in sorted(self._standing.rows)]
 
     def _purge(self, fact: Fact) -> None:
+        self.purged_words.update(fact.purged)
         for key in fact.purged:
             if key in self._words:
                 self._words[key] = purged_word(self._words[key])
-        for key in fact.undone if fact.reason == PURGE else ():
+        for key, guideline_ids in fact.scrubbed.items():
             if key in self._facts:
-                self._facts[key] = self._facts[key].purge()
+                self._facts[key] = self._facts[key].scrub(guideline_ids)
 
     def _add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         wanted = {key: vector for key, vector in vectors.items() if key in self._episodes_at}

@@ -283,6 +283,7 @@ async def consolidate_guidelines(step: _Step) -> Update:
         operations=saved([*merged.operations, *([] if asks else settle(merged.conflicts))]),
         conflicts=[conflict.model_dump(mode="json") for conflict in merged.conflicts],
         **{name: joined[name] for name in ("rewordings", "read", "reworded")},
+        prompts=[list(proposal["read"]) for proposal in proposals],
         warnings=[*step.lesson["warnings"], *joined["refused"], *cuts],
     )
 
@@ -337,7 +338,9 @@ async def commit_alignment(step: _Step) -> Update:
         learned += again["guidelines"]
     operations, read = read_saved(lesson["operations"]), lesson["read"]
     if read or operations:
-        learned += (await learn(io, access, operations, read, reason="align"))["guidelines"]
+        prompts = lesson["prompts"]
+        aligned = await learn(io, access, operations, read, prompts=prompts, reason="align")
+        learned += aligned["guidelines"]
     await clear_drafts(io, access)
     step.progress("commit", 1, 1)
     view = await access.refresh(io)
