@@ -139,6 +139,11 @@ class Fact(FrozenModel):
             change.sources for change in self.retired
         ]
 
+    @property
+    def named(self) -> set[str]:
+        """The episodes that its changes of guidelines may repeat."""
+        return {*self.read}.union(*self.sources)
+
     def purge(self) -> "Fact":
         """Return the fact without anything that was said."""
         return self.model_copy(

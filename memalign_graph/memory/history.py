@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.facts import Fact, Item, utc
+from memalign_graph.memory.facts import PURGE, Fact, Item, utc
 from memalign_graph.memory.operations import check_name
 from memalign_graph.memory.standing import Standing, stand
 from memalign_graph.types import Episode, FrozenModel, Guideline
@@ -182,7 +182,8 @@ async def rollback(
     wanted, since = await _find(io, access, version)
     view = access.view
     if view.version != version:
-        await access.write(io, "rollback", {"undone": since}, author=author)
+        undone = [fact.id for fact in since if fact.reason != PURGE]
+        await access.write(io, "rollback", {"undone": undone}, author=author)
     return Snapshot(
         version=version,
         episodes=list(view.episodes().values()),
@@ -191,17 +192,17 @@ async def rollback(
     )
 
 
-async def _find(io: IO, access: MemoryAccess, version: str) -> tuple[Snapshot, list[str]]:
+async def _find(io: IO, access: MemoryAccess, version: str) -> tuple[Snapshot, list[Fact]]:
     """Find a version; returns what it held, and the facts that came after it."""
     view = await access.refresh(io)
     facts, words = view.facts()
     ordered = sorted(facts, key=lambda fact: fact.id)
     nothing = Standing(words, access.embedder.id)
     if version == nothing.version:
-        return _snapshot(nothing), [fact.id for fact in ordered]
+        return _snapshot(nothing), ordered
     for fact, standing in _past(ordered, words, access.embedder.id):
         if version == standing.version:
-            return _snapshot(standing), [one.id for one in ordered if one.id > fact.id]
+            return _snapshot(standing), [one for one in ordered if one.id > fact.id]
     raise InvalidInputError(
         f"version: the memory of {access.criterion.name!r} never had the version {version!r}: "
         "`history()` lists those it had."

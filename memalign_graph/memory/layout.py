@@ -25,7 +25,7 @@ class MemoryLayout:
 
     def __post_init__(self) -> None:
         # Below it lie facts, which are searched by date: nothing else may lie there.
-        if _RESERVED_LABEL in self.root:
+        if _RESERVED_LABEL in self.root[2:]:
             raise InvalidInputError(
                 f"namespace: {_RESERVED_LABEL!r} is kept for a memory's own items: choose another "
                 "label, or another name for the criterion."

@@ -130,10 +130,10 @@ async def learn(
         ],
     }
     if any(lesson.values()):
-        purges = view.purges_of(read.keys())
+        purges = view.purges_of(words.keys())
         [fact] = await access.write(io, reason, lesson, author=author)
         view = await access.refresh(io)
-        if view.purges_of(read.keys()) != purges:
+        if view.purges_of(fact.named) - purges:
             # Purged meanwhile: what was learned may repeat it.
             await access.write(io, PURGE, {"undone": [fact.id]})
             await access.overwrite(io, [fact.purge()])

@@ -62,13 +62,15 @@ async def purge(
     removed = await _remove_vectors(io, access, list(gone.values()), kept)
     before, standing = view.guidelines, view.episodes(meant)
     if gone:
-        change = {
-            "forgotten": sorted(meant),
-            "undone": [fact.id for fact in lessons],
-            "purged": sorted(gone),
-        }
+        undone = [fact.id for fact in lessons]
+        change = {"forgotten": sorted(meant), "undone": undone, "purged": sorted(gone)}
         is_gone = author in {one.author for one in gone.values()} - {one.author for one in kept}
         await access.write(io, PURGE, change, author=None if is_gone else author)
+        lessons, wordings = _lessons((await access.refresh(io)).facts()[0], meant)
+        if late := [fact for fact in lessons if fact.id not in undone]:
+            # Learned meanwhile.
+            await access.write(io, PURGE, {"undone": [fact.id for fact in late]})
+            facts += late
     left = {fact.id: fact for fact in view.facts()[0]}
     scrubbed = [left[fact.id] for fact in facts if left[fact.id] != fact]
     await access.overwrite(io, scrubbed)
@@ -104,7 +106,6 @@ def _lessons(facts: list[Fact], episode_ids: set[str]) -> tuple[list[Fact], list
     wordings: list[Wording] = []
     repeating: set[tuple[str, str | None]] = set()
     for fact in sorted(facts, key=lambda fact: fact.id):
-        named = {*fact.read}.union(*fact.sources)
         is_reworded = any(
             (wording.id, wording.replaces) in repeating and not wording.is_anew
             for wording in fact.guidelines
@@ -112,7 +113,7 @@ def _lessons(facts: list[Fact], episode_ids: set[str]) -> tuple[list[Fact], list
         if fact.said:
             # Imported: no model read one part of it for another.
             rules = [one for one in fact.guidelines if not episode_ids.isdisjoint(one.sources)]
-        elif is_reworded or not named.isdisjoint(episode_ids):
+        elif is_reworded or not fact.named.isdisjoint(episode_ids):
             rules = fact.guidelines
             lessons += [fact] if fact.guidelines or fact.retired else []
         else:

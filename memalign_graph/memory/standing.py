@@ -79,6 +79,7 @@ class Standing:
         self._lessons: list[Fact] = []
         self._named: set[str] = set()
         self._read: set[str] = set()
+        self._retired: set[str] = set()
         self._total = 0
 
     @property
@@ -168,6 +169,7 @@ class Standing:
         """Take the lessons again, since a word that one of them read came or went."""
         self.guidelines = {}
         self._read = set()
+        self._retired = set()
         for key, row in list(self.rows.items()):
             self._set(key, row)
         for lesson in self._lessons:
@@ -205,6 +207,7 @@ class Standing:
             by_hand = known is not None and known.origin == "expert"
             if (left(gone.sources) or not gone.sources) and (gone.is_settled or not by_hand):
                 self.guidelines.pop(gone.id, None)
+                self._retired.add(gone.id)
         for wording in fact.guidelines:
             if wording not in lost:
                 self._word(wording, left(wording.sources))
@@ -213,29 +216,32 @@ class Standing:
         return not wording.text and not self._with_purged
 
     def _is_lost(self, wording: Wording) -> bool:
-        """Tell whether a guideline was reworded by another writer at the same moment."""
+        """Tell whether a guideline was reworded or retired by another writer at the same moment."""
         known = self.guidelines.get(wording.id)
+        if wording.origin == "expert":
+            return False
+        if known is None:
+            return wording.replaces is not None and wording.id in self._retired
         return (
-            known is not None
-            and wording.origin != "expert"
-            and (wording.replaces is not None or known.origin == "expert")
-            and known.revision not in (wording.replaces, wording.revision)
-        )
+            wording.replaces is not None or known.origin == "expert"
+        ) and known.revision not in (wording.replaces, wording.revision)
 
     def _word(self, wording: Wording, sources: Words) -> None:
+        self._retired.discard(wording.id)
         known = self.guidelines.get(wording.id)
         if wording.sources and not sources:
             return
         is_whole = all(self._stands(*source) for source in wording.sources.items())
-        joined = {} if known is None or wording.is_anew else known.sources
-        self.guidelines[wording.id] = wording.model_copy(
-            update={
-                "sources": {**joined, **sources},
-                "is_outdated": wording.origin != "expert" and (wording.is_outdated or not is_whole),
-                "position": wording.position if known is None else known.position,
-                "created_at": wording.created_at if known is None else known.created_at,
-            }
-        )
+        is_outdated = wording.origin != "expert" and (wording.is_outdated or not is_whole)
+        changes: dict[str, Any] = {"sources": sources, "is_outdated": is_outdated}
+        if known is not None:
+            joined = {} if wording.is_anew else known.sources
+            changes["sources"] = {**joined, **sources}
+            changes |= {"position": known.position, "created_at": known.created_at}
+            same = (known.revision, known.sources, known.is_outdated)
+            if same == (wording.revision, changes["sources"], is_outdated):
+                changes["updated_at"] = known.updated_at
+        self.guidelines[wording.id] = wording.model_copy(update=changes)
 
 
 _WORDED = {"id", "text", "origin", "author", "position", "created_at", "updated_at"}
@@ -304,4 +310,5 @@ def _weight(*names: str) -> int:
 
 
 def _weight_of(wording: Wording) -> int:
-    return _weight(wording.id, wording.revision, str(wording.is_outdated), *sorted(wording.sources))
+    facets = (wording.revision, wording.is_outdated, wording.position, wording.updated_at)
+    return _weight(wording.id, *map(str, facets), *sorted(wording.sources))
