@@ -5,7 +5,7 @@ by ids, never by words that look alike. What tells the traces, the words themsel
 that a purge that was cut off finds, made again, what is left to do.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from memalign_graph.io import IO
@@ -51,7 +51,7 @@ async def purge(
     kept = [one for one in words.values() if one.id not in meant]
     lessons, wordings = _lessons(facts, meant)
     ids = _ids(gone.values()) - _ids(kept)
-    is_traced = _is_traced(ids | {one.id for one in wordings})
+    is_traced = _is_traced(ids | {one.id for one in wordings}, _sides(gone.values(), kept))
     await clear_drafts(io, access)
     await remove_judgments(io, access, is_traced)
     await remove_reviews(io, access, is_traced)
@@ -123,7 +123,7 @@ def _lessons(facts: list[Fact], episode_ids: set[str]) -> tuple[list[Fact], list
     return lessons, wordings
 
 
-def _ids(episodes: Any) -> set[str]:
+def _ids(episodes: Iterable[Episode]) -> set[str]:
     """Return what a judgment or a checkpoint names episodes by."""
     found: set[str] = set()
     for episode in episodes:
@@ -132,9 +132,21 @@ def _ids(episodes: Any) -> set[str]:
     return found
 
 
-def _is_traced(ids: set[str]) -> Callable[[Mapping[str, Any]], bool]:
+def _sides(gone: Iterable[Episode], kept: Iterable[Episode]) -> list[Any]:
+    """Return the inputs, outputs and reference outputs that no episode has that is kept."""
+    others = [side for one in kept for side in one.example.to_json().values()]
+    sides = [side for one in gone for side in one.example.to_json().values()]
+    return [side for side in sides if side is not None and side not in others]
+
+
+def _is_traced(ids: set[str], sides: list[Any]) -> Callable[[Mapping[str, Any]], bool]:
     marks = {frozenset([key]) for key in ids}
-    return lambda item: carries(item, marks)
+
+    def is_traced(item: Mapping[str, Any]) -> bool:
+        example = item.get("example") or {}
+        return carries(item, marks) or any(side in sides for side in example.values())
+
+    return is_traced
 
 
 async def _remove_vectors(
