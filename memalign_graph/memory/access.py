@@ -117,7 +117,10 @@ class MemoryAccess:
         puts = [PutOp(self.layout.facts, item["id"], item, index=False) for item in told]
         # Last, so that whoever sees it sees the facts in any store.
         head = PutOp(self.layout.head, _HEAD, {"id": facts[-1].id}, index=False)
-        await io.batch(self.store, [*puts, head])
+        try:
+            await io.batch(self.store, [*puts, head])
+        finally:
+            view.look_again()
         view.add(facts, items)
         return facts
 

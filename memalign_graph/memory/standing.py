@@ -72,7 +72,7 @@ class Standing:
         self.guidelines: dict[str, Wording] = {}
         self.pending: set[str] = set()
         self.changed: set[str] = set()
-        """Episodes whose rows changed since this was last emptied."""
+        """Episodes whose rows changed since this was last emptied, or whether they are pending."""
         self._words = words
         self._embedder = embedder
         self._with_purged = with_purged
@@ -85,7 +85,7 @@ class Standing:
     @property
     def version(self) -> str:
         """Names what stands, however it came about: a set hash."""
-        total = self._total + sum(map(_weight_of, self.guidelines.values()))
+        total = self._total + sum(map(weight_of, self.guidelines.values()))
         return f"{total % _VERSION_SPACE:032x}"
 
     def apply(self, fact: Fact) -> None:
@@ -167,6 +167,7 @@ class Standing:
 
     def _learn_anew(self) -> None:
         """Take the lessons again, since a word that one of them read came or went."""
+        pending = set(self.pending)
         self.guidelines = {}
         self._read = set()
         self._retired = set()
@@ -174,6 +175,7 @@ class Standing:
             self._set(key, row)
         for lesson in self._lessons:
             self._learn(lesson)
+        self.changed |= pending ^ self.pending
 
     def _learn(self, fact: Fact) -> None:
         # What two lessons read is the earlier one's.
@@ -190,6 +192,7 @@ class Standing:
         # What they came from is read again by the next.
         fresh -= {key for wording in lost for key in wording.sources}
         self._read.update(fact.read[key] for key in fresh)
+        self.changed |= fresh & self.pending
         for key in fresh & self.pending:
             self._total -= _weight(key, self.rows[key].key, str(True))
             self._total += _weight(key, self.rows[key].key, str(False))
@@ -309,6 +312,7 @@ def _weight(*names: str) -> int:
     return int.from_bytes(hashlib.sha256(":".join(names).encode()).digest()[:16])
 
 
-def _weight_of(wording: Wording) -> int:
+def weight_of(wording: Wording) -> int:
+    """Weigh a guideline in a version: it names the guideline as it stands."""
     facets = (wording.revision, wording.is_outdated, wording.position, wording.updated_at)
     return _weight(wording.id, *map(str, facets), *sorted(wording.sources))

@@ -178,9 +178,8 @@ class MemoryView:
             for key, item in words.items():
                 if key not in self._words or "purged" in item:
                     self._words[key] = item
-            fresh = sorted(
-                (fact for fact in facts if fact.id not in self._facts), key=lambda fact: fact.id
-            )
+            unknown = {fact.id: fact for fact in facts if fact.id not in self._facts}
+            fresh = [unknown[key] for key in sorted(unknown)]
             if not fresh:
                 return
             is_next = fresh[0].id > self._newest
@@ -208,6 +207,10 @@ class MemoryView:
     def read_up_to(self, head: str | None) -> None:
         """Note which fact was the last to be written before all of them were read."""
         self._was_read, self._head = True, head
+
+    def look_again(self) -> None:
+        """Have the next refresh read facts, whatever the head says: a write may be cut off."""
+        self._head = ""
 
     def add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         """Add vectors to the index; those whose episodes are gone meanwhile are left aside."""
