@@ -7,6 +7,7 @@ it. A fact and what follows from all of them (see `standing`) are plain data.
 import threading
 import time
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import uuid4
@@ -76,6 +77,10 @@ class Wording(FrozenModel):
             is_outdated=guideline.status == "pending" and not is_anew,
         )
 
+    def purge(self) -> "Wording":
+        """Return it without its words."""
+        return self.model_copy(update={"text": "", "author": None})
+
 
 class Retirement(FrozenModel):
     """A guideline that a fact takes away."""
@@ -144,16 +149,28 @@ class Fact(FrozenModel):
         return self.model_copy(
             update={
                 "author": None,
-                "guidelines": [
-                    wording.model_copy(update={"text": "", "author": None})
-                    for wording in self.guidelines
-                ],
+                "guidelines": [wording.purge() for wording in self.guidelines],
                 "retired": [one.model_copy(update={"reason": None}) for one in self.retired],
             }
         )
 
-    def without(self, authors: set[str | None]) -> "Fact":
+    def without_rules_of(self, episode_ids: AbstractSet[str]) -> "Fact":
+        """Return the fact without the guidelines that name some episodes as their source."""
+        if all(episode_ids.isdisjoint(wording.sources) for wording in self.guidelines):
+            return self
+        return self.model_copy(
+            update={
+                "guidelines": [
+                    wording if episode_ids.isdisjoint(wording.sources) else wording.purge()
+                    for wording in self.guidelines
+                ]
+            }
+        )
+
+    def without_names(self, authors: AbstractSet[str]) -> "Fact":
         """Return the fact without the names of some experts."""
+        if authors.isdisjoint([self.author, *(wording.author for wording in self.guidelines)]):
+            return self
         return self.model_copy(
             update={
                 "author": None if self.author in authors else self.author,
@@ -180,7 +197,8 @@ def word_item(episode: Episode) -> Item:
 
 def purged_word(item: Mapping[str, Any]) -> Item:
     """Return a word's item without what was said."""
-    return {"key": item["key"], "word": item["word"], "purged": True}
+    status = item["episode"]["status"] if "episode" in item else item["status"]
+    return {"key": item["key"], "word": item["word"], "status": status, "purged": True}
 
 
 def new_id(at_us: int) -> str:

@@ -154,12 +154,20 @@ def _valid(
         sources = {*operation.episode_ids}
         target = kept.get(operation.guideline_id or "")
         shown = (operation.before, operation.text)
-        is_lost = operation.before is not None and target is not None and target.text not in shown
+        is_lost = operation.before is not None and (
+            target.text not in shown if target is not None else not _stands(operation, kept)
+        )
         if sources & gone or is_lost:
             spared |= sources - gone
         else:
             valid.append(operation)
     return valid, spared
+
+
+def _stands(operation: GuidelineOperation, kept: Mapping[str, Guideline]) -> bool:
+    """Tell whether the text of an operation stands already."""
+    words = plain_words(operation.text or "")
+    return any(plain_words(guideline.text) == words for guideline in kept.values())
 
 
 class _Table:

@@ -5,14 +5,14 @@ by ids, never by words that look alike. What tells the traces, the words themsel
 that a purge that was cut off finds, made again, what is left to do.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess, read_fact
 from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.erasure import carries, check_checkpointer, erase_threads, vacuum
-from memalign_graph.memory.facts import PURGE, Fact, purged_word
+from memalign_graph.memory.facts import PURGE, Fact, Wording, purged_word
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.judgments import remove_judgments
@@ -37,10 +37,10 @@ async def purge(
 ) -> Forgotten:
     """Erase episodes and all that is left of them: also what was forgotten or revised before."""
     check_checkpointer(checkpointer)
-    view = await access.refresh(io)
     # From the store: the view of a purge that was cut off knows these words no more.
     told, found = await access.search(io, access.layout.facts, access.layout.words)
     facts, items = list(map(read_fact, told)), {item["key"]: item for item in found}
+    view = await access.refresh(io)
     words = {
         key: Episode.model_validate(item["episode"])
         for key, item in items.items()
@@ -49,43 +49,31 @@ async def purge(
     meant = {one.id for one in words.values() if selection.meets(one)}
     gone = {key: one for key, one in words.items() if one.id in meant}
     kept = [one for one in words.values() if one.id not in meant]
-    lessons = [fact for fact in facts if _rests_on(fact, meant)]
-    rules = {one.id for fact in lessons for one in fact.guidelines}
+    lessons, wordings = _lessons(facts, meant)
     ids = _ids(gone.values()) - _ids(kept)
-    is_traced = _is_traced(ids | rules)
+    is_traced = _is_traced(ids | {one.id for one in wordings}, _sides(gone.values(), kept))
     await clear_drafts(io, access)
     await remove_judgments(io, access, is_traced)
     await remove_reviews(io, access, is_traced)
-    known_threads = sorted({key for one in gone.values() for key in one.thread_ids})
+    known = sorted({key for one in gone.values() for key in one.thread_ids})
     marks = {frozenset([key]) for key in ids}
-    threads, warnings = await erase_threads(io, checkpointer, marks, known_threads)
+    marks |= {frozenset([one.id, one.text]) for one in wordings if one.text}
+    threads, warnings = await erase_threads(io, checkpointer, marks, known)
     removed = await _remove_vectors(io, access, list(gone.values()), kept)
     before, standing = view.guidelines, view.episodes(meant)
-    authors = {one.author for one in gone.values()} - {one.author for one in kept}
     if gone:
-        change = {
-            "forgotten": sorted(meant),
-            "undone": [fact.id for fact in lessons if not fact.purged],
-            "purged": sorted(gone),
-        }
-        by = None if author in authors else author
-        await access.write(io, PURGE, change, author=by)
-        known = {fact.id for fact in facts}
-        late = [
-            fact
-            for fact in (await access.refresh(io)).facts()[0]
-            if fact.id not in known and _rests_on(fact, meant)
-        ]
-        if late:
+        undone = [fact.id for fact in lessons]
+        change = {"forgotten": sorted(meant), "undone": undone, "purged": sorted(gone)}
+        is_gone = author in {one.author for one in gone.values()} - {one.author for one in kept}
+        await access.write(io, PURGE, change, author=None if is_gone else author)
+        lessons, wordings = _lessons((await access.refresh(io)).facts()[0], meant)
+        if late := [fact for fact in lessons if fact.id not in undone]:
             # Learned meanwhile.
             await access.write(io, PURGE, {"undone": [fact.id for fact in late]})
-            lessons += late
-    scrubbed = {fact.id: fact.purge() for fact in lessons}
-    for fact in facts:
-        unnamed = fact.without(authors)
-        if fact.id not in scrubbed and unnamed != fact:
-            scrubbed[fact.id] = unnamed
-    await access.overwrite(io, scrubbed.values())
+            facts += late
+    left = {fact.id: fact for fact in view.facts()[0]}
+    scrubbed = [left[fact.id] for fact in facts if left[fact.id] != fact]
+    await access.overwrite(io, scrubbed)
     # Judgments that were made meanwhile.
     await remove_judgments(io, access, is_traced)
     await remove_reviews(io, access, is_traced)
@@ -94,28 +82,48 @@ async def purge(
     warnings += await vacuum(io, access.store, "store")
     if checkpointer is not None:
         warnings += await vacuum(io, checkpointer, "checkpointer")
-    touched = meant | {source for fact in lessons for source in fact.read}
+    named = {key for wording in wordings for key in wording.sources}
+    touched = meant.union(named, *(fact.read for fact in lessons))
     lost, reduced = left_without(before, view.guidelines, touched)
     return Forgotten(
         episode_ids=list(standing),
         unknown_ids=selection.unknown(list(gone.values())),
-        guidelines_removed=[one.model_copy(update={"text": ""}) for one in lost],
+        guidelines_removed=[one.model_copy(update={"text": "", "author": None}) for one in lost],
         guidelines_reduced=reduced,
         purged=Purged(
             commits=len(scrubbed),
             vectors=removed,
+            pending=sorted(touched.intersection(view.pending())),
             thread_ids=threads,
             warnings=list(warnings),
         ),
     )
 
 
-def _rests_on(fact: Fact, episode_ids: set[str]) -> bool:
-    """Tell whether what a fact says of guidelines may repeat what was said on some episodes."""
-    return bool(fact.guidelines or fact.retired) and not fact.named.isdisjoint(episode_ids)
+def _lessons(facts: list[Fact], episode_ids: set[str]) -> tuple[list[Fact], list[Wording]]:
+    """Find the lessons that may repeat what was said on some episodes, and their guidelines."""
+    lessons: list[Fact] = []
+    wordings: list[Wording] = []
+    repeating: set[tuple[str, str | None]] = set()
+    for fact in sorted(facts, key=lambda fact: fact.id):
+        is_reworded = any(
+            (wording.id, wording.replaces) in repeating and not wording.is_anew
+            for wording in fact.guidelines
+        )
+        if fact.said:
+            # Imported: no model read one part of it for another.
+            rules = [one for one in fact.guidelines if not episode_ids.isdisjoint(one.sources)]
+        elif is_reworded or not fact.named.isdisjoint(episode_ids):
+            rules = fact.guidelines
+            lessons += [fact] if fact.guidelines or fact.retired else []
+        else:
+            continue
+        wordings += rules
+        repeating |= {(wording.id, wording.revision) for wording in rules}
+    return lessons, wordings
 
 
-def _ids(episodes: Any) -> set[str]:
+def _ids(episodes: Iterable[Episode]) -> set[str]:
     """Return what a judgment or a checkpoint names episodes by."""
     found: set[str] = set()
     for episode in episodes:
@@ -124,9 +132,21 @@ def _ids(episodes: Any) -> set[str]:
     return found
 
 
-def _is_traced(ids: set[str]) -> Callable[[Mapping[str, Any]], bool]:
+def _sides(gone: Iterable[Episode], kept: Iterable[Episode]) -> list[Any]:
+    """Return the inputs, outputs and reference outputs that no episode has that is kept."""
+    others = [side for one in kept for side in one.example.to_json().values()]
+    sides = [side for one in gone for side in one.example.to_json().values()]
+    return [side for side in sides if side is not None and side not in others]
+
+
+def _is_traced(ids: set[str], sides: list[Any]) -> Callable[[Mapping[str, Any]], bool]:
     marks = {frozenset([key]) for key in ids}
-    return lambda item: carries(item, marks)
+
+    def is_traced(item: Mapping[str, Any]) -> bool:
+        example = item.get("example") or {}
+        return carries(item, marks) or any(side in sides for side in example.values())
+
+    return is_traced
 
 
 async def _remove_vectors(

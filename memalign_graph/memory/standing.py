@@ -45,7 +45,7 @@ class EpisodeRow:
     """Names what the expert says: `Episode.word`."""
 
     content: Item
-    """The episode as JSON; empty where it was purged."""
+    """The episode as JSON; its status alone where it was purged."""
 
     vector_key: str
     example_id: str
@@ -57,8 +57,8 @@ class EpisodeRow:
 
     @property
     def is_purged(self) -> bool:
-        """Whether nothing but its id is left."""
-        return not self.content
+        """Whether nothing that was said is left."""
+        return not self.example_id
 
 
 class Standing:
@@ -184,7 +184,11 @@ class Standing:
             for key, word in fact.read.items()
             if word not in self._read and self._stands(key, word)
         }
-        lost = [wording for wording in fact.guidelines if self._is_lost(wording)]
+        lost = [
+            wording
+            for wording in fact.guidelines
+            if self._is_purged(wording) or self._is_lost(wording)
+        ]
         # What they came from is read again by the next.
         fresh -= {key for wording in lost for key in wording.sources}
         self._read.update(fact.read[key] for key in fresh)
@@ -211,6 +215,9 @@ class Standing:
             if wording not in lost:
                 self._word(wording, left(wording.sources))
 
+    def _is_purged(self, wording: Wording) -> bool:
+        return not wording.text and not self._with_purged
+
     def _is_lost(self, wording: Wording) -> bool:
         """Tell whether a guideline was reworded or retired by another writer at the same moment."""
         known = self.guidelines.get(wording.id)
@@ -225,8 +232,7 @@ class Standing:
     def _word(self, wording: Wording, sources: Words) -> None:
         self._retired.discard(wording.id)
         known = self.guidelines.get(wording.id)
-        is_purged = not wording.text and not self._with_purged
-        if (wording.sources and not sources) or is_purged:
+        if wording.sources and not sources:
             return
         is_whole = all(self._stands(*source) for source in wording.sources.items())
         is_outdated = wording.origin != "expert" and (wording.is_outdated or not is_whole)
@@ -269,8 +275,9 @@ def row_of(episode_id: str, item: Item, embedder: str) -> EpisodeRow:
     content = item.get("episode")
     if content is None:
         never = datetime.min.replace(tzinfo=UTC)
+        gone = {"status": item["status"]}
         return EpisodeRow(
-            episode_id, item["key"], item["word"], {}, "", "", None, never, judged=None
+            episode_id, item["key"], item["word"], gone, "", "", None, never, judged=None
         )
     text, _ = text_of(content["example"]["inputs"], content["example"]["outputs"])
     return EpisodeRow(

@@ -187,7 +187,7 @@ class MemoryView:
                 self._facts[fact.id] = fact
                 self._purge(fact)
             self._newest = max(self._newest, fresh[-1].id)
-            if is_next and not any(fact.undone for fact in fresh):
+            if is_next and not any(fact.undone or fact.purged for fact in fresh):
                 for fact in fresh:
                     self._standing.apply(fact)
                 changed, self._standing.changed = self._standing.changed, set()
@@ -238,12 +238,19 @@ class MemoryView:
             return [self._standing.rows[key] for key in sorted(self._standing.rows)]
 
     def _purge(self, fact: Fact) -> None:
-        for key in fact.purged:
-            if key in self._words:
-                self._words[key] = purged_word(self._words[key])
-        for key in fact.undone if fact.reason == PURGE else ():
-            if key in self._facts:
-                self._facts[key] = self._facts[key].purge()
+        """Keep nothing of what a purge erased, as its own process leaves the store."""
+        if fact.reason != PURGE:
+            return
+        purged, undone, forgotten = set(fact.purged), set(fact.undone), set(fact.forgotten)
+        erased = _authors(self._words[key] for key in purged & self._words.keys())
+        for key in purged & self._words.keys():
+            self._words[key] = purged_word(self._words[key])
+        erased -= _authors(self._words.values())
+        for key, known in self._facts.items():
+            left = known.purge() if key in undone else known
+            if known.said:
+                left = left.without_rules_of(forgotten)
+            self._facts[key] = left.without_names(erased)
 
     def _add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         wanted = {key: vector for key, vector in vectors.items() if key in self._episodes_at}
@@ -267,6 +274,10 @@ class MemoryView:
                     del self._episodes_at[old]
                     self._missing.discard(old)
                     self.index.remove({old})
+
+
+def _authors(words: Iterable[Item]) -> set[str]:
+    return {author for item in words if (author := item.get("episode", {}).get("author"))}
 
 
 _views: weakref.WeakKeyDictionary[BaseStore, dict[tuple[MemoryLayout, str], MemoryView]] = (
