@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from memalign_graph.alignment.batches import pack
 from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.errors import MemAlignError
 from memalign_graph.io import IO
@@ -137,10 +138,15 @@ async def learn_again(
 async def redistilled(
     io: IO, access: MemoryAccess, chat: Callable[[], BaseChatModel], forgotten: Forgotten
 ) -> Forgotten:
-    """Distil again what forgetting left without words."""
-    if not any(one.status == "pending" for one in forgotten.guidelines_reduced):
+    """Distil again what lost a source, and what was read along with what is purged."""
+    waiting = forgotten.purged.pending if forgotten.purged is not None else []
+    is_outdated = any(one.status == "pending" for one in forgotten.guidelines_reduced)
+    if is_outdated:
+        await redistill(io, access, chat())
+    if waiting:
+        await _learn_anew(io, access, chat(), waiting)
+    if not is_outdated and not waiting:
         return forgotten
-    await redistill(io, access, chat())
     standing = {one.id: one for one in await access.guidelines(io)}
     return replace(
         forgotten,
@@ -152,3 +158,18 @@ async def redistilled(
             *(one for one in forgotten.guidelines_reduced if one.id not in standing),
         ],
     )
+
+
+async def _learn_anew(
+    io: IO, access: MemoryAccess, chat: BaseChatModel, episode_ids: Sequence[str]
+) -> None:
+    """Distil feedback whose lessons are gone, batch after batch."""
+    episodes = await access.episodes(io, episode_ids)
+    window, standing = max_input_tokens(chat), await access.guidelines(io)
+    batches = pack(list(episodes.values()), access.criterion, standing, max_input_tokens=window)
+    for batch in batches:
+        guidelines = await access.guidelines(io)
+        shown = [episodes[key] for key in batch]
+        prompt, proposed = await distil(io, access, chat, shown, guidelines)
+        read = {episode.id: episode.word for episode in prompt.episodes.values()}
+        await learn(io, access, proposed.operations, read)

@@ -31,6 +31,9 @@ BATCH_ITEMS = 1_000
 
 _HEAD = "head"
 
+_KIND = "fact"
+"""What items of the log are marked with: a memory of another criterion may lie below."""
+
 
 @dataclass(frozen=True)
 class MemoryAccess:
@@ -62,10 +65,11 @@ class MemoryAccess:
             known = {str(item.get("key")): item for item in words}
             stored = {item["key"]: read_vector(item) for item in vectors}
         else:
-            search = SearchOp(
-                self.layout.facts, filter={"at_us": {"$gte": since}}, limit=EVERYTHING
-            )
-            [found] = await io.batch(self.store, [search])
+            # The kind first: a store in memory compares the dates of nothing else then.
+            dated = {"kind": _KIND, "at_us": {"$gte": since}}
+            search = SearchOp(self.layout.facts, filter=dated, limit=EVERYTHING)
+            [below] = await io.batch(self.store, [search])
+            found = [item for item in below if tuple(item.namespace) == self.layout.facts]
             fresh = set(view.unknown(item.key for item in found))
             facts = [read_fact(item.value) for item in found if item.key in fresh]
             known, stored = {}, {}
@@ -115,7 +119,10 @@ class MemoryAccess:
             # Last, so that whoever sees it sees the fact in any store.
             PutOp(self.layout.head, _HEAD, {"id": fact.id}, index=False),
         ]
-        await io.batch(self.store, puts)
+        try:
+            await io.batch(self.store, puts)
+        finally:
+            view.look_again()
         view.add([fact], items)
         return fact
 
@@ -192,13 +199,15 @@ def chunks(keys: Sequence[T], size: int) -> Iterable[Sequence[T]]:
 
 
 def _item_of(fact: Fact) -> Item:
-    return {**fact.to_json(), "at": utc(fact.at_us).isoformat()}
+    return {"kind": _KIND, **fact.to_json(), "at": utc(fact.at_us).isoformat()}
 
 
 def read_fact(item: Item) -> Fact:
     """Read a fact from its item."""
     try:
-        return Fact.model_validate({name: part for name, part in item.items() if name != "at"})
+        return Fact.model_validate(
+            {name: part for name, part in item.items() if name not in ("kind", "at")}
+        )
     except ValidationError as error:
         raise MemAlignError(
             f"The fact {item.get('id')!r} in the store can't be read: {explain(error)}"

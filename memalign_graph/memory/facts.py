@@ -7,6 +7,7 @@ it. A fact and what follows from all of them (see `standing`) are plain data.
 import threading
 import time
 from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import uuid4
@@ -75,6 +76,10 @@ class Wording(FrozenModel):
             is_anew=is_anew,
             is_outdated=guideline.status == "pending" and not is_anew,
         )
+
+    def purge(self) -> "Wording":
+        """Return it without its words."""
+        return self.model_copy(update={"text": "", "author": None})
 
 
 class Retirement(FrozenModel):
@@ -151,17 +156,17 @@ class Fact(FrozenModel):
         return self.model_copy(
             update={
                 "guidelines": [
-                    wording.model_copy(update={"text": "", "author": None})
-                    if wording.id in guideline_ids
-                    else wording
+                    wording.purge() if wording.id in guideline_ids else wording
                     for wording in self.guidelines
                 ],
                 "retired": [one.model_copy(update={"reason": None}) for one in self.retired],
             }
         )
 
-    def without(self, authors: set[str | None]) -> "Fact":
+    def without_names(self, authors: AbstractSet[str]) -> "Fact":
         """Return the fact without the names of some experts."""
+        if authors.isdisjoint([self.author, *(wording.author for wording in self.guidelines)]):
+            return self
         return self.model_copy(
             update={
                 "author": None if self.author in authors else self.author,
@@ -193,7 +198,8 @@ def word_item(episode: Episode, purged: Container[str] = ()) -> Item:
 
 def purged_word(item: Mapping[str, Any]) -> Item:
     """Return a word's item without what was said."""
-    return {"key": item["key"], "word": item["word"], "purged": True}
+    status = item["episode"]["status"] if "episode" in item else item["status"]
+    return {"key": item["key"], "word": item["word"], "status": status, "purged": True}
 
 
 def new_id(at_us: int) -> str:

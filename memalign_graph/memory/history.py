@@ -13,7 +13,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import PURGE, Fact, Item, utc
 from memalign_graph.memory.operations import check_name
-from memalign_graph.memory.standing import Standing, stand
+from memalign_graph.memory.standing import Standing, stand, weight_of
 from memalign_graph.types import Episode, FrozenModel, Guideline
 
 T = TypeVar("T", Episode, Guideline)
@@ -131,15 +131,21 @@ async def history(io: IO, access: MemoryAccess) -> list[Commit]:
     view = await access.refresh(io)
     facts, words = view.facts()
     commits: list[Commit] = []
-    episodes: dict[str, str] = {}
-    guidelines: dict[str, str] = {}
+    episodes: dict[str, object] = {}
+    guidelines: dict[str, object] = {}
     for fact, standing in _past(facts, words, access.embedder.id):
         touched = standing.changed | (episodes.keys() if fact.undone else set())
-        rows = {key: standing.rows[key].key for key in touched if key in standing.rows}
+        rows: dict[str, object] = {
+            key: (standing.rows[key].key, key in standing.pending)
+            for key in touched
+            if key in standing.rows
+        }
         before = {key: episodes.pop(key) for key in touched if key in episodes}
         episodes |= rows
         standing.changed = set()
-        worded = {key: one.revision for key, one in standing.guidelines.items()}
+        worded: dict[str, object] = {
+            key: weight_of(one) for key, one in standing.guidelines.items()
+        }
         commits.append(
             Commit(
                 id=fact.id,
@@ -236,7 +242,7 @@ def _snapshot(standing: Standing) -> Snapshot:
     )
 
 
-def _tally(before: Mapping[str, str], after: Mapping[str, str]) -> Tally:
+def _tally(before: Mapping[str, object], after: Mapping[str, object]) -> Tally:
     return Tally(
         added=len(after.keys() - before.keys()),
         removed=len(before.keys() - after.keys()),

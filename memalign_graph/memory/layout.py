@@ -11,7 +11,6 @@ DEFAULT_NAMESPACE = ("memalign",)
 """The namespace where none is given."""
 
 _RESERVED_ROOT = "langgraph"
-_RESERVED_LABEL = "facts"
 
 Namespace = tuple[str, ...]
 
@@ -22,14 +21,6 @@ class MemoryLayout:
 
     root: Namespace
     """The caller's namespace and the criterion's name."""
-
-    def __post_init__(self) -> None:
-        # Below it lie facts, which are searched by date: nothing else may lie there.
-        if _RESERVED_LABEL in self.root[2:]:
-            raise InvalidInputError(
-                f"namespace: {_RESERVED_LABEL!r} is kept for a memory's own items: choose another "
-                "label, or another name for the criterion."
-            )
 
     @property
     def facts(self) -> Namespace:

@@ -123,7 +123,8 @@ async def learn(
                 guideline,
                 {source: words[source] for source in guideline.episode_ids if source in words},
                 replaces=kept.get(guideline.id),
-                is_anew=relearn and guideline.status == "standing",
+                is_anew=(relearn and guideline.status == "standing")
+                or guideline.id in table.retired,
             )
             for guideline in table.changed()
         ],
@@ -157,12 +158,20 @@ def _valid(
         sources = {*operation.episode_ids}
         target = kept.get(operation.guideline_id or "")
         shown = (operation.before, operation.text)
-        is_lost = operation.before is not None and target is not None and target.text not in shown
+        is_lost = operation.before is not None and (
+            target.text not in shown if target is not None else not _stands(operation, kept)
+        )
         if sources & gone or is_lost:
             spared |= sources - gone
         else:
             valid.append(operation)
     return valid, spared
+
+
+def _stands(operation: GuidelineOperation, kept: Mapping[str, Guideline]) -> bool:
+    """Tell whether the text of an operation stands already."""
+    words = plain_words(operation.text or "")
+    return any(plain_words(guideline.text) == words for guideline in kept.values())
 
 
 class GuidelineTable:
@@ -259,7 +268,9 @@ class GuidelineTable:
         if same is not None and same.id != target.id:
             # Another says just that already.
             self._drop(target.id, by=same.id)
-            if same.origin != "expert":
+            if same.origin == "expert":
+                self._callers[target.id] = sources
+            else:
                 same = self._with_sources(same, [*target.episode_ids, *sources])
             self._report(operation, same, sources)
             return

@@ -183,6 +183,10 @@ class Purged:
     vectors: int
     """How many vectors were removed, of all embedders."""
 
+    pending: list[str]
+    """Other episodes that were read along with it: what was learned of them is gone as well, and
+    is learned anew."""
+
     thread_ids: list[str]
     """The threads deleted from the checkpointer."""
 

@@ -12,7 +12,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess, read_fact
 from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.erasure import carries, check_checkpointer, erase_threads, vacuum
-from memalign_graph.memory.facts import PURGE, Fact, purged_word
+from memalign_graph.memory.facts import PURGE, Fact, Wording, purged_word
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.judgments import remove_traces
@@ -36,10 +36,10 @@ async def purge(
 ) -> Forgotten:
     """Erase episodes and all that is left of them: also what was forgotten or revised before."""
     check_checkpointer(checkpointer)
-    view = await access.refresh(io)
     # From the store: the view of a purge that was cut off knows these words no more.
     told, found = await access.search(io, access.layout.facts, access.layout.words)
     facts, items = list(map(read_fact, told)), {item["key"]: item for item in found}
+    view = await access.refresh(io)
     words = {
         key: Episode.model_validate(item["episode"])
         for key, item in items.items()
@@ -48,35 +48,30 @@ async def purge(
     meant = {one.id for one in words.values() if selection.meets(one)}
     gone = {key: one for key, one in words.items() if one.id in meant}
     kept = [one for one in words.values() if one.id not in meant]
-    scrubs = _scrubs(facts, meant)
-    rules = {rule for ids in scrubs.values() for rule in ids}
+    scrubs, wordings = _scrubs(facts, meant)
     ids = _ids(gone.values()) - _ids(kept)
-    is_traced = _is_traced(ids | rules)
+    is_traced = _is_traced(ids | {one.id for one in wordings}, _sides(gone.values(), kept))
     await clear_drafts(io, access)
     await remove_traces(io, access, is_traced)
-    known_threads = sorted({key for one in gone.values() for key in one.thread_ids})
+    known = sorted({key for one in gone.values() for key in one.thread_ids})
     marks = {frozenset([key]) for key in ids}
-    threads, warnings = await erase_threads(io, checkpointer, marks, known_threads)
+    marks |= {frozenset([one.id, one.text]) for one in wordings if one.text}
+    threads, warnings = await erase_threads(io, checkpointer, marks, known)
     removed = await _remove_vectors(io, access, list(gone.values()), kept)
     before, standing = view.guidelines, view.episodes(meant)
-    authors = {one.author for one in gone.values()} - {one.author for one in kept}
     if gone:
-        by = None if author in authors else author
+        is_gone = author in {one.author for one in gone.values()} - {one.author for one in kept}
         what = {"forgotten": sorted(meant), "purged": sorted(gone), "scrubbed": scrubs}
-        await access.write(io, PURGE, author=by, **what)
-        facts = (await access.refresh(io)).facts()[0]
-        late = {key: ids for key, ids in _scrubs(facts, meant).items() if key not in scrubs}
-        if late:
-            # Learned meanwhile.
+        await access.write(io, PURGE, author=None if is_gone else author, **what)
+        now = (await access.refresh(io)).facts()[0]
+        scrubs, wordings = _scrubs(now, meant)
+        # Learned meanwhile.
+        if late := {key: scrubs[key] for key in scrubs if key not in what["scrubbed"]}:
             await access.write(io, PURGE, scrubbed=late)
-            scrubs |= late
-    changed = {}
-    for fact in facts:
-        clean = fact.without(authors)
-        clean = clean.scrub(scrubs[fact.id]) if fact.id in scrubs else clean
-        if clean != fact or fact.id in scrubs:
-            changed[fact.id] = clean
-    await access.overwrite(io, changed.values())
+            facts += [fact for fact in now if fact.id in late]
+    left = {fact.id: fact for fact in view.facts()[0]}
+    changed = [left[fact.id] for fact in facts if left[fact.id] != fact]
+    await access.overwrite(io, changed)
     # Judgments that were made meanwhile.
     await remove_traces(io, access, is_traced)
     stubs = {key: purged_word(items[key]) for key in gone}
@@ -84,44 +79,53 @@ async def purge(
     warnings += await vacuum(io, access.store, "store")
     if checkpointer is not None:
         warnings += await vacuum(io, checkpointer, "checkpointer")
+    rules = {one.id for one in wordings}
     touched = [
         rule for rule in before if rule.id in rules or not meant.isdisjoint(rule.episode_ids)
     ]
     lost, reduced = left_without(touched, view.guidelines)
+    read_along = {key for wording in wordings for key in wording.sources}
     return Forgotten(
         episode_ids=list(standing),
         unknown_ids=selection.unknown(list(gone.values())),
-        guidelines_removed=[one.model_copy(update={"text": ""}) for one in lost],
+        guidelines_removed=[one.model_copy(update={"text": "", "author": None}) for one in lost],
         guidelines_reduced=reduced,
         purged=Purged(
             commits=len(changed),
             vectors=removed,
+            pending=sorted(read_along.intersection(view.pending())),
             thread_ids=threads,
             warnings=list(warnings),
         ),
     )
 
 
-def _scrubs(facts: Iterable[Fact], episode_ids: set[str]) -> dict[str, list[str]]:
-    """Find the wordings that may repeat what was said on some episodes, by the facts they are in.
+def _scrubs(
+    facts: Iterable[Fact], episode_ids: set[str]
+) -> tuple[dict[str, list[str]], list[Wording]]:
+    """Find the wordings that may repeat what was said on some episodes, and the facts they are in.
 
     A text is traced to the fact that first has it: one that others only call for stays.
     """
-    repeats: dict[tuple[str, str], bool] = {}
+    repeats: dict[tuple[str, str | None], bool] = {}
     found: dict[str, list[str]] = {}
+    wordings: list[Wording] = []
     for fact in sorted(facts, key=lambda fact: fact.id):
         for wording in fact.guidelines:
-            is_traced = wording.origin == "distilled" and not fact.shown(
-                wording.sources
-            ).isdisjoint(episode_ids)
-            if repeats.setdefault((wording.id, wording.revision), is_traced):
+            is_told = not fact.shown(wording.sources).isdisjoint(episode_ids)
+            if not wording.is_anew:
+                is_told |= repeats.get((wording.id, wording.replaces), False)
+            if wording.origin == "expert":
+                is_told = False  # the expert's own words
+            if repeats.setdefault((wording.id, wording.revision), is_told):
                 found.setdefault(fact.id, []).append(wording.id)
+                wordings.append(wording)
         if any(not fact.shown(one.sources).isdisjoint(episode_ids) for one in fact.retired):
             found.setdefault(fact.id, [])
-    return found
+    return found, wordings
 
 
-def _ids(episodes: Any) -> set[str]:
+def _ids(episodes: Iterable[Episode]) -> set[str]:
     """Return what a judgment or a checkpoint names episodes by."""
     found: set[str] = set()
     for episode in episodes:
@@ -130,9 +134,21 @@ def _ids(episodes: Any) -> set[str]:
     return found
 
 
-def _is_traced(ids: set[str]) -> Callable[[Mapping[str, Any]], bool]:
+def _sides(gone: Iterable[Episode], kept: Iterable[Episode]) -> list[Any]:
+    """Return the inputs, outputs and reference outputs that no episode has that is kept."""
+    others = [side for one in kept for side in one.example.to_json().values()]
+    sides = [side for one in gone for side in one.example.to_json().values()]
+    return [side for side in sides if side is not None and side not in others]
+
+
+def _is_traced(ids: set[str], sides: list[Any]) -> Callable[[Mapping[str, Any]], bool]:
     marks = {frozenset([key]) for key in ids}
-    return lambda item: carries(item, marks)
+
+    def is_traced(item: Mapping[str, Any]) -> bool:
+        example = item.get("example") or {}
+        return carries(item, marks) or any(side in sides for side in example.values())
+
+    return is_traced
 
 
 async def _remove_vectors(

@@ -45,7 +45,7 @@ class EpisodeRow:
     """Names what the expert says: `Episode.word`."""
 
     content: Item
-    """The episode as JSON; empty where it was purged."""
+    """The episode as JSON; its status alone where it was purged."""
 
     vector_key: str
     example_id: str
@@ -57,8 +57,8 @@ class EpisodeRow:
 
     @property
     def is_purged(self) -> bool:
-        """Whether nothing but its id is left."""
-        return not self.content
+        """Whether nothing that was said is left."""
+        return not self.example_id
 
 
 class Standing:
@@ -72,7 +72,7 @@ class Standing:
         self.guidelines: dict[str, Wording] = {}
         self.pending: set[str] = set()
         self.changed: set[str] = set()
-        """Episodes whose rows changed since this was last emptied."""
+        """Episodes whose rows changed since this was last emptied, or whether they are pending."""
         self._words = words
         self._embedder = embedder
         self._with_purged = with_purged
@@ -86,7 +86,7 @@ class Standing:
     @property
     def version(self) -> str:
         """Names what stands, however it came about: a set hash."""
-        total = self._total + sum(map(_weight_of, self.guidelines.values()))
+        total = self._total + sum(map(weight_of, self.guidelines.values()))
         return f"{total % _VERSION_SPACE:032x}"
 
     def apply(self, fact: Fact) -> None:
@@ -169,6 +169,7 @@ class Standing:
 
     def _learn_anew(self) -> None:
         """Take the lessons again, since a word that one of them read came or went."""
+        pending = set(self.pending)
         self.guidelines = {}
         self._read = set()
         self._retired = set()
@@ -176,6 +177,7 @@ class Standing:
             self._set(key, row)
         for lesson in self._lessons:
             self._learn(lesson)
+        self.changed |= pending ^ self.pending
 
     def _learn(self, fact: Fact) -> None:
         # What two lessons read is the earlier one's.
@@ -192,6 +194,7 @@ class Standing:
         # What they came from is read again by the next.
         fresh -= {key for wording in lost for key in wording.sources}
         self._read.update(fact.read[key] for key in fresh)
+        self.changed |= fresh & self.pending
         for key in fresh & self.pending:
             self._total -= _weight(key, self.rows[key].key, str(True))
             self._total += _weight(key, self.rows[key].key, str(False))
@@ -271,8 +274,9 @@ def row_of(episode_id: str, item: Item, embedder: str) -> EpisodeRow:
     content = item.get("episode")
     if content is None:
         never = datetime.min.replace(tzinfo=UTC)
+        gone = {"status": item["status"]}
         return EpisodeRow(
-            episode_id, item["key"], item["word"], {}, "", "", None, never, judged=None
+            episode_id, item["key"], item["word"], gone, "", "", None, never, judged=None
         )
     text, _ = text_of(content["example"]["inputs"], content["example"]["outputs"])
     return EpisodeRow(
@@ -307,6 +311,7 @@ def _weight(*names: str) -> int:
     return int.from_bytes(hashlib.sha256(":".join(names).encode()).digest()[:16])
 
 
-def _weight_of(wording: Wording) -> int:
+def weight_of(wording: Wording) -> int:
+    """Weigh a guideline in a version: it names the guideline as it stands."""
     facets = (wording.revision, wording.is_outdated, wording.position, wording.updated_at)
     return _weight(wording.id, *map(str, facets), *sorted(wording.sources))

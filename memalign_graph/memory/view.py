@@ -9,7 +9,7 @@ from typing import Any
 
 from langgraph.store.base import BaseStore
 
-from memalign_graph.memory.facts import Fact, Item, purged_word
+from memalign_graph.memory.facts import PURGE, Fact, Item, purged_word
 from memalign_graph.memory.index.vectors import Vector, VectorIndex
 from memalign_graph.memory.layout import MemoryLayout
 from memalign_graph.memory.standing import EpisodeRow, Standing, stand
@@ -178,9 +178,8 @@ class MemoryView:
             for key, item in words.items():
                 if key not in self._words or "purged" in item:
                     self._words[key] = item
-            fresh = sorted(
-                (fact for fact in facts if fact.id not in self._facts), key=lambda fact: fact.id
-            )
+            unknown = {fact.id: fact for fact in facts if fact.id not in self._facts}
+            fresh = [unknown[key] for key in sorted(unknown)]
             if not fresh:
                 return
             is_next = fresh[0].id > self._newest
@@ -188,7 +187,7 @@ class MemoryView:
                 self._facts[fact.id] = fact
                 self._purge(fact)
             self._newest = max(self._newest, fresh[-1].id)
-            if is_next and not any(fact.undone or fact.scrubbed for fact in fresh):
+            if is_next and not any(fact.undone or fact.purged or fact.scrubbed for fact in fresh):
                 for fact in fresh:
                     self._standing.apply(fact)
                 changed, self._standing.changed = self._standing.changed, set()
@@ -208,6 +207,10 @@ class MemoryView:
     def read_up_to(self, head: str | None) -> None:
         """Note which fact was the last to be written before all of them were read."""
         self._was_read, self._head = True, head
+
+    def look_again(self) -> None:
+        """Have the next refresh read facts, whatever the head says: a write may be cut off."""
+        self._head = ""
 
     def add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         """Add vectors to the index; those whose episodes are gone meanwhile are left aside."""
@@ -235,13 +238,18 @@ class MemoryView:
             return [self._standing.rows[key] for key in sorted(self._standing.rows)]
 
     def _purge(self, fact: Fact) -> None:
+        """Keep nothing of what a purge erased, as its own process leaves the store."""
+        if fact.reason != PURGE:
+            return
         self.purged_words.update(fact.purged)
-        for key in fact.purged:
-            if key in self._words:
-                self._words[key] = purged_word(self._words[key])
-        for key, guideline_ids in fact.scrubbed.items():
-            if key in self._facts:
-                self._facts[key] = self._facts[key].scrub(guideline_ids)
+        purged = self._words.keys() & set(fact.purged)
+        erased = _authors(self._words[key] for key in purged)
+        for key in purged:
+            self._words[key] = purged_word(self._words[key])
+        erased -= _authors(self._words.values())
+        for key, known in self._facts.items():
+            left = known.scrub(fact.scrubbed[key]) if key in fact.scrubbed else known
+            self._facts[key] = left.without_names(erased)
 
     def _add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         wanted = {key: vector for key, vector in vectors.items() if key in self._episodes_at}
@@ -265,6 +273,10 @@ class MemoryView:
                     del self._episodes_at[old]
                     self._missing.discard(old)
                     self.index.remove({old})
+
+
+def _authors(words: Iterable[Item]) -> set[str]:
+    return {author for item in words if (author := item.get("episode", {}).get("author"))}
 
 
 _views: weakref.WeakKeyDictionary[BaseStore, dict[tuple[MemoryLayout, str], MemoryView]] = (

@@ -156,7 +156,7 @@ def in_memory() -> Opener:
 
 
 class WatchedStore(InMemoryStore):
-    """Records its batches, and fails at will when a commit is to be written."""
+    """Records its batches, and fails at will when something that was said is to be written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,8 +185,36 @@ class WatchedStore(InMemoryStore):
         return [batch for batch in puts if batch]
 
 
+class CutOffError(Exception):
+    """The machine stops."""
+
+
+class Failing(InMemoryStore):
+    """Writes put by put, and stops before one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.puts_left: int | None = None
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        given = list(ops)
+        if not isinstance(given[0], PutOp):
+            return super().batch(given)
+        for put in given:
+            if self.puts_left == 0:
+                self.puts_left = None
+                raise CutOffError
+            if self.puts_left is not None:
+                self.puts_left -= 1
+            super().batch([put])
+        return [None] * len(given)
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        return self.batch(ops)
+
+
 def is_content(put: PutOp) -> bool:
-    """Whether a put writes an episode, a guideline or a commit."""
+    """Whether a put writes a word or a fact."""
     return "vectors" not in put.namespace
 
 
@@ -257,14 +285,10 @@ class Bench:
             [found] = self.store.batch(search)
         return [one for one in found if kind is None or kind in one.namespace]  # type: ignore[union-attr,misc]
 
-    async def contents(self) -> dict[str, str]:
-        """The episodes and guidelines as they lie in the store, byte for byte."""
-        kinds = [await self.items(kind) for kind in ("episodes", "guidelines")]
-        return {
-            "/".join((*one.namespace, one.key)): json.dumps(one.value)
-            for items in kinds
-            for one in items
-        }
+    async def contents(self) -> list[Any]:
+        """All that stands, word for word."""
+        kinds = [await self.do(kind) for kind in ("episodes", "guidelines")]
+        return [one.to_json() for items in kinds for one in items]
 
     async def holding(self, text: str) -> list[str]:
         """The kinds of items that hold a text, whatever its case."""

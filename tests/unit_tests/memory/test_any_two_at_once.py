@@ -95,7 +95,9 @@ DOING: dict[str, Doing] = {
     "say another word": lambda io, memory, _: operations.remember(
         io, memory.access, [said("one", "Word 2.", author=ANN)]
     ),
-    "say something new": lambda io, memory, _: operations.remember(io, memory.access, [said("five")]),
+    "say something new": lambda io, memory, _: operations.remember(
+        io, memory.access, [said("five")]
+    ),
     "revise one": revise("one", "Word 3."),
     "revise two": revise("two", "Word 4."),
     "forget one": forget("one"),
@@ -183,7 +185,7 @@ def check_whole(case: Case) -> None:
     rules = case.here.guidelines()
     assert then.missing == []
     assert (then.episodes, then.guidelines) == (case.here.episodes(), rules)
-    episodes, ids = {one.id for one in then.episodes}, {one.id for one in rules}
+    episodes = {one.id for one in then.episodes}
     for rule in rules:
         assert set(rule.episode_ids) <= episodes, rule
 

@@ -1,4 +1,4 @@
-"""A change is written whole or not at all: vectors first, then one batch of puts."""
+"""A change is written whole or not at all: vectors first, then words, then one fact."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,15 +7,11 @@ import pytest
 from langgraph.store.base import PutOp
 
 from memalign_graph import EmbeddingError, JudgeMemory
-from memalign_graph.io import AWAITING, BLOCKING, run
-from memalign_graph.memory import history, learning, operations
-from memalign_graph.memory.records import version_of
 from tests.loopback import LoopbackServer, error
 from tests.unit_tests.memory.support import (
     CRITERION,
     QUERY,
     Bench,
-    Operation,
     WatchedStore,
     hashed,
     is_content,
@@ -35,25 +31,17 @@ def memory(store: WatchedStore) -> JudgeMemory:
     return JudgeMemory(store, CRITERION, embeddings=hashed)
 
 
-def content_batches(store: WatchedStore) -> list[list[PutOp]]:
-    return [batch for batch in store.writes if any(map(is_content, batch))]
-
-
-def test_vectors_are_written_before_what_needs_them(
+def test_vectors_are_written_first_then_words_then_the_fact(
     store: WatchedStore, memory: JudgeMemory
 ) -> None:
     memory.remember([said("one"), said("two")])
-    vectors, content = store.writes
+    vectors, words, fact = store.writes
     assert not any(map(is_content, vectors))
-    assert all(map(is_content, content))
-    assert [put.namespace[-1] for put in content] == [
-        "episodes", "episodes", "changes", "commits", "tip",
-    ]  # fmt: skip
+    assert [put.namespace[-1] for put in words] == ["words", "words"]
+    assert [put.namespace[-1] for put in fact] == ["facts", "head"]
 
 
-def test_every_change_is_one_batch_that_ends_with_its_commit(
-    store: WatchedStore, memory: JudgeMemory
-) -> None:
+def test_every_change_is_one_fact_written_last(store: WatchedStore, memory: JudgeMemory) -> None:
     one, two = memory.remember([said("one"), said("two")])
     learn(memory, op("add", one, text="Of one."), op("add", one, two, text="Of both."))
     rule = memory.add_guideline("Be warm.")
@@ -61,12 +49,9 @@ def test_every_change_is_one_batch_that_ends_with_its_commit(
     memory.remember(said("two", "Another word."))
     memory.forget(one.id)
     memory.remove_guideline(rule.id)
-    batches = content_batches(store)
-    assert len(batches) == 7
-    for batch in batches:
-        kinds = [put.namespace[-1] for put in batch]
-        assert (kinds.count("changes"), kinds.count("commits")) == (1, 1)
-        assert kinds[-2:] == ["commits", "tip"]
+    memory.rollback("0" * 32)
+    kinds = [[put.namespace[-1] for put in batch] for batch in store.writes]
+    assert [kind for kind in kinds if "facts" in kind] == [["facts", "head"]] * 8
 
 
 def test_no_batch_both_reads_and_writes(store: WatchedStore, memory: JudgeMemory) -> None:
@@ -94,45 +79,6 @@ def test_reading_writes_nothing(store: WatchedStore, memory: JudgeMemory) -> Non
     memory.guidelines()
     memory.version()
     assert store.writes == []
-
-
-async def change(memory: JudgeMemory, name: str, *, awaits: bool) -> Any:
-    access = memory.access
-    one, two = memory.episodes()
-    [rule] = memory.guidelines()
-    selection = operations.Selection(episode_ids=[one.id])
-    operations: dict[str, Operation] = {
-        "remember": lambda io: operations.remember(io, access, [said("three"), said("one", "New.")]),
-        "learn": lambda io: learning.learn(
-            io, access, [op("add", two, text="New.")], {two.id: two.word}, relearn=True
-        ),
-        "revise": lambda io: operations.revise(io, access, one.id, {"rationale": "New."}),
-        "forget": lambda io: operations.forget(io, access, selection),
-        "rollback": lambda io: history.rollback(io, access, version_of(0)),
-        "edit": lambda io: operations.edit_guideline(io, access, rule.id, "New.", author=None),
-    }
-    operation = operations[name]
-    return await operation(AWAITING) if awaits else run(operation(BLOCKING))
-
-
-@pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("name", ["remember", "learn", "forget", "revise", "edit", "rollback"])
-async def test_a_change_that_fails_leaves_the_old_memory(
-    store: WatchedStore, memory: JudgeMemory, reopen: Any, name: str, *, awaits: bool
-) -> None:
-    memory.remember([said("one"), said("two")])
-    learn(memory, op("add", memory.episodes()[0], text="Of one."))
-    before = memory.version(), memory.episodes(), memory.guidelines(), memory.recall(QUERY)
-    store.failing = True
-    with pytest.raises(OSError, match="The disk is full"):
-        await change(memory, name, awaits=awaits)
-    store.failing = False
-    for _ in range(2):
-        found = memory.version(), memory.episodes(), memory.guidelines(), memory.recall(QUERY)
-        assert found == before
-        reopen()
-    await change(memory, name, awaits=awaits)
-    assert memory.version() != before[0]
 
 
 def test_a_change_tried_again_embeds_nothing_again(server: LoopbackServer) -> None:

@@ -80,15 +80,9 @@ async def test_of_two_that_contradict_the_newer_word_wins(bench: Bench, newer: i
     await consolidate(bench, relations(contradictions=[[2, 1]]))
     [winner] = await bench.do("guidelines")
     assert winner == both[newer]
-    [loser] = [
-        one
-        for one in await bench.do("guidelines", )
-        if one.status == "superseded"
-    ]
-    assert (loser.id, loser.text) == (both[1 - newer].id, texts[1 - newer])
-    assert loser.episode_ids == both[1 - newer].episode_ids
-    assert loser.superseded_by == winner.id
-    assert loser.reason
+    [retired] = (await bench.do("history"))[0].retired
+    assert (retired.guideline_id, retired.superseded_by) == (both[1 - newer].id, winner.id)
+    assert retired.reason
 
 
 async def test_the_loser_is_out_of_the_prompt(near: Bench) -> None:
@@ -105,24 +99,19 @@ async def test_the_loser_is_out_of_the_prompt(near: Bench) -> None:
 async def test_what_contradicts_is_never_merged_though_called_a_duplicate(bench: Bench) -> None:
     await rules(bench, "Always apologise.", "Never apologise.", "One always apologises.")
     await consolidate(bench, relations([[1, 2, 3]], [[1, 2]]))
-    everything = await bench.do("guidelines", )
+    everything = await bench.do("guidelines")
     [never] = [one for one in everything if one.text == "Never apologise."]
     assert (never.status, len(never.episode_ids)) == ("standing", 1)
 
 
 async def test_what_is_written_by_hand_is_never_changed(bench: Bench) -> None:
-    [one, two], _ = await rules(bench, "Say sorry.", "Never say sorry.")
+    await rules(bench, "Say sorry.", "Never say sorry.")
     own = await bench.do("add_guideline", "Apologise, always.", author="ann")
     await consolidate(bench, relations([[1, 3]], [[2, 3]]))
     assert await bench.do("guidelines") == [own]
-    gone = {
-        one.text: one
-        for one in await bench.do("guidelines", )
-        if one.status == "superseded"
-    }
-    assert gone["Say sorry."].episode_ids == [one.id]
-    assert gone["Never say sorry."].episode_ids == [two.id]
-    assert {rule.superseded_by for rule in gone.values()} == {own.id}
+    retired = (await bench.do("history"))[0].retired
+    assert {gone.superseded_by for gone in retired} == {own.id}
+    assert len(retired) == 2
 
 
 async def test_two_experts_who_contradict_or_repeat_each_other_both_stand(bench: Bench) -> None:
@@ -181,7 +170,7 @@ async def test_a_guideline_without_words_gets_them_first_and_is_compared(bench: 
     await bench.do("forget", one.id)
     wording = {"operations": [{"text": "One must apologise.", "action": "add"}]}
     await consolidate(bench, wording, relations([[1, 2]]))
-    [rule] = await bench.do("guidelines", )
+    [rule] = await bench.do("guidelines")
     assert (rule.text, set(rule.episode_ids)) == ("One must apologise.", {two.id, three.id})
 
 
@@ -238,7 +227,7 @@ async def test_what_is_forgotten_meanwhile_takes_nothing_else_along(
         asks,
         lambda: near.memory().forget(episodes[forgotten].id),
     )
-    assert await near.do("guidelines", ) == [both[1 - forgotten]]
+    assert await near.do("guidelines") == [both[1 - forgotten]]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -263,15 +252,18 @@ async def test_whatever_the_model_says_no_source_and_no_rule_is_lost(
         ]
 
     await consolidate(near, relations(some(4), some(2)))
-    after = {one.id: one for one in await near.do("guidelines", )}
-    standing = {one.id for one in after.values() if one.status == "standing"}
+    after = {one.id: one for one in await near.do("guidelines")}
+    commits = await near.do("history")
+    winners = {one.guideline_id: one.superseded_by for done in commits for one in done.retired}
     for rule in before:
         if rule.origin == "expert":
             assert after[rule.id] == rule
         elif rule.id in after:
             assert after[rule.id].text == rule.text
             assert set(after[rule.id].episode_ids) >= set(rule.episode_ids)
-            assert rule.id in standing or after[rule.id].superseded_by in after
         else:
-            assert any(set(rule.episode_ids) <= set(one.episode_ids) for one in after.values())
-    assert standing
+            winner = winners[rule.id]
+            while winner in winners:
+                winner = winners[winner]
+            assert winner in after
+    assert after

@@ -1,114 +1,163 @@
-"""Changes of many parts, cut off at any write: made again, they end as if nothing had happened."""
+"""Changes cut off at any put: there whole or not at all; made again, as if nothing had happened."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory import access, history, learning, operations, portable
-from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, learn, op, said
-from tests.unit_tests.memory.test_purge_cut_off import CutOffError, Failing
+from memalign_graph.memory import access
+from tests.unit_tests.memory.acting import Actor
+from tests.unit_tests.memory.support import (
+    CRITERION,
+    QUERY,
+    CutOffError,
+    Failing,
+    hashed,
+    learn,
+    op,
+    said,
+)
 
-COUNT = 7
-MOST = 40
-"""More writes than any of these changes makes."""
+COUNT = 5
+MOST = 60
+"""More puts than any of these changes makes."""
+
+EMPTY = "0" * 32
 
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (changes, forgetting, history, lessons, portable):
-        monkeypatch.setattr(module, "COMMIT_ITEMS", 2, raising=False)
     monkeypatch.setattr(access, "BATCH_ITEMS", 2)
 
 
-def start() -> JudgeMemory:
-    """Seven cases, a rule from each, and one from all."""
-    memory = JudgeMemory(Failing(), CRITERION, embeddings=hashed)
-    episodes = memory.remember([said(f"case {number}") for number in range(COUNT)])
-    learn(
-        memory,
-        *(op("add", one, text=f"Of {one.example.inputs}.") for one in episodes),
-        op("add", *episodes, text="Of all."),
-    )
+def opened() -> JudgeMemory:
+    return JudgeMemory(Failing(), CRITERION, embeddings=hashed)
+
+
+def words(name: str, rationale: str = "Too cold.") -> list[Any]:
+    return [said(f"{name} {number}", rationale) for number in range(COUNT)]
+
+
+def filled(name: str) -> JudgeMemory:
+    """Some cases, a rule from each, one from all, and one by hand."""
+    memory = opened()
+    episodes = memory.remember(words(name))
+    rules = [op("add", one, text=f"Of {one.example.inputs}.") for one in episodes]
+    learn(memory, *rules, op("add", *episodes, text=f"Of all {name}s."))
+    memory.add_guideline(f"By hand, of {name}s.")
     return memory
 
 
-def exported() -> str:
-    """Another memory of as many cases, with rules of their own."""
-    memory = JudgeMemory(Failing(), CRITERION, embeddings=hashed)
-    episodes = memory.remember([said(f"import {number}") for number in range(COUNT)])
-    learn(memory, *(op("add", one, text=f"Of {one.example.inputs}.") for one in episodes))
-    return memory.export_jsonl()
+def by_hand(memory: JudgeMemory) -> str:
+    return next(rule.id for rule in memory.guidelines() if rule.origin == "expert")
 
 
-def relearn(memory: JudgeMemory) -> None:
-    """Learn from cases that are pending, as an alignment does."""
-    new = [said(f"new {number}") for number in range(COUNT)]
-    episodes = memory.remember(new)
-    words = {one.id: one.word for one in episodes}
-    rules = [op("add", one, text=f"Of {one.example.inputs}.") for one in episodes]
-    run(
-        learning.learn(
-            BLOCKING, memory.access, [*rules, op("add", *episodes, text="Of all new.")], words
-        )
-    )
+def anew(memory: JudgeMemory) -> tuple[Any, ...]:
+    episodes = memory.episodes()
+    rules = [op("add", one, text=f"Anew of {one.example.inputs}.") for one in episodes]
+    return (*rules, op("add", *episodes, text="Anew of all."))
 
 
-CHANGES: dict[str, Callable[[JudgeMemory, dict[str, str]], Any]] = {
-    "remember": lambda memory, _: memory.remember(
-        [said(f"case {number}", "Another word.") for number in range(COUNT)]
-    ),
-    "forget": lambda memory, _: memory.forget(where=lambda one: one.example.inputs != "case 3"),
-    "learn": lambda memory, _: relearn(memory),
-    "roll back": lambda memory, known: memory.rollback(known["empty"]),
-    "roll back again": lambda memory, known: memory.rollback(known["full"]),
-    "import": lambda memory, known: memory.import_jsonl(known["export"]),
+CHANGES: dict[str, tuple[str, Callable[[JudgeMemory, str], tuple[Any, ...]]]] = {
+    "say something new": ("remember", lambda *_: (words("new"),)),
+    "say another word": ("remember", lambda *_: (words("case", "Another word."),)),
+    "revise": ("revise", lambda memory, _: (memory.episodes()[0].id, {"rationale": "Another."})),
+    "forget": ("forget", lambda memory, _: ([one.id for one in memory.episodes()[1:]],)),
+    "write by hand": ("add_guideline", lambda *_: ("New.",)),
+    "reword by hand": ("edit_guideline", lambda memory, _: (by_hand(memory), "Reworded.")),
+    "roll back": ("rollback", lambda *_: (EMPTY,)),
+    "remove by hand": ("remove_guideline", lambda memory, _: (by_hand(memory),)),
+    "learn": ("learn", lambda memory, _: anew(memory)),
+    "import": ("import_jsonl", lambda _, exported: (exported,)),
 }
 
 
+async def change(
+    memory: JudgeMemory, name: str, arguments: tuple[Any, ...], *, awaits: bool
+) -> None:
+    if name == "learn":
+        learn(memory, *arguments)
+    elif awaits:
+        await getattr(memory, f"a{name}")(*arguments)
+    else:
+        getattr(memory, name)(*arguments)
+
+
 def picture(memory: JudgeMemory) -> Any:
-    """What a memory holds, but for dates."""
+    """What a memory holds, but for dates, to whoever opens it now."""
+    store = InMemoryStore()
+    assert isinstance(memory.access.store, InMemoryStore)
+    store._data = memory.access.store._data
+    memory = JudgeMemory(store, CRITERION, embeddings=hashed)
     names: dict[str, Any] = {one.id: one.example.inputs for one in memory.episodes()}
-    rules = memory.guidelines()
     return (
         sorted((names[one.id], one.rationale, one.status) for one in memory.episodes()),
         sorted(
-            (one.text, one.status, sorted(names[key] for key in one.episode_ids)) for one in rules
+            (one.text, one.status, sorted(names[key] for key in one.episode_ids))
+            for one in memory.guidelines()
         ),
         sorted(str(one.example.inputs) for one in memory.recall(QUERY, k=50)),
     )
 
 
-def prepared(name: str, export: str) -> tuple[JudgeMemory, dict[str, str]]:
-    memory = start()
-    known = {"empty": "0" * 32, "full": memory.version(), "export": export}
-    if name == "roll back again":
-        memory.forget(where=lambda _: True)
-        memory.remember([said(f"later {number}") for number in range(COUNT)])
-    return memory, known
-
-
+@pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("name", CHANGES)
-def test_at_each_write(name: str) -> None:
-    export = exported()
-    undisturbed, known = prepared(name, export)
-    CHANGES[name](undisturbed, known)
-    for number in range(MOST):
-        memory, known = prepared(name, export)
+async def test_at_each_put(name: str, *, awaits: bool) -> None:
+    exported = filled("import").export_jsonl()
+    after: Any = None
+    for puts in (None, *range(MOST)):
+        memory = filled("case")
+        before = picture(memory)
+        method, arguments = CHANGES[name][0], CHANGES[name][1](memory, exported)
         store = memory.access.store
         assert isinstance(store, Failing)
-        store.writes_left = number
+        store.puts_left = puts
         try:
-            CHANGES[name](memory, known)
+            await change(memory, method, arguments, awaits=awaits)
         except CutOffError:
-            then = memory.at(memory.version())
-            assert then.missing == []
-            CHANGES[name](memory, known)
+            left = picture(memory)
+            assert left in (before, after)
+            assert memory.at(memory.version()).missing == []
+            if left == after and method == "remove_guideline":
+                continue  # there is nothing to remove any more
+            await change(memory, method, arguments, awaits=awaits)
         else:
-            assert number > 2
-            return
-        assert picture(memory) == picture(undisturbed)
+            if puts is not None:
+                assert puts > 1
+                return
+            after = picture(memory)
+            assert after != before
+        assert picture(memory) == after
         assert memory.at(memory.version()).episodes == memory.episodes()
+    pytest.fail("It never ended.")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_import_cut_off_and_begun_again_ends_at_the_version_it_came_from(seed: int) -> None:
+    origin = opened()
+    actor = Actor(origin, seed)
+    for _ in range(25):
+        run(actor.act(BLOCKING))
+    head, *lines = origin.export_jsonl().splitlines()
+    assert len(lines) > 5
+    for puts in range(MOST):
+        there = opened()
+        store = there.access.store
+        assert isinstance(store, Failing)
+        random.Random(puts).shuffle(lines)  # noqa: S311 - a test's order
+        store.puts_left = puts
+        try:
+            there.import_jsonl([head, *lines])
+        except CutOffError:
+            there.import_jsonl([head, *reversed(lines)])
+        else:
+            assert puts > len(lines) / 2
+            return
+        assert there.version() == origin.version()
+        assert there.episodes() == origin.episodes()
+        assert there.guidelines() == origin.guidelines()
     pytest.fail("It never ended.")

@@ -164,7 +164,7 @@ async def test_a_memory_forgotten_whole_crashes_nothing_and_goes_on(bench: Bench
     await bench.learn(op("add", *episodes, text="Of all."))
     await bench.do("forget", where=lambda _: True)
     assert await bench.do("episodes") == []
-    assert await bench.do("guidelines", ) == []
+    assert await bench.do("guidelines") == []
     assert await bench.recall("one") == []
     await bench.remember(said("one"))
     assert await bench.recall("one") == ["one"]

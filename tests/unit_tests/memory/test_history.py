@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from memalign_graph import InvalidInputError, JudgeMemory, create_judge_graph
-from memalign_graph.memory import history
 from memalign_graph.memory.history import Commit, Tally
 from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, Opener, hashed, op, said
 
@@ -71,6 +70,20 @@ async def test_rolling_back_restores_every_item_byte_for_byte(bench: Bench) -> N
     assert await bench.do("version") == changed
     assert set(await bench.recall("two", k=9)) == {"two", "three"}
     assert bench.embedded() == []
+
+
+async def test_a_retired_guideline_is_told_with_what_took_its_place_and_why(near: Bench) -> None:
+    one, two = await near.remember(said("one"), said("two"))
+    await near.learn(op("add", one, text="Old."), op("add", two, text="New."))
+    old, new = await near.do("guidelines")
+    change = op("retire", two, guideline_id=old.id, superseded_by=new.id, reason="Too strict.")
+    await near.learn(change)
+    [retired] = (await near.do("history"))[0].retired
+    assert (retired.guideline_id, retired.superseded_by, retired.reason) == (
+        old.id, new.id, "Too strict.",
+    )  # fmt: skip
+    await near.do("forget", two.id)
+    assert await near.do("guidelines") == [old]
 
 
 async def test_rolling_back_to_what_stands_changes_nothing(bench: Bench) -> None:
@@ -210,20 +223,3 @@ def test_other_readers_see_a_rollback_at_their_next_look(any_opener: Opener) -> 
     here.rollback(version)
     assert {one.example.inputs for one in there.recall(QUERY)} == {"one", "two"}
     assert there.version() == version
-
-
-def test_a_large_rollback_takes_several_commits_and_arrives_exactly(
-    any_opener: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(history, "COMMIT_ITEMS", 3)
-    memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
-    memory.remember([said(f"case {number}") for number in range(10)])
-    memory.add_guideline("By hand.")
-    version = memory.version()
-    memory.forget(where=lambda _: True)
-    memory.rollback(version)
-    assert [one.reason for one in memory.history()].count("rollback") == 4
-    assert memory.version() == version
-    cold = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
-    assert cold.version() == version
-    assert len(cold.recall(QUERY, k=20)) == 10

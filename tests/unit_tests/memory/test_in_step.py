@@ -1,9 +1,11 @@
 """Two readers and writers of one memory: each sees what the other did, in its next call."""
 
 import asyncio
+import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +14,25 @@ import pytest
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import JudgeMemory
+from memalign_graph.io import BLOCKING, run
+from memalign_graph.memory.facts import Fact
+from memalign_graph.memory.standing import Standing, stand
+from memalign_graph.memory.view import MemoryView
+from tests.unit_tests.memory.acting import Actor
 from tests.unit_tests.memory.support import (
     CRITERION,
     QUERY,
     Bench,
+    Meanwhile,
     Opener,
     hashed,
+    in_memory,
     interleaved,
     learn,
     op,
     said,
 )
+from tests.unit_tests.memory.test_same_moment import commits
 
 AWAITED = ("memory-async", "sqlite-async", "aiosqlite-async")
 
@@ -96,9 +106,8 @@ def test_each_forgets_along_what_the_other_learned(pair: tuple[JudgeMemory, Judg
     one, two = here.remember([said("one"), said("two")])
     learn(there, op("add", one, text="Of one."), op("add", one, two, text="Of both."))
     here.forget(one.id)
-    assert there.guidelines() == []
     [rule] = there.guidelines()
-    assert (rule.text, rule.status, rule.episode_ids) == ("", "pending", [two.id])
+    assert (rule.text, rule.status, rule.episode_ids) == ("Of both.", "pending", [two.id])
     assert there.version() == here.version()
 
 
@@ -173,6 +182,51 @@ def test_eight_threads_opening_a_memory_all_recall(near: Bench, reopen: Any) -> 
 
         with ThreadPoolExecutor(8) as pool:
             assert list(pool.map(look, range(8))) == [20] * 8
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order(seed: int) -> None:
+    opener, order = in_memory(), random.Random(seed)  # noqa: S311 - a test's choices
+    memories = [JudgeMemory(opener(), CRITERION, embeddings=hashed) for _ in range(3)]
+    actors = [Actor(memory, f"{seed} {name}") for name, memory in enumerate(memories)]
+    for _ in range(60):
+        one, other = order.sample(actors, 2)
+        beside = Meanwhile(commits, partial(beside_another, other))
+        run(one.act(beside if order.random() < 0.5 else BLOCKING))
+    cold = JudgeMemory(opener(), CRITERION, embeddings=hashed)
+    for memory in memories:
+        assert memory.version() == cold.version()
+        assert memory.episodes() == cold.episodes()
+        assert memory.guidelines() == cold.guidelines()
+        assert recalled(memory) == recalled(cold)
+
+    facts, words = cold.access.view.facts()
+    assert len(facts) > 20
+    for _ in range(3):
+        view, arrived = MemoryView("test"), list[Fact]()
+        late = order.sample(facts, len(facts)) if order.random() < 0.5 else facts
+        while len(arrived) < len(facts):
+            chunk = late[len(arrived) :][: order.randint(1, 6)]
+            arrived += chunk
+            view.add([*chunk, *order.sample(arrived, 1)], words)
+            check_in_step(view, stand(arrived, words, "test"))
+        assert view.version == cold.version()
+
+
+def beside_another(actor: Actor) -> None:
+    run(actor.act(BLOCKING))
+
+
+def check_in_step(view: MemoryView, scratch: Standing) -> None:
+    rules = sorted(scratch.guidelines.values(), key=lambda one: (one.position, one.id))
+    assert view.version == scratch.version
+    assert view.guidelines == [scratch.guideline(one) for one in rules]
+    assert view.pending() == sorted(scratch.pending)
+    assert view.rows() == [scratch.rows[key] for key in sorted(scratch.rows)]
+    texts = {row.vector_key for row in view.rows()}
+    assert view.missing_texts().keys() == texts
+    at = {row.id for key in texts for row in view.rows_at(key)}
+    assert at == scratch.rows.keys()
 
 
 def test_a_slow_reader_brings_nothing_back(any_opener: Opener, reopen: Any) -> None:

@@ -12,7 +12,7 @@ from memalign_graph import Criterion, InvalidInputError, JudgeMemory, create_jud
 from memalign_graph.memory.layout import MemoryLayout
 from tests.unit_tests.memory.support import QUERY, Bench, learn, op, said
 
-KINDS = ("episodes", "guidelines", "vectors", "changes", "drafts", "tip", "judgments")
+KINDS = ("facts", "words", "vectors", "drafts", "head", "judgments", "reviews")
 """How the namespaces of a memory's items are labelled, and criteria may be called."""
 
 PLACES: list[tuple[tuple[str, ...], str]] = [
@@ -31,7 +31,7 @@ PLACES: list[tuple[tuple[str, ...], str]] = [
     *((("memalign",), kind) for kind in KINDS),
     *((("memalign", kind), "tone") for kind in KINDS),
     *((("memalign", "tone", "vectors"), kind) for kind in KINDS),
-    *((("memalign", kind), kind) for kind in ("episodes", "vectors")),
+    *((("memalign", kind), kind) for kind in ("words", "vectors")),
 ]
 
 
@@ -92,8 +92,8 @@ async def test_what_one_forgets_purges_or_rolls_back_the_others_keep(bench: Benc
 
 def test_no_two_kinds_of_items_share_a_namespace() -> None:
     layout = MemoryLayout(("memalign", "tone"))
-    own = [layout.episodes, layout.guidelines, layout.commits, layout.changes, layout.drafts,
-           layout.tip, layout.all_vectors]  # fmt: skip
+    own = [layout.facts, layout.words, layout.head, layout.drafts, layout.judgments,
+           layout.reviews, layout.all_vectors]  # fmt: skip
     for one, other in combinations(own, 2):
         assert one[: len(other)] != other
         assert other[: len(one)] != one

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from memalign_graph import JudgeMemory
-from tests.unit_tests.memory.purging import MARK, planted
 from tests.unit_tests.memory.support import (
     CRITERION,
     QUERY,
@@ -91,13 +90,6 @@ def test_the_same_lessons_in_another_order_are_the_same_guidelines() -> None:
         return {(one.id, one.text, frozenset(one.episode_ids)) for one in memory.guidelines()}
 
     assert learned([0, 1, 2, 3, 4]) == learned([4, 2, 0, 3, 1])
-
-
-def test_what_this_process_knows_of_a_memory_holds_no_text(near: Bench) -> None:
-    memory = near.memory(embeddings=hashed)
-    memory.remember([planted(), said("kept")])
-    memory.recall(QUERY)
-    assert MARK not in repr(vars(memory.access.view)).casefold()
 
 
 async def test_one_record_without_a_label_is_feedback_like_any_other(bench: Bench) -> None:

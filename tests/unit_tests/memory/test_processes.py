@@ -1,36 +1,24 @@
-"""Two real processes on one SQLite file, and one that is killed half-way."""
+"""Real processes on one SQLite file, and one that is killed half-way."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from memalign_graph import JudgeMemory
+from memalign_graph.memory.standing import stand
 from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.support import CRITERION, QUERY, ROOT, Opener, hashed, said
+from tests.unit_tests.memory.test_in_step import recalled
 
-COUNT = 50
+SECONDS = os.environ.get("MEMALIGN_TEST_SECONDS", "2")
+"""How long each process acts; a minute tells more."""
 
-WRITER = """
-import sys
-from tests.unit_tests.memory.support import CRITERION, connect, hashed, said
-from langgraph.store.sqlite import SqliteStore
-from memalign_graph import JudgeMemory
-
-path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-memory = JudgeMemory(SqliteStore(connect(path)), CRITERION, embeddings=hashed)
-memory.version()
-print("ready", flush=True)
-sys.stdin.readline()
-for number in range(count):
-    memory.remember([said(f"{name} {number}"), said("shared", author=f"{name} {number}")])
-    if number % 10 == 0:
-        memory.add_guideline(f"Rule {name} {number}.")
-print("done", flush=True)
-sys.stdin.readline()
-print(memory.version(), len(memory.episodes()), len(memory.recall(said().example, k=1000)))
-"""
+WORKER = ("-m", "tests.unit_tests.memory.worker")
 
 KILLED = """
 import os, signal, sys
@@ -53,11 +41,11 @@ memory.remember([said("one"), said("two")])
 
 
 class Child:
-    """A process that runs a script, a step for each line it is given."""
+    """A process that does a step for each line it is given."""
 
-    def __init__(self, script: str, *args: object, **environment: str) -> None:
+    def __init__(self, *args: object, **environment: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", script, *map(str, args)],
+            [sys.executable, "-W", "error", *map(str, args)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -79,27 +67,34 @@ class Child:
         return self._process.returncode, errors
 
 
-def test_two_processes_writing_at_once_lose_and_double_nothing(
-    opener: Opener, tmp_path: Path
+@pytest.mark.parametrize("count", [2, 4])
+def test_processes_at_random_lose_nothing_and_see_the_same(
+    opener: Opener, tmp_path: Path, count: int
 ) -> None:
     memory = JudgeMemory(opener(), CRITERION, embeddings=hashed)
-    memory.recall(QUERY)
-    children = [Child(WRITER, tmp_path / "store.db", name, COUNT) for name in ("ann", "bob")]
-    for step in ("ready", "done"):
-        assert [child.read() for child in children] == [step, step]
-        for child in children:
-            child.go()
+    memory.version()
+    path = tmp_path / "store.db"
+    children = [Child(*WORKER, path, f"actor {number}", SECONDS) for number in range(count)]
+    assert [child.read() for child in children] == ["ready"] * count
+    for child in children:
+        child.go()
+    written = [json.loads(child.read()) for child in children]
+    for child in children:
+        child.go()
     reports = [child.read() for child in children]
-    assert [child.end() for child in children] == [(0, "")] * 2
+    assert [child.end() for child in children] == [(0, "")] * count
 
-    episodes = memory.episodes()
-    assert len(episodes) == 4 * COUNT
-    assert len({one.example_id for one in episodes}) == 2 * COUNT + 1
-    assert len(memory.guidelines()) == 10
-    assert reports == [f"{memory.version()} {4 * COUNT} {2 * COUNT + 1}"] * 2
-    assert len(memory.recall(QUERY, k=1000)) == 2 * COUNT + 1
+    rules, episodes = memory.guidelines(), memory.episodes()
+    assert reports == [f"{memory.version()} {len(rules)} {len(episodes)}"] * count
+    facts, words = memory.access.view.facts()
+    assert all(written)
+    assert sorted(fact.id for fact in facts) == sorted(key for one in written for key in one)
+    assert stand(facts, words, memory.access.embedder.id).version == memory.version()
     cold = JudgeMemory(opener(), CRITERION, embeddings=hashed)
-    assert cold.version() == memory.version()
+    assert (cold.version(), cold.guidelines()) == (memory.version(), rules)
+    assert cold.episodes() == episodes
+    assert recalled(cold) == recalled(memory)
+    assert memory.at(memory.version()).guidelines == rules
 
 
 def test_killed_before_its_commit_a_writer_leaves_the_old_memory(
@@ -107,7 +102,7 @@ def test_killed_before_its_commit_a_writer_leaves_the_old_memory(
 ) -> None:
     memory = JudgeMemory(opener(), CRITERION, embeddings=server.embedder())
     before = memory.version()
-    child = Child(KILLED, tmp_path / "store.db", **server.environment)
+    child = Child("-c", KILLED, tmp_path / "store.db", **server.environment)
     assert child.end() == (-signal.SIGKILL, "")
     assert [request.texts for request in server.embeddings] == [["one\n\na", "two\n\na"]]
 

@@ -3,12 +3,14 @@
 from typing import Any
 
 import pytest
+from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Episode, JudgeMemory
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory.operations import COMMIT_ITEMS
+from memalign_graph.memory import learning
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
+from memalign_graph.memory.learning import GuidelineOperation
 from tests.unit_tests.memory.purging import MARK, WORDS, everything_in, fill, left_in, planted
 from tests.unit_tests.memory.support import (
     CRITERION,
@@ -22,8 +24,6 @@ from tests.unit_tests.memory.support import (
     said,
 )
 
-NOT_LOOKED = "Checkpoints were not looked at: give the `checkpointer` of the graphs that carried "
-
 ANN = "zqxann"
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -31,6 +31,13 @@ WAYS: dict[str, dict[str, Any]] = {
     "author": {"author": "zqxann"},
     "filter": {"where": lambda one: MARK in f"{one.author}"},
 }
+
+
+def learn_from(memory: JudgeMemory, *operations: GuidelineOperation) -> None:
+    """A lesson that read its sources and nothing else."""
+    read = {key for operation in operations for key in operation.episode_ids}
+    words = {one.id: one.word for one in memory.episodes() if one.id in read}
+    run(learning.learn(BLOCKING, memory.access, operations, words))
 
 
 def check_clean(memory: JudgeMemory) -> None:
@@ -49,7 +56,7 @@ def check_clean(memory: JudgeMemory) -> None:
 def test_the_traces_are_there_before(any_opener: Opener) -> None:
     memory, _ = fill(any_opener())
     found = left_in(everything_in(memory.access.store))
-    for kind in ("episodes", "guidelines", "changes", "commits", "drafts"):
+    for kind in ("words", "facts", "drafts"):
         assert any(f"/{kind}:" in one for one in found)
     for word in WORDS:
         assert any(word in one for one in found)
@@ -95,17 +102,17 @@ async def test_in_every_store(bench: Bench) -> None:
     await bench.learn(op("add", one, text="zqxold"), op("add", one, kept, text="zqxold, kept"))
     await bench.remember(planted())
     version = await bench.do("version")
-    kept = (await bench.do("episodes"))[0]
     forgotten = await bench.do("forget", author="zqxann", purge=True, by="eve")
     await bench.remember(said("later"))
     assert forgotten.episode_ids == [one.id]
     assert await bench.holding(MARK) == []
     _, newest, *_ = await bench.do("history")
     assert (newest.reason, newest.author) == ("purge", "eve")
-    assert (newest.episodes.removed, newest.guidelines.removed) == (1, 0)
+    assert (newest.episodes.removed, newest.guidelines.removed) == (1, 1)
     restored = await bench.do("rollback", version)
     assert set(restored.missing) >= {one.id}
-    assert restored.episodes == await bench.do("episodes") == [kept]
+    assert restored.episodes == await bench.do("episodes")
+    assert [(each.id, each.status) for each in restored.episodes] == [(kept.id, "pending")]
     assert await bench.holding(MARK) == []
     assert await bench.recall("kept", k=9) == ["kept"]
     assert MARK not in await bench.do("export_jsonl")
@@ -120,7 +127,8 @@ async def test_the_other_source_is_read_again_and_nothing_else(bench: Bench) -> 
     forgotten = await bench.do("forget", one.id, purge=True, memory=memory)
     [chat] = bench.server.chats
     assert MARK not in f"{chat.body}".casefold()
-    assert [rule.text for rule in forgotten.guidelines_reduced] == ["Rule of others."]
+    assert [rule.text for rule in forgotten.guidelines_removed] == [""]
+    assert forgotten.purged.pending == [kept.id]
     assert await bench.guidelines() == {"Rule of others.": {kept.id}}
     assert await bench.holding(MARK) == []
 
@@ -154,6 +162,8 @@ def test_no_index_of_this_process_keeps_it(any_opener: Opener) -> None:
     [found] = there.recall(one.example)
     assert found.example.inputs == "kept"
     assert there.access.view.index.get(key) is None
+    for memory in (here, there):
+        assert MARK not in repr(vars(memory.access.view)).casefold()
 
 
 def test_a_purge_made_again_finds_nothing_and_harms_nothing(near: Bench) -> None:
@@ -173,57 +183,56 @@ def test_what_is_purged_can_be_said_again(near: Bench) -> None:
     assert memory.recall(again.example, k=1)[0].episodes[-1] == again
 
 
-def test_what_an_expert_wrote_by_hand_of_nothing_keeps_its_words_and_is_told(near: Bench) -> None:
+def test_a_lesson_that_read_it_goes_whole_and_what_was_read_along_is_pending(near: Bench) -> None:
     memory = near.memory(embeddings=hashed)
-    one = memory.remember(planted())
-    plain = memory.add_guideline("Warm outputs; null inputs, reference_outputs, true value.")
-    rule = memory.add_guideline("A reply says zqxwhy, always.")
+    one, other = memory.remember([said("one", "It is zqxwhy."), said("other", "Else.")])
+    learn(memory, op("add", other, text="Wait for zqxwhy."), op("add", other, text="Else."))
     forgotten = memory.forget(one.id, purge=True)
-    assert memory.guidelines() == [plain, rule]
     assert forgotten.purged is not None
-    [seen, told] = forgotten.purged.warnings
-    assert seen.startswith(NOT_LOOKED)
-    assert rule.id in told
-    assert "zqxwhy" not in told
-    memory.remove_guideline(rule.id)
-    memory.forget(one.id, purge=True)
-    assert memory.guidelines() == [plain]
+    assert forgotten.purged.pending == [other.id]
+    assert len(forgotten.guidelines_removed) == 2
+    assert memory.guidelines() == []
+    assert [each.status for each in memory.episodes()] == ["pending"]
+    assert left_in(everything_in(near.store)) == []
 
 
-REPEATS = [
-    ("It is about zqxwhy-77.", "When ZQXWHY-77 is said, wait."),
-    ("Mr Li of zq@x.io", "Never tell zq@x.io."),
-    ("Pay 4711€ zqxwhy", "A sum such as 4711€ is too much."),
-    ("zqxwhy\nzqxsecond", "No zqxsecond, ever."),
-    ("客户张伟的订单丢了", "如果张伟的订单丢了就先道歉。"),
-    ("Ünïcödé zqxwhy", "ünïcödé it is."),
-    ("https://zqx.example/path?id=9", "See https://zqx.example/path?id=9 for it."),
-]
-
-
-@pytest.mark.parametrize(("rationale", "rule"), REPEATS)
-def test_a_wording_that_repeats_it_goes_though_it_names_another_source(
-    near: Bench, rationale: str, rule: str
-) -> None:
+def test_a_rewording_of_what_such_a_lesson_said_goes_too(near: Bench) -> None:
     memory = near.memory(embeddings=hashed)
-    one, other = memory.remember([said("one", rationale), said("other", "Something else.")])
-    learn(memory, op("add", other, text=rule), op("add", other, text="Something else matters."))
+    one, two, three = memory.remember([said("one", "zqxwhy"), said("two"), said("three")])
+    learn(memory, op("add", one, two, text="It is zqxwhy."))
+    [rule] = memory.guidelines()
+    memory.forget(one.id)
+    learn_from(memory, op("revise", three, guideline_id=rule.id, text="It is zqxwhy, briefly."))
     memory.forget(one.id, purge=True)
-    pending, standing = memory.guidelines()
-    assert (pending.text, pending.status, pending.episode_ids) == ("", "pending", [other.id])
-    assert standing.text == "Something else matters."
-    assert rule not in f"{[item.value for item in everything_in(near.store)]}"
+    assert memory.guidelines() == []
+    assert {each.status for each in memory.episodes()} == {"pending"}
+    assert left_in(everything_in(near.store)) == []
 
 
-def test_ordinary_words_that_others_say_too_cost_no_guideline_its_wording(near: Bench) -> None:
+def test_what_others_taught_or_wrote_stays_though_it_shares_a_rare_word(near: Bench) -> None:
     memory = near.memory(embeddings=hashed)
-    one, other = memory.remember(
-        [said("one", "The reply must say sorry."), said("other", "The reply must not say sorry.")]
-    )
-    learn(memory, op("add", other, text="The reply must not say sorry."))
+    other = memory.remember(said("other", "The portal must be named.", author="bob"))
+    learn(memory, op("add", other, text="The reply must name the portal."))
+    memory.add_guideline("Beside the portal, name zqxwhy.", author="bob")
     before = memory.guidelines()
+    one = memory.remember(said("Where is the portal?", "It is zqxwhy.", author="ann"))
     memory.forget(one.id, purge=True)
     assert memory.guidelines() == before
+
+
+def test_of_what_was_imported_nothing_of_others_goes(near: Bench) -> None:
+    source = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+    memory = near.memory(embeddings=hashed)
+    one = source.remember(planted())
+    bob, eve = source.remember([said("bob", author="bob"), said("eve", author="eve")])
+    rules = [op("add", one, text="It is zqxwhy."), op("add", one, eve, text="zqxwhy and Eve's.")]
+    learn_from(source, op("add", bob, text="Bob's."), *rules)
+    memory.import_jsonl(source.export_jsonl())
+    memory.forget(one.id, purge=True)
+    assert [rule.text for rule in memory.guidelines()] == ["Bob's."]
+    statuses = {each.author: each.status for each in memory.episodes()}
+    assert statuses == {"bob": "distilled", "eve": "pending"}
+    check_clean(memory)
 
 
 class TestSharedCase:
@@ -237,12 +246,8 @@ class TestSharedCase:
                 said("shared case", "His own words.", author="bob"),
             ]
         )
-        learn(
-            memory,
-            op("add", ann, text="Of zqxwhy."),
-            op("add", bob, text="Of his own words."),
-            op("add", ann, bob, text="Of both, zqxwhy."),
-        )
+        learn_from(memory, op("add", bob, text="Of his own words."))
+        learn(memory, op("add", ann, text="Of zqxwhy."), op("add", ann, bob, text="Both, zqxwhy."))
         return memory, ann, bob
 
     def test_the_case_and_the_others_word_stay(self, near: Bench) -> None:
@@ -280,11 +285,11 @@ def test_a_purge_of_many_at_once(any_opener: Opener) -> None:
 def test_no_batch_of_a_purge_outgrows_what_a_store_takes() -> None:
     store = WatchedStore()
     memory = JudgeMemory(store, CRITERION, embeddings=hashed)
-    memory.remember([said(f"case {number}", author=ANN) for number in range(COMMIT_ITEMS + 300)])
+    memory.remember([said(f"case {number}", author=ANN) for number in range(1_000 + 300)])
     store.batches.clear()
     memory.forget(author=ANN, purge=True)
     assert memory.episodes() == []
-    assert max(len(batch) for batch in store.writes) <= COMMIT_ITEMS + 10
+    assert max(len(batch) for batch in store.writes) <= 1_000 + 10
 
 
 def test_megabytes_are_purged_in_little_time(near: Bench) -> None:

@@ -11,7 +11,7 @@ from langgraph.store.memory import InMemoryStore
 from memalign_graph import JudgeMemory
 from memalign_graph.memory import access
 from tests.unit_tests.memory.purging import MARK, everything_in, fill, left_in, planted
-from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, learn, op, said
+from tests.unit_tests.memory.support import CRITERION, hashed, learn, op, said
 from tests.unit_tests.memory.test_purge import check_clean
 from tests.unit_tests.memory.test_purge_threads import small_graph
 
@@ -58,10 +58,10 @@ class FailingSaver(InMemorySaver):
 
 
 def threads(saver: InMemorySaver) -> InMemorySaver:
-    """One thread that carries the old rationale, one the new, one nothing."""
+    """One thread that carries the episode, one its case, one nothing."""
     texts = {
-        "old": "It is because of zqxold that it must not be so.",
-        "new": "It is because of zqxwhy that it must not be so.",
+        "episode": planted().episode_id,
+        "case": f"zqxwhy, of {planted().example.id}",
         "clean": "Something else altogether.",
     }
     for name, text in texts.items():
@@ -140,21 +140,24 @@ def test_at_the_checkpointer(before: str) -> None:
     check_clean(memory)
 
 
-def test_cut_off_in_the_midst_of_many_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "BATCH_ITEMS", 2)
-    for number in range(0, 40, 3):
-        store = Failing()
-        memory = JudgeMemory(store, CRITERION, embeddings=hashed)
-        kept = memory.remember(said("kept"))
-        one = memory.remember(planted("zqx0000"))
-        for word in range(6):
-            memory.revise(one.id, {"rationale": f"It is zqx000{word} now, or so she says."})
-            learn(memory, op("add", kept, text=f"Mind the zqx000{word}, judge {word}."))
-        memory.forget(one.id)
-        store.writes_left = number
+def test_of_more_than_two_thousand_words_again_and_again() -> None:
+    store = Failing()
+    memory = JudgeMemory(store, CRITERION, embeddings=hashed)
+    kept = memory.remember(said("kept"))
+    spoken = [said(f"{MARK} {number}", MARK, author="zqxann") for number in range(2_100)]
+    episodes = memory.remember(spoken)
+    learn(memory, *(op("add", one, text=f"{MARK} {one.id}.") for one in episodes[:1_100:50]))
+    cuts = 0
+    while True:
+        store.writes_left = cuts + 1
         try:
-            memory.forget(author="zqxann", purge=True)
+            JudgeMemory(store, CRITERION, embeddings=hashed).forget(author="zqxann", purge=True)
         except CutOffError:
-            memory.forget(author="zqxann", purge=True)
-        assert left_in(everything_in(store)) == []
-        assert MARK not in repr(memory.recall(QUERY, k=9))
+            cuts += 1
+        else:
+            break
+    assert cuts > 2
+    assert left_in(everything_in(store)) == []
+    assert memory.guidelines() == []
+    assert [(one.id, one.status) for one in memory.episodes()] == [(kept.id, "pending")]
+    assert MARK not in memory.export_jsonl()

@@ -49,9 +49,13 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         yield opened
 
 
-def carried(saver: Any, name: str = "t", text: str = "It is about zqxin-7, she says.") -> None:
-    """A thread that carries the planted inputs."""
-    small_graph(saver).invoke({"question": text}, {"configurable": {"thread_id": name}})
+CASE = planted(inputs="It is about zqxin-7, she says.")
+CARRIED = {"question": f"{CASE.example.inputs} {CASE.episode_id}"}
+
+
+def carried(saver: Any, name: str = "t", given: Any = CARRIED) -> None:
+    """A thread that carries the planted inputs, and whose they are."""
+    small_graph(saver).invoke(given, {"configurable": {"thread_id": name}})
 
 
 MODES = ("DELETE", "TRUNCATE", "PERSIST", "MEMORY", "WAL")
@@ -93,8 +97,8 @@ async def test_the_local_store_and_checkpointer(tmp_path: Path, *, one_file: boo
         await keep_deleted(store, saver)
         memory = JudgeMemory(store, CRITERION, embeddings=hashed)
         carried(saver)
-        carried(saver, "clean", "Something else altogether.")
-        memory.remember(planted(inputs="It is about zqxin-7, she says."))
+        carried(saver, "clean", {"question": "Something else altogether."})
+        memory.remember(CASE)
         assert len(holding(tmp_path)) > 0
         forgotten = memory.forget(author="zqxann", purge=True, checkpointer=saver)
         assert forgotten.purged is not None
@@ -113,9 +117,8 @@ async def test_async_files(tmp_path: Path) -> None:
         await store.setup()
         await keep_deleted(store, saver)
         memory = JudgeMemory(store, CRITERION, embeddings=hashed)
-        given = {"question": "It is about zqxin-7, she says."}
-        await small_graph(saver).ainvoke(given, {"configurable": {"thread_id": "t"}})
-        await memory.aremember(planted(inputs=given["question"]))
+        await small_graph(saver).ainvoke(CARRIED, {"configurable": {"thread_id": "t"}})
+        await memory.aremember(CASE)
         await memory.aadd_guideline("Kept.")
         assert len(holding(tmp_path)) > 1
         forgotten = await memory.aforget(author="zqxann", purge=True, checkpointer=saver)
@@ -135,7 +138,7 @@ async def test_sync_files_called_from_a_loop(tmp_path: Path) -> None:
         await keep_deleted(store, saver)
         memory = JudgeMemory(store, CRITERION, embeddings=hashed)
         carried(saver)
-        await memory.aremember(planted(inputs="It is about zqxin-7, she says."))
+        await memory.aremember(CASE)
         forgotten = await memory.aforget(author="zqxann", purge=True, checkpointer=saver)
         assert forgotten.purged is not None
         assert (forgotten.purged.thread_ids, forgotten.purged.warnings) == (["t"], [])
@@ -170,7 +173,7 @@ def test_a_reader_of_the_checkpointers_file_is_told_of_too(tmp_path: Path) -> No
         saver = SqliteSaver(opened)
         carried(saver)
         memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
-        memory.remember(planted(inputs="It is about zqxin-7, she says."))
+        memory.remember(CASE)
         with closing(open_file(path)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT * FROM checkpoints").fetchone()
@@ -264,7 +267,7 @@ def test_a_checkpointer_of_unknown_kind_is_told_of(tmp_path: Path) -> None:
         saver = Remote(opened)
         carried(saver)
         memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
-        memory.remember(planted(inputs="It is about zqxin-7, she says."))
+        memory.remember(CASE)
         forgotten = memory.forget(author="zqxann", purge=True, checkpointer=saver)
         assert forgotten.purged is not None
         assert forgotten.purged.thread_ids == ["t"]

@@ -11,9 +11,11 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 
-from memalign_graph import ChatModelError, Criterion, create_judge_graph
-from tests.conftest import CRITERION, Bench, _open, thread
-from tests.loopback import ChatRequest, LoopbackServer, error
+from memalign_graph import Criterion
+from memalign_graph.io import AWAITING, BLOCKING, run
+from memalign_graph.memory.learning import learn
+from tests.conftest import Bench, _open, thread
+from tests.loopback import ChatRequest, LoopbackServer
 from tests.unit_tests.memory.purging import (
     MARK,
     everything_in,
@@ -22,6 +24,7 @@ from tests.unit_tests.memory.purging import (
     left_in,
     texts_in_checkpoints,
 )
+from tests.unit_tests.memory.support import op
 
 CASE = {"inputs": "My order zqxin-7 never came.", "outputs": "Then zqxout is to blame."}
 SIMILAR = {"inputs": "My order never came at all.", "outputs": "Then nobody is to blame."}
@@ -76,9 +79,6 @@ async def run_all(graphs: Bench) -> set[str]:
     await graphs.invoke(judge, CLEAN, "clean")
     await graphs.invoke(review, CLEAN, "clean and open")
     await graphs.invoke(judge, CASE, "judged before")
-    server.script(*[error(400)])
-    with pytest.raises(ChatModelError):
-        await graphs.invoke(judge, CASE, "failed")
     await graphs.invoke(review, CASE, "reviewed")
     server.script(RULE)
     learned = (await graphs.resume(review, REPLY, "reviewed"))["learned"]
@@ -88,10 +88,7 @@ async def run_all(graphs: Bench) -> set[str]:
     await graphs.invoke(review, SIMILAR, "recalled it and waits")
     guided = await graphs.invoke(graphs.judge_graph(k=0), SIMILAR, "guided by it")
     assert guided["judgment"]["guideline_ids"]
-    return {
-        "judged before", "failed", "reviewed", "recalled it", "recalled it and waits",
-        "guided by it",
-    }  # fmt: skip
+    return {"judged before", "reviewed", "recalled it", "recalled it and waits", "guided by it"}
 
 
 async def test_every_thread_that_carried_it_goes_and_the_others_stay(
@@ -159,34 +156,6 @@ async def test_another_experts_open_review_of_the_same_case_goes_on(graphs: Benc
 class Parent(TypedDict, total=False):
     question: str
     messages: list[str]
-    ok: bool
-
-
-@pytest.mark.parametrize("graphs", ["memory-sync", "sqlite-sync"], indirect=True)
-async def test_a_parent_graph_that_keeps_the_text_in_its_own_words_goes_too(
-    graphs: Bench,
-) -> None:
-    graphs.server.responder = judged_without
-    inner = create_judge_graph(
-        CRITERION, model=graphs.server.chat_model(), embeddings=graphs.server.embedder()
-    ).compile(checkpointer=False)
-
-    def given(state: Parent) -> dict[str, str]:
-        return {"inputs": state["question"], "outputs": CASE["outputs"]}
-
-    def judge(state: Parent) -> Parent:
-        return {"ok": inner.invoke(given(state))["judgment"]["value"]}
-
-    builder = StateGraph(Parent)
-    builder.add_node("judge", judge)
-    builder.add_edge(START, "judge")
-    parent = graphs.compile(builder)
-    await graphs.invoke(parent, {"question": CASE["inputs"]}, "parent")
-    await graphs.invoke(parent, {"question": CLEAN["inputs"]}, "clean parent")
-    await graphs.remember({**CASE, **REPLY})
-    forgotten = await purge(graphs, author="zqxann")
-    assert forgotten.purged.thread_ids == ["parent"]
-    assert MARK not in await checkpoints(graphs)
 
 
 def small_graph(saver: BaseCheckpointSaver[Any]) -> Any:
@@ -197,16 +166,27 @@ def small_graph(saver: BaseCheckpointSaver[Any]) -> Any:
 
 
 @TWO_WAYS
-async def test_a_text_that_all_threads_share_marks_none_of_them(graphs: Bench) -> None:
+async def test_threads_of_others_who_asked_or_answered_the_same_stay(graphs: Bench) -> None:
     saver = InMemorySaver()
-    graph = small_graph(saver)
-    system = "You are the support agent of a shop, patient and brief."
-    said = {"messages": [system, "Where is order zqxin-7 of mine?"]}
-    graph.invoke(said, thread("it"))
-    graph.invoke({"messages": [system, "The cup arrived broken, alas."]}, thread("another"))
-    await graphs.remember({**REPLY, "inputs": said, "outputs": "On its way to you, I hope."})
+    for user in ("carol", "dave"):
+        small_graph(saver).invoke({"question": CASE["inputs"]}, thread(user))
+    [episode] = await graphs.remember({**CASE, **REPLY})
+    small_graph(saver).invoke({"question": f"What of {episode.id}?"}, thread("it"))
     forgotten = await purge(graphs, author="zqxann", saver=saver)
     assert forgotten.purged.thread_ids == ["it"]
+
+
+@TWO_WAYS
+async def test_a_thread_guided_by_a_lesson_that_read_it_goes(graphs: Bench) -> None:
+    graphs.server.responder = judged_without
+    [one, other] = await graphs.remember({**CASE, **REPLY}, {**SIMILAR, "rationale": "Else."})
+    memory, read = graphs.memory(), {each.id: each.word for each in (one, other)}
+    io = AWAITING if graphs.awaits else BLOCKING
+    lesson = learn(io, memory.access, [op("add", other, text="Mind zqxwhy.")], read)
+    await lesson if graphs.awaits else run(lesson)
+    await graphs.invoke(graphs.judge_graph(use_episodes=False), CLEAN, "guided")
+    forgotten = await purge(graphs, author="zqxann")
+    assert forgotten.purged.thread_ids == ["guided"]
 
 
 @TWO_WAYS

@@ -106,7 +106,7 @@ def test_an_unchanged_word_said_along_with_an_edit_stays_the_guidelines_source(
         "two": "distilled",
     }
     [rule] = memory.guidelines()
-    assert (rule.text, rule.status, rule.episode_ids) == ("", "pending", [two.id])
+    assert (rule.text, rule.status, rule.episode_ids) == ("Both.", "pending", [two.id])
 
 
 def test_a_lesson_learned_again_does_not_overwrite_the_experts_wording(memory: JudgeMemory) -> None:
@@ -118,9 +118,10 @@ def test_a_lesson_learned_again_does_not_overwrite_the_experts_wording(memory: J
     assert {rule.text for rule in memory.guidelines()} == {"The expert's own words.", "Be warm."}
 
 
-@pytest.mark.parametrize("namespace", [("memalign",), ("memalign", "facts")])
-def test_the_label_of_commits_is_kept_for_them(namespace: tuple[str, ...]) -> None:
-    name = "facts" if len(namespace) == 1 else "tone"
+@pytest.mark.parametrize(
+    ("namespace", "name"), [(("memalign", "tone"), "facts"), (("memalign", "tone", "facts"), "x")]
+)
+def test_the_label_of_facts_is_kept_for_them(namespace: tuple[str, ...], name: str) -> None:
     criterion = Criterion(name=name, instructions="?")
     with pytest.raises(InvalidInputError, match="'facts' is kept for a memory's own items"):
         JudgeMemory(InMemoryStore(), criterion, namespace=namespace, embeddings=hashed)

@@ -86,11 +86,11 @@ async def test_recalling_for_no_example_is_an_error(bench: Bench) -> None:
 
 
 async def test_namespaces_and_criteria_are_kept_apart(bench: Bench) -> None:
-    other = Criterion(name="facts", instructions="Is it true?")
+    other = Criterion(name="truth", instructions="Is it true?")
     memories = {
         "here": bench.memory(),
         "there": bench.memory(namespace=("memalign", "team")),
-        "facts": bench.memory(other),
+        "truth": bench.memory(other),
         "below": bench.memory(other, namespace=("memalign", "tone")),
     }
     for name, memory in memories.items():
@@ -102,7 +102,7 @@ async def test_namespaces_and_criteria_are_kept_apart(bench: Bench) -> None:
         assert await bench.recall("q", memory=memory) == [name]
 
 
-@pytest.mark.parametrize("name", ["episodes", "guidelines", "vectors"])
+@pytest.mark.parametrize("name", ["words", "head", "vectors"])
 async def test_a_criterion_named_like_a_kind_of_item_is_apart(bench: Bench, name: str) -> None:
     named = Criterion(name=name, instructions="Is it good?")
     below = bench.memory(named, namespace=("memalign", "tone"))
@@ -118,7 +118,7 @@ async def test_a_criterion_named_like_a_kind_of_item_is_apart(bench: Bench, name
 
 
 async def test_a_reopened_memory_is_not_mixed_with_one_below_it(bench: Bench, reopen: Any) -> None:
-    named = Criterion(name="episodes", instructions="Is it good?")
+    named = Criterion(name="words", instructions="Is it good?")
     below = bench.memory(named, namespace=("memalign", "tone"))
     await bench.remember(said("below"), memory=below)
     await bench.remember(said("above"))
