@@ -122,9 +122,8 @@ async def learn(
             Wording.of(
                 guideline,
                 {source: words[source] for source in guideline.episode_ids if source in words},
-                replaces=kept.get(guideline.id),
-                is_anew=(relearn and guideline.status == "standing")
-                or guideline.id in table.retired,
+                replaces=None if guideline.id in table.retired else kept.get(guideline.id),
+                is_anew=relearn and guideline.status == "standing",
             )
             for guideline in table.changed()
         ],
@@ -220,7 +219,9 @@ class GuidelineTable:
 
     def retirements(self, words: Words) -> list[Retirement]:
         """Return what became of the guidelines that are gone."""
-        gone = [one for key, one in self.retired.items() if key not in self.after]
+        gone = [
+            one for key, one in self.retired.items() if key in self._before or key not in self.after
+        ]
         return [self._with_callers(one, words) for one in gone]
 
     def _with_callers(self, gone: Retirement, words: Words) -> Retirement:

@@ -48,7 +48,8 @@ async def purge(
     meant = {one.id for one in words.values() if selection.meets(one)}
     gone = {key: one for key, one in words.items() if one.id in meant}
     kept = [one for one in words.values() if one.id not in meant]
-    scrubs, wordings = _scrubs(facts, meant)
+    authors = {one.author for one in gone.values()} - {one.author for one in kept}
+    scrubs, wordings, read_along = _scrubs(facts, meant, authors)
     ids = _ids(gone.values()) - _ids(kept)
     is_traced = _is_traced(ids | {one.id for one in wordings}, _sides(gone.values(), kept))
     await clear_drafts(io, access)
@@ -60,11 +61,10 @@ async def purge(
     removed = await _remove_vectors(io, access, list(gone.values()), kept)
     before, standing = view.guidelines, view.episodes(meant)
     if gone:
-        is_gone = author in {one.author for one in gone.values()} - {one.author for one in kept}
         what = {"forgotten": sorted(meant), "purged": sorted(gone), "scrubbed": scrubs}
-        await access.write(io, PURGE, author=None if is_gone else author, **what)
+        await access.write(io, PURGE, author=None if author in authors else author, **what)
         now = (await access.refresh(io)).facts()[0]
-        scrubs, wordings = _scrubs(now, meant)
+        scrubs, wordings, read_along = _scrubs(now, meant, authors)
         # Learned meanwhile.
         if late := {key: scrubs[key] for key in scrubs if key not in what["scrubbed"]}:
             await access.write(io, PURGE, scrubbed=late)
@@ -84,7 +84,6 @@ async def purge(
         rule for rule in before if rule.id in rules or not meant.isdisjoint(rule.episode_ids)
     ]
     lost, reduced = left_without(touched, view.guidelines)
-    read_along = {key for wording in wordings for key in wording.sources}
     return Forgotten(
         episode_ids=list(standing),
         unknown_ids=selection.unknown(list(gone.values())),
@@ -101,28 +100,32 @@ async def purge(
 
 
 def _scrubs(
-    facts: Iterable[Fact], episode_ids: set[str]
-) -> tuple[dict[str, list[str]], list[Wording]]:
-    """Find the wordings that may repeat what was said on some episodes, and the facts they are in.
+    facts: Iterable[Fact], episode_ids: set[str], authors: set[str | None]
+) -> tuple[dict[str, list[str]], list[Wording], set[str]]:
+    """Find the wordings that may repeat what was said on some episodes, and their facts.
 
     A text is traced to the fact that first has it: one that others only call for stays.
     """
     repeats: dict[tuple[str, str | None], bool] = {}
     found: dict[str, list[str]] = {}
     wordings: list[Wording] = []
+    read_along: set[str] = set()
     for fact in sorted(facts, key=lambda fact: fact.id):
         for wording in fact.guidelines:
             is_told = not fact.shown(wording.sources).isdisjoint(episode_ids)
             if not wording.is_anew:
                 is_told |= repeats.get((wording.id, wording.replaces), False)
             if wording.origin == "expert":
-                is_told = False  # the expert's own words
+                # The expert's own words stay while the expert does, or a case that called for them.
+                is_alone = wording.author in authors or episode_ids.issuperset(wording.sources)
+                is_told = bool(wording.sources) and is_alone
             if repeats.setdefault((wording.id, wording.revision), is_told):
                 found.setdefault(fact.id, []).append(wording.id)
                 wordings.append(wording)
+                read_along |= fact.shown(wording.sources)
         if any(not fact.shown(one.sources).isdisjoint(episode_ids) for one in fact.retired):
             found.setdefault(fact.id, [])
-    return found, wordings
+    return found, wordings, read_along
 
 
 def _ids(episodes: Iterable[Episode]) -> set[str]:

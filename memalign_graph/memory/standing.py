@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from sys import intern
 from typing import Any
 
-from memalign_graph.memory.facts import Fact, Item, Wording, Words, word_item
+from memalign_graph.memory.facts import Fact, Item, Retirement, Wording, Words, word_item
 from memalign_graph.memory.index.retrieval_text import text_of
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.words import newer_word, takes_back
@@ -186,13 +186,11 @@ class Standing:
             for key, word in fact.read.items()
             if word not in self._read and self._stands(key, word)
         }
-        lost = [
-            wording
-            for wording in fact.guidelines
-            if (fact.id, wording.id) in self._scrubbed or self._is_lost(wording)
-        ]
-        # What they came from is read again by the next.
+        # What a wording that is lost came from is read again by the next.
+        scrubbed = [one for one in fact.guidelines if (fact.id, one.id) in self._scrubbed]
+        lost = [*scrubbed, *filter(self._is_lost, fact.guidelines)]
         fresh -= {key for wording in lost for key in wording.sources}
+        fresh -= {key for wording in scrubbed for key in fact.shown(wording.sources)}
         self._read.update(fact.read[key] for key in fresh)
         self.changed |= fresh & self.pending
         for key in fresh & self.pending:
@@ -207,15 +205,23 @@ class Standing:
                 if self._stands(key, word) and (key not in fact.read or key in fresh)
             }
 
+        stood = self.guidelines.keys() & {gone.id for gone in fact.retired}
+        retired = [gone for gone in fact.retired if left(gone.sources) or not gone.sources]
+        for gone in retired:
+            if gone.id in stood:
+                self._retire(gone)
         for wording in fact.guidelines:
             if wording not in lost:
                 self._word(wording, left(wording.sources))
-        for gone in fact.retired:
-            known = self.guidelines.get(gone.id)
-            by_hand = known is not None and known.origin == "expert"
-            if (left(gone.sources) or not gone.sources) and (gone.is_settled or not by_hand):
-                self.guidelines.pop(gone.id, None)
-                self._retired.add(gone.id)
+        for gone in retired:
+            if gone.id not in stood:
+                self._retire(gone)  # new, and lost at once to what contradicts it
+
+    def _retire(self, gone: Retirement) -> None:
+        known = self.guidelines.get(gone.id)
+        if gone.is_settled or known is None or known.origin != "expert":
+            self.guidelines.pop(gone.id, None)
+            self._retired.add(gone.id)
 
     def _is_lost(self, wording: Wording) -> bool:
         """Tell whether a guideline was reworded or retired by another writer at the same moment."""
