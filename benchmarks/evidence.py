@@ -36,9 +36,10 @@ from memalign_graph.evidence.process import Process, decide_case
 from memalign_graph.evidence.trust import LEFT_OUT_LEVEL, LEVEL, trusted
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.embedding import embed
-from memalign_graph.memory.episode_row import EpisodeRow, JudgedRow
+from memalign_graph.memory.facts import Fact, Item
 from memalign_graph.memory.index.retrieval_text import text_of
-from memalign_graph.memory.view import MemoryView, Update
+from memalign_graph.memory.index.vectors import vector_key
+from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale, Value
 
 SCALES: dict[str, Scale] = {
@@ -135,7 +136,7 @@ def granted(episodes: int, clusters: int, *, follows: bool, times: int) -> list[
     the judge says the cluster's, or tosses a coin. Without log-probabilities the evidence scores.
     """
     rng, counts = np.random.default_rng(7), np.zeros(2)
-    scale, start = Boolean(), datetime(2026, 1, 1, tzinfo=UTC)
+    scale, start = Boolean(), datetime(2026, 1, 1, tzinfo=UTC).isoformat()
     for _ in range(times):
         cluster = rng.integers(0, clusters, episodes)
         vectors = rng.normal(size=(clusters, 16))[cluster] + 0.3 * rng.normal(size=(episodes, 16))
@@ -143,14 +144,22 @@ def granted(episodes: int, clusters: int, *, follows: bool, times: int) -> list[
         truths = own == (rng.random(episodes) < _JUST_BELOW)
         verdicts = own if follows else rng.random(episodes) < 0.5  # noqa: PLR2004 - a coin
         view = MemoryView("simulated")
-        rows: dict[str, EpisodeRow | None] = {}
+        words: dict[str, Item] = {}
         found: dict[str, Any] = {}
         for at, vector in enumerate(vectors):
-            judged, key = JudgedRow(bool(verdicts[at]), None, None), str(at)
-            rows[key] = EpisodeRow(key, "", key, "distilled", key, bool(truths[at]), start, judged)
-            found[key] = (vector / np.linalg.norm(vector)).astype(np.float32)
-        generation, _ = view.mark()
-        view.apply(generation, Update(commits=[], episodes=rows, vectors=found), now_us=1)
+            key = str(at)
+            episode = {
+                "example": {"inputs": key, "outputs": ""},
+                "example_id": key,
+                "value": bool(truths[at]),
+                "given_at": start,
+                "judgment": {"value": bool(verdicts[at])},
+            }
+            words[key] = {"key": key, "word": key, "episode": episode}
+            unit = (vector / np.linalg.norm(vector)).astype(np.float32)
+            found[vector_key("simulated", text_of(key, "")[0])] = unit
+        said = Fact(id="1", at_us=1, reason="simulate", said={key: key for key in words})
+        view.add([said], words, found)
         calibration = Process(view, scale).calibration("evidence", "evidence")
         past = calibration.decisions if calibration else []
         levels = (LEVEL, LEFT_OUT_LEVEL)

@@ -29,6 +29,8 @@ class _Guard:
     operations: list[GuidelineOperation]
     standing: dict[str, str] = field(default_factory=dict)
     """The wordings of the guidelines that are there, by id."""
+    gone: list[GuidelineOperation] = field(default_factory=list)
+    """What takes away guidelines that rest on what was taken back, whatever turns."""
     broken: list[BrokenCase] = field(default_factory=list)
     turned_by_episodes: list[str] = field(default_factory=list)
 
@@ -38,15 +40,19 @@ async def replay(
     access: MemoryAccess,
     judge: Judging,
     operations: Sequence[GuidelineOperation],
+    rewordings: Sequence[GuidelineOperation],
     *,
     before: Sequence[Guideline],
     new_episodes: Iterable[str],
     cases: int,
     limit: int,
     tell: Callable[[int, int], None],
-) -> tuple[list[GuidelineOperation], Replay]:
+) -> tuple[list[GuidelineOperation], list[GuidelineOperation], Replay]:
     """Judge seen cases with what operations would make of the memory, and drop what breaks."""
-    guard = _Guard(list(operations))
+    guard = _Guard(
+        [*(one for one in rewordings if one.action != "retire"), *operations],
+        gone=[one for one in rewordings if one.action == "retire"],
+    )
     without_new, calls = frozenset(new_episodes), io.usage.chat_calls
     chosen = await choose_cases(io, access, guard.operations, cases)
     standing = await access.guidelines(io)
@@ -56,16 +62,15 @@ async def replay(
     lost: set[str] = set()
 
     def with_first(count: int) -> list[Guideline]:
-        given = _candidate(standing, guard.operations[:count])
+        given = _candidate(standing, [*guard.gone, *guard.operations[:count]])
         return [one for one in given if one.id not in lost]
 
     async def judged(case: Case, guidelines: list[Guideline], without: frozenset[str]) -> Value:
         own = frozenset(episode.id for episode in case.episodes)
         return await judge(case.example, guidelines, own | without)
 
-    stood = [guideline for guideline in before if guideline.status == "standing"]
     first: list[Value] = await io.gather(
-        [judged(case, stood, without_new) for case in chosen], limit
+        [judged(case, [*before], without_new) for case in chosen], limit
     )
     scale = access.criterion.scale
     agreed = [
@@ -73,8 +78,8 @@ async def replay(
     ]
     disagreed = [case for case in chosen if case not in agreed]
     while True:
-        # What the whole list supersedes again never comes to stand, and can break nothing.
-        lost = _gone_again(standing, guard.operations)
+        # What the whole list retires again never comes to stand, and can break nothing.
+        lost = _gone_again(standing, [*guard.gone, *guard.operations])
         everything = with_first(len(guard.operations))
         verdicts: list[Value] = await io.gather(
             [judged(case, everything, frozenset()) for case in agreed], limit
@@ -102,7 +107,7 @@ async def replay(
                 agreed.remove(case)
             else:
                 found.setdefault(place, (case, got))
-        _drop(guard, found)
+        _drop(guard, found, rewordings)
     after: list[Value] = await io.gather(
         [judged(case, everything, frozenset()) for case in disagreed], limit
     )
@@ -110,7 +115,9 @@ async def replay(
         agree(scale, got, case.expected) for case, got in zip(disagreed, after, strict=True)
     )
     tell(len(chosen), len(chosen))
-    return guard.operations, Replay(
+    kept = [one for one in guard.operations if one not in rewordings]
+    again = [*guard.gone, *(one for one in guard.operations if one in rewordings)]
+    seen = Replay(
         cases=len(chosen),
         agreed_before=len(agreed) + len(guard.turned_by_episodes),
         agree_after=len(agreed),
@@ -119,6 +126,7 @@ async def replay(
         broken=guard.broken,
         turned_by_episodes=guard.turned_by_episodes,
     )
+    return kept, again, seen
 
 
 def _gone_again(
@@ -164,14 +172,21 @@ async def _culprit(
     return wrong - 1
 
 
-def _drop(guard: _Guard, found: Mapping[int, tuple[Case, Value]]) -> None:
-    """Drop the operations that turned a case."""
+def _drop(
+    guard: _Guard,
+    found: Mapping[int, tuple[Case, Value]],
+    rewordings: Sequence[GuidelineOperation],
+) -> None:
+    """Drop the operations that turned a case; with its new wording a guideline goes."""
     kept: list[GuidelineOperation] = []
     for place, operation in enumerate(guard.operations):
         if place not in found:
             kept.append(operation)
             continue
         case, got = found[place]
+        if operation in rewordings:
+            target = operation.guideline_id
+            guard.gone.append(GuidelineOperation(action="retire", guideline_id=target))
         guard.broken.append(
             BrokenCase(
                 example_id=case.example_id,

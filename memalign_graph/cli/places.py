@@ -141,7 +141,7 @@ def missing_memory(
 ) -> str:
     """Say that a file holds no memory of a criterion, and which it holds."""
     there = sorted(
-        ".".join(found[:-1]) for found in store.list_namespaces(suffix=("commits",), limit=1000)
+        ".".join(found[:-1]) for found in store.list_namespaces(suffix=("head",), limit=1000)
     )
     held = f"it holds {', '.join(there)}" if there else "it holds none"
     return (

@@ -192,7 +192,7 @@ def _changes(report: AlignmentReport) -> str:
 
 def _change(name: str, one: GuidelineChange) -> str:
     sources = count(len(one.episode_ids), "comment")
-    lines = [item(f"{one.text or '(no wording yet)'} (from {sources})", f"  {name}: ")]
+    lines = [item(f"{one.text} (from {sources})", f"  {name}: ")]
     if one.before:
         lines.append(item(one.before, "before: ", 4))
     if one.reason:

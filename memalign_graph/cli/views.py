@@ -80,10 +80,7 @@ def episode_text(episode: Episode, taught: Sequence[Guideline], scale: Scale) ->
         if value is not None:
             lines += [f"{name}:", _indented(value)]
     lines.append(f"guidelines that rest on it: {len(taught)}")
-    lines += [
-        item(f"{one.id} ({one.status}) {one.text or '(no wording yet)'}", indent=2)
-        for one in taught
-    ]
+    lines += [item(f"{one.id} ({one.status}) {one.text}", indent=2) for one in taught]
     return "\n".join(lines)
 
 

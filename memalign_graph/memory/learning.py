@@ -112,22 +112,19 @@ async def learn(
     for operation in valid:
         table.apply(operation)
     words = {key: word for key in view.all_episodes() if (word := view.word(key)) is not None}
-    changed = table.changed()
     lesson = {
         "read": {key: words[key] for key in sorted(fresh) if episodes[key].status == "pending"},
         "guidelines": [
             Wording.of(
                 guideline,
                 {source: words[source] for source in guideline.episode_ids if source in words},
-                replaces=kept.get(key),
+                replaces=None if key in table.retired else kept.get(key),
                 is_anew=relearn and guideline.status == "standing",
             )
-            for key, guideline in changed.items()
-            if guideline is not None
+            for key, guideline in table.after.items()
+            if guideline != kept.get(key)
         ],
-        "retired": [
-            table.retirement(key, words) for key, guideline in changed.items() if guideline is None
-        ],
+        "retired": [table.retirement(key, words) for key in table.retired if key in kept],
     }
     if any(lesson.values()):
         purges = view.purges_of(words.keys())
@@ -182,9 +179,8 @@ class _Table:
         relearn: bool = False,
     ) -> None:
         self.outcome: list[dict[str, Any]] = []
-        self._before = dict(guidelines)
         self.after: dict[str, Guideline] = dict(guidelines)
-        self._retired: dict[str, Retirement] = {}
+        self.retired: dict[str, Retirement] = {}
         self._callers: dict[str, list[str]] = {}
         self._live = live
         self._relearn = relearn
@@ -206,16 +202,9 @@ class _Table:
             case "merge":
                 self._merge(operation)
 
-    def changed(self) -> dict[str, Guideline | None]:
-        """Return the guidelines that are other than before; None where one is gone."""
-        keys = list(dict.fromkeys([*self._before, *self.after]))
-        return {
-            key: self.after.get(key) for key in keys if self._before.get(key) != self.after.get(key)
-        }
-
     def retirement(self, key: str, words: Words) -> Retirement:
-        """Return what became of a guideline that is gone."""
-        gone = self._retired[key]
+        """Return what became of a guideline that is gone, with the words that call for it."""
+        gone = self.retired[key]
         by = self.after.get(gone.by or "")
         callers = self._callers.get(key) or (by.episode_ids if by is not None else [])
         sources = {source: words[source] for source in callers if source in words}
@@ -250,7 +239,9 @@ class _Table:
         if same is not None and same.id != target.id:
             # Another says just that already.
             self._drop(target.id, by=same.id)
-            if same.origin != "expert":
+            if same.origin == "expert":
+                self._callers[target.id] = sources
+            else:
                 same = self._with_sources(same, [*target.episode_ids, *sources])
             self._report(operation, same, sources)
             return
@@ -305,7 +296,7 @@ class _Table:
         self, key: str, *, by: str | None, reason: str | None = None, settled: bool = False
     ) -> None:
         del self.after[key]
-        self._retired[key] = Retirement(id=key, by=by, reason=reason, is_settled=settled)
+        self.retired[key] = Retirement(id=key, by=by, reason=reason, is_settled=settled)
 
     def _with_sources(self, guideline: Guideline, sources: Iterable[str]) -> Guideline:
         merged = list(dict.fromkeys([*guideline.episode_ids, *sources]))

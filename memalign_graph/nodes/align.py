@@ -296,22 +296,20 @@ async def replay_cases(step: _Step) -> Update:
         judged = await judge_again(judging, example, guidelines=guidelines, besides=besides)
         return judged.value
 
-    rewordings = read_saved(lesson["rewordings"])
-    kept, seen = await replay(
+    kept, again, seen = await replay(
         step.io,
         step.access,
         judge_case,
-        [*rewordings, *read_saved(lesson["operations"])],
+        read_saved(lesson["operations"]),
+        read_saved(lesson["rewordings"]),
         before=_guidelines_before(lesson),
         new_episodes=lesson["new_ids"],
         cases=step.options.replay_cases,
         limit=step.run.max_concurrency,
         tell=partial(step.progress, "replay"),
     )
-    reworded = {one.guideline_id for one in rewordings}
-    again = [one for one in kept if one.action != "merge" and one.guideline_id in reworded]
     return step.learned(
-        operations=saved([one for one in kept if one not in again]),
+        operations=saved(kept),
         rewordings=saved(again),
         replay=seen.model_dump(mode="json"),
     )

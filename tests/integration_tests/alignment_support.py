@@ -10,6 +10,7 @@ import pytest
 from langgraph.graph import StateGraph
 
 from memalign_graph import Criterion, Guideline, create_alignment_graph
+from memalign_graph.memory.history import Retired
 from tests.conftest import CRITERION, Bench, Graph
 from tests.loopback import ChatRequest, Reply, ReplyLike, answer
 from tests.loopback.replies import as_reply
@@ -204,11 +205,15 @@ def sources(guidelines: Iterable[Guideline]) -> dict[str, int]:
 
 
 async def everything(bench: Bench, **options: Any) -> list[Guideline]:
-    """The guidelines, superseded ones too."""
-    memory = bench.memory(**options)
-    if bench.awaits:
-        return await memory.aguidelines()
-    return memory.guidelines()
+    """The guidelines."""
+    return await bench.guidelines(**options)
+
+
+async def retired(bench: Bench) -> list[Retired]:
+    """The guidelines that were taken away, the last first, by what and why."""
+    memory = bench.memory()
+    history = await memory.ahistory() if bench.awaits else memory.history()
+    return [one for commit in history for one in commit.retired]
 
 
 async def version(bench: Bench, **options: Any) -> str:

@@ -16,10 +16,10 @@ from tests.integration_tests.alignment_support import (
     asked,
     by_text,
     each_its_words,
-    everything,
     record,
     records,
     retire,
+    retired,
     revise,
     said,
     sources,
@@ -79,9 +79,6 @@ async def test_contradiction_is_settled_by_the_newer_word(bench: Bench, turned: 
     given = [said(1, ALWAYS), said(2, NEVER)]
     report = await align(bench, given[::-1] if turned else given, alignment(bench, batch_size=1))
     assert [one.text for one in await bench.guidelines()] == [NEVER]
-    loser, winner = await everything(bench)
-    assert (loser.text, loser.status, loser.superseded_by) == (ALWAYS, "superseded", winner.id)
-    assert loser.reason
     [conflict] = report["conflicts"]
     assert {conflict["first"]["text"], conflict["second"]["text"]} == {ALWAYS, NEVER}
     assert conflict[conflict["newer"]]["text"] == NEVER
@@ -99,9 +96,13 @@ async def test_contradiction_with_what_stands_is_settled_by_the_newer_word(bench
     await align(bench, [said(1, ALWAYS)], graph)
     report = await align(bench, [said(2, NEVER), said(3, "On #thanks thank them.")], graph)
     assert sources(await bench.guidelines()) == {NEVER: 1, "On #thanks thank them.": 1}
-    [retired] = report["guidelines"]["retired"]
-    assert (retired["text"], retired["reason"]) == (ALWAYS, (await everything(bench))[0].reason)
-    assert retired["superseded_by"] == report["conflicts"][0]["second"]["guideline_id"]
+    [told] = report["guidelines"]["retired"]
+    [gone] = await retired(bench)
+    assert (told["id"], told["text"]) == (gone.guideline_id, ALWAYS)
+    assert told["reason"] == gone.reason
+    assert gone.reason
+    winner = report["conflicts"][0]["second"]["guideline_id"]
+    assert told["superseded_by"] == gone.superseded_by == winner
 
 
 @BOTH_WAYS
@@ -112,8 +113,6 @@ async def test_older_word_that_comes_late_does_not_win(bench: Bench) -> None:
     report = await align(bench, [said(1, ALWAYS), said(2, "On #thanks thank them.")], graph)
     assert sources(await bench.guidelines()) == {NEVER: 1, "On #thanks thank them.": 1}
     assert report["guidelines"]["retired"] == []
-    [loser] = [one for one in await everything(bench) if one.status == "superseded"]
-    assert loser.text == ALWAYS
     # And the newest word of all brings it back.
     await align(bench, [said(8, ALWAYS), said(9, "On #name name it.")], graph)
     assert ALWAYS in sources(await bench.guidelines())
@@ -145,9 +144,6 @@ async def test_opposites_are_not_joined_over_a_third(bench: Bench) -> None:
     await align(bench, given, alignment(bench, batch_size=1))
     # The newest word, 3, is on the side of 1.
     assert sources(await bench.guidelines()) == {ALWAYS: 2}
-    texts = {one.text: one for one in await everything(bench)}
-    assert texts[NEVER].status == "superseded"
-    assert len(texts[NEVER].episode_ids) == 1
 
 
 @BOTH_WAYS
@@ -174,9 +170,9 @@ async def test_retire_without_a_rule_instead(bench: Bench, batch_size: int) -> N
     bench.server.responder = Model(distil=lambda _: {"operations": [retire("G1", "")]})
     report = await align(bench, [record(3)], graph)
     assert sources(await bench.guidelines()) == {"On #name name it.": 1}
-    [retired] = report["guidelines"]["retired"]
-    assert (retired["text"], retired["superseded_by"]) == (ALWAYS, None)
-    assert retired["reason"] == "Newer feedback says that it does not hold."
+    [told] = report["guidelines"]["retired"]
+    assert (told["text"], told["superseded_by"]) == (ALWAYS, None)
+    assert told["reason"] == "Newer feedback says that it does not hold."
     assert report["conflicts"] == []
 
 
@@ -189,8 +185,8 @@ async def test_retire_with_a_rule_instead(bench: Bench, batch_size: int) -> None
     bench.server.responder = Model(distil=lambda _: {"operations": [retire("G1", NEVER)]})
     report = await align(bench, [record(3)], graph)
     assert sources(await bench.guidelines()) == {NEVER: 1}
-    loser, winner = await everything(bench)
-    assert (loser.text, loser.superseded_by) == (ALWAYS, winner.id)
+    [winner] = await bench.guidelines()
+    assert [one.superseded_by for one in await retired(bench)] == [winner.id]
     assert by_text(report["guidelines"]["added"]) == {NEVER: 1}
     [conflict] = report["conflicts"]
     assert conflict["second"]["guideline_id"] == winner.id
@@ -239,6 +235,4 @@ async def test_hand_written_guideline_wins_and_stays(bench: Bench) -> None:
     assert standing[0] == by_hand
     assert sources(standing) == {ALWAYS: 0, "On #name name it.": 1}
     assert report["conflicts"][0]["newer"] == "first"
-    [loser] = [one for one in await everything(bench) if one.status == "superseded"]
-    assert (loser.text, loser.superseded_by) == (NEVER, by_hand.id)
     assert "(written by an expert, can't be changed): " + ALWAYS in asked(bench, DISTIL)[0].text

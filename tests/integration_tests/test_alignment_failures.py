@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from memalign_graph import ChatModelError, EmbeddingError, ModelAnswerError
-from memalign_graph.memory import embedding, operations
 from tests.conftest import TWO_WAYS, Bench, Graph
 from tests.integration_tests.alignment_support import (
     BOTH_WAYS,
@@ -20,7 +19,6 @@ from tests.integration_tests.alignment_support import (
     builder,
     commits,
     embedded,
-    everything,
     record,
     records,
     rules_by_topic,
@@ -66,7 +64,7 @@ def patient(bench: Bench, **options: Any) -> Graph:
 
 
 async def nothing_is_learned(bench: Bench, count: int = 12) -> None:
-    assert await everything(bench) == []
+    assert await bench.guidelines() == []
     assert [one.status for one in await bench.episodes()] == ["pending"] * count
     assert await commits(bench) == 1
 
@@ -217,7 +215,7 @@ async def test_embedding_outage_stores_nothing(bench: Bench) -> None:
     graph = alignment(bench, embeddings=bench.server.embedder(max_retries=0))
     with pytest.raises(EmbeddingError, match=r"text-embedding-3-small failed: .*It broke"):
         await align(bench, GIVEN, graph)
-    assert (await bench.episodes(), await everything(bench)) == ([], [])
+    assert (await bench.episodes(), await bench.guidelines()) == ([], [])
     assert await commits(bench) == 0
     assert bench.server.chats == []
     report = (await bench.invoke(graph, None))["report"]
@@ -238,20 +236,6 @@ async def test_outage_of_one_of_several_embedding_requests(bench: Bench) -> None
     report = await align(bench, given, graph)
     assert report["feedback"]["new"] == 700
     assert len(bench.server.embeddings) <= 6
-
-
-@BOTH_WAYS
-async def test_embedding_outage_of_many_stores_nothing(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """More than one commit takes."""
-    monkeypatch.setattr(changes, "COMMIT_ITEMS", 10)
-    monkeypatch.setattr(embedding, "_EMBED_TEXTS", 5)
-    bench.server.script_embeddings(None, None, None, DOWN)
-    graph = alignment(bench, embeddings=bench.server.embedder(max_retries=0))
-    with pytest.raises(EmbeddingError):
-        await align(bench, records(25), graph)
-    assert await bench.episodes() == []
 
 
 @TWO_WAYS
@@ -277,8 +261,8 @@ async def test_failing_rewording_is_tried_again_and_told(bench: Bench) -> None:
     with pytest.raises(ChatModelError):
         await align(bench, [], graph)
     assert len(bench.server.chats) == 2
-    [waiting] = await everything(bench)
-    assert (waiting.status, waiting.text) == ("pending", "")
+    [waiting] = await bench.guidelines()
+    assert (waiting.status, waiting.text) == ("pending", before.text)
     bench.server.responder = Model()
     await bench.invoke(graph, None)
     [after] = await bench.guidelines()

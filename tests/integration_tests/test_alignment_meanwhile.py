@@ -17,7 +17,6 @@ from tests.integration_tests.alignment_support import (
     asked,
     by_text,
     each_its_words,
-    everything,
     record,
     records,
     relations_by_topic,
@@ -66,7 +65,7 @@ async def test_feedback_edited_meanwhile_is_not_learned_in_its_old_words(bench: 
     edited = said(1, "On #d never say sorry.", given_at=record(50)["given_at"])
     bench.server.responder = meanwhile(bench, lambda memory: memory.remember([edited]))
     report = await align(bench, GIVEN, alignment(bench, batch_size=1))
-    assert sources(await everything(bench)) == {"On #b thank them.": 1, "On #c be brief.": 1}
+    assert sources(await bench.guidelines()) == {"On #b thank them.": 1, "On #c be brief.": 1}
     assert set(by_text(report["guidelines"]["added"])) == set(sources(await bench.guidelines()))
     found = {one.rationale: one.status for one in await bench.episodes()}
     assert found["On #d never say sorry."] == "pending"
@@ -79,7 +78,7 @@ async def test_feedback_forgotten_meanwhile_is_not_learned(bench: Bench) -> None
     bench.server.responder = meanwhile(bench, lambda memory: memory.forget(episode_id(memory, 1)))
     report = await align(bench, GIVEN, alignment(bench, batch_size=1))
     assert len(await bench.episodes()) == 2
-    assert sources(await everything(bench)) == {"On #b thank them.": 1, "On #c be brief.": 1}
+    assert sources(await bench.guidelines()) == {"On #b thank them.": 1, "On #c be brief.": 1}
     assert set(by_text(report["guidelines"]["added"])) == set(sources(await bench.guidelines()))
 
 
@@ -92,7 +91,7 @@ async def test_feedback_purged_meanwhile_is_nowhere(bench: Bench, at: str) -> No
     )
     graph = alignment(bench, batch_size=1)
     await align(bench, [planted, *GIVEN[1:]], graph)
-    assert "xyzzy" not in str(await everything(bench))
+    assert "xyzzy" not in str(await bench.guidelines())
     items = bench.store.search((), limit=10_000)
     assert items
     assert not [item for item in items if "xyzzy" in str(item.value)]
@@ -132,7 +131,7 @@ async def test_guideline_removed_by_hand_meanwhile_rests_on_new_feedback_alone(
 
     bench.server.responder = meanwhile(bench, remove)
     await align(bench, GIVEN, alignment(bench, batch_size=1))
-    found = await everything(bench)
+    found = await bench.guidelines()
     assert len(found) == 3
     assert name.id not in [one.id for one in found]
     assert not {key for one in found for key in one.episode_ids} & {
@@ -154,7 +153,7 @@ async def test_another_alignment_meanwhile(bench: Bench) -> None:
     bench.server.responder = meanwhile(bench, other)
     report = await align(bench, GIVEN, alignment(bench, batch_size=1))
     assert len(inner[0]["guidelines"]["added"]) == 3
-    assert len(await everything(bench)) == 3
+    assert len(await bench.guidelines()) == 3
     assert {len(one.episode_ids) for one in await bench.guidelines()} == {1}
     assert report["memory_version_after"] == await version(bench)
 

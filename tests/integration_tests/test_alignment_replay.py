@@ -18,7 +18,6 @@ from tests.integration_tests.alignment_support import (
     Model,
     align,
     asked,
-    everything,
     record,
     retire,
     sources,
@@ -49,7 +48,7 @@ async def test_dropped_guideline_is_told_and_not_asked_for_again(bench: Bench) -
     rule = "On #vague it is false of cases 3 101."
     given = [words(101, rule, value=False)]
     report = await align(bench, given, guarded(bench))
-    assert await everything(bench) == []
+    assert await bench.guidelines() == []
     assert report["guidelines"] == {"added": [], "revised": [], "retired": []}
     assert report["replay"]["broken"] == [
         {

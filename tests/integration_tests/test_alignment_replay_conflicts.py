@@ -17,7 +17,6 @@ from tests.integration_tests.alignment_support import (
     add,
     align,
     alignment,
-    everything,
     feedback_in,
     record,
     rules_by_topic,
@@ -41,9 +40,7 @@ async def test_loser_of_a_conflict_is_not_blamed(bench: Bench) -> None:
     ]
     report = await align(bench, given, guarded(bench, batch_size=1))
     assert {one["guideline"] for one in report["replay"]["broken"]} == {bad}
-    texts = {one.text: one.status for one in await everything(bench)}
-    assert texts[NEVER] == "standing"
-    assert texts[ALWAYS] == "superseded"
+    assert set(sources(await bench.guidelines())) == {NEVER}
     assert await verdicts(bench, [3]) == [True]
 
 
@@ -120,6 +117,5 @@ async def test_what_comes_back_with_a_dropped_wording_breaks_nothing(bench: Benc
     )
     await align(bench, [], guarded(bench))
     assert sources(await bench.guidelines()) == {"On #y thank them.": 1}
-    assert {one.status for one in await everything(bench)} <= {"standing", "superseded"}
     assert await verdicts(bench, [3]) == [True]
     assert (await align(bench, [], guarded(bench), "u"))["cost"]["chat_calls"] == 0

@@ -22,7 +22,6 @@ from tests.integration_tests.alignment_support import (
     Model,
     align,
     asked,
-    everything,
     record,
     rules_in,
     sources,
@@ -158,7 +157,7 @@ async def test_failing_judge_fails_the_run_and_loses_nothing(bench: Bench) -> No
     graph = guarded(bench, model=bench.server.chat_model(max_retries=0))
     with pytest.raises(ChatModelError):
         await align(bench, [words(101, HARMLESS)], graph)
-    assert await everything(bench) == []
+    assert await bench.guidelines() == []
     bench.server.responder = right
     bench.server.chats.clear()
     report = (await bench.invoke(graph, None))["report"]

@@ -19,7 +19,6 @@ from tests.integration_tests.alignment_support import (
     by_text,
     each_its_words,
     embedded,
-    everything,
     feedback_in,
     record,
     records,
@@ -251,7 +250,7 @@ async def test_words_taken_up_by_a_review_are_known_to_an_alignment(bench: Bench
     report = await align(bench, [{**CASE, **COLD}], on="u")
     assert report["feedback"]["unchanged"] == 1
     assert len(bench.server.chats) == chats
-    assert len(await everything(bench)) == 1
+    assert len(await bench.guidelines()) == 1
 
 
 def answered(request: ChatRequest) -> Answer:

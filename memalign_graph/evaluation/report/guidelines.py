@@ -97,7 +97,7 @@ def _view(
     shown = [_source(scale, one) for one in found[:_MOST_SOURCES]]
     worth, tone = _worth(credit)
     return GuidelineView(
-        text=clean(guideline.text) or "It is to be worded again from the feedback that is left.",
+        text=clean(guideline.text),
         origin=_origin(guideline, found),
         sources=shown,
         more_sources=len(guideline.episode_ids) - len(shown),

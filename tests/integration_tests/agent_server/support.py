@@ -5,9 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from langgraph.store.memory import InMemoryStore
 from langgraph_sdk.client import SyncLangGraphClient
 
+from memalign_graph import Criterion, JudgeMemory
 from tests.loopback import LoopbackServer
+from tests.unit_tests.memory.support import hashed
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -15,6 +18,9 @@ R = TypeVar("R")
 CASE = {"inputs": "Where is my parcel?", "outputs": "Look it up."}
 MEMORY = "support_tone"
 """The name of the criterion that is served."""
+
+KINDS = ("facts", "head", "words")
+"""What a memory lies in, but for its vectors."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +79,17 @@ def at_once(call: Callable[[T], R], given: Iterable[T]) -> list[R]:
         return list(pool.map(call, given))
 
 
+def memory_of(client: SyncLangGraphClient, namespace: str) -> JudgeMemory:
+    """What the server's store holds, read by this process."""
+    store = InMemoryStore()
+    for kind in KINDS:
+        for item in items(client, namespace, kind):
+            store.put(tuple(item["namespace"]), item["key"], dict(item["value"]), index=False)
+    criterion = Criterion(name=MEMORY, instructions="Read alone.")
+    return JudgeMemory(store, criterion, namespace=namespace, embeddings=hashed)
+
+
 def items(client: SyncLangGraphClient, namespace: str, kind: str) -> list[Mapping[str, Any]]:
     """What the store holds of one kind, in order of its keys."""
     found = client.store.search_items([namespace, MEMORY, kind], limit=100)["items"]
     return sorted(found, key=lambda one: one["key"])
-
-
-def values(client: SyncLangGraphClient, namespace: str, kind: str, field: str) -> list[Any]:
-    """One field of everything of one kind that the store holds, sorted."""
-    return sorted(one["value"][field] for one in items(client, namespace, kind))

@@ -51,8 +51,8 @@ def test_assistants_with_different_namespaces_see_no_memory_but_their_own(
     assert here["episode_ids"] == learned["episode_ids"]
     assert (there["guideline_ids"], there["episode_ids"]) == ([], [])
     assert here["memory_version"] != there["memory_version"]
-    found = client.store.list_namespaces(prefix=["acme"], suffix=["episodes"])["namespaces"]
-    assert [list(one) for one in found] == [["acme", "emea", "support_tone", "episodes"]]
+    found = client.store.list_namespaces(prefix=["acme"], suffix=["facts"])["namespaces"]
+    assert [list(one) for one in found] == [["acme", "emea", "support_tone", "facts"]]
 
 
 def test_assistant_that_never_asks(client: SyncLangGraphClient) -> None:
@@ -63,7 +63,7 @@ def test_assistant_that_never_asks(client: SyncLangGraphClient) -> None:
     assert (result["feedback"], result["learned"]) == (None, None)
     state = client.threads.get_state(thread)
     assert (state["next"], state["interrupts"]) == ([], [])
-    assert items(client, "never", "episodes") == []
+    assert items(client, "never", "facts") == []
 
 
 def test_assistant_has_its_own_k_and_model(

@@ -12,12 +12,12 @@ from tests.integration_tests.agent_server.support import (
     at_once,
     case,
     items,
+    memory_of,
     new_thread,
     pending,
     refuse,
     resume,
     run,
-    values,
 )
 from tests.integration_tests.alignment_support import Model, each_its_words
 from tests.loopback import LoopbackServer
@@ -50,7 +50,7 @@ def test_judge_interrupt_resume_and_learn(client: SyncLangGraphClient) -> None:
     result = resume(client, thread, reply)
     [learned] = result["learned"]["guidelines"]
     assert "Too cold." in learned["text"]
-    assert values(client, "shop", "guidelines", "text") == [learned["text"]]
+    assert [one.text for one in memory_of(client, "shop").guidelines()] == [learned["text"]]
 
     judged = run(client, new_thread(client), "judge", input=CASE, context=context)["judgment"]
     assert judged["guideline_ids"] == [learned["guideline_id"]]
@@ -66,7 +66,7 @@ def test_invalid_replies_leave_the_question_open(
     for reply, by_id, reason in INVALID:
         assert reason in refuse(client, thread, {asked["id"]: reply} if by_id else reply)
         assert pending(client, thread) == [asked["id"]]
-    assert items(client, "invalid", "episodes") == []
+    assert items(client, "invalid", "facts") == []
     result = resume(client, thread, {asked["id"]: {"value": False, "rationale": "Too cold."}})
     assert result["feedback"]["rationale"] == "Too cold."
     assert len(result["learned"]["guidelines"]) == 1
@@ -82,7 +82,7 @@ def test_question_that_an_inbox_closes_teaches_nothing(client: SyncLangGraphClie
     assert pending(client, thread) == []
     assert client.threads.get(thread)["status"] == "idle"
     assert ask(client, thread, input=case(1), context=context)["id"] != first["id"]
-    assert items(client, "closed", "episodes") == []
+    assert items(client, "closed", "facts") == []
 
 
 def test_several_threads_wait_at_the_same_time(
@@ -102,7 +102,7 @@ def test_several_threads_wait_at_the_same_time(
     # The id of another thread's question answers nothing here.
     again = resume(client, threads[0], {asked[1]["id"]: {"rationale": "On another thread."}})
     assert [one["id"] for one in again["__interrupt__"]] == [asked[0]["id"]]
-    assert items(client, "waiting", "episodes") == []
+    assert items(client, "waiting", "facts") == []
 
     server.responder = Model(distil=each_its_words)
     results = at_once(
@@ -133,8 +133,9 @@ def fan_out(client: SyncLangGraphClient, namespace: str) -> tuple[str, list[str]
 
 def learned_from(client: SyncLangGraphClient, namespace: str) -> list[Any]:
     """What experts said, as the store has it; each word taught one guideline of its own."""
-    said = values(client, namespace, "episodes", "rationale")
-    texts = values(client, namespace, "guidelines", "text")
+    memory = memory_of(client, namespace)
+    said = sorted(str(one.rationale) for one in memory.episodes())
+    texts = sorted(one.text for one in memory.guidelines())
     assert len(texts) == len(said)
     assert all(word in text for word, text in zip(said, texts, strict=True))
     return said

@@ -9,26 +9,26 @@ from typing import Any
 import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 
+from memalign_graph import JudgeMemory
 from tests.conftest import distillings, judgings
 from tests.integration_tests.agent_server.support import (
-    CASE,
+    KINDS,
     MEMORY,
     AgentServer,
     ask,
     at_once,
     case,
     items,
+    memory_of,
     new_thread,
     resume,
     run,
-    values,
 )
 from tests.integration_tests.alignment_support import Model, add, each_its_words, feedback_in
 from tests.loopback import ChatRequest, LoopbackServer, ReplyLike
 
 ASKED = {"inputs": {"question": "Où est mon colis ?"}, "outputs": "Regardez le suivi."}
 SAID = {"value": False, "rationale": "Trop froid : il manque un mot d'excuse.", "author": "Zoë"}
-KINDS = ("changes", "commits", "episodes", "guidelines", "tip")
 LONGEST_WORD = 64
 
 
@@ -51,51 +51,36 @@ def review(agent_server: AgentServer) -> dict[str, Any]:
     return {**result, "thread": thread}
 
 
-def test_episode_is_what_the_expert_said(
-    client: SyncLangGraphClient, review: dict[str, Any]
-) -> None:
-    [item] = items(client, "read", "episodes")
-    episode = item["value"]
-    assert item["key"] == episode["id"] == review["learned"]["episode_ids"][0]
+def test_word_is_what_the_expert_said(client: SyncLangGraphClient, review: dict[str, Any]) -> None:
+    [item] = items(client, "read", "words")
+    episode = item["value"]["episode"]
+    assert item["key"] == item["value"]["key"]
+    assert [episode["id"]] == review["learned"]["episode_ids"]
     assert episode["example"] == {**ASKED, "reference_outputs": None}
     assert {name: episode[name] for name in SAID} == SAID
-    assert (episode["status"], episode["thread_ids"]) == ("distilled", [review["thread"]])
+    assert episode["thread_ids"] == [review["thread"]]
     assert episode["judgment"]["value"] is True
-    got = client.store.get_item(["read", MEMORY, "episodes"], item["key"])
-    assert got["value"] == episode
-    found = client.store.search_items(
-        ["read", MEMORY, "episodes"], filter={"author": SAID["author"]}
-    )
-    assert [one["key"] for one in found["items"]] == [item["key"]]
+    got = client.store.get_item(["read", MEMORY, "words"], item["key"])
+    assert got["value"] == item["value"]
 
 
-def test_guideline_names_its_sources(client: SyncLangGraphClient, review: dict[str, Any]) -> None:
-    [item] = items(client, "read", "guidelines")
-    [learned] = review["learned"]["guidelines"]
-    assert item["key"] == item["value"]["id"] == learned["guideline_id"]
-    assert item["value"]["text"] == learned["text"]
-    assert SAID["rationale"] in item["value"]["text"]
-    assert item["value"]["episode_ids"] == review["learned"]["episode_ids"]
-    assert (item["value"]["status"], item["value"]["origin"]) == ("standing", "distilled")
-
-
-def test_commits_tell_who_when_why_and_how_much(
-    client: SyncLangGraphClient, review: dict[str, Any]
-) -> None:
-    stored, learned = (one["value"] for one in items(client, "read", "commits"))
+def test_facts_tell_who_when_and_what(client: SyncLangGraphClient, review: dict[str, Any]) -> None:
+    stored, learned = (one["value"] for one in items(client, "read", "facts"))
+    [episode_id] = review["learned"]["episode_ids"]
+    [word] = items(client, "read", "words")
     assert (stored["reason"], learned["reason"]) == ("remember", "learn")
     assert stored["author"] == learned["author"] == SAID["author"]
-    assert stored["at_us"] < learned["at_us"]
-    assert (stored["episodes"]["added"], learned["guidelines"]["added"]) == (1, 1)
-    assert learned["parents"] == [stored["id"]]
-    assert learned["version"] == review["learned"]["memory_version"]
-    changes = client.store.get_item(["read", MEMORY, "changes"], learned["id"])["value"]["changes"]
-    assert {(one["kind"], one["id"]) for one in changes} == {
-        ("episodes", review["learned"]["episode_ids"][0]),
-        ("guidelines", review["learned"]["guidelines"][0]["guideline_id"]),
-    }
-    tip = client.store.get_item(["read", MEMORY, "tip"], "tip")
-    assert tip["value"]["id"] == learned["id"]
+    assert stored["at"] < learned["at"]
+    assert stored["said"] == {episode_id: word["key"]}
+    assert list(learned["read"]) == [episode_id]
+    [guideline] = learned["guidelines"]
+    [told] = review["learned"]["guidelines"]
+    assert (guideline["id"], guideline["text"]) == (told["guideline_id"], told["text"])
+    assert SAID["rationale"] in guideline["text"]
+    assert list(guideline["sources"]) == [episode_id]
+    head = client.store.get_item(["read", MEMORY, "head"], "head")
+    assert head["value"]["id"] == learned["id"]
+    assert memory_of(client, "read").version() == review["learned"]["memory_version"]
 
 
 def test_what_is_shown_is_json_that_people_can_read(
@@ -109,23 +94,6 @@ def test_what_is_shown_is_json_that_people_can_read(
     assert [one for text in texts(shown) for one in text.split() if len(one) > LONGEST_WORD] == []
     [vector] = items(client, "read", "vectors")
     assert len(vector["value"]["vector"]) > LONGEST_WORD
-
-
-def test_guideline_edited_in_the_store_is_judged_by_as_it_is(
-    client: SyncLangGraphClient, server: LoopbackServer
-) -> None:
-    context = {"namespace": ["edited"]}
-    said = {**CASE, "rationale": "Too cold."}
-    run(client, None, "align", input={"feedback": [said]}, context=context)
-    [item] = items(client, "edited", "guidelines")
-    text = "A reply about a lost parcel begins with a word of regret."
-    client.store.put_item(
-        ["edited", MEMORY, "guidelines"], item["key"], value={**item["value"], "text": text}
-    )
-    judged = run(client, None, "judge", input=CASE, context=context)["judgment"]
-    assert judged["guideline_ids"] == [item["key"]]
-    [asked] = judgings(server)
-    assert text in asked.text
 
 
 def words(number: int) -> str:
@@ -154,14 +122,11 @@ def test_reviews_that_are_resumed_at_once_lose_nothing(
     )
     said = [words(number) for number in numbers]
     assert [one["feedback"]["rationale"] for one in results] == said
-    assert values(client, "at_once", "episodes", "rationale") == said
-    assert values(client, "at_once", "episodes", "status") == ["distilled"] * 6
-    check_guidelines(client, "at_once")
-    assert len(set(values(client, "at_once", "episodes", "example_id"))) == 3
+    memory = check_memory(client, "at_once", said)
+    assert len({one.example_id for one in memory.episodes()}) == 3
     assert len(judgings(server)) == 6
     judged = run(client, None, "judge", input=case(0), context=context)["judgment"]
-    kept = [one["key"] for one in items(client, "at_once", "guidelines")]
-    assert sorted(judged["guideline_ids"]) == kept
+    assert judged["guideline_ids"] == [one.id for one in memory.guidelines()]
 
 
 def test_reviews_and_an_alignment_at_once_lose_nothing(
@@ -183,9 +148,7 @@ def test_reviews_and_an_alignment_at_once_lose_nothing(
     *reviews, aligned = at_once(learn, range(4))
     assert [one["feedback"]["rationale"] for one in reviews] == [words(n) for n in range(3)]
     assert aligned["report"]["feedback"]["new"] == 3
-    assert values(client, "mixed", "episodes", "rationale") == [words(n) for n in range(6)]
-    assert values(client, "mixed", "episodes", "status") == ["distilled"] * 6
-    check_guidelines(client, "mixed")
+    check_memory(client, "mixed", [words(n) for n in range(6)])
 
 
 def test_words_that_another_review_passed_over_are_not_lost(
@@ -217,14 +180,16 @@ def test_words_that_another_review_passed_over_are_not_lost(
         [words(1), words(0)],
     ]
     assert [one["text"] for one in slow.result()["learned"]["guidelines"]] == [words(1)]
-    check_guidelines(client, "passed_over")
+    check_memory(client, "passed_over", [words(0), words(1)])
 
 
-def check_guidelines(client: SyncLangGraphClient, namespace: str) -> None:
+def check_memory(client: SyncLangGraphClient, namespace: str, said: list[str]) -> JudgeMemory:
     """Every expert's words are the text of one guideline, which has that episode for its source."""
-    said = {one["key"]: one["value"]["rationale"] for one in items(client, namespace, "episodes")}
-    guidelines = [one["value"] for one in items(client, namespace, "guidelines")]
-    assert {one["text"]: one["episode_ids"] for one in guidelines} == {
-        text: [key] for key, text in said.items()
+    memory = memory_of(client, namespace)
+    episodes = memory.episodes()
+    assert sorted(str(one.rationale) for one in episodes) == said
+    assert {one.status for one in episodes} == {"distilled"}
+    assert {one.text: one.episode_ids for one in memory.guidelines()} == {
+        one.rationale: [one.id] for one in episodes
     }
-    assert len(guidelines) == len(said)
+    return memory

@@ -4,7 +4,7 @@ from typing import Any
 
 from langgraph_sdk.client import SyncLangGraphClient
 
-from tests.integration_tests.agent_server.support import CASE, items, new_thread, run
+from tests.integration_tests.agent_server.support import CASE, memory_of, new_thread, run
 
 
 def served(client: SyncLangGraphClient) -> dict[str, str]:
@@ -41,7 +41,7 @@ def test_many_comments_are_learned_at_once(client: SyncLangGraphClient) -> None:
     given: dict[str, Any] = {"feedback": [*said, {"inputs": "no outputs"}]}
     report = run(client, thread, "align", input=given, context=context)["report"]
     assert report["feedback"] == {"new": 3, "changed": 0, "unchanged": 0, "rejected": 1}
-    kept = [one["key"] for one in items(client, "many", "guidelines")]
+    kept = [one.id for one in memory_of(client, "many").guidelines()]
     assert [one["id"] for one in report["guidelines"]["added"]] == kept != []
     again = run(client, thread, "align", input=given, context=context)["report"]
     assert again["feedback"]["unchanged"] == 3

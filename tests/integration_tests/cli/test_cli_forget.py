@@ -77,7 +77,7 @@ def test_a_guideline_with_another_source_waits_for_align(shell: Shell) -> None:
     assert "1 guideline yet to be distilled again" in ran.out
     assert len(shell.server.chats) == asked
     assert [one.status for one in shell.opened()[0]] == ["pending"]
-    assert "0 guidelines (1 pending)" in shell.memory("list").out
+    assert "1 guideline (1 to be worded anew)" in shell.memory("list").out
     assert shell.run("align", "-c", "tone.yaml", "--pending").status == 0
     assert [one.status for one in shell.opened()[0]] == ["standing"]
 

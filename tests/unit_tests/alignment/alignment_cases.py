@@ -1,21 +1,13 @@
-"""What the unit tests of alignment share: guidelines, proposals and episodes in one line."""
+"""What the unit tests of alignment share: guidelines and episodes in one line."""
 
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from memalign_graph import Criterion, Episode, Feedback, Guideline
-from memalign_graph.alignment.merging import Merged, Table, settle
-from memalign_graph.memory.learning import GuidelineOperation, apply_operations, guideline_id
-from memalign_graph.prompts.compare import Relations
+from memalign_graph.memory.learning import guideline_id
 
 CRITERION = Criterion(name="tone", instructions="Is it polite?")
 START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def at(minutes: int) -> datetime:
-    """A point in time."""
-    return START + timedelta(minutes=minutes)
 
 
 def standing(text: str, *sources: str, position: int = 1, **fields: Any) -> Guideline:
@@ -30,63 +22,8 @@ def by_hand(text: str, **fields: Any) -> Guideline:
     return standing(text, origin="expert", **fields)
 
 
-def add(text: str, *sources: str) -> GuidelineOperation:
-    """A proposal."""
-    return GuidelineOperation(action="add", text=text, episode_ids=list(sources))
-
-
-def revise(guideline: Guideline, text: str, *sources: str) -> GuidelineOperation:
-    """A proposal."""
-    return add(text, *sources).model_copy(update={"action": "revise", "guideline_id": guideline.id})
-
-
-def retire(guideline: Guideline, text: str | None, *sources: str) -> GuidelineOperation:
-    """A proposal."""
-    return revise(guideline, "", *sources).model_copy(update={"action": "retire", "text": text})
-
-
-def relations(duplicates: Any = (), contradictions: Any = ()) -> Relations:
-    """What a comparison found."""
-    return Relations([list(one) for one in duplicates], [tuple(one) for one in contradictions])
-
-
-NONE = relations()
-
-
-def merge(
-    guidelines: Iterable[Guideline],
-    *proposals: Iterable[GuidelineOperation],
-    found: Relations = NONE,
-    given_at: dict[str, datetime] | None = None,
-    **options: Any,
-) -> Merged:
-    """Merge proposals; a source called `e7` was given in minute 7."""
-    table = Table(list(guidelines), [list(one) for one in proposals])
-    dates = {key: at(int(key[1:])) for key in table.contested()} if given_at is None else given_at
-    return table.merge(found, dates, **options)
-
-
-def after(
-    guidelines: Iterable[Guideline],
-    merged: Merged,
-    decisions: dict[str, str] | None = None,
-) -> dict[str, Guideline]:
-    """What a memory's guidelines are when all of it is committed, by text."""
-    before = {one.id: one for one in guidelines}
-    operations = [*merged.operations, *settle(merged.conflicts, decisions)]
-    live = {key for one in operations for key in one.episode_ids}
-    live |= {key for one in before.values() for key in one.episode_ids}
-    changed, _ = apply_operations(before.values(), operations, live=live, now=at(99), position=50)
-    left = {**before, **changed}
-    return {one.text: one for one in left.values() if one is not None}
-
-
-def stands(found: dict[str, Guideline]) -> dict[str, set[str]]:
-    """The guidelines that the judge would be given, with their sources."""
-    return {text: set(one.episode_ids) for text, one in found.items() if one.status == "standing"}
-
-
 def episode(number: int, outputs: str = "Go away.", **word: Any) -> Episode:
     """Feedback in memory."""
-    given = {"inputs": f"Case {number}", "outputs": outputs, "given_at": at(number)}
+    given_at = START + timedelta(minutes=number)
+    given = {"inputs": f"Case {number}", "outputs": outputs, "given_at": given_at}
     return Episode.from_feedback(Feedback.model_validate({"rationale": "Rude.", **given, **word}))

@@ -34,8 +34,8 @@ def learned(memory: JudgeMemory) -> Counter[str]:
 
 def learning(memory: JudgeMemory, *operations: Any) -> Operation:
     """Learn as an alignment does: from feedback that is pending."""
-    words = {one.id: one.word for one in memory.episodes()}
-    return lambda io: learn(io, memory.access, operations, words, reason="align")
+    read = _words(memory, [key for one in operations for key in one.episode_ids])
+    return lambda io: learn(io, memory.access, operations, read, reason="align")
 
 
 SHARES = {

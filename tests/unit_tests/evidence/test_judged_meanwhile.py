@@ -1,13 +1,15 @@
 """Judgments kept on cases at the very moment that another writer changes them."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from memalign_graph import Episode, JudgeMemory, Judgment
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory import learning
+from memalign_graph.memory.learning import learn
 from memalign_graph.memory.operations import note_judgments, unjudged_cases
+from memalign_graph.memory.standing import EpisodeRow, JudgedRow
 from memalign_graph.scales import Boolean
 from tests.unit_tests.memory.support import (
     CRITERION,
@@ -48,7 +50,7 @@ def noting(memory: JudgeMemory, *episodes: Episode) -> Operation:
 def learning(memory: JudgeMemory, *episodes: Episode) -> Operation:
     words = {one.id: one.word for one in episodes}
     rules = [op("add", *episodes, text="Say sorry.")]
-    return lambda io: learning.learn(io, memory.access, rules, words)
+    return lambda io: learn(io, memory.access, rules, words)
 
 
 def test_what_is_learned_from_while_it_is_noted_stays_learned(pair: Any) -> None:
@@ -159,16 +161,13 @@ CASES: dict[str, tuple[list[dict[str, Any]], bool]] = {
 
 @pytest.mark.parametrize(("given", "wanted"), CASES.values(), ids=CASES)
 def test_which_cases_are_judged(given: list[dict[str, Any]], wanted: bool) -> None:  # noqa: FBT001 - a parameter
-    from datetime import UTC, datetime
-
-    from memalign_graph.memory.standing import EpisodeRow, JudgedRow
-
     rows = [
         EpisodeRow(
             id=str(number),
-            revision="",
+            key="",
+            word="",
+            content={},
             vector_key="k",
-            status="pending",
             example_id="e",
             value=one.get("value"),
             given_at=datetime.now(UTC),

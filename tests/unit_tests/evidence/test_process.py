@@ -28,13 +28,14 @@ from tests.unit_tests.evidence.worlds import (
     decided,
     drop,
     error,
+    key_of,
     normalised,
     off,
     put,
     right_in,
-    row,
     values_of,
     view_of,
+    word,
     world,
 )
 
@@ -217,14 +218,14 @@ def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: 
         assert calibration is not None
         return [[decided(view, process, item) for item in new], calibration.decisions]
 
-    rows = [row(at, item) for at, item in enumerate(items)]
+    words = [word(at, item) for at, item in enumerate(items)]
     never, shuffled, forgotten = view_of([]), view_of([]), view_of([])
-    put(never, rows[:50], items[:50])
+    put(never, words[:50], items[:50])
     order = seeded(4).sample(range(50), 50)
-    put(shuffled, [rows[at] for at in order], [items[at] for at in order])
-    put(forgotten, rows, items)
+    put(shuffled, [words[at] for at in order], [items[at] for at in order])
+    put(forgotten, words, items)
     assert said(forgotten) != said(never)
-    assert said(forgotten, {f"k{at:04d}" for at in range(50, 60)}) == said(never)
+    assert said(forgotten, {key_of(at) for at in range(50, 60)}) == said(never)
     drop(forgotten, [f"e{at:04d}" for at in range(50, 60)])
     assert said(forgotten) == said(shuffled) == said(never)
 
@@ -242,12 +243,9 @@ def test_of_several_experts_the_median_or_the_majority_is_learned(
     kind: str, given: list[Value], counts: Value
 ) -> None:
     [item] = world(SCALES[kind], 1, seeded(1), coin)
-    rows = [
-        row(at, replace(item, truth=value), vector_key="k", example_id="x")
-        for at, value in enumerate(given)
-    ]
+    words = [word(at, replace(item, truth=value), case=0) for at, value in enumerate(given)]
     view = view_of([])
-    put(view, rows, [item] * len(rows))
+    put(view, words, [item] * len(words))
     [case] = Process(view, SCALES[kind]).cases
     assert (case.value, case.given) == (counts, given)
 
@@ -257,7 +255,7 @@ def test_of_more_cases_than_are_fitted_the_nearest_speak(monkeypatch: pytest.Mon
     items = world(Boolean(), 120, seeded(5), coin)
     view = view_of(items)
     process = Process(view, Boolean())
-    assert [case.key for case in process.cases] == [f"k{at:04d}" for at in range(80, 120)]
+    assert {case.key for case in process.cases} == {key_of(at) for at in range(80, 120)}
     oldest = decided(view, process, items[0])
     assert oldest.evidence is not None
     assert oldest.evidence.neighbours[0].example_id == "x0000"

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from memalign_graph import Boolean, Categorical, Numeric, Pairwise
 from memalign_graph.evidence.confidence import Decision, Said
 from memalign_graph.evidence.process import Process
-from memalign_graph.memory.standing import EpisodeRow, JudgedRow
-from memalign_graph.memory.view import MemoryView, Update
+from memalign_graph.memory.facts import Fact, new_id
+from memalign_graph.memory.index.retrieval_text import text_of
+from memalign_graph.memory.index.vectors import vector_key
+from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale, Value
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -107,42 +109,50 @@ def world(
     return items
 
 
-def row(at: int, item: Item, **fields: Any) -> EpisodeRow:
-    """The episode on a case."""
-    judged = None if item.verdict is None else JudgedRow(item.verdict, item.probabilities, None)
-    own = EpisodeRow(
-        id=f"e{at:04d}",
-        revision="1",
-        vector_key=f"k{at:04d}",
-        status="distilled",
-        example_id=f"x{at:04d}",
-        value=item.truth,
-        given_at=START + timedelta(minutes=at),
-        judged=judged,
-    )
-    return replace(own, **fields)
+def word(at: int, item: Item, case: int | None = None) -> dict[str, Any]:
+    """What an expert says on a case, as it lies in a store; its own case unless told."""
+    case = at if case is None else case
+    judged = {"value": item.verdict, "probabilities": item.probabilities}
+    episode = {
+        "example": {"inputs": f"Case {case}", "outputs": "a"},
+        "example_id": f"x{case:04d}",
+        "value": item.truth,
+        "given_at": (START + timedelta(minutes=at)).isoformat(),
+        "status": "distilled",
+        "judgment": None if item.verdict is None else judged,
+    }
+    return {"key": f"e{at:04d}", "word": f"w{at:04d}", "episode": episode}
+
+
+def key_of(case: int) -> str:
+    """The key of a case's vector."""
+    return vector_key("made up", text_of(f"Case {case}", "a")[0])
 
 
 def view_of(items: Sequence[Item]) -> MemoryView:
     """A memory of these cases."""
     view = MemoryView("made up")
-    put(view, [row(at, item) for at, item in enumerate(items)], items)
+    put(view, [word(at, item) for at, item in enumerate(items)], items)
     return view
 
 
-def put(view: MemoryView, rows: Sequence[EpisodeRow], items: Sequence[Item] = ()) -> None:
-    """Change a memory's episodes; the vectors of new ones come with them."""
-    vectors = {one.vector_key: item.vector for one, item in zip(rows, items, strict=False)}
-    update = Update(commits=[], episodes={one.id: one for one in rows}, vectors=vectors)
-    generation, _ = view.mark()
-    assert view.apply(generation, update, now_us=1)
+def put(view: MemoryView, words: Sequence[dict[str, Any]], items: Sequence[Item]) -> None:
+    """Bring words into a memory, with the vectors of their cases."""
+    cases = [int(one["episode"]["example_id"][1:]) for one in words]
+    vectors = {key_of(case): item.vector for case, item in zip(cases, items, strict=True)}
+    by_key = {one["key"]: one for one in words}
+    view.add([fact(view, said={key: key for key in by_key})], by_key, vectors)
 
 
 def drop(view: MemoryView, ids: Sequence[str]) -> None:
     """Take episodes from a memory."""
-    generation, _ = view.mark()
-    update = Update(commits=[], episodes=dict.fromkeys(ids))
-    assert view.apply(generation, update, now_us=1)
+    view.add([fact(view, forgotten=list(ids))], {})
+
+
+def fact(view: MemoryView, **change: Any) -> Fact:
+    """The next fact of a memory."""
+    at_us = view.newest_us + 1
+    return Fact(id=new_id(at_us), at_us=at_us, reason="made up", **change)
 
 
 def decided(view: MemoryView, process: Process, item: Item, mode: Any = "evidence") -> Decision:

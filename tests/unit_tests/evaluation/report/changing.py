@@ -30,7 +30,7 @@ def with_text(report: Report, text: str) -> Report:
         )
 
     def rule(one: Guideline) -> Guideline:
-        update = {"text": text, "author": text, "reason": text, "status": "superseded"}
+        update = {"text": text, "author": text, "status": "pending"}
         return one.model_copy(update=update)
 
     source = {"example": example, "rationale": text, "author": text}

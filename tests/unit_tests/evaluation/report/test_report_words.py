@@ -200,15 +200,12 @@ def test_guidelines_with_their_sources_and_credit() -> None:
     assert views[2].sources[0].word.words.startswith("It never says sorry.")
 
 
-def test_guidelines_that_do_not_stand() -> None:
-    gone = guideline(0, status="superseded", reason="A newer rule says more.")
-    waiting = guideline(1, "", status="pending")
-    report = Report(evaluation=make_evaluation(), guidelines=[gone, waiting])
-    first, second = guideline_views(report)
-    assert first.status == "Another rule took its place: A newer rule says more."
-    assert second.text.startswith("It is to be worded again")
-    assert (first.worth, first.credit) == ("", "")
-    assert first.origin == "No feedback that it rests on is known."
+def test_guideline_that_is_to_be_worded_anew() -> None:
+    waiting = guideline(1, status="pending")
+    [shown] = guideline_views(Report(evaluation=make_evaluation(), guidelines=[waiting]))
+    assert shown.status == "Some of its sources were taken back; it is to be worded anew."
+    assert (shown.worth, shown.credit) == ("", "")
+    assert shown.origin == "No feedback that it rests on is known."
 
 
 def test_undefined_numbers_are_words() -> None:
