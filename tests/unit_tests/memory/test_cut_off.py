@@ -56,6 +56,12 @@ def by_hand(memory: JudgeMemory) -> str:
     return next(rule.id for rule in memory.guidelines() if rule.origin == "expert")
 
 
+def anew(memory: JudgeMemory) -> tuple[Any, ...]:
+    episodes = memory.episodes()
+    rules = [op("add", one, text=f"Anew of {one.example.inputs}.") for one in episodes]
+    return (*rules, op("add", *episodes, text="Anew of all."))
+
+
 CHANGES: dict[str, tuple[str, Callable[[JudgeMemory, str], tuple[Any, ...]]]] = {
     "say something new": ("remember", lambda *_: (words("new"),)),
     "say another word": ("remember", lambda *_: (words("case", "Another word."),)),
@@ -64,6 +70,8 @@ CHANGES: dict[str, tuple[str, Callable[[JudgeMemory, str], tuple[Any, ...]]]] = 
     "write by hand": ("add_guideline", lambda *_: ("New.",)),
     "reword by hand": ("edit_guideline", lambda memory, _: (by_hand(memory), "Reworded.")),
     "roll back": ("rollback", lambda *_: (EMPTY,)),
+    "remove by hand": ("remove_guideline", lambda memory, _: (by_hand(memory),)),
+    "learn": ("learn", lambda memory, _: anew(memory)),
     "import": ("import_jsonl", lambda _, exported: (exported,)),
 }
 
@@ -97,21 +105,14 @@ def picture(memory: JudgeMemory) -> Any:
 
 
 @pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("name", [*CHANGES, "learn", "remove by hand"])
+@pytest.mark.parametrize("name", CHANGES)
 async def test_at_each_put(name: str, *, awaits: bool) -> None:
     exported = filled("import").export_jsonl()
     after: Any = None
     for puts in (None, *range(MOST)):
         memory = filled("case")
         before = picture(memory)
-        if name == "learn":
-            sources = memory.episodes()
-            rules = [op("add", one, text=f"Anew of {one.example.inputs}.") for one in sources]
-            method, arguments = "learn", (*rules, op("add", *sources, text="Anew of all."))
-        elif name == "remove by hand":
-            method, arguments = "remove_guideline", (by_hand(memory),)
-        else:
-            method, arguments = CHANGES[name][0], CHANGES[name][1](memory, exported)
+        method, arguments = CHANGES[name][0], CHANGES[name][1](memory, exported)
         store = memory.access.store
         assert isinstance(store, Failing)
         store.puts_left = puts

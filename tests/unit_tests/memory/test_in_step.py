@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,8 +191,8 @@ def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order(seed: int) -
     actors = [Actor(memory, f"{seed} {name}") for name, memory in enumerate(memories)]
     for _ in range(60):
         one, other = order.sample(actors, 2)
-        meanwhile = Meanwhile(commits, lambda other=other: run(other.act(BLOCKING)))
-        run(one.act(meanwhile if order.random() < 0.5 else BLOCKING))
+        beside = Meanwhile(commits, partial(beside_another, other))
+        run(one.act(beside if order.random() < 0.5 else BLOCKING))
     cold = JudgeMemory(opener(), CRITERION, embeddings=hashed)
     for memory in memories:
         assert memory.version() == cold.version()
@@ -210,6 +211,10 @@ def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order(seed: int) -
             view.add([*chunk, *order.sample(arrived, 1)], words)
             check_in_step(view, stand(arrived, words, "test"))
         assert view.version == cold.version()
+
+
+def beside_another(actor: Actor) -> None:
+    run(actor.act(BLOCKING))
 
 
 def check_in_step(view: MemoryView, scratch: Standing) -> None:
