@@ -14,6 +14,7 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import PURGE, Fact, Item, utc
 from memalign_graph.memory.operations import check_name
 from memalign_graph.memory.standing import Standing, stand, weight_of
+from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Episode, FrozenModel, Guideline
 
 T = TypeVar("T", Episode, Guideline)
@@ -186,21 +187,21 @@ async def rollback(
     """Make a memory again what it was: what was written since counts no more."""
     author = check_name(author, "author")
     wanted, since = await _find(io, access, version)
-    view = access.view
-    if view.version != version:
+    if access.view.version != version:
         undone = [fact.id for fact in since if fact.reason != PURGE]
         await access.write(io, "rollback", undone=undone, author=author)
-    return Snapshot(
-        version=version,
-        episodes=list(view.episodes().values()),
-        guidelines=list(view.guidelines),
-        missing=wanted.missing,
-    )
+    return _standing_now(access.view, version, wanted.missing)
+
+
+def _standing_now(view: MemoryView, version: str, missing: list[str]) -> Snapshot:
+    return Snapshot(version, list(view.episodes().values()), list(view.guidelines), missing)
 
 
 async def _find(io: IO, access: MemoryAccess, version: str) -> tuple[Snapshot, list[Fact]]:
     """Find a version; returns what it held, and the facts that came after it."""
     view = await access.refresh(io)
+    if version == view.version:
+        return _standing_now(view, version, []), []
     facts, words = view.facts()
     ordered = sorted(facts, key=lambda fact: fact.id)
     nothing = Standing(words, access.embedder.id)

@@ -92,10 +92,9 @@ async def test_deciding_on_what_was_not_judged_is_refused(bench: Bench) -> None:
 
 
 BROKEN: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "guideline": ("guidelines", "x", {"id": "x", "text": 3}),
-    "episode": ("episodes", "x", {"id": "x", "example": "no"}),
-    "commit": ("commits", "x", {"id": "x"}),
-    "tip": ("tip", "tip", {"nothing": 1}),
+    "fact": ("facts", "9", {"id": "9", "kind": "fact", "at_us": 9e18}),
+    "word": ("words", "x", {"key": "x"}),
+    "head": ("head", "head", {"nothing": 1}),
 }
 
 
@@ -133,7 +132,8 @@ async def test_memory_that_breaks_while_the_expert_thinks_keeps_the_others_learn
 ) -> None:
     graph = reviewed(bench)
     await bench.invoke(graph, CASE)
-    await put(bench, ("memalign", "facts", "guidelines"), "x", {"id": "x", "text": 3})
+    label, key, item = BROKEN["head"]
+    await put(bench, ("memalign", "facts", label), key, item)
     given = await bench.resume(graph, dict.fromkeys(NAMES, COLD))
     assert given["learned"].keys() == {"tone", "length"}
     assert given["errors"].keys() == {"facts"}
@@ -143,7 +143,8 @@ async def test_memory_that_breaks_while_the_expert_thinks_keeps_the_others_learn
 async def test_word_on_a_memory_that_can_not_be_read_is_said_and_the_others_learn(
     bench: Bench,
 ) -> None:
-    await put(bench, ("memalign", "facts", "episodes"), "x", {"id": "x", "example": "no"})
+    label, key, item = BROKEN["fact"]
+    await put(bench, ("memalign", "facts", label), key, item)
     graph = reviewed(bench)
     asked = await bench.invoke(graph, CASE)
     assert "### facts: not judged" in form_of(asked)["description"]
