@@ -132,13 +132,13 @@ async def learn(
     }
     if lesson["read"] or lesson["guidelines"] or lesson["retired"]:
         purges = view.purges_of(words.keys())
-        fact = await access.write(io, reason, author=author, **lesson)
+        fact = await access.write(io, reason, lesson, author=author)
         view = await access.refresh(io)
         named = fact.shown(key for sources in [fact.read, *fact.sources] for key in sources)
         if view.purges_of(named) - purges:
             # Purged meanwhile: what was learned may repeat it.
             worded = [wording.id for wording in fact.guidelines]
-            await access.write(io, PURGE, scrubbed={fact.id: worded})
+            await access.write(io, PURGE, {"scrubbed": {fact.id: worded}})
             await access.overwrite(io, [fact.scrub(worded)])
     return {
         "episode_ids": sorted(same - spared),

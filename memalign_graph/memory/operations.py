@@ -84,7 +84,7 @@ async def say(
 ) -> None:
     """Write down what experts said, if anything."""
     if episodes:
-        await access.write(io, reason, author=author, words=episodes)
+        await access.write(io, reason, {}, author=author, words=episodes)
 
 
 async def revise(
@@ -276,7 +276,7 @@ async def forget(
     ids = [episode.id for episode in everything if selection.meets(episode)]
     before = view.guidelines
     if ids:
-        await access.write(io, "forget", forgotten=ids, author=author)
+        await access.write(io, "forget", {"forgotten": ids}, author=author)
         # A model's answer that waits to be committed may speak of what is forgotten.
         await clear_drafts(io, access)
     touched = [rule for rule in before if not {*ids}.isdisjoint(rule.episode_ids)]
@@ -325,8 +325,8 @@ async def add_guideline(
         created_at=now,
         updated_at=now,
     )
-    wording = Wording.of(guideline, {})
-    await access.write(io, "add_guideline", guidelines=[wording], author=author)
+    change = {"guidelines": [Wording.of(guideline, {})]}
+    await access.write(io, "add_guideline", change, author=author)
     return guideline
 
 
@@ -352,8 +352,8 @@ async def edit_guideline(
             "updated_at": datetime.now(UTC),
         }
     )
-    wording = Wording.of(after, view.sources(guideline_id))
-    await access.write(io, "edit_guideline", guidelines=[wording], author=author)
+    change = {"guidelines": [Wording.of(after, view.sources(guideline_id))]}
+    await access.write(io, "edit_guideline", change, author=author)
     return after
 
 
@@ -364,8 +364,8 @@ async def remove_guideline(
     author = check_name(author, "author")
     view = await access.refresh(io)
     guideline = _guideline(view, access, guideline_id)
-    retired = Retirement(id=guideline_id, is_settled=True)
-    await access.write(io, "remove_guideline", retired=[retired], author=author)
+    change = {"retired": [Retirement(id=guideline_id, is_settled=True)]}
+    await access.write(io, "remove_guideline", change, author=author)
     return guideline
 
 

@@ -119,7 +119,7 @@ async def import_jsonl(
         "guidelines": guidelines,
     }
     if words or any(change.values()):
-        await access.write(io, "import", author=author, words=words, **change)
+        await access.write(io, "import", change, author=author, words=words)
     return list(view.episodes(read.episodes).values())
 
 

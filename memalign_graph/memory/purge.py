@@ -12,7 +12,8 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess, read_fact
 from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.erasure import carries, check_checkpointer, erase_threads, vacuum
-from memalign_graph.memory.facts import PURGE, Fact, Wording, purged_word
+from memalign_graph.memory.facts import PURGE, Fact, Wording, Words, purged_word
+from memalign_graph.memory.history import past
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.judgments import remove_traces
@@ -59,22 +60,24 @@ async def purge(
     marks |= {frozenset([one.id, one.text]) for one in wordings if one.text}
     threads, warnings = await erase_threads(io, checkpointer, marks, known)
     removed = await _remove_vectors(io, access, list(gone.values()), kept)
+    known_as = _known_as(access, {key: items[key]["word"] for key in sorted(gone)})
     before, standing = view.guidelines, view.episodes(meant)
     if gone:
-        what = {"forgotten": sorted(meant), "purged": sorted(gone), "scrubbed": scrubs}
-        await access.write(io, PURGE, author=None if author in authors else author, **what)
+        change = {"forgotten": sorted(meant), "purged": known_as, "scrubbed": scrubs}
+        await access.write(io, PURGE, change, author=None if author in authors else author)
         now = (await access.refresh(io)).facts()[0]
+        known_scrubs = scrubs
         scrubs, wordings, read_along = _scrubs(now, meant, authors)
         # Learned meanwhile.
-        if late := {key: scrubs[key] for key in scrubs if key not in what["scrubbed"]}:
-            await access.write(io, PURGE, scrubbed=late)
+        if late := {key: scrubs[key] for key in scrubs if key not in known_scrubs}:
+            await access.write(io, PURGE, {"scrubbed": late})
             facts += [fact for fact in now if fact.id in late]
     left = {fact.id: fact for fact in view.facts()[0]}
     changed = [left[fact.id] for fact in facts if left[fact.id] != fact]
     await access.overwrite(io, changed)
     # Judgments that were made meanwhile.
     await remove_traces(io, access, is_traced)
-    stubs = {key: purged_word(items[key]) for key in gone}
+    stubs = {key: purged_word(items[key], word) for key, word in known_as.items()}
     await access.put(io, access.layout.words, dict(stubs))
     warnings += await vacuum(io, access.store, "store")
     if checkpointer is not None:
@@ -126,6 +129,15 @@ def _scrubs(
         if any(not fact.shown(one.sources).isdisjoint(episode_ids) for one in fact.retired):
             found.setdefault(fact.id, [])
     return found, wordings, read_along
+
+
+def _known_as(access: MemoryAccess, words: Words) -> Words:
+    """Tell what lessons knew some words by: one that only adds to another goes by that one."""
+    for fact, standing in past(*access.view.facts(), access.embedder.id):
+        for episode_id, key in fact.said.items():
+            if key in words and episode_id in standing.rows:
+                words[key] = standing.rows[episode_id].word
+    return words
 
 
 def _ids(episodes: Iterable[Episode]) -> set[str]:

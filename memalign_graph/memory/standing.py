@@ -39,7 +39,7 @@ class EpisodeRow:
 
     id: str
     key: str
-    """Names its content."""
+    """The hash of its content."""
 
     word: str
     """Names what the expert says: `Episode.word`."""
@@ -282,12 +282,12 @@ def row_of(episode_id: str, item: Item, embedder: str) -> EpisodeRow:
         never = datetime.min.replace(tzinfo=UTC)
         gone = {"status": item["status"]}
         return EpisodeRow(
-            episode_id, item["key"], item["word"], gone, "", "", None, never, judged=None
+            episode_id, item["content"], item["word"], gone, "", "", None, never, judged=None
         )
     text, _ = text_of(content["example"]["inputs"], content["example"]["outputs"])
     return EpisodeRow(
         id=episode_id,
-        key=item["key"],
+        key=item["content"],
         word=item["word"],
         content=content,
         vector_key=vector_key(embedder, text),
