@@ -40,9 +40,9 @@ class MemoryLife:
     ) -> Forgotten:
         """Take feedback back, and what was learned from it alone.
 
-        Guidelines that rest on it alone go. Those with other sources lose their wording and are
-        distilled again from these alone: at once if the memory has a `model`, else by the next
-        alignment or review. What is forgotten can be had back with `rollback`; what is purged
+        Guidelines that rest on it alone go, and what they had replaced comes back. Those with other
+        sources are `pending` and distilled again from these alone: at once if the memory has a
+        `model`, else by the next alignment or review. What is forgotten can be had back with `rollback`; what is purged
         can't.
 
         Args:
@@ -51,8 +51,8 @@ class MemoryLife:
             author: Which, by the expert who said it.
             where: Which, by a function of the `Episode`. Only episodes that meet all that is given
                 are forgotten.
-            purge: Whether to erase it for good: from every item, vector, commit and superseded
-                guideline, from the file of an SQLite store, and from the checkpointer.
+            purge: Whether to erase it for good: with every lesson that read it and its vectors,
+                from the file of an SQLite store, and from the checkpointer.
             checkpointer: For a purge: the checkpointer of the graphs that the feedback passed
                 through. Every thread that carried it is deleted.
             by: Who asks for it.
@@ -105,12 +105,12 @@ class MemoryLife:
     def consolidate(self) -> dict[str, Any]:
         """Tidy the guidelines up: merge those that say the same, settle those that contradict.
 
-        No guideline disappears except into one that names its sources; the older of two that
-        contradict each other is kept as superseded. Guidelines that lost a source are distilled
-        again. Needs the memory's `model`.
+        One that says what another says goes, and that one names its sources; of two that contradict
+        each other the older goes. Guidelines that lost a source are distilled again. Needs the
+        memory's `model`.
 
         Returns:
-            What was done: `guidelines` (an entry for each that was merged, superseded or distilled
+            What was done: `guidelines` (an entry for each that was merged, retired or distilled
             again, with `action`, `guideline_id`, `text`, `episode_ids`) and `memory_version`.
 
         Raises:
