@@ -432,5 +432,5 @@ async def _batches(step: _Step, window: int) -> list[Lesson]:
         max_input_tokens=window,
         most=step.options.batch_size,
     )
-    wordless = [guideline.id for guideline in guidelines if guideline.status == "pending"]
-    return [*({"episode_ids": ids} for ids in packed), *({"guideline_id": key} for key in wordless)]
+    outdated = [guideline.id for guideline in guidelines if guideline.status == "pending"]
+    return [*({"episode_ids": ids} for ids in packed), *({"guideline_id": key} for key in outdated)]
