@@ -10,7 +10,6 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import (
-    Criterion,
     EmbeddingError,
     Episode,
     Example,
@@ -116,15 +115,6 @@ def test_a_lesson_learned_again_does_not_overwrite_the_experts_wording(memory: J
     memory.edit_guideline(rule.id, "The expert's own words.")
     learn(memory, op("add", one, text="Be warm."))
     assert {rule.text for rule in memory.guidelines()} == {"The expert's own words.", "Be warm."}
-
-
-@pytest.mark.parametrize(
-    ("namespace", "name"), [(("memalign", "tone"), "facts"), (("memalign", "tone", "facts"), "x")]
-)
-def test_the_label_of_facts_is_kept_for_them(namespace: tuple[str, ...], name: str) -> None:
-    criterion = Criterion(name=name, instructions="?")
-    with pytest.raises(InvalidInputError, match="'facts' is kept for a memory's own items"):
-        JudgeMemory(InMemoryStore(), criterion, namespace=namespace, embeddings=hashed)
 
 
 @pytest.mark.parametrize("levels", [96, 98, 100])
