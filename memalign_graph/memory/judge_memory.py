@@ -256,8 +256,9 @@ class JudgeMemory:
     ) -> Forgotten:
         """Take feedback back, and what was learned from it alone.
 
-        Guidelines that rest on it alone go. Those with other sources stand, and are distilled again
-        from these alone: at once if the memory has a `model`, else by the next alignment or review.
+        Guidelines that rest on it alone go, and what they had replaced comes back. Those with other
+        sources are `pending` and distilled again from these alone: at once if the memory has a
+        `model`, else by the next alignment or review.
         What is forgotten can be had back with `rollback`; what is purged can't.
 
         Args:

@@ -44,6 +44,7 @@ class MemoryView:
         self._facts: dict[str, Fact] = {}
         self._words: dict[str, Item] = {}
         self._purged: set[str] = set()
+        self._purges: list[Fact] = []
         self._newest = ""
         self._standing = Standing(self._words, embedder)
         self._standing_guidelines: list[Guideline] = []
@@ -189,9 +190,11 @@ class MemoryView:
             if not fresh:
                 return
             is_next = fresh[0].id > self._newest
-            for fact in fresh:
-                self._facts[fact.id] = fact
-                self._purge(fact)
+            self._facts.update(unknown)
+            self._purges += [fact for fact in fresh if fact.reason == PURGE]
+            for fact in sorted(self._purges, key=lambda fact: fact.id):
+                if fact.id >= fresh[0].id:
+                    self._purge(fact)
             self._newest = max(self._newest, fresh[-1].id)
             if is_next and not any(fact.undone or fact.purged or fact.scrubbed for fact in fresh):
                 for fact in fresh:
@@ -245,8 +248,6 @@ class MemoryView:
 
     def _purge(self, fact: Fact) -> None:
         """Keep nothing of what a purge erased, as its own process leaves the store."""
-        if fact.reason != PURGE:
-            return
         purged = fact.purged.keys() & self._words.keys()
         erased = _authors(self._words[key] for key in purged)
         for key in purged:
@@ -254,6 +255,8 @@ class MemoryView:
         self._purged |= fact.purged.keys()
         erased -= _authors(self._words.values())
         for key, known in self._facts.items():
+            if key > fact.id:
+                continue
             left = known.scrub(fact.scrubbed[key]) if key in fact.scrubbed else known
             self._facts[key] = left.without_names(erased)
 
