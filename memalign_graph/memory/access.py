@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from memalign_graph.errors import InvalidInputError, MemAlignError, explain
 from memalign_graph.identity import check_json
 from memalign_graph.io import IO
-from memalign_graph.memory.facts import Fact, Item, clock, new_id, utc, word_item
+from memalign_graph.memory.facts import Fact, Item, clock, new_id, utc
 from memalign_graph.memory.index.vectors import Vector, decode_vector
 from memalign_graph.memory.layout import MemoryLayout, Namespace
 from memalign_graph.memory.view import MemoryView, view_of
@@ -89,40 +89,36 @@ class MemoryAccess:
         self,
         io: IO,
         reason: str,
-        *changes: Mapping[str, Any],
+        change: Mapping[str, Any],
+        *,
         author: str | None = None,
         words: Iterable[Episode] = (),
-    ) -> list[Fact]:
-        """Write facts of what changes hold, in one batch; the words that they name go before."""
+    ) -> Fact:
+        """Write a fact of what a change holds; the words that experts said go before it."""
         view = self.view
-        at_us = max(clock.now_us(len(changes)), view.newest_us + 1)
-        facts = [
-            Fact(
-                **{"reason": reason, "author": author, **change},
-                id=new_id(at_us + number),
-                at_us=at_us + number,
-            )
-            for number, change in enumerate(changes)
-        ]
-        items = {item["key"]: item for item in map(word_item, words)}
-        told = list(map(_item_of, facts))
-        for item in [*items.values(), *told]:
+        items = {one.id: view.word_item(one, replaces=reason == "revise") for one in words}
+        said = {key: item["key"] for key, item in items.items()}
+        at_us = max(clock.now_us(), view.newest_us + 1)
+        header = {"id": new_id(at_us), "at_us": at_us, "reason": reason, "author": author}
+        fact = Fact(**{**header, "said": said, **change})
+        told = _item_of(fact)
+        for item in [*items.values(), told]:
             try:
                 check_json(item, f"the item {item.get('id') or item['key']}")
             except ValueError as error:
                 raise InvalidInputError(f"{reason}: {error}") from error
-        spoken = {key for fact in facts for key in fact.said.values()}
-        new = set(view.unknown_words(facts)) | {key for key in items if key not in spoken}
-        await self.put(io, self.layout.words, {key: items[key] for key in items if key in new})
-        puts = [PutOp(self.layout.facts, item["id"], item, index=False) for item in told]
-        # Last, so that whoever sees it sees the facts in any store.
-        head = PutOp(self.layout.head, _HEAD, {"id": facts[-1].id}, index=False)
+        by_key = {item["key"]: item for item in items.values()}
+        new = view.unknown_words([fact])
+        await self.put(io, self.layout.words, {key: by_key[key] for key in new})
+        # Last, so that whoever sees it sees the fact in any store.
+        head = PutOp(self.layout.head, _HEAD, {"id": fact.id}, index=False)
         try:
-            await io.batch(self.store, [*puts, head])
+            put = PutOp(self.layout.facts, fact.id, told, index=False)
+            await io.batch(self.store, [put, head])
         finally:
             view.look_again()
-        view.add(facts, items)
-        return facts
+        view.add([fact], by_key)
+        return fact
 
     async def overwrite(self, io: IO, facts: Iterable[Fact]) -> None:
         """Write facts again, as a purge leaves them."""
@@ -226,6 +222,6 @@ def read_vector(item: Item) -> Vector:
 
 
 def _check_word(item: Item) -> None:
-    if {"key", "word"} <= item.keys() and ("episode" in item or item.get("purged")):
+    if {"key", "content", "word"} <= item.keys() and ("episode" in item or item.get("purged")):
         return
     raise MemAlignError(f"The word {item.get('key')!r} in the store can't be read.")

@@ -6,7 +6,7 @@ it. A fact and what follows from all of them (see `standing`) are plain data.
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -124,8 +124,8 @@ class Fact(FrozenModel):
     undone: list[str] = Field(default_factory=list)
     """The facts that count no more: rolled back, or lessons that read what was purged."""
 
-    purged: list[str] = Field(default_factory=list)
-    """The keys of words that were erased."""
+    purged: Words = Field(default_factory=dict)
+    """What lessons knew the words by that were erased, by the words' keys."""
 
     @property
     def is_lesson(self) -> bool:
@@ -188,17 +188,20 @@ def _revision(guideline: Guideline) -> str:
     return digest([guideline.text, guideline.origin, guideline.author])
 
 
-def word_item(episode: Episode) -> Item:
-    """Write what an expert said as an item; its key names its content, whenever it was stored."""
+def word_item(episode: Episode, taken: Collection[str] = ()) -> Item:
+    """Write what an expert said as an item; its key is the hash of its content, if that is free."""
     content = episode.to_json()
-    key = digest({name: part for name, part in content.items() if name not in _SAID_ANEW})
-    return {"key": key, "word": episode.word, "episode": content}
+    key = digested = digest({name: content[name] for name in content.keys() - _SAID_ANEW})
+    while key in taken:
+        key = digest([key])
+    return {"key": key, "content": digested, "word": episode.word, "episode": content}
 
 
-def purged_word(item: Mapping[str, Any]) -> Item:
-    """Return a word's item without what was said."""
+def purged_word(item: Mapping[str, Any], word: str) -> Item:
+    """Return a word's item without what was said; `word` is what lessons knew it by."""
     status = item["episode"]["status"] if "episode" in item else item["status"]
-    return {"key": item["key"], "word": item["word"], "status": status, "purged": True}
+    kept = {name: item[name] for name in ("key", "content")}
+    return {**kept, "word": word, "status": status, "purged": True}
 
 
 def new_id(at_us: int) -> str:

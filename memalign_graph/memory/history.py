@@ -3,7 +3,7 @@
 What a version held is what stands after some of the facts, so that nothing is stored twice.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
@@ -134,7 +134,7 @@ async def history(io: IO, access: MemoryAccess) -> list[Commit]:
     commits: list[Commit] = []
     episodes: dict[str, object] = {}
     guidelines: dict[str, object] = {}
-    for fact, standing in _past(facts, words, access.embedder.id):
+    for fact, standing in past(facts, words, access.embedder.id):
         touched = standing.changed | (episodes.keys() if fact.undone else set())
         rows: dict[str, object] = {
             key: (standing.rows[key].key, key in standing.pending)
@@ -207,7 +207,7 @@ async def _find(io: IO, access: MemoryAccess, version: str) -> tuple[Snapshot, l
     nothing = Standing(words, access.embedder.id)
     if version == nothing.version:
         return _snapshot(nothing), ordered
-    for fact, standing in _past(ordered, words, access.embedder.id):
+    for fact, standing in past(ordered, words, access.embedder.id):
         if version == standing.version:
             return _snapshot(standing), [one for one in ordered if one.id > fact.id]
     raise InvalidInputError(
@@ -216,8 +216,8 @@ async def _find(io: IO, access: MemoryAccess, version: str) -> tuple[Snapshot, l
     )
 
 
-def _past(
-    facts: list[Fact], words: Mapping[str, Item], embedder: str
+def past(
+    facts: Iterable[Fact], words: Mapping[str, Item], embedder: str
 ) -> Iterator[tuple[Fact, Standing]]:
     """Go through the past, fact by fact, as if nothing had been purged since."""
     known: list[Fact] = []

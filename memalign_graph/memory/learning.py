@@ -128,7 +128,7 @@ async def learn(
     }
     if any(lesson.values()):
         purges = view.purges_of(words.keys())
-        [fact] = await access.write(io, reason, lesson, author=author)
+        fact = await access.write(io, reason, lesson, author=author)
         view = await access.refresh(io)
         if view.purges_of(fact.named) - purges:
             # Purged meanwhile: what was learned may repeat it.

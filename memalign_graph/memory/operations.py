@@ -15,7 +15,7 @@ from memalign_graph.identity import check_json, digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed, store_vectors, stored_vectors
-from memalign_graph.memory.facts import Retirement, Wording, clock, word_item
+from memalign_graph.memory.facts import Retirement, Wording, clock
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, vector_key
 from memalign_graph.memory.learning import plain_words
@@ -84,8 +84,7 @@ async def say(
 ) -> None:
     """Write down what experts said, if anything."""
     if episodes:
-        said = {episode.id: word_item(episode)["key"] for episode in episodes}
-        await access.write(io, reason, {"said": said}, author=author, words=episodes)
+        await access.write(io, reason, {}, author=author, words=episodes)
 
 
 async def revise(

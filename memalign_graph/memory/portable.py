@@ -18,7 +18,7 @@ from memalign_graph.identity import check_json, episode_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embedder_namespaces
-from memalign_graph.memory.facts import Item, Wording, word_item
+from memalign_graph.memory.facts import Item, Wording
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import decode_vector, normalised, vector_key
 from memalign_graph.memory.operations import check_guideline_text, check_name
@@ -109,7 +109,6 @@ async def import_jsonl(
             left_out,
         )
     change = {
-        "said": {one.id: word_item(one)["key"] for one in words},
         "read": {
             key: spoken[key]
             for key, one in read.episodes.items()
@@ -119,7 +118,7 @@ async def import_jsonl(
         },
         "guidelines": guidelines,
     }
-    if any(change.values()):
+    if words or any(change.values()):
         await access.write(io, "import", change, author=author, words=words)
     return list(view.episodes(read.episodes).values())
 

@@ -12,7 +12,8 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess, read_fact
 from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.erasure import carries, check_checkpointer, erase_threads, vacuum
-from memalign_graph.memory.facts import PURGE, Fact, Wording, purged_word
+from memalign_graph.memory.facts import PURGE, Fact, Wording, Words, purged_word
+from memalign_graph.memory.history import past
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.judgments import remove_judgments
@@ -60,10 +61,11 @@ async def purge(
     marks |= {frozenset([one.id, one.text]) for one in wordings if one.text}
     threads, warnings = await erase_threads(io, checkpointer, marks, known)
     removed = await _remove_vectors(io, access, list(gone.values()), kept)
+    known_as = _known_as(access, {key: items[key]["word"] for key in sorted(gone)})
     before, standing = view.guidelines, view.episodes(meant)
     if gone:
         undone = [fact.id for fact in lessons]
-        change = {"forgotten": sorted(meant), "undone": undone, "purged": sorted(gone)}
+        change = {"forgotten": sorted(meant), "undone": undone, "purged": known_as}
         is_gone = author in {one.author for one in gone.values()} - {one.author for one in kept}
         await access.write(io, PURGE, change, author=None if is_gone else author)
         lessons, wordings = _lessons((await access.refresh(io)).facts()[0], meant)
@@ -77,7 +79,7 @@ async def purge(
     # Judgments that were made meanwhile.
     await remove_judgments(io, access, is_traced)
     await remove_reviews(io, access, is_traced)
-    stubs = {key: purged_word(items[key]) for key in gone}
+    stubs = {key: purged_word(items[key], word) for key, word in known_as.items()}
     await access.put(io, access.layout.words, dict(stubs))
     warnings += await vacuum(io, access.store, "store")
     if checkpointer is not None:
@@ -121,6 +123,15 @@ def _lessons(facts: list[Fact], episode_ids: set[str]) -> tuple[list[Fact], list
         wordings += rules
         repeating |= {(wording.id, wording.revision) for wording in rules}
     return lessons, wordings
+
+
+def _known_as(access: MemoryAccess, words: Words) -> Words:
+    """Tell what lessons knew some words by: one that only adds to another goes by that one."""
+    for fact, standing in past(*access.view.facts(), access.embedder.id):
+        for episode_id, key in fact.said.items():
+            if key in words and episode_id in standing.rows:
+                words[key] = standing.rows[episode_id].word
+    return words
 
 
 def _ids(episodes: Iterable[Episode]) -> set[str]:

@@ -39,7 +39,7 @@ class EpisodeRow:
 
     id: str
     key: str
-    """Names its content."""
+    """The hash of its content."""
 
     word: str
     """Names what the expert says: `Episode.word`."""
@@ -76,6 +76,7 @@ class Standing:
         self._words = words
         self._embedder = embedder
         self._with_purged = with_purged
+        self._purged: dict[str, str] = {}
         self._lessons: list[Fact] = []
         self._named: set[str] = set()
         self._read: set[str] = set()
@@ -121,6 +122,7 @@ class Standing:
     def _say(self, fact: Fact) -> bool:
         """Bring in what was said and taken back; tells whether that touches a lesson."""
         is_touched = False
+        self._purged.update(dict.fromkeys(fact.purged.values(), fact.id))
         for key in fact.forgotten:
             is_touched |= self._set(key, None)
         for episode_id, key in fact.said.items():
@@ -187,7 +189,7 @@ class Standing:
         lost = [
             wording
             for wording in fact.guidelines
-            if self._is_purged(wording) or self._is_lost(wording)
+            if self._is_purged(wording, fact) or self._is_lost(wording)
         ]
         # What they came from is read again by the next.
         fresh -= {key for wording in lost for key in wording.sources}
@@ -215,8 +217,11 @@ class Standing:
             if wording not in lost:
                 self._word(wording, left(wording.sources))
 
-    def _is_purged(self, wording: Wording) -> bool:
-        return not wording.text and not self._with_purged
+    def _is_purged(self, wording: Wording, fact: Fact) -> bool:
+        """Tell whether it was blank by then: what was purged later counts, to know versions."""
+        purges = [self._purged.get(word, "") for word in wording.sources.values()]
+        is_blank = not self._with_purged or any(purge > fact.id for purge in purges)
+        return not wording.text and is_blank
 
     def _is_lost(self, wording: Wording) -> bool:
         """Tell whether a guideline was reworded or retired by another writer at the same moment."""
@@ -277,12 +282,12 @@ def row_of(episode_id: str, item: Item, embedder: str) -> EpisodeRow:
         never = datetime.min.replace(tzinfo=UTC)
         gone = {"status": item["status"]}
         return EpisodeRow(
-            episode_id, item["key"], item["word"], gone, "", "", None, never, judged=None
+            episode_id, item["content"], item["word"], gone, "", "", None, never, judged=None
         )
     text, _ = text_of(content["example"]["inputs"], content["example"]["outputs"])
     return EpisodeRow(
         id=episode_id,
-        key=item["key"],
+        key=item["content"],
         word=item["word"],
         content=content,
         vector_key=vector_key(embedder, text),

@@ -9,11 +9,11 @@ from typing import Any
 
 from langgraph.store.base import BaseStore
 
-from memalign_graph.memory.facts import PURGE, Fact, Item, purged_word
+from memalign_graph.memory.facts import PURGE, Fact, Item, purged_word, word_item
 from memalign_graph.memory.index.vectors import Vector, VectorIndex
 from memalign_graph.memory.layout import MemoryLayout
 from memalign_graph.memory.standing import EpisodeRow, Standing, stand
-from memalign_graph.memory.words import takes_back
+from memalign_graph.memory.words import newer_word, takes_back
 from memalign_graph.types import Episode, Guideline
 
 OVERLAP_US = 60_000_000
@@ -45,6 +45,7 @@ class MemoryView:
         self._was_read = False
         self._facts: dict[str, Fact] = {}
         self._words: dict[str, Item] = {}
+        self._purged: set[str] = set()
         self._newest = ""
         self._standing = Standing(self._words, embedder)
         self._standing_guidelines: list[Guideline] = []
@@ -124,6 +125,13 @@ class MemoryView:
         """Return some episodes as they were said, whether or not they were learned from since."""
         with self._lock:
             return [Episode.model_validate(self._standing.rows[key].content) for key in ids]
+
+    def word_item(self, said: Episode, *, replaces: bool) -> Item:
+        """Write a word as it will stand, under a key at which nothing was purged."""
+        with self._lock:
+            row = self._standing.rows.get(said.id)
+            before = None if row is None else Episode.model_validate(row.content)
+            return word_item(newer_word(before, said, replaces=replaces), self._purged)
 
     def word_after(self, episode: Episode) -> str:
         """Return what lessons will know an episode's word by, once it is said."""
@@ -241,10 +249,12 @@ class MemoryView:
         """Keep nothing of what a purge erased, as its own process leaves the store."""
         if fact.reason != PURGE:
             return
-        purged, undone, forgotten = set(fact.purged), set(fact.undone), set(fact.forgotten)
-        erased = _authors(self._words[key] for key in purged & self._words.keys())
-        for key in purged & self._words.keys():
-            self._words[key] = purged_word(self._words[key])
+        undone, forgotten = set(fact.undone), set(fact.forgotten)
+        purged = fact.purged.keys() & self._words.keys()
+        erased = _authors(self._words[key] for key in purged)
+        for key in purged:
+            self._words[key] = purged_word(self._words[key], fact.purged[key])
+        self._purged |= fact.purged.keys()
         erased -= _authors(self._words.values())
         for key, known in self._facts.items():
             left = known.purge() if key in undone else known

@@ -87,7 +87,9 @@ def test_what_is_shown_is_json_that_people_can_read(
     client: SyncLangGraphClient, review: dict[str, Any]
 ) -> None:
     found = client.store.list_namespaces(prefix=["read"], max_depth=3)["namespaces"]
-    assert [list(one) for one in found] == [["read", MEMORY, kind] for kind in (*KINDS, "vectors")]
+    assert [list(one) for one in found] == [
+        ["read", MEMORY, kind] for kind in sorted((*KINDS, "vectors"))
+    ]
     shown = {kind: [one["value"] for one in items(client, "read", kind)] for kind in KINDS}
     assert all(shown.values())
     assert json.loads(json.dumps(shown)) == shown
