@@ -40,10 +40,10 @@ class MemoryLife:
     ) -> Forgotten:
         """Take feedback back, and what was learned from it alone.
 
-        Guidelines that rest on it alone go. Those with other sources lose their wording and are
-        distilled again from these alone: at once if the memory has a `model`, else by the next
-        alignment or review. What is forgotten can be had back with `rollback`; what is purged
-        can't.
+        Guidelines that rest on it alone go. Those with other sources are pending, and distilled
+        again from these alone: at once if the memory has a `model`, else by the next alignment or
+        review. So is, after a purge, what was read along with it. What is forgotten can be had back
+        with `rollback`; what is purged can't.
 
         Args:
             episode_ids: Which episodes, by id.
@@ -51,10 +51,11 @@ class MemoryLife:
             author: Which, by the expert who said it.
             where: Which, by a function of the `Episode`. Only episodes that meet all that is given
                 are forgotten.
-            purge: Whether to erase it for good: from every item, vector, commit and superseded
-                guideline, from the file of an SQLite store, and from the checkpointer.
+            purge: Whether to erase it for good: every word of it, its vectors, the guidelines of
+                each lesson that read it, judgments kept of it, the bytes in an SQLite file, and
+                its threads.
             checkpointer: For a purge: the checkpointer of the graphs that the feedback passed
-                through. Every thread that carried it is deleted.
+                through. Every thread that holds one of its ids is deleted.
             by: Who asks for it.
 
         Returns:
@@ -106,11 +107,11 @@ class MemoryLife:
         """Tidy the guidelines up: merge those that say the same, settle those that contradict.
 
         No guideline disappears except into one that names its sources; the older of two that
-        contradict each other is kept as superseded. Guidelines that lost a source are distilled
+        contradict each other goes. Guidelines that lost a source are distilled
         again. Needs the memory's `model`.
 
         Returns:
-            What was done: `guidelines` (an entry for each that was merged, superseded or distilled
+            What was done: `guidelines` (an entry for each that was merged, retired or distilled
             again, with `action`, `guideline_id`, `text`, `episode_ids`) and `memory_version`.
 
         Raises:

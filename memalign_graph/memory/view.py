@@ -191,9 +191,10 @@ class MemoryView:
             if not fresh:
                 return
             is_next = fresh[0].id > self._newest
-            for fact in fresh:
-                self._facts[fact.id] = fact
-                self._purge(fact)
+            self._facts |= {fact.id: fact for fact in fresh}
+            for fact in fresh if is_next else list(self._facts.values()):
+                if fact.reason == PURGE and fact.id >= fresh[0].id:
+                    self._purge(fact)
             self._newest = max(self._newest, fresh[-1].id)
             if is_next and not any(fact.undone or fact.purged for fact in fresh):
                 for fact in fresh:
@@ -247,8 +248,6 @@ class MemoryView:
 
     def _purge(self, fact: Fact) -> None:
         """Keep nothing of what a purge erased, as its own process leaves the store."""
-        if fact.reason != PURGE:
-            return
         undone, forgotten = set(fact.undone), set(fact.forgotten)
         purged = fact.purged.keys() & self._words.keys()
         erased = _authors(self._words[key] for key in purged)
@@ -256,11 +255,11 @@ class MemoryView:
             self._words[key] = purged_word(self._words[key], fact.purged[key])
         self._purged |= fact.purged.keys()
         erased -= _authors(self._words.values())
-        for key, known in self._facts.items():
-            left = known.purge() if key in undone else known
+        for known in [known for known in self._facts.values() if known.id < fact.id]:
+            left = known.purge() if known.id in undone else known
             if known.said:
                 left = left.without_rules_of(forgotten)
-            self._facts[key] = left.without_names(erased)
+            self._facts[known.id] = left.without_names(erased)
 
     def _add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         wanted = {key: vector for key, vector in vectors.items() if key in self._episodes_at}
