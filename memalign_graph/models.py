@@ -275,7 +275,9 @@ def model_key(model: BaseChatModel) -> str:
     fields = {
         name: value
         for name in kind.model_fields
-        if name not in OF_NO_MATTER and _is_plain(value := getattr(model, name, None))
+        if name not in OF_NO_MATTER
+        and (value := getattr(model, name, None)) is not None
+        and _is_plain(value)
     }
     return digest([f"{kind.__module__}.{kind.__qualname__}", fields])
 

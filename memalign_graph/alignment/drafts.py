@@ -18,11 +18,15 @@ from memalign_graph.models import ChatReply, StructuredModel
 
 
 class KeepReplies(IO):
-    """An `IO` that keeps chat models' replies, so that made again nothing is asked twice."""
+    """An `IO` that keeps chat models' replies, so that made again nothing is asked twice.
 
-    def __init__(self, io: IO, access: MemoryAccess) -> None:
+    Where it asks anew, a reply that was no use before is not taken again.
+    """
+
+    def __init__(self, io: IO, access: MemoryAccess, *, asks_anew: bool = False) -> None:
         super().__init__(io)
         self._access = access
+        self._asks_anew = asks_anew
         self._asked: Counter[str] = Counter()
         self._fresh: dict[int, tuple[str, ChatReply]] = {}
         self._lock = threading.Lock()
@@ -31,7 +35,8 @@ class KeepReplies(IO):
         """Return the reply that was kept, or ask."""
         key = self._key(model, messages)
         drafts = self._access.layout.drafts
-        kept = await self._access.get(self.io, drafts, [key], lambda item: item["reply"])
+        wanted = [] if self._asks_anew else [key]
+        kept = await self._access.get(self.io, drafts, wanted, lambda item: item["reply"])
         if key in kept:
             try:
                 return ChatReply(**kept[key])

@@ -93,11 +93,6 @@ class _Step(Step):
     options: Alignment
     start: float = field(default_factory=time.time)
 
-    @property
-    def keeping(self) -> KeepReplies:
-        """The way to the outside that pays for no reply twice until something is committed."""
-        return KeepReplies(self.io, self.access)
-
     def usage(self) -> list[Lesson]:
         """Return what was used so far."""
         used = self.io.usage.model_dump()
@@ -238,8 +233,7 @@ async def distill_batches(step: _Step) -> Update:
     waiting = [number for number, proposal in enumerate(proposals) if proposal is None]
     add = step.counter("distill", len(batches), len(batches) - len(waiting))
 
-    # An answer that was no use before is not taken from those that are kept.
-    io = step.io if "proposals" in lesson else step.keeping
+    io = KeepReplies(step.io, access, asks_anew="proposals" in lesson)
 
     async def distill(number: int) -> Lesson | ChatModelError | ModelAnswerError:
         try:
@@ -268,9 +262,8 @@ async def consolidate_guidelines(step: _Step) -> Update:
     # One batch has seen what stands; several know nothing of each other.
     compare = len(proposed) >= (1 if asks else 2)
     step.progress("consolidate", 0, 1)
-    merged = await merge_proposals(
-        step.keeping, step.access, step.distiller, proposed, compare=compare
-    )
+    io = KeepReplies(step.io, step.access)
+    merged = await merge_proposals(io, step.access, step.distiller, proposed, compare=compare)
     step.progress("consolidate", 1, 1)
     joined: Lesson = _proposal()
     for proposal in proposals:
