@@ -42,8 +42,8 @@ class MemoryLife:
 
         Guidelines that rest on it alone go, and what they had replaced comes back. Those with other
         sources are `pending` and distilled again from these alone: at once if the memory has a
-        `model`, else by the next alignment or review. What is forgotten can be had back with `rollback`; what is purged
-        can't.
+        `model`, else by the next alignment or review. What is forgotten can be had back with
+        `rollback`; what is purged can't.
 
         Args:
             episode_ids: Which episodes, by id.
