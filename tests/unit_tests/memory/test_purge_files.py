@@ -150,7 +150,7 @@ def test_another_process_that_reads_the_file_is_told_of_and_a_second_purge_ends_
 ) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
     memory, one = fill(SqliteStore(connection))
-    reader = Child(READER, tmp_path / "store.db")
+    reader = Child("-c", READER, tmp_path / "store.db")
     assert reader.read() == "reading"
     forgotten = memory.forget(one.id, purge=True, checkpointer=InMemorySaver())
     assert forgotten.episode_ids == [one.id]
