@@ -9,7 +9,9 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import update_wrapper
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import BaseMessage
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from memalign_graph.models import ChatReply, StructuredModel
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class IO:
@@ -36,6 +40,11 @@ class IO:
     async def chat(self, model: "StructuredModel", messages: Sequence[BaseMessage]) -> "ChatReply":
         """Ask a chat model."""
         return await self.io.chat(model, messages)
+
+    async def keep(self, reply: "ChatReply") -> None:
+        """Be told that a chat model's reply could be used."""
+        if self.io is not self:
+            await self.io.keep(reply)
 
     async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
         """Embed texts."""
@@ -125,6 +134,30 @@ def run(operation: Coroutine[Any, Any, T]) -> T:
         return result
     operation.close()
     raise RuntimeError("A blocking operation waited: it was handed an IO that awaits.")
+
+
+def twins(
+    operation: Callable[Concatenate[T, IO, P], Coroutine[Any, Any, R]],
+) -> tuple[Callable[Concatenate[T, P], R], Callable[Concatenate[T, P], Coroutine[Any, Any, R]]]:
+    """Make a blocking method and its async twin of a method that is handed an `IO`."""
+
+    def method(self: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return run(operation(self, BLOCKING, *args, **kwargs))
+
+    async def twin(self: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await operation(self, AWAITING, *args, **kwargs)
+
+    own, its_io, *others = signature(operation).parameters.values()
+    shown = signature(operation).replace(parameters=[own, *others])
+    name = operation.__name__.removeprefix("_")
+    for function, its_name in ((method, name), (twin, f"a{name}")):
+        update_wrapper(function, operation)
+        function.__name__ = its_name
+        function.__qualname__ = operation.__qualname__.replace(operation.__name__, its_name)
+        vars(function)["__signature__"] = shown
+        function.__annotations__.pop(its_io.name, None)
+    twin.__doc__ = f"Async twin of `{name}`."
+    return method, twin
 
 
 async def _abatch(store: BaseStore, ops: Sequence[Op]) -> Any:

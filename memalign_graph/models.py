@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import json
+import math
 import os
 import re
 import threading
@@ -28,7 +29,7 @@ from memalign_graph.errors import (
     ModelAnswerError,
     excerpt,
 )
-from memalign_graph.identity import check_json
+from memalign_graph.identity import check_json, digest
 from memalign_graph.io import IO
 from memalign_graph.types import FrozenModel
 
@@ -94,6 +95,7 @@ class StructuredModel:
     runnable: Runnable[Any, Any]  # takes messages, gives a message, or what `_read_output` reads
     parser: Any  # reads the message; None where the runnable does all
     name: str
+    key: str  # names the model with its settings, and the schema
 
     def invoke(self, messages: Sequence[BaseMessage]) -> "ChatReply":
         """Ask; an answer that is no use is a reply, too, and a call that failed raises."""
@@ -232,6 +234,7 @@ def models_from_environment() -> tuple[str, str]:
 
 def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
     """Bind a chat model to answer in the shape of a JSON Schema."""
+    key = digest([model_key(model), schema])
     model, name = _untransformed(model), _model_name(model)
     parameters = inspect.signature(type(model).with_structured_output).parameters
     method: dict[str, Any] = {"method": "json_schema"} if "method" in parameters else {}
@@ -245,9 +248,46 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
     is_pair = isinstance(steps, RunnableSequence) and not steps.middle
     if is_pair and hasattr(steps.last, "parse_result"):
         # What `include_raw` does, at half its cost: it runs four more runnables a call.
-        return StructuredModel(steps.first, steps.last, name)
+        return StructuredModel(steps.first, steps.last, name, key)
     whole = model.with_structured_output(schema, include_raw=True, **method)
-    return StructuredModel(whole, None, name)
+    return StructuredModel(whole, None, name, key)
+
+
+OF_NO_MATTER = frozenset(
+    {
+        "name",
+        "cache",
+        "callbacks",
+        "tags",
+        "metadata",
+        "verbose",
+        "max_retries",
+        "request_timeout",
+        "timeout",
+    }
+)
+"""The fields of a chat model that do not change what it answers."""
+
+
+def model_key(model: BaseChatModel) -> str:
+    """Name a chat model with its settings; LangChain's name leaves them out for some classes."""
+    kind = type(model)
+    fields = {
+        name: value
+        for name in kind.model_fields
+        if name not in OF_NO_MATTER and _is_plain(value := getattr(model, name, None))
+    }
+    return digest([f"{kind.__module__}.{kind.__qualname__}", fields])
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(one) for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, str | int)
 
 
 def _untransformed(model: BaseChatModel) -> BaseChatModel:
@@ -384,9 +424,12 @@ async def ask(
             try:
                 # A store may refuse what a model can write, such as a NUL: better it writes again.
                 check_json(reply.answer, "the answer")
-                return read(reply.answer, last), reply
+                result = read(reply.answer, last)
             except ValueError as error:
                 problem = str(error)
+            else:
+                await io.keep(reply)
+                return result, reply
         problem = problem.rstrip(".")
         shown = reply.text[:2_000].encode(errors="replace").decode() or "(nothing)"
         complaint = (

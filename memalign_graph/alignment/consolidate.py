@@ -4,14 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from memalign_graph.alignment.drafts import ask_once
-from memalign_graph.alignment.merging import Conflict, Merged, Side, Table, settle
+import numpy as np
+
+from memalign_graph.alignment.drafts import KeepReplies
+from memalign_graph.alignment.merging import Conflict, Merged, Merging, Side, settle
 from memalign_graph.alignment.redistill import redistill
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.embedding import embed
 from memalign_graph.memory.learning import GuidelineOperation, learn
 from memalign_graph.memory.operations import clear_drafts
-from memalign_graph.models import BaseChatModel, max_input_tokens, with_schema
+from memalign_graph.models import BaseChatModel, ask, max_input_tokens, with_schema
 from memalign_graph.prompts.compare import (
     Relations,
     read_relations,
@@ -27,6 +30,9 @@ _TOGETHER = 32
 
 _SMALLEST = 2
 
+_NEAREST = 10
+"""How many of the others a rule is compared with where all of them are too many."""
+
 _SHOWN_WORDS = 3
 _WORD_CHARS = 200
 
@@ -40,14 +46,18 @@ async def merge_proposals(
     compare: bool,
 ) -> Merged:
     """Bring the proposals of several batches together with each other and with what stands."""
-    table = Table(await access.guidelines(io), proposals)
+    view = await access.refresh(io)
+    given_at = {row.id: row.given_at for row in view.rows()}
+    merging = Merging(view.guidelines, proposals, given_at)
     relations = Relations([], [])
-    if compare and len(table.rules) >= _SMALLEST:
-        relations = await find_relations(io, access, chat, table.texts)
-    sources = await access.episodes(io, sorted(table.contested()))
-    given_at = {key: one.given_at for key, one in sources.items()}
-    merged = table.merge(relations, given_at, touched_only=bool(proposals))
-    return replace(merged, conflicts=[_with_words(one, sources) for one in merged.conflicts])
+    if compare and len(merging.rules) >= _SMALLEST:
+        fresh = merging.touched if proposals else range(len(merging.rules))
+        texts = [rule.text for rule in merging.rules]
+        relations = await find_relations(io, access, chat, texts, fresh)
+    merged = merging.merge(relations, touched_only=bool(proposals))
+    sides = [side for one in merged.conflicts for side in (one.first, one.second)]
+    said = await access.episodes(io, {key for side in sides for key in side.episode_ids})
+    return replace(merged, conflicts=[_with_words(one, said) for one in merged.conflicts])
 
 
 def _with_words(conflict: Conflict, episodes: Mapping[str, Episode]) -> Conflict:
@@ -73,20 +83,31 @@ def _one_line(text: str) -> str:
 
 
 async def find_relations(
-    io: IO, access: MemoryAccess, chat: BaseChatModel, texts: Sequence[str]
+    io: IO, access: MemoryAccess, chat: BaseChatModel, texts: Sequence[str], fresh: Sequence[int]
 ) -> Relations:
-    """Ask which rules say the same and which contradict each other."""
+    """Ask which rules say the same and which contradict each other, all of them or some fresh.
+
+    Where all do not fit into one prompt, each of the fresh is shown beside those nearest to it.
+    """
     room = _room(access, chat)
-    total = sum(map(_cost, texts))
-    places = list(range(len(texts)))
-    if total <= room:
-        return await _compare(io, access, chat, texts, places)
-    blocks = _blocks(texts, room // 2)
-    pairs = [(one, other) for index, one in enumerate(blocks) for other in blocks[index + 1 :]] or [
-        (blocks[0], [])
-    ]
+    if sum(map(_cost, texts)) <= room:
+        return await _compare(io, access, chat, texts, range(len(texts)))
+    vectors = await embed(io, access, {text: text for text in texts})
+    matrix = np.stack([vectors[text] for text in texts])
+    packed: list[dict[int, None]] = [{}]
+    for place in fresh:
+        nearest = np.argsort(-(matrix @ matrix[place]), kind="stable")
+        others = [int(other) for other in nearest[: _NEAREST + 1] if other != place]
+        near, left = {place: None}, room - _cost(texts[place])
+        for other in others[:_NEAREST]:
+            left -= _cost(texts[other])
+            if left >= 0 or len(near) < _SMALLEST:
+                near[other] = None
+        if sum(_cost(texts[one]) for one in packed[-1] | near) > room and packed[-1]:
+            packed.append({})
+        packed[-1] |= near
     answers: list[Relations] = await io.gather(
-        [_compare(io, access, chat, texts, [*one, *other]) for one, other in pairs], _TOGETHER
+        [_compare(io, access, chat, texts, sorted(places)) for places in packed], _TOGETHER
     )
     return Relations(
         [group for answer in answers for group in answer.duplicates],
@@ -96,8 +117,8 @@ async def find_relations(
 
 async def consolidate_memory(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[str, Any]:
     """Tidy a memory's guidelines up."""
-    again = await redistill(io, access, chat, keep_drafts=True)
-    merged = await merge_proposals(io, access, chat, [], compare=True)
+    again = await redistill(io, access, chat)
+    merged = await merge_proposals(KeepReplies(io, access), access, chat, [], compare=True)
     operations = [*merged.operations, *settle(merged.conflicts)]
     learned = await learn(io, access, operations, {}, reason="consolidate")
     await clear_drafts(io, access)
@@ -116,9 +137,8 @@ async def _compare(
     def read(answer: dict[str, Any], _last: bool) -> Relations:  # noqa: FBT001 - as `ask` calls it
         return read_relations(answer, len(shown))
 
-    found = await ask_once(
+    found, _ = await ask(
         io,
-        access,
         with_schema(chat, relations_schema(len(shown))),
         relations_prompt(access.criterion, shown),
         read,
@@ -137,16 +157,3 @@ def _room(access: MemoryAccess, chat: BaseChatModel) -> int:
 
 def _cost(text: str) -> int:
     return estimate_tokens(text) + 6
-
-
-def _blocks(texts: Sequence[str], room: int) -> list[list[int]]:
-    blocks: list[list[int]] = [[]]
-    left = room
-    for place, text in enumerate(texts):
-        cost = _cost(text)
-        if blocks[-1] and cost > left:
-            blocks.append([])
-            left = room
-        blocks[-1].append(place)
-        left -= cost
-    return blocks

@@ -1,46 +1,20 @@
-"""Models' answers kept in the store until they are committed.
+"""Models' replies kept in the store until what they lead to is committed.
 
 An alignment of many calls can be cut off, or one of its calls can fail. Made again, it finds the
-answers it has already paid for: the same prompt has the same answer.
+replies that it has paid for: the same prompt to the same model has the same one.
 """
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, TypeVar
 
 from langchain_core.messages import BaseMessage
 
 from memalign_graph.identity import check_json, digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.models import ChatReply, StructuredModel, ask
-
-T = TypeVar("T")
-
-
-async def ask_once(
-    io: IO,
-    access: MemoryAccess,
-    model: StructuredModel,
-    messages: Sequence[BaseMessage],
-    read: Callable[[dict[str, Any], bool], T],
-    *,
-    purpose: str,
-) -> T:
-    """Ask for an answer, or take the one that is waiting to be committed."""
-    key = digest([model.name, *([one.type, one.text] for one in messages)])
-    drafts = access.layout.drafts
-    waiting = await access.get(io, drafts, [key], lambda item: item["answer"])
-    if key in waiting:
-        try:
-            return read(waiting[key], True)
-        except ValueError:
-            pass  # written by another version of this package: asked for again
-    result, reply = await ask(io, model, messages, read, purpose=purpose)
-    await access.put(io, drafts, {key: {"id": key, "answer": reply.answer}})
-    return result
+from memalign_graph.models import ChatReply, StructuredModel
 
 
 class KeepReplies(IO):
@@ -50,36 +24,37 @@ class KeepReplies(IO):
         super().__init__(io)
         self._access = access
         self._asked: Counter[str] = Counter()
+        self._fresh: dict[int, tuple[str, ChatReply]] = {}
         self._lock = threading.Lock()
 
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
-        """Return the reply that was kept, or ask, and keep it."""
+        """Return the reply that was kept, or ask."""
         key = self._key(model, messages)
         drafts = self._access.layout.drafts
-        waiting = await self._access.get(self.io, drafts, [key], lambda item: item["reply"])
-        if key in waiting:
+        kept = await self._access.get(self.io, drafts, [key], lambda item: item["reply"])
+        if key in kept:
             try:
-                return ChatReply(**waiting[key])
+                return ChatReply(**kept[key])
             except TypeError:
                 pass  # written by another version of this package: asked for again
         reply = await self.io.chat(model, messages)
-        kept = asdict(reply)
-        if reply.answer is not None and _is_storable(kept):
-            await self._access.put(self.io, drafts, {key: {"id": key, "reply": kept}})
+        self._fresh[id(reply)] = key, reply
         return reply
 
+    async def keep(self, reply: ChatReply) -> None:
+        """Keep a reply that could be used."""
+        key, _ = self._fresh.pop(id(reply), ("", None))
+        item = {"id": key, "reply": asdict(reply)}
+        try:
+            check_json(item, "the reply")
+        except ValueError:
+            return  # a model can write what some stores refuse, such as NUL
+        if key:
+            await self._access.put(self.io, self._access.layout.drafts, {key: item})
+
     def _key(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> str:
-        said = [[one.type, one.text] for one in messages]
-        prompt = digest(["reply", model.name, *said])
+        prompt = digest([model.key, *([one.type, one.text] for one in messages)])
         with self._lock:
+            # The same prompt more than once is a sample each time.
             self._asked[prompt] += 1
             return digest([prompt, self._asked[prompt]])
-
-
-def _is_storable(reply: Any) -> bool:
-    """Tell whether any store can keep a reply: a model can write what some refuse, such as NUL."""
-    try:
-        check_json(reply, "the reply")
-    except ValueError:
-        return False
-    return True

@@ -1,55 +1,22 @@
-"""Many proposals made into one set of guidelines: pure functions.
+"""Many proposals made into one set of guidelines, without a model.
 
-Batches of feedback are distilled apart and know nothing of each other. What they propose is laid
-beside the guidelines that stand; rules in the same words are one, and a model says which say the
+Batches of feedback are distilled apart and know nothing of each other. What they propose is applied
+to the guidelines that stand; rules in the same words are one, and a model says which say the
 same in other words and which contradict each other. Code decides what follows from it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from memalign_graph.memory.learning import GuidelineOperation, free_id, plain_words
+from memalign_graph.memory.learning import GuidelineOperation, GuidelineTable, plain_words
 from memalign_graph.prompts.compare import Relations
 from memalign_graph.types import Guideline
 
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
-
-
-@dataclass
-class Rule:
-    """One rule on the table: a guideline that stands, or one that is proposed."""
-
-    id: str
-    """The id it has or is to have."""
-
-    text: str
-    """Its wording, as proposed."""
-
-    sources: list[str]
-    """The episodes it comes from."""
-
-    guideline: Guideline | None = None
-    """The guideline that stands; None for a new rule."""
-
-    fresh: list[str] = field(default_factory=list)
-    """The sources that are new."""
-
-    reworded: bool = False
-    """Whether a guideline that stands is to have other words."""
-
-    @property
-    def by_expert(self) -> bool:
-        """Whether an expert wrote it by hand."""
-        return self.guideline is not None and self.guideline.origin == "expert"
-
-    @property
-    def is_touched(self) -> bool:
-        """Whether it is new, reworded, or has a new source."""
-        return bool(self.fresh)
 
 
 class Side(BaseModel):
@@ -102,198 +69,166 @@ class Merged:
     """What contradicts each other, in a stable order."""
 
 
-class Table:
-    """All rules side by side: those that stand first, then the proposals of each batch in order."""
+class Merging:
+    """Rules that stand, and what is proposed of them, brought together step by step."""
 
     def __init__(
         self,
         guidelines: Sequence[Guideline],
         proposals: Sequence[Sequence[GuidelineOperation]],
+        given_at: Mapping[str, datetime],
     ) -> None:
-        """Lay the rules out; the same words are one rule."""
-        self.rules: list[Rule] = [
-            Rule(id=one.id, text=one.text, sources=list(one.episode_ids), guideline=one)
-            for one in guidelines
-        ]
-        self._taken = {one.id for one in guidelines}
-        self._retired: list[tuple[int, int | None, list[str]]] = []
-        for operations in proposals:
-            for operation in operations:
+        """Lay the proposals beside what stands; the same words are one rule.
+
+        `given_at` dates the words of experts, by episode; what is not in it is older than all.
+        """
+        self._before = {one.id: one for one in guidelines}
+        self._given_at = given_at
+        self._proposed = {
+            key for batch in proposals for operation in batch for key in operation.episode_ids
+        }
+        self._table = GuidelineTable(
+            self._before,
+            live=self._proposed,
+            position=max((one.position for one in guidelines), default=0) + 1,
+        )
+        self._touched: set[str] = set()
+        self._opposed: list[tuple[str, str]] = []
+        self._retiring: list[GuidelineOperation] = []
+        for batch in proposals:
+            for operation in batch:
                 self._lay(operation)
+        for operation in self._retiring:
+            self._retire(operation)
 
     @property
-    def texts(self) -> list[str]:
-        """The rules' wordings, in their order."""
-        return [rule.text for rule in self.rules]
+    def rules(self) -> list[Guideline]:
+        """What is to stand: what stands first, then what is new."""
+        return list(self._table.after.values())
 
-    def contested(self) -> set[str]:
-        """Return the ids of the episodes whose dates decide."""
-        retiring = {key for _, _, sources in self._retired for key in sources}
-        return retiring.union(*(rule.sources for rule in self.rules))
+    @property
+    def touched(self) -> list[int]:
+        """The places of rules that are new, reworded, or have a new source."""
+        return [place for place, rule in enumerate(self.rules) if rule.id in self._touched]
 
-    def merge(
-        self,
-        relations: Relations,
-        given_at: Mapping[str, datetime],
-        *,
-        touched_only: bool = True,
-    ) -> Merged:
-        """Work out what becomes of the rules."""
-        keeper = self._keepers(relations)
-        operations: list[GuidelineOperation] = []
-        groups: dict[int, list[int]] = {}
-        for place in range(len(self.rules)):
-            groups.setdefault(keeper[place], []).append(place)
-        for kept in sorted(groups):
-            operations += self._operations(kept, groups[kept])
-        gone: set[int] = set()
-        for place, instead, sources in self._retired:
-            if instead is None and not self.rules[place].by_expert:
-                retire = self._retire(place, sources, given_at)
-                operations += retire
-                gone |= {keeper[place]} if retire else set()
-        pairs = [
-            *((place, instead) for place, instead, _ in self._retired if instead is not None),
-            *relations.contradictions,
-        ]
-        # What is retired outright wins nothing.
-        pairs = [pair for pair in pairs if gone.isdisjoint(keeper[one] for one in pair)]
+    def merge(self, relations: Relations, *, touched_only: bool = True) -> Merged:
+        """Work out what becomes of the rules, by how those at some places stand to each other."""
+        ids = [rule.id for rule in self.rules]
+        said = [(ids[a], ids[b]) for a, b in relations.contradictions]
+        pairs = [pair for pair in [*self._opposed, *said] if not self._is_gone(*pair)]
+        for group in relations.duplicates:
+            self._join([ids[place] for place in group], pairs)
         if touched_only:
-            pairs = [pair for pair in pairs if any(self.rules[one].is_touched for one in pair)]
-        return Merged(operations, self._conflicts(pairs, keeper, given_at))
+            pairs = [pair for pair in pairs if not self._touched.isdisjoint(pair)]
+        return Merged(self._operations(), self._conflicts(pairs))
 
     def _lay(self, operation: GuidelineOperation) -> None:
-        target = self._place_of(operation.guideline_id)
-        if operation.action == "retire":
-            instead = self._add(operation) if operation.text else None
-            if target is not None:
-                self._retired.append((target, instead, operation.episode_ids))
+        target = self._table.after.get(operation.guideline_id or "")
+        if operation.action == "retire" and not operation.text:
+            self._retiring.append(operation)
             return
-        if operation.action == "revise" and target is not None:
-            rule = self.rules[target]
-            same = plain_words(rule.text) == plain_words(operation.text or "")
-            if not rule.by_expert and (same or not rule.reworded):
-                rule.reworded = rule.reworded or not same
-                rule.text = rule.text if same else operation.text or rule.text
-                self._source(rule, operation.episode_ids)
-                return
-        # A guideline that another batch has reworded already, or that is not there any more.
-        self._add(operation)
+        if operation.action == "revise" and target is not None and self._agrees(operation, target):
+            if plain_words(operation.text or "") == plain_words(target.text):
+                operation = operation.model_copy(update={"text": target.text})
+            self._table.apply(operation)
+            self._touched.add(self._table.keeper(target.id))
+            return
+        # Also a guideline that another batch has reworded already, or that is not there any more.
+        new = operation.model_copy(update={"action": "add", "guideline_id": None})
+        rule = self._table.add(new, operation.episode_ids)
+        self._touched.add(rule)
+        if operation.action == "retire" and target is not None and target.id != rule:
+            self._opposed.append((target.id, rule))
 
-    def _add(self, operation: GuidelineOperation) -> int:
-        words = plain_words(operation.text or "")
-        for place, rule in enumerate(self.rules):
-            if plain_words(rule.text) == words:
-                self._source(rule, operation.episode_ids)
-                return place
-        text = operation.text or ""
-        rule = Rule(id=free_id(text, self._taken), text=text, sources=[])
-        self._source(rule, operation.episode_ids)
-        self.rules.append(rule)
-        return len(self.rules) - 1
+    def _agrees(self, operation: GuidelineOperation, target: Guideline) -> bool:
+        """Tell whether a guideline can get these words: none others yet, and none by hand."""
+        is_reworded = target.text != self._before[target.id].text
+        same = plain_words(operation.text or "") == plain_words(target.text)
+        return target.origin != "expert" and (same or not is_reworded)
 
-    def _source(self, rule: Rule, episode_ids: Sequence[str]) -> None:
-        rule.sources = list(dict.fromkeys([*rule.sources, *episode_ids]))
-        rule.fresh = list(dict.fromkeys([*rule.fresh, *episode_ids]))
+    def _retire(self, operation: GuidelineOperation) -> None:
+        target = self._table.after.get(operation.guideline_id or "")
+        if target is None or self._newest(operation.episode_ids) < self._newest(target.episode_ids):
+            return
+        reason = "Newer feedback says that it does not hold."
+        self._table.apply(operation.model_copy(update={"reason": reason}))
 
-    def _place_of(self, key: str | None) -> int | None:
-        return next(
-            (
-                place
-                for place, rule in enumerate(self.rules)
-                if rule.guideline is not None and rule.id == key
-            ),
-            None,
-        )
+    def _is_gone(self, *ids: str) -> bool:
+        """Tell whether one of some rules holds no more, nor another in its place."""
+        return any(self._table.keeper(key) not in self._table.after for key in ids)
 
-    def _keepers(self, relations: Relations) -> list[int]:
-        """Say for each rule which one stands for it."""
-        keeper = list(range(len(self.rules)))
-        replaced = [(place, instead) for place, instead, _ in self._retired if instead is not None]
-        opposed = [*relations.contradictions, *replaced]
-        # A rule may have been reworded into the words of another.
-        by_words: dict[str, list[int]] = {}
-        for place, rule in enumerate(self.rules):
-            by_words.setdefault(plain_words(rule.text), []).append(place)
-        same = [group for group in by_words.values() if len(group) > 1]
-        for group in [*same, *relations.duplicates]:
-            joined = {keeper[place] for place in group}
-            members = [place for place, kept in enumerate(keeper) if kept in joined]
-            if group not in same and any(a in members and b in members for a, b in opposed):
+    def _join(self, ids: Sequence[str], opposed: Sequence[tuple[str, str]]) -> None:
+        """Make rules that say the same one, unless two of them contradict each other."""
+        joined = list(dict.fromkeys(map(self._table.keeper, ids)))
+        if any({*map(self._table.keeper, pair)} <= {*joined} for pair in opposed):
+            return
+        kept = min(joined, key=lambda key: (*self._rank(key), joined.index(key)))
+        for key in joined:
+            merge = GuidelineOperation(action="merge", guideline_id=key, superseded_by=kept)
+            self._table.apply(merge)
+
+    def _rank(self, key: str) -> tuple[bool | int, ...]:
+        """Say what is kept of two that say the same: an expert's, then what stands unchanged."""
+        rule, before = self._table.after[key], self._before.get(key)
+        if before is None:
+            return rule.origin != "expert", True, False, 0
+        return rule.origin != "expert", False, rule.text != before.text, rule.position
+
+    def _operations(self) -> list[GuidelineOperation]:
+        """Return what leads from what stands to the rules as they are now."""
+        operations = []
+        for key, rule in self._table.after.items():
+            before = self._before.get(key)
+            fields: dict[str, Any] = {"guideline_id": key, "text": rule.text}
+            fields["episode_ids"] = [one for one in rule.episode_ids if one in self._proposed]
+            if before is not None and before.text != rule.text:
+                operations.append(GuidelineOperation(action="revise", before=before.text, **fields))
+            elif fields["episode_ids"] and (key in self._touched or before != rule):
+                operations.append(GuidelineOperation(action="add", **fields))
+        for key, gone in self._table.retired.items():
+            if key not in self._before or key in self._table.after:
                 continue
-            best = {place: rank for rank, place in enumerate(group)}
-
-            def worth(place: int, best: Mapping[int, int] = best) -> tuple[bool | int, ...]:
-                rule = self.rules[place]
-                old = rule.guideline is not None
-                rank = 0 if old else best.get(place, len(best))
-                return not rule.by_expert, not old, rule.reworded, rank, place
-
-            first = min(members, key=worth)
-            for place in members:
-                keeper[place] = first
-        return keeper
-
-    def _operations(self, kept: int, group: Sequence[int]) -> list[GuidelineOperation]:
-        rule = self.rules[kept]
-        others = [self.rules[place] for place in group if place != kept]
-        new = [key for one in others for key in (one.fresh if one.guideline else one.sources)]
-        fresh = list(dict.fromkeys([*rule.fresh, *new]))
-        operations: list[GuidelineOperation] = []
-        if fresh and rule.reworded:
-            before = rule.guideline.text if rule.guideline is not None else None
+            by = self._table.keeper(key)
             operations.append(
-                _operation("revise", rule, fresh, guideline_id=rule.id, before=before)
+                GuidelineOperation(
+                    action="retire" if gone.by is None else "merge",
+                    guideline_id=key,
+                    superseded_by=None if gone.by is None else by,
+                    episode_ids=self._table.callers(key),
+                    reason=gone.reason,
+                )
             )
-        elif fresh:
-            operations.append(_operation("add", rule, fresh, guideline_id=rule.id))
-        operations += [
-            GuidelineOperation(action="merge", guideline_id=one.id, superseded_by=rule.id)
-            for one in others
-            if one.guideline is not None and not one.by_expert
-        ]
         return operations
 
-    def _retire(
-        self, place: int, sources: list[str], given_at: Mapping[str, datetime]
-    ) -> list[GuidelineOperation]:
-        rule = self.rules[place]
-        if _newest(sources, given_at) < _newest(rule.sources, given_at):
-            return []
-        return [
-            GuidelineOperation(
-                action="retire",
-                guideline_id=rule.id,
-                episode_ids=sources,
-                reason="Newer feedback says that it does not hold.",
-            )
-        ]
-
-    def _joined(self, kept: int, keeper: Sequence[int]) -> Rule:
-        """Return a rule with the sources of all that it stands for."""
-        places = [place for place, one in enumerate(keeper) if one == kept]
-        sources = dict.fromkeys(key for place in places for key in self.rules[place].sources)
-        return replace(self.rules[kept], sources=list(sources))
-
-    def _conflicts(
-        self,
-        pairs: Sequence[tuple[int, int]],
-        keeper: Sequence[int],
-        given_at: Mapping[str, datetime],
-    ) -> list[Conflict]:
-        found: dict[tuple[int, int], Conflict] = {}
-        for a, b in pairs:
-            first, second = sorted((keeper[a], keeper[b]))
-            if first == second or (first, second) in found:
+    def _conflicts(self, pairs: Sequence[tuple[str, str]]) -> list[Conflict]:
+        places = {key: place for place, key in enumerate(self._table.after)}
+        found: dict[tuple[str, str], Conflict] = {}
+        for pair in pairs:
+            a, b = sorted(map(self._table.keeper, pair), key=lambda key: places[key])
+            if a == b or (a, b) in found:
                 continue
-            one, other = self._joined(first, keeper), self._joined(second, keeper)
-            found[first, second] = Conflict(
+            first, second = self._table.after[a], self._table.after[b]
+            found[a, b] = Conflict(
                 id=f"C{len(found) + 1}",
-                first=_side(one),
-                second=_side(other),
-                newer="second" if _outweighs(other, one, given_at) else "first",
+                first=_side(first),
+                second=_side(second),
+                newer="second" if self._outweighs(second, first) else "first",
             )
         return list(found.values())
+
+    def _outweighs(self, one: Guideline, other: Guideline) -> bool:
+        """Tell whether the later of two rules has the newer word behind it, or one as new."""
+        by_hand = [rule.origin == "expert" for rule in (one, other)]
+        if by_hand[0] != by_hand[1]:
+            return by_hand[0]
+        return self._said_at(one) >= self._said_at(other)
+
+    def _said_at(self, rule: Guideline) -> datetime:
+        return rule.updated_at if rule.origin == "expert" else self._newest(rule.episode_ids)
+
+    def _newest(self, sources: Sequence[str]) -> datetime:
+        given_at = self._given_at
+        return max((given_at[key] for key in sources if key in given_at), default=_LONG_AGO)
 
 
 def settle(
@@ -332,31 +267,10 @@ def settle(
 _NEWER = "It contradicts what newer feedback, or an expert's own guideline, says."
 
 
-def _operation(action: Any, rule: Rule, sources: list[str], **fields: Any) -> GuidelineOperation:
-    return GuidelineOperation(action=action, text=rule.text, episode_ids=sources, **fields)
-
-
-def _side(rule: Rule) -> Side:
+def _side(rule: Guideline) -> Side:
     return Side(
         guideline_id=rule.id,
         text=rule.text,
-        episode_ids=rule.sources,
-        by_expert=rule.by_expert,
+        episode_ids=rule.episode_ids,
+        by_expert=rule.origin == "expert",
     )
-
-
-def _outweighs(one: Rule, other: Rule, given_at: Mapping[str, datetime]) -> bool:
-    """Tell whether the later of two rules has the newer word behind it; ties go to the later."""
-    if one.by_expert != other.by_expert:
-        return one.by_expert
-    return _said_at(one, given_at) >= _said_at(other, given_at)
-
-
-def _said_at(rule: Rule, given_at: Mapping[str, datetime]) -> datetime:
-    if rule.by_expert and rule.guideline is not None:
-        return rule.guideline.updated_at
-    return _newest(rule.sources, given_at)
-
-
-def _newest(sources: Sequence[str], given_at: Mapping[str, datetime]) -> datetime:
-    return max((given_at[key] for key in sources if key in given_at), default=_LONG_AGO)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memalign_graph.alignment.batches import pack
-from memalign_graph.alignment.drafts import ask_once
+from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.errors import MemAlignError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
@@ -22,7 +22,6 @@ from memalign_graph.prompts.distill import (
 from memalign_graph.types import Episode, Guideline
 
 _TOGETHER = 32
-_PURPOSE = "distil feedback"
 
 _SOURCES = 50
 """How many of a guideline's sources are read, the newest of them."""
@@ -46,10 +45,9 @@ async def distil(
     episodes: Sequence[Episode],
     guidelines: Sequence[Guideline] = (),
     *,
-    keeps: bool = False,
     most_operations: int | None = None,
 ) -> tuple[DistillPrompt, Proposal]:
-    """Ask for what feedback teaches; an answer that is kept is not paid for twice."""
+    """Ask for what feedback teaches."""
     prompt = distill_prompt(
         access.criterion,
         guidelines=guidelines,
@@ -61,10 +59,8 @@ async def distil(
     def read(answer: dict[str, Any], last: bool) -> Proposal:  # noqa: FBT001 - as `ask` calls it
         return read_operations(answer, prompt, drop_idle=last)
 
-    asked = (with_schema(chat, operations_schema(prompt)), prompt.messages, read)
-    if keeps:
-        return prompt, await ask_once(io, access, *asked, purpose=_PURPOSE)
-    return prompt, (await ask(io, *asked, purpose=_PURPOSE))[0]
+    model = with_schema(chat, operations_schema(prompt))
+    return prompt, (await ask(io, model, prompt.messages, read, purpose="distil feedback"))[0]
 
 
 async def reword(
@@ -76,7 +72,7 @@ async def reword(
     newest = sorted(sources.values(), key=lambda one: (one.given_at, one.id))[-_SOURCES:]
     if not newest:
         return Rewording(retire, {}, [])
-    prompt, proposed = await distil(io, access, chat, newest[::-1], keeps=True, most_operations=1)
+    prompt, proposed = await distil(io, access, chat, newest[::-1], most_operations=1)
     words = {episode.id: episode.word for episode in prompt.episodes.values()}
     if not proposed.operations:
         return Rewording(retire, words, proposed.refused)
@@ -113,16 +109,13 @@ async def reword_all(
     return reworded
 
 
-async def redistill(
-    io: IO, access: MemoryAccess, chat: BaseChatModel, *, keep_drafts: bool = False
-) -> dict[str, Any]:
+async def redistill(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[str, Any]:
     """Distil all pending guidelines again."""
     waiting = await access.outdated_guidelines(io)
-    rewordings = await reword_all(io, access, chat, waiting)
-    learned = await learn_again(
-        io, access, [one.operation for one in rewordings], words_read(rewordings)
-    )
-    if waiting and not keep_drafts:
+    rewordings = await reword_all(KeepReplies(io, access), access, chat, waiting)
+    operations = [one.operation for one in rewordings]
+    learned = await learn_again(io, access, operations, words_read(rewordings))
+    if waiting:
         await clear_drafts(io, access)
     return {**learned, "warnings": [why for one in rewordings for why in one.refused]}
 
@@ -136,7 +129,10 @@ async def learn_again(
     io: IO, access: MemoryAccess, operations: list[GuidelineOperation], read: dict[str, str]
 ) -> dict[str, Any]:
     """Commit what was made of pending guidelines; their sources were learned from before."""
-    return await learn(io, access, operations, read, relearn=True, reason="redistill")
+    prompts = [operation.episode_ids for operation in operations]
+    return await learn(
+        io, access, operations, read, prompts=prompts, relearn=True, reason="redistill"
+    )
 
 
 async def redistilled(

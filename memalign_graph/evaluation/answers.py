@@ -8,7 +8,6 @@ longer right can't be found.
 """
 
 import json
-import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -31,26 +30,16 @@ from memalign_graph.memory.index.vectors import (
     normalised,
     vector_key,
 )
-from memalign_graph.models import Embedder, EmbeddingsLike, embed_texts
+from memalign_graph.models import (
+    OF_NO_MATTER,
+    Embedder,
+    EmbeddingsLike,
+    embed_texts,
+    model_key,
+)
 
 _CHAT = ("memalign_evaluation", "answers")
 _VECTORS = ("memalign_evaluation", "vectors")
-
-_OF_NO_MATTER = frozenset(
-    {
-        "name",
-        "cache",
-        "callbacks",
-        "tags",
-        "metadata",
-        "verbose",
-        "max_retries",
-        "request_timeout",
-        "timeout",
-    }
-)
-"""The fields of a chat model that do not change what it answers."""
-
 
 _noted: ContextVar[list[str] | None] = ContextVar("memalign_noted_answers", default=None)
 
@@ -220,30 +209,9 @@ def _settings(llm_string: str) -> str:
     except ValueError:
         return llm_string
     if isinstance(named, dict) and isinstance(named.get("kwargs"), dict):
-        for name in _OF_NO_MATTER:
+        for name in OF_NO_MATTER:
             named["kwargs"].pop(name, None)
     return json.dumps(named, sort_keys=True) + llm_string[end:]
-
-
-def model_key(model: BaseChatModel) -> str:
-    """Name a chat model with its settings; LangChain's name leaves them out for some classes."""
-    kind = type(model)
-    fields = {
-        name: value
-        for name in kind.model_fields
-        if name not in _OF_NO_MATTER and _is_plain(value := getattr(model, name, None))
-    }
-    return digest([f"{kind.__module__}.{kind.__qualname__}", fields])
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(one) for key, one in value.items())
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return value is None or isinstance(value, str | int)
 
 
 class KeptEmbeddings(Embeddings):

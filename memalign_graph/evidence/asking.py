@@ -15,7 +15,7 @@ from memalign_graph.evidence.trust import LEFT_OUT_LEVEL, LEVEL, Trust, trusted
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.vectors import Vector
-from memalign_graph.memory.reviews import asked_on
+from memalign_graph.memory.judgments import count_asked
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.settings import Uncertain
 from memalign_graph.types import ConfidenceSource, Decide, Judgment, ReviewChoice, ReviewReason
@@ -73,8 +73,8 @@ async def choose_review(
         reasons.append("sample")
     asks = bool(reasons)
     if asks and uncertain.per_day is not None:
-        asked = await asked_on(io, access, at.date(), besides=judgment.id)
-        if len(asked) >= uncertain.per_day:
+        asked = await count_asked(io, access, at.date(), besides=judgment.id)
+        if asked >= uncertain.per_day:
             asks = False
             reasons.append("no_budget")
     return ReviewChoice(asks=asks, reasons=reasons, threshold=trust.threshold)

@@ -20,8 +20,9 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from memalign_graph.agreement import agree
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
+from memalign_graph.identity import digest
 from memalign_graph.io import IO
-from memalign_graph.models import BaseChatModel, StructuredModel, ask, with_schema
+from memalign_graph.models import BaseChatModel, StructuredModel, ask, model_key, with_schema
 from memalign_graph.prompts.judge import answer_schema, read_answer
 from memalign_graph.scales import Boolean, Numeric, Scale, Value
 from memalign_graph.types import ConfidenceSource, Criterion, Evidence, Probabilities
@@ -169,7 +170,8 @@ async def _by_letter(
     top = getattr(chat, "top_logprobs", None) or MAX_VALUES
     telling = chat.model_copy(update={"logprobs": True, "top_logprobs": top})
     name = getattr(chat, "model_name", type(chat).__name__)
-    model = StructuredModel(telling.bind(max_tokens=_MAX_TOKENS), _AnyAnswer(), name)
+    key = digest([model_key(telling), _MAX_TOKENS])
+    model = StructuredModel(telling.bind(max_tokens=_MAX_TOKENS), _AnyAnswer(), name, key)
     names = [scale.render(value) for value in values]
     lines = [f"{letter}) {value}" for letter, value in zip(ascii_uppercase, names, strict=False)]
     *before, last = messages
@@ -180,6 +182,7 @@ async def _by_letter(
         return Measured(warning=str(error))
     probabilities = letter_probabilities(reply.logprobs, names)
     if probabilities is not None:
+        await io.keep(reply)
         return Measured(probabilities, "logprobs")
     why = f"a permitted value is not among the alternatives that {name} gave"
     if reply.problem is not None:

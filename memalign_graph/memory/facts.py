@@ -6,7 +6,7 @@ it. A fact and what follows from all of them (see `standing`) are plain data.
 
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -116,16 +116,23 @@ class Fact(FrozenModel):
     read: Words = Field(default_factory=dict)
     """What was learned from: these words are not pending any more."""
 
+    prompts: list[list[str]] = Field(default_factory=list)
+    """The episodes that were read together: what was worded of one may repeat any of them."""
+
     guidelines: list[Wording] = Field(default_factory=list)
     retired: list[Retirement] = Field(default_factory=list)
     forgotten: list[str] = Field(default_factory=list)
     """The episodes that were taken back."""
 
     undone: list[str] = Field(default_factory=list)
-    """The facts that count no more: rolled back, or lessons that read what was purged."""
+    """The facts that count no more."""
 
     purged: Words = Field(default_factory=dict)
     """What lessons knew the words by that were erased, by the words' keys."""
+
+    scrubbed: dict[str, list[str]] = Field(default_factory=dict)
+    """The guidelines whose wordings were erased, by the facts that worded them: they count no more,
+    and what they came from is read again."""
 
     @property
     def is_lesson(self) -> bool:
@@ -139,31 +146,20 @@ class Fact(FrozenModel):
             change.sources for change in self.retired
         ]
 
-    @property
-    def named(self) -> set[str]:
-        """The episodes that its changes of guidelines may repeat."""
-        return {*self.read}.union(*self.sources)
+    def shown(self, sources: Iterable[str]) -> set[str]:
+        """Return the episodes that may be repeated by what was worded of some sources."""
+        named = {*sources}
+        return named.union(*(one for one in self.prompts if not named.isdisjoint(one)))
 
-    def purge(self) -> "Fact":
-        """Return the fact without anything that was said."""
-        return self.model_copy(
-            update={
-                "author": None,
-                "guidelines": [wording.purge() for wording in self.guidelines],
-                "retired": [one.model_copy(update={"reason": None}) for one in self.retired],
-            }
-        )
-
-    def without_rules_of(self, episode_ids: AbstractSet[str]) -> "Fact":
-        """Return the fact without the guidelines that name some episodes as their source."""
-        if all(episode_ids.isdisjoint(wording.sources) for wording in self.guidelines):
-            return self
+    def scrub(self, guideline_ids: Collection[str]) -> "Fact":
+        """Return the fact without the wordings of some guidelines."""
         return self.model_copy(
             update={
                 "guidelines": [
-                    wording if episode_ids.isdisjoint(wording.sources) else wording.purge()
+                    wording.purge() if wording.id in guideline_ids else wording
                     for wording in self.guidelines
-                ]
+                ],
+                "retired": [one.model_copy(update={"reason": None}) for one in self.retired],
             }
         )
 

@@ -205,11 +205,13 @@ async def _find(io: IO, access: MemoryAccess, version: str) -> tuple[Snapshot, l
     facts, words = view.facts()
     ordered = sorted(facts, key=lambda fact: fact.id)
     nothing = Standing(words, access.embedder.id)
-    if version == nothing.version:
-        return _snapshot(nothing), ordered
-    for fact, standing in past(ordered, words, access.embedder.id):
+    found = (_snapshot(nothing), ordered) if version == nothing.version else None
+    for number, (_, standing) in enumerate(past(ordered, words, access.embedder.id), start=1):
         if version == standing.version:
-            return _snapshot(standing), [one for one in ordered if one.id > fact.id]
+            # The last time it stood: what was purged from an earlier one was said again.
+            found = _snapshot(standing), ordered[number:]
+    if found is not None:
+        return found
     raise InvalidInputError(
         f"version: the memory of {access.criterion.name!r} never had the version {version!r}: "
         "`history()` lists those it had."

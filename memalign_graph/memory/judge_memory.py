@@ -1,20 +1,28 @@
 """`JudgeMemory`: one criterion's memory in any LangGraph store, sync and async."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
+from os import PathLike
+from pathlib import Path
+from typing import Any, get_args, overload
 
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.io import AWAITING, BLOCKING, IO, run
-from memalign_graph.memory import operations
+from memalign_graph.evidence.trust import Trust
+from memalign_graph.io import AWAITING, BLOCKING, IO, run, twins
+from memalign_graph.memory import history, operations, portable, review_report
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.history import Commit, MemoryDiff, Snapshot
 from memalign_graph.memory.judgments import KeptJudgment, kept_judgments
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout, check_namespace
-from memalign_graph.memory.life import MemoryLife
-from memalign_graph.memory.oversight import MemoryOversight
+from memalign_graph.memory.operations import Forgotten, Selection
+from memalign_graph.memory.purge import purge as erase
 from memalign_graph.memory.recall import recall
+from memalign_graph.memory.review_report import ReviewReport
 from memalign_graph.models import (
+    DEFAULT_CHAT_MODEL,
     DEFAULT_EMBEDDINGS,
     BaseChatModel,
     Embedder,
@@ -24,10 +32,10 @@ from memalign_graph.models import (
     resolve_chat_model,
 )
 from memalign_graph.reading import ExampleLike, FeedbackLike, read_example, read_feedback
-from memalign_graph.types import Criterion, Episode, Feedback, Guideline, RecalledExample
+from memalign_graph.types import Criterion, Decide, Episode, Feedback, Guideline, RecalledExample
 
 
-class JudgeMemory(MemoryLife, MemoryOversight):
+class JudgeMemory:
     """What a judge has learned about one criterion: episodes and guidelines.
 
     The store is the only truth: any number of these, in any number of processes, can work on one
@@ -112,7 +120,7 @@ class JudgeMemory(MemoryLife, MemoryOversight):
         """Async twin of `remember`."""
         return await self._remember(AWAITING, feedback)
 
-    def recall(self, example: ExampleLike, k: int = 5) -> list[RecalledExample]:
+    async def _recall(self, io: IO, example: ExampleLike, k: int = 5) -> list[RecalledExample]:
         """Find the examples in memory most like this one, by inputs and outputs.
 
         Args:
@@ -126,32 +134,28 @@ class JudgeMemory(MemoryLife, MemoryOversight):
             InvalidInputError: If the example can't be used, or k is below 0.
             EmbeddingError: If an embedding call fails.
         """
-        return run(self._recall(BLOCKING, example, k))
+        if not isinstance(k, int) or k < 0:
+            raise InvalidInputError(f"k: {k!r} is not a whole number from 0 on.")
+        return (await recall(io, self._access, read_example(example), k)).examples
 
-    async def arecall(self, example: ExampleLike, k: int = 5) -> list[RecalledExample]:
-        """Async twin of `recall`."""
-        return await self._recall(AWAITING, example, k)
+    recall, arecall = twins(_recall)
 
-    def episodes(self) -> list[Episode]:
+    async def _episodes(self, io: IO) -> list[Episode]:
         """Return all episodes, oldest first."""
-        return run(self._access.all_episodes(BLOCKING))
+        return await self._access.all_episodes(io)
 
-    async def aepisodes(self) -> list[Episode]:
-        """Async twin of `episodes`."""
-        return await self._access.all_episodes(AWAITING)
+    episodes, aepisodes = twins(_episodes)
 
-    def guidelines(self) -> list[Guideline]:
+    async def _guidelines(self, io: IO) -> list[Guideline]:
         """Return the guidelines, in the order a judge reads them.
 
         What was replaced, by what and why, is in `history` and `diff`.
         """
-        return run(self._access.guidelines(BLOCKING))
+        return await self._access.guidelines(io)
 
-    async def aguidelines(self) -> list[Guideline]:
-        """Async twin of `guidelines`."""
-        return await self._access.guidelines(AWAITING)
+    guidelines, aguidelines = twins(_guidelines)
 
-    def judgments(self, *, waiting: bool = False) -> list[KeptJudgment]:
+    async def _judgments(self, io: IO, *, waiting: bool = False) -> list[KeptJudgment]:
         """Return the judgments that are kept for feedback, those that go first before the others.
 
         They are no part of the memory's content: its version does not tell of them, and an export
@@ -163,21 +167,17 @@ class JudgeMemory(MemoryLife, MemoryOversight):
         Returns:
             The judgments.
         """
-        return run(kept_judgments(BLOCKING, self._access, waiting=waiting))
+        return await kept_judgments(io, self._access, waiting=waiting)
 
-    async def ajudgments(self, *, waiting: bool = False) -> list[KeptJudgment]:
-        """Async twin of `judgments`."""
-        return await kept_judgments(AWAITING, self._access, waiting=waiting)
+    judgments, ajudgments = twins(_judgments)
 
-    def version(self) -> str:
+    async def _version(self, io: IO) -> str:
         """Return the memory's version: a digest of its live items and their revisions."""
-        return run(self._version(BLOCKING))
+        return (await self._access.refresh(io)).version
 
-    async def aversion(self) -> str:
-        """Async twin of `version`."""
-        return await self._version(AWAITING)
+    version, aversion = twins(_version)
 
-    def add_guideline(self, text: str, *, author: str | None = None) -> Guideline:
+    async def _add_guideline(self, io: IO, text: str, *, author: str | None = None) -> Guideline:
         """Write a guideline by hand.
 
         Args:
@@ -190,14 +190,12 @@ class JudgeMemory(MemoryLife, MemoryOversight):
         Raises:
             InvalidInputError: If the text can't be used.
         """
-        return run(operations.add_guideline(BLOCKING, self._access, text, author=author))
+        return await operations.add_guideline(io, self._access, text, author=author)
 
-    async def aadd_guideline(self, text: str, *, author: str | None = None) -> Guideline:
-        """Async twin of `add_guideline`."""
-        return await operations.add_guideline(AWAITING, self._access, text, author=author)
+    add_guideline, aadd_guideline = twins(_add_guideline)
 
-    def edit_guideline(
-        self, guideline_id: str, text: str, *, author: str | None = None
+    async def _edit_guideline(
+        self, io: IO, guideline_id: str, text: str, *, author: str | None = None
     ) -> Guideline:
         """Reword a guideline by hand; it keeps its id, its place and its sources.
 
@@ -212,19 +210,13 @@ class JudgeMemory(MemoryLife, MemoryOversight):
         Raises:
             InvalidInputError: If the text can't be used, or there is no such guideline.
         """
-        return run(
-            operations.edit_guideline(BLOCKING, self._access, guideline_id, text, author=author)
-        )
+        return await operations.edit_guideline(io, self._access, guideline_id, text, author=author)
 
-    async def aedit_guideline(
-        self, guideline_id: str, text: str, *, author: str | None = None
+    edit_guideline, aedit_guideline = twins(_edit_guideline)
+
+    async def _remove_guideline(
+        self, io: IO, guideline_id: str, *, author: str | None = None
     ) -> Guideline:
-        """Async twin of `edit_guideline`."""
-        return await operations.edit_guideline(
-            AWAITING, self._access, guideline_id, text, author=author
-        )
-
-    def remove_guideline(self, guideline_id: str, *, author: str | None = None) -> Guideline:
         """Take a guideline away; the episodes it came from stay.
 
         Args:
@@ -237,13 +229,9 @@ class JudgeMemory(MemoryLife, MemoryOversight):
         Raises:
             InvalidInputError: If there is no such guideline.
         """
-        return run(operations.remove_guideline(BLOCKING, self._access, guideline_id, author=author))
+        return await operations.remove_guideline(io, self._access, guideline_id, author=author)
 
-    async def aremove_guideline(self, guideline_id: str, *, author: str | None = None) -> Guideline:
-        """Async twin of `remove_guideline`."""
-        return await operations.remove_guideline(
-            AWAITING, self._access, guideline_id, author=author
-        )
+    remove_guideline, aremove_guideline = twins(_remove_guideline)
 
     async def _remember(
         self, io: IO, feedback: FeedbackLike | Sequence[FeedbackLike]
@@ -254,12 +242,290 @@ class JudgeMemory(MemoryLife, MemoryOversight):
         given = [read_feedback(one) for one in feedback]
         return (await operations.remember(io, self._access, given)).episodes
 
-    async def _recall(self, io: IO, example: ExampleLike, k: int) -> list[RecalledExample]:
-        if not isinstance(k, int) or k < 0:
-            raise InvalidInputError(f"k: {k!r} is not a whole number from 0 on.")
-        found = await recall(io, self._access, read_example(example), k)
-        return found.examples
+    async def _forget(
+        self,
+        io: IO,
+        episode_ids: Iterable[str] | str | None = None,
+        *,
+        feedback_ids: Iterable[str] | str | None = None,
+        author: str | None = None,
+        where: Callable[[Episode], Any] | None = None,
+        purge: bool = False,
+        checkpointer: BaseCheckpointSaver[Any] | None = None,
+        by: str | None = None,
+    ) -> Forgotten:
+        """Take feedback back, and what was learned from it alone.
 
-    async def _version(self, io: IO) -> str:
-        view = await self._access.refresh(io)
-        return view.version
+        Guidelines that rest on it alone go, and what they had replaced comes back. Those with other
+        sources are `pending` and distilled again from these alone: at once if the memory has a
+        `model`, else by the next alignment or review.
+        What is forgotten can be had back with `rollback`; what is purged can't.
+
+        Args:
+            episode_ids: Which episodes, by id.
+            feedback_ids: Which, by the id their feedback has where it came from.
+            author: Which, by the expert who said it.
+            where: Which, by a function of the `Episode`. Only episodes that meet all that is given
+                are forgotten.
+            purge: Whether to erase it for good: from every item and vector, with what was
+                learned of it, from the file of an SQLite store, and from the checkpointer.
+            checkpointer: For a purge: the checkpointer of the graphs that the feedback passed
+                through. Every thread that carried it is deleted.
+            by: Who asks for it.
+
+        Returns:
+            What was done, with the ids that name no episode; for a purge also where traces may be
+            left that could not be reached.
+
+        Raises:
+            InvalidInputError: If nothing says which episodes, or a part can't be used.
+            ChatModelError: If distilling again fails; the feedback is forgotten all the same.
+        """
+        # Imported where it is needed: alignment is built on memory.
+        from memalign_graph.alignment.redistill import redistilled
+
+        selection = Selection(
+            episode_ids=_ids(episode_ids, "episode_ids"),
+            feedback_ids=_ids(feedback_ids, "feedback_ids"),
+            author=operations.check_name(author, "author"),
+            where=where,
+        )
+        by = operations.check_name(by, "by")
+        if not isinstance(purge, bool):
+            raise InvalidInputError(f"purge: {purge!r} is neither True nor False.")
+        if purge:
+            forgotten = await erase(io, self._access, selection, checkpointer, author=by)
+        elif checkpointer is not None:
+            raise InvalidInputError("checkpointer: it is for a purge only: give `purge=True`.")
+        else:
+            forgotten = await operations.forget(io, self._access, selection, author=by)
+        if self._model is None:
+            return forgotten
+        return await redistilled(io, self._access, self._model.get, forgotten)
+
+    forget, aforget = twins(_forget)
+
+    async def _revise(
+        self, io: IO, episode_id: str, feedback: Feedback | Mapping[str, Any]
+    ) -> Episode:
+        """Change what an expert said, and with it what only the old word supported.
+
+        Args:
+            episode_id: Which episode.
+            feedback: What is said instead: `value`, `rationale`, or both; what is not named stays.
+
+        Returns:
+            The episode as it stands now, pending until the next distilling.
+
+        Raises:
+            InvalidInputError: If there is no such episode, or what is said can't be used.
+        """
+        from memalign_graph.alignment.redistill import redistill
+
+        episode = await operations.revise(io, self._access, episode_id, feedback)
+        if self._model is not None and await self._access.outdated_guidelines(io):
+            await redistill(io, self._access, self._model.get())
+        return episode
+
+    revise, arevise = twins(_revise)
+
+    async def _consolidate(self, io: IO) -> dict[str, Any]:
+        """Tidy the guidelines up: merge those that say the same, settle those that contradict.
+
+        No guideline disappears except into one that names its sources; the older of two that
+        contradict each other is retired. Guidelines that lost a source are distilled
+        again. Needs the memory's `model`.
+
+        Returns:
+            What was done: `guidelines` (an entry for each that was merged, retired or distilled
+            again, with `action`, `guideline_id`, `text`, `episode_ids`) and `memory_version`.
+
+        Raises:
+            InvalidInputError: If the memory has no model.
+            ChatModelError: If a call fails; nothing is changed then.
+            ModelAnswerError: If an answer can't be used; nothing is changed then.
+        """
+        from memalign_graph.alignment.consolidate import consolidate_memory
+
+        if self._model is None:
+            raise InvalidInputError(
+                "model: consolidating needs a chat model: open the memory with "
+                f"JudgeMemory(..., model={DEFAULT_CHAT_MODEL!r})."
+            )
+        return await consolidate_memory(io, self._access, self._model.get())
+
+    consolidate, aconsolidate = twins(_consolidate)
+
+    async def _history(self, io: IO) -> list[Commit]:
+        """Return the commits, newest first: who, when, why, how much, and the version after it."""
+        return await history.history(io, self._access)
+
+    history, ahistory = twins(_history)
+
+    async def _at(self, io: IO, version: str) -> Snapshot:
+        """Return the memory as it was, such as at a judgment's `memory_version`.
+
+        Args:
+            version: The version, as a judgment, a commit or `version()` names it.
+
+        Returns:
+            What it held.
+
+        Raises:
+            InvalidInputError: If the memory never had this version.
+        """
+        return await history.snapshot(io, self._access, version)
+
+    at, aat = twins(_at)
+
+    async def _diff(self, io: IO, a: str, b: str | None = None) -> MemoryDiff:
+        """Compare two versions.
+
+        Args:
+            a: The first version.
+            b: The second; the one that stands, unless given.
+
+        Returns:
+            What was added, removed and changed from the first to the second.
+
+        Raises:
+            InvalidInputError: If the memory never had one of them.
+        """
+        return await history.diff(io, self._access, a, b)
+
+    diff, adiff = twins(_diff)
+
+    async def _rollback(self, io: IO, version: str, *, author: str | None = None) -> Snapshot:
+        """Make the memory again what it was at a version, in a new commit.
+
+        Args:
+            version: The version.
+            author: Who asks for it.
+
+        Returns:
+            What the memory holds now; what was purged since is in `missing`, and stays away.
+
+        Raises:
+            InvalidInputError: If the memory never had this version.
+        """
+        return await history.rollback(io, self._access, version, author=author)
+
+    rollback, arollback = twins(_rollback)
+
+    async def _export_jsonl(self, io: IO, path: str | PathLike[str] | None = None) -> str:
+        """Write the memory as lines of JSON: guidelines, episodes, and their vectors.
+
+        Args:
+            path: A file to write it to as well.
+
+        Returns:
+            The text.
+        """
+        return _write(await portable.export_jsonl(io, self._access), path)
+
+    export_jsonl, aexport_jsonl = twins(_export_jsonl)
+
+    async def _import_jsonl(
+        self, io: IO, source: str | PathLike[str] | Iterable[str], *, author: str | None = None
+    ) -> list[Episode]:
+        """Bring in what `export_jsonl` wrote; ids, times and sources stay as they are.
+
+        What is in this memory already stays where it is newer. Nothing is embedded again for the
+        same embedder. All lines are checked before any is stored.
+
+        Args:
+            source: The text or its lines, or the path of a file.
+            author: Who imports.
+
+        Returns:
+            The episodes imported, as they stand now.
+
+        Raises:
+            InvalidInputError: If a line can't be used, by its number.
+        """
+        lines = _lines(source)
+        return await portable.import_jsonl(io, self._access, lines, author=author)
+
+    import_jsonl, aimport_jsonl = twins(_import_jsonl)
+
+    async def _trust(
+        self, io: IO, *, decide: Decide = "verdict", target_agreement: float = 0.9
+    ) -> Trust:
+        """Tell from which confidence on `review="uncertain"` now asks nobody.
+
+        Args:
+            decide: What the judge's values come from, as its graph was built.
+            target_agreement: How often a judgment that nobody is asked about is to agree with the
+                experts, above 0 and below 1.
+
+        Returns:
+            The threshold, the agreement and the share of past decisions above it, and how many
+            decisions that rests on.
+
+        Raises:
+            InvalidInputError: If an option can't be used.
+            EmbeddingError: If an embedding call fails; one is made only where memory was filled
+                with another embedder.
+        """
+        # Imported where it is needed: evidence is built on memory.
+        from memalign_graph.evidence.asking import current_trust
+        from memalign_graph.settings import Uncertain
+
+        if decide not in get_args(Decide):
+            known = " or ".join(map(repr, get_args(Decide)))
+            raise InvalidInputError(f"decide: {decide!r} is not known: give {known}.")
+        target = Uncertain(target_agreement=target_agreement).target_agreement
+        return await current_trust(io, self._access, decide, target)
+
+    trust, atrust = twins(_trust)
+
+    async def _review_report(
+        self, io: IO, *, since: date | None = None, until: date | None = None
+    ) -> ReviewReport:
+        """Report what `review="uncertain"` asked in the last 90 days, why, and what came of it.
+
+        Args:
+            since: The first day, in UTC; the log's first unless given.
+            until: The last day; the log's last unless given.
+
+        Returns:
+            In all and by day: coverage, questions and their reasons, and how often the judge agreed
+            with the experts, on all that was asked and on what was asked by chance alone.
+
+        Raises:
+            InvalidInputError: If a day is none, or the last one is before the first.
+        """
+        return await review_report.review_report(io, self._access, since=since, until=until)
+
+    review_report, areview_report = twins(_review_report)
+
+
+def _ids(given: Any, name: str) -> Sequence[str] | None:
+    if given is None:
+        return None
+    ids = [given] if isinstance(given, str) else given
+    if not isinstance(ids, Iterable):
+        raise InvalidInputError(f"{name}: give an id, which is text, or several.")
+    found = list(ids)
+    if any(not isinstance(one, str) for one in found):
+        raise InvalidInputError(f"{name}: an id is text: give one, or several.")
+    return found
+
+
+def _write(text: str, path: str | PathLike[str] | None) -> str:
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text
+
+
+def _lines(source: Any) -> Iterable[str]:
+    if isinstance(source, str) and (not source.strip() or source.lstrip().startswith("{")):
+        return source.split("\n")
+    if isinstance(source, str | PathLike):
+        try:
+            return Path(source).read_text(encoding="utf-8").split("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInputError(f"source: {str(source)!r} can't be read: {error}") from error
+    if isinstance(source, Iterable) and not isinstance(source, bytes | Mapping):
+        return source
+    raise InvalidInputError("source: give the text of an export, its lines, or a file's Path.")

@@ -1,21 +1,43 @@
-"""Judgments kept for a while, so that an expert can answer later, from anywhere."""
+"""What is kept of judgments for a while: some whole, and of which an expert was asked, and why.
+
+A judgment is kept whole so that an expert can answer later, from anywhere. With
+`review="uncertain"` is logged, without any text, for which an expert was asked: budgets are
+counted by it, and reports made from it. Neither is part of the memory's content, and no decision
+rests on it.
+"""
 
 import logging
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Literal, TypeVar
 
-from langgraph.store.base import SearchOp
+from langgraph.store.base import ListNamespacesOp, MatchCondition, PutOp, SearchOp
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from memalign_graph.errors import InvalidInputError, MemAlignError, explain
 from memalign_graph.io import IO
 from memalign_graph.memory.access import EVERYTHING, MemoryAccess
-from memalign_graph.types import Example, Judgment, UtcDatetime
+from memalign_graph.memory.facts import Item
+from memalign_graph.memory.layout import Namespace
+from memalign_graph.types import (
+    Example,
+    FrozenModel,
+    Judgment,
+    ReviewChoice,
+    ReviewReason,
+    UtcDatetime,
+)
 
 logger = logging.getLogger(__name__)
 
+M = TypeVar("M", bound=BaseModel)
+
+KEEP_REVIEWS = timedelta(days=90)
+"""How long the log of reviews goes back."""
+
 _DATE: TypeAdapter[datetime] = TypeAdapter(UtcDatetime)
+
+_FOR_EVER = timedelta(days=36_500)
 
 _SWEEP_EVERY = timedelta(hours=1)
 """How often a process removes what is past its time, at most, as it keeps more."""
@@ -43,6 +65,49 @@ class KeptJudgment(BaseModel):
     needed none."""
 
 
+class ReviewItem(FrozenModel):
+    """What the log has of one judgment."""
+
+    judgment_id: str
+    """The judgment."""
+
+    example_id: str
+    """What it was on."""
+
+    at: UtcDatetime
+    """When it was decided whether to ask."""
+
+    day: int
+    """The day of that in UTC, such as 20250131."""
+
+    asked: Literal[0, 1]
+    """1 if an expert was asked: a number, since stores compare these alike."""
+
+    reasons: list[ReviewReason]
+    """Why, or why not."""
+
+    confidence: float | None
+    """The judgment's confidence."""
+
+    threshold: float | None
+    """The confidence from which on nobody would have been asked."""
+
+    @property
+    def date(self) -> date:
+        """The day."""
+        return self.at.astimezone(UTC).date()
+
+
+def day_number(day: date) -> int:
+    """Write a day as a number."""
+    return day.year * 10_000 + day.month * 100 + day.day
+
+
+def now() -> datetime:
+    """Return what time it is, in UTC: the log's days are those of UTC."""
+    return datetime.now(UTC)
+
+
 async def keep_judgment(
     io: IO,
     access: MemoryAccess,
@@ -60,8 +125,8 @@ async def keep_judgment(
         warning = "Not kept for later feedback: what it was made with was taken back meanwhile."
         logger.warning("The judgment %s: %s", judgment.id, warning)
         return warning
-    now = datetime.now(UTC)
-    until = now + min(keep_for, datetime.max.replace(tzinfo=UTC) - now)
+    at = now()
+    until = at + min(keep_for, datetime.max.replace(tzinfo=UTC) - at)
     kept = KeptJudgment(
         judgment=judgment,
         example=example,
@@ -69,10 +134,8 @@ async def keep_judgment(
         embedder=access.embedder.id,
         vector=vector,
     )
-    await access.put(io, access.layout.judgments, {judgment.id: kept.model_dump(mode="json")})
-    if now - view.swept_at >= _SWEEP_EVERY:
-        view.swept_at = now
-        await sweep_judgments(io, access)
+    await _put(io, access, access.layout.judgments, judgment.id, kept, until - at)
+    await _sweep(io, access, at)
     return None
 
 
@@ -82,9 +145,9 @@ async def find_judgment(io: IO, access: MemoryAccess, judgment_id: str) -> KeptJ
         raise InvalidInputError(
             "judgment_id: give the `id` of a judgment, such as result['judgment']['id']."
         )
-    found = await access.get(io, access.layout.judgments, [judgment_id], _read)
-    kept = found.get(judgment_id)
-    if kept is None or kept.kept_until <= datetime.now(UTC):
+    found = await access.get(io, access.layout.judgments, [judgment_id], lambda item: item)
+    kept = _read(KeptJudgment, found[judgment_id]) if judgment_id in found else None
+    if kept is None or kept.kept_until <= now():
         raise InvalidInputError(
             f"judgment_id: no judgment {judgment_id!r} is kept in {'/'.join(access.layout.root)}: "
             "either its time is over, or it was made in another namespace or by a graph built "
@@ -98,42 +161,119 @@ async def kept_judgments(
 ) -> list[KeptJudgment]:
     """Read the judgments that are kept."""
     [items] = await access.search(io, access.layout.judgments)
-    now = datetime.now(UTC)
-    kept = [one for one in map(_read, items) if one.kept_until > now]
+    at = now()
+    kept = [one for one in (_read(KeptJudgment, item) for item in items) if one.kept_until > at]
     episodes = await access.all_episodes(io) if kept and waiting else []
     answered = {one.judgment.id for one in episodes if one.judgment is not None}
     there = [one for one in kept if one.judgment.id not in answered]
     return sorted(there, key=lambda one: (one.kept_until, one.judgment.id))
 
 
-async def sweep_judgments(io: IO, access: MemoryAccess) -> None:
-    """Remove the judgments that are past their time."""
-    await remove_judgments(io, access, lambda _: False)
-
-
-async def remove_judgments(
-    io: IO, access: MemoryAccess, wanted: Callable[[Mapping[str, Any]], bool]
+async def log_review(
+    io: IO, access: MemoryAccess, judgment: Judgment, choice: ReviewChoice, at: datetime
 ) -> None:
-    """Remove some of the judgments, and those that are past their time."""
-    # Without a filter by date: what lies below, another memory's, may have none.
-    search = SearchOp(access.layout.judgments, limit=EVERYTHING)
+    """Log whether an expert is asked about a judgment; the same judgment again is the same item."""
+    item = ReviewItem(
+        judgment_id=judgment.id,
+        example_id=judgment.example_id,
+        at=at,
+        day=day_number(at.date()),
+        asked=1 if choice.asks else 0,
+        reasons=choice.reasons,
+        confidence=judgment.confidence,
+        threshold=choice.threshold,
+    )
+    namespace = access.layout.reviews_on(item.day, asked=choice.asks)
+    await _put(io, access, namespace, judgment.id, item, KEEP_REVIEWS)
+    await _sweep(io, access, at)
+
+
+async def count_asked(io: IO, access: MemoryAccess, day: date, *, besides: str) -> int:
+    """Count the judgments of a day that experts were asked about."""
+    [asked] = await access.search(io, access.layout.reviews_on(day_number(day), asked=True))
+    return sum(item.get("judgment_id") != besides for item in asked)
+
+
+async def all_reviews(
+    io: IO, access: MemoryAccess, *, since: date | None = None, until: date | None = None
+) -> list[ReviewItem]:
+    """Read the log of reviews."""
+    first = 0 if since is None else day_number(since)
+    last = EVERYTHING if until is None else day_number(until)
+    days = await _days(io, access)
+    found = await access.search(io, *(name for name, day in days.items() if first <= day <= last))
+    items = [_read(ReviewItem, item) for of_day in found for item in of_day]
+    items.sort(key=lambda item: item.at)
+    return list({item.judgment_id: item for item in items}.values())
+
+
+async def remove_traces(
+    io: IO, access: MemoryAccess, is_traced: Callable[[Mapping[str, Any]], bool]
+) -> None:
+    """Remove some of what is kept."""
+    for namespace in [access.layout.judgments, *await _days(io, access)]:
+        await _remove(io, access, namespace, is_traced)
+
+
+async def _put(
+    io: IO, access: MemoryAccess, namespace: Namespace, key: str, item: BaseModel, lasts: timedelta
+) -> None:
+    # A store that can removes it by itself; what lasts for ever has no date there.
+    expires = access.store.supports_ttl and lasts < _FOR_EVER
+    minutes = lasts.total_seconds() / 60 if expires else None
+    value = item.model_dump(mode="json")
+    await io.batch(access.store, [PutOp(namespace, key, value, index=False, ttl=minutes)])
+
+
+async def _sweep(io: IO, access: MemoryAccess, at: datetime) -> None:
+    """Remove what is past its time, now and then."""
+    view = access.view
+    if at - view.swept_at < _SWEEP_EVERY:
+        return
+    view.swept_at = at
+    await _remove(io, access, access.layout.judgments, _is_over)
+    first = day_number((at - KEEP_REVIEWS).date())
+    for namespace, day in (await _days(io, access)).items():
+        if day < first:
+            await _remove(io, access, namespace, lambda _: True)
+
+
+async def _remove(
+    io: IO,
+    access: MemoryAccess,
+    namespace: Namespace,
+    wanted: Callable[[Mapping[str, Any]], bool],
+) -> None:
+    [found] = await io.batch(access.store, [SearchOp(namespace, limit=EVERYTHING)])
+    own = [one for one in found if tuple(one.namespace) == namespace]
+    await access.put(io, namespace, dict.fromkeys(one.key for one in own if wanted(one.value)))
+
+
+async def _days(io: IO, access: MemoryAccess) -> dict[Namespace, int]:
+    """Return where the days that the log of reviews has lie."""
+    prefix = access.layout.reviews
+    search = ListNamespacesOp(
+        match_conditions=(MatchCondition("prefix", prefix),),
+        max_depth=len(prefix) + 1,  # what lies deeper is another memory's
+        limit=EVERYTHING,
+    )
     [found] = await io.batch(access.store, [search])
-    own = [one for one in found if tuple(one.namespace) == access.layout.judgments]
-    gone = [one.key for one in own if wanted(one.value) or _is_over(one.value)]
-    await access.put(io, access.layout.judgments, dict.fromkeys(gone))
+    names = sorted(name for name in map(tuple, found) if len(name) == len(prefix) + 1)
+    return {name: int(day) for name in names if (day := name[-1][:8]).isdecimal()}
 
 
 def _is_over(item: Mapping[str, Any]) -> bool:
     """Tell whether an item's time is over, also of one that a later version wrote."""
     try:
-        return _DATE.validate_python(item.get("kept_until")) <= datetime.now(UTC)
+        return _DATE.validate_python(item.get("kept_until")) <= now()
     except ValidationError:
         logger.warning("A kept judgment has no date that can be read, and is removed.")
         return True
 
 
-def _read(item: dict[str, Any]) -> KeptJudgment:
+def _read(kind: type[M], item: Item) -> M:
     try:
-        return KeptJudgment.model_validate(item)
+        return kind.model_validate(item)
     except ValidationError as error:
-        raise MemAlignError(f"A kept judgment can't be read: {explain(error)}") from error
+        name = "kept judgment" if kind is KeptJudgment else "item of the log of reviews"
+        raise MemAlignError(f"A {name} can't be read: {explain(error)}") from error

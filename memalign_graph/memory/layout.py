@@ -52,9 +52,9 @@ class MemoryLayout:
         """What the days of the log of reviews lie under."""
         return (*self.root, "reviews")
 
-    def reviews_on(self, day: int) -> Namespace:
-        """One item a judgment for which was decided, on this day, whether an expert is asked."""
-        return (*self.root, "reviews", str(day))
+    def reviews_on(self, day: int, *, asked: bool) -> Namespace:
+        """One item a judgment about which an expert was asked on this day, or was not."""
+        return (*self.root, "reviews", f"{day}-{'asked' if asked else 'not-asked'}")
 
     @property
     def all_vectors(self) -> Namespace:

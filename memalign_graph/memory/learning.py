@@ -77,7 +77,7 @@ def applied(
     standing = {guideline.id: guideline for guideline in guidelines}
     live = {key for operation in operations for key in operation.episode_ids}
     position = max((guideline.position for guideline in standing.values()), default=0) + 1
-    table = _Table(standing, live=live, position=position)
+    table = GuidelineTable(standing, live=live, position=position)
     for operation in operations:
         table.apply(operation)
     return list(table.after.values())
@@ -89,12 +89,16 @@ async def learn(
     operations: Sequence[GuidelineOperation],
     read: Mapping[str, str],
     *,
+    prompts: Sequence[Collection[str]] | None = None,
     author: str | None = None,
     relearn: bool = False,
     passed_over: Collection[str] = (),
     reason: str = "learn",
 ) -> dict[str, Any]:
-    """Bring what was distilled into the memory: its episodes are pending no more."""
+    """Bring what was distilled into the memory: its episodes are pending no more.
+
+    `read` are the words that were read, by episode; `prompts` says which were read together.
+    """
     view = await access.refresh(io)
     episodes = view.episodes(read)
     same = {key for key, episode in episodes.items() if episode.word == read[key]}
@@ -108,32 +112,34 @@ async def learn(
     if not relearn:
         fresh = {key for key in fresh if episodes[key].status == "pending"}
     position = clock.now_us(ticks=2 * len(operations) + 1)
-    table = _Table(kept, live=fresh, position=position, relearn=relearn)
+    table = GuidelineTable(kept, live=fresh, position=position, relearn=relearn)
     for operation in valid:
         table.apply(operation)
     words = {key: word for key in view.all_episodes() if (word := view.word(key)) is not None}
-    lesson = {
+    lesson: dict[str, Any] = {
         "read": {key: words[key] for key in sorted(fresh) if episodes[key].status == "pending"},
         "guidelines": [
             Wording.of(
                 guideline,
                 {source: words[source] for source in guideline.episode_ids if source in words},
-                replaces=None if key in table.retired else kept.get(key),
+                replaces=None if guideline.id in table.retired else kept.get(guideline.id),
                 is_anew=relearn and guideline.status == "standing",
             )
-            for key, guideline in table.after.items()
-            if guideline != kept.get(key)
+            for guideline in table.changed()
         ],
-        "retired": [table.retirement(key, words) for key in table.retired if key in kept],
+        "retired": table.retirements(words),
+        "prompts": [sorted(prompt) for prompt in prompts or [read] if len(prompt) > 1],
     }
-    if any(lesson.values()):
+    if lesson["read"] or lesson["guidelines"] or lesson["retired"]:
         purges = view.purges_of(words.keys())
         fact = await access.write(io, reason, lesson, author=author)
         view = await access.refresh(io)
-        if view.purges_of(fact.named) - purges:
+        named = fact.shown(key for sources in [fact.read, *fact.sources] for key in sources)
+        if view.purges_of(named) - purges:
             # Purged meanwhile: what was learned may repeat it.
-            await access.write(io, PURGE, {"undone": [fact.id]})
-            await access.overwrite(io, [fact.purge()])
+            worded = [wording.id for wording in fact.guidelines]
+            await access.write(io, PURGE, {"scrubbed": {fact.id: worded}})
+            await access.overwrite(io, [fact.scrub(worded)])
     return {
         "episode_ids": sorted(same - spared),
         "guidelines": [*table.outcome, *_learned_before(valid, kept, same - fresh)],
@@ -167,7 +173,7 @@ def _stands(operation: GuidelineOperation, kept: Mapping[str, Guideline]) -> boo
     return any(plain_words(guideline.text) == words for guideline in kept.values())
 
 
-class _Table:
+class GuidelineTable:
     """The guidelines while operations are applied to them."""
 
     def __init__(
@@ -180,7 +186,10 @@ class _Table:
     ) -> None:
         self.outcome: list[dict[str, Any]] = []
         self.after: dict[str, Guideline] = dict(guidelines)
+        """Those that stand, in their order; new ones come last."""
         self.retired: dict[str, Retirement] = {}
+        self._before = dict(guidelines)
+        self._gone: dict[str, Guideline] = {}
         self._callers: dict[str, list[str]] = {}
         self._live = live
         self._relearn = relearn
@@ -194,7 +203,7 @@ class _Table:
             return
         match operation.action:
             case "add":
-                self._add(operation, sources)
+                self.add(operation, sources)
             case "revise":
                 self._revise(operation, sources)
             case "retire":
@@ -202,15 +211,36 @@ class _Table:
             case "merge":
                 self._merge(operation)
 
-    def retirement(self, key: str, words: Words) -> Retirement:
-        """Return what became of a guideline that is gone, with the words that call for it."""
-        gone = self.retired[key]
+    def changed(self) -> list[Guideline]:
+        """Return the guidelines that are new or other than before, also new ones that lost."""
+        standing = [one for key, one in self.after.items() if self._before.get(key) != one]
+        known = self._before.keys() | self.after.keys()
+        return [*(one for key, one in self._gone.items() if key not in known), *standing]
+
+    def retirements(self, words: Words) -> list[Retirement]:
+        """Return what became of the guidelines that are gone."""
+        gone = [
+            one for key, one in self.retired.items() if key in self._before or key not in self.after
+        ]
+        return [self._with_callers(one, words) for one in gone]
+
+    def _with_callers(self, gone: Retirement, words: Words) -> Retirement:
         by = self.after.get(gone.by or "")
-        callers = self._callers.get(key) or (by.episode_ids if by is not None else [])
+        callers = self._callers.get(gone.id) or (by.episode_ids if by is not None else [])
         sources = {source: words[source] for source in callers if source in words}
         return gone.model_copy(update={"sources": sources})
 
-    def _add(self, operation: GuidelineOperation, sources: list[str]) -> str:
+    def callers(self, key: str) -> list[str]:
+        """Return the episodes that call for the retirement of a guideline."""
+        return self._callers.get(key, [])
+
+    def keeper(self, key: str) -> str:
+        """Return the guideline that holds in the place of one that is gone."""
+        while key not in self.after and key in self.retired and self.retired[key].by is not None:
+            key = self.retired[key].by or ""
+        return key
+
+    def add(self, operation: GuidelineOperation, sources: list[str]) -> str:
         """Bring in a rule; returns the id of the guideline that says it."""
         text, wanted = operation.text or "", operation.guideline_id
         same = self._in_words(text)
@@ -263,7 +293,7 @@ class _Table:
         instead = operation.superseded_by
         if operation.text:
             added = operation.model_copy(update={"action": "add", "guideline_id": None})
-            instead = self._add(added, sources)
+            instead = self.add(added, sources)
         if instead == key or (instead is not None and instead not in self.after):
             return  # what was to take its place is not there after all
         self._callers[key] = sources
@@ -295,7 +325,7 @@ class _Table:
     def _drop(
         self, key: str, *, by: str | None, reason: str | None = None, settled: bool = False
     ) -> None:
-        del self.after[key]
+        self._gone[key] = self.after.pop(key)
         self.retired[key] = Retirement(id=key, by=by, reason=reason, is_settled=settled)
 
     def _with_sources(self, guideline: Guideline, sources: Iterable[str]) -> Guideline:

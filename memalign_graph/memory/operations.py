@@ -279,7 +279,8 @@ async def forget(
         await access.write(io, "forget", {"forgotten": ids}, author=author)
         # A model's answer that waits to be committed may speak of what is forgotten.
         await clear_drafts(io, access)
-    removed, reduced = left_without(before, view.guidelines, set(ids))
+    touched = [rule for rule in before if not {*ids}.isdisjoint(rule.episode_ids)]
+    removed, reduced = left_without(touched, view.guidelines)
     return Forgotten(ids, selection.unknown(list(everything)), removed, reduced)
 
 
@@ -289,11 +290,10 @@ def _wanted(selection: Selection) -> Sequence[str] | None:
 
 
 def left_without(
-    before: Sequence[Guideline], after: Sequence[Guideline], episode_ids: set[str]
+    touched: Sequence[Guideline], after: Sequence[Guideline]
 ) -> tuple[list[Guideline], list[Guideline]]:
-    """Tell which guidelines went with some episodes, and which others lost a source."""
+    """Tell which of some guidelines are gone, and how the others stand now."""
     standing = {guideline.id: guideline for guideline in after}
-    touched = [one for one in before if not episode_ids.isdisjoint(one.episode_ids)]
     removed = [one for one in touched if one.id not in standing]
     return removed, [standing[one.id] for one in touched if one.id in standing]
 

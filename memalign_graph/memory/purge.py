@@ -16,7 +16,7 @@ from memalign_graph.memory.facts import PURGE, Fact, Wording, Words, purged_word
 from memalign_graph.memory.history import past
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
-from memalign_graph.memory.judgments import remove_judgments
+from memalign_graph.memory.judgments import remove_traces
 from memalign_graph.memory.operations import (
     Forgotten,
     Purged,
@@ -24,7 +24,6 @@ from memalign_graph.memory.operations import (
     clear_drafts,
     left_without,
 )
-from memalign_graph.memory.reviews import remove_reviews
 from memalign_graph.types import Episode
 
 
@@ -50,12 +49,12 @@ async def purge(
     meant = {one.id for one in words.values() if selection.meets(one)}
     gone = {key: one for key, one in words.items() if one.id in meant}
     kept = [one for one in words.values() if one.id not in meant]
-    lessons, wordings = _lessons(facts, meant)
+    authors = {one.author for one in gone.values()} - {one.author for one in kept}
+    scrubs, wordings, read_along = _scrubs(facts, meant, authors)
     ids = _ids(gone.values()) - _ids(kept)
     is_traced = _is_traced(ids | {one.id for one in wordings}, _sides(gone.values(), kept))
     await clear_drafts(io, access)
-    await remove_judgments(io, access, is_traced)
-    await remove_reviews(io, access, is_traced)
+    await remove_traces(io, access, is_traced)
     known = sorted({key for one in gone.values() for key in one.thread_ids})
     marks = {frozenset([key]) for key in ids}
     marks |= {frozenset([one.id, one.text]) for one in wordings if one.text}
@@ -64,65 +63,72 @@ async def purge(
     known_as = _known_as(access, {key: items[key]["word"] for key in sorted(gone)})
     before, standing = view.guidelines, view.episodes(meant)
     if gone:
-        undone = [fact.id for fact in lessons]
-        change = {"forgotten": sorted(meant), "undone": undone, "purged": known_as}
-        is_gone = author in {one.author for one in gone.values()} - {one.author for one in kept}
-        await access.write(io, PURGE, change, author=None if is_gone else author)
-        lessons, wordings = _lessons((await access.refresh(io)).facts()[0], meant)
-        if late := [fact for fact in lessons if fact.id not in undone]:
-            # Learned meanwhile.
-            await access.write(io, PURGE, {"undone": [fact.id for fact in late]})
-            facts += late
+        change = {"forgotten": sorted(meant), "purged": known_as, "scrubbed": scrubs}
+        await access.write(io, PURGE, change, author=None if author in authors else author)
+        now = (await access.refresh(io)).facts()[0]
+        known_scrubs = scrubs
+        scrubs, wordings, read_along = _scrubs(now, meant, authors)
+        # Learned meanwhile.
+        if late := {key: scrubs[key] for key in scrubs if key not in known_scrubs}:
+            await access.write(io, PURGE, {"scrubbed": late})
+            facts += [fact for fact in now if fact.id in late]
     left = {fact.id: fact for fact in view.facts()[0]}
-    scrubbed = [left[fact.id] for fact in facts if left[fact.id] != fact]
-    await access.overwrite(io, scrubbed)
+    changed = [left[fact.id] for fact in facts if left[fact.id] != fact]
+    await access.overwrite(io, changed)
     # Judgments that were made meanwhile.
-    await remove_judgments(io, access, is_traced)
-    await remove_reviews(io, access, is_traced)
+    await remove_traces(io, access, is_traced)
     stubs = {key: purged_word(items[key], word) for key, word in known_as.items()}
     await access.put(io, access.layout.words, dict(stubs))
     warnings += await vacuum(io, access.store, "store")
     if checkpointer is not None:
         warnings += await vacuum(io, checkpointer, "checkpointer")
-    named = {key for wording in wordings for key in wording.sources}
-    touched = meant.union(named, *(fact.read for fact in lessons))
-    lost, reduced = left_without(before, view.guidelines, touched)
+    rules = {one.id for one in wordings}
+    touched = [
+        rule for rule in before if rule.id in rules or not meant.isdisjoint(rule.episode_ids)
+    ]
+    lost, reduced = left_without(touched, view.guidelines)
     return Forgotten(
         episode_ids=list(standing),
         unknown_ids=selection.unknown(list(gone.values())),
         guidelines_removed=[one.model_copy(update={"text": "", "author": None}) for one in lost],
         guidelines_reduced=reduced,
         purged=Purged(
-            commits=len(scrubbed),
+            commits=len(changed),
             vectors=removed,
-            pending=sorted(touched.intersection(view.pending())),
+            pending=sorted(read_along.intersection(view.pending())),
             thread_ids=threads,
             warnings=list(warnings),
         ),
     )
 
 
-def _lessons(facts: list[Fact], episode_ids: set[str]) -> tuple[list[Fact], list[Wording]]:
-    """Find the lessons that may repeat what was said on some episodes, and their guidelines."""
-    lessons: list[Fact] = []
+def _scrubs(
+    facts: Iterable[Fact], episode_ids: set[str], authors: set[str | None]
+) -> tuple[dict[str, list[str]], list[Wording], set[str]]:
+    """Find the wordings that may repeat what was said on some episodes, and their facts.
+
+    A text is traced to the fact that first has it: one that others only call for stays.
+    """
+    repeats: dict[tuple[str, str | None], bool] = {}
+    found: dict[str, list[str]] = {}
     wordings: list[Wording] = []
-    repeating: set[tuple[str, str | None]] = set()
+    read_along: set[str] = set()
     for fact in sorted(facts, key=lambda fact: fact.id):
-        is_reworded = any(
-            (wording.id, wording.replaces) in repeating and not wording.is_anew
-            for wording in fact.guidelines
-        )
-        if fact.said:
-            # Imported: no model read one part of it for another.
-            rules = [one for one in fact.guidelines if not episode_ids.isdisjoint(one.sources)]
-        elif is_reworded or not fact.named.isdisjoint(episode_ids):
-            rules = fact.guidelines
-            lessons += [fact] if fact.guidelines or fact.retired else []
-        else:
-            continue
-        wordings += rules
-        repeating |= {(wording.id, wording.revision) for wording in rules}
-    return lessons, wordings
+        for wording in fact.guidelines:
+            is_told = not fact.shown(wording.sources).isdisjoint(episode_ids)
+            if not wording.is_anew:
+                is_told |= repeats.get((wording.id, wording.replaces), False)
+            if wording.origin == "expert":
+                # The expert's own words stay while the expert does, or a case that called for them.
+                is_alone = wording.author in authors or episode_ids.issuperset(wording.sources)
+                is_told = bool(wording.sources) and is_alone
+            if repeats.setdefault((wording.id, wording.revision), is_told):
+                found.setdefault(fact.id, []).append(wording.id)
+                wordings.append(wording)
+                read_along |= fact.shown(wording.sources)
+        if any(not fact.shown(one.sources).isdisjoint(episode_ids) for one in fact.retired):
+            found.setdefault(fact.id, [])
+    return found, wordings, read_along
 
 
 def _known_as(access: MemoryAccess, words: Words) -> Words:

@@ -12,7 +12,7 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.evidence.trust import interval, is_blind
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.reviews import ReviewItem, all_reviews
+from memalign_graph.memory.judgments import ReviewItem, all_reviews
 from memalign_graph.scales import Scale
 from memalign_graph.types import Episode, FrozenModel, ReviewReason
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from sys import intern
 from typing import Any
 
-from memalign_graph.memory.facts import Fact, Item, Wording, Words, word_item
+from memalign_graph.memory.facts import Fact, Item, Retirement, Wording, Words, word_item
 from memalign_graph.memory.index.retrieval_text import text_of
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.words import newer_word, takes_back
@@ -76,11 +76,11 @@ class Standing:
         self._words = words
         self._embedder = embedder
         self._with_purged = with_purged
-        self._purged: dict[str, str] = {}
         self._lessons: list[Fact] = []
         self._named: set[str] = set()
         self._read: set[str] = set()
         self._retired: set[str] = set()
+        self._scrubbed: set[tuple[str, str]] = set()
         self._total = 0
 
     @property
@@ -91,7 +91,8 @@ class Standing:
 
     def apply(self, fact: Fact) -> None:
         """Take the next fact."""
-        is_touched = self._say(fact)
+        is_touched = self._say(fact) or bool(fact.scrubbed)
+        self._scrubbed |= {(key, one) for key, ids in fact.scrubbed.items() for one in ids}
         if fact.is_lesson:
             self._lessons.append(fact)
             self._named.update(fact.read.values())
@@ -122,7 +123,6 @@ class Standing:
     def _say(self, fact: Fact) -> bool:
         """Bring in what was said and taken back; tells whether that touches a lesson."""
         is_touched = False
-        self._purged.update(dict.fromkeys(fact.purged.values(), fact.id))
         for key in fact.forgotten:
             is_touched |= self._set(key, None)
         for episode_id, key in fact.said.items():
@@ -186,13 +186,11 @@ class Standing:
             for key, word in fact.read.items()
             if word not in self._read and self._stands(key, word)
         }
-        lost = [
-            wording
-            for wording in fact.guidelines
-            if self._is_purged(wording, fact) or self._is_lost(wording)
-        ]
-        # What they came from is read again by the next.
+        # What a wording that is lost came from is read again by the next.
+        scrubbed = [one for one in fact.guidelines if (fact.id, one.id) in self._scrubbed]
+        lost = [*scrubbed, *filter(self._is_lost, fact.guidelines)]
         fresh -= {key for wording in lost for key in wording.sources}
+        fresh -= {key for wording in scrubbed for key in fact.shown(wording.sources)}
         self._read.update(fact.read[key] for key in fresh)
         self.changed |= fresh & self.pending
         for key in fresh & self.pending:
@@ -207,21 +205,23 @@ class Standing:
                 if self._stands(key, word) and (key not in fact.read or key in fresh)
             }
 
-        for gone in fact.retired:
-            known = self.guidelines.get(gone.id)
-            by_hand = known is not None and known.origin == "expert"
-            if (left(gone.sources) or not gone.sources) and (gone.is_settled or not by_hand):
-                self.guidelines.pop(gone.id, None)
-                self._retired.add(gone.id)
+        stood = self.guidelines.keys() & {gone.id for gone in fact.retired}
+        retired = [gone for gone in fact.retired if left(gone.sources) or not gone.sources]
+        for gone in retired:
+            if gone.id in stood:
+                self._retire(gone)
         for wording in fact.guidelines:
             if wording not in lost:
                 self._word(wording, left(wording.sources))
+        for gone in retired:
+            if gone.id not in stood:
+                self._retire(gone)  # new, and lost at once to what contradicts it
 
-    def _is_purged(self, wording: Wording, fact: Fact) -> bool:
-        """Tell whether it was blank by then: what was purged later counts, to know versions."""
-        purges = [self._purged.get(word, "") for word in wording.sources.values()]
-        is_blank = not self._with_purged or any(purge > fact.id for purge in purges)
-        return not wording.text and is_blank
+    def _retire(self, gone: Retirement) -> None:
+        known = self.guidelines.get(gone.id)
+        if gone.is_settled or known is None or known.origin != "expert":
+            self.guidelines.pop(gone.id, None)
+            self._retired.add(gone.id)
 
     def _is_lost(self, wording: Wording) -> bool:
         """Tell whether a guideline was reworded or retired by another writer at the same moment."""

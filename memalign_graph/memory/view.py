@@ -35,8 +35,6 @@ class MemoryView:
         """Vectors by vector key."""
         self.swept_at = datetime.min.replace(tzinfo=UTC)
         """When judgments past their time were last removed by this process."""
-        self.reviews_swept_at = self.swept_at
-        """The same of the log of reviews."""
         self.derived: dict[Any, Any] = {}
         """What others derived from the view and keep in step with it, by keys of their own."""
         self._embedder = embedder
@@ -46,6 +44,7 @@ class MemoryView:
         self._facts: dict[str, Fact] = {}
         self._words: dict[str, Item] = {}
         self._purged: set[str] = set()
+        self._purges: list[Fact] = []
         self._newest = ""
         self._standing = Standing(self._words, embedder)
         self._standing_guidelines: list[Guideline] = []
@@ -191,12 +190,13 @@ class MemoryView:
             if not fresh:
                 return
             is_next = fresh[0].id > self._newest
-            self._facts |= {fact.id: fact for fact in fresh}
-            for fact in fresh if is_next else list(self._facts.values()):
-                if fact.reason == PURGE and fact.id >= fresh[0].id:
+            self._facts.update(unknown)
+            self._purges += [fact for fact in fresh if fact.reason == PURGE]
+            for fact in sorted(self._purges, key=lambda fact: fact.id):
+                if fact.id >= fresh[0].id:
                     self._purge(fact)
             self._newest = max(self._newest, fresh[-1].id)
-            if is_next and not any(fact.undone or fact.purged for fact in fresh):
+            if is_next and not any(fact.undone or fact.purged or fact.scrubbed for fact in fresh):
                 for fact in fresh:
                     self._standing.apply(fact)
                 changed, self._standing.changed = self._standing.changed, set()
@@ -248,18 +248,17 @@ class MemoryView:
 
     def _purge(self, fact: Fact) -> None:
         """Keep nothing of what a purge erased, as its own process leaves the store."""
-        undone, forgotten = set(fact.undone), set(fact.forgotten)
         purged = fact.purged.keys() & self._words.keys()
         erased = _authors(self._words[key] for key in purged)
         for key in purged:
             self._words[key] = purged_word(self._words[key], fact.purged[key])
         self._purged |= fact.purged.keys()
         erased -= _authors(self._words.values())
-        for known in [known for known in self._facts.values() if known.id < fact.id]:
-            left = known.purge() if known.id in undone else known
-            if known.said:
-                left = left.without_rules_of(forgotten)
-            self._facts[known.id] = left.without_names(erased)
+        for key, known in self._facts.items():
+            if key > fact.id:
+                continue
+            left = known.scrub(fact.scrubbed[key]) if key in fact.scrubbed else known
+            self._facts[key] = left.without_names(erased)
 
     def _add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         wanted = {key: vector for key, vector in vectors.items() if key in self._episodes_at}

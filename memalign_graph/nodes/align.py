@@ -13,6 +13,7 @@ from typing import Any
 from memalign_graph.agreement import expert_agreement
 from memalign_graph.alignment.batches import pack
 from memalign_graph.alignment.consolidate import merge_proposals
+from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.alignment.merging import Conflict, settle
 from memalign_graph.alignment.redistill import distil, learn_again, reword
 from memalign_graph.alignment.replay import replay
@@ -91,6 +92,11 @@ class _Step(Step):
     lesson: Lesson
     options: Alignment
     start: float = field(default_factory=time.time)
+
+    @property
+    def keeping(self) -> KeepReplies:
+        """The way to the outside that pays for no reply twice until something is committed."""
+        return KeepReplies(self.io, self.access)
 
     def usage(self) -> list[Lesson]:
         """Return what was used so far."""
@@ -232,9 +238,12 @@ async def distill_batches(step: _Step) -> Update:
     waiting = [number for number, proposal in enumerate(proposals) if proposal is None]
     add = step.counter("distill", len(batches), len(batches) - len(waiting))
 
+    # An answer that was no use before is not taken from those that are kept.
+    io = step.io if "proposals" in lesson else step.keeping
+
     async def distill(number: int) -> Lesson | ChatModelError | ModelAnswerError:
         try:
-            proposal = await _propose(step.io, access, chat, batches[number])
+            proposal = await _propose(io, access, chat, batches[number])
         except (ChatModelError, ModelAnswerError) as error:
             return error
         add(batch=number + 1)
@@ -259,7 +268,9 @@ async def consolidate_guidelines(step: _Step) -> Update:
     # One batch has seen what stands; several know nothing of each other.
     compare = len(proposed) >= (1 if asks else 2)
     step.progress("consolidate", 0, 1)
-    merged = await merge_proposals(step.io, step.access, step.distiller, proposed, compare=compare)
+    merged = await merge_proposals(
+        step.keeping, step.access, step.distiller, proposed, compare=compare
+    )
     step.progress("consolidate", 1, 1)
     joined: Lesson = _proposal()
     for proposal in proposals:
@@ -272,6 +283,7 @@ async def consolidate_guidelines(step: _Step) -> Update:
         operations=saved([*merged.operations, *([] if asks else settle(merged.conflicts))]),
         conflicts=[conflict.model_dump(mode="json") for conflict in merged.conflicts],
         **{name: joined[name] for name in ("rewordings", "read", "reworded")},
+        prompts=[list(proposal["read"]) for proposal in proposals],
         warnings=[*step.lesson["warnings"], *joined["refused"], *cuts],
     )
 
@@ -324,7 +336,9 @@ async def commit_alignment(step: _Step) -> Update:
         learned += again["guidelines"]
     operations, read = read_saved(lesson["operations"]), lesson["read"]
     if read or operations:
-        learned += (await learn(io, access, operations, read, reason="align"))["guidelines"]
+        prompts = lesson["prompts"]
+        aligned = await learn(io, access, operations, read, prompts=prompts, reason="align")
+        learned += aligned["guidelines"]
     await clear_drafts(io, access)
     step.progress("commit", 1, 1)
     view = await access.refresh(io)
@@ -378,7 +392,7 @@ async def _propose(
     waiting = [episode for episode in found.values() if episode.status == "pending"]
     guidelines = await access.guidelines(io)
     while waiting:
-        prompt, proposed = await distil(io, access, chat, waiting, guidelines, keeps=True)
+        prompt, proposed = await distil(io, access, chat, waiting, guidelines)
         proposal["operations"] += saved(proposed.operations)
         proposal["refused"] += proposed.refused
         proposal["read"] |= {episode.id: episode.word for episode in prompt.episodes.values()}
@@ -418,5 +432,5 @@ async def _batches(step: _Step, window: int) -> list[Lesson]:
         max_input_tokens=window,
         most=step.options.batch_size,
     )
-    wordless = [guideline.id for guideline in guidelines if guideline.status == "pending"]
-    return [*({"episode_ids": ids} for ids in packed), *({"guideline_id": key} for key in wordless)]
+    outdated = [guideline.id for guideline in guidelines if guideline.status == "pending"]
+    return [*({"episode_ids": ids} for ids in packed), *({"guideline_id": key} for key in outdated)]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.alignment.redistill import distil, learn_again, reword_all, words_read
 from memalign_graph.memory.learning import GuidelineOperation, learn
 from memalign_graph.memory.operations import clear_drafts, remember
@@ -30,7 +31,9 @@ async def distill_feedback(step: Step) -> Update:
     prompt, proposal = await distil(io, access, chat, [episode, *oldest_first], guidelines)
     # What this expert took back may have left guidelines that are to be worded anew.
     outdated = (await access.outdated_guidelines(io))[:_MAX_PENDING]
-    rewordings = await reword_all(io, access, chat, outdated, step.run.max_concurrency)
+    rewordings = await reword_all(
+        KeepReplies(io, access), access, chat, outdated, step.run.max_concurrency
+    )
     refused = [*proposal.refused, *(why for one in rewordings for why in one.refused)]
     learned = {
         "operations": saved(proposal.operations),

@@ -5,9 +5,8 @@ from typing import Any
 
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.interrupts import clarify_form, read_review, review_form
-from memalign_graph.memory.judgments import find_judgment
+from memalign_graph.memory.judgments import find_judgment, log_review, now
 from memalign_graph.memory.recall import known_vector
-from memalign_graph.memory.reviews import log_review, now
 from memalign_graph.models import ask, max_input_tokens
 from memalign_graph.nodes.judge import Retrieved
 from memalign_graph.prompts import clarify

@@ -28,8 +28,8 @@ from memalign_graph.alignment.cases import cases_of
 from memalign_graph.evaluation.baselines import nearest_value
 from memalign_graph.evaluation.cases import labelled_cases
 from memalign_graph.integrations.few_shot import few_shot_examples
+from memalign_graph.memory.judgments import ReviewItem
 from memalign_graph.memory.review_report import report_of
-from memalign_graph.memory.reviews import ReviewItem
 from memalign_graph.prompts.fences import render_words
 from memalign_graph.prompts.judge import judge_prompt
 from memalign_graph.scales import Scale, Value

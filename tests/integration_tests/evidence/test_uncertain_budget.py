@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import PutOp
 from langgraph.store.sqlite import SqliteStore
 
-from memalign_graph.memory.reviews import KEEP_REVIEWS
+from memalign_graph.memory.judgments import KEEP_REVIEWS
 from tests.conftest import CRITERION, TWO_WAYS, Bench
 from tests.integration_tests.evidence.uncertain_support import (
     Clock,

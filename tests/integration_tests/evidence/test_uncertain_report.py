@@ -8,8 +8,8 @@ import pytest
 
 from memalign_graph import InvalidInputError
 from memalign_graph.evidence.trust import interval
+from memalign_graph.memory.judgments import ReviewItem
 from memalign_graph.memory.review_report import ReviewReport, report_of
-from memalign_graph.memory.reviews import ReviewItem
 from memalign_graph.scales import Boolean, Numeric
 from memalign_graph.types import Episode
 from tests.conftest import TWO_WAYS, Bench

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Example, Feedback, Judgment, Uncertain
-from memalign_graph.memory import reviews
+from memalign_graph.memory import judgments
 from tests.conftest import CRITERION, Bench, Graph
 from tests.loopback import LETTER_ALONE, ChatRequest, Rule, with_logprobs
 
@@ -29,7 +29,7 @@ class Clock(datetime):
 def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> type[Clock]:
     """The log's clock."""
     monkeypatch.setattr(Clock, "at", Clock.at)
-    monkeypatch.setattr(reviews, "datetime", Clock)
+    monkeypatch.setattr(judgments, "datetime", Clock)
     return Clock
 
 

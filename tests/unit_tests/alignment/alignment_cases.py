@@ -1,13 +1,26 @@
-"""What the unit tests of alignment share: guidelines and episodes in one line."""
+"""What the unit tests of alignment share: guidelines, proposals and episodes in one line."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from memalign_graph import Criterion, Episode, Feedback, Guideline
-from memalign_graph.memory.learning import guideline_id
+from memalign_graph.alignment.merging import Merged, Merging, settle
+from memalign_graph.memory.learning import GuidelineOperation, applied, guideline_id
+from memalign_graph.prompts.compare import Relations
 
 CRITERION = Criterion(name="tone", instructions="Is it polite?")
 START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(minutes: int) -> datetime:
+    """A point in time."""
+    return START + timedelta(minutes=minutes)
+
+
+def dated() -> dict[str, datetime]:
+    """When each source was given: `e7` in minute 7."""
+    return {f"e{number}": at(number) for number in range(60)}
 
 
 def standing(text: str, *sources: str, position: int = 1, **fields: Any) -> Guideline:
@@ -22,8 +35,58 @@ def by_hand(text: str, **fields: Any) -> Guideline:
     return standing(text, origin="expert", **fields)
 
 
+def add(text: str, *sources: str) -> GuidelineOperation:
+    """A proposal."""
+    return GuidelineOperation(action="add", text=text, episode_ids=list(sources))
+
+
+def revise(guideline: Guideline, text: str, *sources: str) -> GuidelineOperation:
+    """A proposal."""
+    return add(text, *sources).model_copy(update={"action": "revise", "guideline_id": guideline.id})
+
+
+def retire(guideline: Guideline, text: str | None, *sources: str) -> GuidelineOperation:
+    """A proposal."""
+    return revise(guideline, "", *sources).model_copy(update={"action": "retire", "text": text})
+
+
+def relations(duplicates: Any = (), contradictions: Any = ()) -> Relations:
+    """What a comparison found."""
+    return Relations([list(one) for one in duplicates], [tuple(one) for one in contradictions])
+
+
+NONE = relations()
+
+
+def merge(
+    guidelines: Iterable[Guideline],
+    *proposals: Iterable[GuidelineOperation],
+    found: Relations = NONE,
+    given_at: dict[str, datetime] | None = None,
+    **options: Any,
+) -> Merged:
+    """Merge proposals."""
+    dates = dated() if given_at is None else given_at
+    merging = Merging(list(guidelines), [list(one) for one in proposals], dates)
+    return merging.merge(found, **options)
+
+
+def after(
+    guidelines: Iterable[Guideline],
+    merged: Merged,
+    decisions: dict[str, str] | None = None,
+) -> dict[str, Guideline]:
+    """What a memory's guidelines are when all of it is committed, by text."""
+    operations = [*merged.operations, *settle(merged.conflicts, decisions)]
+    return {one.text: one for one in applied(guidelines, operations)}
+
+
+def stands(found: dict[str, Guideline]) -> dict[str, set[str]]:
+    """The guidelines that the judge would be given, with their sources."""
+    return {text: set(one.episode_ids) for text, one in found.items() if one.status == "standing"}
+
+
 def episode(number: int, outputs: str = "Go away.", **word: Any) -> Episode:
     """Feedback in memory."""
-    given_at = START + timedelta(minutes=number)
-    given = {"inputs": f"Case {number}", "outputs": outputs, "given_at": given_at}
+    given = {"inputs": f"Case {number}", "outputs": outputs, "given_at": at(number)}
     return Episode.from_feedback(Feedback.model_validate({"rationale": "Rude.", **given, **word}))

@@ -18,7 +18,7 @@ from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.facts import Fact
 from memalign_graph.memory.standing import Standing, stand
 from memalign_graph.memory.view import MemoryView
-from tests.unit_tests.memory.acting import Actor
+from tests.unit_tests.memory.acting import KINDS, Actor
 from tests.unit_tests.memory.support import (
     CRITERION,
     QUERY,
@@ -188,7 +188,8 @@ def test_eight_threads_opening_a_memory_all_recall(near: Bench, reopen: Any) -> 
 def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order(seed: int) -> None:
     opener, order = in_memory(), random.Random(seed)  # noqa: S311 - a test's choices
     memories = [JudgeMemory(opener(), CRITERION, embeddings=hashed) for _ in range(3)]
-    actors = [Actor(memory, f"{seed} {name}") for name, memory in enumerate(memories)]
+    kinds = f"{KINDS} purge"
+    actors = [Actor(memory, f"{seed} {name}", kinds) for name, memory in enumerate(memories)]
     for _ in range(60):
         one, other = order.sample(actors, 2)
         beside = Meanwhile(commits, partial(beside_another, other))

@@ -38,9 +38,7 @@ PLACES: list[tuple[tuple[str, ...], str]] = [
 def opened(bench: Bench) -> dict[str, JudgeMemory]:
     """Each place's memory."""
     return {
-        f"case {number}": bench.memory(
-            Criterion(name=name, instructions="Is it well?"), namespace=namespace
-        )
+        f"case {number}": bench.memory(Criterion(name=name, instructions="?"), namespace=namespace)
         for number, (namespace, name) in enumerate(PLACES)
     }
 

@@ -211,6 +211,17 @@ async def test_an_import_can_be_rolled_back(bench: Bench) -> None:
     assert await bench.contents() == contents
 
 
+async def test_what_was_purged_can_be_brought_in_again(bench: Bench) -> None:
+    [one, _] = await bench.remember(said("one"), said("two"))
+    await bench.learn(op("add", one, text="Of one."))
+    version, contents = await bench.do("version"), await bench.contents()
+    text = await bench.do("export_jsonl")
+    await bench.do("forget", one.id, purge=True)
+    await bench.do("import_jsonl", text)
+    assert await bench.contents() == contents
+    assert await bench.do("version") == version
+
+
 async def test_the_vectors_of_all_embedders_come_along(bench: Bench) -> None:
     small = bench.memory(embeddings=bench.server.embedder(model="small", dimensions=16))
     await bench.remember(said("one"), said("two"))

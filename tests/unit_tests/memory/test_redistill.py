@@ -16,7 +16,6 @@ from memalign_graph import (
 )
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import learning
-from memalign_graph.memory.operations import Selection
 from tests.loopback import ChatRequest, error
 from tests.unit_tests.memory.support import CRITERION, Bench, asks, dump, interleaved, op, said
 
@@ -232,9 +231,8 @@ def test_a_source_forgotten_while_the_model_writes_voids_what_it_wrote(near: Ben
     run(learning.learn(BLOCKING, near.memory().access, rules, words))
     memory = with_model(near)
     near.server.script({"operations": [{"text": "Of 2.", "action": "add", "feedback": ["F1"]}]})
-    selection = Selection(episode_ids=[one.id])
     interleaved(
-        lambda io: memory._forget(io, selection, False, None, None),
+        lambda io: memory._forget(io, one.id),
         asks,
         lambda: near.memory().forget(two.id),
     )
