@@ -94,20 +94,6 @@ def test_vectors_of_another_dimension_are_refused_before_anything_is_stored(
     assert len(again.recall(QUERY)) == 1
 
 
-def test_an_unchanged_word_said_along_with_an_edit_stays_the_guidelines_source(
-    memory: JudgeMemory,
-) -> None:
-    one, two = memory.remember([said("one"), said("two")])
-    learn(memory, op("add", one, two, text="Both."))
-    memory.remember([said("one", "Another word."), said("two")])
-    assert {e.example.inputs: e.status for e in memory.episodes()} == {
-        "one": "pending",
-        "two": "distilled",
-    }
-    [rule] = memory.guidelines()
-    assert (rule.text, rule.status, rule.episode_ids) == ("Both.", "pending", [two.id])
-
-
 def test_a_lesson_learned_again_does_not_overwrite_the_experts_wording(memory: JudgeMemory) -> None:
     one = memory.remember(said())
     learn(memory, op("add", one, text="Be warm."))
@@ -180,17 +166,6 @@ def test_an_example_forgotten_while_a_recall_is_under_way_takes_no_place_later(
 
     interleaved(lambda io: recall(io, memory.access, QUERY, 5), reads_vectors, forget)
     assert len(memory.recall(one.example, k=1)) == 1
-
-
-def test_an_episode_forgotten_while_it_is_learned_from_stays_forgotten(memory: JudgeMemory) -> None:
-    one = memory.remember(said())
-    rules, words = [op("add", one, text="Be warm.")], {one.id: one.word}
-    interleaved(
-        lambda io: learning.learn(io, memory.access, rules, words),
-        writes,
-        lambda: memory.forget(one.id),
-    )
-    assert (memory.episodes(), memory.guidelines()) == ([], [])
 
 
 def test_two_that_revise_one_guideline_at_once_lose_no_source(memory: JudgeMemory) -> None:

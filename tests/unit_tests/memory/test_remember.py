@@ -56,7 +56,7 @@ async def test_an_edit_embeds_nothing(bench: Bench) -> None:
 async def test_an_edit_takes_what_only_the_old_word_supported(bench: Bench) -> None:
     one, two, _ = await bench.remember(said("one"), said("two"), said("three"))
     await bench.learn(op("add", one, text="Only one."), op("add", one, two, text="Both."))
-    await bench.remember(said("one", "Another word."))
+    await bench.remember(said("one", "Another word."), said("two"))
     assert await bench.statuses() == {"one": "pending", "two": "distilled", "three": "distilled"}
     [rule] = await bench.do("guidelines")
     assert (rule.text, rule.status, rule.episode_ids) == ("Both.", "pending", [two.id])

@@ -90,23 +90,6 @@ async def test_two_that_learn_in_step_on_one_event_loop_come_to_an_end() -> None
     assert set(rule.episode_ids) == {one.id, two.id}
 
 
-def test_three_that_learn_the_same_words_keep_all_sources(both: Pair, any_opener: Opener) -> None:
-    here, there = both
-    third = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
-    one, two, three = here.remember([said("one"), said("two"), said("three")])
-
-    def second() -> None:
-        interleaved(
-            learning(there, two, text="Say sorry."),
-            commits,
-            lambda: run(learning(third, three, text="Say sorry.")(BLOCKING)),
-        )
-
-    interleaved(learning(here, one, text="Say sorry."), commits, second)
-    [rule] = there.guidelines()
-    assert set(rule.episode_ids) == {one.id, two.id, three.id}
-
-
 def test_the_same_word_remembered_twice_is_one_episode(both: Pair) -> None:
     here, there = both
     interleaved(
@@ -193,62 +176,6 @@ def test_a_purge_beside_a_learner_leaves_nothing_of_it_anywhere(pair: Pair, firs
         )
     found = here.access.store.search(("memalign",), limit=1_000)
     assert [item.namespace for item in found if "lanted" in dump(item.value)] == []
-
-
-def test_two_that_take_back_both_sources_leave_no_rule_of_theirs(both: Pair) -> None:
-    here, there = both
-    one, two = here.remember([said("one"), said("two")])
-    learn(here, op("add", one, two, text="Of both."))
-    there.version()
-    interleaved(taking_back("forget", here, one), commits, lambda: there.forget(two.id))
-    assert here.episodes() == []
-    assert here.guidelines() == []
-
-
-@pytest.mark.parametrize("change", ["revise", "merge", "retire"])
-def test_what_an_expert_writes_by_hand_at_that_moment_stands(both: Pair, change: Any) -> None:
-    here, there = both
-    one, two = here.remember([said("one"), said("two")])
-    learn(here, op("add", one, text="First."), op("add", two, text="Second."))
-    first, second = there.guidelines()
-    three = here.remember(said("three"))
-    there.version()
-    fields: dict[str, Any] = {
-        "revise": {"guideline_id": first.id, "text": "A model's."},
-        "merge": {"guideline_id": first.id, "superseded_by": second.id},
-        "retire": {"guideline_id": first.id, "superseded_by": second.id},
-    }[change]
-    interleaved(
-        learning(here, three, action=change, **fields),
-        commits,
-        lambda: there.edit_guideline(first.id, "The expert's."),
-    )
-    [kept] = [rule for rule in there.guidelines() if rule.id == first.id]
-    assert (kept.text, kept.origin) == ("The expert's.", "expert")
-
-
-def test_a_guideline_taken_away_by_hand_stays_away(both: Pair) -> None:
-    here, there = both
-    one = here.remember(said("one"))
-    learn(here, op("add", one, text="Rule."))
-    two = here.remember(said("two"))
-    [rule] = there.guidelines()
-    interleaved(
-        learning(here, two, action="revise", guideline_id=rule.id, text="Another."),
-        commits,
-        lambda: there.remove_guideline(rule.id),
-    )
-    assert there.guidelines() == []
-
-
-def test_two_that_write_by_hand_both_stand(both: Pair) -> None:
-    here, there = both
-    interleaved(
-        lambda io: operations.add_guideline(io, here.access, "Of here.", author=None),
-        commits,
-        lambda: there.add_guideline("Of there."),
-    )
-    assert {rule.text for rule in here.guidelines()} == {"Of here.", "Of there."}
 
 
 def test_two_that_edit_one_item_have_versions_that_are_found(both: Pair) -> None:
