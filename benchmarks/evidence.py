@@ -155,7 +155,7 @@ def granted(episodes: int, clusters: int, *, follows: bool, times: int) -> list[
                 "given_at": start,
                 "judgment": {"value": bool(verdicts[at])},
             }
-            words[key] = {"key": key, "word": key, "episode": episode}
+            words[key] = {"key": key, "content": key, "word": key, "episode": episode}
             unit = (vector / np.linalg.norm(vector)).astype(np.float32)
             found[vector_key("simulated", text_of(key, "")[0])] = unit
         said = Fact(id="1", at_us=1, reason="simulate", said={key: key for key in words})

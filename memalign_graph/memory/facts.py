@@ -54,6 +54,9 @@ class Wording(FrozenModel):
     is_anew: bool = False
     """Whether it was worded from these sources alone: else those it had are joined to them."""
 
+    read_with: str | None = None
+    """An episode that was read by whoever worded it, where some of its sources were not."""
+
     is_outdated: bool = False
     """Whether the text still rests on a source that was taken back."""
 
@@ -65,6 +68,7 @@ class Wording(FrozenModel):
         *,
         replaces: Guideline | None = None,
         is_anew: bool = False,
+        read_with: str | None = None,
     ) -> "Wording":
         """Write a guideline down with its sources' words."""
         fields = guideline.model_dump(exclude={"episode_ids", "status"})
@@ -74,6 +78,7 @@ class Wording(FrozenModel):
             sources=sources,
             replaces=None if replaces is None else _revision(replaces),
             is_anew=is_anew,
+            read_with=read_with,
             is_outdated=guideline.status == "pending" and not is_anew,
         )
 
@@ -147,9 +152,13 @@ class Fact(FrozenModel):
         ]
 
     def shown(self, sources: Iterable[str]) -> set[str]:
-        """Return the episodes that may be repeated by what was worded of some sources."""
+        """Return the episodes that were read together with some."""
         named = {*sources}
         return named.union(*(one for one in self.prompts if not named.isdisjoint(one)))
+
+    def worded_of(self, wording: Wording) -> set[str]:
+        """Return the episodes that a wording may repeat."""
+        return self.shown(wording.sources if wording.read_with is None else [wording.read_with])
 
     def scrub(self, guideline_ids: Collection[str]) -> "Fact":
         """Return the fact without the wordings of some guidelines."""

@@ -124,6 +124,7 @@ async def learn(
                 {source: words[source] for source in guideline.episode_ids if source in words},
                 replaces=None if guideline.id in table.retired else kept.get(guideline.id),
                 is_anew=relearn and guideline.status == "standing",
+                read_with=table.read_with.get(guideline.id),
             )
             for guideline in table.changed()
         ],
@@ -187,6 +188,8 @@ class GuidelineTable:
         self.outcome: list[dict[str, Any]] = []
         self.after: dict[str, Guideline] = dict(guidelines)
         """Those that stand, in their order; new ones come last."""
+        self.read_with: dict[str, str] = {}
+        """An episode of the prompt in which a new one was worded."""
         self.retired: dict[str, Retirement] = {}
         self._before = dict(guidelines)
         self._gone: dict[str, Guideline] = {}
@@ -255,6 +258,7 @@ class GuidelineTable:
             )
             self._position += 1
             self.after[free] = same
+            self.read_with |= {free: sources[0]} if sources else {}
         elif same.origin == "expert":
             return same.id  # it stands already, and is the expert's to change
         self._report(operation, self._with_sources(same, sources), sources)
@@ -335,6 +339,8 @@ class GuidelineTable:
         return self._set(guideline, episode_ids=merged)
 
     def _set(self, guideline: Guideline, **changes: Any) -> Guideline:
+        if "text" in changes:
+            self.read_with.pop(guideline.id, None)
         after = guideline.model_copy(update={**changes, "updated_at": self._now})
         self.after[guideline.id] = after
         return after

@@ -115,7 +115,7 @@ def _scrubs(
     read_along: set[str] = set()
     for fact in sorted(facts, key=lambda fact: fact.id):
         for wording in fact.guidelines:
-            is_told = not fact.shown(wording.sources).isdisjoint(episode_ids)
+            is_told = not fact.worded_of(wording).isdisjoint(episode_ids)
             if not wording.is_anew:
                 is_told |= repeats.get((wording.id, wording.replaces), False)
             if wording.origin == "expert":
@@ -125,7 +125,7 @@ def _scrubs(
             if repeats.setdefault((wording.id, wording.revision), is_told):
                 found.setdefault(fact.id, []).append(wording.id)
                 wordings.append(wording)
-                read_along |= fact.shown(wording.sources)
+                read_along |= fact.worded_of(wording)
         if any(not fact.shown(one.sources).isdisjoint(episode_ids) for one in fact.retired):
             found.setdefault(fact.id, [])
     return found, wordings, read_along

@@ -173,7 +173,7 @@ class Standing:
         self.guidelines = {}
         self._read = set()
         self._retired = set()
-        for key, row in list(self.rows.items()):
+        for key, row in [(key, row) for key, row in self.rows.items() if row.word in self._named]:
             self._set(key, row)
         for lesson in self._lessons:
             self._learn(lesson)
@@ -190,7 +190,7 @@ class Standing:
         scrubbed = [one for one in fact.guidelines if (fact.id, one.id) in self._scrubbed]
         lost = [*scrubbed, *filter(self._is_lost, fact.guidelines)]
         fresh -= {key for wording in lost for key in wording.sources}
-        fresh -= {key for wording in scrubbed for key in fact.shown(wording.sources)}
+        fresh -= {key for wording in scrubbed for key in fact.worded_of(wording)}
         self._read.update(fact.read[key] for key in fresh)
         self.changed |= fresh & self.pending
         for key in fresh & self.pending:
@@ -212,7 +212,7 @@ class Standing:
                 self._retire(gone)
         for wording in fact.guidelines:
             if wording not in lost:
-                self._word(wording, left(wording.sources))
+                self._word(wording, left(wording.sources), fact.worded_of(wording))
         for gone in retired:
             if gone.id not in stood:
                 self._retire(gone)  # new, and lost at once to what contradicts it
@@ -234,12 +234,16 @@ class Standing:
             wording.replaces is not None or known.origin == "expert"
         ) and known.revision not in (wording.replaces, wording.revision)
 
-    def _word(self, wording: Wording, sources: Words) -> None:
+    def _word(self, wording: Wording, sources: Words, worded_of: set[str]) -> None:
         self._retired.discard(wording.id)
         known = self.guidelines.get(wording.id)
         if wording.sources and not sources:
             return
-        is_whole = all(self._stands(*source) for source in wording.sources.items())
+        # A source that only came to these words, from elsewhere or later, can go without a trace.
+        called = (key for key in wording.sources if key in worded_of)
+        is_whole = all(self._stands(key, wording.sources[key]) for key in called)
+        if known is not None and known.revision == wording.revision and not wording.is_anew:
+            is_whole = not known.is_outdated
         is_outdated = wording.origin != "expert" and (wording.is_outdated or not is_whole)
         changes: dict[str, Any] = {"sources": sources, "is_outdated": is_outdated}
         if known is not None:

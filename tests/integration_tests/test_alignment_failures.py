@@ -138,6 +138,20 @@ async def test_without_a_checkpointer_the_same_call_pays_for_what_failed(bench: 
     assert bench.server.chats == []
 
 
+async def test_a_model_of_other_settings_is_asked_itself(bench: Bench) -> None:
+    """What was kept of a run that failed is the answer of the model that was asked."""
+    bench.server.responder = failing(DOWN)
+    with pytest.raises(ChatModelError):
+        await align(bench, GIVEN, patient(bench))
+    bench.server.responder = Model()
+    bench.server.chats.clear()
+    other = bench.server.chat_model(max_retries=0, temperature=0.3)
+    await all_is_learned(
+        bench, await align(bench, GIVEN, alignment(bench, model=other, batch_size=2), "u")
+    )
+    assert len(asked(bench, DISTIL)) == BATCHES
+
+
 @TWO_WAYS
 async def test_slow_second_try_is_not_lost_when_another_fails(bench: Bench) -> None:
     """Two batches fail at first; at the second try one fails at once, the other answers late."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from langgraph.store.base import PutOp
+from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import create_judge_graph
 from memalign_graph.memory import judgments
@@ -18,6 +19,7 @@ from tests.integration_tests.later_feedback.support import (
     kept,
     tell,
 )
+from tests.loopback import LoopbackServer
 
 
 class Clock(datetime):
@@ -84,6 +86,24 @@ async def test_sweeping_leaves_what_lies_beside_and_below(bench: Bench, clock: A
     assert len(await bench.episodes(**memory)) == len(await bench.guidelines(**memory)) == 1
     assert [one.judgment.id for one in await kept(bench)] == [fresh["id"]]
     assert [one.judgment.id for one in await kept(bench, **memory)] == [below["id"]]
+
+
+def test_a_store_that_removes_what_is_over_is_told_when(server: LoopbackServer) -> None:
+    with SqliteStore.from_conn_string(":memory:") as store:
+        store.setup()
+        graph = create_judge_graph(
+            CRITERION,
+            model=server.chat_model(),
+            embeddings=server.embedder(),
+            keep_judgments=timedelta(minutes=5),
+        )
+        judgment = graph.compile(store=store).invoke(CASE)["judgment"]
+        kept = "SELECT key, ttl_minutes FROM store WHERE prefix LIKE '%judgments'"
+        [(key, minutes)] = store.conn.execute(kept).fetchall()
+        assert (key, round(minutes)) == (judgment["id"], 5)
+        store.conn.execute("UPDATE store SET expires_at = DATETIME('now', '-1 minutes')")
+        assert store.sweep_ttl() > 0
+        assert store.conn.execute(kept).fetchall() == []
 
 
 @TWO_WAYS

@@ -121,7 +121,7 @@ def word(at: int, item: Item, case: int | None = None) -> dict[str, Any]:
         "status": "distilled",
         "judgment": None if item.verdict is None else judged,
     }
-    return {"key": f"e{at:04d}", "word": f"w{at:04d}", "episode": episode}
+    return {"key": f"e{at:04d}", "content": f"e{at:04d}", "word": f"w{at:04d}", "episode": episode}
 
 
 def key_of(case: int) -> str:

@@ -2,7 +2,11 @@
 
 from typing import Any
 
-from tests.unit_tests.memory.support import Bench, op, said
+import pytest
+
+from memalign_graph.io import BLOCKING, run
+from memalign_graph.memory.learning import learn
+from tests.unit_tests.memory.support import Bench, hashed, op, said
 
 
 async def test_what_is_forgotten_is_never_recalled(bench: Bench, reopen: Any) -> None:
@@ -72,6 +76,29 @@ async def test_a_guideline_with_other_sources_is_pending_and_keeps_those(bench: 
     assert (after.text, after.status) == (before.text, "pending")
     assert after.episode_ids == [two.id, three.id]
     assert set((await bench.statuses()).values()) == {"distilled"}
+
+
+@pytest.mark.parametrize("lessons", [1, 2])
+def test_a_source_that_came_to_the_same_words_goes_without_a_trace(
+    near: Bench, lessons: int
+) -> None:
+    memory = near.memory(embeddings=hashed)
+    one, two = memory.remember([said("one"), said("two")])
+    operations = [op("add", one, text="A rule."), op("add", two, text="a rule")]
+    for lesson in [operations] if lessons == 1 else [[each] for each in operations]:
+        read = {each.id: each.word for each in (one, two) if each.status == "pending"}
+        read = {key: word for key, word in read.items() if key in str(lesson)}
+        prompts = [[one.id], [two.id]]
+        run(learn(BLOCKING, memory.access, lesson, read, prompts=prompts))
+    version = memory.version()
+    assert [len(rule.episode_ids) for rule in memory.guidelines()] == [2]
+    memory.forget(two.id)
+    [left] = memory.guidelines()
+    assert (left.text, left.status, left.episode_ids) == ("A rule.", "standing", [one.id])
+    memory.rollback(version)
+    memory.forget(one.id)
+    [left] = memory.guidelines()
+    assert (left.status, left.episode_ids) == ("pending", [two.id])
 
 
 async def test_a_guideline_that_an_expert_reworded_keeps_its_words(bench: Bench) -> None:

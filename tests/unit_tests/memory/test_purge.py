@@ -96,6 +96,29 @@ def test_nothing_is_left_in_any_item_and_no_rollback_brings_it_back(
     check_clean(memory)
 
 
+def test_what_was_read_in_another_prompt_of_the_lesson_stands(near: Bench) -> None:
+    memory = near.memory(embeddings=hashed)
+    one, two, three, four = memory.remember(
+        [said("one", "zqxwhy"), said("two"), said("three"), said("four")]
+    )
+    operations = [
+        op("add", one, text="It is zqxwhy."),
+        op("add", two, text="It may be zqxwhy."),
+        op("add", three, text="Something else."),
+        op("add", four, text="SOMETHING else"),
+    ]
+    read = {each.id: each.word for each in (one, two, three, four)}
+    prompts = [[one.id, two.id, four.id], [three.id]]
+    run(learning.learn(BLOCKING, memory.access, operations, read, prompts=prompts))
+    forgotten = memory.forget(one.id, purge=True)
+    # In words that stood without it the other prompt's guideline keeps what calls for it.
+    [rule] = memory.guidelines()
+    assert (rule.text, rule.status) == ("Something else.", "standing")
+    assert forgotten.purged is not None
+    assert two.id in forgotten.purged.pending
+    assert left_in(everything_in(memory.access.store)) == []
+
+
 async def test_in_every_store(bench: Bench) -> None:
     [kept] = await bench.remember(said("kept", author="bob"))
     [one] = await bench.remember(planted("zqxold"))
