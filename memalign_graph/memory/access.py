@@ -31,6 +31,9 @@ BATCH_ITEMS = 1_000
 
 _HEAD = "head"
 
+_OLD_HEAD = "tip"
+"""What an earlier version's memories have."""
+
 _KIND = "fact"
 """What items of the log are marked with: a memory of another criterion may lie below."""
 
@@ -127,7 +130,14 @@ class MemoryAccess:
 
     async def _head(self, io: IO) -> str | None:
         """Read which fact was the last to be written."""
-        [found] = await io.batch(self.store, [GetOp(self.layout.head, _HEAD)])
+        gets = [GetOp(self.layout.head, _HEAD), GetOp((*self.layout.root, _OLD_HEAD), _OLD_HEAD)]
+        [found, old] = await io.batch(self.store, gets)
+        if found is None and old is not None:
+            raise MemAlignError(
+                f"The store holds a memory of an earlier version in {'/'.join(self.layout.root)}: "
+                "export it with that version (`export_jsonl`), and import it into another "
+                "namespace."
+            )
         if found is None:
             return None
         if "id" not in found.value:
