@@ -179,8 +179,8 @@ class _Import:
             case "guideline":
                 # An earlier version's exports have what was replaced, too, and what lost its words.
                 replaced = [fields.pop(name, None) for name in ("superseded_by", "reason")]
-                status, text = fields.get("status"), fields.get("text")
-                is_gone = status == "superseded" or (status == "pending" and not text)
+                told = fields.get("status"), bool(fields.get("text"))
+                is_gone = told[0] == "superseded" or told == ("pending", False)
                 if not any(replaced) and not is_gone:
                     self._guideline(Guideline.model_validate(fields))
             case "episode":
