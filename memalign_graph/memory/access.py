@@ -31,8 +31,8 @@ BATCH_ITEMS = 1_000
 
 _HEAD = "head"
 
-_OLD_HEAD = "tip"
-"""What an earlier version's memories have."""
+_OF_EARLIER = "tip"
+"""What memories of an earlier version have."""
 
 _KIND = "fact"
 """What items of the log are marked with: a memory of another criterion may lie below."""
@@ -61,9 +61,16 @@ class MemoryAccess:
         since = view.since_us()
         if since is None:
             # In this order: a fact that is seen is seen with its words.
-            items, words, vectors = await self.search(
-                io, self.layout.facts, self.layout.words, self.layout.vectors(self.embedder.id)
+            layout, earlier = self.layout, (*self.layout.root, _OF_EARLIER)
+            items, words, vectors, old = await self.search(
+                io, layout.facts, layout.words, layout.vectors(self.embedder.id), earlier
             )
+            if old and not items:
+                raise MemAlignError(
+                    f"The store holds a memory of an earlier version in {'/'.join(layout.root)}: "
+                    "export it with that version (`export_jsonl`), and import it into another "
+                    "namespace."
+                )
             facts = list(map(read_fact, items))
             known = {str(item.get("key")): item for item in words}
             stored = {item["key"]: read_vector(item) for item in vectors}
@@ -130,14 +137,7 @@ class MemoryAccess:
 
     async def _head(self, io: IO) -> str | None:
         """Read which fact was the last to be written."""
-        gets = [GetOp(self.layout.head, _HEAD), GetOp((*self.layout.root, _OLD_HEAD), _OLD_HEAD)]
-        [found, old] = await io.batch(self.store, gets)
-        if found is None and old is not None:
-            raise MemAlignError(
-                f"The store holds a memory of an earlier version in {'/'.join(self.layout.root)}: "
-                "export it with that version (`export_jsonl`), and import it into another "
-                "namespace."
-            )
+        [found] = await io.batch(self.store, [GetOp(self.layout.head, _HEAD)])
         if found is None:
             return None
         if "id" not in found.value:
@@ -203,7 +203,8 @@ def chunks(keys: Sequence[T], size: int) -> Iterable[Sequence[T]]:
 
 
 def _item_of(fact: Fact) -> Item:
-    return {"kind": _KIND, **fact.to_json(), "at": utc(fact.at_us).isoformat()}
+    told = fact.model_dump(mode="json", exclude_defaults=True)
+    return {"kind": _KIND, "at": utc(fact.at_us).isoformat(), **told}
 
 
 def read_fact(item: Item) -> Fact:
