@@ -48,14 +48,15 @@ class KeepReplies(IO):
 
     async def keep(self, reply: ChatReply) -> None:
         """Keep a reply that could be used."""
-        key, _ = self._fresh.pop(id(reply), ("", None))
+        if id(reply) not in self._fresh:
+            return  # it was kept already
+        key, _ = self._fresh.pop(id(reply))
         item = {"id": key, "reply": asdict(reply)}
         try:
             check_json(item, "the reply")
         except ValueError:
             return  # a model can write what some stores refuse, such as NUL
-        if key:
-            await self._access.put(self.io, self._access.layout.drafts, {key: item})
+        await self._access.put(self.io, self._access.layout.drafts, {key: item})
 
     def _key(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> str:
         prompt = digest([model.key, *([one.type, one.text] for one in messages)])

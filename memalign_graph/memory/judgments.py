@@ -185,6 +185,8 @@ async def log_review(
     )
     namespace = access.layout.reviews_on(item.day, asked=choice.asks)
     await _put(io, access, namespace, judgment.id, item, KEEP_REVIEWS)
+    other = access.layout.reviews_on(item.day, asked=not choice.asks)
+    await access.put(io, other, {judgment.id: None})
     await _sweep(io, access, at)
 
 

@@ -115,7 +115,7 @@ async def learn(
     table = GuidelineTable(kept, live=fresh, position=position, relearn=relearn)
     for operation in valid:
         table.apply(operation)
-    words = {key: word for key in view.all_episodes() if (word := view.word(key)) is not None}
+    words = view.all_words()
     lesson: dict[str, Any] = {
         "read": {key: words[key] for key in sorted(fresh) if episodes[key].status == "pending"},
         "guidelines": [

@@ -101,6 +101,11 @@ class MemoryView:
         row = self._standing.rows.get(episode_id)
         return None if row is None else row.word
 
+    def all_words(self) -> dict[str, str]:
+        """Return what lessons know the words of all episodes by."""
+        with self._lock:
+            return {key: row.word for key, row in self._standing.rows.items()}
+
     def sources(self, guideline_id: str) -> dict[str, str]:
         """Return what a guideline that stands rests on."""
         return self._standing.guidelines[guideline_id].sources
@@ -108,7 +113,7 @@ class MemoryView:
     def purges_of(self, episode_ids: AbstractSet[str]) -> set[str]:
         """Return the facts that purged one of some episodes."""
         with self._lock:
-            purges = [fact for fact in self._facts.values() if fact.purged] if episode_ids else []
+            purges = list(self._purges)
         return {fact.id for fact in purges if not episode_ids.isdisjoint(fact.forgotten)}
 
     def episodes(self, ids: Iterable[str] | None = None) -> dict[str, Episode]:
