@@ -204,11 +204,6 @@ def sources(guidelines: Iterable[Guideline]) -> dict[str, int]:
     return {one.text: len(one.episode_ids) for one in guidelines}
 
 
-async def everything(bench: Bench, **options: Any) -> list[Guideline]:
-    """The guidelines."""
-    return await bench.guidelines(**options)
-
-
 async def retired(bench: Bench) -> list[Retired]:
     """The guidelines that were taken away, the last first, by what and why."""
     memory = bench.memory()

@@ -24,7 +24,6 @@ from tests.integration_tests.alignment_support import (
     alignment,
     asked,
     embedded,
-    everything,
     record,
     records,
 )
@@ -81,7 +80,7 @@ async def test_removing_all_feedback_leaves_a_judge_that_works(bench: Bench) -> 
     await align(bench, records(6, topics=2))
     forgotten = await do(bench, "forget", where=lambda _: True)
     assert len(forgotten.episode_ids) == 6
-    assert (await bench.episodes(), await everything(bench)) == ([], [])
+    assert (await bench.episodes(), await bench.guidelines()) == ([], [])
     judgment = (await bench.invoke(graph, CASE, "j"))["judgment"]
     assert judgment["episode_ids"] == judgment["guideline_ids"] == []
     report = await align(bench, records(6, topics=2), on="u")
@@ -135,7 +134,7 @@ async def test_failed_distilling_is_no_success(bench: Bench, answer: Any) -> Non
     bench.server.responder = Model(distil=lambda _: answer)
     with pytest.raises(ModelAnswerError, match="gave no answer that can be used to distil"):
         await align(bench, records(4))
-    assert await everything(bench) == []
+    assert await bench.guidelines() == []
     assert [one.status for one in await bench.episodes()] == ["pending"] * 4
 
 

@@ -11,7 +11,6 @@ from tests.integration_tests.alignment_support import (
     align,
     alignment,
     each_its_words,
-    everything,
     record,
     said,
     sources,
@@ -35,7 +34,7 @@ async def test_edited_feedback_leaves_no_old_rule(bench: Bench) -> None:
     await align(bench, [said(1, "On #a always say sorry.")])
     edited = said(1, "On #b always thank them.", given_at=record(9)["given_at"])
     await align(bench, [edited])
-    assert list(sources(await everything(bench))) == ["On #b always thank them."]
+    assert list(sources(await bench.guidelines())) == ["On #b always thank them."]
     await bench.invoke(bench.judge_graph(), case(5), "j")
     assert "say sorry" not in judgings(bench.server)[-1].text
 
@@ -50,7 +49,7 @@ async def test_guidelines_drop_the_provenance_of_removed_cases(bench: Bench) -> 
     [after] = await bench.guidelines()
     assert after.episode_ids == before.episode_ids[1:]
     await do(bench, "forget", after.episode_ids)
-    assert await everything(bench) == []
+    assert await bench.guidelines() == []
 
 
 @TWO_WAYS
@@ -67,11 +66,11 @@ async def test_deletion_needs_no_trace(bench: Bench) -> None:
     assert (unknown.episode_ids, unknown.unknown_ids) == ([], ["no such episode"])
     assert len(await bench.guidelines()) == 3
     await do(bench, "forget", feedback_ids="trace-1")
-    assert "On #a say sorry." not in sources(await everything(bench))
+    assert "On #a say sorry." not in sources(await bench.guidelines())
     await do(bench, "forget", author="bob")
-    assert sources(await everything(bench)) == {"On #c be brief.": 1}
+    assert sources(await bench.guidelines()) == {"On #c be brief.": 1}
     await do(bench, "forget", where=lambda one: "brief" in (one.rationale or ""))
-    assert await everything(bench) == []
+    assert await bench.guidelines() == []
 
 
 @TWO_WAYS

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import PutOp
 from langgraph.store.sqlite import SqliteStore
 
-from memalign_graph.memory.judgments import KEEP_REVIEWS
+from memalign_graph import Judgment
+from memalign_graph.io import AWAITING, BLOCKING, run
+from memalign_graph.memory.judgments import KEEP_REVIEWS, log_review
+from memalign_graph.types import ReviewChoice
 from tests.conftest import CRITERION, TWO_WAYS, Bench
 from tests.integration_tests.evidence.uncertain_support import (
     Clock,
@@ -197,3 +201,15 @@ async def test_sweeping_is_not_done_at_each_judgment(bench: Bench, clock: type[C
     clock.forward(minutes=1)
     await ask(bench, graph, 1, 7000)
     assert len(await log(bench)) == 3
+
+
+async def test_judgment_decided_on_again_is_logged_once(bench: Bench, clock: type[Clock]) -> None:
+    graph = uncertain_graph(bench)
+    bench.server.rules = sure(0.6)
+    given = await bench.invoke(graph, case(1))
+    judgment = Judgment.model_validate(given["judgment"])
+    later = ReviewChoice(asks=False, reasons=["no_budget"], threshold=None)
+    io = AWAITING if bench.awaits else BLOCKING
+    logging = log_review(io, bench.memory().access, judgment, later, clock.now(UTC))
+    await logging if bench.awaits else run(logging)
+    assert [(one["judgment_id"], one["asked"]) for one in await log(bench)] == [(judgment.id, 0)]
