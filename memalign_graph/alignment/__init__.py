@@ -3,7 +3,7 @@
 - `batches`: feedback packed into batches that fit the model's window.
 - `drafts`: models' answers kept until they are committed, so that none is paid for twice.
 - `merging`, `consolidate`: many proposals made into one set of guidelines.
-- `cases`, `seen`, `replay`: seen cases judged again, so that no guideline breaks what worked.
+- `cases`, `replay`: seen cases judged again, so that no guideline breaks what worked.
 - `redistill`: guidelines that lost a source, distilled again from the others.
 - `report`: what an alignment did.
 """

@@ -1,14 +1,12 @@
-"""A judge's memory, kept in any LangGraph store.
+"""A judge's memory, kept in any LangGraph store as a log of facts.
 
-- `judge_memory`, `life`: `JudgeMemory`, what users call. Everything else is what it does, as
-  operations (see `memalign_graph.io`) and pure functions:
-- `recall`, `changes`, `lessons`, `by_hand`: what is known, said, learned and written by hand.
-- `judgments`: verdicts kept for a while, for an expert who answers later.
-- `reviews`, `review_report`, `oversight`: what was asked, and how far a judge is trusted.
-- `forgetting`, `purge`, `erasure`: what is taken back, and erased for good.
-- `history`, `portable`: what it was before, and how it moves.
-- `learning`, `cascade`, `words`: what becomes of guidelines and of experts' words; pure.
-- `rivals`: two writers at one moment.
-- `access`, `items`, `layout`, `records`: the way to the store, what lies there, and commits.
-- `view`, `embedding`, `index`: what a process derives from the store; vectors and their index.
+- `judge_memory`: `JudgeMemory`, what users call. Everything else is what it does, as operations
+  (see `memalign_graph.io`) and pure functions:
+- `facts`, `standing`, `words`: what the log holds, and what stands by it; pure.
+- `view`: what a process knows of a memory, kept in step. `index`, `embedding`: its vectors.
+- `access`, `layout`: the way to the store, and what lies where; only `access` writes facts.
+- `operations`, `learning`: what experts say, take back and write by hand; what models distil.
+- `recall`: what is like a case. `history`, `portable`: what was before, and how a memory moves.
+- `purge`, `erasure`: what is erased for good, in the memory and outside of it.
+- `judgments`, `review_report`: verdicts kept for a while, and what experts were asked, and why.
 """
