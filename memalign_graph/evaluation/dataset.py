@@ -5,6 +5,7 @@ measured on.
 """
 
 import random
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -117,15 +118,16 @@ def make_folds(
         )
     with needs_extra("evaluation", "cross-validation"):
         from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
-    labels = _strata([case.expected for case in cases], criterion.scale, folds)
-    kind = StratifiedGroupKFold if len(set(labels)) > 1 else GroupKFold
-    chosen = kind(n_splits=folds, shuffle=True, random_state=seed).split(cases, labels, groups)
-    tests = [[cases[index] for index in sorted(indices)] for _, indices in chosen]
-    if not all(tests):  # stratifying may leave a fold of few items empty
-        chosen = GroupKFold(n_splits=folds, shuffle=True, random_state=seed).split(
-            cases, labels, groups
-        )
-        tests = [[cases[index] for index in sorted(indices)] for _, indices in chosen]
+    labels = _strata([case.expected for case in cases], criterion.scale)
+    is_stratified = max(Counter(labels).values()) >= folds
+    for kind in (StratifiedGroupKFold, GroupKFold) if is_stratified else (GroupKFold,):
+        splitter = kind(n_splits=folds, shuffle=True, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a label may be rarer than folds are many
+            chosen = [test for _, test in splitter.split(cases, labels, groups)]
+        if all(len(test) for test in chosen):  # of few items stratifying may leave a fold empty
+            break
+    tests = [[cases[index] for index in sorted(test)] for test in chosen]
     return [Fold(_without(feedback, test, group_by), tuple(test)) for test in tests]
 
 
@@ -197,17 +199,13 @@ def is_ordered(scale: Scale) -> bool:
     return isinstance(scale, Numeric) or (isinstance(scale, Categorical) and scale.ordered)
 
 
-def _strata(values: Sequence[Value], scale: Scale, folds: int) -> list[str]:
+def _strata(values: Sequence[Value], scale: Scale) -> list[str]:
     """Name the label of each case; of a number, which part of the range it lies in."""
     if isinstance(scale, Numeric):
         ranked = sorted(map(float, values))
         cuts = ranked[:: max(len(ranked) // 4, 1)]
-        labels = [str(sum(float(value) > cut for cut in cuts)) for value in values]
-    else:
-        labels = [scale.render(value) for value in values]
-    # Labels that are rarer than folds can't be in each of them.
-    counts = Counter(labels)
-    return [label if counts[label] >= folds else "rare" for label in labels]
+        return [str(sum(float(value) > cut for cut in cuts)) for value in values]
+    return [scale.render(value) for value in values]
 
 
 def _without(

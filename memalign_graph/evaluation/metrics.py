@@ -178,7 +178,7 @@ def measures_of(scale: Scale) -> dict[str, Measure]:
         measures["mae"] = lambda column, weights: _mean(
             weights, np.abs(column.truth - column.value)
         )
-        measures["ccc"] = concordance
+        measures["ccc"] = lambda column, weights: concordance(column.truth, column.value, weights)
     if isinstance(scale, Boolean):
         measures["auc"] = roc_auc
     return {**measures, "ece": calibration_error}
@@ -272,11 +272,11 @@ def macro_f1(column: Column, weights: Array) -> Array:
     return mean
 
 
-def concordance(column: Column, weights: Array) -> Array:
+def concordance(truth: Array, value: Array, weights: Array) -> Array:
     """Return Lin's concordance correlation coefficient (1989)."""
     # Around a value near to all of them, or the digits of large numbers cancel.
-    middle = column.truth.mean() if len(column.truth) else 0.0
-    x, y = column.truth - middle, column.value - middle
+    middle = truth.mean() if len(truth) else 0.0
+    x, y = truth - middle, value - middle
     mean_x, mean_y = _mean(weights, x), _mean(weights, y)
     variance_x = _mean(weights, x * x) - mean_x**2
     variance_y = _mean(weights, y * y) - mean_y**2

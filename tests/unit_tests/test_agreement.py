@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from memalign_graph.evaluation.baselines import nearest_value
+from memalign_graph.evaluation.cases import labelled_cases
 
 from memalign_graph import (
     Boolean,
@@ -25,8 +27,6 @@ from memalign_graph.agreement import (
     majority_value,
 )
 from memalign_graph.alignment.cases import cases_of
-from memalign_graph.evaluation.baselines import nearest_value
-from memalign_graph.evaluation.cases import labelled_cases
 from memalign_graph.integrations.few_shot import few_shot_examples
 from memalign_graph.memory.judgments import ReviewItem
 from memalign_graph.memory.review_report import report_of

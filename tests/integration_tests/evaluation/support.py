@@ -217,7 +217,7 @@ class Caller:
     defaults: dict[str, Any] = field(default_factory=dict)
 
     async def __call__(self, name: str, *args: Any, **options: Any) -> Any:
-        models = {} if options.get("judges") else self.models()
+        models = {} if "judges" in options else self.models()
         given = {**models, "progress": False, "resamples": 0, **self.defaults, **options}
         if self.awaits:
             return await getattr(evaluation, f"a{name}")(*args, **given)

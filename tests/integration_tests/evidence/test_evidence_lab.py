@@ -4,9 +4,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from memalign_graph.evaluation.variants import ALIGNED, BASE, VERDICT
 
 from memalign_graph import InvalidInputError, JudgeMemory
-from memalign_graph.evaluation.variants import ALIGNED, BASE, VERDICT
 from tests.conftest import CRITERION
 from tests.integration_tests.evaluation.support import Caller, memory_of, remember
 from tests.integration_tests.evidence.judging_support import (

@@ -8,9 +8,9 @@ import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.globals import get_llm_cache, set_llm_cache
 from langgraph.store.memory import InMemoryStore
+from memalign_graph.evaluation.answers import Account, with_kept_answers
 
 from memalign_graph import Criterion, Numeric, Pairwise
-from memalign_graph.evaluation.answers import Account, with_kept_answers
 from memalign_graph.evidence import confidence
 from tests.conftest import CASE, ONE_WAY, TWO_WAYS, Bench
 from tests.integration_tests.evidence.confidence_support import (
