@@ -1,0 +1,235 @@
+"""Metrics against scikit-learn and published values; intervals by item, paired, and wide enough."""
+
+# ruff: noqa: S311 - nothing secret
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn import metrics as sklearn
+
+from memalign_graph import Boolean, Categorical, Numeric, Pairwise
+from memalign_graph.evaluation.metrics import (
+    Comparison,
+    Estimate,
+    JudgeScores,
+    Prediction,
+    concordance,
+    kappa,
+    score,
+)
+
+LABELS = ("a", "b", "c", "d")
+STARS = Numeric(minimum=1, maximum=5, integer=True)
+
+
+def scored(
+    scale: Any,
+    expected: Sequence[Any],
+    *judges: Sequence[Any],
+    groups: Sequence[str] | None = None,
+    sure: Sequence[float | None] | None = None,
+    **options: Any,
+) -> tuple[list[JudgeScores], list[Comparison]]:
+    sure = sure or [None] * len(expected)
+    said = {
+        f"j{n}": [Prediction(value=v, confidence=c) for v, c in zip(got, sure, strict=True)]
+        for n, got in enumerate(judges)
+    }
+    names = groups or [str(at) for at in range(len(expected))]
+    return score(scale, expected, names, said, **{"resamples": 200, **options})
+
+
+def numbers(scale: Any, expected: Any, got: Any, **options: Any) -> dict[str, float | None]:
+    [scores], _ = scored(scale, expected, got, **{"resamples": 0, **options})
+    return {name: estimate.value for name, estimate in scores.metrics.items()}
+
+
+def coins(count: int, right: float, seed: int) -> tuple[list[bool], list[bool]]:
+    chance = random.Random(seed)
+    expected = [chance.random() < 0.5 for _ in range(count)]
+    return expected, [one if chance.random() < right else not one for one in expected]
+
+
+def width(estimate: Estimate) -> float:
+    assert estimate.low is not None
+    assert estimate.high is not None
+    assert estimate.value is not None
+    assert estimate.low <= estimate.value <= estimate.high
+    return estimate.high - estimate.low
+
+
+def test_as_scikit_learn() -> None:
+    for seed in range(60):
+        chance = random.Random(seed)
+        count = chance.randint(4, 60)
+        expected = chance.choices(LABELS, [chance.random() ** 3 + 0.01 for _ in LABELS], k=count)
+        got = [one if chance.random() < 0.5 else chance.choice(LABELS) for one in expected]
+        for ordered in (False, True):
+            [scores], _ = scored(
+                Categorical(choices=LABELS, ordered=ordered), expected, got, resamples=0
+            )
+            if len({*expected, *got}) > 1:
+                weights = "quadratic" if ordered else None
+                wanted = sklearn.cohen_kappa_score(expected, got, labels=LABELS, weights=weights)
+                assert scores.metrics["kappa"].value == pytest.approx(wanted)
+            there = [label for label in LABELS if label in {*expected, *got}]
+            f1 = sklearn.f1_score(expected, got, labels=there, average="macro", zero_division=0)
+            assert scores.metrics["macro_f1"].value == pytest.approx(f1)
+            assert scores.metrics["agreement"].value == sklearn.accuracy_score(expected, got)
+            assert (
+                scores.confusion == sklearn.confusion_matrix(expected, got, labels=LABELS).tolist()
+            )
+            rows = sklearn.precision_recall_fscore_support(
+                expected, got, labels=LABELS, zero_division=np.nan
+            )
+            for label, precision, recall, _, support in zip(scores.labels, *rows, strict=True):
+                assert label.support == support
+                for mine, theirs in ((label.precision, precision), (label.recall, recall)):
+                    wanted = None if np.isnan(theirs) else pytest.approx(theirs)
+                    assert mine.value == wanted
+        truth = [one in "ab" for one in expected]
+        belief = [round(chance.random(), 1) for _ in truth]
+        found = numbers(
+            Boolean(), truth, [b >= 0.5 for b in belief], sure=[max(b, 1 - b) for b in belief]
+        )
+        wanted = sklearn.roc_auc_score(truth, belief) if len(set(truth)) > 1 else None
+        assert found["auc"] == (None if wanted is None else pytest.approx(wanted))
+
+
+@pytest.mark.parametrize(
+    ("table", "value"),
+    [
+        # J. Cohen, A coefficient of agreement for nominal scales, 1960: both worked examples.
+        ([[88, 14, 18], [10, 40, 10], [2, 6, 12]], 0.492),
+        ([[50, 26, 24], [24, 4, 32], [6, 30, 4]], (0.29 - 0.35) / (1 - 0.35)),
+        ([[3, 0], [0, 5]], 1),
+        ([[0, 4], [4, 0]], -1),
+        ([[4, 4], [4, 4]], 0),
+    ],
+)
+def test_kappa_published(table: list[list[int]], value: float) -> None:
+    [found] = kappa(np.array([table], float), ordered=False)
+    assert found == pytest.approx(value, abs=5e-4)
+
+
+def test_concordance_is_correlation_times_bias() -> None:
+    for seed in range(20):
+        drawn = np.random.default_rng(seed)
+        x = drawn.normal(size=20) + 1e6 * (seed % 2)
+        y = x * drawn.normal() + drawn.normal(size=20)
+        r = np.corrcoef(x, y)[0, 1]
+        wanted = 2 * r * x.std() * y.std() / (x.var() + y.var() + (x.mean() - y.mean()) ** 2)
+        [found] = concordance(x, y, np.ones((1, 20)))
+        assert found == pytest.approx(wanted, abs=1e-6)
+
+
+def test_where_metrics_are_undefined() -> None:
+    same = numbers(Boolean(), [True] * 4, [True] * 4, sure=[0.9] * 4)
+    assert (same["kappa"], same["auc"], same["agreement"]) == (None, None, 1)
+    assert same["ece"] == pytest.approx(0.1)
+    assert numbers(STARS, [2, 2], [2, 2])["ccc"] is None
+    assert numbers(STARS, [1, 5], [3, 3])["ccc"] == pytest.approx(0)
+    none = numbers(Boolean(), [True, False], [None, None])
+    assert set(none.values()) == {None}
+    assert "ece" not in none
+
+
+def test_metrics_of_each_scale() -> None:
+    assert set(numbers(Boolean(), [True], [True])) == {
+        "agreement",
+        "exact_match",
+        "kappa",
+        "macro_f1",
+    }
+    assert {"mae", "ccc", "kappa"} <= set(numbers(STARS, [3, 1], [2, 1]))
+    share = numbers(Numeric(minimum=0, maximum=10), [3.0, 1.0, 9.0], [3.9, 1.0, 5.0])
+    assert set(share) == {"agreement", "exact_match", "mae", "ccc"}
+    assert share["agreement"] == pytest.approx(2 / 3)  # within a tenth of the scale
+    assert share["exact_match"] == pytest.approx(1 / 3)
+    assert numbers(Pairwise(), ["A", "tie"], ["A", "B"])["agreement"] == 0.5
+
+
+def test_calibration_by_hand() -> None:
+    expected, sure = [True, True, False, True], [0.95, 0.95, 0.95, 0.55]
+    [scores], _ = scored(Boolean(), expected, [True] * 4, sure=sure)
+    assert scores.metrics["ece"].value == pytest.approx(3 / 4 * (0.95 - 2 / 3) + 1 / 4 * 0.45)
+    bins = [(one.confidence, one.accuracy, one.count) for one in scores.reliability]
+    assert bins == [(0.55, 1, 1), (pytest.approx(0.95), pytest.approx(2 / 3), 3)]
+
+
+def test_every_metric_has_an_interval_that_the_seed_repeats() -> None:
+    expected, got = coins(40, 0.7, 1)
+    chance = random.Random(0)
+    sure = [chance.uniform(0.5, 1) for _ in expected]
+    [one], _ = scored(Boolean(), expected, got, sure=sure, seed=5)
+    [again], _ = scored(Boolean(), expected, got, sure=sure, seed=5)
+    [other], _ = scored(Boolean(), expected, got, sure=sure, seed=6)
+    assert one == again
+    for name in ("agreement", "kappa", "macro_f1", "auc", "ece"):
+        assert 0 < width(one.metrics[name]) < 1
+        assert one.metrics[name].value == other.metrics[name].value
+        assert one.metrics[name] != other.metrics[name]
+    assert all(width(label.f1) > 0 for label in one.labels)
+    beside, _ = scored(Boolean(), expected, expected, got, sure=sure, seed=5)
+    assert beside[1].metrics == one.metrics
+
+
+def test_cases_of_an_item_are_drawn_together() -> None:
+    """The same item ten times over tells nothing new, and does not narrow the interval."""
+    expected, got = coins(20, 0.7, 3)
+    [once], _ = scored(Boolean(), expected, got)
+    items = [f"item{n}" for n in range(20)]
+    [grouped], _ = scored(Boolean(), expected * 10, got * 10, groups=items * 10)
+    [apart], _ = scored(Boolean(), expected * 10, got * 10)
+    for name in ("agreement", "kappa"):
+        wide, same = once.metrics[name], grouped.metrics[name]
+        assert (same.value, same.low, same.high) == pytest.approx((wide.value, wide.low, wide.high))
+        assert width(apart.metrics[name]) < width(same) / 2
+    [one], _ = scored(Boolean(), [True, False], [True, True], groups=["x", "x"])
+    assert one.metrics["agreement"] == Estimate(value=0.5)
+
+
+def test_judges_are_compared_on_the_same_draws() -> None:
+    expected, got = coins(40, 0.5, 5)
+    wrong = next(at for at in range(40) if got[at] != expected[at])
+    better = [*got[:wrong], expected[wrong], *got[wrong + 1 :]]
+    pairs = [("j0", "j1"), ("j1", "j0"), ("j0", "j0")]
+    _, [ahead, behind, same] = scored(Boolean(), expected, better, got, pairs=pairs)
+    gain = ahead.differences["agreement"]
+    assert (gain.value, gain.low) == (pytest.approx(1 / 40), 0)
+    assert behind.differences["agreement"].value == pytest.approx(-1 / 40)
+    assert {(d.value, d.low, d.high) for d in same.differences.values()} == {(0, 0, 0)}
+    assert same.is_ahead("agreement") is None
+    _, [clear] = scored(Boolean(), expected, expected, got, pairs=[("j0", "j1")])
+    assert clear.is_ahead("agreement") is True
+    _, [less] = scored(STARS, [1, 5] * 20, [1, 5] * 20, [3] * 40, pairs=[("j0", "j1")])
+    assert less.is_ahead("mae") is True
+    assert less.is_ahead("nothing") is None
+
+
+def test_failures_count_for_neither_judge() -> None:
+    expected = [True, True, False, False]
+    said = [True, None, False, True], [False, True, False, None]
+    [one, other], [pair] = scored(Boolean(), expected, *said, pairs=[("j0", "j1")])
+    assert (one.cases, one.failed, one.metrics["agreement"].value) == (3, 1, pytest.approx(2 / 3))
+    assert (pair.cases, pair.differences["agreement"].value) == (2, pytest.approx(0.5))
+    assert other.confusion == [[1, 0], [1, 1]]
+
+
+def test_coverage() -> None:
+    """About 95 of 100 intervals hold the truth, also where items have many cases."""
+    for many in (1, 8):
+        held = 0
+        for seed in range(150):
+            chance = random.Random(seed)
+            right = [chance.random() < 0.7 for _ in range(60)]
+            got = [one for one in right for _ in range(many)]
+            groups = [str(at // many) for at in range(len(got))]
+            options: dict[str, Any] = {"groups": groups, "resamples": 300, "seed": seed}
+            [scores], _ = scored(Boolean(), [True] * len(got), got, **options)
+            found = scores.metrics["agreement"]
+            held += (found.low or 0) <= 0.7 <= (found.high or 0)
+        assert 0.88 <= held / 150 <= 0.99
