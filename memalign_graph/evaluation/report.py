@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from importlib.resources import files
 from io import StringIO
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,16 +25,17 @@ from memalign_graph.evaluation.metrics import COVERAGE, Estimate, headline_metri
 from memalign_graph.evaluation.results import (
     CaseChange,
     EvaluatedCase,
-    Flip,
     Report,
     ReportComparison,
 )
 from memalign_graph.scales import Numeric, Value
+from memalign_graph.types import Guideline
 
 MOST_BYTES = 40_000
 """How long the Markdown is at most; GitHub takes comments of up to 65,536 characters."""
 
-_MOST_CASES, _MOST_GUIDELINES, _MOST_ROWS, _TEXT_CHARS = 5, 20, 30, 700
+_TEXT_CHARS = 700
+_CUT = "\0"  # parts of the document: no text of others holds one
 _FEW = 20
 _FINE = 100
 
@@ -108,6 +110,9 @@ class _Shown:
         self.metric = headline_metric(self.scale)
         self.scores = report.of(self.main)
         self.found = report.metric(self.main, self.metric)
+        self.metrics = list(dict.fromkeys(name for row in report.scores for name in row.metrics))
+        self.credit = {row.guideline.id: row for row in report.credit}
+        self.sources = {episode.id: episode for episode in report.sources}
         self.numbers = {case.example.id: at for at, case in enumerate(report.cases, 1)}
 
     def value(self, value: Value | None) -> str:
@@ -198,199 +203,78 @@ class _Shown:
 
         return sorted(self.report.cases, key=key)
 
+    def wrong(self) -> list[EvaluatedCase]:
+        """Return the cases that the judge has wrong, or gave no verdict on."""
+        return [case for case in self.ranked() if not self.report.is_right(case, self.main)]
+
+    def said(self, guideline: Guideline) -> list[str]:
+        """Return the comments that a guideline rests on, the first two."""
+        known = [self.sources[key] for key in guideline.episode_ids if key in self.sources]
+        return [episode.rationale for episode in known if episode.rationale][:2]
+
+    def cost(self) -> str:
+        """Add up what was asked of models."""
+        usage = self.report.usage
+        chats = count(sum(row.chat_calls for row in usage), "chat call")
+        embeddings = count(sum(row.embedding_calls for row in usage), "embedding call")
+        cached, seconds = sum(r.cached_calls for r in usage), sum(r.seconds for r in usage)
+        rest = f"{cached:,} from the cache, {seconds:,.0f} s of models"
+        return f"Cost: {chats}, {embeddings}, {rest}"
+
+    def by_author(self) -> list[tuple[tuple[str, str], list[bool]]]:
+        """Tell by expert and judge on which cases the judge says what that expert does."""
+        tallies: dict[tuple[str, str], list[bool]] = defaultdict(list)
+        for case, name in product(self.report.cases, self.report.judges):
+            value = case.value_of(name)
+            for expert in case.experts:
+                if value is not None and expert.value is not None:
+                    right = agree(self.scale, value, expert.value)
+                    tallies[expert.author or "anonymous", name].append(right)
+        return sorted(tallies.items())
+
 
 def render_markdown(report: Report) -> str:
     """Write a report as Markdown; what no longer fits is left out, never cut in the middle."""
     written: list[str] = []
     room, left_out = MOST_BYTES - 200, False
-    for part in (*_head(report), *_cases(report), *_body(report)):
+    for part in _parts(report):
         size = len(part.encode(errors="replace")) + 2
-        if size > room:
-            left_out = True
-            continue
-        room -= size
-        written.append(part)
+        left_out |= size > room
+        if size <= room:
+            room -= size
+            written.append(part)
     if left_out:
         written.append("_More than fits here: the HTML page and the JSON of this report have it._")
     return "\n\n".join(written) + "\n"
 
 
-def _head(report: Report) -> Iterator[str]:
-    shown = _Shown(report)
-    tone, verdict, sentence = shown.verdict()
-    yield f"## {_SIGNS[tone]} {inline(report.criterion.name, 120)}: {inline(verdict)}"
-    yield f"**{inline(shown.sentence())}** {inline(sentence)}".rstrip()
-    notes = [f"- {_SIGNS[tone]} {inline(text)}" for tone, text in shown.notes()]
-    notes += [f"- {_SIGNS['warn']} {inline(text)}" for text in report.warnings[:_MOST_CASES]]
-    if notes:
-        yield "\n".join(notes)
-    metrics = list(dict.fromkeys(name for scores in report.scores for name in scores.metrics))
-    rows = [
-        [
-            scores.judge,
-            f"{scores.cases:,}",
-            *(estimate(scores.metrics.get(m, Estimate())) for m in metrics),
-        ]
-        for scores in report.scores
-    ]
-    yield _table(["judge", "cases", *metrics], rows)
-    settings = report.settings
-    how = "cases set aside" if settings.folds == 1 else f"{settings.folds} folds"
-    yield (
-        f"<sub>{how} by {inline(settings.group_by)}; [ ] is the 95 % interval over items, "
-        f"{settings.resamples:,} bootstrap resamples.</sub>"
+def _parts(report: Report, *, cases: bool = True) -> list[str]:
+    text = _render("report.md.jinja", report, cases=cases, cut=_CUT, signs=_SIGNS, turned=_TURNED)
+    return [part.strip() for part in text.split(_CUT) if part.strip()]
+
+
+def _render(template: str, report: Report, **more: Any) -> str:
+    with needs_extra("evaluation", "a report"):
+        import jinja2
+    environment = jinja2.Environment(
+        autoescape=template.endswith(".html.jinja"),  # Markdown is escaped by `inline`
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.PackageLoader("memalign_graph.evaluation"),
     )
-
-
-def _body(report: Report) -> Iterator[str]:
-    yield _guidelines(report)
-    yield _costs(report)
-    flips = [
-        (step.feedback, flip)
-        for step in (report.curve.steps if report.curve else ())
-        for flip in step.flips
-    ]
-    if flips:
-        lines = [f"- After {size:,}: {_flip(report, flip)}" for size, flip in flips[:_MOST_ROWS]]
-        yield _folded(f"Steps back while learning: {count(len(flips), 'case')}", "\n".join(lines))
-    if report.curve:
-        name = headline_metric(report.criterion.scale)
-        rows = [
-            [
-                f"{step.feedback:,}",
-                f"{step.guidelines:,}",
-                estimate(step.unseen.metrics[name]),
-                estimate(step.seen.metrics[name]) if step.seen else "",
-                f"{len(step.flips):,}",
-            ]
-            for step in report.curve.steps
-        ]
-        head = ["feedback", "guidelines", f"{name}, unseen", f"{name}, seen", "flips"]
-        yield _folded("Learning curve", _table(head, rows))
-    rows = [
-        [f"{pair.judge} - {pair.against}", name, estimate(difference, "+")]
-        for pair in report.comparisons
-        for name, difference in pair.differences.items()
-        if name in (headline_metric(report.criterion.scale), "kappa", "ccc")
-    ]
-    yield _folded("Paired differences", _table(["judges", "metric", "difference"], rows))
-    main = report.of(report.judges[-1])
-    if main.confusion:
-        names = [row.label for row in main.labels]
-        rows = [[n, *map(str, row)] for n, row in zip(names, main.confusion, strict=True)]
-        head = ["experts ↓ judge →", *names]
-        yield _folded(f"Confusion matrix: {main.judge}", _table(head, rows))
-        rows = [
-            [row.label, *map(estimate, (row.precision, row.recall, row.f1)), f"{row.support:,}"]
-            for row in main.labels
-        ]
-        head = ["label", "precision", "recall", "F1", "cases"]
-        yield _folded(f"By label: {main.judge}", _table(head, rows))
-    yield _authors(report)
-    rows = [
-        [name, json.dumps(options, default=str)] for name, options in report.settings.judges.items()
-    ]
-    settings = report.settings
-    rows += [
-        [name, str(getattr(settings, name))]
-        for name in ("version", "created_at", "data", "feedback", "seed")
-    ]
-    yield _folded("Settings", _table(["", ""], rows, most=1_000))
-
-
-def _guidelines(report: Report) -> str:
-    if not report.guidelines:
-        return "**Guidelines.** None was learned."
-    credit = {row.guideline.id: row for row in report.credit}
-    sources = {episode.id: episode for episode in report.sources}
-    lines = [f"### {count(len(report.guidelines), 'guideline')} learned"]
-    for guideline in report.guidelines[:_MOST_GUIDELINES]:
-        told = [f"from {count(len(guideline.episode_ids), 'comment')}"]
-        row = credit.get(guideline.id)
-        if row is not None:
-            effect = "▲" * row.helped + "▼" * row.harmed
-            told.append(f"{row.worth} on {count(row.shown_for, 'case')} {effect}".rstrip())
-        said = [sources[key].rationale for key in guideline.episode_ids if key in sources]
-        told += [f"“{text}”" for text in said[:2] if text]
-        lines.append(f"- {inline(guideline.text)}<br><sub>{inline(' · '.join(told), 600)}</sub>")
-    if len(report.guidelines) > _MOST_GUIDELINES:
-        lines.append(f"- … and {len(report.guidelines) - _MOST_GUIDELINES:,} more")
-    return "\n".join([lines[0], "", *lines[1:]])
-
-
-def _costs(report: Report) -> str:
-    rows = []
-    for row in report.usage:
-        calls = row.chat_calls + row.embedding_calls
-        tokens = f"{row.input_tokens:,} / {row.output_tokens:,}"
-        what = [row.judge, f"{row.stage}: {row.purpose}"]
-        rows.append([*what, f"{calls:,}", f"{row.cached_calls:,}", tokens, f"{row.seconds:,.1f}"])
-    calls = sum(row.chat_calls for row in report.usage)
-    embeds = sum(row.embedding_calls for row in report.usage)
-    cached = sum(row.cached_calls for row in report.usage)
-    seconds = sum(row.seconds for row in report.usage)
-    head = ["judge", "purpose", "calls", "cached", "tokens in / out", "seconds"]
-    title = (
-        f"Cost: {count(calls, 'chat call')}, {count(embeds, 'embedding call')}, {cached:,} "
-        f"from the cache, {seconds:,.0f} s of models"
-    )
-    return _folded(title, _table(head, rows))
-
-
-def _authors(report: Report) -> str:
-    """Tell by expert how often each judge says what that expert does."""
-    scale = report.criterion.scale
-    tallies: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    for case in report.cases:
-        for expert in case.experts:
-            for name in report.judges:
-                value = case.value_of(name)
-                if value is not None and expert.value is not None:
-                    author = expert.author or "anonymous"
-                    tallies[author, name].append(agree(scale, value, expert.value))
-    rows = [
-        [author, name, f"{sum(right):,} of {len(right):,}"]
-        for (author, name), right in sorted(tallies.items())
-    ]
-    return _folded("By author", _table(["author", "judge", "agrees on"], rows))
-
-
-def _cases(report: Report) -> Iterator[str]:
-    shown = _Shown(report)
-    wrong = [case for case in shown.ranked() if not report.is_right(case, shown.main)]
-    yield f"### {count(len(wrong), 'case')} wrong" if wrong else "**Cases wrong.** None."
-    for case in wrong[:_MOST_CASES]:
-        passages = [
-            ("Input", as_text(case.example.inputs)),
-            ("Output", as_text(case.example.outputs)),
-        ]
-        judgment = case.judgments.get(shown.main)
-        verdict = shown.value(case.value_of(shown.main))
-        why = judgment.rationale if judgment else case.failures.get(shown.main, "")
-        passages.append((f"{shown.main}: {verdict}", why))
-        passages += [
-            (f"{expert.author or 'expert'}: {shown.value(expert.value)}", expert.comment or "")
-            for expert in case.experts
-        ]
-        parts = [_passage(title, text) for title, text in passages]
-        rules = report.guidelines_for(case, shown.main)
-        if rules:
-            parts.append("\n".join(f"- {inline(guideline.text)}" for guideline in rules))
-        at = shown.numbers[case.example.id]
-        title = f"Case {at}: experts {shown.value(case.expected)}, judge {verdict}"
-        yield _folded(title, "\n\n".join(parts))
-    if len(wrong) > _MOST_CASES:
-        yield f"… and {len(wrong) - _MOST_CASES:,} more; the HTML page has all cases."
-
-
-def _flip(report: Report, flip: Flip) -> str:
-    shown = _Shown(report)
-    rules = "; ".join(f"“{inline(guideline.text, 200)}”" for guideline in flip.guidelines)
-    values = [inline(shown.value(one)) for one in (flip.expected, flip.before, flip.after)]
-    return (
-        f"experts {values[0]}, judge {values[1]}, then {values[2]}. {_TURNED[flip.turned_by]} "
-        f"{rules}<br><sub>{inline(as_text(flip.example.outputs), 160)}</sub>"
-    )
+    environment.filters |= {
+        "line": inline,
+        "text": as_text,
+        "count": count,
+        "estimate": estimate,
+        "of": lambda name, metrics, sign="": estimate(metrics.get(name, Estimate()), sign),
+        "passage": _passage,
+        "summary": _summary,
+        "clean": clean,
+    }
+    page = environment.get_template(template)
+    return page.render(report=report, shown=_Shown(report), **more)
 
 
 def comparison_markdown(compared: ReportComparison) -> str:
@@ -415,60 +299,38 @@ def comparison_markdown(compared: ReportComparison) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], most: int = 80) -> str:
-    lines = [list(head), [":---", *["---:"] * (len(head) - 1)], *rows[:_MOST_ROWS]]
-    if len(rows) > _MOST_ROWS:
-        more = f"… and {len(rows) - _MOST_ROWS:,} more"
-        lines.append([more, *[""] * (len(head) - 1)])
-    cells = [
-        [cell if at == 1 else inline(cell, most) for cell in line] for at, line in enumerate(lines)
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
-
-
-def _passage(title: str, text: str) -> str:
+def _passage(text: str, title: str) -> str:
     """Write a text in a fence that is longer than any in it, so that nothing in it ends it."""
     text = clean(text, _TEXT_CHARS)
     ticks = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"**{inline(title, 80)}**\n\n{ticks}text\n{text}\n{ticks}"
 
 
-def _folded(summary: str, body: str) -> str:
-    # In a line of HTML Markdown's marks are plain text: only HTML's own have to go.
-    line = escape(_CALLS.sub(_JOINER, " ".join(clean(summary, 200).split())), quote=False)
-    return f"<details><summary>{line}</summary>\n\n{body}\n\n</details>"
+def _summary(text: str) -> str:
+    """Write a line of HTML: Markdown's marks are plain text there."""
+    return escape(_CALLS.sub(_JOINER, " ".join(clean(text, 200).split())), quote=False)
 
 
 def render_html(report: Report) -> str:
     """Write the Markdown as a page, with plots and every case."""
     with needs_extra("evaluation", "an HTML report"):
-        import jinja2
         from markdown_it import MarkdownIt
-    folder = files(__package__ or "memalign_graph.evaluation").joinpath("templates")
-    style, script, page = (
-        folder.joinpath(name).read_text(encoding="utf-8")
-        for name in ("report.css", "report.js", "report.html.jinja")
+    folder = files("memalign_graph.evaluation").joinpath("templates")
+    style, script = (
+        folder.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
     )
-    render: Callable[[str], str] = MarkdownIt("commonmark", {"html": True}).enable("table").render
-    shown = _Shown(report)
+    markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
     known = {
-        expert.episode_id: shown.numbers[case.example.id]
-        for case in report.cases
-        for expert in case.experts
+        expert.episode_id: at for at, case in enumerate(report.cases, 1) for expert in case.experts
     }
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    text = environment.from_string(page).render(
-        report=report,
-        shown=shown,
-        cases=shown.ranked(),
+    text = _render(
+        "report.html.jinja",
+        report,
         retrieved=lambda ids: dict.fromkeys(known.get(key, f"{key[:8]}…") for key in ids),
-        as_text=as_text,
-        clean=clean,
         plots=_plots(report),
-        head=jinja2.utils.markupsafe.Markup(render("\n\n".join(_head(report)))),
-        body=jinja2.utils.markupsafe.Markup(render("\n\n".join(_body(report)))),
-        style=jinja2.utils.markupsafe.Markup(style),
-        script=jinja2.utils.markupsafe.Markup(script),
+        document=markdown.render("\n\n".join(_parts(report, cases=False))),
+        style=style,
+        script=script,
         hashes=[_hash(style), _hash(script)],
     )
     return text.encode(errors="replace").decode()
@@ -483,24 +345,31 @@ def _plots(report: Report) -> dict[str, str]:
     with needs_extra("evaluation", "plots"):
         import matplotlib as mpl
         from matplotlib.figure import Figure
-    drawings = {
-        "Learning curve": _draw_curve if report.curve else None,
-        "Experts and judge": _draw_confusion
-        if labels_of(report.criterion.scale)
-        else _draw_scatter,
-        "Calibration": _draw_reliability if report.of(report.judges[-1]).reliability else None,
-        "Risk by coverage": _draw_risk if report.of(report.judges[-1]).reliability else None,
+    main = report.judges[-1]
+    sure = [
+        (said.confidence, bool(report.is_right(case, main)))
+        for case in report.cases
+        if (said := case.predictions.get(main)) and said.confidence is not None
+    ]
+    finite = labels_of(report.criterion.scale)
+    drawings: dict[str, Callable[[Any], object]] = {
+        "Experts and judge": lambda axes: (_draw_confusion if finite else _draw_scatter)(
+            report, axes
+        )
     }
+    if report.curve:
+        drawings["Learning curve"] = lambda axes: _draw_curve(report, axes)
+    if sure:
+        drawings["Calibration"] = lambda axes: _draw_calibration(sure, axes)
+        drawings["Risk by coverage"] = lambda axes: _draw_risk(sure, axes)
     drawn = {}
-    settings: Any = {**mpl.rcParamsDefault, "svg.hashsalt": "memalign", "backend": "agg"}
+    unset = ("backend", "backend_fallback", "timezone", "interactive", "toolbar")
+    plain = {name: value for name, value in mpl.rcParamsDefault.items() if name not in unset}
     # Settings of matplotlib are the process's: a thread at a time, and they are put back.
-    with _MATPLOTLIB, mpl.rc_context():
-        mpl.rcParams.update({k: v for k, v in settings.items() if k not in ("backend", "timezone")})
+    with _MATPLOTLIB, mpl.rc_context({**plain, "svg.hashsalt": "memalign"}):
         for title, draw in drawings.items():
-            if draw is None:
-                continue
             figure = Figure(figsize=(4.6, 3.4), layout="constrained")
-            draw(report, figure.subplots())
+            draw(figure.subplots())
             written = StringIO()
             figure.savefig(written, format="svg", metadata={"Date": None})
             encoded = base64.b64encode(written.getvalue().encode()).decode()
@@ -509,22 +378,17 @@ def _plots(report: Report) -> dict[str, str]:
 
 
 def _draw_curve(report: Report, axes: Any) -> None:
-    name, steps = (
-        headline_metric(report.criterion.scale),
-        report.curve.steps if report.curve else [],
-    )
+    name = headline_metric(report.criterion.scale)
     for what in ("unseen", "seen"):
-        points = [
-            (step.feedback, scores.metrics[name])
-            for step in steps
-            if (scores := getattr(step, what)) and scores.metrics[name].value is not None
+        steps = [(step.feedback, getattr(step, what)) for step in (report.curve or report).steps]  # type: ignore[union-attr] # drawn where there is one
+        points = [(size, scores.metrics[name]) for size, scores in steps if scores]
+        known = [(size, one) for size, one in points if one.value is not None]
+        spans = [
+            [one.value - (one.value if one.low is None else one.low) for _, one in known],
+            [(one.value if one.high is None else one.high) - one.value for _, one in known],
         ]
-        if points:
-            sizes = [size for size, _ in points]
-            lines = axes.plot(sizes, [one.value for _, one in points], marker="o", label=what)
-            low, high = ([getattr(one, end) for _, one in points] for end in ("low", "high"))
-            if None not in low:
-                axes.fill_between(sizes, low, high, alpha=0.15, color=lines[0].get_color())
+        sizes, values = [size for size, _ in known], [one.value for _, one in known]
+        axes.errorbar(sizes, values, yerr=spans, marker="o", capsize=3, label=what)
     axes.set(xlabel="pieces of feedback", ylabel=name)
     axes.legend()
 
@@ -550,24 +414,16 @@ def _draw_scatter(report: Report, axes: Any) -> None:
     axes.set(xlabel="experts", ylabel="judge")
 
 
-def _draw_reliability(report: Report, axes: Any) -> None:
-    bins = report.of(report.judges[-1]).reliability
-    axes.plot([0, 1], [0, 1], "k:", label="perfectly calibrated")
-    axes.plot([b.confidence for b in bins], [b.accuracy for b in bins], "s-", label="judge")
+def _draw_calibration(sure: Sequence[tuple[float, bool]], axes: Any) -> None:
+    from sklearn.calibration import CalibrationDisplay
+
+    right, confidence = [right for _, right in sure], [confidence for confidence, _ in sure]
+    CalibrationDisplay.from_predictions([*right], confidence, n_bins=10, pos_label=True, ax=axes)
     axes.set(xlabel="confidence", ylabel="share that agrees with the experts")
-    axes.legend()
 
 
-def _draw_risk(report: Report, axes: Any) -> None:
-    main = report.judges[-1]
-    sure = [
-        (said.confidence, not report.is_right(case, main))
-        for case in report.cases
-        if (said := case.predictions.get(main)) and said.confidence is not None
-    ]
-    wrong, risks = 0, []
-    for at, (_, is_wrong) in enumerate(sorted(sure, key=lambda one: -one[0]), 1):
-        wrong += is_wrong
-        risks.append(wrong / at)
-    axes.step([(at + 1) / len(risks) for at in range(len(risks))], risks, where="post")
+def _draw_risk(sure: Sequence[tuple[float, bool]], axes: Any) -> None:
+    wrong = np.array([not right for _, right in sorted(sure, reverse=True)])
+    ranks = np.arange(1, len(wrong) + 1)
+    axes.step(ranks / len(wrong), np.cumsum(wrong) / ranks, where="post")
     axes.set(xlabel="share judged, surest first", ylabel="share wrong", ylim=(0, None))

@@ -283,6 +283,12 @@ def calls(found: Any, **of: str) -> int:
     return sum(row.chat_calls for row in rows)
 
 
+def answers(found: Any, **of: str) -> int:
+    """How many answers a report needed, those from the cache included."""
+    rows = [row for row in found.usage if all(getattr(row, k) == v for k, v in of.items())]
+    return sum(row.chat_calls + row.cached_calls for row in rows)
+
+
 def named(found: Any) -> tuple[int, int]:
     """How many chat and embedding calls a report names."""
     rows = found.usage
