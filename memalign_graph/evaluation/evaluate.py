@@ -57,10 +57,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.history import Snapshot, snapshot
 from memalign_graph.memory.operations import remember
 from memalign_graph.memory.recall import known_vector, recall
-from memalign_graph.models import (
-    BaseChatModel,
-    embedder_id,
-)
+from memalign_graph.models import embedder_id, model_name_of
 from memalign_graph.reading import FeedbackLike
 from memalign_graph.scales import Scale
 from memalign_graph.settings import Alignment, Judge
@@ -336,7 +333,7 @@ def _case(
     predicted = dict(predictions)
     judgments = {name: made.judgment for name, made in outcomes.items() if made.judgment}
     for name, judgment in judgments.items():
-        predicted[name] = Prediction(value=judgment.value, confidence=judgment.confidence)
+        predicted[name] = Prediction.of(judgment)
         if judgment.evidence is not None:
             stated = (judgment.probabilities or {}).get(scale.render(judgment.verdict))
             verdict = Prediction(value=judgment.verdict, confidence=stated)
@@ -407,28 +404,19 @@ def _settings(
         feedback=len(feedback),
         folds=folds,
         group_by=plan.group_by if isinstance(plan.group_by, str) else "a function",
-        seed=plan.seed,
-        resamples=plan.resamples,
         judges={name: _described_way(way) for name, way in ways.items()},
+        **plan.model_dump(include={"seed", "resamples"}),
     )
 
 
 def _described_way(way: Alignment) -> dict[str, Any]:
-    def model(given: BaseChatModel | str) -> str:
-        names = [getattr(given, name, None) for name in ("model_name", "model")]
-        known = [name for name in (given, *names) if isinstance(name, str)]
-        return known[0] if known else type(given).__name__
-
     judge = way.judge
-    left_out = ("criterion", "model", "distill_model", "embeddings", "keep_judgments")
-    return {
-        "model": model(judge.model),
-        "distill_model": model(judge.distill_model or judge.model),
-        "embeddings": embedder_id(judge.embeddings),
-        **{name: value for name, value in judge if name not in left_out},
-        "learn_from": way.learn_from if has_memory(judge) else None,
-        "guard": way.guard,
-    }
+    models = {"model": judge.model, "distill_model": judge.distill_model or judge.model}
+    names = {key: m if isinstance(m, str) else model_name_of(m) for key, m in models.items()}
+    left_out = {"criterion", "embeddings", "keep_judgments", *names}
+    options = {name: value for name, value in judge if name not in left_out}
+    learning = {"learn_from": way.learn_from, "guard": way.guard} if has_memory(judge) else {}
+    return {**names, "embeddings": embedder_id(judge.embeddings), **options, **learning}
 
 
 def _warnings(
@@ -438,30 +426,24 @@ def _warnings(
     memories: Mapping[tuple[int, str], Learned],
 ) -> list[str]:
     """Say what has to be known to read the numbers."""
-    sentences: dict[str, None] = {}
+    found = []
     for (_, name), learned in memories.items():
         for rejected in (learned.report.rejected if learned.report else [])[:1]:
-            sentences[f"{name}: feedback was not learned from, such as: {rejected.reason}"] = None
+            found.append(f"{name}: feedback was not learned from, such as: {rejected.reason}")
     for row in scores:
         failures = [case.failures[row.judge] for case in cases if row.judge in case.failures]
         if failures:
-            sentences[
-                f"{row.judge}: {row.failed} of {len(cases)} cases have no verdict and are in none "
-                f"of its numbers; the first: {failures[0]}"
-            ] = None
-    said = Counter(
-        (name, warning)
-        for case in cases
-        for name, judgment in case.judgments.items()
-        for warning in judgment.warnings
-    )
-    for (name, warning), count in said.items():
-        sentences[f"{name}: {count} judgments say: {warning}"] = None
-    for name in [name for name, way in ways.items() if way.judge.decide == "evidence"]:
-        weighed = [case.judgments[name].evidence for case in cases if name in case.judgments]
-        decided = sum(e is not None and e.decided_by == "evidence" for e in weighed)
-        sentences[f"{name}: the evidence decided {decided} of {len(weighed)} cases."] = None
-    return list(sentences)
+            missing = f"{row.failed} of {len(cases)} cases have no verdict and are in none of its"
+            found.append(f"{row.judge}: {missing} numbers; the first: {failures[0]}")
+    for name, way in ways.items():
+        judgments = [case.judgments[name] for case in cases if name in case.judgments]
+        said = Counter(warning for judgment in judgments for warning in judgment.warnings)
+        found += [f"{name}: {count} judgments say: {warning}" for warning, count in said.items()]
+        if way.judge.decide == "evidence":
+            weighed = [judgment.evidence for judgment in judgments]
+            decided = sum(e is not None and e.decided_by == "evidence" for e in weighed)
+            found.append(f"{name}: the evidence decided {decided} of {len(weighed)} cases.")
+    return list(dict.fromkeys(found))
 
 
 async def follow(

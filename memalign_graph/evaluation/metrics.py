@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from memalign_graph.agreement import agree
 from memalign_graph.evaluation.dataset import is_ordered
 from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale, Value
-from memalign_graph.types import FrozenModel
+from memalign_graph.types import FrozenModel, Judgment
 
 LOWER_IS_BETTER = frozenset({"mae", "ece"})
 """The metrics of which less is better."""
@@ -50,14 +50,6 @@ class LabelScores(FrozenModel):
     support: int  # how many cases the experts gave this label
 
 
-class ReliabilityBin(FrozenModel):
-    """The verdicts of about one confidence: their mean confidence, and how many are right."""
-
-    confidence: float
-    accuracy: float
-    count: int
-
-
 class JudgeScores(FrozenModel):
     """What one judge's verdicts are worth."""
 
@@ -70,7 +62,6 @@ class JudgeScores(FrozenModel):
     labels: list[LabelScores]  # none on a continuous scale
     confusion: list[list[int]] | None
     """A row for each of the experts' labels, a column for each verdict."""
-    reliability: list[ReliabilityBin]
 
 
 class Comparison(FrozenModel):
@@ -104,6 +95,11 @@ class Prediction(FrozenModel):
 
     value: Value | None = None
     confidence: float | None = None
+
+    @classmethod
+    def of(cls, judgment: Judgment | None) -> "Prediction":
+        """Take it from a judgment, if there is one."""
+        return cls(value=judgment.value, confidence=judgment.confidence) if judgment else cls()
 
 
 @dataclass(frozen=True)
@@ -252,7 +248,6 @@ def _score(
         metrics={key: _estimate(draws) for key, draws in measured(name, column.given).items()},
         labels=labels,
         confusion=confusion,
-        reliability=_reliability(column),
     )
 
 
@@ -300,28 +295,13 @@ def roc_auc(column: Column, weights: Array) -> Array:
 
 def calibration_error(column: Column, weights: Array) -> Array:
     """Return the expected calibration error over bins of equal width (Naeini et al., 2015)."""
-    known, bins = _binned(column)
-    gaps = np.where(known, column.right - np.nan_to_num(column.confidence), 0.0)
+    known = ~np.isnan(column.confidence)
+    sure = np.nan_to_num(column.confidence)
+    bins = np.minimum((sure * _BINS).astype(int), _BINS - 1)
+    gaps = np.where(known, column.right - sure, 0.0)
     apart = [np.abs(weights @ (gaps * (bins == at))) for at in range(_BINS)]
     error: Array = np.sum(apart, axis=0) / (weights @ known.astype(float))
     return error
-
-
-def _binned(column: Column) -> tuple[NDArray[np.bool_], NDArray[np.int_]]:
-    known = ~np.isnan(column.confidence) & column.given
-    return known, np.minimum((np.nan_to_num(column.confidence) * _BINS).astype(int), _BINS - 1)
-
-
-def _reliability(column: Column) -> list[ReliabilityBin]:
-    known, bins = _binned(column)
-    return [
-        ReliabilityBin(
-            confidence=float(column.confidence[known & (bins == at)].mean()),
-            accuracy=float(column.right[known & (bins == at)].mean()),
-            count=int((known & (bins == at)).sum()),
-        )
-        for at in np.unique(bins[known])
-    ]
 
 
 def _label_rates(counts: Array) -> tuple[Array, Array, Array]:

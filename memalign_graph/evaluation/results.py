@@ -1,6 +1,6 @@
 """What an evaluation finds: one `Report`, to be read, saved, shown, or compared with another."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -77,11 +77,14 @@ class UsageRow(Usage):
     seconds: float = 0.0  # how long models took, also at the time for what is cached
 
 
-class Flip(FrozenModel):
-    """A seen case that was right and no longer is."""
-
+class _ChangedCase(FrozenModel):
     example: Example
     expected: Value
+
+
+class Flip(_ChangedCase):
+    """A seen case that was right and no longer is."""
+
     experts: list[ExpertLabel]
     before: Value
     after: Value
@@ -90,11 +93,9 @@ class Flip(FrozenModel):
     guidelines: list[Guideline]  # those that turned it
 
 
-class ChangedVerdict(FrozenModel):
+class ChangedVerdict(_ChangedCase):
     """A verdict that one guideline makes another."""
 
-    example: Example
-    expected: Value
     with_it: Value
     without_it: Value
 
@@ -149,11 +150,9 @@ class RunSettings(FrozenModel):
     judges: dict[str, dict[str, Any]]  # each judge's model, embeddings, k and other options
 
 
-class CaseChange(FrozenModel):
+class CaseChange(_ChangedCase):
     """A case that one report has right and another wrong."""
 
-    example: Example
-    expected: Value
     before: Value
     after: Value
     rationale: str
@@ -300,23 +299,17 @@ class Report(FrozenModel):
         """
         with needs_extra("evaluation", "to_pandas"):
             import pandas as pd
-        return pd.DataFrame(
-            [self._row(case, name) for case in self.cases for name in self._columns]
-        )
-
-    @property
-    def _columns(self) -> Sequence[str]:
-        return [scores.judge for scores in self.scores]
+        names = [scores.judge for scores in self.scores]
+        return pd.DataFrame([self._row(case, name) for case in self.cases for name in names])
 
     def _row(self, case: EvaluatedCase, name: str) -> dict[str, Any]:
         judgment, said = case.judgments.get(name), case.predictions.get(name, Prediction())
-        authors = [expert.author for expert in case.experts]
         return {
             **case.example.to_json(),
             "example_id": case.example.id,
             "group": case.group,
             "fold": case.fold,
-            "authors": authors,
+            "authors": [expert.author for expert in case.experts],
             "expected": case.expected,
             "judge": name,
             "value": said.value,

@@ -1,6 +1,7 @@
 """Answers that are cached: nothing is paid for twice, nothing stale is found."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,16 @@ from tests.integration_tests.evaluation.support import (
     word,
     words,
 )
-from tests.loopback import ChatRequest, LoopbackServer, answer, error, raw, refusal, truncated
+from tests.loopback import (
+    ChatRequest,
+    LoopbackServer,
+    Reply,
+    answer,
+    error,
+    raw,
+    refusal,
+    truncated,
+)
 from tests.loopback.replies import as_reply
 
 WORDS = words(9)
@@ -152,17 +162,17 @@ async def test_what_changes_a_prompt_is_asked_anew_where_it_shows(
     assert calls(reseeded, judge="base") == 0
 
 
+def failing(reply: Reply) -> Callable[[ChatRequest], Any]:
+    """A judge that gives one reply to case 4."""
+    return lambda chat: reply if judged(chat) == 4 else True
+
+
 async def test_answers_that_are_no_use_are_not_kept(call: Caller, server: LoopbackServer) -> None:
     """The next run asks again, and may fare better."""
     broken: list[Any] = ["I would say yes.", refusal(), truncated('{"rationale": "Se'), "{}"]
     for reply in [*broken, {"rationale": "x", "value": "perhaps"}, '{"rationale": "Seen."}']:
         store = InMemoryStore()
-        bad = as_reply(reply)
-        judge = Model(
-            judge=lambda chat, bad=bad: bad if judged(chat) == 4 else True,
-            distil=nothing_to_learn,
-        )
-        server.responder = judge
+        server.responder = Model(judge=failing(as_reply(reply)), distil=nothing_to_learn)
         report = await call.evaluate(CRITERION, WORDS, cache=store)
         assert report.of("base").failed == 1, reply
         asked(server)
@@ -176,7 +186,8 @@ async def test_models_that_tell_no_usage(call: Caller, server: LoopbackServer) -
     follow = Model(judge=lambda chat: judged(chat) % 2 > 0)
 
     def no_usage(chat: ChatRequest) -> Any:
-        message = {"role": "assistant", "content": follow(chat).content}
+        reply: Any = follow(chat)
+        message = {"role": "assistant", "content": reply.content}
         head = {"id": "x", "object": "chat.completion", "created": 1, "model": "m"}
         return raw(json.dumps({**head, "choices": [{"index": 0, "message": message}]}))
 

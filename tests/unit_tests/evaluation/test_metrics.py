@@ -156,8 +156,6 @@ def test_calibration_by_hand() -> None:
     expected, sure = [True, True, False, True], [0.95, 0.95, 0.95, 0.55]
     [scores], _ = scored(Boolean(), expected, [True] * 4, sure=sure)
     assert scores.metrics["ece"].value == pytest.approx(3 / 4 * (0.95 - 2 / 3) + 1 / 4 * 0.45)
-    bins = [(one.confidence, one.accuracy, one.count) for one in scores.reliability]
-    assert bins == [(0.55, 1, 1), (pytest.approx(0.95), pytest.approx(2 / 3), 3)]
 
 
 def test_every_metric_has_an_interval_that_the_seed_repeats() -> None:
@@ -199,7 +197,8 @@ def test_judges_are_compared_on_the_same_draws() -> None:
     pairs = [("j0", "j1"), ("j1", "j0"), ("j0", "j0")]
     _, [ahead, behind, same] = scored(Boolean(), expected, better, got, pairs=pairs)
     gain = ahead.differences["agreement"]
-    assert (gain.value, gain.low) == (pytest.approx(1 / 40), 0)
+    assert gain.value == pytest.approx(1 / 40)
+    assert gain.low == 0
     assert behind.differences["agreement"].value == pytest.approx(-1 / 40)
     assert {(d.value, d.low, d.high) for d in same.differences.values()} == {(0, 0, 0)}
     assert same.is_ahead("agreement") is None
@@ -214,8 +213,9 @@ def test_failures_count_for_neither_judge() -> None:
     expected = [True, True, False, False]
     said = [True, None, False, True], [False, True, False, None]
     [one, other], [pair] = scored(Boolean(), expected, *said, pairs=[("j0", "j1")])
-    assert (one.cases, one.failed, one.metrics["agreement"].value) == (3, 1, pytest.approx(2 / 3))
-    assert (pair.cases, pair.differences["agreement"].value) == (2, pytest.approx(0.5))
+    assert (one.cases, one.failed, pair.cases) == (3, 1, 2)
+    assert one.metrics["agreement"].value == pytest.approx(2 / 3)
+    assert pair.differences["agreement"].value == pytest.approx(0.5)
     assert other.confusion == [[1, 0], [1, 1]]
 
 

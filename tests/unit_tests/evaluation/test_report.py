@@ -55,8 +55,10 @@ EVIL = (
 
 
 def guideline(text: str, number: int = 0) -> Guideline:
-    times = {"created_at": THEN, "updated_at": THEN}
-    return Guideline(id=f"g{number}", text=text, position=number, episode_ids=["e0"], **times)
+    return Guideline(
+        id=f"g{number}", text=text, position=number, episode_ids=["e0"], created_at=THEN,
+        updated_at=THEN,
+    )  # fmt: skip
 
 
 def make_report(
@@ -244,7 +246,13 @@ def test_a_line(text: str, written: str) -> None:
 
 def test_whatever_is_missing() -> None:
     whole = make_report()
-    missing = {"guidelines": [], "credit": [], "curve": None, "usage": [], "warnings": []}
+    missing: dict[str, Any] = {
+        "guidelines": [],
+        "credit": [],
+        "curve": None,
+        "usage": [],
+        "warnings": [],
+    }
     bare = whole.model_copy(update={**missing, "comparisons": []})
     assert "**Guidelines.** None was learned." in bare.to_markdown()
     alone = bare.model_copy(update={"judges": ["aligned"]})
