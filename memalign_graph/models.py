@@ -321,6 +321,7 @@ def max_input_tokens(model: BaseChatModel) -> int:
 
 
 def model_name_of(model: BaseChatModel) -> str:
+    """Return what a chat model is called by its provider."""
     names = [getattr(model, attribute, None) for attribute in ("model_name", "model")]
     return next((name for name in names if isinstance(name, str)), type(model).__name__)
 

@@ -29,7 +29,7 @@ from memalign_graph.memory.index.vectors import (
     normalised,
     vector_key,
 )
-from memalign_graph.models import OF_NO_MATTER, Embedder, EmbeddingsLike, embed_texts
+from memalign_graph.models import Embedder, EmbeddingsLike, embed_texts
 
 _CHAT = ("memalign_evaluation", "answers")
 _VECTORS = ("memalign_evaluation", "vectors")
@@ -116,15 +116,12 @@ class AnswerCache(BaseCache):
         self._ledger.add(self._judge, self._stage, purpose, **tokens, **counts)
 
     def _key(self, prompt: str, llm_string: str) -> str:
-        """Leave out of LangChain's name of the model what does not change its answers."""
+        """Take from LangChain's text what is asked with; the model is named by its settings."""
         try:
-            named, end = json.JSONDecoder().raw_decode(llm_string)
+            _, end = json.JSONDecoder().raw_decode(llm_string)
         except ValueError:
-            return digest([self._model, llm_string, prompt])
-        if isinstance(named, dict) and isinstance(named.get("kwargs"), dict):
-            kept = {k: value for k, value in named["kwargs"].items() if k not in OF_NO_MATTER}
-            named["kwargs"] = kept
-        return digest([self._model, json.dumps(named, sort_keys=True) + llm_string[end:], prompt])
+            end = 0
+        return digest([self._model, llm_string[end:], prompt])
 
 
 def _is_structured(message: Any) -> bool:

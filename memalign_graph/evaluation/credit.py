@@ -49,23 +49,11 @@ DEFAULT_CREDIT_CASES = 20
 async def _flips(
     io: IO, memory: JudgeMemory, *, since: str, **options: Unpack[EvaluationOptions]
 ) -> list[Flip]:
-    """Find the cases that memory held at a version, were right then, and no longer are.
+    """Find the cases that memory held at a version (`since`), were right then, and no longer are.
 
     Each is judged as it was and as it is, its own episode included, as the deployed judge would.
     With `decide="evidence"` a case has no vote on itself, or hardly any could turn, and verdict
     and votes are weighed as they are today. The memory is only read.
-
-    Args:
-        memory: The memory; its embeddings are used.
-        since: The version before, as a judgment, a commit or `version()` names it.
-        **options: The options of `Judge`, and `cache`, `max_concurrency`, `progress`.
-
-    Returns:
-        The flips, the case first spoken of longest ago first, each with what turned it.
-
-    Raises:
-        InvalidInputError: If the memory never had this version, or an option can't be used.
-        MemAlignError: If a call fails.
     """
     checked = _check_memory(memory)
     plan, learning, judging = read_options(options)
@@ -82,22 +70,11 @@ async def _guideline_credit(
     cases: int = DEFAULT_CREDIT_CASES,
     **options: Unpack[EvaluationOptions],
 ) -> list[GuidelineCredit]:
-    """Leave each guideline out in turn, and see which verdicts change.
+    """Leave each guideline out in turn, and see which verdicts change; harmful ones come first.
 
-    Seen cases are judged as if they were new: the episodes on the case itself are not shown. Each
-    case takes one judgment, and one more for each guideline. The memory is only read.
-
-    Args:
-        memory: The memory; its embeddings are used.
-        cases: How many cases to try at most; a random sample where there are more.
-        **options: The options of `Judge`, and `seed`, `cache`, `max_concurrency`, `progress`.
-
-    Returns:
-        One a guideline: harmful ones first, then useless ones, then useful ones.
-
-    Raises:
-        InvalidInputError: If an option can't be used.
-        MemAlignError: If a call fails.
+    Seen cases, of which `cases` are drawn at most, are judged as if they were new: the episodes on
+    the case itself are not shown. Each case takes one judgment, and one more for each guideline.
+    The memory is only read.
     """
     checked = _check_memory(memory)
     if isinstance(cases, bool) or not isinstance(cases, int) or cases < 1:

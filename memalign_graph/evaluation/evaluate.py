@@ -30,7 +30,6 @@ from memalign_graph.evaluation.experiment import (
     Experiment,
     Learned,
     Options,
-    Outcome,
     both,
     has_memory,
     label_of,
@@ -61,7 +60,7 @@ from memalign_graph.models import embedder_id, model_name_of
 from memalign_graph.reading import FeedbackLike
 from memalign_graph.scales import Scale
 from memalign_graph.settings import Alignment, Judge
-from memalign_graph.types import Criterion, Episode, Feedback
+from memalign_graph.types import Criterion, Episode, Feedback, Judgment
 
 
 async def _evaluate(
@@ -162,20 +161,6 @@ async def _learning_curve(
 
     One memory learns more and more of the feedback, in random order; after each step it judges the
     cases that were set aside, and those it has learned from.
-
-    Args:
-        criterion: What is judged.
-        feedback: What the experts said; cases that are judged need a value.
-        test: Cases to set aside; a share of the feedback (`test_share`) unless given.
-        **options: See `Options`, and the options of `Judge` and `create_alignment_graph`.
-
-    Returns:
-        The steps, from no feedback on.
-
-    Raises:
-        InvalidInputError: If feedback or an option can't be used; before any model is called.
-        MemAlignError: If learning fails, or a call does; what was answered is kept in the cache.
-        ImportError: If the extra `evaluation` is not installed.
     """
     plan, learning, judging = read_options(options)
     way, read = way_of(criterion, learning, judging), read_all(feedback, criterion)
@@ -243,10 +228,8 @@ async def _learn_folds(
     learning = []
     for name, way in ways.items():
         if has_memory(way.judge):
-            fold = folds[0]
-            examples = [item.example for item in fold.train]
-            examples += [case.example for fold in folds for case in fold.test]
-            await experiment.embed(io, name, way.judge, examples)
+            known = (one for fold in folds for one in (*fold.train, *fold.test))
+            await experiment.embed(io, name, way.judge, (one.example for one in known))
         for number, fold in enumerate(folds):
             key = (number, *_memory_key(way)) if has_memory(way.judge) else ()
             if key not in shared:
@@ -271,7 +254,7 @@ async def _judge_folds(
 ) -> list[EvaluatedCase]:
     """Have every judge judge every case by what it learned from the other folds."""
     places = [(number, case) for number, fold in enumerate(folds) for case in fold.test]
-    outcomes: list[dict[str, Outcome]] = [{} for _ in places]
+    outcomes: list[dict[str, Judgment | str]] = [{} for _ in places]
     # One judge after another: prompts that two have in common are asked once.
     for name, way in ways.items():
         tasks = [(memories[number, name], case.example) for number, case in places]
@@ -326,12 +309,12 @@ def verdict_of(name: str) -> str:
 def _case(
     number: int,
     case: LabelledCase,
-    outcomes: Mapping[str, Outcome],
+    outcomes: Mapping[str, Judgment | str],
     predictions: Mapping[str, Prediction],
     scale: Scale,
 ) -> EvaluatedCase:
     predicted = dict(predictions)
-    judgments = {name: made.judgment for name, made in outcomes.items() if made.judgment}
+    judgments = {name: said for name, said in outcomes.items() if isinstance(said, Judgment)}
     for name, judgment in judgments.items():
         predicted[name] = Prediction.of(judgment)
         if judgment.evidence is not None:
@@ -346,7 +329,7 @@ def _case(
         experts=[label_of(item) for item in case.feedback],
         predictions=predicted,
         judgments=judgments,
-        failures={name: made.failure for name, made in outcomes.items() if made.failure},
+        failures={name: why for name, why in outcomes.items() if isinstance(why, str)},
     )
 
 
@@ -426,10 +409,11 @@ def _warnings(
     memories: Mapping[tuple[int, str], Learned],
 ) -> list[str]:
     """Say what has to be known to read the numbers."""
-    found = []
-    for (_, name), learned in memories.items():
-        for rejected in (learned.report.rejected if learned.report else [])[:1]:
-            found.append(f"{name}: feedback was not learned from, such as: {rejected.reason}")
+    found = [
+        f"{name}: feedback was not learned from, such as: {learned.report.rejected[0].reason}"
+        for (_, name), learned in memories.items()
+        if learned.report and learned.report.rejected
+    ]
     for row in scores:
         failures = [case.failures[row.judge] for case in cases if row.judge in case.failures]
         if failures:
@@ -454,23 +438,20 @@ async def follow(
     train = list(fold.train)
     random.Random(plan.seed).shuffle(train)  # noqa: S311 - nothing secret
     await experiment.embed(
-        io, name, way.judge, [*(x.example for x in train), *(c.example for c in fold.test)]
+        io, name, way.judge, [one.example for one in (*train, *fold.test)], "curve"
     )
     learned = experiment.empty(name, way.judge, "curve")
     access = learned.memory.access
 
     async def judged(cases: Sequence[LabelledCase], what: str) -> JudgeScores:
         tasks = [(learned, case.example) for case in cases]
-        made = [one.judgment for one in await experiment.judge_all(io, name, way, tasks, "curve")]
-        said = [
-            Prediction(value=m.value, confidence=m.confidence) if m else Prediction() for m in made
-        ]
+        said = map(Prediction.of, await experiment.judge_all(io, name, way, tasks, "curve"))
         expected, groups = [case.expected for case in cases], [case.group for case in cases]
         [scores], _ = score(
             experiment.criterion.scale,
             expected,
             groups,
-            {what: said},
+            {what: list(said)},
             resamples=plan.resamples,
             seed=plan.seed,
         )

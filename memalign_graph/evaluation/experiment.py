@@ -191,15 +191,7 @@ def without_memory(judge: Judge) -> Judge:
 
 
 def ablations(judge: Judge) -> dict[str, Judge | Alignment]:
-    """List the judges that lack a part of one, to be handed to `evaluate`.
-
-    Args:
-        judge: The whole judge.
-
-    Returns:
-        By name: without memory, with guidelines or episodes alone, learned from labels or words
-        alone, and the judge itself, which comes last.
-    """
+    """List the judges that lack a part of one, to be handed to `evaluate`."""
     return {
         BASE: without_memory(judge),
         "semantic only": judge.but(use_guidelines=True, use_episodes=False),
@@ -245,17 +237,8 @@ class Learned:
     """A memory that an evaluation made, in a store of its own."""
 
     memory: JudgeMemory
-    store: BaseStore
     report: AlignmentReport | None = None
     graphs: dict[tuple[str, str], Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of judging one case."""
-
-    judgment: Judgment | None
-    failure: str | None = None
 
 
 class Experiment:
@@ -296,18 +279,19 @@ class Experiment:
         """Return a judge's embeddings, cached and counted."""
         return CachedEmbeddings(judge.embeddings, self._cache, self.ledger, name, stage)
 
-    async def embed(self, io: IO, name: str, judge: Judge, examples: Iterable[Example]) -> None:
+    async def embed(
+        self, io: IO, name: str, judge: Judge, examples: Iterable[Example], stage: str = "learn"
+    ) -> None:
         """Embed examples once, before memories that are made side by side each ask for them."""
-        embeddings = self.embeddings(name, judge, "learn")
+        embeddings = self.embeddings(name, judge, stage)
         texts = list(dict.fromkeys(retrieval_text(example)[0] for example in examples))
         for start in range(0, len(texts), _EMBED_TEXTS):
             await embed_texts(io, embeddings, texts[start : start + _EMBED_TEXTS])
 
     def empty(self, name: str, judge: Judge, stage: str = "learn") -> Learned:
         """Return a memory that has learned nothing."""
-        store = InMemoryStore()
         embeddings = self.embeddings(name, judge, stage)
-        return Learned(JudgeMemory(store, self.criterion, embeddings=embeddings), store)
+        return Learned(JudgeMemory(InMemoryStore(), self.criterion, embeddings=embeddings))
 
     async def learn(
         self,
@@ -327,7 +311,7 @@ class Experiment:
         judges = way.judge_cases or judge.decide == "evidence"
         graph = create_alignment_graph(
             self.criterion, judge_cases=judges, **learning, **judge.options
-        ).compile(store=learned.store)
+        ).compile(store=learned.memory.access.store)
         given = {"feedback": [item.model_dump(mode="json") for item in feedback]}
         config = {"max_concurrency": max(self.limit // beside, 1)}
         result = await self._invoke(io, graph, given, config)
@@ -337,21 +321,21 @@ class Experiment:
 
     async def judge(
         self, io: IO, name: str, way: Alignment, learned: Learned, example: Example, stage: str
-    ) -> Outcome:
-        """Judge an example, by the judge graph."""
+    ) -> Judgment | str:
+        """Judge an example, by the judge graph; where that gives none, tell why."""
         if (name, stage) not in learned.graphs:
             judge = self.wrapped(name, way.judge, stage)
             graph = create_judge_graph(self.criterion, **judge.options)
-            learned.graphs[name, stage] = graph.compile(store=learned.store)
+            learned.graphs[name, stage] = graph.compile(store=learned.memory.access.store)
         # Others are judged beside it: all of them together keep to the limit.
         config = {"max_concurrency": 1} if way.judge.swap else {}
         try:
             result = await self._invoke(io, learned.graphs[name, stage], example.to_json(), config)
         except ModelAnswerError as error:
-            return Outcome(None, str(error))
+            return str(error)
         finally:
             self.progress.step()
-        return Outcome(Judgment.model_validate(result["judgment"]))
+        return Judgment.model_validate(result["judgment"])
 
     async def judge_all(
         self,
@@ -360,7 +344,7 @@ class Experiment:
         way: Alignment,
         cases: Sequence[tuple[Learned, Example]],
         stage: str = "judge",
-    ) -> list[Outcome]:
+    ) -> list[Judgment | str]:
         """Judge many, side by side."""
         self.progress.step(0, len(cases))
         judging = [self.judge(io, name, way, learned, example, stage) for learned, example in cases]
@@ -385,7 +369,7 @@ class Experiment:
 def opened(criterion: Criterion, options: Options) -> Iterator[Experiment]:
     """Open an experiment's cache and progress for as long as the block lasts."""
     with ExitStack() as stack:
-        cache = options.cache or InMemoryStore()
+        cache = InMemoryStore() if options.cache is None else options.cache
         if isinstance(cache, str | Path):
             from memalign_graph.local import open_local_store
 

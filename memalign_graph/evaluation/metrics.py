@@ -73,15 +73,7 @@ class Comparison(FrozenModel):
     differences: dict[str, Estimate]  # the one's less the other's, with a paired interval
 
     def is_ahead(self, metric: str) -> bool | None:
-        """Tell whether the one is better by this metric; None where that may be chance.
-
-        Args:
-            metric: The metric.
-
-        Returns:
-            True if it is better, False if it is worse, None if the interval holds zero or there is
-            none.
-        """
+        """Tell whether the one is better by this metric; None where that may be chance."""
         difference = self.differences.get(metric, Estimate())
         if difference.low is None or difference.high is None:
             return None
@@ -97,9 +89,11 @@ class Prediction(FrozenModel):
     confidence: float | None = None
 
     @classmethod
-    def of(cls, judgment: Judgment | None) -> "Prediction":
-        """Take it from a judgment, if there is one."""
-        return cls(value=judgment.value, confidence=judgment.confidence) if judgment else cls()
+    def of(cls, judgment: Judgment | str) -> "Prediction":
+        """Take it from a judgment; there is none where it is told why there is no judgment."""
+        if isinstance(judgment, str):
+            return cls()
+        return cls(value=judgment.value, confidence=judgment.confidence)
 
 
 @dataclass(frozen=True)

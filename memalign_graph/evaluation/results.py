@@ -195,35 +195,14 @@ class Report(FrozenModel):
     curve: LearningCurve | None = None
 
     def of(self, judge: str) -> JudgeScores:
-        """Return the scores of a judge or a baseline.
-
-        Args:
-            judge: Its name.
-
-        Returns:
-            Its scores.
-
-        Raises:
-            KeyError: If it is none of those that were measured.
-        """
+        """Return the scores of a judge or a baseline."""
         known = {scores.judge: scores for scores in self.scores}
         if judge not in known:
             raise KeyError(f"{judge!r} was not measured: there is {list(known)}")
         return known[judge]
 
     def metric(self, judge: str, name: str) -> Estimate:
-        """Return one number.
-
-        Args:
-            judge: The judge: `aligned`, `base`, a name of `judges`, or a baseline.
-            name: The metric: `agreement`, `kappa`, `mae`, `ccc` and others.
-
-        Returns:
-            The estimate, with its interval; without a value where this scale has no such metric.
-
-        Raises:
-            KeyError: If the judge was not measured.
-        """
+        """Return one number."""
         return self.of(judge).metrics.get(name, Estimate())
 
     def comparison(self, judge: str, against: str) -> Comparison | None:
@@ -252,18 +231,7 @@ class Report(FrozenModel):
         return [known[key] for key in shown if key in known]
 
     def compare(self, before: "Report", judge: str | None = None) -> ReportComparison:
-        """Tell which cases of an earlier report got better or worse, and by which guideline.
-
-        Args:
-            before: The report of the same criterion that this one is held against.
-            judge: The judge of both; the last of each unless given.
-
-        Returns:
-            The cases that changed; those that only one of them has are left out.
-
-        Raises:
-            InvalidInputError: If the reports share no case.
-        """
+        """Tell which cases of an earlier report got better or worse, and by which guideline."""
         now, then = judge or self.judges[-1], judge or before.judges[-1]
         known = {case.example.id: case for case in before.cases}
         shared = [(known[c.example.id], c) for c in self.cases if c.example.id in known]
@@ -292,11 +260,7 @@ class Report(FrozenModel):
         return ReportComparison(judge=now, cases=len(shared), better=better, worse=worse)
 
     def to_pandas(self) -> Any:
-        """Return a DataFrame: a row a case and judge or baseline.
-
-        Raises:
-            ImportError: If the extra `evaluation` is not installed.
-        """
+        """Return a DataFrame: a row a case and judge or baseline."""
         with needs_extra("evaluation", "to_pandas"):
             import pandas as pd
         names = [scores.judge for scores in self.scores]
@@ -328,28 +292,13 @@ class Report(FrozenModel):
         return render_markdown(self)
 
     def to_html(self) -> str:
-        """Return the report as one HTML page that needs no network, with every case.
-
-        Raises:
-            ImportError: If the extra `evaluation` is not installed.
-        """
+        """Return the report as one HTML page that needs no network, with every case."""
         from memalign_graph.evaluation.report import render_html
 
         return render_html(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write the report to a file, its kind by the file's ending.
-
-        Args:
-            path: A file that ends in `.html`, `.md` or `.json`; folders are made.
-
-        Returns:
-            The file.
-
-        Raises:
-            InvalidInputError: If the ending is another.
-            ImportError: If the extra `evaluation` is not installed.
-        """
+        """Write the report to a file, its kind by the file's ending."""
         file = Path(path)
         kinds: dict[str, Callable[[], str]] = {
             ".html": self.to_html,

@@ -68,7 +68,7 @@ async def test_repeated_curve_costs_nothing(call: Caller, server: LoopbackServer
     server.responder = Model(judge=by_rules(wrong=(1, 4)))
     options: dict[str, Any] = {"sizes": [3, 5], "cache": store}
     first = await call("learning_curve", CRITERION, words(9), **options)
-    asked(server)
+    assert named(first) == asked(server) > (20, 1)
     again = await call("learning_curve", CRITERION, words(9), **options)
     assert asked(server) == (0, 0)
     assert plain(first) == plain(again)
