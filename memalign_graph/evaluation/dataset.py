@@ -59,6 +59,11 @@ class Fold:
     train: tuple[Feedback, ...]
     test: tuple[LabelledCase, ...]
 
+    @property
+    def examples(self) -> list[Example]:
+        """What both are about."""
+        return [*(item.example for item in self.train), *(case.example for case in self.test)]
+
 
 def read_all(
     feedback: Iterable[FeedbackLike], criterion: Criterion, name: str = "feedback"

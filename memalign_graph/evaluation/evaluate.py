@@ -228,8 +228,8 @@ async def _learn_folds(
     learning = []
     for name, way in ways.items():
         if has_memory(way.judge):
-            known = (one for fold in folds for one in (*fold.train, *fold.test))
-            await experiment.embed(io, name, way.judge, (one.example for one in known))
+            examples = [example for fold in folds for example in fold.examples]
+            await experiment.embed(io, name, way.judge, examples)
         for number, fold in enumerate(folds):
             key = (number, *_memory_key(way)) if has_memory(way.judge) else ()
             if key not in shared:
@@ -437,9 +437,7 @@ async def follow(
     plan = experiment.options
     train = list(fold.train)
     random.Random(plan.seed).shuffle(train)  # noqa: S311 - nothing secret
-    await experiment.embed(
-        io, name, way.judge, [one.example for one in (*train, *fold.test)], "curve"
-    )
+    await experiment.embed(io, name, way.judge, fold.examples, "curve")
     learned = experiment.empty(name, way.judge, "curve")
     access = learned.memory.access
 

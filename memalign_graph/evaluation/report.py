@@ -25,6 +25,7 @@ from memalign_graph.evaluation.metrics import COVERAGE, Estimate, headline_metri
 from memalign_graph.evaluation.results import (
     CaseChange,
     EvaluatedCase,
+    LearningCurve,
     Report,
     ReportComparison,
 )
@@ -357,8 +358,8 @@ def _plots(report: Report) -> dict[str, str]:
             report, axes
         )
     }
-    if report.curve:
-        drawings["Learning curve"] = lambda axes: _draw_curve(report, axes)
+    if curve := report.curve:
+        drawings["Learning curve"] = lambda axes: _draw_curve(curve, axes)
     if sure:
         drawings["Calibration"] = lambda axes: _draw_calibration(sure, axes)
         drawings["Risk by coverage"] = lambda axes: _draw_risk(sure, axes)
@@ -377,18 +378,17 @@ def _plots(report: Report) -> dict[str, str]:
     return drawn
 
 
-def _draw_curve(report: Report, axes: Any) -> None:
-    name = headline_metric(report.criterion.scale)
+def _draw_curve(curve: LearningCurve, axes: Any) -> None:
+    name = headline_metric(curve.criterion.scale)
     for what in ("unseen", "seen"):
-        steps = [(step.feedback, getattr(step, what)) for step in (report.curve or report).steps]  # type: ignore[union-attr] # drawn where there is one
+        steps = [(step.feedback, getattr(step, what)) for step in curve.steps]
         points = [(size, scores.metrics[name]) for size, scores in steps if scores]
         known = [(size, one) for size, one in points if one.value is not None]
-        spans = [
-            [one.value - (one.value if one.low is None else one.low) for _, one in known],
-            [(one.value if one.high is None else one.high) - one.value for _, one in known],
-        ]
+        # A skewed interval may leave out the value.
+        below = [0 if one.low is None else max(one.value - one.low, 0) for _, one in known]
+        above = [0 if one.high is None else max(one.high - one.value, 0) for _, one in known]
         sizes, values = [size for size, _ in known], [one.value for _, one in known]
-        axes.errorbar(sizes, values, yerr=spans, marker="o", capsize=3, label=what)
+        axes.errorbar(sizes, values, yerr=[below, above], marker="o", capsize=3, label=what)
     axes.set(xlabel="pieces of feedback", ylabel=name)
     axes.legend()
 
