@@ -60,9 +60,9 @@ class Fold:
     test: tuple[LabelledCase, ...]
 
     @property
-    def examples(self) -> list[Example]:
-        """What both are about."""
-        return [*(item.example for item in self.train), *(case.example for case in self.test)]
+    def feedback(self) -> list[Feedback]:
+        """What experts said of both."""
+        return [*self.train, *(item for case in self.test for item in case.feedback)]
 
 
 def read_all(

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import pairwise
@@ -104,11 +104,11 @@ async def _evaluate(
     main = list(ways)[-1]
     read = read_all(feedback, criterion)
     if test is None:
-        told: list[Feedback] = []
         folds = make_folds(read, criterion, plan.folds, plan.group_by, plan.seed)
     else:
         told = read_all(test, criterion, "test")
         folds = [held_out_by(read, told, criterion, plan.group_by)]
+    said = {item.episode_id: item for fold in folds for item in fold.feedback}
     curve_fold = folds[0]
     if plan.learning_curve and test is None:
         curve_fold = hold_out(read, criterion, plan.test_share, plan.group_by, plan.seed)
@@ -133,13 +133,13 @@ async def _evaluate(
         scores, comparisons = _score_cases(cases, ways, criterion.scale, plan)
         return Report(
             criterion=criterion,
-            settings=_settings(criterion, [*read, *told], len(folds), plan, ways),
+            settings=_settings(criterion, said.values(), len(folds), plan, ways),
             judges=list(ways),
             cases=cases,
             scores=scores,
             comparisons=comparisons,
             memories=await _described(io, memories),
-            experts=expert_agreement(map(Episode.from_feedback, [*read, *told]), criterion.scale),
+            experts=expert_agreement(map(Episode.from_feedback, said.values()), criterion.scale),
             usage=experiment.ledger.rows(),
             warnings=_warnings(ways, cases, scores, memories),
             guidelines=guidelines,
@@ -228,7 +228,7 @@ async def _learn_folds(
     learning = []
     for name, way in ways.items():
         if has_memory(way.judge):
-            examples = [example for fold in folds for example in fold.examples]
+            examples = [item.example for fold in folds for item in fold.feedback]
             await experiment.embed(io, name, way.judge, examples)
         for number, fold in enumerate(folds):
             key = (number, *_memory_key(way)) if has_memory(way.judge) else ()
@@ -374,7 +374,7 @@ async def _described(io: IO, memories: Mapping[tuple[int, str], Learned]) -> lis
 
 def _settings(
     criterion: Criterion,
-    feedback: Sequence[Feedback],
+    feedback: Collection[Feedback],
     folds: int,
     plan: Options,
     ways: Mapping[str, Alignment],
@@ -437,7 +437,8 @@ async def follow(
     plan = experiment.options
     train = list(fold.train)
     random.Random(plan.seed).shuffle(train)  # noqa: S311 - nothing secret
-    await experiment.embed(io, name, way.judge, fold.examples, "curve")
+    examples = [item.example for item in fold.feedback]
+    await experiment.embed(io, name, way.judge, examples, "curve")
     learned = experiment.empty(name, way.judge, "curve")
     access = learned.memory.access
 

@@ -5,7 +5,6 @@ with.
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -257,11 +256,6 @@ def asked(server: LoopbackServer) -> tuple[int, int]:
 def judgings(server: LoopbackServer) -> list[ChatRequest]:
     """The requests for a verdict."""
     return [chat for chat in server.chats if chat.schema_name == "judgment"]
-
-
-def by_memory(server: LoopbackServer) -> Counter[tuple[int, bool]]:
-    """How often each case was judged, without memory and with it."""
-    return Counter((judged(chat), bool(earlier(chat))) for chat in judgings(server))
 
 
 _OWN = ("id", "episode_ids", "guideline_ids", "memory_version", "given_at", "created_at")

@@ -118,6 +118,7 @@ async def test_nothing_of_its_own_fold_is_in_any_prompt(
     given += [word(n, author="bob", rationale=f"Bob: because{n}so.") for n in (0, 4)]
     given += [word(n, author="cy", value=None, rationale=f"Cy: because{n}so.") for n in (1, 30)]
     report = await call.evaluate(CRITERION, given)
+    assert (report.experts.examples, report.settings.feedback) == (2, 13)
     folds = by_case(report)
     assert Counter(folds.values()) == {0: 3, 1: 3, 2: 3}
     for chat in judgings(server):
@@ -163,6 +164,7 @@ async def test_told_cases_are_never_learned(call: Caller, server: LoopbackServer
     assert {credit.shown_for for credit in report.credit} == {7}
     assert report.curve is not None
     assert [step.feedback for step in report.curve.steps] == [0, 3, 7]
+    assert report.settings.feedback == 7 + 3
     # What is held against a case is what is told with it, not what else there is on it.
     assert {label.author for case in report.cases for label in case.experts} == {"bob"}
 
