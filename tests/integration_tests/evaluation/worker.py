@@ -1,4 +1,4 @@
-"""An evaluation in a process of its own; see `test_kept_answers`."""
+"""An evaluation in a process of its own; see `test_evaluation_killed`."""
 
 import multiprocessing
 import os
