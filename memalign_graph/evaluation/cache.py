@@ -34,8 +34,12 @@ from memalign_graph.models import Embedder, EmbeddingsLike, embed_texts
 _CHAT = ("memalign_evaluation", "answers")
 _VECTORS = ("memalign_evaluation", "vectors")
 
-_PURPOSES = {"guideline_operations": "distil", "guideline_relations": "compare"}
-"""What is asked of a chat model, by the title of the answer's schema."""
+_PURPOSES = {
+    "guideline_operations": "distil",
+    "guideline_relations": "compare",
+    "judgment": "judge",
+}
+"""What is asked of a chat model, by the title of the answer's schema; a confidence has none."""
 
 
 class Ledger:
@@ -109,9 +113,9 @@ class AnswerCache(BaseCache):
     def _count(self, llm_string: str, message: Any = None, **counts: float) -> None:
         found = message.usage_metadata if isinstance(message, AIMessage) else None
         usage: Mapping[str, Any] = found or {}
-        sampled = re.search(r"---sample \d+$", llm_string)
-        schema = "confidence" if sampled or "json_schema" not in llm_string else "judge"
-        purpose = next((p for title, p in _PURPOSES.items() if title in llm_string), schema)
+        is_sample = re.search(r"---sample \d+$", llm_string)
+        titles = [title for title in _PURPOSES if title in llm_string and not is_sample]
+        purpose = _PURPOSES[titles[0]] if titles else "confidence"
         tokens = {name: usage.get(name, 0) for name in ("input_tokens", "output_tokens")}
         self._ledger.add(self._judge, self._stage, purpose, **tokens, **counts)
 
