@@ -76,7 +76,9 @@ def score(path: Path) -> list[float]:
         said[1].append(float(np.mean([one.value for one in evidence.neighbours[:_NEAREST]])))
     scored = []
     for values in said:
-        scored += [float(np.abs(np.array(values) - truth).mean()), concordance(truth, values) or 0]
+        given, weights = np.array(values), np.ones((1, len(truth)))
+        [ccc] = concordance(np.array(truth), given, weights)
+        scored += [float(np.abs(given - truth).mean()), float(np.nan_to_num(ccc))]
     return scored
 
 

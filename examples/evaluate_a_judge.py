@@ -56,7 +56,7 @@ def main() -> None:
         model=model,
         embeddings=embeddings,
     )
-    for judge in ("constant", "nearest", "base", "aligned"):
+    for judge in ("majority", "kNN", "evidence", "base", "aligned"):
         found = report.metric(judge, "agreement")
         print(f"{judge:8}  agreement {found.value:.2f} ({found.low:.2f} to {found.high:.2f})")
     for one in report.credit:

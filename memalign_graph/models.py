@@ -235,7 +235,7 @@ def models_from_environment() -> tuple[str, str]:
 def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
     """Bind a chat model to answer in the shape of a JSON Schema."""
     key = digest([model_key(model), schema])
-    model, name = _untransformed(model), _model_name(model)
+    model, name = _untransformed(model), model_name_of(model)
     parameters = inspect.signature(type(model).with_structured_output).parameters
     method: dict[str, Any] = {"method": "json_schema"} if "method" in parameters else {}
     try:
@@ -320,7 +320,8 @@ def max_input_tokens(model: BaseChatModel) -> int:
     return int(profile.get("max_input_tokens") or 128_000)
 
 
-def _model_name(model: BaseChatModel) -> str:
+def model_name_of(model: BaseChatModel) -> str:
+    """Return what a chat model is called by its provider."""
     names = [getattr(model, attribute, None) for attribute in ("model_name", "model")]
     return next((name for name in names if isinstance(name, str)), type(model).__name__)
 

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from benchmarks.agreement.rows import Row, Task, Verdicts
 from memalign_graph import Boolean, Categorical, Criterion, Example, Numeric, Pairwise
 from memalign_graph.evaluation import evaluate
-from memalign_graph.evaluation.variants import ALIGNED, BASE
+from memalign_graph.evaluation.results import ALIGNED, BASE
 from memalign_graph.local import LocalEmbeddings
 from memalign_graph.scales import Scale
 
@@ -87,7 +87,7 @@ def run(task: Task) -> None:
         k=task.k,
     )
     report.save(folder / "report.json")
-    cases = {case.example.id: case for case in report.evaluation.cases}
+    cases = {case.example.id: case for case in report.cases}
     for side, judge in (("base", BASE), ("ours", ALIGNED)):
         verdicts = Verdicts(task, side)
         verdicts.clear()

@@ -9,14 +9,14 @@ from langgraph.store.memory import InMemoryStore
 from benchmarks.agreement.ours import criterion_of, example_of, feedback_of
 from benchmarks.agreement.rows import Row, Task, Verdicts
 from memalign_graph import Criterion, Example, JudgeMemory, Numeric
-from memalign_graph.evaluation.baselines import constant_value, nearest_value
-from memalign_graph.evaluation.scores import (
+from memalign_graph.evaluation.dataset import KNN, MAJORITY, MEDIAN, baselines
+from memalign_graph.evaluation.metrics import (
     Comparison,
     Estimate,
     JudgeScores,
+    Prediction,
     score,
 )
-from memalign_graph.evaluation.scores import Verdicts as Column
 from memalign_graph.local import LocalEmbeddings
 from memalign_graph.scales import Value
 
@@ -85,30 +85,31 @@ def _scored(task: Task) -> _Scored | None:
     scale = criterion.scale
     expected = [scale.validate_value(row["label"]) for row in there]
     train = [scale.validate_value(row["label"]) for row in task.rows("train")]
-    columns = [
-        Column("constant", [constant_value(train, scale)] * len(there)),
-        Column("nearest", _nearest(task, criterion, there)),
-        *(
-            Column(side, [_value(criterion, known, row) for row in there])
-            for side, known in said.items()
-            if known
-        ),
-    ]
-    names = {one.judge for one in columns}
-    pairs = [pair for pair in _PAIRS if set(pair) <= names]
+    constant, nearest = _baselines(task, criterion, there, train)
+    columns = {"constant": constant, "nearest": nearest}
+    for side, known in said.items():
+        if known:
+            columns[side] = [_value(criterion, known, row) for row in there]
+    said_by = {name: [Prediction(value=value) for value in columns[name]] for name in columns}
+    pairs = [pair for pair in _PAIRS if set(pair) <= columns.keys()]
     scores, comparisons = score(
-        scale, expected, [row["id"] for row in there], columns, pairs=pairs, seed=task.seed
+        scale, expected, [row["id"] for row in there], said_by, pairs=pairs, seed=task.seed
     )
     return task, criterion, scores, comparisons
 
 
-def _nearest(task: Task, criterion: Criterion, rows: Sequence[Row]) -> list[Value | None]:
+def _baselines(
+    task: Task, criterion: Criterion, rows: Sequence[Row], train: Sequence[Value]
+) -> tuple[list[Value | None], list[Value | None]]:
+    """Return the one value that fits most, and that of the most similar training rows."""
     memory = JudgeMemory(InMemoryStore(), criterion, embeddings=LocalEmbeddings())
     memory.remember([feedback_of(row) for row in task.rows("train")])
-    return [
-        nearest_value(memory.recall(Example(**example_of(row)), task.k), criterion.scale)
+    predicted = [
+        baselines(train, memory.recall(Example(**example_of(row)), task.k), criterion.scale)
         for row in rows
     ]
+    constants = [row.get(MEDIAN, row[MAJORITY]) for row in predicted]
+    return [*constants], [row[KNN] for row in predicted]
 
 
 def _value(criterion: Criterion, known: Mapping[str, Mapping[str, Any]], row: Row) -> Value | None:

@@ -17,8 +17,8 @@ from memalign_graph.cli.records import Records
 from memalign_graph.cli.scorecard import estimate_text, evaluation_text
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evaluation import Estimate, Report, aevaluate
-from memalign_graph.evaluation.scores import labels_of
-from memalign_graph.evaluation.variants import ALIGNED
+from memalign_graph.evaluation.metrics import labels_of
+from memalign_graph.evaluation.results import ALIGNED
 from memalign_graph.memory.operations import check_feedback
 from memalign_graph.reading import read_feedback
 from memalign_graph.scales import Numeric, Scale
@@ -118,7 +118,7 @@ def run_evaluate(parsed: Namespace, output: Output) -> int:
     if output.as_json:
         output.document(report.to_json())
     else:
-        output.line(evaluation_text(report.evaluation))
+        output.line(evaluation_text(report))
     for path in reports:
         report.save(path)
         output.note(f"report in {path}")
@@ -207,5 +207,5 @@ def _status(
             output.error(one.tell(found))
     if missed:
         return ExitStatus.MISSED
-    failed = report.evaluation.of(ALIGNED).failed
+    failed = report.of(ALIGNED).failed
     return ExitStatus.PARTLY if left_out or failed else ExitStatus.DONE

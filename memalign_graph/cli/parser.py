@@ -196,8 +196,8 @@ def _add_evaluate(commands: _Commands) -> None:
         "--credit-cases",
         type=int,
         metavar="N",
-        help="on how many cases each guideline is left out, to see what it does; 0 for none; "
-        "default: 20",
+        help="on how many cases each guideline is left out, to see what it does, which takes a "
+        "call each; default: none",
     )
     how.add_argument("--resamples", type=int, metavar="N", help="for the intervals; default: 1000")
     how.add_argument(

@@ -1,7 +1,7 @@
 """What an evaluation found, as text for a terminal. Pure functions."""
 
 from memalign_graph.cli.reports import count, item, table
-from memalign_graph.evaluation import Estimate, Evaluation, JudgeScores
+from memalign_graph.evaluation import Estimate, JudgeScores, Report
 
 _METRICS = ("agreement", "exact_match", "kappa", "mae", "ccc", "auc", "ece")
 """The metrics shown, where they are there; the report has all."""
@@ -16,16 +16,18 @@ def estimate_text(found: Estimate) -> str:
     return f"{found.value:.2f} (95 % interval {found.low:.2f} to {found.high:.2f})"
 
 
-def evaluation_text(evaluation: Evaluation) -> str:
+def evaluation_text(report: Report) -> str:
     """Tell what the judges are worth."""
-    shown = [name for name in _METRICS if any(name in one.metrics for one in evaluation.scores)]
-    rows = [_row(one, shown) for one in evaluation.scores]
-    how = "on cases set aside" if evaluation.folds == 1 else f"in {evaluation.folds} folds"
+    shown = [name for name in _METRICS if any(name in one.metrics for one in report.scores)]
+    rows = [_row(one, shown) for one in report.scores]
+    how = (
+        "on cases set aside" if report.settings.folds == 1 else f"in {report.settings.folds} folds"
+    )
     parts = [
-        f"{count(len(evaluation.cases), 'case')} that the judge had not learned from, {how}",
+        f"{count(len(report.cases), 'case')} that the judge had not learned from, {how}",
         table(rows, ["judge", "cases", *shown]),
         "[...] is the 95 % interval",
-        "\n".join(item(one, "note: ") for one in evaluation.warnings),
+        "\n".join(item(one, "note: ") for one in report.warnings),
     ]
     return "\n\n".join(part for part in parts if part)
 

@@ -1,40 +1,35 @@
 """The evaluation lab: does the judge agree with the experts, and is it getting better?
 
-`cross_validate` measures a judge before and after it learned, on cases it did not learn from;
-`learning_curve` follows it as its memory grows; `ablate` takes parts of the memory away;
-`backward_flips` finds what worked and no longer does; `guideline_credit` tells which guideline
-changes which verdicts; `evaluate` does it all and makes a report. Each has an async twin whose name
-begins with `a`. It needs the extra `evaluation`.
+`evaluate` measures judges on cases that they did not learn from, beside baselines, and makes a
+report; `learning_curve` follows one as its memory grows; `ablations` lists the judges that lack a
+part; `flips` finds what worked and no longer does; `guideline_credit` tells which guideline changes
+which verdicts. Each has an async twin whose name begins with `a`. It needs the extra `evaluation`.
 """
 
-from memalign_graph.evaluation.ablation import aablate, ablate
-from memalign_graph.evaluation.answers import Spent
-from memalign_graph.evaluation.credit import (
-    ChangedVerdict,
-    GuidelineCredit,
-    aguideline_credit,
-    guideline_credit,
-)
-from memalign_graph.evaluation.cross_validation import across_validate, cross_validate
-from memalign_graph.evaluation.evaluate import aevaluate, evaluate
-from memalign_graph.evaluation.flips import Flip, abackward_flips, backward_flips
-from memalign_graph.evaluation.learning import (
-    LearningCurve,
-    LearningStep,
+from memalign_graph.evaluation.credit import aflips, aguideline_credit, flips, guideline_credit
+from memalign_graph.evaluation.evaluate import (
+    aevaluate,
     alearning_curve,
+    evaluate,
     learning_curve,
 )
-from memalign_graph.evaluation.options import EvaluationOptions
-from memalign_graph.evaluation.report import Report
-from memalign_graph.evaluation.results import EvaluatedCase, Evaluation
-from memalign_graph.evaluation.scores import Comparison, Estimate, JudgeScores
+from memalign_graph.evaluation.experiment import EvaluationOptions, ablations
+from memalign_graph.evaluation.metrics import Comparison, Estimate, JudgeScores
+from memalign_graph.evaluation.results import (
+    EvaluatedCase,
+    Flip,
+    GuidelineCredit,
+    LearningCurve,
+    LearningStep,
+    Report,
+    ReportComparison,
+    UsageRow,
+)
 
 __all__ = [
-    "ChangedVerdict",
     "Comparison",
     "Estimate",
     "EvaluatedCase",
-    "Evaluation",
     "EvaluationOptions",
     "Flip",
     "GuidelineCredit",
@@ -42,17 +37,15 @@ __all__ = [
     "LearningCurve",
     "LearningStep",
     "Report",
-    "Spent",
-    "aablate",
-    "abackward_flips",
-    "ablate",
-    "across_validate",
+    "ReportComparison",
+    "UsageRow",
+    "ablations",
     "aevaluate",
+    "aflips",
     "aguideline_credit",
     "alearning_curve",
-    "backward_flips",
-    "cross_validate",
     "evaluate",
+    "flips",
     "guideline_credit",
     "learning_curve",
 ]

@@ -1,170 +1,335 @@
-"""Measures of how far a judge's verdicts agree with the experts' values.
+"""How far judges agree with experts: metrics with intervals, and paired comparisons.
 
-Each is a function of two sequences of equal length, of one case an entry, and returns None where it
-is undefined. What scikit-learn has is scikit-learn's.
+Intervals are bootstrap intervals over source items: whole items are drawn with replacement, so that
+several cases of one item do not count as independent. Judges are compared on the same draws
+(paired), which takes away what only makes items harder or easier. A draw is a weight for each case,
+so that all draws of a metric are one product of matrices; scikit-learn's metrics take one draw at a
+time. Source: B. Efron and R. Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13.
 """
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
-from memalign_graph.errors import needs_extra
+from memalign_graph.agreement import agree
+from memalign_graph.evaluation.dataset import is_ordered
+from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale, Value
+from memalign_graph.types import FrozenModel, Judgment
 
+LOWER_IS_BETTER = frozenset({"mae", "ece"})
+"""The metrics of which less is better."""
+
+COVERAGE = 0.95
+"""How much of the bootstrap distribution an interval holds."""
+
+_MOST_LABELS = 11
 _BINS = 10
 
+Array = NDArray[np.float64]
+Measure = Callable[["Column", Array], Array]
+"""Takes a metric of a judge on draws: a row of weights for each draw, a column a case."""
 
-class LabelScores(BaseModel):
-    """How well one label is found."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Estimate(FrozenModel):
+    """A number measured on some cases, and its 95 % interval."""
+
+    value: float | None = None  # None where it is undefined
+    low: float | None = None  # None where too few draws defined it
+    high: float | None = None
+
+
+class LabelScores(FrozenModel):
+    """How well one label is told."""
 
     label: str
-    """The label, as the scale shows it."""
-
-    precision: float | None
-    """Of the verdicts with this label, how many the experts gave it, too; None if there are
-    none."""
-
-    recall: float | None
-    """Of the cases that the experts gave this label, how many the judge did, too; None if there
-    are none."""
-
-    f1: float | None
-    """The harmonic mean of both, 2 TP / (2 TP + FP + FN); None if neither gave it."""
-
-    support: int
-    """How many cases the experts gave this label."""
+    precision: Estimate
+    recall: Estimate
+    f1: Estimate
+    support: int  # how many cases the experts gave this label
 
 
-class ReliabilityBin(BaseModel):
-    """The verdicts of about one confidence."""
+class JudgeScores(FrozenModel):
+    """What one judge's verdicts are worth."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    confidence: float
-    """Their mean confidence."""
-
-    accuracy: float
-    """The share of them that agrees with the experts."""
-
-    count: int
-    """How many they are."""
-
-
-def exact_match(expected: Sequence[Any], got: Sequence[Any]) -> float | None:
-    """Return the share of verdicts that are the experts' value."""
-    if not len(expected):
-        return None
-    return float(np.mean([one == other for one, other in zip(expected, got, strict=True)]))
+    judge: str
+    cases: int  # how many it gave a verdict on
+    failed: int  # how many it gave none on; they are in no metric
+    metrics: dict[str, Estimate]
+    """By name: `agreement`, `exact_match`, and what the scale allows of `kappa`, `macro_f1`, `mae`,
+    `ccc`, `auc`, `ece`."""
+    labels: list[LabelScores]  # none on a continuous scale
+    confusion: list[list[int]] | None
+    """A row for each of the experts' labels, a column for each verdict."""
 
 
-def cohen_kappa(
-    expected: Sequence[Any],
-    got: Sequence[Any],
+class Comparison(FrozenModel):
+    """One judge beside another, on the cases that both gave a verdict on."""
+
+    judge: str
+    against: str
+    cases: int
+    differences: dict[str, Estimate]  # the one's less the other's, with a paired interval
+
+    def is_ahead(self, metric: str) -> bool | None:
+        """Tell whether the one is better by this metric; None where that may be chance."""
+        difference = self.differences.get(metric, Estimate())
+        if difference.low is None or difference.high is None:
+            return None
+        if difference.low <= 0 <= difference.high:
+            return None
+        return (difference.low > 0) == (metric not in LOWER_IS_BETTER)
+
+
+class Prediction(FrozenModel):
+    """What a judge, or a baseline, says of a case."""
+
+    value: Value | None = None
+    confidence: float | None = None
+
+    @classmethod
+    def of(cls, judgment: Judgment | str) -> "Prediction":
+        """Take it from a judgment; there is none where it is told why there is no judgment."""
+        if isinstance(judgment, str):
+            return cls()
+        return cls(value=judgment.value, confidence=judgment.confidence)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One judge's predictions beside the experts' values, an entry a case."""
+
+    given: NDArray[np.bool_]
+    right: Array
+    same: Array
+    truth: Array
+    value: Array
+    confidence: Array  # NaN where it has none
+    labels: int  # how many the scale has; 0 of a continuous one
+
+    @classmethod
+    def of(cls, scale: Scale, expected: Sequence[Value], said: Sequence[Prediction]) -> "Column":
+        """Encode predictions: a number by itself, a label by its position."""
+        labels = labels_of(scale)
+
+        def code(value: Value) -> float:
+            position = labels.index(value) if labels else value
+            return float(position)
+
+        values = [prediction.value for prediction in said]
+        pairs = list(zip(values, expected, strict=True))
+        return cls(
+            given=np.array([value is not None for value in values], bool),
+            right=np.array([v is not None and agree(scale, v, want) for v, want in pairs], float),
+            same=np.array([v == want for v, want in pairs], float),
+            truth=np.array([code(value) for value in expected], float),
+            value=np.array([0.0 if v is None else code(v) for v in values], float),
+            confidence=np.array([np.nan if p.confidence is None else p.confidence for p in said]),
+            labels=len(labels or ()),
+        )
+
+    def counts(self, weights: Array) -> Array:
+        """Return the confusion matrix of each draw."""
+        cells = np.eye(self.labels**2)[(self.truth * self.labels + self.value).astype(int)]
+        counts: Array = (weights @ cells).reshape(-1, self.labels, self.labels)
+        return counts
+
+
+def labels_of(scale: Scale) -> list[Value] | None:
+    """Return the values of a scale that has few of them, in order."""
+    match scale:
+        case Boolean():
+            return [False, True]
+        case Categorical() | Pairwise():
+            return list(scale.choices)
+        case Numeric(integer=True) if scale.maximum - scale.minimum < _MOST_LABELS:
+            return list(range(int(scale.minimum), int(scale.maximum) + 1))
+    return None
+
+
+def headline_metric(scale: Scale) -> str:
+    """Return the metric to look at first."""
+    return "mae" if isinstance(scale, Numeric) else "agreement"
+
+
+def measures_of(scale: Scale) -> dict[str, Measure]:
+    """Return the metrics that a scale allows."""
+    measures: dict[str, Measure] = {
+        "agreement": lambda column, weights: _mean(weights, column.right),
+        "exact_match": lambda column, weights: _mean(weights, column.same),
+    }
+    if labels_of(scale):
+        measures["kappa"] = lambda column, weights: kappa(
+            column.counts(weights), ordered=is_ordered(scale)
+        )
+        measures["macro_f1"] = macro_f1
+    if isinstance(scale, Numeric):
+        measures["mae"] = lambda column, weights: _mean(
+            weights, np.abs(column.truth - column.value)
+        )
+        measures["ccc"] = lambda column, weights: concordance(column.truth, column.value, weights)
+    if isinstance(scale, Boolean):
+        measures["auc"] = roc_auc
+    return {**measures, "ece": calibration_error}
+
+
+def score(
+    scale: Scale,
+    expected: Sequence[Value],
+    groups: Sequence[str],
+    judges: Mapping[str, Sequence[Prediction]],
     *,
-    labels: Sequence[Any],
-    weights: Literal["quadratic"] | None = None,
-) -> float | None:
-    """Return how far two raters agree beyond what chance would give: (p_o - p_e) / (1 - p_e)."""
-    rank = {label: place for place, label in enumerate(labels)}
-    counts = np.zeros((len(rank), len(rank)))
-    np.add.at(counts, ([rank[one] for one in expected], [rank[one] for one in got]), 1)
-    return kappa_of_counts(counts, weights=weights)
+    pairs: Sequence[tuple[str, str]] = (),
+    resamples: int = 1_000,
+    seed: int = 0,
+) -> tuple[list[JudgeScores], list[Comparison]]:
+    """Score judges on the same cases, and compare some of them."""
+    columns = {name: Column.of(scale, expected, said) for name, said in judges.items()}
+    weights = _weights(groups, resamples, seed)
+    measures = measures_of(scale)
+
+    def measured(name: str, cases: NDArray[np.bool_]) -> dict[str, Array]:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return {
+                metric: measure(columns[name], weights * cases)
+                for metric, measure in measures.items()
+                if metric not in ("auc", "ece") or not np.isnan(columns[name].confidence).all()
+            }
+
+    scores = [_score(scale, name, column, weights, measured) for name, column in columns.items()]
+    comparisons = []
+    for one, other in pairs:
+        both = columns[one].given & columns[other].given
+        mine, theirs = measured(one, both), measured(other, both)
+        differences = {
+            name: _estimate(mine[name] - theirs[name]) for name in mine if name in theirs
+        }
+        comparisons.append(
+            Comparison(judge=one, against=other, cases=int(both.sum()), differences=differences)
+        )
+    return scores, comparisons
 
 
-def kappa_of_counts(
-    counts: NDArray[Any], *, weights: Literal["quadratic"] | None = None
-) -> float | None:
-    """Return Cohen's kappa of a confusion matrix; see `cohen_kappa`."""
-    ranks = np.arange(len(counts))
-    apart = ranks[:, None] - ranks[None, :]
-    cost = apart**2 if weights == "quadratic" else apart != 0
-    by_chance = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / max(counts.sum(), 1)
-    most = float((cost * by_chance).sum())
-    return 1 - float((cost * counts).sum()) / most if most else None
-
-
-def concordance(expected: Sequence[float], got: Sequence[float]) -> float | None:
-    """Return Lin's concordance correlation coefficient (CCC)."""
-    if not len(expected):
-        return None
-    x, y = np.asarray(expected, float), np.asarray(got, float)
-    apart = float(x.var() + y.var() + (x.mean() - y.mean()) ** 2)
-    if np.ptp(x) == 0 and np.ptp(y) == 0:
-        return None if x[0] == y[0] else 0.0
-    return float(2 * np.mean((x - x.mean()) * (y - y.mean()))) / apart
-
-
-def mean_absolute_error(expected: Sequence[float], got: Sequence[float]) -> float | None:
-    """Return how far verdicts lie from the experts' values on average (MAE)."""
-    if not len(expected):
-        return None
-    return float(np.mean(np.abs(np.asarray(expected, float) - np.asarray(got, float))))
-
-
-def label_scores(
-    expected: Sequence[str], got: Sequence[str], *, labels: Sequence[str]
-) -> list[LabelScores]:
-    """Return precision, recall and F1 of each label, by scikit-learn."""
-    if not len(expected):
-        return [
-            LabelScores(label=label, precision=None, recall=None, f1=None, support=0)
-            for label in labels
+def _score(
+    scale: Scale,
+    name: str,
+    column: Column,
+    weights: Array,
+    measured: Callable[[str, NDArray[np.bool_]], dict[str, Array]],
+) -> JudgeScores:
+    labels: list[LabelScores] = []
+    confusion = None
+    if column.labels:
+        counts = column.counts(weights * column.given)
+        confusion = counts[0].astype(int).tolist()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rates = _label_rates(counts)
+        labels = [
+            LabelScores(
+                label=scale.render(label),
+                precision=_estimate(rates[0][:, at]),
+                recall=_estimate(rates[1][:, at]),
+                f1=_estimate(rates[2][:, at]),
+                support=int(counts[0, at].sum()),
+            )
+            for at, label in enumerate(labels_of(scale) or ())
         ]
-    with needs_extra("evaluation", "precision and recall"):
-        from sklearn.metrics import precision_recall_fscore_support
-    columns = precision_recall_fscore_support(
-        expected, got, labels=list(labels), zero_division=np.nan
+    return JudgeScores(
+        judge=name,
+        cases=int(column.given.sum()),
+        failed=int((~column.given).sum()),
+        metrics={key: _estimate(draws) for key, draws in measured(name, column.given).items()},
+        labels=labels,
+        confusion=confusion,
     )
-    return [
-        LabelScores(
-            label=label,
-            precision=_or_none(precision),
-            recall=_or_none(recall),
-            f1=_or_none(f1),
-            support=int(support),
-        )
-        for label, precision, recall, f1, support in zip(labels, *columns, strict=True)
-    ]
 
 
-def roc_auc(is_positive: Sequence[bool], score: Sequence[float]) -> float | None:
-    """Return the area under the ROC curve (AUC), by scikit-learn."""
-    if len(set(is_positive)) < 2:  # noqa: PLR2004 - positive and negative
-        return None
-    with needs_extra("evaluation", "AUC"):
-        from sklearn.metrics import roc_auc_score
-    return float(roc_auc_score(is_positive, score))
+def kappa(counts: Array, *, ordered: bool) -> Array:
+    """Return Cohen's kappa of confusion matrices, with quadratic weights on ordered scales."""
+    ranks = np.arange(counts.shape[-1])
+    cost = (ranks[:, None] - ranks) ** 2 if ordered else (ranks[:, None] != ranks).astype(int)
+    rows, columns = counts.sum(-1), counts.sum(-2)
+    chance = (cost * rows[:, :, None] * columns[:, None, :]).sum((1, 2)) / rows.sum(-1)
+    return np.where(chance > 0, 1 - (cost * counts).sum((1, 2)) / chance, np.nan)
 
 
-def reliability(
-    is_right: Sequence[bool], confidence: Sequence[float], *, bins: int = _BINS
-) -> list[ReliabilityBin]:
-    """Gather verdicts by confidence, in bins of equal width."""
-    right, sure = np.asarray(is_right, bool), np.asarray(confidence, float)
-    places: NDArray[np.int_] = np.minimum((sure * bins).astype(int), bins - 1)
-    return [
-        ReliabilityBin(
-            confidence=float(sure[places == place].mean()),
-            accuracy=float(right[places == place].mean()),
-            count=int((places == place).sum()),
-        )
-        for place in np.unique(places)
-    ]
+def macro_f1(column: Column, weights: Array) -> Array:
+    """Return the mean F1 of the labels that experts or judge gave."""
+    f1 = _label_rates(column.counts(weights))[2]
+    mean: Array = np.nansum(f1, axis=1) / (~np.isnan(f1)).sum(1)
+    return mean
 
 
-def expected_calibration_error(
-    is_right: Sequence[bool], confidence: Sequence[float], *, bins: int = _BINS
-) -> float | None:
-    """Return the expected calibration error (ECE)."""
-    if not len(is_right):
-        return None
-    found = reliability(is_right, confidence, bins=bins)
-    return sum(one.count * abs(one.accuracy - one.confidence) for one in found) / len(is_right)
+def concordance(truth: Array, value: Array, weights: Array) -> Array:
+    """Return Lin's concordance correlation coefficient (1989)."""
+    # Around a value near to all of them, or the digits of large numbers cancel.
+    middle = truth.mean() if len(truth) else 0.0
+    x, y = truth - middle, value - middle
+    mean_x, mean_y = _mean(weights, x), _mean(weights, y)
+    variance_x = _mean(weights, x * x) - mean_x**2
+    variance_y = _mean(weights, y * y) - mean_y**2
+    apart = variance_x + variance_y + (mean_x - mean_y) ** 2
+    span = max(float(np.ptp(np.append(x, y))), 1.0) if len(x) else 1.0
+    agreed: Array = 2 * (_mean(weights, x * y) - mean_x * mean_y) / apart
+    return np.where(apart > 1e-12 * span**2, agreed, np.nan)
 
 
-def _or_none(number: float) -> float | None:
-    return None if np.isnan(number) else float(number)
+def roc_auc(column: Column, weights: Array) -> Array:
+    """Return the chance that a positive case is believed more than a negative one."""
+    known = ~np.isnan(column.confidence)
+    belief = np.where(column.value == 1, column.confidence, 1 - column.confidence)
+    positive, negative = known & (column.truth == 1), known & (column.truth == 0)
+    difference = belief[positive][:, None] - belief[negative]
+    wins = (difference > 0) + 0.5 * (difference == 0)
+    ahead = ((weights[:, positive] @ wins) * weights[:, negative]).sum(1)
+    whole: Array = weights[:, positive].sum(1) * weights[:, negative].sum(1)
+    return np.where(whole > 0, ahead / whole, np.nan)
+
+
+def calibration_error(column: Column, weights: Array) -> Array:
+    """Return the expected calibration error over bins of equal width (Naeini et al., 2015)."""
+    known = ~np.isnan(column.confidence)
+    sure = np.nan_to_num(column.confidence)
+    bins = np.minimum((sure * _BINS).astype(int), _BINS - 1)
+    gaps = np.where(known, column.right - sure, 0.0)
+    apart = [np.abs(weights @ (gaps * (bins == at))) for at in range(_BINS)]
+    error: Array = np.sum(apart, axis=0) / (weights @ known.astype(float))
+    return error
+
+
+def _label_rates(counts: Array) -> tuple[Array, Array, Array]:
+    """Return precision, recall and F1 of each label on each draw."""
+    hits = np.diagonal(counts, axis1=1, axis2=2)
+    rows, columns = counts.sum(2), counts.sum(1)
+    return hits / columns, hits / rows, 2 * hits / (rows + columns)
+
+
+def _mean(weights: Array, values: Array) -> Array:
+    mean: Array = (weights @ values) / weights.sum(1)
+    return mean
+
+
+def _weights(groups: Sequence[str], resamples: int, seed: int) -> Array:
+    """Return how often each case is drawn: first each once, then whole items at random."""
+    names, first, items = np.unique(np.array(groups, str), return_index=True, return_inverse=True)
+    once = np.ones((1, len(groups)))
+    # One item drawn again and again varies no way, which would look like certainty.
+    if len(names) <= 1 or not resamples:
+        return once
+    rank = np.argsort(np.argsort(first))  # by the first case, whatever an item is called
+    shares = np.full(len(names), 1 / len(names))
+    drawn = np.random.default_rng(seed).multinomial(len(names), shares, size=resamples)
+    return np.vstack([once, drawn[:, rank[items]]])
+
+
+def _estimate(measured: Array) -> Estimate:
+    value, draws = measured[0], measured[1:]
+    point = None if np.isnan(value) else float(value)
+    defined = draws[~np.isnan(draws)]
+    # Where most draws leave a number undefined, the others do not tell how far it varies.
+    if not len(defined) or 2 * len(defined) < len(draws):
+        return Estimate(value=point)
+    rest = (1 - COVERAGE) / 2
+    low, high = np.quantile(defined, [rest, 1 - rest])
+    return Estimate(value=point, low=float(low), high=float(high))

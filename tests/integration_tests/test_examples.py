@@ -57,10 +57,11 @@ def test_evaluating_a_judge_writes_a_report_and_costs_nothing_twice(
     report = tmp_path / "out" / "report.html"
     first = run_example(server, "examples/evaluate_a_judge.py", str(report))
     names = [line.split()[0] for line in first.splitlines() if "agreement" in line]
-    assert names == ["constant", "nearest", "base", "aligned"]
+    assert names == ["majority", "kNN", "evidence", "base", "aligned"]
     page = report.read_text(encoding="utf-8")
     assert "support_tone" in page
-    assert "<script" not in page
+    assert "http:" not in page
+    assert "https:" not in page
     asked = len(server.chats)
     assert run_example(server, "examples/evaluate_a_judge.py", str(report)) == first
     assert len(server.chats) == asked

@@ -25,8 +25,7 @@ from memalign_graph.agreement import (
     majority_value,
 )
 from memalign_graph.alignment.cases import cases_of
-from memalign_graph.evaluation.baselines import nearest_value
-from memalign_graph.evaluation.cases import labelled_cases
+from memalign_graph.evaluation.dataset import knn_value, labelled_cases
 from memalign_graph.integrations.few_shot import few_shot_examples
 from memalign_graph.memory.judgments import ReviewItem
 from memalign_graph.memory.review_report import report_of
@@ -280,7 +279,7 @@ def test_guard_evaluation_reports_and_prompts_go_by_the_median() -> None:
     lines, _ = render_words(episodes, criterion, max_tokens=100)
     assert lines[-1] == "The value that counts here: 3.0"
     recalled = RecalledExample(example=words[0].example, episodes=episodes, similarity=1.0)
-    assert nearest_value([recalled], SHARE) == 3
+    assert knn_value([recalled], SHARE) == 3
     prompt = judge_prompt(
         criterion, words[0].example, guidelines=[], recalled=[recalled], max_input_tokens=10_000
     )

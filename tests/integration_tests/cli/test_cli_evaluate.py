@@ -119,10 +119,10 @@ def test_numbers(shell: Shell) -> None:
         ("boolean", ["--min-ccc", "1"], "--min-ccc: there is no ccc"),
         ("{minimum: 0, maximum: 1}", ["--min-kappa", "0.5"], "--min-kappa: there is no kappa"),
         ("boolean", ["--min-kappa", "nan"], "--min-kappa: nan is no number"),
-        ("boolean", ["--folds", "1"], "--folds: 1 is not a whole number from 2 on."),
+        ("boolean", ["--folds", "1"], "--folds: 1 is too little: give 2 or more."),
         ("boolean", ["--folds", "50"], "--folds: 50 folds need at least as many items"),
-        ("boolean", ["--seed", "-1"], "--seed: -1 is not"),
-        ("boolean", ["--resamples", "-1"], "--resamples: -1 is not"),
+        ("boolean", ["--seed", "-1"], "--seed: -1 is too little"),
+        ("boolean", ["--resamples", "-1"], "--resamples: -1 is too little"),
         ("boolean", ["--k", "-1"], "--k: -1 is too little"),
         ("boolean", ["--max-concurrency", "0"], "--max-concurrency: 0 is not"),
         (
@@ -177,7 +177,7 @@ def test_reports_are_written(learner: Shell) -> None:
     assert (learner.folder / "r.html").read_text(encoding="utf-8").lstrip().startswith("<")
     assert (learner.folder / "r.md").read_text(encoding="utf-8").startswith("#")
     assert evaluate(learner, "--report", "r.json").status == 0
-    assert json.loads((learner.folder / "r.json").read_text(encoding="utf-8"))["evaluation"]
+    assert json.loads((learner.folder / "r.json").read_text(encoding="utf-8"))["cases"]
 
 
 def test_a_second_run_with_a_cache_asks_nothing(learner: Shell) -> None:
@@ -192,7 +192,7 @@ def test_a_second_run_with_a_cache_asks_nothing(learner: Shell) -> None:
 def test_a_learning_curve(learner: Shell) -> None:
     ran = evaluate(learner, "--learning-curve", "--group-by", "inputs", "--json")
     assert ran.status == 0
-    assert ran.document["learning_curve"]["steps"]
+    assert ran.document["curve"]["steps"]
 
 
 def test_a_model_that_fails_is_status_3(shell: Shell) -> None:

@@ -137,8 +137,8 @@ def test_evaluate_shows_all_three(shell: Shell) -> None:
         *options,
     )  # fmt: skip
     report = Report.model_validate(ran.document)
-    found = {one.judge: one.metrics["agreement"].value for one in report.evaluation.scores}
-    assert found["base"] == found["verdict"] == 0.5
+    found = {one.judge: one.metrics["agreement"].value for one in report.scores}
+    assert found["base"] == found["aligned verdict"] == 0.5
     assert found["aligned"] == 1.0
     judged = [chat for chat in shell.server.chats if chat.schema_name == "judgment"]
     assert not any(earlier(chat) for chat in judged)

@@ -5,7 +5,6 @@ with.
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -23,7 +22,7 @@ from memalign_graph import (
     Pairwise,
     evaluation,
 )
-from memalign_graph.evaluation import Evaluation
+from memalign_graph.evaluation import Report
 from tests.conftest import CRITERION
 from tests.integration_tests.alignment_support import feedback_in, relations_by_topic
 from tests.loopback import ChatRequest, LoopbackServer, Reply, ReplyLike, answer
@@ -217,7 +216,8 @@ class Caller:
     defaults: dict[str, Any] = field(default_factory=dict)
 
     async def __call__(self, name: str, *args: Any, **options: Any) -> Any:
-        given = {**self.models(), "progress": False, "resamples": 0, **self.defaults, **options}
+        models = {} if "judges" in options else self.models()
+        given = {**models, "progress": False, "resamples": 0, **self.defaults, **options}
         if self.awaits:
             return await getattr(evaluation, f"a{name}")(*args, **given)
         return getattr(evaluation, name)(*args, **given)
@@ -225,10 +225,10 @@ class Caller:
     def models(self) -> dict[str, Any]:
         return {"model": self.server.chat_model(), "embeddings": self.server.embedder()}
 
-    async def cross_validate(self, criterion: Criterion, given: Any, **options: Any) -> Evaluation:
-        found = await self("cross_validate", criterion, given, **{"folds": 3, **options})
-        assert isinstance(found, Evaluation)
-        return found
+    async def evaluate(self, criterion: Criterion, given: Any, **options: Any) -> Report:
+        report = await self("evaluate", criterion, given, **{"folds": 3, **options})
+        assert isinstance(report, Report)
+        return report
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -258,13 +258,8 @@ def judgings(server: LoopbackServer) -> list[ChatRequest]:
     return [chat for chat in server.chats if chat.schema_name == "judgment"]
 
 
-def by_memory(server: LoopbackServer) -> Counter[tuple[int, bool]]:
-    """How often each case was judged, without memory and with it."""
-    return Counter((judged(chat), bool(earlier(chat))) for chat in judgings(server))
-
-
 _OWN = ("id", "episode_ids", "guideline_ids", "memory_version", "given_at", "created_at")
-_TIMES = ("updated_at", "position", "kept_calls", "model_seconds")
+_TIMES = ("updated_at", "position", "usage", "seconds")
 
 
 def plain(found: Any) -> Any:
@@ -274,3 +269,21 @@ def plain(found: Any) -> Any:
     if isinstance(found, dict):
         return {name: plain(value) for name, value in found.items() if name not in (*_OWN, *_TIMES)}
     return [plain(one) for one in found] if isinstance(found, list) else found
+
+
+def calls(found: Any, **of: str) -> int:
+    """How many chat calls a report names, of a judge, stage or purpose."""
+    rows = [row for row in found.usage if all(getattr(row, k) == v for k, v in of.items())]
+    return sum(row.chat_calls for row in rows)
+
+
+def answers(found: Any, **of: str) -> int:
+    """How many answers a report needed, those from the cache included."""
+    rows = [row for row in found.usage if all(getattr(row, k) == v for k, v in of.items())]
+    return sum(row.chat_calls + row.cached_calls for row in rows)
+
+
+def named(found: Any) -> tuple[int, int]:
+    """How many chat and embedding calls a report names."""
+    rows = found.usage
+    return sum(row.chat_calls for row in rows), sum(row.embedding_calls for row in rows)

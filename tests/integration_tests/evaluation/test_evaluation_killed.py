@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from memalign_graph.evaluation import Evaluation
+from memalign_graph.evaluation import Report
 from tests.integration_tests.evaluation.support import Model, asked, judged, plain, words
 from tests.integration_tests.evaluation.worker import FORKS, work
 from tests.loopback import LoopbackServer
@@ -27,7 +27,7 @@ def test_killed_run_goes_on(server: LoopbackServer, tmp_path: Path) -> None:
     assert undisturbed.exitcode == 0
     whole = len(server.chats)
     (written,) = tmp_path.glob("other-*.json")
-    wanted = Evaluation.model_validate_json(written.read_text())
+    wanted = Report.model_validate_json(written.read_text())
     for stop_at in (3, 8):
         server.reset()
         server.responder = follow
@@ -47,7 +47,7 @@ def test_killed_run_goes_on(server: LoopbackServer, tmp_path: Path) -> None:
     assert worker.exitcode == 0
     assert 0 < len(server.chats) < whole - 6
     (out,) = tmp_path.glob("kept-*.json")
-    assert plain(Evaluation.model_validate_json(out.read_text())) == plain(wanted)
+    assert plain(Report.model_validate_json(out.read_text())) == plain(wanted)
     server.reset()
     server.responder = follow
     again = started(server, file, 4)
@@ -64,7 +64,7 @@ def test_two_processes_on_one_file(server: LoopbackServer, tmp_path: Path) -> No
         worker.join(240)
         assert worker.exitcode == 0
     one, other = (
-        Evaluation.model_validate_json(out.read_text()) for out in tmp_path.glob("kept-*.json")
+        Report.model_validate_json(out.read_text()) for out in tmp_path.glob("kept-*.json")
     )
     assert plain(one) == plain(other)
     asked(server)

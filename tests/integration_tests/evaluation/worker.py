@@ -1,4 +1,4 @@
-"""An evaluation in a process of its own; see `test_kept_answers`."""
+"""An evaluation in a process of its own; see `test_evaluation_killed`."""
 
 import multiprocessing
 import os
@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
-from memalign_graph.evaluation import Evaluation, cross_validate
+from memalign_graph.evaluation import Report, evaluate
 from tests.conftest import CRITERION
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -17,14 +17,14 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.integration_tests.evaluation.worker"])
 
 
-def evaluate_alone(given: list[Any], **options: Any) -> Evaluation:
-    """Cross-validate, a call at a time unless told."""
+def evaluate_alone(given: list[Any], **options: Any) -> Report:
+    """Evaluate, a call at a time unless told."""
     settings: dict[str, Any] = {"folds": 3, "resamples": 0, "progress": False, **options}
-    return cross_validate(CRITERION, given, **settings)
+    return evaluate(CRITERION, given, **settings)
 
 
 def work(environment: Mapping[str, str], file: Path, given: list[Any], limit: int) -> None:
-    """Cross-validate, and write down what was found."""
+    """Evaluate, and write down what was found."""
     os.environ.update(environment)
     found = evaluate_alone(
         given,

@@ -10,8 +10,9 @@ from langchain_core.globals import get_llm_cache, set_llm_cache
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Criterion, Numeric, Pairwise
-from memalign_graph.evaluation.answers import Account, with_kept_answers
+from memalign_graph.evaluation.cache import AnswerCache, Ledger
 from memalign_graph.evidence import confidence
+from memalign_graph.models import model_key
 from tests.conftest import CASE, ONE_WAY, TWO_WAYS, Bench
 from tests.integration_tests.evidence.confidence_support import (
     TellingJudge,
@@ -223,12 +224,18 @@ async def test_a_model_that_is_not_to_be_cached(bench: Bench, everywhere: InMemo
     assert not everywhere._cache
 
 
+def cached(bench: Bench, store: Any, ledger: Ledger) -> Any:
+    model = bench.server.chat_model()
+    cache = AnswerCache(store, ledger, model_key(model), "judge", "test")
+    return model.model_copy(update={"cache": cache})
+
+
 @TWO_WAYS
 async def test_kept_answers_keep_log_probabilities(bench: Bench) -> None:
-    kept, account = InMemoryStore(), Account()
+    kept, ledger = InMemoryStore(), Ledger()
     store = kept if isinstance(bench.store, InMemoryStore) else bench.store
     bench.server.responder = telling({True: 0.9, False: 0.1})
-    model = with_kept_answers(bench.server.chat_model(), store, account)
+    model = cached(bench, store, ledger)
     first = await judged(bench, model=model, samples=0)
     assert first["confidence"] == pytest.approx(0.9)
     bench.server.chats.clear()
@@ -236,14 +243,19 @@ async def test_kept_answers_keep_log_probabilities(bench: Bench) -> None:
     assert again["probabilities"] == first["probabilities"]
     assert again["warnings"] == []
     assert bench.server.chats == []
-    assert (account.spent.chat_calls, account.spent.kept_calls) == (4, 2)
+    rows = {row.purpose: row for row in ledger.rows()}
+    assert {purpose: row.chat_calls for purpose, row in rows.items()} == {
+        "judge": 1,
+        "confidence": 1,
+    }
+    assert {row.cached_calls for row in rows.values()} == {1}
 
 
 @TWO_WAYS
 async def test_kept_answers_keep_samples_apart(bench: Bench) -> None:
-    kept, account = InMemoryStore(), Account()
+    kept, ledger = InMemoryStore(), Ledger()
     bench.server.responder = saying(True, True, False, True, False, False)
-    model = with_kept_answers(bench.server.chat_model(), kept, account)
+    model = cached(bench, kept, ledger)
     first = await judged(bench, model=model)
     assert first["confidence"] == pytest.approx(2 / 5)
     bench.server.chats.clear()

@@ -1,0 +1,220 @@
+"""Labelled cases out of feedback, their division into folds, and predictions that need no judge.
+
+All feedback on one item goes the same way, so that nothing a judge learned from is what it is
+measured on.
+"""
+
+import random
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Annotated, Literal
+
+from pydantic import PlainValidator
+
+from memalign_graph.agreement import majority, majority_value
+from memalign_graph.errors import InvalidInputError, needs_extra
+from memalign_graph.identity import digest
+from memalign_graph.memory.operations import check_feedback
+from memalign_graph.reading import FeedbackLike, read_feedback
+from memalign_graph.scales import Categorical, Numeric, Scale, Value
+from memalign_graph.types import Criterion, Episode, Example, Feedback, RecalledExample
+
+
+def _known_grouping(group_by: object) -> object:
+    if group_by in ("example", "inputs") or callable(group_by):
+        return group_by
+    raise ValueError(
+        f"{group_by!r} is not known: give 'example', 'inputs', or a function that takes an Example "
+        "and returns the name of its item."
+    )
+
+
+GroupBy = Annotated[
+    Literal["example", "inputs"] | Callable[[Example], str], PlainValidator(_known_grouping)
+]
+"""What counts as one item: the same example, the same inputs, or what a function returns."""
+
+MAJORITY, MEDIAN, KNN, EVIDENCE = "majority", "median", "kNN", "evidence"
+"""The baselines: predictions that ask no judge."""
+
+
+@dataclass(frozen=True)
+class LabelledCase:
+    """An example whose value experts gave, with all they said on it, oldest first."""
+
+    example: Example
+    expected: Value
+    feedback: tuple[Feedback, ...]
+    group: str
+    """Names the item it belongs to."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What is learned from, and what is judged."""
+
+    train: tuple[Feedback, ...]
+    test: tuple[LabelledCase, ...]
+
+    @property
+    def feedback(self) -> list[Feedback]:
+        """What experts said of both."""
+        return [*self.train, *(item for case in self.test for item in case.feedback)]
+
+
+def read_all(
+    feedback: Iterable[FeedbackLike], criterion: Criterion, name: str = "feedback"
+) -> list[Feedback]:
+    """Read and check feedback; of two words of one expert on one example the newer counts."""
+    if isinstance(feedback, Feedback | dict | str) or not isinstance(feedback, Iterable):
+        raise InvalidInputError(
+            f"{name}: give a list of Feedback, or of objects with `inputs`, `outputs` and `value`."
+        )
+    newest: dict[str, Feedback] = {}
+    for index, fields in enumerate(feedback):
+        try:
+            item = check_feedback(read_feedback(fields), criterion)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{name}[{index}]: {error}") from error
+        known = newest.get(item.episode_id)
+        if known is None or known.given_at <= item.given_at:
+            newest[item.episode_id] = item
+    return list(newest.values())
+
+
+def group_of(example: Example, group_by: GroupBy) -> str:
+    """Name the item an example belongs to."""
+    if group_by == "example":
+        return example.id
+    return digest(example.inputs) if group_by == "inputs" else str(group_by(example))
+
+
+def labelled_cases(
+    feedback: Sequence[Feedback], criterion: Criterion, group_by: GroupBy = "example"
+) -> list[LabelledCase]:
+    """Gather feedback by example; examples on which nobody gave a value are left out."""
+    by_example: dict[str, list[Feedback]] = {}
+    for item in feedback:
+        by_example.setdefault(item.example.id, []).append(item)
+    cases = []
+    for items in by_example.values():
+        items.sort(key=lambda item: (item.given_at, item.episode_id))
+        expected = majority_value(map(Episode.from_feedback, items), criterion.scale)
+        if expected is not None:
+            example = items[0].example
+            group = group_of(example, group_by)
+            cases.append(LabelledCase(example, expected, tuple(items), group))
+    return cases
+
+
+def make_folds(
+    feedback: Sequence[Feedback], criterion: Criterion, folds: int, group_by: GroupBy, seed: int
+) -> list[Fold]:
+    """Divide feedback into folds that are alike in their labels, all of one item in the same."""
+    cases = labelled_cases(feedback, criterion, group_by)
+    groups = [case.group for case in cases]
+    if len(set(groups)) < folds:
+        raise InvalidInputError(
+            f"folds: {folds} folds need at least as many items with a value, and there are "
+            f"{len(set(groups))}: give more feedback, fewer folds, or another `group_by`."
+        )
+    with needs_extra("evaluation", "cross-validation"):
+        from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
+    labels = _strata([case.expected for case in cases], criterion.scale)
+    is_stratified = max(Counter(labels).values()) >= folds
+    for kind in (StratifiedGroupKFold, GroupKFold) if is_stratified else (GroupKFold,):
+        splitter = kind(n_splits=folds, shuffle=True, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a label may be rarer than folds are many
+            chosen = [test for _, test in splitter.split(cases, labels, groups)]
+        if all(len(test) for test in chosen):  # of few items stratifying may leave a fold empty
+            break
+    tests = [[cases[index] for index in sorted(test)] for test in chosen]
+    return [Fold(_without(feedback, test, group_by), tuple(test)) for test in tests]
+
+
+def hold_out(
+    feedback: Sequence[Feedback], criterion: Criterion, share: float, group_by: GroupBy, seed: int
+) -> Fold:
+    """Set a share of the items aside to be judged."""
+    cases = labelled_cases(feedback, criterion, group_by)
+    groups = list(dict.fromkeys(case.group for case in cases))
+    random.Random(seed).shuffle(groups)  # noqa: S311 - nothing secret
+    aside = set(groups[: round(share * len(groups))])
+    test = tuple(case for case in cases if case.group in aside)
+    train = _without(feedback, test, group_by)
+    if not test or not train:
+        raise InvalidInputError(
+            f"feedback: {len(groups)} items with a value are too few to set a share of {share} "
+            "aside: give more feedback."
+        )
+    return Fold(train, test)
+
+
+def held_out_by(
+    feedback: Sequence[Feedback], test: Sequence[Feedback], criterion: Criterion, group_by: GroupBy
+) -> Fold:
+    """Judge cases that were told, and learn from the rest but for what is on the same items."""
+    cases = labelled_cases(test, criterion, group_by)
+    if not cases:
+        raise InvalidInputError("test: no case has a value: give cases that experts valued.")
+    train = _without(feedback, cases, group_by)
+    if not train:
+        raise InvalidInputError(
+            "feedback: nothing is left to learn from beside the items in `test`: give more."
+        )
+    return Fold(train, tuple(cases))
+
+
+def baselines(
+    train: Sequence[Value], recalled: Sequence[RecalledExample] | None, scale: Scale
+) -> dict[str, Value]:
+    """Predict a case by what was learned from: one value for all, or that of similar cases."""
+    if not train:
+        return {}
+    counts = Counter((type(value) is bool, value) for value in train)
+    [((_, most), _)] = counts.most_common(1)
+    predictions = {MAJORITY: most}
+    if is_ordered(scale):
+        predictions[MEDIAN] = majority(train, scale)
+    if recalled is not None:
+        # Similar cases on which nobody gave a value predict what most cases have.
+        near = knn_value(recalled, scale)
+        predictions[KNN] = predictions.get(MEDIAN, most) if near is None else near
+    return predictions
+
+
+def knn_value(recalled: Sequence[RecalledExample], scale: Scale) -> Value | None:
+    """Return what the most similar examples say, without looking at the case itself."""
+    known = [majority_value(example.episodes, scale) for example in recalled]
+    values = [value for value in known if value is not None]
+    if not values:
+        return None
+    if isinstance(scale, Numeric):
+        mean = fmean(map(float, values))
+        return scale.validate_value(round(mean) if scale.integer else mean)
+    return majority(values[::-1], scale)
+
+
+def is_ordered(scale: Scale) -> bool:
+    """Tell whether some mistakes are smaller than others."""
+    return isinstance(scale, Numeric) or (isinstance(scale, Categorical) and scale.ordered)
+
+
+def _strata(values: Sequence[Value], scale: Scale) -> list[str]:
+    """Name the label of each case; of a number, which part of the range it lies in."""
+    if isinstance(scale, Numeric):
+        ranked = sorted(map(float, values))
+        cuts = ranked[:: max(len(ranked) // 4, 1)]
+        return [str(sum(float(value) > cut for cut in cuts)) for value in values]
+    return [scale.render(value) for value in values]
+
+
+def _without(
+    feedback: Sequence[Feedback], test: Sequence[LabelledCase], group_by: GroupBy
+) -> tuple[Feedback, ...]:
+    aside = {case.group for case in test}
+    return tuple(item for item in feedback if group_of(item.example, group_by) not in aside)

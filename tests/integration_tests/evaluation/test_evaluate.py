@@ -1,0 +1,419 @@
+"""`evaluate`: constant and perfect judges, no leaks, baselines, costs, failures, settings."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.store.memory import InMemoryStore
+from typing_extensions import TypedDict
+
+from memalign_graph import Judge
+from memalign_graph.errors import InvalidInputError, MemAlignError
+from memalign_graph.evaluation import Report, ablations, evaluate
+from memalign_graph.settings import Alignment
+from tests.conftest import CRITERION
+from tests.integration_tests.evaluation.support import (
+    SCALES,
+    VALUES,
+    Caller,
+    Model,
+    asked,
+    calls,
+    earlier,
+    judged,
+    judgings,
+    marker,
+    named,
+    perfect,
+    plain,
+    rules,
+    shown,
+    word,
+    words,
+)
+from tests.loopback import LoopbackServer, Together, answer, error, refusal
+
+GIVEN = words(8)
+
+
+def by_case(report: Report) -> dict[int, int]:
+    """The fold of each case."""
+    return {int(str(case.example.inputs).split(":")[0][5:]): case.fold for case in report.cases}
+
+
+@pytest.mark.parametrize("scale", list(SCALES))
+async def test_perfect_judge(once: Caller, server: LoopbackServer, scale: str) -> None:
+    given = words(12, scale)
+    server.responder = perfect(given)
+    report = await once.evaluate(SCALES[scale], given, resamples=40)
+    for judge in ("base", "aligned"):
+        scores = report.of(judge)
+        assert (scores.cases, scores.failed) == (12, 0)
+        for name, metric in scores.metrics.items():
+            wanted = 0 if name == "mae" else 1
+            assert metric.value == pytest.approx(wanted), name
+            if metric.low is not None:
+                assert (metric.low, metric.high) == pytest.approx((wanted, wanted)), name
+        assert report.wrong(judge) == []
+    same = report.comparison("aligned", "base")
+    assert same is not None
+    assert {value.value for value in same.differences.values()} == {0}
+    assert (report.metric("base", "kappa").value is None) == (scale == "number")
+    assert (report.metric("base", "ccc").value is None) == (scale not in ("stars", "number"))
+
+
+@pytest.mark.parametrize("scale", list(SCALES))
+async def test_constant_judge(once: Caller, server: LoopbackServer, scale: str) -> None:
+    given, value = words(12, scale), VALUES[scale][0]
+    server.responder = Model(judge=lambda _: value)
+    report = await once.evaluate(SCALES[scale], given)
+    base_rate = sum(one["value"] == value for one in given) / 12
+    for judge in ("base", "aligned"):
+        assert report.metric(judge, "exact_match").value == pytest.approx(base_rate)
+        if scale != "number":
+            assert report.metric(judge, "kappa").value == pytest.approx(0)
+        if scale in ("stars", "number"):
+            assert report.metric(judge, "ccc").value == pytest.approx(0)
+            off = sum(abs(one["value"] - value) for one in given) / 12
+            assert report.metric(judge, "mae").value == pytest.approx(off)
+
+
+async def test_the_calls_named_are_the_calls_the_server_saw(
+    call: Caller, server: LoopbackServer
+) -> None:
+    """Judging, distilling, comparing, embedding; the curve, flips and credit, too."""
+    server.responder = Model(judge=lambda chat: judged(chat) % 2 > 0)
+    options: dict[str, Any] = {"learning_curve": True, "sizes": [2], "credit_cases": 5}
+    store = InMemoryStore()
+    report = await call.evaluate(CRITERION, GIVEN, **options, cache=store, batch_size=2)
+    seen = Counter(chat.schema_name for chat in server.chats)
+    assert calls(report, purpose="judge") == seen["judgment"]
+    assert calls(report, purpose="distil") == seen["guideline_operations"]
+    assert calls(report, purpose="compare") == seen["guideline_relations"] > 0
+    tokens = sum(-(-len(chat.text) // 4) for chat in server.chats)
+    assert sum(row.input_tokens for row in report.usage if not row.cached_calls) <= tokens
+    assert named(report) == asked(server)
+    assert calls(report, judge="base") == 8
+    assert calls(report, judge="aligned", stage="judge") == 8
+    assert [step.feedback for step in report.curve.steps] == [0, 2, 6]  # type: ignore[union-attr]
+    assert len(report.guidelines) == len(report.credit) == len(report.sources) == 8
+    again = await call.evaluate(CRITERION, GIVEN, **options, cache=store, batch_size=2)
+    assert named(again) == asked(server) == (0, 0)
+    assert plain(again) == plain(report)
+
+
+async def test_nothing_is_asked_that_was_not_wanted(once: Caller, server: LoopbackServer) -> None:
+    report = await once.evaluate(CRITERION, GIVEN, folds=2)
+    assert (report.credit, report.curve) == ([], None)
+    assert len(judgings(server)) == 16
+
+
+async def test_nothing_of_its_own_fold_is_in_any_prompt(
+    call: Caller, server: LoopbackServer
+) -> None:
+    """Neither in what judges a case nor in the guidelines that it is judged by."""
+    given = words(9)
+    given += [word(n, author="bob", rationale=f"Bob: because{n}so.") for n in (0, 4)]
+    given += [word(n, author="cy", value=None, rationale=f"Cy: because{n}so.") for n in (1, 30)]
+    report = await call.evaluate(CRITERION, given)
+    assert (report.experts.examples, report.settings.feedback) == (2, 13)
+    folds = by_case(report)
+    assert Counter(folds.values()) == {0: 3, 1: 3, 2: 3}
+    for chat in judgings(server):
+        for number in {*shown(chat), *earlier(chat)}:
+            assert folds.get(number) != folds[judged(chat)]
+    with_memory = Counter(judged(chat) for chat in judgings(server) if shown(chat))
+    without = Counter(judged(chat) for chat in judgings(server) if not shown(chat))
+    assert with_memory == without == Counter(range(9))
+    for memory in report.memories:
+        of_fold = [number for number, fold in folds.items() if fold == memory.fold]
+        texts = " ".join(guideline.text for guideline in memory.guidelines)
+        assert not any(marker(number) in texts for number in of_fold)
+        assert marker(30) in texts
+    assert {label.author for case in report.cases for label in case.experts} == {"ann", "bob", "cy"}
+
+
+async def test_items_are_parted_by_inputs_or_a_function(
+    call: Caller, server: LoopbackServer
+) -> None:
+    """Two answers to one question: what is said of the one is not shown for the other."""
+    given = words(6)
+    given += [{**word(n), "outputs": f"Other answer {n}.", "value": False} for n in range(6)]
+    await call.evaluate(CRITERION, given, group_by="inputs")
+    assert len(judgings(server)) == 24
+    assert not any(judged(chat) in shown(chat) for chat in judgings(server))
+    asked(server)
+    report = await call.evaluate(
+        CRITERION, words(8), group_by=lambda example: str(int(example.inputs[5]) // 2)
+    )
+    assert {case.group for case in report.cases} == {"0", "1", "2", "3"}
+    for chat in judgings(server):
+        assert not {judged(chat) ^ 1, judged(chat)} & shown(chat)
+
+
+async def test_told_cases_are_never_learned(call: Caller, server: LoopbackServer) -> None:
+    test = [word(n, author="bob", rationale=f"Bob: because{n}so.") for n in (0, 3, 40)]
+    options: dict[str, Any] = {"learning_curve": True, "sizes": [3], "credit_cases": 20}
+    report = await call.evaluate(CRITERION, words(9), test=iter(test), **options)
+    assert report.settings.folds == 1
+    assert not any(shown(chat) & {0, 3, 40} for chat in server.chats)
+    [memory] = report.memories
+    assert memory.episodes == 7
+    assert {credit.shown_for for credit in report.credit} == {7}
+    assert report.curve is not None
+    assert [step.feedback for step in report.curve.steps] == [0, 3, 7]
+    assert report.settings.feedback == 7 + 3
+    # What is held against a case is what is told with it, not what else there is on it.
+    assert {label.author for case in report.cases for label in case.experts} == {"bob"}
+
+
+async def test_baselines_stand_beside(once: Caller) -> None:
+    given = [
+        {**word(n), "inputs": f"{kind} {n}", "outputs": f"{kind} {kind}", "value": kind == "apple"}
+        for n, kind in enumerate(["apple", "apple", "pear"] * 8)
+    ]
+    report = await once.evaluate(CRITERION, given, k=1, resamples=30)
+    names = ["majority", "kNN", "evidence", "base", "aligned"]
+    assert [scores.judge for scores in report.scores] == names
+    assert {case.predictions["majority"].value for case in report.cases} == {True}
+    assert report.metric("majority", "kappa").value == pytest.approx(0)
+    assert report.metric("kNN", "agreement").value == 1
+    assert report.metric("evidence", "agreement").value == 1
+    assert ("aligned", "kNN") in {(pair.judge, pair.against) for pair in report.comparisons}
+    stars = await once.evaluate(SCALES["stars"], words(12, "stars"))
+    assert [scores.judge for scores in stars.scores][:4] == [
+        "majority",
+        "median",
+        "kNN",
+        "evidence",
+    ]
+    none = await once.evaluate(CRITERION, words(4, value=None), test=[word(60)])
+    assert set(none.cases[0].predictions) == {"base", "aligned"}
+
+
+async def test_judges_of_ones_own_and_ablations(call: Caller, server: LoopbackServer) -> None:
+    judge = Judge(criterion=CRITERION, **call.models())
+    report = await call.evaluate(CRITERION, words(6), judges=ablations(judge), folds=2)
+    names = list(ablations(judge))
+    assert report.judges == names
+    assert [scores.judge for scores in report.scores][3:] == names
+    prompts: dict[str, list[Any]] = {name: [] for name in names}
+    for chat in judgings(server):
+        answers = "\n".join(m["content"] for m in chat.messages if m["role"] == "assistant")
+        kind = "base"
+        if earlier(chat) and not answers:
+            kind = "words only"
+        elif answers and "because" not in answers:
+            kind = "labels only"
+        elif answers:
+            kind = "aligned" if rules(chat) else "episodic only"
+        elif rules(chat):
+            kind = "semantic only"
+        prompts[kind].append(chat)
+    assert {name: len(chats) for name, chats in prompts.items()} == dict.fromkeys(names, 6)
+    assert not any(shown(chat) for chat in prompts["labels only"])
+    # Three of them share a memory: it is learned once a fold; and once more to be shown.
+    distilled = [chat for chat in server.chats if chat.schema_name == "guideline_operations"]
+    assert len(distilled) == 2 * 3 + 1
+    asked(server)
+    other = judge.but(model=server.chat_model(model="other"))
+    mine = {"mine": judge, "theirs": Alignment(judge=other, learn_from="labels")}
+    report = await call.evaluate(CRITERION, words(6), judges=mine, folds=2)
+    assert {case.judgments["theirs"].model for case in report.cases} == {"other"}
+    assert report.settings.judges["theirs"]["model"] == "other"
+    assert report.comparison("theirs", "mine") is not None
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "says"),
+    [
+        (words(2), {}, "folds: 3 folds need .* there are 2"),
+        ({"inputs": 1}, {}, "feedback: give a list"),
+        (words(5), {"folds": 1}, "folds: 1 is too little"),
+        (words(5), {"group_by": "outputs"}, "group_by: 'outputs' is not known"),
+        (words(5), {"seed": -1}, "seed: -1 is too little"),
+        (words(5), {"seed": 2**40}, "seed: "),
+        (words(5), {"resamples": True}, "resamples: True is not"),
+        (words(5), {"max_concurrency": 0}, "max_concurrency: 0 is too little"),
+        (words(5), {"progress": 7}, "progress: 7 is neither"),
+        (words(5), {"cache": 7}, "cache: give a LangGraph store, or the path"),
+        (words(5), {"cache": "."}, "cache: '.' is a folder"),
+        (words(5), {"k": -1}, "k: -1 is too little"),
+        (words(5), {"learn_from": "all"}, "learn_from: 'all' is not known"),
+        (words(5), {"batch_size": 0}, "batch_size: 0 is too little"),
+        (words(5), {"credit_cases": -1}, "credit_cases: -1 is too little"),
+        (words(5), {"learning_curve": "yes"}, "learning_curve: 'yes' is neither"),
+        (words(5), {"sizes": [0]}, "sizes.0: 0 is too little"),
+        (words(5), {"nonsense": 1}, "nonsense: is not a field"),
+        (words(5), {"swap": True}, "swap: only a criterion with scale=Pairwise"),
+        (words(5), {"test": []}, "test: no case has a value"),
+        (words(5), {"test": [{"inputs": "a"}]}, r"test\[0\]: "),
+        (words(5), {"test": words(5)}, "feedback: nothing is left to learn from"),
+        (words(5), {"model": "nonsense"}, "model: 'nonsense' names no model"),
+        (words(5), {"use_guidelines": False, "use_episodes": False}, "use_episodes: a judge"),
+        (words(5), {"judges": {}}, "judges: give at least one"),
+        (words(5), {"judges": {"a": 5}}, "judges: 'a' can't be measured"),
+        (words(5), {"judges": {"kNN": Judge(criterion=CRITERION)}}, "judges: 'kNN' can't"),
+        (words(5), {"judges": {"a": Judge(criterion=SCALES["stars"])}}, "judges: 'a' judges by"),
+        (words(5), {"judges": {"a": Judge(criterion=CRITERION)}, "k": 2}, "k: give it to each"),
+    ],
+)
+async def test_what_can_not_be_used(
+    once: Caller, server: LoopbackServer, given: Any, options: Any, says: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=rf"^{says}") as caught:
+        await once.evaluate(CRITERION, given, **options)
+    assert "\n" not in str(caught.value)
+    assert asked(server) == (0, 0)
+
+
+async def test_failures_are_counted_and_named(call: Caller, server: LoopbackServer) -> None:
+    """Case 3 gets no verdict by the base judge, case 5 by neither."""
+
+    def judge(chat: Any) -> Any:
+        if judged(chat) == 5:
+            return refusal("No.")
+        return answer("I would say yes.") if judged(chat) == 3 and not shown(chat) else True
+
+    server.responder = Model(judge=judge)
+    report = await call.evaluate(CRITERION, GIVEN, resamples=30)
+    base, aligned = report.of("base"), report.of("aligned")
+    assert (base.cases, base.failed, aligned.cases, aligned.failed) == (6, 2, 7, 1)
+    assert base.confusion is not None
+    assert sum(map(sum, base.confusion)) == 6
+    right = [one["value"] for n, one in enumerate(GIVEN) if n not in (3, 5)]
+    assert base.metrics["agreement"].value == pytest.approx(sum(right) / 6)
+    compared = report.comparison("aligned", "base")
+    assert compared is not None
+    assert (compared.cases, compared.differences["agreement"].value) == (6, 0)
+    assert report.warnings[0].startswith("base: 2 of 8 cases have no verdict")
+    failed = {case.example.inputs: set(case.failures) for case in report.cases if case.failures}
+    assert failed == {GIVEN[3]["inputs"]: {"base"}, GIVEN[5]["inputs"]: {"base", "aligned"}}
+    # Each was asked twice, and both times count.
+    assert calls(report, judge="base") == 8 + 2
+    server.responder = Model(judge=lambda _: answer("Well."))
+    report = await call.evaluate(CRITERION, GIVEN, resamples=20)
+    assert (report.of("aligned").cases, report.of("aligned").failed) == (0, 8)
+    assert {metric.value for metric in report.of("aligned").metrics.values()} == {None}
+    assert "no verdict" in report.to_markdown()
+
+
+async def test_what_is_down_stops_the_run(call: Caller, server: LoopbackServer) -> None:
+    server.responder = lambda _: error(500, "Down.", retry_after=0)
+    with pytest.raises(MemAlignError, match=r"gpt-4.1-mini failed"):
+        await call.evaluate(CRITERION, GIVEN, model=server.chat_model(max_retries=0))
+    asked(server)
+    server.script_embeddings(*[error(401, "No key.")] * 50)
+    with pytest.raises(MemAlignError, match="text-embedding-3-small failed"):
+        await call.evaluate(CRITERION, GIVEN)
+    assert server.chats == []
+
+
+async def test_progress_ends_where_all_is_done(
+    call: Caller, server: LoopbackServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[tuple[int, int]] = []
+    options: dict[str, Any] = {"learning_curve": True, "sizes": [2], "credit_cases": 3}
+    await call.evaluate(CRITERION, GIVEN, progress=lambda *at: told.append(at), **options)
+    assert told[-1][0] == told[-1][1] > 0
+    assert told == sorted(told)
+    assert {done for done, _ in told} == set(range(told[-1][1] + 1))
+    await call.evaluate(CRITERION, GIVEN, progress=True)
+    bar = capsys.readouterr()
+    assert (bar.out, "step" in bar.err, "\n" in bar.err) == ("", True, False)
+    with pytest.raises(RuntimeError, match="stop here"):
+        await call.evaluate(CRITERION, GIVEN, progress=stop)
+
+
+def stop(done: int, _: int) -> None:
+    if done == 3:
+        raise RuntimeError("stop here")
+
+
+async def test_the_limit_is_reached_and_kept(call: Caller, server: LoopbackServer) -> None:
+    server.responder = Together(5, server.responder, "judgment")
+    await call.evaluate(CRITERION, GIVEN, max_concurrency=5)
+    assert server.peak_chats == 5
+
+
+async def test_one_at_a_time(call: Caller, server: LoopbackServer) -> None:
+    server.latency_s = 0.002
+    await call.evaluate(CRITERION, GIVEN, max_concurrency=1, batch_size=2, credit_cases=2)
+    assert server.peak_chats == 1
+
+
+async def test_blocking_call_inside_a_running_loop(server: LoopbackServer) -> None:
+    """As in a notebook."""
+    server.responder = Model()
+    models: dict[str, Any] = {"model": server.chat_model(), "embeddings": server.embedder()}
+    report = evaluate(CRITERION, GIVEN, folds=2, resamples=0, progress=False, **models)
+    assert len(report.cases) == 8
+
+
+class State(TypedDict, total=False):
+    agreement: float | None
+
+
+async def test_inside_a_graph(call: Caller, server: LoopbackServer) -> None:
+    """It leaves no trace: not in the stream, the threads or the store of what is around it."""
+    found: list[Report] = []
+
+    async def measure(_: State) -> State:
+        found.append(await call.evaluate(CRITERION, GIVEN, folds=2))
+        return {"agreement": found[0].metric("aligned", "agreement").value}
+
+    builder: Any = StateGraph(State)
+    builder.add_node("measure", measure)
+    builder.add_edge(START, "measure")
+    builder.add_edge("measure", END)
+    saver, store = InMemorySaver(), InMemoryStore()
+    graph = builder.compile(checkpointer=saver, store=store)
+    config: Any = {"configurable": {"thread_id": "t"}}
+    modes = ["messages", "updates", "custom"]
+    events = [one async for one in graph.astream({}, config, stream_mode=modes)]
+    assert events == [("updates", {"measure": {"agreement": 5 / 8}})]
+    assert {one.config["configurable"]["checkpoint_ns"] for one in saver.list(None)} == {""}
+    assert store.list_namespaces() == []
+    assert plain(found[0]) == plain(await call.evaluate(CRITERION, GIVEN, folds=2))
+
+
+async def test_pairs_are_judged_in_both_orders(call: Caller, server: LoopbackServer) -> None:
+    server.responder = Model(judge=lambda _: "A")
+    report = await call.evaluate(SCALES["pairwise"], words(6, "pairwise"), swap=True)
+    assert len(judgings(server)) == 24
+    # A judge that takes what stands first says nothing.
+    assert {case.value_of("base") for case in report.cases} == {"tie"}
+
+
+async def test_the_report_tells_which_run_it_is_and_can_be_read_again(once: Caller) -> None:
+    report = await once.evaluate(CRITERION, GIVEN, resamples=20, k=3, seed=4)
+    settings = report.settings
+    assert (settings.seed, settings.resamples, settings.feedback) == (4, 20, 8)
+    assert settings.judges["aligned"]["k"] == 3
+    assert "text-embedding" in settings.judges["aligned"]["embeddings"]
+    other = await once.evaluate(CRITERION, [*GIVEN[1:], word(90)], k=3)
+    assert other.settings.data != settings.data
+    assert Report.model_validate_json(report.model_dump_json()) == report
+    with pytest.raises(KeyError, match="was not measured"):
+        report.metric("nobody", "kappa")
+    table = report.to_pandas()
+    assert len(table) == 8 * 5
+    assert set(table.judge) == {"majority", "kNN", "evidence", "base", "aligned"}
+    assert (
+        table[table.judge == "aligned"].right.mean() == report.metric("aligned", "agreement").value
+    )
+
+
+async def test_two_reports_compared(once: Caller, server: LoopbackServer) -> None:
+    server.responder = Model(judge=lambda chat: judged(chat) > 3)
+    before = await once.evaluate(CRITERION, GIVEN)
+    server.responder = Model(judge=lambda chat: judged(chat) != 5)
+    given = [*GIVEN, word(50, value=None, rationale="On #new be brief; true if it is brief.")]
+    changes = (await once.evaluate(CRITERION, given)).compare(before)
+    inputs = [[str(c.example.inputs)[5] for c in some] for some in (changes.better, changes.worse)]
+    assert [sorted(numbers) for numbers in inputs] == [["0", "2", "3"], ["1", "5"]]
+    assert changes.cases == 8
+    assert any("On #new" in text for text in changes.worse[0].guidelines)
+    assert "3 better, 2 worse of 8 cases" in changes.to_markdown()

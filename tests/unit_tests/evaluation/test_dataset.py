@@ -1,0 +1,164 @@
+"""Feedback read, gathered into cases, and divided: nothing is both learned from and judged."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from memalign_graph import Boolean, Categorical, Criterion, Example, Feedback, Numeric
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.evaluation.dataset import (
+    Fold,
+    baselines,
+    group_of,
+    hold_out,
+    labelled_cases,
+    make_folds,
+    read_all,
+)
+from memalign_graph.types import Episode, RecalledExample
+from tests.conftest import CRITERION
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+STARS = Numeric(minimum=1, maximum=5, integer=True)
+RANK = Categorical(choices=("poor", "fair", "good"), ordered=True)
+
+
+def word(number: int, *, said: int = 0, **fields: Any) -> dict[str, Any]:
+    """One expert's word on one case; two answers to each question."""
+    return {
+        "inputs": f"Question {number // 2}?",
+        "outputs": f"Answer {number}.",
+        "value": bool(number % 3),
+        "author": "ann",
+        "given_at": START + timedelta(minutes=number, seconds=said),
+        **fields,
+    }
+
+
+def read(given: Any, criterion: Criterion = CRITERION) -> list[Feedback]:
+    return read_all(given, criterion)
+
+
+def folds_of(given: Any, group_by: Any = "example", seed: int = 0, folds: int = 3) -> list[Fold]:
+    return make_folds(read(given), CRITERION, folds, group_by, seed)
+
+
+@pytest.mark.parametrize("group_by", ["example", "inputs"])
+def test_no_item_is_learned_from_and_judged(group_by: Any) -> None:
+    given = [word(number) for number in range(14)]
+    given += [word(number, author="bob", value=True) for number in range(0, 14, 3)]
+    given += [word(number, author="cy", value=None, rationale="Hm.") for number in range(4)]
+    given.append(word(40, value=None, rationale="Say why."))
+    for seed in range(5):
+        made = folds_of(given, group_by, seed)
+        judged = Counter(case.example.id for fold in made for case in fold.test)
+        assert (len(judged), set(judged.values())) == (14, {1})
+        for fold in made:
+            items = {case.group for case in fold.test}
+            assert items
+            assert not items & {group_of(one.example, group_by) for one in fold.train}
+            held = [one for case in fold.test for one in case.feedback]
+            # All that is not on an item that is judged is learned from: nothing gets lost.
+            assert len(fold.train) + len(held) == len(given)
+    assert folds_of(given, group_by, 1) == folds_of(given, group_by, 1)
+    assert folds_of(given, group_by, 1) != folds_of(given, group_by, 2)
+
+
+def test_folds_are_alike_in_their_labels() -> None:
+    given = [word(number, value=number % 4 == 0) for number in range(40)]
+    shares = [sum(bool(case.expected) for case in fold.test) for fold in folds_of(given, folds=5)]
+    assert shares == [2] * 5
+    # Numbers are parted by where they lie; what can't be stratified is divided all the same.
+    share = Criterion(name="s", instructions="?", scale=Numeric(minimum=0, maximum=1))
+    numbers = read([word(n, value=n / 40) for n in range(40)], share)
+    middles = [
+        sum(float(case.expected) for case in fold.test) / len(fold.test)
+        for fold in make_folds(numbers, share, 4, "example", 0)
+    ]
+    assert all(0.35 < middle < 0.65 for middle in middles)
+    for few in ([True, False, True], [True, True, True]):
+        made = folds_of([word(n, value=value) for n, value in enumerate(few)])
+        assert [len(fold.test) for fold in made] == [1, 1, 1]
+
+
+def test_most_experts_decide_and_the_newest_word_of_each() -> None:
+    given = [word(0, author=one, value=one != "b", said=said) for said, one in enumerate("abc")]
+    [case] = labelled_cases(read(given), CRITERION)
+    assert case.expected is True
+    assert [one.author for one in case.feedback] == ["a", "b", "c"]
+    tie = [word(0, author="a", value=True, said=5), word(0, author="b", value=False, said=1)]
+    twice = [word(0, value=True, said=1), word(0, value=False, said=9)]
+    for turn in (1, -1):
+        [case] = labelled_cases(read(tie[::turn]), CRITERION)
+        assert case.expected is True
+        [one] = read(twice[::turn])
+        assert one.value is False
+
+
+def test_values_of_tables_are_read() -> None:
+    nan = float("nan")
+    given = [
+        word(0, value=1.0, rationale=nan),
+        word(1, value="no"),
+        word(2, value=nan, rationale="x"),
+    ]
+    assert [one.value for one in read(iter(given))] == [True, False, None]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("text", "feedback: give a list"),
+        (Feedback.model_validate(word(1)), "feedback: give a list"),
+        (5, "feedback: give a list"),
+        ([word(1), {"inputs": "x"}], r"feedback\[1\]: "),
+        ([word(1, value="perhaps")], r"feedback\[0\]: value: 'perhaps' is not on the scale"),
+        ([word(1), 7], r"feedback\[1\]: "),
+    ],
+)
+def test_what_can_not_be_used_is_told_by_its_place(given: Any, says: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"^{says}"):
+        read(given)
+
+
+def test_a_share_is_held_out() -> None:
+    given = read([word(number) for number in range(20)])
+    fold = hold_out(given, CRITERION, 0.3, "inputs", 0)
+    assert len({case.group for case in fold.test}) == 3
+    assert not {c.group for c in fold.test} & {group_of(x.example, "inputs") for x in fold.train}
+    with pytest.raises(InvalidInputError, match="too few to set a share"):
+        hold_out(given[:1], CRITERION, 0.3, "example", 0)
+
+
+def recalled(*values: Any) -> list[RecalledExample]:
+    episodes = [
+        Episode.from_feedback(Feedback.model_validate(word(n, value=value, rationale="x")))
+        for n, value in enumerate(values)
+    ]
+    return [
+        RecalledExample(example=one.example, episodes=[one], similarity=0.5) for one in episodes
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scale", "train", "near", "predicted"),
+    [
+        (Boolean(), [True, True, False], [False, None], {"majority": True, "kNN": False}),
+        (Boolean(), [True, False, False], [None], {"majority": False, "kNN": False}),
+        (STARS, [1, 1, 2, 4, 5], [4, 5, 5], {"majority": 1, "median": 2, "kNN": 5}),
+        (RANK, ["good"], ["poor"], {"majority": "good", "median": "good", "kNN": "poor"}),
+        (Boolean(), [True], None, {"majority": True}),
+        (Boolean(), [], [True], {}),
+    ],
+)
+def test_baselines(scale: Any, train: Any, near: Any, predicted: Any) -> None:
+    given = None if near is None else recalled(*near)
+    assert baselines(train, given, scale) == predicted
+
+
+def test_items_are_named() -> None:
+    example = Example(inputs="a", outputs="b")
+    assert group_of(example, "example") == example.id
+    assert group_of(example, lambda one: 5 if one.outputs == "b" else 6) == "5"  # type: ignore[arg-type,return-value] # any name will do

@@ -1,0 +1,282 @@
+"""Reports made without a model: every scale, hostile texts, what can be missing, no network."""
+
+import random
+import re
+import threading
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from memalign_graph import (
+    Boolean,
+    Categorical,
+    Criterion,
+    Example,
+    Guideline,
+    Judgment,
+    Numeric,
+    Pairwise,
+)
+from memalign_graph.agreement import expert_agreement
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.evaluation import (
+    EvaluatedCase,
+    Flip,
+    GuidelineCredit,
+    LearningCurve,
+    LearningStep,
+    Report,
+    UsageRow,
+)
+from memalign_graph.evaluation.metrics import Prediction, labels_of, score
+from memalign_graph.evaluation.report import MOST_BYTES, clean, inline
+from memalign_graph.evaluation.results import ExpertLabel, FoldMemory, RunSettings, TurnedBy
+
+THEN = datetime(2026, 3, 1, tzinfo=UTC)
+SCALES: dict[str, Any] = {
+    "boolean": Boolean(),
+    "ordered": Categorical(choices=("poor", "fair", "good"), ordered=True),
+    "stars": Numeric(minimum=1, maximum=5, integer=True),
+    "number": Numeric(minimum=0, maximum=1),
+    "pairwise": Pairwise(),
+}
+EVIL = (
+    "</details>\n\n@octocat please look at #12 and www.evil.example",
+    "<script>alert(1)</script><img src=x onerror=alert(1)>",
+    "```\n</details>\n```\n# Gone",
+    "| a | b |\n|---|---|\n[link](https://evil.example) ![x](y)",
+    "`" * 3_000,
+    "{{ 7 * 7 }} {% raw %} ${x} <!-- ",
+    "漢" * 20_000,
+)
+
+
+def guideline(text: str, number: int = 0) -> Guideline:
+    return Guideline(
+        id=f"g{number}", text=text, position=number, episode_ids=["e0"], created_at=THEN,
+        updated_at=THEN,
+    )  # fmt: skip
+
+
+def make_report(
+    kind: str = "boolean", number: int = 24, *, right: float = 0.7, text: str = "Say sorry first."
+) -> Report:
+    """A report of a base judge that is right half the time, and of one that learned."""
+    criterion = Criterion(name="tone", instructions=text, scale=SCALES[kind])
+    scale, chance = criterion.scale, random.Random(0)  # noqa: S311 - nothing secret
+    values = labels_of(scale) or [0.0, 0.25, 0.5, 1.0]
+    rules, label = (
+        [guideline(text)],
+        ExpertLabel(author=text[:50], value=values[0], comment=text, episode_id="e0"),
+    )
+    cases = []
+    for at in range(number):
+        example = Example(inputs=f"{text} {at}", outputs={"a": text}, reference_outputs=[text])
+        expected = chance.choice(values)
+        judgments = {
+            name: Judgment(
+                criterion="tone",
+                example_id=example.id,
+                value=expected if chance.random() < share else chance.choice(values),
+                rationale=text,
+                confidence=chance.uniform(0.5, 1),
+                guideline_ids=["g0"],
+                episode_ids=["e0", "elsewhere"],
+                memory_version="v",
+            )
+            for name, share in (("base", 0.5), ("aligned", right))
+            if at or name == "base"
+        }
+        said = {
+            name: Prediction(value=one.value, confidence=one.confidence)
+            for name, one in judgments.items()
+        }
+        case = EvaluatedCase(
+            example=example,
+            group=example.id,
+            fold=at % 2,
+            expected=expected,
+            experts=[label.model_copy(update={"value": expected})],
+            predictions={"majority": Prediction(value=values[0]), **said},
+            judgments=judgments,
+            failures={} if at else {"aligned": text},
+        )
+        cases.append(case)
+    names = ["majority", "base", "aligned"]
+    scores, comparisons = score(
+        scale,
+        [case.expected for case in cases],
+        [case.group for case in cases],
+        {name: [case.predictions.get(name, Prediction()) for case in cases] for name in names},
+        pairs=[("aligned", "base"), ("aligned", "majority"), ("base", "majority")],
+        resamples=200,
+    )
+    shown = {"example": cases[1].example, "expected": values[0], "experts": [label]}
+    turned: dict[str, Any] = {**shown, "before": values[0], "after": values[1], "rationale": text}
+    kinds = get_args(TurnedBy)
+    flips = [Flip(**turned, turned_by=kind, guidelines=rules) for kind in kinds]
+    step = LearningStep(feedback=0, guidelines=0, unseen=scores[1], seen=None, flips=[])
+    later = LearningStep(feedback=9, guidelines=1, unseen=scores[2], seen=scores[2], flips=flips)
+    settings = RunSettings(
+        version="1", created_at=THEN, data="d", feedback=number, folds=2, group_by="example",
+        seed=0, resamples=200, judges={"base": {"k": 0}, "aligned": {"k": 5, "model": text[:50]}},
+    )  # fmt: skip
+    usage = UsageRow(judge="aligned", stage="judge", purpose="judge", chat_calls=7, cached_calls=2)
+    return Report(
+        criterion=criterion,
+        settings=settings,
+        judges=["base", "aligned"],
+        cases=cases,
+        scores=scores,
+        comparisons=comparisons,
+        memories=[
+            FoldMemory(fold=fold, judge="aligned", episodes=9, guidelines=rules, warnings=[text])
+            for fold in (0, 1)
+        ],
+        experts=expert_agreement([], scale),
+        usage=[usage],
+        warnings=[text],
+        guidelines=rules,
+        sources=[],
+        credit=[GuidelineCredit(guideline=rules[0], shown_for=9, helped=3, harmed=1, changed=[])],
+        curve=LearningCurve(criterion=criterion, steps=[step, later], test_cases=5, usage=[usage]),
+    )
+
+
+class Page(HTMLParser):
+    """What a browser would see: tags with their attributes, and text."""
+
+    def __init__(self, written: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(written)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def named(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.tags if tag == name]
+
+
+@pytest.mark.parametrize("kind", SCALES)
+def test_every_scale(kind: str) -> None:
+    report = make_report(kind)
+    text, page = report.to_markdown(), Page(report.to_html())
+    assert text.startswith("## ")
+    assert "### 1 guideline learned" in text
+    assert "useful on 9 cases ▲▲▲▼" in text
+    assert "It would be right with guidelines that were removed" in text
+    assert "7 chat calls" in text
+    assert not re.search(r"\bnan\b|\binf\b", text)
+    # Every case stands there, the retrieved ones by number.
+    assert len(page.named("tr")) > len(report.cases)
+    assert "retrieved cases: 24, elsewher…" in page.text
+    assert len(page.named("img")) == 4
+    assert Report.model_validate_json(report.model_dump_json()) == report
+
+
+def test_no_network_and_only_our_script() -> None:
+    written = make_report().to_html()
+    page = Page(written)
+    assert not re.search(r"https?:|url\(|@import", written)
+    assert all(str(image["src"]).startswith("data:image/svg+xml") for image in page.named("img"))
+    [policy] = re.findall(r'Content-Security-Policy" content="([^"]+)"', written)
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    assert [*map(len, (page.named("script"), page.named("link"), page.named("iframe")))] == [
+        1,
+        0,
+        0,
+    ]
+
+
+def test_the_same_report_is_the_same_page_also_in_threads() -> None:
+    import matplotlib as mpl
+
+    report, before = make_report("number"), dict(mpl.rcParams)
+    pages: list[str] = []
+    with mpl.rc_context({"axes.grid": True, "svg.fonttype": "none"}):
+        threads = [threading.Thread(target=lambda: pages.append(report.to_html())) for _ in "abc"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len({*pages, report.to_html()}) == 1
+    assert dict(mpl.rcParams) == before
+
+
+@pytest.mark.parametrize("text", EVIL)
+def test_texts_of_others_stay_text(text: str) -> None:
+    report = make_report(number=8, right=0, text=text)
+    written = report.to_markdown()
+    assert len(written.encode()) <= MOST_BYTES
+    assert written.count("<details>") == written.count("</details>") or "</details>" in text
+    outside = re.sub(r"^(`{3,})text\n.*?\n\1$", "", written, flags=re.DOTALL | re.MULTILINE)
+    assert outside.count("<details>") == outside.count("</details>")
+    assert not re.search(r"@octocat|<script|<img|www\.evil|://", outside)
+    page = Page(report.to_html())
+    assert len(page.named("script")) == 1
+    assert not [tag for tag, attributes in page.tags if "onerror" in attributes or tag == "a"]
+    assert all(str(image["src"]).startswith("data:") for image in page.named("img"))
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("a_b*c | d", r"a\_b\*c \| d"),
+        ("- item", r"\- item"),
+        ("12. item", r"12\. item"),
+        ("a\n\nb", "a b"),
+        ("<b> & ", "&lt;b&gt; &amp;"),
+        ("@you see #1", "@\u2060you see #\u20601"),
+        ("a\x00b\u202ec\ud800", "a\ufffdb\ufffdc\ufffd"),
+    ],
+)
+def test_a_line(text: str, written: str) -> None:
+    assert inline(text) == written
+    assert clean("x" * 20, 10) == "x" * 10 + "… [10 more characters]"
+
+
+def test_whatever_is_missing() -> None:
+    whole = make_report()
+    missing: dict[str, Any] = {
+        "guidelines": [],
+        "credit": [],
+        "curve": None,
+        "usage": [],
+        "warnings": [],
+    }
+    bare = whole.model_copy(update={**missing, "comparisons": []})
+    assert "**Guidelines.** None was learned." in bare.to_markdown()
+    alone = bare.model_copy(update={"judges": ["aligned"]})
+    for report in (bare, alone):
+        assert "tone" in report.to_html()
+        assert "measured" in report.to_markdown()
+
+
+@pytest.mark.parametrize(
+    ("right", "number", "verdict"),
+    [(1.0, 60, "better than base"), (0.0, 60, "worse than base"), (0.5, 8, "may be chance")],
+)
+def test_the_headline(right: float, number: int, verdict: str) -> None:
+    text = make_report(number=number, right=right).to_markdown()
+    assert text.split("\n")[0].endswith(verdict)
+    assert ("cases are few" in text) == (number < 20)
+    assert ("baseline" in text.split("| judge")[0]) == (right < 1)
+
+
+def test_saving(tmp_path: Path) -> None:
+    report = make_report()
+    for ending in ("html", "md", "json"):
+        file = report.save(tmp_path / "new" / f"report.{ending}")
+        assert file.stat().st_size > 500
+    assert Report.model_validate_json(file.read_text(encoding="utf-8")) == report
+    with pytest.raises(InvalidInputError, match=r"^path: 'r.pdf' does not tell what to write"):
+        report.save(tmp_path / "r.pdf")
