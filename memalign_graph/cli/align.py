@@ -56,9 +56,10 @@ def align(
         builder = create_alignment_graph(file.criterion, **judge.options, **file.learn)
     terminal.note(f"memory {place}")
     report = asyncio.run(_align(builder, place, records.fields, max_concurrency, terminal))
-    for rejected in report.rejected:
-        rejected.reason = f"{records.place(rejected.index)}: {rejected.reason}"
-    terminal.result(report.to_json(), *_told(report, file.criterion.scale))
+    document = report.to_json()
+    for rejected in document["rejected"]:
+        rejected["reason"] = f"{records.place(rejected['index'])}: {rejected['reason']}"
+    terminal.result(document, *_told(type(report)(**document), file.criterion.scale))
     return Status.PARTLY if report.rejected else Status.DONE
 
 

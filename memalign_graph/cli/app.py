@@ -85,21 +85,21 @@ def _global(
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command, and put whatever ends it before its time into words."""
-    terminal = Terminal()
+    terminal, stopped_by = Terminal(), list[int]()
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError):  # what the encoding has no place for is spelt out
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # if a file's
     try:
-        with _sigterm_like_ctrl_c(), _warnings_as_messages(terminal):
+        with _sigterm_like_ctrl_c(stopped_by), _warnings_as_messages(terminal):
             status = _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         with suppress(OSError, ValueError):  # so that Python does not complain when it ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Status.NO_READER
-    except KeyboardInterrupt as stopped:
+    except KeyboardInterrupt:
         terminal.error("stopped; what was committed before stays.")
-        return Status.TERMINATED if isinstance(stopped, _Terminated) else Status.INTERRUPTED
+        return Status.TERMINATED if stopped_by else Status.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the traceback is shown, and the status tells
         message, status = _explained(error)
         if status == Status.FAULT:
@@ -109,13 +109,13 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    command = typer.main.get_command(app)
     try:
-        with command.make_context("memalign", list(arguments)) as context:
-            return int(command.invoke(context) or 0)
+        # Not by `main()`, which has words and statuses of its own for what ends a command.
+        with typer.main.get_command(app).make_context("memalign", list(arguments)) as context:
+            return int(context.command.invoke(context) or 0)
     except typer.Exit as ended:
         return ended.exit_code
-    except SystemExit as ended:  # the demo's parser; or rich, which puts it for a closed pipe
+    except SystemExit as ended:  # the demo's parser; or rich, for a closed pipe
         if isinstance(ended.__context__, BrokenPipeError):
             raise ended.__context__ from None
         return int(ended.code or 0)
@@ -132,65 +132,48 @@ def _explained(error: Exception) -> tuple[str, int]:
         case ImportError() if "memalign-graph[" in text:
             return text, Status.UNUSABLE
         case sqlite3.Error():
-            if "locked" in text:
-                text += ": another process has held it for long: try again"
-            return f"--memory: the file, or its folder, can't be used: {text}.", Status.UNUSABLE
+            held = ": another process has held it for long: try again" if "locked" in text else ""
+            return f"--memory: the file, or its folder, can't be used: {text}{held}.", 2
         case OSError():
             return f"{text}.", Status.UNUSABLE
     return "this is a fault of the program: please report it.", Status.FAULT
 
 
-class _Terminated(KeyboardInterrupt):
-    """What SIGTERM ends a command with."""
-
-
 @contextmanager
-def _sigterm_like_ctrl_c() -> Iterator[None]:
+def _sigterm_like_ctrl_c(stopped_by: list[int]) -> Iterator[None]:
     """Let SIGTERM end a command in the same order as Ctrl-C, which asyncio knows how to do."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield  # The process is another program's.
-        return
-    terminated = threading.Event()
 
-    def stop(*_: Any) -> None:
-        terminated.set()
+    def stop(number: int, _: Any) -> None:
+        stopped_by.append(number)
         signal.raise_signal(signal.SIGINT)
 
-    signal.signal(signal.SIGTERM, stop)
+    is_ours = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, stop) if is_ours else None
     try:
         yield
-    except KeyboardInterrupt as stopped:
-        raise (_Terminated if terminated.is_set() else KeyboardInterrupt) from stopped
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if is_ours:
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
 def _warnings_as_messages(terminal: Terminal) -> Iterator[None]:
-    """Show the package's warnings and log as messages, once, without the places in its code."""
-    logger = logging.getLogger("memalign_graph")
-    handler, propagates = logging.Handler(logging.WARNING), logger.propagate
-    shows, shown = warnings.showwarning, set[str]()
+    """Show warnings and the package's log as messages, once, without the places in the code."""
+    shown = set[str]()
 
-    def show_once(text: str) -> None:
+    def show(text: str) -> None:
         if text not in shown:
             shown.add(text)
             terminal.warn(text)
 
-    def show(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
-        if issubclass(category, MemAlignWarning):
-            show_once(str(message))
-        else:
-            shows(message, category, *args, **kwargs)
-
-    handler.emit = lambda record: show_once(record.getMessage())  # type: ignore[method-assign]
+    logger, handler = logging.getLogger("memalign_graph"), logging.Handler(logging.WARNING)
+    handler.emit = lambda record: show(record.getMessage())  # type: ignore[method-assign]
     logger.addHandler(handler)
-    logger.propagate = False
+    propagates, logger.propagate = logger.propagate, False
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", MemAlignWarning)
-            warnings.showwarning = show
+            warnings.showwarning = lambda message, *_, **__: show(str(message))
             yield
     finally:
         logger.removeHandler(handler)

@@ -42,7 +42,7 @@ _FEW = 10
 
 @app.command(name="list")
 @grouped
-def list_all(*, place: Place, terminal: Terminal, limit: Limit = 50) -> int:
+def list_all(*, limit: Limit = 50, place: Place, terminal: Terminal) -> int:
     """List what it holds: guidelines and episodes."""
     with place.open() as memory:
         guidelines, episodes, version = memory.guidelines(), memory.episodes(), memory.version()
@@ -51,52 +51,48 @@ def list_all(*, place: Place, terminal: Terminal, limit: Limit = 50) -> int:
         criterion = place.criterion.criterion.to_json()
         terminal.document({"criterion": criterion, **place.context, "version": version, **told})
         return Status.DONE
-    terminal.line(f"{place}, version {version[:8]}", "")
-    pending = sum(one.status == "pending" for one in guidelines)
-    _headline(terminal, len(guidelines), "guideline", pending, "to be worded anew")
+    terminal.line(f"{place}, version {version[:8]}")
+    scale = place.criterion.criterion.scale
     rows = [
-        (one.id[:8], str(len(one.episode_ids) or "by hand"), one_line(_text(one)))
+        (one.id[:8], one.status, str(len(one.episode_ids) or "by hand"), one_line(one.text))
         for one in guidelines
     ]
-    _listed(terminal, ("id", "sources", "guideline"), rows, limit)
-    pending = sum(one.status == "pending" for one in episodes)
-    terminal.line("")
-    _headline(terminal, len(episodes), "episode", pending, "yet to be distilled")
-    scale = place.criterion.criterion.scale
-    said = [
-        (one.id[:8], f"{one.given_at:%Y-%m-%d}", _by(one), one_line(_said(one, scale)))
+    _listed(terminal, "guideline", ("id", "status", "sources", "text"), rows, limit)
+    rows = [
+        (one.id[:8], one.status, one_line(one.author or "anonymous", 16), _said(one, scale))
         for one in reversed(episodes)
     ]
-    _listed(terminal, ("id", "given", "by", "value and rationale"), said, limit)
+    _listed(terminal, "episode", ("id", "status", "by", "value and rationale"), rows, limit)
     return Status.DONE
 
 
 @app.command()
 @grouped
 def show(
-    *, place: Place, terminal: Terminal, key: Annotated[str, typer.Argument(metavar="ID")]
+    *, key: Annotated[str, typer.Argument(metavar="ID")], place: Place, terminal: Terminal
 ) -> int:
     """Show one guideline or episode in full, with its sources."""
     with place.open() as memory:
         guidelines = {one.id: one for one in memory.guidelines()}
         episodes = {one.id: one for one in memory.episodes()}
     key = find_id(key, [*guidelines, *episodes], "guideline or episode")
-    others: Sequence[Any]
     if key in guidelines:
-        kind, other, item = "guideline", "episodes", guidelines[key].to_json()
-        others = [episodes[one] for one in guidelines[key].episode_ids if one in episodes]
-        texts = [_said(episodes[one.id], place.criterion.criterion.scale) for one in others]
+        item: dict[str, Any] = {"type": "guideline", **guidelines[key].to_json()}
+        sources = [episodes[one] for one in guidelines[key].episode_ids if one in episodes]
+        others = {"episodes": _jsons(sources)}
     else:
-        kind, other, item = "episode", "guidelines", episodes[key].to_json()
-        others = [one for one in guidelines.values() if key in one.episode_ids]
-        texts = [guidelines[one.id].text for one in others]
+        item = {"type": "episode", **episodes[key].to_json()}
+        taught = [one for one in guidelines.values() if key in one.episode_ids]
+        others = {"guidelines": _jsons(taught)}
     if terminal.as_json:
-        terminal.document({"type": kind, **item, other: _jsons(others)})
+        terminal.document({**item, **others})
         return Status.DONE
-    example = item.pop("example", {})
-    terminal.fields({"type": kind, **item, **example})
-    terminal.line("", f"{other}: {len(others)}")
-    terminal.fields({one.id: text for one, text in zip(others, texts, strict=True)})
+    terminal.fields({**item, **item.pop("example", {})})
+    for name, related in others.items():
+        terminal.line("", f"{name}: {len(related)}")
+        for one in related:
+            texts = (one["id"], one.get("author"), one.get("rationale"), one.get("text"))
+            terminal.line("  " + "  ".join(one_line(text) for text in texts if text))
     return Status.DONE
 
 
@@ -110,17 +106,22 @@ def history(*, place: Place, terminal: Terminal, limit: Limit = 50) -> int:
         told = [one.model_dump(mode="json") for one in commits]
         terminal.document({"version": version, "commits": told})
         return Status.DONE
-    terminal.line(f"{place}, version {version[:8]}", "")
-    rows = []
-    for commit in commits:
-        tallies = [
-            f"+{tally.added} ~{tally.changed} -{tally.removed}"
-            for tally in (commit.episodes, commit.guidelines)
-        ]
-        at = f"{commit.at:%Y-%m-%d %H:%M:%SZ}"
-        rows.append((commit.version[:8], at, commit.author or "", *tallies, commit.reason))
+    terminal.line(f"{place}, version {version[:8]}")
+    rows = [
+        (
+            commit.version[:8],
+            f"{commit.at:%Y-%m-%d %H:%M:%SZ}",
+            commit.author or "",
+            *(
+                f"+{one.added} ~{one.changed} -{one.removed}"
+                for one in (commit.episodes, commit.guidelines)
+            ),
+            commit.reason,
+        )
+        for commit in commits
+    ]
     header = ("version", "at", "by", "episodes", "guidelines", "reason")
-    _listed(terminal, header, rows, limit)
+    _listed(terminal, "commit", header, rows, limit)
     return Status.DONE
 
 
@@ -292,7 +293,7 @@ def forget(
             )
         if not yes:
             scale = place.criterion.criterion.scale
-            told = [f"{one.id[:8]} {_by(one)}: {_said(one, scale)}" for one in meant]
+            told = [f"{one.id[:8]} {one.author}: {_said(one, scale)}" for one in meant]
             told += [f"{one.id[:8]} {one.text}" for one in by_hand]
             what = count(len(by_hand), "guideline") if by_hand else count(len(meant), "episode")
             _confirm(terminal, told, f"{'Erase for good' if purge else 'Forget'} {what}? [y/N]")
@@ -370,13 +371,10 @@ def _tell(terminal: Terminal, forgotten: "Forgotten", version: str) -> None:
         terminal.warn(f"nothing is there under {', '.join(forgotten.unknown_ids)}.")
 
 
-def _headline(terminal: Terminal, number: int, noun: str, pending: int, what: str) -> None:
-    terminal.line(count(number, noun) + (f" ({pending} {what})" if pending else ""))
-
-
 def _listed(
-    terminal: Terminal, header: Sequence[str], rows: Sequence[Sequence[str]], limit: int
+    terminal: Terminal, noun: str, header: Sequence[str], rows: Sequence[Sequence[str]], limit: int
 ) -> None:
+    terminal.line("", count(len(rows), noun))
     if rows:
         terminal.table(header, rows[: limit or None])
     if limit and len(rows) > limit:
@@ -387,15 +385,6 @@ def _jsons(items: Sequence["Guideline | Episode"]) -> list[dict[str, Any]]:
     return [item.to_json() for item in items]
 
 
-def _text(guideline: "Guideline") -> str:
-    return f"{'[pending] ' if guideline.status == 'pending' else ''}{guideline.text}"
-
-
 def _said(episode: "Episode", scale: "Scale") -> str:
     value = None if episode.value is None else scale.show(episode.value)
-    pending = "[pending] " if episode.status == "pending" else ""
-    return pending + " - ".join(text for text in (value, episode.rationale) if text)
-
-
-def _by(episode: "Episode") -> str:
-    return one_line(episode.author or "anonymous", 16)
+    return one_line(" - ".join(text for text in (value, episode.rationale) if text))

@@ -104,6 +104,9 @@ MaxConcurrency = Annotated[
 ]
 
 
+DEFAULT_MEMORY = Path("memalign.db")
+
+
 @dataclass(frozen=True)
 class Place:
     """Which memory a command is on."""
@@ -111,7 +114,7 @@ class Place:
     criterion: CriterionOption
     memory: Annotated[
         Path, typer.Option("--memory", "-m", dir_okay=False, help="The memory's SQLite file.")
-    ] = Path("memalign.db")
+    ] = DEFAULT_MEMORY
     namespace: Annotated[
         str, typer.Option(help="Keeps memories in one file apart, such as shop.emea.")
     ] = "memalign"
