@@ -58,7 +58,8 @@ def align(
     report = asyncio.run(_align(builder, place, records.fields, max_concurrency, terminal))
     document = report.to_json()
     for rejected in document["rejected"]:
-        rejected["reason"] = f"{records.place(rejected['index'])}: {rejected['reason']}"
+        reason = rejected["reason"].removeprefix("example.")
+        rejected["reason"] = f"{records.place(rejected['index'])}: {reason}"
     terminal.result(document, *_told(type(report)(**document), file.criterion.scale))
     return Status.PARTLY if report.rejected else Status.DONE
 

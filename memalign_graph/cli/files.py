@@ -284,29 +284,31 @@ def _is_gap(name: str, value: Any) -> bool:
 
 
 def _json_records(text: str, where: str, *, is_list: bool) -> list[tuple[int, dict[str, Any]]]:
-    rows: list[tuple[int, Any]] = []
-    try:
-        at = where
-        if is_list:
-            listed = json.loads(text) if text.strip() else []
-            if not isinstance(listed, list):
-                raise InvalidInputError(f"{where}: a .json file holds a list of records.")
-            rows = list(enumerate(listed, start=1))
-        else:
-            for number, line in enumerate(text.split("\n"), start=1):
-                at = f"{where}, line {number}"
-                rows += [(number, json.loads(line))] if line.strip() else []
-    except RecursionError as error:
-        raise InvalidInputError(f"{at}: it is nested too deep.") from error
-    except json.JSONDecodeError as error:
-        raise InvalidInputError(f"{at}: this is no JSON: {error}.") from error
-    for number, value in rows:
+    unit = "record" if is_list else "line"
+    if is_list:
+        rows = _loads(text, where) if text.strip() else []
+        if not isinstance(rows, list):
+            raise InvalidInputError(f"{where}: a .json file holds a list of records.")
+        values = list(enumerate(rows, start=1))
+    else:
+        lines = [(at, line) for at, line in enumerate(text.split("\n"), start=1) if line.strip()]
+        values = [(at, _loads(line, f"{where}, line {at}")) for at, line in lines]
+    for at, value in values:
         if not isinstance(value, dict):
             raise InvalidInputError(
-                f"{where}, {'record' if is_list else 'line'} {number}: give an object, such as "
-                f'{{"inputs": ..., "outputs": ...}}, not a value of type {type(value).__name__}.'
+                f'{where}, {unit} {at}: give an object, such as {{"inputs": ..., "outputs": ...}}, '
+                f"not a value of type {type(value).__name__}."
             )
-    return rows
+    return values
+
+
+def _loads(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        is_deep = isinstance(error, RecursionError)
+        problem = "it is nested too deep" if is_deep else f"this is no JSON: {error}"
+        raise InvalidInputError(f"{where}: {problem}.") from error
 
 
 def _table(text: str, where: str) -> tuple[list[str], list[tuple[int, dict[str, Any]]]]:

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -63,9 +64,10 @@ def judge(
         output_path(output, "--output", examples)
     deployed = flags.judge(place.criterion, terminal)
     usable = {at: example_of(rows[at][1]) for at, one in enumerate(verdicts) if not one["error"]}
-    judged = _judged(place, deployed, usable, max_concurrency, terminal)
     with output.open("w", encoding="utf-8") if output else nullcontext() as file:
-        asyncio.run(_write(verdicts, judged, terminal, file))
+        writing = _Writing(verdicts, terminal, file)
+        asyncio.run(_judge(place, deployed, usable, max_concurrency, writing))
+        writing.write()
     failed = [verdict for verdict in verdicts if verdict["error"]]
     if output and not terminal.as_json:
         terminal.line(f"{count(len(verdicts) - len(failed), 'judgment')} in {output}")
@@ -90,47 +92,53 @@ def _verdict(line: int, fields: Mapping[str, Any]) -> Verdict:
     return {"line": line, "id": name, "judgment": None, "error": problem}
 
 
-async def _write(
-    verdicts: Sequence[Verdict],
-    judged: AsyncIterator[tuple[int, Any]],
-    terminal: Terminal,
-    file: TextIO | None,
-) -> None:
-    """Write each verdict as it comes, once those before it are written."""
-    written = 0
-    async for at, result in judged:
+@dataclass
+class _Writing:
+    """Writes each verdict as it comes, once those before it are written."""
+
+    verdicts: Sequence[Verdict]
+    terminal: Terminal
+    file: TextIO | None
+    written: int = 0
+
+    def add(self, at: int, result: Any) -> None:
+        """Take what came of one example: what the graph returned, or raised."""
         if isinstance(result, MemAlignError):
-            verdicts[at]["error"] = str(result)
+            self.verdicts[at]["error"] = str(result)
         elif isinstance(result, BaseException):
             raise result
-        elif result:
-            verdicts[at]["judgment"] = result["judgment"]
-        for verdict in verdicts[written:]:
+        else:
+            self.verdicts[at]["judgment"] = result["judgment"]
+        self.write()
+
+    def write(self) -> None:
+        """Write what is ready."""
+        for verdict in self.verdicts[self.written :]:
             if not (verdict["judgment"] or verdict["error"]):
                 break
-            if file:
-                file.write(json.dumps(verdict, ensure_ascii=False) + "\n")
-                file.flush()
-            if terminal.as_json:
-                terminal.document(verdict, indent=None)
-            written += 1
+            if self.file:
+                self.file.write(json.dumps(verdict, ensure_ascii=False) + "\n")
+                self.file.flush()
+            if self.terminal.as_json:
+                self.terminal.document(verdict, indent=None)
+            self.written += 1
 
 
-async def _judged(
+async def _judge(
     place: Place,
     judge: "Judge",
     examples: Mapping[int, dict[str, Any]],
     max_concurrency: int,
-    terminal: Terminal,
-) -> AsyncIterator[tuple[int, Any]]:
-    """Judge side by side; each comes with its place when it is done, and a last one with none."""
+    writing: _Writing,
+) -> None:
+    """Judge side by side."""
     from langgraph.store.memory import InMemoryStore
 
     from memalign_graph.graphs import create_judge_graph
     from memalign_graph.local import open_local_store_async
     from memalign_graph.memory.judge_memory import JudgeMemory
 
-    builder = create_judge_graph(judge.criterion, **judge.options)
+    terminal, builder = writing.terminal, create_judge_graph(judge.criterion, **judge.options)
     store: Any = InMemoryStore()
     async with AsyncExitStack() as stack:
         if place.memory.exists() or judge.keep_judgments is not None:
@@ -157,8 +165,7 @@ async def _judged(
             async for position, result in results:
                 done += 1
                 progress("judged", done, len(examples))
-                yield places[position], result
-    yield 0, None
+                writing.add(places[position], result)
 
 
 def _show(verdicts: Sequence[Verdict], terminal: Terminal, *, in_full: bool) -> None:

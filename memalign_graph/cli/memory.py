@@ -316,7 +316,7 @@ def forget(
 
 
 def _confirm(terminal: Terminal, told: Sequence[str], question: str) -> None:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not terminal.can_ask():
         raise InvalidInputError(
             "--yes: there is nobody at a terminal to ask: give it to forget without being asked."
         )

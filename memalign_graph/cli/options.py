@@ -80,6 +80,13 @@ def grouped(command: Callable[..., int]) -> Callable[..., int]:
     return run
 
 
+def _criterion(path: str) -> CriterionFile:
+    try:
+        return load_criterion(path)
+    except InvalidInputError as error:  # a ValueError, of which typer would not show the words
+        raise typer.TyperException(str(error)) from error
+
+
 CriterionOption = Annotated[
     CriterionFile,
     typer.Option(
@@ -87,7 +94,7 @@ CriterionOption = Annotated[
         "-c",
         metavar="FILE",
         envvar="MEMALIGN_CRITERION",
-        parser=load_criterion,
+        parser=_criterion,
         help="What is judged, and how: see `memalign --help`.",
     ),
 ]

@@ -8,18 +8,19 @@ from memalign_graph.cli.options import JudgeFlags, Place, Status
 from memalign_graph.cli.terminal import Terminal, count
 
 if TYPE_CHECKING:
+    from memalign_graph.memory.judgments import KeptJudgment
     from memalign_graph.scales import Scale
 
-_COMMANDS = {"s": "skip", "u": "undo", "q": "quit", "": "words"}
+_COMMANDS = {"s": "skip", "u": "undo", "q": "quit"}
 _SHORT = {"y": "yes", "n": "no"}
 
 
 def review(
     *,
+    author: Annotated[str | None, typer.Option(metavar="NAME", help="Who answers.")] = None,
     place: Place,
     flags: JudgeFlags,
     terminal: Terminal,
-    author: Annotated[str | None, typer.Option(metavar="NAME", help="Who answers.")] = None,
 ) -> int:
     """Walk through the judgments that wait for an expert's word, and learn from each answer.
 
@@ -28,68 +29,69 @@ def review(
     """
     from memalign_graph.graphs import create_feedback_graph
 
-    scale = place.criterion.criterion.scale
-    judge = flags.judge(place.criterion, terminal)
-    answered: list[tuple[int, str]] = []
+    answered: dict[int, str] = {}  # the episode of each case, in the order they were answered
     at = 0
-    with place.open() as memory:
+    place.check(must_exist=True)
+    with place.open(is_new=True) as memory:
+        judge = flags.judge(place.criterion, terminal)
         builder = create_feedback_graph(judge.criterion, **judge.options)
         graph = builder.compile(store=memory.access.store)
         waiting = memory.judgments(waiting=True)
         while at < len(waiting):
-            kept, judgment = waiting[at], waiting[at].judgment
-            shown = {
-                "case": f"{at + 1} of {len(waiting)}",
-                **kept.example.to_json(),
-                "the judge": f"{scale.show(judgment.value)}: {judgment.rationale}",
-            }
-            terminal.fields(shown, to_stderr=True)
-            reply = _ask(terminal, scale)
+            terminal.fields(_case(waiting[at], at + 1, len(waiting)), to_stderr=True)
+            reply = _ask(terminal, judge.criterion.scale)
             if reply == "quit":
                 break
             if reply == "undo":
                 if answered:
-                    at, episode_id = answered.pop()
+                    at, episode_id = answered.popitem()
                     memory.forget(episode_id, by=author)
                     terminal.note("taken back")
                 continue
+            if isinstance(reply, dict):
+                judgment_id = waiting[at].judgment.id
+                later = {"judgment_id": judgment_id, "reply": {**reply, "author": author}}
+                learned = graph.invoke(later, context=place.context)["learned"]
+                [answered[at]] = learned["episode_ids"][:1]
+                for change in learned["guidelines"]:
+                    terminal.note(f"learned: {change['action']}: {change['text']}")
             at += 1
-            if reply == "skip":
-                continue
-            learned = graph.invoke(
-                {"judgment_id": judgment.id, "reply": {**reply, "author": author}},
-                context=place.context,
-            )["learned"]
-            answered.append((at - 1, learned["episode_ids"][0]))
-            for guideline in learned["guidelines"]:
-                terminal.note(f"{guideline['action']}: {guideline['text']}")
         version = memory.version()
     left = len(waiting) - len(answered)
     terminal.result(
-        {"answered": [key for _, key in answered], "waiting": left, "version": version},
+        {"episode_ids": list(answered.values()), "waiting": left, "version": version},
         f"{count(len(answered), 'answer')}, {left} still waiting; memory at version {version[:8]}",
     )
     return Status.DONE
 
 
-def _ask(terminal: Terminal, scale: "Scale") -> Any:
+def _case(kept: "KeptJudgment", number: int, of: int) -> dict[str, Any]:
+    judgment = kept.judgment
+    return {
+        "": f"--- {number} of {of} ---",
+        **kept.example.to_json(),
+        "judge": f"{judgment.value}: {judgment.rationale}",
+        "confidence": judgment.confidence,
+    }
+
+
+def _ask(terminal: Terminal, scale: "Scale") -> dict[str, Any] | str:
     """Ask for a value and words; return what was said, or what to do instead."""
-    fields: dict[str, Any] = {}
-    while True:
-        said = terminal.ask(f"\nValue, {scale.describe()} Enter for words alone; skip, undo, quit:")
-        if said is None:
-            return "quit"
+    question = f"What should it be: {scale.describe()} Enter for words alone; skip, undo, quit:"
+    while (said := terminal.ask(question)) is not None:
+        value, problem = None, ""
         for text in (said, _SHORT.get(said.lower(), said)):
             try:
-                fields["value"] = scale.validate_value(text)
-                break
+                value = scale.validate_value(text)
             except ValueError as error:
                 problem = str(error)
         command = _COMMANDS.get(said.lower(), said.lower())
-        if "value" not in fields and command in ("skip", "undo", "quit"):
+        if value is None and command in _COMMANDS.values():
             return command
-        if "value" in fields or command == "words":
-            break
-        terminal.warn(problem)
-    fields["rationale"] = terminal.ask("Why, in your own words; Enter for none:") or None
-    return fields if any(value is not None for value in fields.values()) else "skip"
+        if value is None and said:
+            terminal.warn(problem)
+            continue
+        words = terminal.ask("Why, in your own words; Enter for none:")
+        fields = {"value": value, "rationale": words or None}
+        return fields if value is not None or words else "skip"
+    return "quit"

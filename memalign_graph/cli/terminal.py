@@ -108,6 +108,10 @@ class Terminal:
         """Tell why the command ends."""
         self._message(f"error: {text}")
 
+    def can_ask(self) -> bool:
+        """Tell whether there is somebody at the terminal to ask."""
+        return sys.stdin.isatty() and sys.stderr.isatty()
+
     def ask(self, question: str) -> str | None:
         """Ask on stderr, and read a line from stdin; None where there are no more."""
         self._stderr.print(clean(question), end=" ", soft_wrap=True)
