@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from memalign_graph.cli.files import Records
+from memalign_graph.cli.files import Records, read_records
 from memalign_graph.cli.options import (
     Field,
     JudgeFlags,
@@ -14,7 +14,6 @@ from memalign_graph.cli.options import (
     Place,
     Status,
     naming,
-    read_named,
 )
 from memalign_graph.cli.terminal import Terminal, count, one_line
 from memalign_graph.errors import InvalidInputError
@@ -49,7 +48,9 @@ def align(
     if (feedback is None) is not pending:
         raise InvalidInputError("--feedback: give a file, or --pending: one of the two.")
     place.check(must_exist=pending)
-    records = read_named(feedback, "--feedback", field, terminal) if feedback else Records("", [])
+    records = (
+        read_records(feedback, "--feedback", field, terminal.warn) if feedback else Records("", [])
+    )
     file = place.criterion
     judge = flags.judge(file, terminal)
     with naming(file, {}):

@@ -2,20 +2,19 @@
 
 import asyncio
 import math
-import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from memalign_graph.cli.files import CriterionFile, database_path, output_path
+from memalign_graph.cli.files import CriterionFile, database_path, output_path, read_records
 from memalign_graph.cli.options import (
     CriterionOption,
     Field,
     JudgeFlags,
     MaxConcurrency,
     Status,
-    read_named,
 )
 from memalign_graph.cli.terminal import Terminal, count
 from memalign_graph.errors import InvalidInputError
@@ -26,15 +25,45 @@ if TYPE_CHECKING:
 
 _METRICS = ("agreement", "exact_match", "kappa", "mae", "ccc", "auc", "ece")
 """The metrics shown, where they are there; the report has all."""
+_LEARN = ("learn_from", "guard", "batch_size")
+"""What of the file's `learn` an evaluation can be told."""
 
 Limit = Annotated[float | None, typer.Option(metavar="X", help="Exit with 1 where it is missed.")]
 
 
+@dataclass(frozen=True)
+class Thresholds:
+    """What the aligned judge has to reach, or to stay below."""
+
+    min_agreement: Limit = None
+    min_kappa: Limit = None
+    min_ccc: Limit = None
+    max_mae: Limit = None
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """How it is evaluated, by the names of `evaluate`."""
+
+    folds: Annotated[int, typer.Option(min=2, help="Of the cross-validation.")] = 5
+    seed: Annotated[int, typer.Option(min=0, help="Of the folds.")] = 0
+    group_by: Annotated[
+        Literal["example", "inputs"], typer.Option(help="What goes into one fold.")
+    ] = "example"
+    learning_curve: Annotated[
+        bool, typer.Option("--learning-curve", help="Also with 2, 5, 10, ... pieces of feedback.")
+    ] = False
+    credit_cases: Annotated[
+        int, typer.Option(min=0, help="Cases on which each guideline is left out.")
+    ] = 0
+    cache: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Keeps models' answers for the next run.")
+    ] = None
+    max_concurrency: MaxConcurrency = 32
+
+
 def evaluate(
     *,
-    criterion: CriterionOption,
-    flags: JudgeFlags,
-    terminal: Terminal,
     feedback: Annotated[
         str, typer.Option("--feedback", "-f", metavar="FILE", help="What experts said.")
     ],
@@ -42,28 +71,14 @@ def evaluate(
         str | None, typer.Option(metavar="FILE", help="Learn from --feedback, test on this.")
     ] = None,
     field: Field = None,
-    folds: Annotated[int, typer.Option(min=2, help="Of the cross-validation.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="Of the folds.")] = 0,
-    group_by: Annotated[
-        Literal["example", "inputs"], typer.Option(help="What goes into one fold.")
-    ] = "example",
-    learning_curve: Annotated[
-        bool, typer.Option("--learning-curve", help="Also with 2, 5, 10, ... pieces of feedback.")
-    ] = False,
-    credit_cases: Annotated[
-        int, typer.Option(min=0, help="Cases on which each guideline is left out.")
-    ] = 0,
-    cache: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Keeps models' answers for the next run.")
-    ] = None,
     report: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write it there: .html, .md or .json.")
     ] = None,
-    min_agreement: Limit = None,
-    min_kappa: Limit = None,
-    min_ccc: Limit = None,
-    max_mae: Limit = None,
-    max_concurrency: MaxConcurrency = 32,
+    thresholds: Thresholds,
+    options: Evaluating,
+    criterion: CriterionOption,
+    flags: JudgeFlags,
+    terminal: Terminal,
 ) -> int:
     """Measure how far the judge agrees with the experts, before and after it learns from them.
 
@@ -71,50 +86,21 @@ def evaluate(
     """
     from memalign_graph.evaluation import aevaluate
 
-    given = {
-        "--min-agreement": min_agreement,
-        "--min-kappa": min_kappa,
-        "--min-ccc": min_ccc,
-        "--max-mae": max_mae,
-    }
-    limits = {option: limit for option, limit in given.items() if limit is not None}
+    limits = {name: limit for name, limit in asdict(thresholds).items() if limit is not None}
     _check_limits(limits, criterion)
-    if report:
-        output_path(report, "--report", feedback, test, criterion.path)
-        if report.suffix.lower() not in (".html", ".md", ".json"):
-            raise InvalidInputError(f"--report: end the name of {report} in .html, .md or .json.")
-    if cache:
-        database_path(cache, "--cache")
-    if feedback == test:
-        raise InvalidInputError("--test: it is the same file as --feedback: leave it out.")
-    said, left_out = _read(feedback, "--feedback", field, criterion, terminal)
-    options: dict[str, Any] = {
-        name: criterion.learn[name]
-        for name in ("learn_from", "guard", "batch_size")
-        if name in criterion.learn
-    }
-    if test:
-        options["test"], more = _read(test, "--test", field, criterion, terminal)
-        left_out += more
+    _check_files(feedback, test, options.cache, report, criterion.path)
+    given, left_out = _read(feedback, "--feedback", field, criterion, terminal)
+    tested, more = _read(test, "--test", field, criterion, terminal) if test else (None, 0)
+    learn = {name: criterion.learn[name] for name in _LEARN if name in criterion.learn}
     judge = flags.judge(criterion, terminal)
     with terminal.progress() as progress:
-
-        def show(done: int, of: int) -> None:
-            if sys.stderr.isatty():  # what there is to do grows on the way: no line is the last
-                progress("evaluated", done, of)
-
         evaluating = aevaluate(
             criterion.criterion,
-            said,
-            folds=folds,
-            seed=seed,
-            group_by=group_by,
-            learning_curve=learning_curve,
-            credit_cases=credit_cases,
-            cache=cache,
-            max_concurrency=max_concurrency,
-            progress=show,
-            **options,
+            given,
+            test=tested,
+            progress=lambda done, of: progress("evaluated", done, of),
+            **asdict(options),
+            **learn,
             **judge.options,
         )
         measured = asyncio.run(evaluating)
@@ -125,9 +111,24 @@ def evaluate(
     if report:
         measured.save(report)
         terminal.note(f"report in {report}")
-    if not all([_meets(measured, option, limit, terminal) for option, limit in limits.items()]):
+    met = [_meets(measured, name, limit, terminal) for name, limit in limits.items()]
+    if not all(met):
         return Status.MISSED
-    return Status.PARTLY if left_out or measured.evaluation.of("aligned").failed else Status.DONE
+    failed = left_out + more + measured.evaluation.of("aligned").failed
+    return Status.PARTLY if failed else Status.DONE
+
+
+def _check_files(
+    feedback: str, test: str | None, cache: Path | None, report: Path | None, criterion: str
+) -> None:
+    if report:
+        output_path(report, "--report", feedback, test, criterion)
+        if report.suffix.lower() not in (".html", ".md", ".json"):
+            raise InvalidInputError(f"--report: end the name of {report} in .html, .md or .json.")
+    if cache:
+        database_path(cache, "--cache")
+    if feedback == test:
+        raise InvalidInputError("--test: it is the same file as --feedback: leave it out.")
 
 
 def _check_limits(limits: dict[str, float], file: CriterionFile) -> None:
@@ -135,17 +136,21 @@ def _check_limits(limits: dict[str, float], file: CriterionFile) -> None:
     from memalign_graph.scales import Numeric
 
     scale = file.criterion.scale
-    has = ["--min-agreement"]
-    has += ["--min-ccc", "--max-mae"] if isinstance(scale, Numeric) else []
-    has += [] if isinstance(scale, Numeric) and not scale.integer else ["--min-kappa"]
-    for option, limit in limits.items():
+    is_number = isinstance(scale, Numeric)
+    has = ["min_agreement", *(["min_ccc", "max_mae"] if is_number else [])]
+    has += ["min_kappa"] if not isinstance(scale, Numeric) or scale.integer else []
+    for name, limit in limits.items():
         if not math.isfinite(limit):
-            raise InvalidInputError(f"{option}: {limit} is no number to hold a metric against.")
-        if option not in has:
+            raise InvalidInputError(f"{_flag(name)}: {limit} is no number.")
+        if name not in has:
             raise InvalidInputError(
-                f"{option}: there is no {option[6:]} on the criterion's scale, which is "
-                f"{scale.type}: give {' or '.join(has)}."
+                f"{_flag(name)}: there is no {name[4:]} on the criterion's scale, which is "
+                f"{scale.type}: give {' or '.join(map(_flag, has))}."
             )
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _read(
@@ -155,7 +160,7 @@ def _read(
     from memalign_graph.memory.operations import check_feedback
     from memalign_graph.reading import read_feedback
 
-    records = read_named(path, option, columns, terminal)
+    records = read_records(path, option, columns, terminal.warn)
     feedback = []
     for index, fields in enumerate(records.fields):
         try:
@@ -167,20 +172,17 @@ def _read(
     return feedback, len(records.rows) - len(feedback)
 
 
-def _meets(report: "Report", option: str, limit: float, terminal: Terminal) -> bool:
+def _meets(report: "Report", name: str, limit: float, terminal: Terminal) -> bool:
     """Hold the aligned judge against a threshold, and say how it stands to it."""
-    name = option[6:]
-    found = report.metric("aligned", name)
-    if found.value is None:
-        terminal.error(
-            f"{option} {limit:g}: the aligned judge's {name} is not defined on these cases: give "
-            "more of them, with different values."
-        )
-        return False
-    is_met = found.value <= limit if option == "--max-mae" else found.value >= limit
-    tell = terminal.note if is_met else terminal.error
+    metric = name[4:]
+    found = report.metric("aligned", metric)
+    is_met, how = False, ", which is not defined on these cases: give more, with different values"
+    if found.value is not None:
+        is_met = found.value <= limit if name == "max_mae" else found.value >= limit
+        how = f" of {_shown(found)}"
     verdict = "met" if is_met else "missed"
-    tell(f"{option} {limit:g}: {verdict} by the aligned judge's {name} of {_shown(found)}.")
+    tell = terminal.note if is_met else terminal.error
+    tell(f"{_flag(name)} {limit:g}: {verdict} by the aligned judge's {metric}{how}.")
     return is_met
 
 

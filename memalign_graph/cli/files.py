@@ -7,7 +7,7 @@ import math
 import re
 import sqlite3
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -201,8 +201,6 @@ class Records:
     source: str
     rows: list[tuple[int, dict[str, Any]]]
     """Each with the line it begins on, or in a list of JSON, which of the list it is."""
-    unused: Sequence[str] = ()
-    """Columns that are not used."""
     unit: str = "line"
 
     @property
@@ -215,7 +213,9 @@ class Records:
         return f"{self.unit} {self.rows[index][0]}"
 
 
-def read_records(path: Path | str, option: str, columns: Sequence[str] | None = None) -> Records:
+def read_records(
+    path: str, option: str, columns: Sequence[str] | None, warn: Callable[[str], None]
+) -> Records:
     """Read a file of records whole: by its suffix, or by how it begins where that says nothing."""
     mapping = _mapping(columns or ())
     text, source = read_text(path, option), name_of(path)
@@ -239,9 +239,10 @@ def read_records(path: Path | str, option: str, columns: Sequence[str] | None = 
             )
     taken = {name for wanted in mapping.values() for name in wanted}
     own = {*FEEDBACK_FIELDS, *_JSON_FIELDS} - mapping.keys() - taken
-    unused = [name for name in names if name and name not in own | taken]
+    if unused := ", ".join(name for name in names if name and name not in own | taken):
+        warn(f"{option}: not used: {unused} (--field FIELD=COLUMN names what a column is).")
     read = [(place, _fields(fields, mapping, own)) for place, fields in rows]
-    return Records(source, read, unused, "record" if suffix == ".json" else "line")
+    return Records(source, read, "record" if suffix == ".json" else "line")
 
 
 def example_of(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from memalign_graph.cli.files import example_of, output_path
+from memalign_graph.cli.files import example_of, output_path, read_records
 from memalign_graph.cli.options import (
     DEFAULT_MEMORY,
     Field,
@@ -18,7 +18,6 @@ from memalign_graph.cli.options import (
     MaxConcurrency,
     Place,
     Status,
-    read_named,
 )
 from memalign_graph.cli.terminal import Terminal, count
 from memalign_graph.errors import InvalidInputError, MemAlignError
@@ -56,7 +55,11 @@ def judge(
     example = {name: text for name, text in texts.items() if text is not None}
     if (examples is None) is not bool(example):
         raise InvalidInputError("--examples: give a file, or --inputs and --outputs: one of both.")
-    rows = read_named(examples, "--examples", field, terminal).rows if examples else [(1, example)]
+    rows = (
+        read_records(examples, "--examples", field, terminal.warn).rows
+        if examples
+        else [(1, example)]
+    )
     verdicts = [_verdict(line, fields) for line, fields in rows]
     if example and verdicts[0]["error"]:
         raise InvalidInputError(f"--{verdicts[0]['error']}")
@@ -185,7 +188,7 @@ def _show(verdicts: Sequence[Verdict], terminal: Terminal, *, in_full: bool) -> 
 
 
 def _told(judgment: Mapping[str, Any]) -> dict[str, str]:
-    """Tell a judgment: its value, how sure the judge is, by what, and whether that is calibrated."""
+    """Tell a judgment: its value, how sure the judge is and by what, what decided, and why."""
     value, confidence = judgment["value"], ""
     if judgment.get("confidence") is not None:
         cases = judgment["calibrated_on"]

@@ -53,16 +53,16 @@ def list_all(*, limit: Limit = 50, place: Place, terminal: Terminal) -> int:
         return Status.DONE
     terminal.line(f"{place}, version {version[:8]}")
     scale = place.criterion.criterion.scale
-    rows = [
+    rules = [
         (one.id[:8], one.status, str(len(one.episode_ids) or "by hand"), one_line(one.text))
         for one in guidelines
     ]
-    _listed(terminal, "guideline", ("id", "status", "sources", "text"), rows, limit)
-    rows = [
+    _listed(terminal, "guideline", ("id", "status", "sources", "text"), rules, limit)
+    words = [
         (one.id[:8], one.status, one_line(one.author or "anonymous", 16), _said(one, scale))
         for one in reversed(episodes)
     ]
-    _listed(terminal, "episode", ("id", "status", "by", "value and rationale"), rows, limit)
+    _listed(terminal, "episode", ("id", "status", "by", "value and rationale"), words, limit)
     return Status.DONE
 
 

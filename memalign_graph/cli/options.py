@@ -12,10 +12,8 @@ import typer
 
 from memalign_graph.cli.files import (
     CriterionFile,
-    Records,
     database_path,
     load_criterion,
-    read_records,
 )
 from memalign_graph.cli.terminal import Terminal
 from memalign_graph.errors import (
@@ -223,12 +221,3 @@ def naming(
         if where is None:
             raise
         raise InvalidInputError(f"{where}:{rest}") from error
-
-
-def read_named(path: str, option: str, columns: list[str] | None, terminal: Terminal) -> Records:
-    """Read a file of records, and tell which of its columns are not used."""
-    records = read_records(path, option, columns)
-    if records.unused:
-        names = ", ".join(records.unused)
-        terminal.warn(f"{option}: not used: {names} (--field FIELD=COLUMN names what one is).")
-    return records

@@ -96,7 +96,10 @@ def test_a_judge_that_does_not_learn_fails_the_build(shell: Shell) -> None:
 def test_a_metric_that_is_not_defined_fails_with_a_sentence(shell: Shell) -> None:
     ran = evaluate(shell, "--min-kappa", "0", records=[record(n * 2 + 1) for n in range(6)])
     assert ran.status == 1
-    assert "--min-kappa 0: the aligned judge's kappa is not defined on these cases" in ran.error
+    assert (
+        "--min-kappa 0: missed by the aligned judge's kappa, which is not defined on these cases"
+        in ran.error
+    )
 
 
 def test_numbers(shell: Shell) -> None:

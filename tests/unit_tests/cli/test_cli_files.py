@@ -13,6 +13,7 @@ from memalign_graph.cli import main
 from memalign_graph.cli.files import example_of, find_id, load_criterion, read_records
 from memalign_graph.cli.terminal import Terminal, clean, one_line
 
+warnings: list[str] = []
 HEAD = "name: tone\ninstructions: Is it kind?\n"
 EVIL = "\x1b[2J \x07\x08\r\x9b31m \u202e\u2066 \x7f \x00"
 
@@ -26,7 +27,7 @@ def load(folder: Path, content: str, name: str = "c.yaml") -> Criterion:
 def records(folder: Path, name: str, content: str, *columns: str) -> Any:
     path = folder / name
     path.write_bytes(content.encode())
-    return read_records(path, "--feedback", columns)
+    return read_records(str(path), "--feedback", columns, warnings.append)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_json_as_this_package_writes_it(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_criterion(tmp_path: Path, content: str, says: str) -> None:
-    with pytest.raises(InvalidInputError, match="^--criterion: .*c.yaml") as caught:
+    with pytest.raises(InvalidInputError, match=r"^--criterion: .*c\.yaml") as caught:
         load(tmp_path, content)
     assert says in str(caught.value)
 
@@ -112,18 +113,17 @@ def test_cells_stay_as_they_are(tmp_path: Path) -> None:
     text = ',inputs,outputs,id,author\n0, 1 ,NaN,007,"{""x"": 1}"\n'
     read = records(tmp_path, "f.csv", text)  # a column without a name is an index
     assert read.fields == [{"inputs": " 1 ", "outputs": "NaN", "id": "007", "author": '{"x": 1}'}]
-    assert read.unused == []
+    assert warnings == []
 
 
 def test_columns_by_other_names(tmp_path: Path) -> None:
     text = '{"question": "q", "outputs": "o", "value": "model\'s", "label": true, "x": 2}'
     read = records(tmp_path, "f.jsonl", text, "inputs=question", "value = label ")
     assert read.fields == [{"inputs": "q", "outputs": "o", "value": True}]
-    assert read.unused == ["value", "x"]
+    assert warnings.pop().startswith("--feedback: not used: value, x (--field")
     text = '{"inputs": "q", "outputs": "o", "rationale": "no"}'
-    assert records(tmp_path, "f", text, "value=rationale").fields == [
-        {"inputs": "q", "outputs": "o", "value": "no"}
-    ]
+    read = records(tmp_path, "f", text, "value=rationale")
+    assert read.fields == [{"inputs": "q", "outputs": "o", "value": "no"}]
     read = records(tmp_path, "f.csv", "inputs,outputs,label\na,b,\n", "value=label")
     assert read.fields == [{"inputs": "a", "outputs": "b"}]
     with pytest.raises(InvalidInputError, match="once for each field"):
