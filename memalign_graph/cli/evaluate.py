@@ -2,11 +2,13 @@
 
 import asyncio
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.table import Table
 
 from memalign_graph.cli.files import CriterionFile, database_path, output_path, read_records
 from memalign_graph.cli.options import (
@@ -16,7 +18,7 @@ from memalign_graph.cli.options import (
     MaxConcurrency,
     Status,
 )
-from memalign_graph.cli.terminal import Terminal, count
+from memalign_graph.cli.terminal import Terminal, count, table
 from memalign_graph.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -104,10 +106,7 @@ def evaluate(
             **judge.options,
         )
         measured = asyncio.run(evaluating)
-    if terminal.as_json:
-        terminal.document(measured.to_json())
-    else:
-        _show(measured.evaluation, terminal)
+    terminal.result(measured.to_json(), *_parts(measured.evaluation))
     if report:
         measured.save(report)
         terminal.note(f"report in {report}")
@@ -193,17 +192,17 @@ def _shown(found: "Estimate | None") -> str:
     return f"{found.value:.2f}{interval}"
 
 
-def _show(evaluation: "Evaluation", terminal: Terminal) -> None:
+def _parts(evaluation: "Evaluation") -> Iterator[str | Table]:
     """Tell what the judges are worth."""
     how = "on cases set aside" if evaluation.folds == 1 else f"in {evaluation.folds} folds"
     cases = count(len(evaluation.cases), "case")
-    terminal.line(f"{cases} that the judge had not learned from, {how}", "")
+    yield f"{cases} that the judge had not learned from, {how}\n"
     shown = [name for name in _METRICS if any(name in one.metrics for one in evaluation.scores)]
     rows = []
     for scores in evaluation.scores:
         failed = f" ({scores.failed} failed)" if scores.failed else ""
         metrics = [_shown(scores.metrics.get(name)) for name in shown]
         rows.append([scores.judge, f"{scores.cases}{failed}", *metrics])
-    terminal.table(["judge", "cases", *shown], rows)
-    terminal.line("", "[...] is the 95 % interval")
-    terminal.line(*(f"note: {warning}" for warning in evaluation.warnings))
+    yield table(["judge", "cases", *shown], rows)
+    yield "\n[...] is the 95 % interval"
+    yield from (f"note: {warning}" for warning in evaluation.warnings)

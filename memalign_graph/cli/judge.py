@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
+from rich.table import Table
 
 from memalign_graph.cli.files import example_of, output_path, read_records
 from memalign_graph.cli.options import (
@@ -19,7 +20,7 @@ from memalign_graph.cli.options import (
     Place,
     Status,
 )
-from memalign_graph.cli.terminal import Terminal, count
+from memalign_graph.cli.terminal import Terminal, count, listed, table
 from memalign_graph.errors import InvalidInputError, MemAlignError
 
 if TYPE_CHECKING:
@@ -73,9 +74,10 @@ def judge(
         writing.write()
     failed = [verdict for verdict in verdicts if verdict["error"]]
     if output and not terminal.as_json:
-        terminal.line(f"{count(len(verdicts) - len(failed), 'judgment')} in {output}")
+        terminal.result(None, f"{count(len(verdicts) - len(failed), 'judgment')} in {output}")
     elif not terminal.as_json:
-        _show(verdicts, terminal, in_full=bool(example) and not failed)
+        in_full = bool(example) and not failed
+        terminal.result(None, _in_full(verdicts[0]) if in_full else _table(verdicts))
     for verdict in failed:
         terminal.warn(f"line {verdict['line']}: not judged: {verdict['error']}")
     if failed and len(failed) == len(verdicts):
@@ -171,20 +173,21 @@ async def _judge(
                 writing.add(places[position], result)
 
 
-def _show(verdicts: Sequence[Verdict], terminal: Terminal, *, in_full: bool) -> None:
-    if in_full:
-        judgment = verdicts[0]["judgment"]
-        reason = (judgment["evidence"] or {}).get("reason")
-        more = {name: judgment[name] for name in _IN_FULL}
-        terminal.fields({**_told(judgment), "because": reason, **more})
-        return
+def _in_full(verdict: Verdict) -> Table:
+    judgment = verdict["judgment"]
+    reason = (judgment["evidence"] or {}).get("reason")
+    more = {name: judgment[name] for name in _IN_FULL}
+    return listed({**_told(judgment), "because": reason, **more})
+
+
+def _table(verdicts: Sequence[Verdict]) -> Table:
     rows = []
     for verdict in verdicts:
         failed = {"value": "-", "rationale": f"not judged: {verdict['error']}"}
         told = _told(verdict["judgment"] or failed)
         rows.append({"line": str(verdict["line"]), "id": verdict["id"] or "", **told})
     header = [name for name in rows[0] if any(row[name] for row in rows)]
-    terminal.table(header, [[row[name] for name in header] for row in rows])
+    return table(header, ([row[name] for name in header] for row in rows))
 
 
 def _told(judgment: Mapping[str, Any]) -> dict[str, str]:

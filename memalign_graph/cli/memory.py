@@ -3,12 +3,13 @@
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
 from memalign_graph.cli.files import (
     STDIN,
@@ -20,7 +21,7 @@ from memalign_graph.cli.files import (
     read_text,
 )
 from memalign_graph.cli.options import Place, Status, grouped
-from memalign_graph.cli.terminal import Terminal, count, one_line
+from memalign_graph.cli.terminal import Terminal, count, listed, one_line, table
 from memalign_graph.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -46,23 +47,27 @@ def list_all(*, limit: Limit = 50, place: Place, terminal: Terminal) -> int:
     """List what it holds: guidelines and episodes."""
     with place.open() as memory:
         guidelines, episodes, version = memory.guidelines(), memory.episodes(), memory.version()
-    if terminal.as_json:
-        told = {"guidelines": _jsons(guidelines), "episodes": _jsons(episodes)}
-        criterion = place.criterion.criterion.to_json()
-        terminal.document({"criterion": criterion, **place.context, "version": version, **told})
-        return Status.DONE
-    terminal.line(f"{place}, version {version[:8]}")
     scale = place.criterion.criterion.scale
     rules = [
         (one.id[:8], one.status, str(len(one.episode_ids) or "by hand"), one_line(one.text))
         for one in guidelines
     ]
-    _listed(terminal, "guideline", ("id", "status", "sources", "text"), rules, limit)
     words = [
         (one.id[:8], one.status, one_line(one.author or "anonymous", 16), _said(one, scale))
         for one in reversed(episodes)
     ]
-    _listed(terminal, "episode", ("id", "status", "by", "value and rationale"), words, limit)
+    terminal.result(
+        {
+            "criterion": place.criterion.criterion.to_json(),
+            **place.context,
+            "version": version,
+            "guidelines": _jsons(guidelines),
+            "episodes": _jsons(episodes),
+        },
+        f"{place}, version {version[:8]}",
+        *_cut("guideline", ("id", "status", "sources", "text"), rules, limit),
+        *_cut("episode", ("id", "status", "by", "value and rationale"), words, limit),
+    )
     return Status.DONE
 
 
@@ -77,22 +82,19 @@ def show(
         episodes = {one.id: one for one in memory.episodes()}
     key = find_id(key, [*guidelines, *episodes], "guideline or episode")
     if key in guidelines:
-        item: dict[str, Any] = {"type": "guideline", **guidelines[key].to_json()}
-        sources = [episodes[one] for one in guidelines[key].episode_ids if one in episodes]
-        others = {"episodes": _jsons(sources)}
+        kind, other, item = "guideline", "episodes", guidelines[key].to_json()
+        sources = guidelines[key].episode_ids
+        related = [episodes[one].to_json() for one in sources if one in episodes]
     else:
-        item = {"type": "episode", **episodes[key].to_json()}
-        taught = [one for one in guidelines.values() if key in one.episode_ids]
-        others = {"guidelines": _jsons(taught)}
-    if terminal.as_json:
-        terminal.document({**item, **others})
-        return Status.DONE
-    terminal.fields({**item, **item.pop("example", {})})
-    for name, related in others.items():
-        terminal.line("", f"{name}: {len(related)}")
-        for one in related:
-            texts = (one["id"], one.get("author"), one.get("rationale"), one.get("text"))
-            terminal.line("  " + "  ".join(one_line(text) for text in texts if text))
+        kind, other, item = "episode", "guidelines", episodes[key].to_json()
+        related = [one.to_json() for one in guidelines.values() if key in one.episode_ids]
+    names = ("id", "author", "rationale", "text")
+    terminal.result(
+        {"type": kind, **item, other: related},
+        listed({"type": kind, **item, "example": None, **item.get("example", {})}),
+        f"\n{other}: {len(related)}",
+        *("  " + "  ".join(one[name] for name in names if one.get(name)) for one in related),
+    )
     return Status.DONE
 
 
@@ -102,26 +104,18 @@ def history(*, place: Place, terminal: Terminal, limit: Limit = 50) -> int:
     """List its commits, newest first."""
     with place.open() as memory:
         commits, version = memory.history(), memory.version()
-    if terminal.as_json:
-        told = [one.model_dump(mode="json") for one in commits]
-        terminal.document({"version": version, "commits": told})
-        return Status.DONE
-    terminal.line(f"{place}, version {version[:8]}")
-    rows = [
-        (
-            commit.version[:8],
-            f"{commit.at:%Y-%m-%d %H:%M:%SZ}",
-            commit.author or "",
-            *(
-                f"+{one.added} ~{one.changed} -{one.removed}"
-                for one in (commit.episodes, commit.guidelines)
-            ),
-            commit.reason,
-        )
-        for commit in commits
-    ]
+    rows = []
+    for commit in commits:
+        tallies = (commit.episodes, commit.guidelines)
+        changes = [f"+{tally.added} ~{tally.changed} -{tally.removed}" for tally in tallies]
+        at = f"{commit.at:%Y-%m-%d %H:%M:%SZ}"
+        rows.append((commit.version[:8], at, commit.author or "", *changes, commit.reason))
     header = ("version", "at", "by", "episodes", "guidelines", "reason")
-    _listed(terminal, "commit", header, rows, limit)
+    terminal.result(
+        {"version": version, "commits": [one.model_dump(mode="json") for one in commits]},
+        f"{place}, version {version[:8]}",
+        *_cut("commit", header, rows, limit),
+    )
     return Status.DONE
 
 
@@ -252,6 +246,7 @@ def forget(
     guideline's: it is removed, and its feedback stays. What is forgotten can be had back with
     rollback; what is purged can't.
     """
+    from memalign_graph.local import open_local_checkpointer
     from memalign_graph.memory.operations import Forgotten
     from memalign_graph.models import resolve_chat_model
 
@@ -259,6 +254,8 @@ def forget(
         raise InvalidInputError("ID: say what to forget: ids, --author or --feedback-id.")
     if checkpoints and not purge:
         raise InvalidInputError("--checkpoints: it is for --purge alone: give that, too.")
+    if checkpoints:
+        database_path(checkpoints, "--checkpoints", holds="checkpoints")
     if model:
         try:
             resolve_chat_model(model)
@@ -302,13 +299,16 @@ def forget(
                 memory.remove_guideline(one.id, author=by)
             forgotten = Forgotten([], [], by_hand, [])
         else:
-            with _checkpointer(place.memory, checkpoints, purge=purge) as checkpointer:
+            threads = checkpoints or place.memory
+            with ExitStack() as stack:
                 forgotten = memory.forget(
                     ids or None,
                     author=author,
                     feedback_ids=feedback_id or None,
                     purge=purge,
-                    checkpointer=checkpointer,
+                    checkpointer=stack.enter_context(open_local_checkpointer(threads))
+                    if purge and has_table(threads, "checkpoints")
+                    else None,
                     by=by,
                 )
         _tell(terminal, forgotten, memory.version())
@@ -325,21 +325,6 @@ def _confirm(terminal: Terminal, told: Sequence[str], question: str) -> None:
         terminal.note(one_line(line))
     if (terminal.ask(question) or "").lower() not in ("y", "yes"):
         raise InvalidInputError("nothing is forgotten: the answer was not yes.")
-
-
-@contextmanager
-def _checkpointer(memory: Path, checkpoints: Path | None, *, purge: bool) -> Iterator[Any]:
-    """Open the threads that a purge erases, where there are any."""
-    from memalign_graph.local import open_local_checkpointer
-
-    if checkpoints:
-        database_path(checkpoints, "--checkpoints", holds="checkpoints")
-    path = checkpoints or memory
-    if purge and has_table(path, "checkpoints"):
-        with open_local_checkpointer(path) as checkpointer:
-            yield checkpointer
-    else:
-        yield None
 
 
 def _tell(terminal: Terminal, forgotten: "Forgotten", version: str) -> None:
@@ -371,14 +356,15 @@ def _tell(terminal: Terminal, forgotten: "Forgotten", version: str) -> None:
         terminal.warn(f"nothing is there under {', '.join(forgotten.unknown_ids)}.")
 
 
-def _listed(
-    terminal: Terminal, noun: str, header: Sequence[str], rows: Sequence[Sequence[str]], limit: int
-) -> None:
-    terminal.line("", count(len(rows), noun))
+def _cut(
+    noun: str, header: Sequence[str], rows: Sequence[Sequence[str]], limit: int
+) -> Iterator[str | Table]:
+    """Show as many rows as are asked for, and how many more there are."""
+    yield f"\n{count(len(rows), noun)}"
     if rows:
-        terminal.table(header, rows[: limit or None])
+        yield table(header, rows[: limit or None])
     if limit and len(rows) > limit:
-        terminal.line(f"… and {len(rows) - limit:,} more (--limit 0 shows all)")
+        yield f"… and {len(rows) - limit:,} more (--limit 0 shows all)"
 
 
 def _jsons(items: Sequence["Guideline | Episode"]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from memalign_graph.cli.options import JudgeFlags, Place, Status
-from memalign_graph.cli.terminal import Terminal, count
+from memalign_graph.cli.terminal import Terminal, count, listed
 
 if TYPE_CHECKING:
     from memalign_graph.memory.judgments import KeptJudgment
@@ -38,7 +38,7 @@ def review(
         graph = builder.compile(store=memory.access.store)
         waiting = memory.judgments(waiting=True)
         while at < len(waiting):
-            terminal.fields(_case(waiting[at], at + 1, len(waiting)), to_stderr=True)
+            terminal.show(listed(_case(waiting[at], at + 1, len(waiting))))
             reply = _ask(terminal, judge.criterion.scale)
             if reply == "quit":
                 break

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -42,6 +42,26 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Make a table, a line a row but where the last column needs more."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in header:
+        made.add_column(name, no_wrap=name != header[-1], overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(one_line(cell, 2_000)) for cell in row))
+    return made
+
+
+def listed(fields: Mapping[str, Any]) -> Table:
+    """Make a list of what has a value, by name."""
+    made = Table.grid("name", "value", padding=(0, 2, 0, 0))
+    for name, value in fields.items():
+        if value not in (None, "", []):
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            made.add_row(name, Text(clean(text), overflow="fold"))
+    return made
+
+
 @dataclass
 class Terminal:
     """Where a command writes to, as its options say."""
@@ -54,31 +74,18 @@ class Terminal:
     def __post_init__(self) -> None:
         self._stderr = Console(stderr=True, markup=False, highlight=False, emoji=False)
 
-    def line(self, *lines: str) -> None:
-        """Write lines of the result, for people."""
-        sys.stdout.writelines(f"{clean(line)}\n" for line in lines)
-
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Write a table, a line each but where the last column needs more."""
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for name in header[:-1]:
-            table.add_column(name, no_wrap=True)
-        table.add_column(header[-1], overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(one_line(cell, 2_000)) for cell in row))
-        self._print(table)
-
-    def fields(self, fields: Mapping[str, Any], *, to_stderr: bool = False) -> None:
-        """Write what has a value, by name."""
-        grid = Table.grid("name", "value", padding=(0, 2, 0, 0))
-        for name, value in fields.items():
-            if value not in (None, "", []):
-                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-                grid.add_row(name, Text(clean(text), overflow="fold"))
-        if to_stderr:
-            self._stderr.print(grid)
-        else:
-            self._print(grid)
+    def result(self, document: Any, *parts: str | Table) -> None:
+        """Write the result: a document for machines, or lines and tables for people."""
+        if self.as_json:
+            self.document(document)
+            return
+        width = None if sys.stdout.isatty() else _WIDTH
+        console = Console(file=sys.stdout, width=width, highlight=False)
+        for part in parts:
+            if isinstance(part, str):
+                sys.stdout.write(f"{clean(part)}\n")
+            else:
+                console.print(part)
 
     def document(self, value: Any, *, indent: int | None = 2) -> None:
         """Write the result, or a line of it, as JSON without control characters."""
@@ -87,13 +94,6 @@ class Terminal:
         # Outside of strings there are none but line feeds, so that escaping them in place is right.
         sys.stdout.write(_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
         sys.stdout.flush()
-
-    def result(self, document: Any, *lines: str) -> None:
-        """Write the result: a document for machines, or lines for people."""
-        if self.as_json:
-            self.document(document)
-        else:
-            self.line(*lines)
 
     def note(self, text: str) -> None:
         """Tell something besides the result."""
@@ -111,6 +111,10 @@ class Terminal:
     def can_ask(self) -> bool:
         """Tell whether there is somebody at the terminal to ask."""
         return sys.stdin.isatty() and sys.stderr.isatty()
+
+    def show(self, part: Table) -> None:
+        """Show what a question is about."""
+        self._stderr.print(part)
 
     def ask(self, question: str) -> str | None:
         """Ask on stderr, and read a line from stdin; None where there are no more."""
@@ -136,10 +140,6 @@ class Terminal:
                     self.note(f"{stage} {done} of {of}")
 
             yield show
-
-    def _print(self, table: Table) -> None:
-        width = None if sys.stdout.isatty() else _WIDTH
-        Console(file=sys.stdout, width=width, highlight=False).print(table)
 
     def _message(self, text: str) -> None:
         for name, value in os.environ.items():

@@ -11,7 +11,7 @@ import pytest
 from memalign_graph import Boolean, Categorical, Criterion, InvalidInputError, Numeric, Pairwise
 from memalign_graph.cli import main
 from memalign_graph.cli.files import example_of, find_id, load_criterion, read_records
-from memalign_graph.cli.terminal import Terminal, clean, one_line
+from memalign_graph.cli.terminal import Terminal, clean, listed, one_line, table
 
 warnings: list[str] = []
 HEAD = "name: tone\ninstructions: Is it kind?\n"
@@ -156,9 +156,8 @@ def test_control_characters_are_spelt_out(capsys: pytest.CaptureFixture[str]) ->
     assert one_line(" a\n\tb\x0b c ") == "a b c"
     assert one_line("abcdef", 4) == "abc…"
     terminal = Terminal()
-    terminal.line(EVIL)
-    terminal.fields({"a": EVIL, "b": [EVIL]})
-    terminal.table(["a", "b"], [[EVIL, EVIL]])
+    lists = listed({"a": EVIL, "b": [EVIL]}), table(["a", "b"], [[EVIL, EVIL]])
+    terminal.result(None, EVIL, *lists)
     terminal.document({EVIL: EVIL})
     out, _ = capsys.readouterr()
     assert out.replace("\n", "").isprintable()
@@ -181,7 +180,7 @@ def test_messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
 def test_what_the_encoding_has_no_place_for(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii", errors="backslashreplace"))
-    Terminal().line("Zoë \udcff")
+    Terminal().result(None, "Zoë \udcff")
     Terminal().document({"a": "Zoë"})
     first, rest = raw.getvalue().split(b"\n", 1)
     assert first == b"Zo\\xeb \\udcff"
