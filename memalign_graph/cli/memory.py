@@ -3,7 +3,7 @@
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -248,19 +248,10 @@ def forget(
     """
     from memalign_graph.local import open_local_checkpointer
     from memalign_graph.memory.operations import Forgotten
-    from memalign_graph.models import resolve_chat_model
 
     if not (keys or author or feedback_id):
         raise InvalidInputError("ID: say what to forget: ids, --author or --feedback-id.")
-    if checkpoints and not purge:
-        raise InvalidInputError("--checkpoints: it is for --purge alone: give that, too.")
-    if checkpoints:
-        database_path(checkpoints, "--checkpoints", holds="checkpoints")
-    if model:
-        try:
-            resolve_chat_model(model)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"--{error}") from error
+    threads = _threads(place.memory, checkpoints, purge=purge)
     with place.open(model=model) as memory:
         episodes = {one.id: one for one in memory.episodes()}
         guidelines = {one.id: one for one in memory.guidelines()}
@@ -276,43 +267,47 @@ def forget(
                 f"ID: {by_hand[0].id[:8]} is a guideline: name guidelines alone, without --purge, "
                 "--author and --feedback-id."
             )
-        meant = [
-            one
+        scale = place.criterion.criterion.scale
+        told = [f"{one.id[:8]} {one.text}" for one in by_hand] or [
+            f"{one.id[:8]} {one.author}: {_said(one, scale)}"
             for one in episodes.values()
-            if not by_hand
-            and (not ids or one.id in ids)
+            if (not ids or one.id in ids)
             and (author is None or one.author == author)
             and (not feedback_id or one.feedback_id in feedback_id)
         ]
-        if not (meant or purge or by_hand):
+        if not (told or purge):
             raise InvalidInputError(
                 "ID: no feedback in the memory meets this: `memalign memory list` shows it."
             )
         if not yes:
-            scale = place.criterion.criterion.scale
-            told = [f"{one.id[:8]} {one.author}: {_said(one, scale)}" for one in meant]
-            told += [f"{one.id[:8]} {one.text}" for one in by_hand]
-            what = count(len(by_hand), "guideline") if by_hand else count(len(meant), "episode")
+            what = count(len(told), "guideline" if by_hand else "episode")
             _confirm(terminal, told, f"{'Erase for good' if purge else 'Forget'} {what}? [y/N]")
         if by_hand:
             for one in by_hand:
                 memory.remove_guideline(one.id, author=by)
             forgotten = Forgotten([], [], by_hand, [])
         else:
-            threads = checkpoints or place.memory
-            with ExitStack() as stack:
+            with open_local_checkpointer(threads) if threads else nullcontext() as checkpointer:
                 forgotten = memory.forget(
                     ids or None,
                     author=author,
                     feedback_ids=feedback_id or None,
                     purge=purge,
-                    checkpointer=stack.enter_context(open_local_checkpointer(threads))
-                    if purge and has_table(threads, "checkpoints")
-                    else None,
+                    checkpointer=checkpointer,
                     by=by,
                 )
         _tell(terminal, forgotten, memory.version())
     return Status.DONE
+
+
+def _threads(memory: Path, checkpoints: Path | None, *, purge: bool) -> Path | None:
+    """Find the file of the threads that a purge erases, if any."""
+    if checkpoints and not purge:
+        raise InvalidInputError("--checkpoints: it is for --purge alone: give that, too.")
+    if checkpoints:
+        database_path(checkpoints, "--checkpoints", holds="checkpoints")
+    path = checkpoints or memory
+    return path if purge and has_table(path, "checkpoints") else None
 
 
 def _confirm(terminal: Terminal, told: Sequence[str], question: str) -> None:

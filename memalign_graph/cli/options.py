@@ -148,8 +148,11 @@ class Place:
         """Open it."""
         from memalign_graph.local import open_local_store
         from memalign_graph.memory.judge_memory import JudgeMemory
-        from memalign_graph.models import models_from_environment
+        from memalign_graph.models import models_from_environment, resolve_chat_model
 
+        if model:
+            with naming(self.criterion, {"model": model}):
+                resolve_chat_model(model)
         self.check(must_exist=not is_new)
         criterion = self.criterion.criterion
         embeddings = self.criterion.judge.get("embeddings") or models_from_environment()[1]
