@@ -77,8 +77,11 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback
 
 
 @app.callback()
-def _global(
-    *, version: Annotated[bool, typer.Option(callback=_show_version, is_eager=True)] = False
+def _top(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Which it is.")
+    ] = False,
 ) -> None:
     pass
 

@@ -107,8 +107,6 @@ Field = Annotated[
 MaxConcurrency = Annotated[
     int, typer.Option(min=1, help="How many calls of a model are under way at a time.")
 ]
-
-
 DEFAULT_MEMORY = Path("memalign.db")
 
 
@@ -183,9 +181,7 @@ class JudgeFlags:
     embeddings: Annotated[
         str | None, typer.Option(metavar="NAME", help="What finds similar cases.")
     ] = None
-    k: Annotated[int | None, typer.Option("--k", help="How many of them the judge is shown.")] = (
-        None
-    )
+    k: Annotated[int | None, typer.Option("--k", help="How many of them it is shown.")] = None
 
     def judge(self, file: CriterionFile, terminal: Terminal) -> "Judge":
         """Make the judge, check that its models can be made, and say which they are."""

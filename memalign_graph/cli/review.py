@@ -28,18 +28,21 @@ def review(
     the criterion's file says so.
     """
     from memalign_graph.graphs import create_feedback_graph
+    from memalign_graph.types import Feedback
 
     answered: dict[int, str] = {}  # the episode of each case, in the order they were answered
     at = 0
     place.check(must_exist=True)
     with place.open(is_new=True) as memory:
         judge = flags.judge(place.criterion, terminal)
+        scale = judge.criterion.scale
         builder = create_feedback_graph(judge.criterion, **judge.options)
         graph = builder.compile(store=memory.access.store)
         waiting = memory.judgments(waiting=True)
         while at < len(waiting):
-            terminal.show(listed(_case(waiting[at], at + 1, len(waiting))))
-            reply = _ask(terminal, judge.criterion.scale)
+            case = {"case": f"{at + 1} of {len(waiting)}", **_case(waiting[at], scale)}
+            terminal.show(listed(case))
+            reply = _ask(terminal, scale)
             if reply == "quit":
                 break
             if reply == "undo":
@@ -51,9 +54,10 @@ def review(
             if isinstance(reply, dict):
                 judgment_id = waiting[at].judgment.id
                 later = {"judgment_id": judgment_id, "reply": {**reply, "author": author}}
-                learned = graph.invoke(later, context=place.context)["learned"]
-                [answered[at]] = learned["episode_ids"][:1]
-                for change in learned["guidelines"]:
+                result = graph.invoke(later, context=place.context)
+                # Not what was learned of: that can be others' words that were pending, too.
+                answered[at] = Feedback.model_validate(result["feedback"]).episode_id
+                for change in result["learned"]["guidelines"]:
                     terminal.note(f"learned: {change['action']}: {change['text']}")
             at += 1
         version = memory.version()
@@ -65,14 +69,10 @@ def review(
     return Status.DONE
 
 
-def _case(kept: "KeptJudgment", number: int, of: int) -> dict[str, Any]:
+def _case(kept: "KeptJudgment", scale: "Scale") -> dict[str, Any]:
     judgment = kept.judgment
-    return {
-        "": f"--- {number} of {of} ---",
-        **kept.example.to_json(),
-        "judge": f"{judgment.value}: {judgment.rationale}",
-        "confidence": judgment.confidence,
-    }
+    said = f"{scale.show(judgment.value)}: {judgment.rationale}"
+    return {**kept.example.to_json(), "judge": said, "confidence": judgment.confidence}
 
 
 def _ask(terminal: Terminal, scale: "Scale") -> dict[str, Any] | str:

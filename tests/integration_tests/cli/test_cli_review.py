@@ -5,6 +5,7 @@ import io
 import pytest
 
 from tests.integration_tests.cli.support import ANN, BOB, Ran, Shell
+from tests.loopback import error
 
 CASES = [{name: one[name] for name in ("inputs", "outputs")} for one in (ANN, BOB)]
 
@@ -50,6 +51,17 @@ def test_words_alone_skip_undo_and_quit(waiting: Shell, monkeypatch: pytest.Monk
     ran = review(waiting, monkeypatch, "", "", "", "Too cold.")  # nothing said is skipped
     assert ran.out.startswith("1 answer, 1 still waiting")
     assert [one.value for one in waiting.opened()[1]] == [None]
+
+
+def test_undo_takes_nobody_elses_words_back(
+    waiting: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [{**BOB, "inputs": f"case {n}", "value": None} for n in range(6)]
+    waiting.server.responder = lambda _: error(400, "The model is asleep.")
+    assert waiting.align(*others).status == 3  # they wait to be distilled, and are along with next
+    waiting.server.responder = waiting.server.judge
+    assert "taken back" in review(waiting, monkeypatch, "", "Too cold.", "undo", "q").err
+    assert [one.author for one in waiting.opened()[1]] == ["bob"] * 6
 
 
 def test_an_end_of_input_keeps_what_was_said(
