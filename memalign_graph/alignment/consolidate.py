@@ -50,8 +50,8 @@ async def merge_proposals(
     given_at = {row.id: row.given_at for row in view.rows()}
     merging = Merging(view.guidelines, proposals, given_at)
     relations = Relations([], [])
-    if compare and len(merging.rules) >= _SMALLEST:
-        fresh = merging.touched if proposals else range(len(merging.rules))
+    fresh: Sequence[int] = merging.touched if proposals else range(len(merging.rules))
+    if compare and fresh and len(merging.rules) >= _SMALLEST:
         texts = [rule.text for rule in merging.rules]
         relations = await find_relations(io, access, chat, texts, fresh)
     merged = merging.merge(relations, touched_only=bool(proposals))

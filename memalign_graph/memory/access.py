@@ -31,6 +31,9 @@ BATCH_ITEMS = 1_000
 
 _HEAD = "head"
 
+_OF_EARLIER = "tip"
+"""What memories of an earlier version have."""
+
 _KIND = "fact"
 """What items of the log are marked with: a memory of another criterion may lie below."""
 
@@ -58,9 +61,16 @@ class MemoryAccess:
         since = view.since_us()
         if since is None:
             # In this order: a fact that is seen is seen with its words.
-            items, words, vectors = await self.search(
-                io, self.layout.facts, self.layout.words, self.layout.vectors(self.embedder.id)
+            layout, earlier = self.layout, (*self.layout.root, _OF_EARLIER)
+            items, words, vectors, old = await self.search(
+                io, layout.facts, layout.words, layout.vectors(self.embedder.id), earlier
             )
+            if old and not items:
+                raise MemAlignError(
+                    f"The store holds a memory of an earlier version in {'/'.join(layout.root)}: "
+                    "export it with that version (`export_jsonl`), and import it into another "
+                    "namespace."
+                )
             facts = list(map(read_fact, items))
             known = {str(item.get("key")): item for item in words}
             stored = {item["key"]: read_vector(item) for item in vectors}
@@ -193,7 +203,8 @@ def chunks(keys: Sequence[T], size: int) -> Iterable[Sequence[T]]:
 
 
 def _item_of(fact: Fact) -> Item:
-    return {"kind": _KIND, **fact.to_json(), "at": utc(fact.at_us).isoformat()}
+    told = fact.model_dump(mode="json", exclude_defaults=True)
+    return {"kind": _KIND, "at": utc(fact.at_us).isoformat(), **told}
 
 
 def read_fact(item: Item) -> Fact:

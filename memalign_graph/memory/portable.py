@@ -177,7 +177,12 @@ class _Import:
             return
         match kind:
             case "guideline":
-                self._guideline(Guideline.model_validate(fields))
+                # An earlier version's exports have what was replaced, too, and what lost its words.
+                replaced = [fields.pop(name, None) for name in ("superseded_by", "reason")]
+                told = fields.get("status"), bool(fields.get("text"))
+                is_gone = told[0] == "superseded" or told == ("pending", False)
+                if not any(replaced) and not is_gone:
+                    self._guideline(Guideline.model_validate(fields))
             case "episode":
                 self._episode(Episode.model_validate(fields))
             case "vector":

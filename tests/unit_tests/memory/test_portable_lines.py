@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import Criterion, InvalidInputError, JudgeMemory
+from memalign_graph import Criterion, InvalidInputError, JudgeMemory, MemAlignError
 from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, hashed, learn, op, said
 
 Lines = list[dict[str, Any]]
@@ -26,6 +26,26 @@ def with_line(number: int, **fields: Any) -> list[str]:
     lines = [json.loads(line) for line in exported().splitlines()]
     lines[number - 1].update(fields)
     return [json.dumps(line) for line in lines]
+
+
+def test_an_earlier_versions_export_is_read() -> None:
+    lines = [json.loads(line) for line in exported().splitlines()]
+    rule = {**lines[1], "superseded_by": None, "reason": None}
+    gone = {**rule, "id": "a", "text": "Be cold.", "status": "superseded", "reason": "Newer."}
+    blank = {**rule, "id": "b", "text": "", "status": "pending"}
+    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+    given = [lines[0], rule, gone, blank, *lines[2:]]
+    assert len(memory.import_jsonl(map(json.dumps, given))) == 2
+    assert [(one.text, one.status) for one in memory.guidelines()] == [("Be warm.", "standing")]
+
+
+def test_an_earlier_versions_memory_is_not_taken_for_an_empty_one() -> None:
+    store = InMemoryStore()
+    store.put(("memalign", CRITERION.name, "tip"), "tip", {"id": "x"})
+    memory = JudgeMemory(store, CRITERION, embeddings=hashed)
+    for call in (memory.guidelines, lambda: memory.remember(said("one"))):
+        with pytest.raises(MemAlignError, match="export it with that version"):
+            call()
 
 
 async def refused(bench: Bench, source: Any, problem: str, criterion: Any = CRITERION) -> None:
