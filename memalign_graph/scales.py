@@ -63,9 +63,11 @@ def _choice_schema(scale: "Categorical | Pairwise") -> dict[str, Any]:
 
 def _choice(scale: "Categorical | Pairwise", value: Any) -> str:
     """Return a choice in the case its author wrote."""
-    name = value.strip().casefold() if isinstance(value, str) else None
+    is_name = isinstance(value, str | int | float) and not isinstance(value, bool)
+    name = str(value).strip().casefold() if is_name else None
     for choice in scale.choices:
-        if name == choice.casefold():
+        # A column of a table that has gaps holds 1.0 for 1.
+        if name in (choice.casefold(), f"{choice.casefold()}.0"):
             return choice
     choices = ", ".join(scale.choices)
     raise ValueError(f"{_short(value)} is not on the scale: the value is one of {choices}.")

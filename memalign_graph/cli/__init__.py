@@ -1,17 +1,20 @@
-"""The command line: `memalign`, or `python -m memalign_graph.cli`.
+"""The command line: `memalign`, or `python -m memalign_graph.cli`. It needs the extra `cli`.
 
-- `entry`: from the arguments to the exit status; where errors become sentences.
-- `parser`, `options`: the commands, and the options they share.
-- `exits`: the exit statuses.
-- `output`: what goes to the terminal, and what a terminal may be sent.
-- `criteria`, `tables`, `records`: criteria and records from files.
-- `places`, `selecting`: the memory's file, and items named by the beginning of their id.
-- `align`, `judge`, `evaluate`, `looking`, `changing`: the commands.
-- `reports`: what people read, as text.
-
-Nothing heavy is imported before a command needs it.
+`app` runs a command, and turns what ends it into a sentence and an exit status; `options` are the
+options that commands share; `files` what is read and written; `terminal` what is shown.
 """
 
-from memalign_graph.cli.entry import main
+import sys
+from collections.abc import Sequence
 
-__all__ = ["main"]
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command."""
+    try:
+        from memalign_graph.cli.app import run
+    except ImportError as error:
+        if error.name not in ("typer", "rich"):
+            raise
+        sys.stderr.write('memalign needs the extra "cli": pip install "memalign-graph[cli]"\n')
+        return 2
+    return run(sys.argv[1:] if arguments is None else arguments)

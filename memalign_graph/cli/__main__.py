@@ -2,7 +2,7 @@
 
 import sys
 
-from memalign_graph.cli.entry import main
+from memalign_graph.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,210 +2,208 @@
 
 import asyncio
 import math
-from argparse import Namespace
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from memalign_graph.cli.exits import ExitStatus
-from memalign_graph.cli.opening import read_criterion, read_models, read_named
-from memalign_graph.cli.options import evidence_options, positive, told
-from memalign_graph.cli.output import Output, is_watched
-from memalign_graph.cli.places import memory_path, output_path
-from memalign_graph.cli.records import Records
-from memalign_graph.cli.scorecard import estimate_text, evaluation_text
-from memalign_graph.errors import InvalidInputError
-from memalign_graph.evaluation import Estimate, Report, aevaluate
-from memalign_graph.evaluation.metrics import labels_of
-from memalign_graph.evaluation.results import ALIGNED
-from memalign_graph.memory.operations import check_feedback
-from memalign_graph.reading import read_feedback
-from memalign_graph.scales import Numeric, Scale
-from memalign_graph.types import Criterion, Feedback
+import typer
+from rich.table import Table
 
-_ENDINGS = (".html", ".md", ".json")
-
-_LIMITS = (
-    ("min_agreement", "agreement"),
-    ("min_kappa", "kappa"),
-    ("min_ccc", "ccc"),
-    ("max_mae", "mae"),
+from memalign_graph.cli.files import CriterionFile, database_path, output_path, read_records
+from memalign_graph.cli.options import (
+    CriterionOption,
+    Field,
+    JudgeFlags,
+    MaxConcurrency,
+    Status,
 )
-"""The options that set a threshold, and the metric of each."""
+from memalign_graph.cli.terminal import Terminal, count, table
+from memalign_graph.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from memalign_graph.evaluation import Estimate, Report
+    from memalign_graph.types import Feedback
+
+_METRICS = ("agreement", "exact_match", "kappa", "mae", "ccc", "auc", "ece")
+"""The metrics shown, where they are there; the report has all."""
+_LEARN = ("learn_from", "guard", "batch_size")
+"""What of the file's `learn` an evaluation can be told."""
+
+Limit = Annotated[float | None, typer.Option(metavar="X", help="Exit with 1 where it is missed.")]
 
 
 @dataclass(frozen=True)
-class Threshold:
+class Thresholds:
     """What the aligned judge has to reach, or to stay below."""
 
-    option: str
-    """The option, such as `--min-kappa`."""
+    min_agreement: Limit = None
+    min_kappa: Limit = None
+    min_ccc: Limit = None
+    max_mae: Limit = None
 
-    metric: str
-    """The metric."""
 
-    limit: float
-    """The threshold; what equals it passes."""
+@dataclass(frozen=True)
+class Evaluating:
+    """How it is evaluated, by the names of `evaluate`."""
 
-    @property
-    def is_most(self) -> bool:
-        """Whether it is the most there may be, and not the least."""
-        return self.option.startswith("--max")
+    folds: Annotated[int, typer.Option(min=2, help="Of the cross-validation.")] = 5
+    seed: Annotated[int, typer.Option(min=0, help="Of the folds.")] = 0
+    group_by: Annotated[
+        Literal["example", "inputs"], typer.Option(help="What goes into one fold.")
+    ] = "example"
+    learning_curve: Annotated[
+        bool, typer.Option("--learning-curve", help="Also with 2, 5, 10, ... pieces of feedback.")
+    ] = False
+    credit_cases: Annotated[
+        int, typer.Option(min=0, help="Cases on which each guideline is left out.")
+    ] = 0
+    cache: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Keeps models' answers for the next run.")
+    ] = None
+    max_concurrency: MaxConcurrency = 32
 
-    def is_met(self, found: Estimate) -> bool:
-        """Tell whether a number passes."""
-        if found.value is None:
-            return False
-        return found.value <= self.limit if self.is_most else found.value >= self.limit
 
-    def tell(self, found: Estimate) -> str:
-        """Say how a number stands to the threshold."""
-        if found.value is None:
-            return (
-                f"{self.option} {self.limit:g}: the aligned judge's {self.metric} is not defined "
-                "on these cases: give more of them, with different values."
-            )
-        verdict = "met" if self.is_met(found) else "missed"
-        return (
-            f"{self.option} {self.limit:g}: {verdict} by the aligned judge's {self.metric} of "
-            f"{estimate_text(found)}."
+def evaluate(
+    *,
+    feedback: Annotated[
+        str, typer.Option("--feedback", "-f", metavar="FILE", help="What experts said.")
+    ],
+    test: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Learn from --feedback, test on this.")
+    ] = None,
+    field: Field = None,
+    report: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write it there: .html, .md or .json.")
+    ] = None,
+    thresholds: Thresholds,
+    options: Evaluating,
+    criterion: CriterionOption,
+    flags: JudgeFlags,
+    terminal: Terminal,
+) -> int:
+    """Measure how far the judge agrees with the experts, before and after it learns from them.
+
+    By cross-validation, unless --test is given; in a memory of its own: yours stays as it is.
+    """
+    from memalign_graph.evaluation import aevaluate
+
+    limits = {name: limit for name, limit in asdict(thresholds).items() if limit is not None}
+    _check_limits(limits, criterion)
+    _check_files(feedback, test, options.cache, report, criterion.path)
+    given, left_out = _read(feedback, "--feedback", field, criterion, terminal)
+    tested, more = _read(test, "--test", field, criterion, terminal) if test else (None, 0)
+    learn = {name: criterion.learn[name] for name in _LEARN if name in criterion.learn}
+    judge = flags.judge(criterion, terminal)
+    with terminal.progress() as progress:
+        evaluating = aevaluate(
+            criterion.criterion,
+            given,
+            test=tested,
+            progress=lambda done, of: progress("evaluated", done, of),
+            **asdict(options),
+            **learn,
+            **judge.options,
         )
+        measured = asyncio.run(evaluating)
+    terminal.result(measured.to_json(), *_parts(measured))
+    if report:
+        measured.save(report)
+        terminal.note(f"report in {report}")
+    met = [_meets(measured, name, limit, terminal) for name, limit in limits.items()]
+    if not all(met):
+        return Status.MISSED
+    failed = left_out + more + measured.of("aligned").failed
+    return Status.PARTLY if failed else Status.DONE
 
 
-def run_evaluate(parsed: Namespace, output: Output) -> int:
-    """Evaluate, report, and hold the aligned judge against thresholds."""
-    criterion = read_criterion(parsed)
-    thresholds = read_thresholds(parsed, criterion.scale)
-    reports = _report_paths(parsed)
-    if parsed.cache is not None:
-        memory_path(parsed.cache, must_exist=False, option="--cache")
-    if parsed.feedback == parsed.test:
+def _check_files(
+    feedback: str, test: str | None, cache: Path | None, report: Path | None, criterion: str
+) -> None:
+    if report:
+        output_path(report, "--report", feedback, test, criterion)
+        if report.suffix.lower() not in (".html", ".md", ".json"):
+            raise InvalidInputError(f"--report: end the name of {report} in .html, .md or .json.")
+    if cache:
+        database_path(cache, "--cache")
+    if feedback == test:
         raise InvalidInputError("--test: it is the same file as --feedback: leave it out.")
-    feedback, left_out = _read(parsed, parsed.feedback, "--feedback", criterion, output)
-    test = None
-    if parsed.test is not None:
-        test, more_left_out = _read(parsed, parsed.test, "--test", criterion, output)
-        left_out += more_left_out
-    model, embeddings = read_models(parsed, output)
-    options: dict[str, Any] = {
-        "model": model,
-        "embeddings": embeddings,
-        "learning_curve": parsed.learning_curve,
-        "progress": lambda done, of: _progress(output, done, of),
-        "use_guidelines": not parsed.no_guidelines,
-        "use_episodes": not parsed.no_episodes,
-        **evidence_options(parsed),
-        **told(
-            test=test,
-            distill_model=parsed.distill_model,
-            folds=parsed.folds,
-            seed=parsed.seed,
-            group_by=parsed.group_by,
-            credit_cases=parsed.credit_cases,
-            resamples=parsed.resamples,
-            cache=parsed.cache,
-            max_concurrency=positive(parsed.max_concurrency, "--max-concurrency"),
-            learn_from=parsed.learn_from,
-            guard=parsed.guard,
-            batch_size=parsed.batch_size,
-            k=parsed.k,
-            max_guideline_tokens=parsed.max_guideline_tokens,
-        ),
-    }
-    report = asyncio.run(aevaluate(criterion, feedback, **options))
-    output.close_progress()
-    if output.as_json:
-        output.document(report.to_json())
-    else:
-        output.line(evaluation_text(report))
-    for path in reports:
-        report.save(path)
-        output.note(f"report in {path}")
-    return _status(report, thresholds, left_out, output)
 
 
-def read_thresholds(parsed: Namespace, scale: Scale) -> list[Threshold]:
-    """Read the thresholds, and check that the scale has their metrics."""
-    found = []
-    for name, metric in _LIMITS:
-        limit = getattr(parsed, name)
-        if limit is None:
-            continue
-        option = f"--{name.replace('_', '-')}"
+def _check_limits(limits: dict[str, float], file: CriterionFile) -> None:
+    """Check that the thresholds are numbers, and that the scale has their metrics."""
+    from memalign_graph.scales import Numeric
+
+    scale = file.criterion.scale
+    is_number = isinstance(scale, Numeric)
+    has = ["min_agreement", *(["min_ccc", "max_mae"] if is_number else [])]
+    has += ["min_kappa"] if not isinstance(scale, Numeric) or scale.integer else []
+    for name, limit in limits.items():
         if not math.isfinite(limit):
-            raise InvalidInputError(f"{option}: {limit} is no number to hold a metric against.")
-        if not _has(scale, metric):
+            raise InvalidInputError(f"{_flag(name)}: {limit} is no number.")
+        if name not in has:
             raise InvalidInputError(
-                f"{option}: there is no {metric} on the criterion's scale, which is {scale.type}: "
-                f"give {' or '.join(_options_for(scale))}."
+                f"{_flag(name)}: there is no {name[4:]} on the criterion's scale, which is "
+                f"{scale.type}: give {' or '.join(map(_flag, has))}."
             )
-        found.append(Threshold(option, metric, limit))
-    return found
 
 
-def _has(scale: Scale, metric: str) -> bool:
-    if metric in ("mae", "ccc"):
-        return isinstance(scale, Numeric)
-    return metric != "kappa" or labels_of(scale) is not None
-
-
-def _options_for(scale: Scale) -> list[str]:
-    return [f"--{name.replace('_', '-')}" for name, metric in _LIMITS if _has(scale, metric)]
-
-
-def _report_paths(parsed: Namespace) -> list[Path]:
-    read = (parsed.feedback, parsed.test, parsed.criterion)
-    found = []
-    for name, option in ((parsed.report, "--report"), (parsed.markdown, "--markdown")):
-        path = output_path(name, option, *read)
-        if path is None:
-            continue
-        endings = _ENDINGS if option == "--report" else (".md",)
-        if path.suffix.lower() not in endings:
-            raise InvalidInputError(f"{option}: end the name of {path} in {' or '.join(endings)}.")
-        found.append(path)
-    return found
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _read(
-    parsed: Namespace, source: str, option: str, criterion: Criterion, output: Output
-) -> tuple[list[Feedback], int]:
-    """Read feedback, and tell of records that can't be used."""
-    records = read_named(parsed, source, option, output)
-    feedback: list[Feedback] = []
+    path: str, option: str, columns: list[str] | None, file: CriterionFile, terminal: Terminal
+) -> tuple[list["Feedback"], int]:
+    """Read feedback, and tell of records that can't be used, and how many they are."""
+    from memalign_graph.memory.operations import check_feedback
+    from memalign_graph.reading import read_feedback
+
+    records = read_records(path, option, columns, terminal.warn)
+    feedback = []
     for index, fields in enumerate(records.fields):
         try:
-            feedback.append(check_feedback(read_feedback(fields), criterion))
+            feedback.append(check_feedback(read_feedback(fields), file.criterion))
         except InvalidInputError as error:
-            output.warn(f"{option}: {_at(records, index)}: {error}")
+            terminal.warn(f"{option}: {records.source}, {records.place(index)}: {error}")
     if not feedback:
-        raise InvalidInputError(f"{option}: {records.table.source}: no record can be used.")
-    return feedback, len(records.fields) - len(feedback)
+        raise InvalidInputError(f"{option}: {records.source}: no record can be used.")
+    return feedback, len(records.rows) - len(feedback)
 
 
-def _at(records: Records, index: int) -> str:
-    return f"{records.table.source}, {records.place(index)}"
+def _meets(report: "Report", name: str, limit: float, terminal: Terminal) -> bool:
+    """Hold the aligned judge against a threshold, and say how it stands to it."""
+    metric = name[4:]
+    found = report.metric("aligned", metric)
+    is_met, how = False, ", which is not defined on these cases: give more, with different values"
+    if found.value is not None:
+        is_met = found.value <= limit if name == "max_mae" else found.value >= limit
+        how = f" of {_shown(found)}"
+    verdict = "met" if is_met else "missed"
+    tell = terminal.note if is_met else terminal.error
+    tell(f"{_flag(name)} {limit:g}: {verdict} by the aligned judge's {metric}{how}.")
+    return is_met
 
 
-def _progress(output: Output, done: int, of: int) -> None:
-    if is_watched():  # What there is to do grows on the way, so that no line would be the last.
-        output.progress("evaluated", done, of)
+def _shown(found: "Estimate | None") -> str:
+    if found is None or found.value is None:
+        return "-"
+    interval = "" if found.low is None else f" [{found.low:.2f}, {found.high:.2f}]"
+    return f"{found.value:.2f}{interval}"
 
 
-def _status(
-    report: Report, thresholds: Sequence[Threshold], left_out: int, output: Output
-) -> ExitStatus:
-    """Hold the aligned judge against the thresholds, and say how it stands to each."""
-    missed = False
-    for one in thresholds:
-        found = report.metric(ALIGNED, one.metric)
-        if one.is_met(found):
-            output.note(one.tell(found))
-        else:
-            missed = True
-            output.error(one.tell(found))
-    if missed:
-        return ExitStatus.MISSED
-    failed = report.of(ALIGNED).failed
-    return ExitStatus.PARTLY if left_out or failed else ExitStatus.DONE
+def _parts(report: "Report") -> Iterator[str | Table]:
+    """Tell what the judges are worth."""
+    folds = report.settings.folds
+    how = "on cases set aside" if folds == 1 else f"in {folds} folds"
+    cases = count(len(report.cases), "case")
+    yield f"{cases} that the judge had not learned from, {how}\n"
+    shown = [name for name in _METRICS if any(name in one.metrics for one in report.scores)]
+    rows = []
+    for scores in report.scores:
+        failed = f" ({scores.failed} failed)" if scores.failed else ""
+        metrics = [_shown(scores.metrics.get(name)) for name in shown]
+        rows.append([scores.judge, f"{scores.cases}{failed}", *metrics])
+    yield table(["judge", "cases", *shown], rows)
+    yield "\n[...] is the 95 % interval"
+    yield from (f"note: {warning}" for warning in report.warnings)

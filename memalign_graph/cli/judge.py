@@ -2,280 +2,204 @@
 
 import asyncio
 import json
-from argparse import Namespace
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-from langgraph.store.base import BaseStore
-from langgraph.store.memory import InMemoryStore
+import typer
+from rich.table import Table
 
-from memalign_graph.cli.exits import MODEL_ERRORS, ExitStatus
-from memalign_graph.cli.opening import Place, read_models, read_named, read_place
-from memalign_graph.cli.options import evidence_options, positive, told
-from memalign_graph.cli.output import Output, clean
-from memalign_graph.cli.places import open_memory, output_path
-from memalign_graph.cli.records import example_fields
-from memalign_graph.cli.reports import judgment_text, judgments_text
+from memalign_graph.cli.files import example_of, output_path, read_records
+from memalign_graph.cli.options import (
+    DEFAULT_MEMORY,
+    Field,
+    JudgeFlags,
+    MaxConcurrency,
+    Place,
+    Status,
+)
+from memalign_graph.cli.terminal import Terminal, count, listed, table
 from memalign_graph.errors import InvalidInputError, MemAlignError
-from memalign_graph.graphs import create_judge_graph
-from memalign_graph.memory.judge_memory import JudgeMemory
-from memalign_graph.reading import read_example
-from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY
+
+if TYPE_CHECKING:
+    from memalign_graph.settings import Judge
+
+Text = Annotated[str | None, typer.Option(help="Of one example.")]
+Verdict = dict[str, Any]
+"""What came of one example: its line and id, and its judgment, or why there is none."""
+_IN_FULL = ("guideline_ids", "episode_ids", "broken_guideline_ids", "warnings")
 
 
-@dataclass(frozen=True)
-class Case:
-    """One example to judge."""
-
-    number: int
-    """Its line in its file, or which of the list it is; 1 for one on the command line."""
-
-    id: str | None
-    """The id it has in its file."""
-
-    example: dict[str, Any] | None
-    """Its fields; None if it can't be used."""
-
-    error: str | None = None
-    """Why it can't be used."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What came of one example."""
-
-    case: Case
-    """The example."""
-
-    judgment: dict[str, Any] | None
-    """The judgment; None if there is none."""
-
-    error: str | None
-    """Why there is none."""
-
-    model_failed: bool = False
-    """Whether a model is to blame."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the line of JSON that tells of it."""
-        return {
-            "line": self.case.number,
-            "id": self.case.id,
-            "judgment": self.judgment,
-            "error": self.error,
-        }
-
-
-Write = Callable[[Verdict], None]
-"""Takes each verdict as it comes, in the order of the examples."""
-
-
-def run_judge(parsed: Namespace, output: Output) -> int:
-    """Judge one example, or a file of them."""
+def judge(
+    *,
+    examples: Annotated[
+        str | None, typer.Option("--examples", "-e", metavar="FILE", help="What to judge.")
+    ] = None,
+    field: Field = None,
+    inputs: Text = None,
+    outputs: Text = None,
+    reference_outputs: Text = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", dir_okay=False, help="For lines of JSON.")
+    ] = None,
+    place: Place,
+    flags: JudgeFlags,
+    max_concurrency: MaxConcurrency = 32,
+    terminal: Terminal,
+) -> int:
+    """Judge examples; one that fails keeps no other from being judged: its line tells why."""
     # A file that is named has to be there: a slip of the pen is no reason to judge without it.
-    place = read_place(parsed, must_exist=parsed.memory is not None)
-    cases = _read_cases(parsed, output)
-    target = output_path(parsed.output, "--output", parsed.examples)
-    concurrency = positive(parsed.max_concurrency, "--max-concurrency") or DEFAULT_MAX_CONCURRENCY
-    model, embeddings = read_models(parsed, output)
-    builder = create_judge_graph(
-        place.criterion,
-        model=model,
-        embeddings=embeddings,
-        use_guidelines=not parsed.no_guidelines,
-        use_episodes=not parsed.no_episodes,
-        swap=parsed.swap,
-        cite_guidelines=parsed.cite_guidelines,
-        **evidence_options(parsed),
-        **told(k=parsed.k, max_guideline_tokens=parsed.max_guideline_tokens),
+    place.check(must_exist=place.memory != DEFAULT_MEMORY)
+    texts = {"inputs": inputs, "outputs": outputs, "reference_outputs": reference_outputs}
+    example = {name: text for name, text in texts.items() if text is not None}
+    if (examples is None) is not bool(example):
+        raise InvalidInputError("--examples: give a file, or --inputs and --outputs: one of both.")
+    rows = (
+        read_records(examples, "--examples", field, terminal.warn).rows
+        if examples
+        else [(1, example)]
     )
-    has_memory = place.path.exists()
-    _tell_memory(place, output, has_memory=has_memory)
-    shows = not parsed.no_episodes and parsed.k != 0
-    recalls = has_memory and (shows or parsed.decide == "evidence")
-    judging = _Judging(builder, place, has_memory, concurrency, embeddings, recalls)
-    with _sink(target, output) as write:
-        verdicts = asyncio.run(
-            judging.judge(cases, write, lambda done, of: output.progress("judged", done, of))
-        )
-    output.close_progress()
-    _tell(verdicts, parsed, output)
-    return _status(verdicts)
+    verdicts = [_verdict(line, fields) for line, fields in rows]
+    if example and verdicts[0]["error"]:
+        raise InvalidInputError(f"--{verdicts[0]['error']}")
+    if output:
+        output_path(output, "--output", examples)
+    deployed = flags.judge(place.criterion, terminal)
+    usable = {at: example_of(rows[at][1]) for at, one in enumerate(verdicts) if not one["error"]}
+    with output.open("w", encoding="utf-8") if output else nullcontext() as file:
+        writing = _Writing(verdicts, terminal, file)
+        asyncio.run(_judge(place, deployed, usable, max_concurrency, writing))
+        writing.write()
+    failed = [verdict for verdict in verdicts if verdict["error"]]
+    if output and not terminal.as_json:
+        terminal.result(None, f"{count(len(verdicts) - len(failed), 'judgment')} in {output}")
+    elif not terminal.as_json:
+        in_full = bool(example) and not failed
+        terminal.result(None, _in_full(verdicts[0]) if in_full else _table(verdicts))
+    for verdict in failed:
+        terminal.warn(f"line {verdict['line']}: not judged: {verdict['error']}")
+    if failed and len(failed) == len(verdicts):
+        return Status.MODEL_FAILED if usable else Status.UNUSABLE
+    return Status.PARTLY if failed else Status.DONE
 
 
-def _tell_memory(place: Place, output: Output, *, has_memory: bool) -> None:
-    if not has_memory:
-        output.note(f"there is no {place.path}: judged by the criterion alone, without a memory")
-        return
-    with open_memory(place.path, place.criterion, place.namespace, must_exist=False) as memory:
-        known = len(memory.guidelines()), len(memory.episodes())
-    output.note(f"memory {place}: {known[0]} guideline(s), {known[1]} episode(s)")
-    if known == (0, 0):
-        output.warn(f"{place} holds nothing: judged by the criterion alone.")
+def _verdict(line: int, fields: Mapping[str, Any]) -> Verdict:
+    from memalign_graph.reading import read_example
 
-
-def _read_cases(parsed: Namespace, output: Output) -> list[Case]:
-    if parsed.examples is None:
-        if parsed.outputs is None:
-            raise InvalidInputError("--outputs: say what was answered to --inputs.")
-        example = told(
-            inputs=parsed.inputs,
-            outputs=parsed.outputs,
-            reference_outputs=parsed.reference_outputs,
-        )
-        read_example(example)
-        return [Case(1, None, example)]
-    if parsed.outputs is not None or parsed.reference_outputs is not None:
-        raise InvalidInputError(
-            "--outputs: --examples brings its own outputs: give one of the two."
-        )
-    records = read_named(parsed, parsed.examples, "--examples", output)
-    return [
-        _case(row.place, fields)
-        for row, fields in zip(records.table.rows, records.fields, strict=True)
-    ]
-
-
-def _case(number: int, fields: dict[str, Any]) -> Case:
-    key = fields.get("id")
-    name = None if key is None else str(key)
-    example = example_fields(fields)
+    problem, key = None, fields.get("id")
     try:
-        read_example(example)
+        read_example(example_of(fields))
     except InvalidInputError as error:
-        return Case(number, name, None, str(error))
-    return Case(number, name, example)
+        problem = str(error)
+    name = None if key is None else str(key)
+    return {"line": line, "id": name, "judgment": None, "error": problem}
 
 
-@dataclass(frozen=True)
-class _Judging:
-    """How examples are judged."""
+@dataclass
+class _Writing:
+    """Writes each verdict as it comes, once those before it are written."""
 
-    builder: Any
-    """The graph, yet to be compiled."""
+    verdicts: Sequence[Verdict]
+    terminal: Terminal
+    file: TextIO | None
+    written: int = 0
 
-    place: Place
-    """Which memory."""
-
-    has_memory: bool
-    """Whether the memory's file is there."""
-
-    concurrency: int
-    """How many examples are under way at a time."""
-
-    embeddings: str
-    """What finds similar cases."""
-
-    recalls: bool
-    """Whether similar cases are looked for."""
-
-    async def judge(
-        self, cases: Sequence[Case], write: Write, progress: Callable[[int, int], None]
-    ) -> list[Verdict]:
-        """Judge all cases side by side, and write each verdict once those before it are written."""
-        ready = {case.number: Verdict(case, None, case.error) for case in cases if case.error}
-        wanted = [case for case in cases if case.error is None]
-        written: list[Verdict] = []
-
-        def write_ready() -> None:
-            while len(written) < len(cases) and cases[len(written)].number in ready:
-                verdict = ready[cases[len(written)].number]
-                written.append(verdict)
-                write(verdict)
-
-        write_ready()
-        async with _open_store(self.place, has_memory=self.has_memory) as store:
-            graph = self.builder.compile(store=store)
-            if self.recalls and len(wanted) > 1:
-                await self._warm_up(store, wanted[0])
-            slots = asyncio.Semaphore(self.concurrency)
-            tasks = [asyncio.create_task(self._verdict(graph, slots, case)) for case in wanted]
-            try:
-                for done, task in enumerate(asyncio.as_completed(tasks), start=1):
-                    verdict = await task
-                    ready[verdict.case.number] = verdict
-                    write_ready()
-                    progress(done, len(wanted))
-            finally:
-                for pending in tasks:
-                    pending.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-        return written
-
-    async def _warm_up(self, store: BaseStore, case: Case) -> None:
-        """Read the memory once: examples side by side need not all embed what lacks vectors."""
-        place = self.place
-        memory = JudgeMemory(
-            store, place.criterion, namespace=place.namespace, embeddings=self.embeddings
-        )
-        with suppress(MemAlignError):
-            await memory.arecall(case.example or {}, 1)
-
-    async def _verdict(self, graph: Any, slots: asyncio.Semaphore, case: Case) -> Verdict:
-        context = {"namespace": list(self.place.namespace)}
-        async with slots:
-            try:
-                result = await graph.ainvoke(case.example, context=context)
-            except MemAlignError as error:
-                failed = isinstance(error, MODEL_ERRORS)
-                return Verdict(case, None, str(error), model_failed=failed)
-        return Verdict(case, result["judgment"], None)
-
-
-@asynccontextmanager
-async def _open_store(place: Place, *, has_memory: bool) -> AsyncIterator[BaseStore]:
-    if not has_memory:
-        yield InMemoryStore()
-        return
-    from memalign_graph.local import open_local_store_async
-
-    async with open_local_store_async(place.path) as store:
-        yield store
-
-
-@contextmanager
-def _sink(path: Path | None, output: Output) -> Iterator[Write]:
-    """Open what each verdict is written to as it comes: a file, stdout, or nothing."""
-    if path is None:
-        yield (lambda verdict: output.record(verdict.to_json())) if output.as_json else _nowhere
-        return
-    with path.open("w", encoding="utf-8") as file:
-
-        def write(verdict: Verdict) -> None:
-            file.write(json.dumps(verdict.to_json(), ensure_ascii=False) + "\n")
-            file.flush()
-            if output.as_json:
-                output.record(verdict.to_json())
-
-        yield write
-
-
-def _nowhere(_: Verdict) -> None:
-    """Keep a verdict for the table at the end."""
-
-
-def _tell(verdicts: Sequence[Verdict], parsed: Namespace, output: Output) -> None:
-    failed = [one for one in verdicts if one.error is not None]
-    if not output.as_json:
-        if parsed.output is None:
-            is_one = parsed.examples is None and not failed
-            text = judgment_text(verdicts[0].judgment or {}) if is_one else judgments_text(verdicts)
-            output.line(text)
+    def add(self, at: int, result: Any) -> None:
+        """Take what came of one example: what the graph returned, or raised."""
+        if isinstance(result, MemAlignError):
+            self.verdicts[at]["error"] = str(result)
+        elif isinstance(result, BaseException):
+            raise result
         else:
-            output.line(f"{len(verdicts) - len(failed)} judgment(s) in {clean(parsed.output)}")
-    for one in failed:
-        where = f"line {one.case.number}: " if parsed.examples is not None else ""
-        output.warn(f"{where}not judged: {one.error}")
+            self.verdicts[at]["judgment"] = result["judgment"]
+        self.write()
+
+    def write(self) -> None:
+        """Write what is ready."""
+        for verdict in self.verdicts[self.written :]:
+            if not (verdict["judgment"] or verdict["error"]):
+                break
+            if self.file:
+                self.file.write(json.dumps(verdict, ensure_ascii=False) + "\n")
+                self.file.flush()
+            if self.terminal.as_json:
+                self.terminal.document(verdict, indent=None)
+            self.written += 1
 
 
-def _status(verdicts: Sequence[Verdict]) -> int:
-    failed = [one for one in verdicts if one.error is not None]
-    if not failed:
-        return ExitStatus.DONE
-    if len(failed) < len(verdicts):
-        return ExitStatus.PARTLY
-    any_model = any(one.model_failed for one in failed)
-    return ExitStatus.MODEL_FAILED if any_model else ExitStatus.UNUSABLE
+async def _judge(
+    place: Place,
+    judge: "Judge",
+    examples: Mapping[int, dict[str, Any]],
+    max_concurrency: int,
+    writing: _Writing,
+) -> None:
+    """Judge side by side."""
+    from langgraph.store.memory import InMemoryStore
+
+    from memalign_graph.graphs import create_judge_graph
+    from memalign_graph.local import open_local_store_async
+    from memalign_graph.memory.judge_memory import JudgeMemory
+
+    terminal, builder = writing.terminal, create_judge_graph(judge.criterion, **judge.options)
+    store: Any = InMemoryStore()
+    async with AsyncExitStack() as stack:
+        if place.memory.exists() or judge.keep_judgments is not None:
+            store = await stack.enter_async_context(open_local_store_async(place.memory))
+            options = {**place.context, "embeddings": judge.embeddings}
+            memory = JudgeMemory(store, judge.criterion, **options)
+            terminal.note(f"memory {place}: {count(len(await memory.aguidelines()), 'guideline')}")
+            if not (await memory.aversion()).strip("0"):
+                terminal.warn(f"{place} holds nothing: judged by the criterion alone.")
+            if len(examples) > 1 and ((judge.use_episodes and judge.k) or judge.measures):
+                # Examples side by side need not all embed what lacks vectors.
+                with suppress(MemAlignError):
+                    await memory.arecall(next(iter(examples.values())), 1)
+        else:
+            terminal.note(f"there is no {place.memory}: judged by the criterion alone")
+        results = builder.compile(store=store).abatch_as_completed(
+            list(examples.values()),
+            {"max_concurrency": max_concurrency},
+            return_exceptions=True,
+            context=place.context,
+        )
+        with terminal.progress() as progress:
+            done, places = 0, list(examples)
+            async for position, result in results:
+                done += 1
+                progress("judged", done, len(examples))
+                writing.add(places[position], result)
+
+
+def _in_full(verdict: Verdict) -> Table:
+    judgment = verdict["judgment"]
+    reason = (judgment["evidence"] or {}).get("reason")
+    more = {name: judgment[name] for name in _IN_FULL}
+    return listed({**_told(judgment), "because": reason, **more})
+
+
+def _table(verdicts: Sequence[Verdict]) -> Table:
+    rows = []
+    for verdict in verdicts:
+        failed = {"value": "-", "rationale": f"not judged: {verdict['error']}"}
+        told = _told(verdict["judgment"] or failed)
+        rows.append({"line": str(verdict["line"]), "id": verdict["id"] or "", **told})
+    header = [name for name in rows[0] if any(row[name] for row in rows)]
+    return table(header, ([row[name] for name in header] for row in rows))
+
+
+def _told(judgment: Mapping[str, Any]) -> dict[str, str]:
+    """Tell a judgment: its value, how sure the judge is and by what, what decided, and why."""
+    value, confidence = judgment["value"], ""
+    if judgment.get("confidence") is not None:
+        cases = judgment["calibrated_on"]
+        how = "raw" if cases is None else f"calibrated on {count(cases, 'case')}"
+        confidence = f"{judgment['confidence']:.2f} by {judgment['confidence_source']}, {how}"
+    return {
+        "value": str(value).lower() if isinstance(value, bool) else str(value),
+        "confidence": confidence,
+        "decided by": (judgment.get("evidence") or {}).get("decided_by", ""),
+        "rationale": judgment["rationale"],
+    }

@@ -1,174 +1,222 @@
-"""The options that commands share, and numbers read from text."""
+"""The options that commands share, in groups: each is declared once."""
 
-import argparse
-import os
-from typing import Any, get_args
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from memalign_graph.cli.places import DEFAULT_MEMORY
-from memalign_graph.errors import InvalidInputError
-from memalign_graph.types import Decide
+import typer
 
-CRITERION_VARIABLE = "MEMALIGN_CRITERION"
-"""Names the criterion's file where `--criterion` does not; Studio is served the same one."""
+from memalign_graph.cli.files import (
+    CriterionFile,
+    database_path,
+    load_criterion,
+)
+from memalign_graph.cli.terminal import Terminal
+from memalign_graph.errors import (
+    ChatModelError,
+    EmbeddingError,
+    InvalidInputError,
+    MemAlignError,
+    ModelAnswerError,
+)
+from memalign_graph.local.errors import LocalModelError
 
-FORMATS = ("jsonl", "csv", "tsv", "json")
-"""How a file of records can be written."""
+if TYPE_CHECKING:
+    from memalign_graph.memory.judge_memory import JudgeMemory
+    from memalign_graph.settings import Judge
 
 
-def add_criterion(parser: argparse.ArgumentParser) -> None:
-    """Add what says what is judged."""
-    parser.add_argument(
+class Status(IntEnum):
+    """How a command ended; `memalign --help` says what each means."""
+
+    DONE = 0
+    MISSED = 1
+    UNUSABLE = 2
+    MODEL_FAILED = 3
+    PARTLY = 4
+    FAULT = 70
+    INTERRUPTED = 130
+    NO_READER = 141
+    TERMINATED = 143
+
+    @classmethod
+    def of(cls, error: MemAlignError) -> "Status":
+        """Tell whether a model or embeddings, or the caller, are to blame."""
+        models = (ChatModelError, EmbeddingError, LocalModelError, ModelAnswerError)
+        return cls.MODEL_FAILED if isinstance(error, models) else cls.UNUSABLE
+
+
+def grouped(command: Callable[..., int]) -> Callable[..., int]:
+    """Let a parameter that is a dataclass stand for the options that are its fields."""
+    groups, parameters = {}, []
+    for name, given in inspect.signature(command).parameters.items():
+        if not (isinstance(given.annotation, type) and is_dataclass(given.annotation)):
+            parameters.append(given)
+            continue
+        groups[name] = given.annotation
+        for option in fields(given.annotation):
+            default = given.empty if option.default is MISSING else option.default
+            annotation: Any = option.type
+            parameters.append(
+                inspect.Parameter(
+                    option.name, given.KEYWORD_ONLY, default=default, annotation=annotation
+                )
+            )
+
+    def run(**options: Any) -> int:
+        for name, group in groups.items():
+            options[name] = group(**{one.name: options.pop(one.name) for one in fields(group)})
+        return command(**options)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # read by typer
+    return run
+
+
+def _criterion(path: str) -> CriterionFile:
+    try:
+        return load_criterion(path)
+    except InvalidInputError as error:  # a ValueError, of which typer would not show the words
+        raise typer.TyperException(str(error)) from error
+
+
+CriterionOption = Annotated[
+    CriterionFile,
+    typer.Option(
         "--criterion",
         "-c",
         metavar="FILE",
-        default=os.environ.get(CRITERION_VARIABLE) or None,
-        help="what is judged: a YAML or JSON file with name, instructions and scale (see `memalign "
-        f"--help`); {CRITERION_VARIABLE} names it where this does not",
-    )
-
-
-def add_memory(parser: argparse.ArgumentParser) -> None:
-    """Add where the memory is."""
-    parser.add_argument(
-        "--memory",
-        "-m",
-        metavar="FILE",
-        help=f"the SQLite file of the memory; default: {DEFAULT_MEMORY} in this folder",
-    )
-    parser.add_argument(
-        "--namespace",
-        metavar="LABELS",
-        default="memalign",
-        help="keeps memories in one file apart, such as shop.emea; default: %(default)s",
-    )
-
-
-def add_models(parser: argparse.ArgumentParser, *, distils: bool = True) -> None:
-    """Add which models are asked."""
-    group = parser.add_argument_group(
-        "models",
-        "As provider:name, such as openai:gpt-4.1-mini, or local for the embedded one. Where none "
-        "is given: MEMALIGN_MODEL and MEMALIGN_EMBEDDINGS, else OpenAI's if OPENAI_API_KEY is set, "
-        "else the embedded ones.",
-    )
-    group.add_argument("--model", metavar="NAME", help="the chat model that judges")
-    if distils:
-        group.add_argument(
-            "--distill-model",
-            metavar="NAME",
-            help="the chat model that distils feedback; default: the one that judges",
-        )
-    group.add_argument("--embeddings", metavar="NAME", help="what finds similar cases")
-
-
-def add_learning(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
-    """Add how feedback is learned from."""
-    group = parser.add_argument_group("learning")
-    group.add_argument(
-        "--learn-from", choices=("both", "labels", "words"), help="what of it; default: both"
-    )
-    group.add_argument(
-        "--guard",
-        choices=("replay",),
-        help="replay: judge seen cases again first, and keep out what would break them",
-    )
-    group.add_argument(
-        "--batch-size",
-        type=int,
-        metavar="N",
-        help="how many comments one call distils at most; default: 50",
-    )
-    return group
-
-
-def add_judging(parser: argparse.ArgumentParser) -> None:
-    """Add how it is judged."""
-    group = parser.add_argument_group("judging")
-    group.add_argument(
-        "--k", type=int, metavar="N", help="how many similar cases the judge is shown; default: 5"
-    )
-    group.add_argument(
-        "--max-guideline-tokens",
-        type=int,
-        metavar="N",
-        help="how much of the prompt guidelines may take; default: 2300",
-    )
-    group.add_argument("--no-guidelines", action="store_true", help="judge without guidelines")
-    group.add_argument("--no-episodes", action="store_true", help="judge without similar cases")
-
-
-def add_evidence(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
-    """Add how sure the judge is, and what decides."""
-    group = parser.add_argument_group("evidence")
-    group.add_argument(
-        "--decide",
-        choices=get_args(Decide),
-        help="what the value comes from: the judge's verdict (default), or that weighed against "
-        "the experts' values of similar cases, as the evidence",
-    )
-    group.add_argument(
-        "--confidence",
-        action="store_true",
-        help="measure how sure the judge is, with one more short call",
-    )
-    group.add_argument(
-        "--samples",
-        type=int,
-        metavar="N",
-        help="measure that by N answers where the model gives no log-probabilities",
-    )
-    return group
-
-
-def evidence_options(parsed: argparse.Namespace) -> dict[str, Any]:
-    """Read what `add_evidence` added."""
-    return {
-        "confidence": parsed.confidence or bool(parsed.samples),
-        **told(samples=parsed.samples, decide=parsed.decide),
-    }
-
-
-def add_records(parser: argparse.ArgumentParser) -> None:
-    """Add how files of records are read."""
-    group = parser.add_argument_group("files of records")
-    group.add_argument(
-        "--format", choices=FORMATS, help="how they are written; default: by the suffix"
-    )
-    group.add_argument(
-        "--field",
-        action="append",
-        default=[],
+        envvar="MEMALIGN_CRITERION",
+        parser=_criterion,
+        help="What is judged, and how: see `memalign --help`.",
+    ),
+]
+Field = Annotated[
+    list[str] | None,
+    typer.Option(
         metavar="FIELD=COLUMN",
-        help="a field that the file calls otherwise, such as value=label or rationale=comment; "
-        "outputs=A,B makes the two outputs of a pairwise criterion; may be repeated",
-    )
+        help="A field that the file calls otherwise, such as value=label; outputs=A,B makes the "
+        "two outputs of a pairwise criterion. May be repeated.",
+    ),
+]
+MaxConcurrency = Annotated[
+    int, typer.Option(min=1, help="How many calls of a model are under way at a time.")
+]
+DEFAULT_MEMORY = Path("memalign.db")
 
 
-def add_concurrency(parser: argparse.ArgumentParser) -> None:
-    """Add how much is under way at a time."""
-    parser.add_argument(
-        "--max-concurrency",
-        type=int,
-        metavar="N",
-        help="how many calls of a model are under way at a time; default: 32",
-    )
+@dataclass(frozen=True)
+class Place:
+    """Which memory a command is on."""
+
+    criterion: CriterionOption
+    memory: Annotated[
+        Path, typer.Option("--memory", "-m", dir_okay=False, help="The memory's SQLite file.")
+    ] = DEFAULT_MEMORY
+    namespace: Annotated[
+        str, typer.Option(help="Keeps memories in one file apart, such as shop.emea.")
+    ] = "memalign"
+
+    def __str__(self) -> str:
+        name = self.criterion.criterion.name
+        return f"{self.memory} (namespace {self.namespace}, criterion {name})"
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """The context of a run on it."""
+        return {"namespace": self.namespace.split(".")}
+
+    def check(self, *, must_exist: bool) -> None:
+        """Check that it can be opened, without making or changing it."""
+        from memalign_graph.memory.layout import check_namespace
+
+        try:
+            check_namespace(self.context["namespace"])
+        except InvalidInputError as error:
+            raise InvalidInputError(f"--namespace: {error}") from error
+        database_path(self.memory, "--memory", holds="store" if must_exist else None)
+
+    @contextmanager
+    def open(self, *, model: str | None = None, is_new: bool = False) -> Iterator["JudgeMemory"]:
+        """Open it."""
+        from memalign_graph.local import open_local_store
+        from memalign_graph.memory.judge_memory import JudgeMemory
+        from memalign_graph.models import models_from_environment, resolve_chat_model
+
+        if model:
+            with naming(self.criterion, {"model": model}):
+                resolve_chat_model(model)
+        self.check(must_exist=not is_new)
+        criterion = self.criterion.criterion
+        embeddings = self.criterion.judge.get("embeddings") or models_from_environment()[1]
+        with open_local_store(self.memory) as store:
+            memory = JudgeMemory(
+                store, criterion, **self.context, model=model, embeddings=embeddings
+            )
+            if not (is_new or memory.history()):
+                heads = store.list_namespaces(suffix=("head",), limit=1000)
+                there = ", ".join(sorted(".".join(head[:-1]) for head in heads)) or "none"
+                raise InvalidInputError(
+                    f"--memory: {self} is none of those in the file: it holds {there} (namespace "
+                    "and criterion): check --memory, --namespace and --criterion."
+                )
+            yield memory
 
 
-def add_output(parser: argparse.ArgumentParser, json_help: str) -> None:
-    """Add how a command tells its result."""
-    parser.add_argument("--json", action="store_true", help=json_help)
-    parser.add_argument(
-        "--quiet", "-q", action="store_true", help="no progress or notes on stderr, but warnings"
-    )
+@dataclass(frozen=True)
+class JudgeFlags:
+    """The few settings of the judge that override those of the criterion's file."""
+
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The chat model that judges.")
+    ] = None
+    distill_model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The chat model that distils feedback.")
+    ] = None
+    embeddings: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What finds similar cases.")
+    ] = None
+    k: Annotated[int | None, typer.Option("--k", help="How many of them it is shown.")] = None
+
+    def judge(self, file: CriterionFile, terminal: Terminal) -> "Judge":
+        """Make the judge, check that its models can be made, and say which they are."""
+        from memalign_graph import models
+        from memalign_graph.settings import Judge
+
+        flags = {name: value for name, value in asdict(self).items() if value is not None}
+        chosen = dict(zip(("model", "embeddings"), models.models_from_environment(), strict=True))
+        with naming(file, flags):
+            judge = Judge(criterion=file.criterion, **{**chosen, **file.judge, **flags})
+            models.resolve_chat_model(judge.model)
+            models.resolve_embeddings(judge.embeddings)
+        distils = ""
+        if judge.distill_model:
+            with naming(file, flags, "distill_model"):
+                models.resolve_chat_model(judge.distill_model)
+            distils = f", distilled by {judge.distill_model}"
+        terminal.note(f"chat model {judge.model}{distils}, embeddings {judge.embeddings}")
+        return judge
 
 
-def positive(given: int | None, option: str) -> int | None:
-    """Check a number that counts something."""
-    if given is not None and given < 1:
-        raise InvalidInputError(f"{option}: {given} is not a whole number from 1 on.")
-    return given
-
-
-def told(**options: Any) -> dict[str, Any]:
-    """Return the options that were given: the others keep their defaults."""
-    return {name: value for name, value in options.items() if value is not None}
+@contextmanager
+def naming(
+    file: CriterionFile, flags: Mapping[str, Any], name: str | None = None
+) -> Iterator[None]:
+    """Name where a setting that is refused was given: by its flag, or in the criterion's file."""
+    try:
+        yield
+    except InvalidInputError as error:
+        field, _, rest = str(error).partition(":")
+        field = name or field
+        where = f"--{field.replace('_', '-')}" if field in flags else None
+        for section in ("judge", "learn"):
+            if where is None and field in getattr(file, section):
+                where = f"--criterion: {file.path}: {section}: {field}"
+        if where is None:
+            raise
+        raise InvalidInputError(f"{where}:{rest}") from error

@@ -100,6 +100,11 @@ class Shell:
         self.write_lines("examples.jsonl", *records)
         return self.run("judge", "-c", "tone.yaml", "-e", "examples.jsonl", *options)
 
+    def settings(self, **sections: Any) -> None:
+        """Write settings of the judge, or of learning, into the criterion's file."""
+        lines = [f"{name}: {json.dumps(section)}\n" for name, section in sections.items()]
+        self.write("tone.yaml", CRITERION_YAML + "".join(lines))
+
     def write(self, name: str, content: str | bytes) -> Path:
         path = self.folder / name
         path.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -35,6 +35,31 @@ def test_json_is_one_alignment_report(shell: Shell) -> None:
     assert rejected.reason.startswith("line 2: ")
 
 
+def test_labels_as_pandas_writes_them(shell: Shell) -> None:
+    rows = [
+        {**ANN, "inputs": str(n), "rationale": why, "value": value, "author": by}
+        for n, (value, why, by) in enumerate(
+            [("1.0", "", "ann"), ("0.0", "Cold.", "NaN"), ("", "Kind.", ""), ("NaN", "Ok.", "<NA>")]
+        )
+    ]
+    shell.write_csv("f.csv", *rows)
+    ran = shell.run("align", "-c", "tone.yaml", "-f", "f.csv")
+    assert (ran.status, "4 new" in ran.out) == (0, True)
+    read = {one.example.inputs: (one.value, one.rationale, one.author) for one in shell.opened()[1]}
+    assert read == {
+        "0": (True, None, "ann"),
+        "1": (False, "Cold.", None),
+        "2": (None, "Kind.", None),
+        "3": (None, "Ok.", None),
+    }
+    shell.write("f.json", '[{"inputs": "a", "outputs": "b", "value": 1.0, "rationale": NaN}]')
+    assert shell.run("align", "-c", "tone.yaml", "-f", "f.json").status == 0
+    shell.write("grade.yaml", 'name: grade\ninstructions: Which?\nscale: ["1", "2"]\n')
+    shell.write("f.csv", "inputs,outputs,value\na,b,1.0\nc,d,\ne,f,2.0\n")
+    ran = shell.run("align", "-c", "grade.yaml", "-f", "f.csv", "-m", "g.db", "--json")
+    assert ran.document["feedback"]["new"] == 2  # a row without a label says nothing
+
+
 def test_a_second_run_costs_nothing(shell: Shell) -> None:
     shell.align(ANN)
     calls = len(shell.server.chats), len(shell.server.embeddings)
@@ -86,10 +111,12 @@ def test_other_files_by_their_suffix(shell: Shell, name: str) -> None:
     assert len(shell.opened()[1]) == 2
 
 
-def test_a_format_that_is_told_goes_before_the_suffix(shell: Shell) -> None:
+def test_a_file_whose_name_says_nothing_is_read_by_how_it_begins(shell: Shell) -> None:
     shell.write_csv("f.txt", ANN)
-    assert shell.run("align", "-c", "tone.yaml", "-f", "f.txt").status == 2
-    assert shell.run("align", "-c", "tone.yaml", "-f", "f.txt", "--format", "csv").status == 0
+    assert shell.run("align", "-c", "tone.yaml", "-f", "f.txt").status == 0
+    shell.write_lines("g", BOB)
+    assert shell.run("align", "-c", "tone.yaml", "-f", "g").status == 0
+    assert len(shell.opened()[1]) == 2
 
 
 def test_pairwise_outputs_from_two_columns(shell: Shell) -> None:
@@ -103,19 +130,20 @@ def test_pairwise_outputs_from_two_columns(shell: Shell) -> None:
     assert episode["value"] == "B"
 
 
-def test_options_reach_the_graph(shell: Shell) -> None:
-    options = ["--batch-size", "1", "--learn-from", "words", "--distill-model", "openai:big"]
-    assert shell.align(ANN, BOB, options=options).status == 0
-    assert {chat.model for chat in distillings(shell.server)} == {"big"}
-    assert len(distillings(shell.server)) == 2
+def test_settings_reach_the_graph_and_flags_go_before_them(shell: Shell) -> None:
+    shell.settings(
+        judge={"distill_model": "openai:small"}, learn={"batch_size": 1, "learn_from": "words"}
+    )
+    assert shell.align(ANN).status == 0
+    assert shell.align(BOB, options=["--distill-model", "openai:big"]).status == 0
+    assert [chat.model for chat in distillings(shell.server)] == ["small", "big"]
     assert {one.value for one in shell.opened()[1]} == {None}
 
 
 def test_replay_is_reported(shell: Shell) -> None:
-    ran = shell.align(ANN, BOB, options=["--guard", "replay", "--k", "1"])
-    assert ran.status == 0
-    assert "replay: " in ran.out
-    ran = shell.align({**ANN, "inputs": "Again."}, options=["--guard", "replay", "--json"])
+    shell.settings(learn={"guard": "replay"})
+    assert "replay: " in shell.align(ANN, BOB, options=["--k", "1"]).out
+    ran = shell.align({**ANN, "inputs": "Again."}, options=["--json"])
     assert ran.document["replay"]["cases"] >= 1
 
 
@@ -148,9 +176,10 @@ def test_conflicts_are_told(shell: Shell) -> None:
         return shell.server.judge(request)
 
     shell.server.responder = model
-    ran = shell.align(ANN, BOB, options=["--batch-size", "1"])
+    shell.settings(learn={"batch_size": 1})
+    ran = shell.align(ANN, BOB)
     assert ran.status == 0
-    assert "1 contradiction, in which the newer word stays:" in ran.out
+    assert "contradiction, in which the newer word stays:" in ran.out
     assert "Short and to the point." in ran.out.partition("stays: ")[2].partition("goes: ")[0]
 
 

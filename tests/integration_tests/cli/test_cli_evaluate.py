@@ -14,7 +14,7 @@ from memalign_graph.local import open_local_store
 from tests.integration_tests.cli.support import Ran, Shell
 from tests.loopback import Rule, answer, error
 
-FAST = ["--credit-cases", "0", "--resamples", "50", "--folds", "2"]
+FAST = ["--folds", "2"]
 
 
 def record(number: int, **fields: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_json_is_the_report(learner: Shell) -> None:
 def test_thresholds(learner: Shell, options: list[str], status: int) -> None:
     ran = evaluate(learner, *options)
     assert ran.status == status
-    assert "aligned judge's kappa of 1.00 (95 % interval" in ran.err
+    assert "aligned judge's kappa of 1.00 [" in ran.err
     assert ("missed" in ran.err) == (status == 1)
     assert ("memalign: error: " in ran.err) == (status == 1)
 
@@ -96,7 +96,10 @@ def test_a_judge_that_does_not_learn_fails_the_build(shell: Shell) -> None:
 def test_a_metric_that_is_not_defined_fails_with_a_sentence(shell: Shell) -> None:
     ran = evaluate(shell, "--min-kappa", "0", records=[record(n * 2 + 1) for n in range(6)])
     assert ran.status == 1
-    assert "--min-kappa 0: the aligned judge's kappa is not defined on these cases" in ran.error
+    assert (
+        "--min-kappa 0: missed by the aligned judge's kappa, which is not defined on these cases"
+        in ran.error
+    )
 
 
 def test_numbers(shell: Shell) -> None:
@@ -119,24 +122,22 @@ def test_numbers(shell: Shell) -> None:
         ("boolean", ["--min-ccc", "1"], "--min-ccc: there is no ccc"),
         ("{minimum: 0, maximum: 1}", ["--min-kappa", "0.5"], "--min-kappa: there is no kappa"),
         ("boolean", ["--min-kappa", "nan"], "--min-kappa: nan is no number"),
-        ("boolean", ["--folds", "1"], "--folds: 1 is too little: give 2 or more."),
-        ("boolean", ["--folds", "50"], "--folds: 50 folds need at least as many items"),
-        ("boolean", ["--seed", "-1"], "--seed: -1 is too little"),
-        ("boolean", ["--resamples", "-1"], "--resamples: -1 is too little"),
+        ("boolean", ["--folds", "1"], "Invalid value for '--folds'"),
+        ("boolean", ["--folds", "50"], "folds: 50 folds need at least as many items"),
+        ("boolean", ["--seed", "-1"], "Invalid value for '--seed'"),
         ("boolean", ["--k", "-1"], "--k: -1 is too little"),
-        ("boolean", ["--max-concurrency", "0"], "--max-concurrency: 0 is not"),
+        ("boolean", ["--max-concurrency", "0"], "Invalid value for '--max-concurrency'"),
         (
             "boolean",
             ["--report", "r.pdf"],
-            "--report: end the name of r.pdf in .html or .md or .js",
+            "--report: end the name of r.pdf in .html, .md or .json.",
         ),
-        ("boolean", ["--markdown", "r.html"], "--markdown: end the name of r.html in .md."),
-        ("boolean", ["--report", "no/r.md"], "--report: there is no folder no"),
+        ("boolean", ["--report", "no/r.md"], "--report: no/r.md can't be made"),
         ("boolean", ["--report", "feedback.jsonl"], "--report: feedback.jsonl is also read from"),
         ("boolean", ["--test", "feedback.jsonl"], "--test: it is the same file"),
-        ("boolean", ["--test", "none.jsonl"], "--test: there is no file none.jsonl."),
+        ("boolean", ["--test", "none.jsonl"], "--test: none.jsonl can't be read"),
         ("boolean", ["--cache", "tone.yaml"], "--cache: tone.yaml is no SQLite file"),
-        ("boolean", ["--cache", "."], "--cache: . is a folder"),
+        ("boolean", ["--cache", "."], "Invalid value for '--cache'"),
     ],
 )
 def test_what_can_not_be_used_is_said_before_a_model_is_asked(
@@ -171,12 +172,9 @@ def test_a_test_of_its_own(learner: Shell) -> None:
 
 
 def test_reports_are_written(learner: Shell) -> None:
-    options = ["--report", "r.html", "--markdown", "r.md"]
-    ran = evaluate(learner, *options)
-    assert ran.status == 0
-    assert (learner.folder / "r.html").read_text(encoding="utf-8").lstrip().startswith("<")
-    assert (learner.folder / "r.md").read_text(encoding="utf-8").startswith("#")
-    assert evaluate(learner, "--report", "r.json").status == 0
+    for name, begins in (("r.html", "<"), ("r.md", "#"), ("r.json", "{")):
+        assert evaluate(learner, "--report", name).status == 0
+        assert (learner.folder / name).read_text(encoding="utf-8").lstrip().startswith(begins)
     assert json.loads((learner.folder / "r.json").read_text(encoding="utf-8"))["cases"]
 
 
@@ -192,7 +190,7 @@ def test_a_second_run_with_a_cache_asks_nothing(learner: Shell) -> None:
 def test_a_learning_curve(learner: Shell) -> None:
     ran = evaluate(learner, "--learning-curve", "--group-by", "inputs", "--json")
     assert ran.status == 0
-    assert ran.document["curve"]["steps"]
+    assert ran.document["learning_curve"]["steps"]
 
 
 def test_a_model_that_fails_is_status_3(shell: Shell) -> None:

@@ -13,14 +13,13 @@ def test_list_tells_what_there_is(shell: Shell) -> None:
     ran = shell.memory("list")
     assert ran.status == 0
     guidelines, episodes, version = shell.opened()
-    head, _, one, rule, _, two, *rows = ran.out.splitlines()
+    head, _, one, _, rule, _, two, _, *rows = ran.out.splitlines()
     assert (
         head == f"memalign.db (namespace memalign, criterion support_tone), version {version[:8]}"
     )
     assert (one, two) == ("1 guideline", "2 episodes")
-    assert rule.split()[0] == guidelines[0].id[:8]
-    assert "(1 source)" in rule
-    assert [row.split()[0] for row in rows] == [episode.id[:8] for episode in episodes]
+    assert rule.split()[:3] == [guidelines[0].id[:8], "standing", "1"]
+    assert {row.split()[0] for row in rows} == {episode.id[:8] for episode in episodes}
     assert "ann" in rows[0] + rows[1]
 
 
@@ -36,10 +35,9 @@ def test_list_as_json_is_what_python_reads(shell: Shell) -> None:
 def test_list_is_cut_and_says_so(shell: Shell) -> None:
     shell.align(*({**ANN, "inputs": f"case {n}"} for n in range(5)))
     ran = shell.memory("list", "--limit", "2")
-    assert "  … and 3 more (--limit 0 shows all)" in ran.out.splitlines()
+    assert "… and 3 more (--limit 0 shows all)" in ran.out.splitlines()
     assert "more (" not in shell.memory("list", "--limit", "0").out
-    ran = shell.memory("list", "--limit", "-1")
-    assert (ran.status, ran.error[:11]) == (2, "--limit: -1")
+    assert shell.memory("list", "--limit", "-1").status == 2
 
 
 def test_show_a_guideline_with_its_sources(shell: Shell) -> None:
@@ -47,7 +45,7 @@ def test_show_a_guideline_with_its_sources(shell: Shell) -> None:
     [guideline], [episode], _ = shell.opened()
     ran = shell.memory("show", guideline.id[:4].upper())
     assert ran.status == 0
-    assert f"guideline   {guideline.id}" in ran.out
+    assert guideline.id in ran.out
     assert guideline.text in " ".join(ran.out.split())
     assert episode.id in ran.out
     assert "Too cold: it must say sorry first." in " ".join(ran.out.split())
@@ -60,7 +58,7 @@ def test_show_an_episode_with_what_it_taught(shell: Shell) -> None:
     shell.align(ANN)
     [guideline], [episode], _ = shell.opened()
     ran = shell.memory("show", episode.id[:6])
-    for text in (ANN["inputs"], ANN["outputs"], "value       false", "f-1", guideline.id):
+    for text in (ANN["inputs"], ANN["outputs"], "false", "f-1", guideline.id):
         assert text in ran.out
     shown = shell.memory("show", episode.id[:6], "--json").document
     assert (shown["type"], shown["author"]) == ("episode", "ann")
@@ -74,7 +72,7 @@ def test_history_and_the_way_back(shell: Shell) -> None:
     second = shell.opened()[2]
     ran = shell.memory("history")
     assert first[:8] in ran.out
-    assert ran.out.splitlines()[2].startswith(second[:8])
+    assert ran.out.splitlines()[4].startswith(second[:8])
     commits = shell.memory("history", "--json").document["commits"]
     assert Commit.model_validate(commits[0]).version == second
     ran = shell.memory("rollback", first[:8], "--by", "eve")
@@ -130,7 +128,7 @@ def test_an_export_replaces_an_older_one_but_no_database(shell: Shell) -> None:
     before = shell.opened()
     for name in ("memalign.db", "tone.yaml", "."):
         ran = shell.memory("export", name)
-        assert (ran.status, ran.error[:6]) == (2, "FILE: ")
+        assert (ran.status, name in ran.error) == (2, True)
     assert shell.opened() == before
     left = {one.name for one in shell.folder.iterdir()}
     assert not [name for name in left if name.startswith(".memory")]
@@ -174,13 +172,11 @@ def test_a_file_without_this_memory_names_those_it_has(shell: Shell) -> None:
 
 
 def test_ids_that_name_nothing_or_too_much(shell: Shell) -> None:
-    shell.align(*({**ANN, "inputs": f"case {n}"} for n in range(400)), options=["-q"])
+    shell.align(*({**ANN, "inputs": f"case {n}"} for n in range(9)), options=["-q"])
     ids = [one.id for one in shell.opened()[1]]
-    assert (
-        "no guideline or episode has an id that begins with" in shell.memory("show", "zzzz").error
-    )
+    assert "names no guideline or episode" in shell.memory("show", "zzzz").error
     assert "is too short" in shell.memory("show", ids[0][:3]).error
-    assert "no version has an id" in shell.memory("rollback", "zzzz").error
+    assert "names no version" in shell.memory("rollback", "zzzz").error
     assert shell.memory("show", ids[0]).status == 0
     assert shell.memory("show", "").status == 2
 
@@ -188,6 +184,6 @@ def test_ids_that_name_nothing_or_too_much(shell: Shell) -> None:
 def test_the_criterion_may_come_from_the_environment(shell: Shell, monkeypatch: object) -> None:
     shell.align(ANN)
     ran = shell.run("memory", "list")
-    assert (ran.status, ran.error[:12]) == (2, "--criterion:")
+    assert (ran.status, "'--criterion'" in ran.error) == (2, True)
     monkeypatch.setenv("MEMALIGN_CRITERION", "tone.yaml")  # type: ignore[attr-defined]
     assert shell.run("memory", "list").status == 0

@@ -1,0 +1,76 @@
+"""`memalign review`: an expert at a shell answers for the judgments that wait."""
+
+import io
+
+import pytest
+
+from tests.integration_tests.cli.support import ANN, BOB, Ran, Shell
+from tests.loopback import error
+
+CASES = [{name: one[name] for name in ("inputs", "outputs")} for one in (ANN, BOB)]
+
+
+@pytest.fixture
+def waiting(shell: Shell) -> Shell:
+    """Two judgments, both true, that wait for a word."""
+    shell.settings(judge={"keep_judgments": 30})
+    assert shell.judge(*CASES).status == 0
+    return shell
+
+
+def review(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, *lines: str, options: tuple[str, ...] = ()
+) -> Ran:
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+    return shell.run("review", "-c", "tone.yaml", "--author", "ann", *options)
+
+
+def test_values_and_words_are_learned(waiting: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = review(waiting, monkeypatch, "no", "Too cold: say sorry.", "true", "")
+    assert ran.status == 0
+    assert ran.out.startswith("2 answers, 0 still waiting; memory at version ")
+    for text in ("1 of 2", ANN["inputs"], BOB["outputs"], "learned: add: ", "heed the expert"):
+        assert text in ran.err
+    [guideline], episodes, _ = waiting.opened()
+    assert "Too cold: say sorry." in guideline.text
+    assert {(one.author, one.value, one.rationale) for one in episodes} == {
+        ("ann", False, "Too cold: say sorry."),
+        ("ann", True, None),
+    }
+    assert review(waiting, monkeypatch).out.startswith("0 answers, 0 still waiting")
+
+
+def test_words_alone_skip_undo_and_quit(waiting: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["u", "", "Too cold.", "undo", "perhaps", "s", "q"]
+    ran = review(waiting, monkeypatch, *lines, options=("--json",))
+    assert ran.status == 0
+    assert (ran.document["episode_ids"], ran.document["waiting"]) == ([], 2)
+    assert "taken back" in ran.err
+    assert "'perhaps' is not on the scale" in ran.err
+    assert waiting.opened()[:2] == ([], [])
+    ran = review(waiting, monkeypatch, "", "", "", "Too cold.")  # nothing said is skipped
+    assert ran.out.startswith("1 answer, 1 still waiting")
+    assert [one.value for one in waiting.opened()[1]] == [None]
+
+
+def test_undo_takes_nobody_elses_words_back(
+    waiting: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [{**BOB, "inputs": f"case {n}", "value": None} for n in range(6)]
+    waiting.server.responder = lambda _: error(400, "The model is asleep.")
+    assert waiting.align(*others).status == 3  # they wait to be distilled, and are along with next
+    waiting.server.responder = waiting.server.judge
+    assert "taken back" in review(waiting, monkeypatch, "", "Too cold.", "undo", "q").err
+    assert [one.author for one in waiting.opened()[1]] == ["bob"] * 6
+
+
+def test_an_end_of_input_keeps_what_was_said(
+    waiting: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert review(waiting, monkeypatch, "y").out.startswith("1 answer, 1 still waiting")
+    assert len(waiting.opened()[1]) == 1
+
+
+def test_without_a_memory(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = review(shell, monkeypatch)
+    assert (ran.status, ran.error) == (2, "--memory: memalign.db is not there.")

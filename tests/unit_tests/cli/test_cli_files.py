@@ -1,0 +1,199 @@
+"""What commands read: criteria, records, ids; and what a terminal is sent."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memalign_graph import Boolean, Categorical, Criterion, InvalidInputError, Numeric, Pairwise
+from memalign_graph.cli import main
+from memalign_graph.cli.files import example_of, find_id, load_criterion, read_records
+from memalign_graph.cli.terminal import Terminal, clean, listed, one_line, table
+
+warnings: list[str] = []
+HEAD = "name: tone\ninstructions: Is it kind?\n"
+EVIL = "\x1b[2J \x07\x08\r\x9b31m \u202e\u2066 \x7f \x00"
+
+
+def load(folder: Path, content: str, name: str = "c.yaml") -> Criterion:
+    path = folder / name
+    path.write_text(content, encoding="utf-8")
+    return load_criterion(str(path)).criterion
+
+
+def records(folder: Path, name: str, content: str, *columns: str) -> Any:
+    path = folder / name
+    path.write_bytes(content.encode())
+    return read_records(str(path), "--feedback", columns, warnings.append)
+
+
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    [
+        ("", Boolean()),
+        ("scale: boolean", Boolean()),
+        ("scale: pairwise", Pairwise()),
+        ("scale: {type: pairwise, allow_tie: false}", Pairwise(allow_tie=False)),
+        ("scale: 1-5", Numeric(minimum=1, maximum=5, integer=True)),
+        ("scale: -2..2", Numeric(minimum=-2, maximum=2, integer=True)),
+        ("scale: {minimum: 0, maximum: 1}", Numeric(minimum=0, maximum=1)),
+        ("scale: {type: numeric, minimum: 0, maximum: 1}", Numeric(minimum=0, maximum=1)),
+        ("scale: [poor, fair, good]", Categorical(choices=("poor", "fair", "good"))),
+        (
+            "scale: {choices: [low, high], ordered: true}",
+            Categorical(choices=("low", "high"), ordered=True),
+        ),
+        ('scale: ["yes", "no"]', Categorical(choices=("yes", "no"))),
+    ],
+)
+def test_scales(tmp_path: Path, scale: str, expected: Any) -> None:
+    read = load(tmp_path, HEAD + scale)
+    assert read == Criterion(name="tone", instructions="Is it kind?", scale=expected)
+
+
+def test_json_as_this_package_writes_it(tmp_path: Path) -> None:
+    criterion = Criterion(name="a", instructions="b?", scale=Boolean())
+    assert load(tmp_path, json.dumps(criterion.to_json(), indent="\t"), "c.json") == criterion
+    assert load(tmp_path, json.dumps([criterion.to_json()]), "c.json") == criterion
+    assert load(tmp_path, "\ufeff" + json.dumps(criterion.to_json()), "c.yml") == criterion
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "is not one criterion: give an object such as"),
+        ("just words", "is not one criterion"),
+        ("- 1\n- 2", "is not one criterion"),
+        ("name: a\n\tinstructions: b", "is no YAML: "),
+        ("!!python/object/apply:os.system [ls]", "is no YAML: "),
+        (HEAD + "model: x", "model: is not a field"),
+        ("name: tone", "instructions: is missing: give it."),
+        ("name: ''\ninstructions: b", "the criterion's name must not be empty"),
+        (HEAD + "scale: stars", "the scale 'stars' is not known: write boolean"),
+        (HEAD + "scale: 5-1", "minimum must be below maximum"),
+        (HEAD + "scale: 5", "the scale 5 is not known"),
+        (HEAD + "scale:", "the scale None is not known"),
+        (HEAD + "scale: {}", "the scale {} is not known"),
+        (HEAD + "scale: [one]", "give at least two choices"),
+        (HEAD + "scale: [yes, no]", "YAML reads a bare yes, no, on or off as a truth value"),
+        (HEAD + "scale: {choices: [yes, no]}", "YAML reads a bare yes"),
+        (HEAD + "scale: {minimum: 1}", "maximum: is missing"),
+        (HEAD + "scale: {type: boolean, foo: 1}", "foo"),
+    ],
+)
+def test_what_is_no_criterion(tmp_path: Path, content: str, says: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"^--criterion: .*c\.yaml") as caught:
+        load(tmp_path, content)
+    assert says in str(caught.value)
+
+
+def test_lines_are_counted_with_those_that_are_blank(tmp_path: Path) -> None:
+    read = records(tmp_path, "f.jsonl", '\n{"id": 1}\r\n \n{"id": "x\u2028y\x85z"}')
+    assert read.rows == [(2, {"id": 1}), (4, {"id": "x\u2028y\x85z"})]
+    assert read.place(1) == "line 4"
+    assert records(tmp_path, "f.json", '[{"id": 1}, {"id": 2}]').place(1) == "record 2"
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r"])
+def test_tables_of_all_countries(tmp_path: Path, delimiter: str, line_break: str) -> None:
+    lines = ["inputs|outputs|value", '"a|b"|"c\n""d"""|yes', "||", "e|f|"]
+    text = line_break.join(lines).replace("|", delimiter)
+    read = records(tmp_path, "f.csv", "\ufeff" + text)
+    assert read.rows == [
+        (2, {"inputs": f"a{delimiter}b", "outputs": 'c\n"d"', "value": "yes"}),
+        (5, {"inputs": "e", "outputs": "f"}),  # an empty cell is missing
+    ]
+
+
+def test_cells_stay_as_they_are(tmp_path: Path) -> None:
+    text = ',inputs,outputs,id,author\n0, 1 ,NaN,007,"{""x"": 1}"\n'
+    read = records(tmp_path, "f.csv", text)  # a column without a name is an index
+    assert read.fields == [{"inputs": " 1 ", "outputs": "NaN", "id": "007", "author": '{"x": 1}'}]
+    assert warnings == []
+
+
+def test_columns_by_other_names(tmp_path: Path) -> None:
+    text = '{"question": "q", "outputs": "o", "value": "model\'s", "label": true, "x": 2}'
+    read = records(tmp_path, "f.jsonl", text, "inputs=question", "value = label ")
+    assert read.fields == [{"inputs": "q", "outputs": "o", "value": True}]
+    assert warnings.pop().startswith("--feedback: not used: value, x (--field")
+    text = '{"inputs": "q", "outputs": "o", "rationale": "no"}'
+    read = records(tmp_path, "f", text, "value=rationale")
+    assert read.fields == [{"inputs": "q", "outputs": "o", "value": "no"}]
+    read = records(tmp_path, "f.csv", "inputs,outputs,label\na,b,\n", "value=label")
+    assert read.fields == [{"inputs": "a", "outputs": "b"}]
+    with pytest.raises(InvalidInputError, match="once for each field"):
+        records(tmp_path, "f.csv", "a\nb\n", "value=a", "value=a")
+
+
+def test_examples_of_records() -> None:
+    assert example_of({"inputs": 1, "outputs": 2, "value": 3}) == {"inputs": 1, "outputs": 2}
+    inside = {"inputs": 1, "outputs": 2, "reference_outputs": 3}
+    assert example_of({"example": inside, "inputs": 4}) == inside
+
+
+def test_beginnings_of_ids() -> None:
+    ids = ["abcd1111", "abcd2222", "beef0000", "beef00001"]
+    for given, found in (("abcd1", ids[0]), (" BEEF0000 ", "beef0000")):
+        assert find_id(given, ids, "episode") == found
+    for given, says in (
+        ("abcd", r"'abcd' names 2 of them \(abcd1111, abcd2222, …\): give more of the id"),
+        ("abc", "'abc' is too short to name a version: give 4"),
+        ("", "too short"),
+        ("ffff", "'ffff' names no version"),
+    ):
+        with pytest.raises(InvalidInputError, match=says):
+            find_id(given, ids, "version")
+
+
+def test_control_characters_are_spelt_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert clean("a\x1b[31mb\u202e") == "a\\x1b[31mb\\u202e"
+    assert clean("tab\tand\nline, ü, 漢字, 🙂") == "tab\tand\nline, ü, 漢字, 🙂"
+    assert one_line(" a\n\tb\x0b c ") == "a b c"
+    assert one_line("abcdef", 4) == "abc…"
+    terminal = Terminal()
+    lists = listed({"a": EVIL, "b": [EVIL]}), table(["a", "b"], [[EVIL, EVIL]])
+    terminal.result(None, EVIL, *lists)
+    terminal.document({EVIL: EVIL})
+    out, _ = capsys.readouterr()
+    assert out.replace("\n", "").isprintable()
+    assert json.loads(out[out.index("{\n") :]) == {EVIL: EVIL}
+
+
+def test_messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "sk-1234567890")
+    for terminal in (Terminal(), Terminal(quiet=True)):
+        terminal.note("note")
+        terminal.warn("bad key: sk-1234567890")
+        with terminal.progress() as progress:
+            for done in range(4):
+                progress("judged", done, 3)
+    out, err = capsys.readouterr()
+    warning = "memalign: warning: bad key: ***\n"
+    assert (out, err) == ("", f"memalign: note\n{warning}memalign: judged 3 of 3\n{warning}")
+
+
+def test_what_the_encoding_has_no_place_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii", errors="backslashreplace"))
+    Terminal().result(None, "Zoë \udcff")
+    Terminal().document({"a": "Zoë"})
+    first, rest = raw.getvalue().split(b"\n", 1)
+    assert first == b"Zo\\xeb \\udcff"
+    assert json.loads(rest) == {"a": "Zoë"}
+
+
+COMMANDS = ("align judge evaluate review", "memory list show history rollback export import forget")
+
+
+def test_every_command_and_option_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    top, inner = (line.split() for line in COMMANDS)
+    for command in [[], *([name] for name in top), *(["memory", name] for name in inner[1:])]:
+        assert main([*command, "--help"]) == 0
+        assert " ".join(["Usage: memalign", *command]) in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("memalign-graph 0.")
