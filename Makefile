@@ -19,7 +19,7 @@ demo: $(VENV)/.demo  ## judge, ask, learn, judge again; ARGS="--interactive" to 
 	$(BIN)/python -m memalign_graph.demo $(ARGS)
 
 test: $(VENV)/.dev  ## all tests; ARGS="-k name" for some
-	LANGGRAPH_STRICT_MSGPACK=true $(BIN)/python -m pytest $(ARGS)
+	LANGGRAPH_STRICT_MSGPACK=true $(BIN)/python -m pytest -n auto $(ARGS)
 
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -45,10 +45,8 @@ COLD: dict[str, Any] = {"value": False, "rationale": "Too cold: it must say sorr
 Graph = CompiledStateGraph[Any, Any, Any, Any]
 
 WAYS = ("memory-sync", "memory-async", "sqlite-sync", "sqlite-async")
-TWO_WAYS = pytest.mark.parametrize("bench", ["memory-sync", "sqlite-async"], indirect=True)
-"""For long tables of cases that do not touch the store."""
-ONE_WAY = pytest.mark.parametrize("bench", ["memory-sync"], indirect=True)
-"""For what does not run a graph."""
+EVERY_WAY = pytest.mark.every_way
+"""For what may differ between stores, or between blocking and awaited calls."""
 
 
 def thread(name: str | None) -> Any:
@@ -148,6 +146,14 @@ class Bench:
         }
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test marked `every_way` in each way that its fixture knows, or that the mark names."""
+    marker = metafunc.definition.get_closest_marker("every_way")
+    known = {"bench": WAYS, "drive": ("blocking", "awaiting"), "call": ("sync", "async")}
+    for fixture in known.keys() & set(metafunc.fixturenames) if marker else ():
+        metafunc.parametrize(fixture, marker.args or known[fixture], indirect=True)
+
+
 @pytest.fixture(scope="session")
 def running_server() -> Iterator[LoopbackServer]:
     with LoopbackServer() as running:
@@ -163,14 +169,15 @@ def server(running_server: LoopbackServer) -> Iterator[LoopbackServer]:
     assert errors == []
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture
 async def bench(
     request: pytest.FixtureRequest, server: LoopbackServer, tmp_path: Path
 ) -> AsyncIterator[Bench]:
-    """Every way to run a graph, in turn."""
+    """One way to run graphs, or, under `EVERY_WAY`, each in turn."""
+    way = getattr(request, "param", WAYS[0])
     async with AsyncExitStack() as stack:
-        store, saver = await _open(request.param, tmp_path, stack)
-        yield Bench(server, store, saver, awaits=request.param.endswith("async"))
+        store, saver = await _open(way, tmp_path, stack)
+        yield Bench(server, store, saver, awaits=way.endswith("async"))
 
 
 _UNSAFE = "PRAGMA synchronous=OFF"

@@ -7,7 +7,7 @@ import pytest
 from langgraph.types import Command
 
 from memalign_graph import ChatModelError, MemAlignWarning
-from tests.conftest import ONE_WAY, Bench, Graph
+from tests.conftest import Bench, Graph
 from tests.integration_tests.alignment_support import (
     BOTH_WAYS,
     COMPARE,
@@ -228,7 +228,6 @@ async def test_another_run_does_not_wait_for_the_answer(bench: Bench) -> None:
     assert late["memory_version_after"] == report["memory_version_after"]
 
 
-@ONE_WAY
 async def test_without_a_checkpointer_there_is_a_warning(bench: Bench) -> None:
     bench.server.responder = Model(distil=each_its_words)
     graph = builder(bench, conflicts="ask", batch_size=1).compile(store=bench.store)

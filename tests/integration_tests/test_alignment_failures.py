@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import ChatModelError, EmbeddingError, ModelAnswerError
-from tests.conftest import TWO_WAYS, Bench, Graph
+from tests.conftest import Bench, Graph
 from tests.integration_tests.alignment_support import (
     BOTH_WAYS,
     COMPARE,
@@ -104,7 +104,6 @@ async def test_one_failing_batch_costs_no_other_twice(bench: Bench, failure: str
     assert len(embedded(bench)) == 12
 
 
-@TWO_WAYS
 async def test_batch_that_fails_once_is_tried_again_after_the_others(bench: Bench) -> None:
     faults = [DOWN]
 
@@ -122,7 +121,6 @@ async def test_batch_that_fails_once_is_tried_again_after_the_others(bench: Benc
     assert report["cost"]["chat_calls"] == BATCHES + 1
 
 
-@TWO_WAYS
 async def test_without_a_checkpointer_the_same_call_pays_for_what_failed(bench: Bench) -> None:
     bench.server.responder = failing(DOWN)
     model = bench.server.chat_model(max_retries=0)
@@ -152,7 +150,6 @@ async def test_a_model_of_other_settings_is_asked_itself(bench: Bench) -> None:
     assert len(asked(bench, DISTIL)) == BATCHES
 
 
-@TWO_WAYS
 async def test_slow_second_try_is_not_lost_when_another_fails(bench: Bench) -> None:
     """Two batches fail at first; at the second try one fails at once, the other answers late."""
     tries: dict[str, int] = {}
@@ -183,7 +180,6 @@ async def test_slow_second_try_is_not_lost_when_another_fails(bench: Bench) -> N
     assert len(asked(bench, DISTIL)) == 1
 
 
-@TWO_WAYS
 async def test_all_batches_failing(bench: Bench) -> None:
     bench.server.responder = Model(distil=lambda _: DOWN)
     graph = patient(bench)
@@ -195,7 +191,6 @@ async def test_all_batches_failing(bench: Bench) -> None:
     await all_is_learned(bench, await align(bench, GIVEN, graph))
 
 
-@TWO_WAYS
 async def test_dead_endpoint(bench: Bench) -> None:
     bench.server.responder = Model()
     model = bench.server.chat_model(base_url="http://127.0.0.1:1/v1", max_retries=0)
@@ -206,7 +201,6 @@ async def test_dead_endpoint(bench: Bench) -> None:
     await all_is_learned(bench, await align(bench, GIVEN, alignment(bench)))
 
 
-@TWO_WAYS
 async def test_failing_run_reports_nothing(bench: Bench) -> None:
     """Nor does it leave a report of an earlier run on its thread to be taken for its own."""
     bench.server.responder = Model()
@@ -237,7 +231,6 @@ async def test_embedding_outage_stores_nothing(bench: Bench) -> None:
     assert len(report["guidelines"]["added"]) == 4
 
 
-@TWO_WAYS
 async def test_outage_of_one_of_several_embedding_requests(bench: Bench) -> None:
     """What was embedded before the outage is embedded again at most once."""
     bench.server.responder = Model()
@@ -252,7 +245,6 @@ async def test_outage_of_one_of_several_embedding_requests(bench: Bench) -> None
     assert len(bench.server.embeddings) <= 6
 
 
-@TWO_WAYS
 async def test_unusable_embeddings_store_nothing(bench: Bench) -> None:
     bench.server.responder = Model()
     for wrong in (lambda texts: [[1.0]], lambda texts: [[0.0, 0.0]] * len(texts)):
@@ -261,7 +253,6 @@ async def test_unusable_embeddings_store_nothing(bench: Bench) -> None:
     assert await bench.episodes() == []
 
 
-@TWO_WAYS
 async def test_failing_rewording_is_tried_again_and_told(bench: Bench) -> None:
     bench.server.responder = Model()
     await align(bench, [record(n, topic="a") for n in (1, 2)])

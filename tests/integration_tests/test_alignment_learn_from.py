@@ -1,6 +1,6 @@
 """Learning from labels alone, from words alone, or from both."""
 
-from tests.conftest import ONE_WAY, Bench
+from tests.conftest import Bench
 from tests.integration_tests.alignment_support import (
     BOTH_WAYS,
     DISTIL,
@@ -61,7 +61,6 @@ async def test_learn_from_both(bench: Bench) -> None:
     assert text.count("<rationale>") == 8
 
 
-@ONE_WAY
 async def test_what_is_not_learned_from_may_be_wrong(bench: Bench) -> None:
     """A value off the scale is the scale's concern alone: words do not need it."""
     bench.server.responder = Model(distil=each_its_words)

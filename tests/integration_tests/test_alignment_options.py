@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import InvalidInputError, create_alignment_graph
-from tests.conftest import ONE_WAY, TWO_WAYS, Bench
+from tests.conftest import Bench
 from tests.integration_tests.alignment_support import alignment, builder, records
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -32,7 +32,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@ONE_WAY
 @pytest.mark.parametrize("wrong", list(WRONG))
 async def test_option_that_can_not_be_used_is_told_in_one_sentence(
     bench: Bench, wrong: str
@@ -44,21 +43,18 @@ async def test_option_that_can_not_be_used_is_told_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-@ONE_WAY
 async def test_criterion_that_is_none_is_told(bench: Bench) -> None:
     wrong: Any = "Is it polite?"
     with pytest.raises(InvalidInputError, match=r"^criterion: give a Criterion"):
         create_alignment_graph(wrong)
 
 
-@TWO_WAYS
 async def test_graph_without_a_store_is_told(bench: Bench) -> None:
     graph: Any = builder(bench).compile()
     with pytest.raises(InvalidInputError, match=r"^store: the graph has none"):
         await bench.invoke(graph, {"feedback": records(1)})
 
 
-@ONE_WAY
 async def test_graph_can_be_drawn_and_its_schemas_be_read(bench: Bench) -> None:
     graph = alignment(bench, conflicts="ask", guard="replay")
     drawn = graph.get_graph().draw_mermaid()

@@ -4,13 +4,12 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import TWO_WAYS, Bench
+from tests.conftest import Bench
 from tests.integration_tests.alignment_support import align, alignment
 
 ROW = {"inputs": "q", "outputs": "a"}
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(
     "first",
     [
@@ -29,7 +28,6 @@ async def test_a_word_that_a_newer_one_outdates_is_told(
     assert [one.rationale for one in await bench.episodes()] == ["Too cold."]
 
 
-@TWO_WAYS
 async def test_a_value_confirmed_beside_words_is_no_other_word(bench: Bench) -> None:
     given = [{**ROW, "value": False, "rationale": "Too cold."}, {**ROW, "value": False}]
     report = await align(bench, given, alignment(bench))
@@ -37,7 +35,6 @@ async def test_a_value_confirmed_beside_words_is_no_other_word(bench: Bench) -> 
     assert report["warnings"] == []
 
 
-@TWO_WAYS
 async def test_anonymous_experts_with_ids_are_two(bench: Bench) -> None:
     given = [{**ROW, "value": True, "id": 1}, {**ROW, "value": False, "id": 2}]
     report = await align(bench, given, alignment(bench))

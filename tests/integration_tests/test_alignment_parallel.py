@@ -8,7 +8,7 @@ import pytest
 from memalign_graph import ChatModelError
 from memalign_graph.prompts.fences import estimate_tokens
 from memalign_graph.prompts.judge import ANSWER_TOKENS
-from tests.conftest import TWO_WAYS, Bench
+from tests.conftest import Bench
 from tests.integration_tests.alignment_support import (
     COMPARE,
     DISTIL,
@@ -54,7 +54,6 @@ async def test_batches_run_side_by_side(bench: Bench) -> None:
     assert report["cost"]["seconds"] <= time.time() - start
 
 
-@TWO_WAYS
 async def test_thirty_two_at_a_time_unless_told(bench: Bench) -> None:
     bench.server.responder = Together(32, Model(), DISTIL)
     report = await align(bench, records(40, topics=4), alignment(bench, batch_size=1))
@@ -74,7 +73,6 @@ async def test_runs_max_concurrency_is_kept(bench: Bench, most: int) -> None:
     assert bench.server.peak_chats == most
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(("size", "batches"), [(1, 7), (3, 3), (50, 1)])
 async def test_batch_size(bench: Bench, size: int, batches: int) -> None:
     bench.server.responder = Model()
@@ -85,7 +83,6 @@ async def test_batch_size(bench: Bench, size: int, batches: int) -> None:
     assert len(asked(bench, COMPARE)) == (1 if batches > 1 else 0)
 
 
-@TWO_WAYS
 async def test_fifty_a_batch_unless_told(bench: Bench) -> None:
     bench.server.responder = Model()
     await align(bench, records(120, topics=4))
@@ -105,7 +102,6 @@ def filled(number: int) -> dict[str, Any]:
     )
 
 
-@TWO_WAYS
 async def test_no_prompt_outgrows_a_small_window(bench: Bench) -> None:
     bench.server.responder = refuse_long(WINDOW - ANSWER_TOKENS, Model())
     for number in range(60):
@@ -121,7 +117,6 @@ async def test_no_prompt_outgrows_a_small_window(bench: Bench) -> None:
     assert report["warnings"][0].startswith("30 record(s) were too long")
 
 
-@TWO_WAYS
 async def test_windows_are_filled(bench: Bench) -> None:
     """Packing by the estimate leaves less than a third of a window unused."""
     bench.server.responder = Model()
@@ -133,7 +128,6 @@ async def test_windows_are_filled(bench: Bench) -> None:
     assert min(full) > (WINDOW - ANSWER_TOKENS) * 2 // 3
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("window", [2048, 4096])
 async def test_oversize_record_is_cut_and_told(bench: Bench, window: int) -> None:
     bench.server.responder = Model()
@@ -150,7 +144,6 @@ async def test_oversize_record_is_cut_and_told(bench: Bench, window: int) -> Non
     assert max(map(tokens, bench.server.chats)) <= window
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("experts", [12, 60])
 async def test_many_long_words_on_one_case_fit_a_window(bench: Bench, experts: int) -> None:
     bench.server.responder = Model()
@@ -167,7 +160,6 @@ async def test_many_long_words_on_one_case_fit_a_window(bench: Bench, experts: i
     assert len(shown) == experts
 
 
-@TWO_WAYS
 async def test_comparison_of_many_rules_fits_a_window_and_looks_at_every_pair(
     bench: Bench,
 ) -> None:
@@ -181,7 +173,6 @@ async def test_comparison_of_many_rules_fits_a_window_and_looks_at_every_pair(
     assert [len(one["episode_ids"]) for one in report["guidelines"]["added"]] == [2] * 100
 
 
-@TWO_WAYS
 async def test_being_asked_again_fits_the_window_too(bench: Bench) -> None:
     prose = "I would rather talk of something else entirely. " * 100
     bad = set()
@@ -203,7 +194,6 @@ async def test_being_asked_again_fits_the_window_too(bench: Bench) -> None:
     assert max(map(tokens, again)) <= WINDOW
 
 
-@TWO_WAYS
 async def test_window_that_nobody_told_of_is_a_clear_error(bench: Bench) -> None:
     bench.server.responder = refuse_long(WINDOW, Model())
     given = [record(n, n % 5, outputs="word " * 300) for n in range(50)]
@@ -218,7 +208,6 @@ async def test_window_that_nobody_told_of_is_a_clear_error(bench: Bench) -> None
     assert len(report["guidelines"]["added"]) == 5
 
 
-@TWO_WAYS
 async def test_an_answer_with_room_for_its_operations(bench: Bench) -> None:
     """Fifty records leave room for an operation each in the window."""
     given = [record(n, n % 50, outputs="word " * 60) for n in range(100)]

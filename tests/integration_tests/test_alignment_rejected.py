@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Boolean, Categorical, Criterion, InvalidInputError, Numeric
-from tests.conftest import CRITERION, ONE_WAY, Bench, thread
+from tests.conftest import CRITERION, Bench, thread
 from tests.integration_tests.alignment_support import (
     BOTH_WAYS,
     Model,
@@ -54,7 +54,6 @@ UNUSABLE: dict[str, tuple[Any, str]] = {
 }
 
 
-@ONE_WAY
 @pytest.mark.parametrize("unusable", list(UNUSABLE))
 async def test_unusable_record_is_told_and_keeps_no_other_out(bench: Bench, unusable: str) -> None:
     bench.server.responder = Model()
@@ -81,7 +80,6 @@ async def test_all_unusable_records_are_told_at_once(bench: Bench) -> None:
     assert report["feedback"] == {"new": 1, "changed": 0, "unchanged": 0, "rejected": len(bad)}
 
 
-@ONE_WAY
 @pytest.mark.parametrize(
     "value", [0, 6, 2.5, "good", True, float("inf"), 10**400, 1e308], ids=lambda one: str(one)[:9]
 )
@@ -96,7 +94,6 @@ async def test_value_off_a_numeric_scale_is_told(bench: Bench, value: Any) -> No
     assert report["feedback"]["new"] == 1
 
 
-@ONE_WAY
 async def test_values_are_brought_onto_the_scale(bench: Bench) -> None:
     bench.server.responder = Model()
     kind = Criterion(name="kind", instructions="Which?", scale=Categorical(choices=("Good", "Bad")))
@@ -143,7 +140,6 @@ async def test_a_megabyte_of_reasons_is_taken(bench: Bench) -> None:
     assert max(len(chat.text) for chat in bench.server.chats) < 20_000
 
 
-@ONE_WAY
 @pytest.mark.parametrize(
     "feedback", [None, "Too cold.", record(1), 7, {"a": [record(1)]}], ids=lambda one: str(one)[:9]
 )
@@ -153,7 +149,6 @@ async def test_feedback_that_is_no_list_is_an_error(bench: Bench, feedback: Any)
     assert (bench.server.chats, bench.server.embeddings) == ([], [])
 
 
-@ONE_WAY
 async def test_missing_feedback_is_an_error(bench: Bench) -> None:
     with pytest.raises(Exception, match="feedback"):
         alignment(bench).invoke({}, thread("t"))

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 from memalign_graph import (
     MemAlignContext,
 )
-from tests.conftest import Bench, thread
+from tests.conftest import EVERY_WAY, Bench, thread
 from tests.integration_tests.alignment_support import (
     BOTH_WAYS,
     COMPARE,
@@ -33,6 +33,8 @@ from tests.integration_tests.alignment_support import (
     said,
 )
 from tests.loopback import ChatRequest, Together, error
+
+pytestmark = EVERY_WAY
 
 
 async def test_progress_is_streamed_until_all_is_done(bench: Bench) -> None:

@@ -16,7 +16,6 @@ from tests.conftest import (
     CASE,
     COLD,
     CRITERION,
-    TWO_WAYS,
     Bench,
     distillings,
     judgings,
@@ -62,7 +61,6 @@ def sent_tokens(chat: ChatRequest) -> int:
     return sum(estimate_tokens(str(one["content"])) for one in chat.messages)
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("form", list(REPLIES))
 @pytest.mark.parametrize("bad", list(BAD))
 async def test_reply_that_no_store_keeps_leaves_the_question_open(
@@ -131,7 +129,6 @@ async def test_answer_of_raw_halves_can_be_shown_back_to_the_model(
     assert "Too cold ?" in second.messages[2]["content"]
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("outputs", list(GROWING))
 async def test_text_that_grows_when_defused_stays_within_the_window(
     bench: Bench, outputs: str

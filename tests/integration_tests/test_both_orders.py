@@ -18,8 +18,6 @@ from memalign_graph import (
 )
 from tests.conftest import (
     CRITERION,
-    ONE_WAY,
-    TWO_WAYS,
     Bench,
     distillings,
     judgings,
@@ -65,7 +63,6 @@ async def test_verdict_on_which_both_orders_agree(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("straight", "swapped"), [("A", "A"), ("B", "B"), ("tie", "A")])
-@TWO_WAYS
 async def test_orders_that_disagree_make_a_tie_and_say_so(
     bench: Bench, straight: str, swapped: str
 ) -> None:
@@ -80,7 +77,6 @@ async def test_orders_that_disagree_make_a_tie_and_say_so(
     assert "Cold first." in judgment["rationale"]
 
 
-@TWO_WAYS
 async def test_tie_in_both_orders_is_a_tie_without_a_warning(bench: Bench) -> None:
     bench.server.rules = says("tie", "tie")
     judgment = await judge(bench)
@@ -88,7 +84,6 @@ async def test_tie_in_both_orders_is_a_tie_without_a_warning(bench: Bench) -> No
 
 
 @pytest.mark.parametrize("first", ["A", "B"])
-@TWO_WAYS
 async def test_first_verdict_stands_where_the_scale_has_no_tie(bench: Bench, first: str) -> None:
     bench.server.rules = says(first, first)
     judgment = await judge(bench, criterion=NO_TIE)
@@ -110,7 +105,6 @@ async def test_first_verdict_stands_where_the_scale_has_no_tie(bench: Bench, fir
     ],
     ids=["list", "object", "named", "nested"],
 )
-@TWO_WAYS
 async def test_second_prompt_shows_the_outputs_swapped_and_nothing_else(
     bench: Bench, outputs: Any, swapped: Any
 ) -> None:
@@ -145,7 +139,6 @@ def without_outputs(chat: ChatRequest) -> list[str]:
     ["Only one.", [KIND], [KIND, COLD, "?"], {"A": KIND}, {"A": 1, "B": 2, "C": 3}, 7, True],
     ids=str,
 )
-@TWO_WAYS
 async def test_outputs_that_are_not_two_are_told_before_a_model_is_called(
     bench: Bench, outputs: Any
 ) -> None:
@@ -157,7 +150,6 @@ async def test_outputs_that_are_not_two_are_told_before_a_model_is_called(
     assert (bench.server.chats, bench.server.embeddings) == ([], [])
 
 
-@TWO_WAYS
 async def test_outputs_of_any_shape_are_judged_once_without_swap(bench: Bench) -> None:
     graph = bench.judge_graph(PAIR)
     given = await bench.invoke(graph, {**CASE, "outputs": f"A: {KIND} B: {COLD}"})
@@ -171,7 +163,6 @@ async def test_both_calls_are_under_way_at_once(bench: Bench) -> None:
     assert bench.server.peak_chats == 2
 
 
-@TWO_WAYS
 async def test_one_call_at_a_time_where_the_run_says_so(bench: Bench) -> None:
     bench.server.latency_s = 0.05
     graph = bench.judge_graph(PAIR, swap=True)
@@ -185,7 +176,6 @@ async def test_one_call_at_a_time_where_the_run_says_so(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("fails", ["straight", "swapped", "both"])
-@TWO_WAYS
 async def test_one_call_that_fails_fails_the_judging(bench: Bench, fails: str) -> None:
     good = says("A", "B")
     bench.server.rules = [
@@ -197,7 +187,6 @@ async def test_one_call_that_fails_fails_the_judging(bench: Bench, fails: str) -
     assert await kept(bench, criterion=PAIR) == []
 
 
-@TWO_WAYS
 async def test_answer_off_the_scale_is_asked_for_again_in_its_own_order(bench: Bench) -> None:
     answers = iter([{"rationale": "?", "value": "C"}])
 
@@ -213,7 +202,6 @@ async def test_answer_off_the_scale_is_asked_for_again_in_its_own_order(bench: B
     assert len(judgings(bench.server)) == 3
 
 
-@TWO_WAYS
 async def test_expert_is_asked_about_the_verdict_of_both_and_memory_learns(bench: Bench) -> None:
     bench.server.rules = says("A", "A")
     graph = bench.review_graph(PAIR, swap=True)
@@ -230,7 +218,6 @@ async def test_expert_is_asked_about_the_verdict_of_both_and_memory_learns(bench
     assert (episode.value, episode.example.outputs) == ("A", CASE["outputs"])
 
 
-@TWO_WAYS
 async def test_later_word_is_on_the_order_that_was_given(bench: Bench) -> None:
     bench.server.rules = says("A", "A")
     judgment = await judge(bench, keep_judgments=DAY)
@@ -242,7 +229,6 @@ async def test_later_word_is_on_the_order_that_was_given(bench: Bench) -> None:
     assert (episode.value, episode.example.outputs) == ("B", CASE["outputs"])
 
 
-@TWO_WAYS
 async def test_guidelines_broken_hold_only_where_both_orders_agree(bench: Bench) -> None:
     await bench.add_guideline("Sorry comes first.", criterion=PAIR)
     for swapped, broken in (("B", 1), ("A", 0)):
@@ -278,7 +264,6 @@ def pair_gate(bench: Bench, draft: str, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("straight", "swapped", "passed"), [("A", "B", True), ("A", "A", True), ("B", "A", False)]
 )
-@TWO_WAYS
 async def test_gate_goes_by_both_orders(
     bench: Bench, *, straight: str, swapped: str, passed: bool
 ) -> None:
@@ -288,7 +273,6 @@ async def test_gate_goes_by_both_orders(
     assert len(judgings(bench.server)) == 2
 
 
-@TWO_WAYS
 async def test_gate_whose_judge_fails_in_one_order_is_closed(bench: Bench) -> None:
     bench.server.rules = [Rule(says("A", "B")[0].when, value="A"), Rule(lambda _: True, reply=DOWN)]
     given = await bench.invoke(pair_gate(bench, KIND), {"messages": [("human", "?")]})
@@ -296,7 +280,6 @@ async def test_gate_whose_judge_fails_in_one_order_is_closed(bench: Bench) -> No
     assert given["quality_gate"]["let_through"] is False
 
 
-@ONE_WAY
 @pytest.mark.parametrize("create", [create_judge_graph, create_review_graph])
 def test_swap_is_for_pairs_alone(bench: Bench, create: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"^swap: only a criterion with scale=Pairwise"):
@@ -305,7 +288,6 @@ def test_swap_is_for_pairs_alone(bench: Bench, create: Any) -> None:
         create(PAIR, swap="yes")
 
 
-@TWO_WAYS
 async def test_learning_from_a_pair_reads_the_order_that_was_given(bench: Bench) -> None:
     bench.server.script(verdict("A"), verdict("B"), operations())
     graph = bench.review_graph(PAIR, swap=True)

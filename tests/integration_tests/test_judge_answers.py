@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import ChatModelError, EmbeddingError, ModelAnswerError
-from tests.conftest import CASE, COLD, CRITERION, OTHER, TWO_WAYS, Bench
+from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench
 from tests.loopback import (
     LoopbackServer,
     content_filter,
@@ -39,7 +39,6 @@ def unusable(request: pytest.FixtureRequest) -> tuple[Any, str]:
     return UNUSABLE[request.param]
 
 
-@TWO_WAYS
 async def test_bad_answer_is_asked_for_once_more_with_what_was_wrong(
     bench: Bench, unusable: tuple[Any, str]
 ) -> None:
@@ -53,7 +52,6 @@ async def test_bad_answer_is_asked_for_once_more_with_what_was_wrong(
     assert problem in second.messages[3]["content"]
 
 
-@TWO_WAYS
 async def test_second_bad_answer_raises_one_error(bench: Bench, unusable: tuple[Any, str]) -> None:
     reply, problem = unusable
     bench.server.script(reply, reply)
@@ -78,7 +76,6 @@ async def test_two_rate_limits_and_then_it_works(bench: Bench) -> None:
     assert len(bench.server.chats) == 3
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(
     ("fault", "hint"),
     [

@@ -14,8 +14,10 @@ from memalign_graph import (
     Numeric,
     Pairwise,
 )
-from tests.conftest import CASE, COLD, CRITERION, OTHER, TWO_WAYS, Bench
+from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, OTHER, Bench
 from tests.loopback import ChatRequest, Rule
+
+pytestmark = EVERY_WAY
 
 SMUGGLED = "zebra-4711"
 
@@ -159,7 +161,6 @@ async def test_reference_of_an_earlier_run_is_not_left_over(bench: Bench) -> Non
     assert SMUGGLED not in second.text
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(
     ("case", "field"),
     [

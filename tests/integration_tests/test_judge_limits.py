@@ -7,7 +7,7 @@ import pytest
 
 from memalign_graph import InvalidInputError, MemAlignContext
 from memalign_graph.prompts.fences import estimate_tokens
-from tests.conftest import CASE, COLD, ONE_WAY, OTHER, TWO_WAYS, Bench
+from tests.conftest import CASE, COLD, OTHER, Bench
 from tests.loopback import ChatRequest, LoopbackServer, Rule
 
 SMALL = {"max_input_tokens": 4000}
@@ -124,7 +124,6 @@ async def test_model_comes_from_the_context(bench: Bench, monkeypatch: pytest.Mo
     assert asked == ["gpt-own", "gpt-other", "gpt-own"]
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(
     "context",
     [{"k": -1}, {"k": 101}, {"namespace": []}, {"namespace": ["a.b"]}, {"review": "maybe"}],
@@ -137,7 +136,6 @@ async def test_bad_context_is_refused_before_any_call(bench: Bench, context: Any
     assert bench.server.chats == []
 
 
-@ONE_WAY
 @pytest.mark.parametrize(
     ("options", "field"),
     [

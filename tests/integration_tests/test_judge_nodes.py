@@ -24,7 +24,7 @@ from memalign_graph import (
 )
 from memalign_graph.models import resolve_chat_model, resolve_embeddings
 from memalign_graph.state import JudgeState, ReviewState
-from tests.conftest import CASE, COLD, CRITERION, ONE_WAY, Bench, operations, thread
+from tests.conftest import CASE, COLD, CRITERION, Bench, operations, thread
 from tests.loopback import LoopbackServer
 
 
@@ -84,7 +84,6 @@ async def test_graph_of_ones_own_judges_asks_and_learns_as_ours(bench: Bench) ->
     assert done["customer"] == "carol"
 
 
-@ONE_WAY
 @pytest.mark.parametrize("state", [Bare, BareDataclass, BareModel])
 @pytest.mark.parametrize("names", [("judge",), ("retrieve_episodes", "judge")])
 async def test_state_without_the_channels_is_refused(
@@ -96,7 +95,6 @@ async def test_state_without_the_channels_is_refused(
     assert bench.server.chats == []
 
 
-@ONE_WAY
 async def test_guidelines_left_out_by_hand_are_left_out(bench: Bench) -> None:
     # Without `assemble_guidelines` the judge has none: the graph's author chose so.
     await bench.add_guideline("Begin with a word of regret.")
@@ -105,7 +103,6 @@ async def test_guidelines_left_out_by_hand_are_left_out(bench: Bench) -> None:
     assert judged["judgment"]["guideline_ids"] == []
 
 
-@ONE_WAY
 async def test_graph_makes_one_client_of_each_string(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +162,6 @@ class Waiting(TypedDict, total=False):
     seen: list[Any]
 
 
-@ONE_WAY
 async def test_private_names_of_langgraph_are_there(bench: Bench) -> None:
     """If this fails, `runtime` can't tell a checkpointer, or that a run goes on."""
     seen: list[tuple[bool, bool]] = []

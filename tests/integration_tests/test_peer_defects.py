@@ -16,7 +16,7 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import Categorical, Criterion, EmbeddingError, JudgeMemory, ModelAnswerError
 from memalign_graph.prompts.fences import estimate_tokens
-from tests.conftest import CASE, CRITERION, TWO_WAYS, Bench, judgings, thread
+from tests.conftest import CASE, CRITERION, Bench, judgings, thread
 from tests.integration_tests.alignment_support import (
     DISTIL,
     Model,
@@ -111,7 +111,6 @@ async def test_agreeing_labels_on_one_case_do_not_multiply_on_reload(
     assert json.loads(answer)["value"] is False
 
 
-@TWO_WAYS
 async def test_labels_keep_their_letters(bench: Bench) -> None:
     kind = Criterion(
         name="kind", instructions="Which?", scale=Categorical(choices=("Very Good", "BAD"))
@@ -128,7 +127,6 @@ async def test_labels_keep_their_letters(bench: Bench) -> None:
     assert "Very Good" in chat.text.partition("<case>")[0]
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("answer", ["I have nothing to say.", {"guidelines": "none"}])
 async def test_failed_distilling_is_no_success(bench: Bench, answer: Any) -> None:
     bench.server.responder = Model(distil=lambda _: answer)
@@ -138,7 +136,6 @@ async def test_failed_distilling_is_no_success(bench: Bench, answer: Any) -> Non
     assert [one.status for one in await bench.episodes()] == ["pending"] * 4
 
 
-@TWO_WAYS
 async def test_embedding_outage_at_judging_has_a_way_on(bench: Bench) -> None:
     bench.server.responder = Model()
     await align(bench, records(3, topics=1))
@@ -154,7 +151,6 @@ async def test_embedding_outage_at_judging_has_a_way_on(bench: Bench) -> None:
     assert "without similar examples" in judgment["warnings"][0]
 
 
-@TWO_WAYS
 async def test_giant_query_and_giant_episode_are_cut(bench: Bench) -> None:
     bench.server.responder = Model()
     giant = "word " * 168_000
@@ -174,7 +170,6 @@ async def test_giant_query_and_giant_episode_are_cut(bench: Bench) -> None:
     assert estimate_tokens(asked(bench, DISTIL)[0].text) < 5_000
 
 
-@TWO_WAYS
 async def test_another_answer_to_the_same_question_finds_another_episode(bench: Bench) -> None:
     bench.server.responder = Model()
     question = "What is the capital of France, and why is that so?"
@@ -190,7 +185,6 @@ async def test_another_answer_to_the_same_question_finds_another_episode(bench: 
         assert [one.value for one in found.episodes] == [value]
 
 
-@TWO_WAYS
 async def test_one_unlabelled_record_rejects_itself_alone(bench: Bench) -> None:
     bench.server.responder = Model()
     given = records(5, topics=5)
@@ -201,7 +195,6 @@ async def test_one_unlabelled_record_rejects_itself_alone(bench: Bench) -> None:
     assert len(await bench.guidelines()) == 4
 
 
-@TWO_WAYS
 async def test_no_thread_is_left_behind(bench: Bench) -> None:
     bench.server.responder = Model()
     await align(bench, records(4))

@@ -5,7 +5,7 @@ from typing import Any
 
 from langgraph.store.base import SearchOp
 
-from tests.conftest import TWO_WAYS, Bench, judgings
+from tests.conftest import Bench, judgings
 from tests.integration_tests.alignment_support import (
     Model,
     align,
@@ -39,7 +39,6 @@ async def test_edited_feedback_leaves_no_old_rule(bench: Bench) -> None:
     assert "say sorry" not in judgings(bench.server)[-1].text
 
 
-@TWO_WAYS
 async def test_guidelines_drop_the_provenance_of_removed_cases(bench: Bench) -> None:
     bench.server.responder = Model()
     await align(bench, [record(n, topic="a") for n in (1, 2, 3)])
@@ -52,7 +51,6 @@ async def test_guidelines_drop_the_provenance_of_removed_cases(bench: Bench) -> 
     assert await bench.guidelines() == []
 
 
-@TWO_WAYS
 async def test_deletion_needs_no_trace(bench: Bench) -> None:
     """Feedback is forgotten by what it is, with its rule; nobody has to have kept its thread."""
     bench.server.responder = Model(distil=each_its_words)
@@ -73,7 +71,6 @@ async def test_deletion_needs_no_trace(bench: Bench) -> None:
     assert await bench.guidelines() == []
 
 
-@TWO_WAYS
 async def test_no_cache_keeps_deleted_text(bench: Bench) -> None:
     planted = "xyzzy-4711"
     bench.server.responder = Model(distil=each_its_words)

@@ -9,9 +9,7 @@ from memalign_graph import ModelAnswerError
 from tests.conftest import (
     CASE,
     COLD,
-    ONE_WAY,
     OTHER,
-    TWO_WAYS,
     Bench,
     distillings,
     judgings,
@@ -205,7 +203,6 @@ async def test_experts_own_guideline_has_no_handle(bench: Bench) -> None:
     assert SORRY in distillings(bench.server)[0].text
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
@@ -230,7 +227,6 @@ async def test_unknown_handle_is_asked_for_again(
     assert [one["text"] for one in given["learned"]["guidelines"]] == [SORRY]
 
 
-@ONE_WAY
 def test_review_graph_ends_after_commit(bench: Bench) -> None:
     edges = {(one.source, one.target) for one in bench.review_graph().get_graph().edges}
     assert {("commit_memory", END), ("judge", END), ("collect_feedback", END)} <= edges

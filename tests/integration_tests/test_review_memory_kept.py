@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import ChatModelError, Episode, MemAlignWarning
-from tests.conftest import CASE, COLD, OTHER, TWO_WAYS, Bench, Graph, distillings, judgings
+from tests.conftest import CASE, COLD, OTHER, Bench, Graph, distillings, judgings
 from tests.loopback import LoopbackServer, Rule, error
 
 APPROVE = {"type": "approve"}
@@ -192,7 +192,6 @@ async def test_no_episodes_goes_before_k_of_the_context(bench: Bench, k: int) ->
     assert "Clear." not in judgings(bench.server)[-1].text
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(
     ("options", "distils"),
     [

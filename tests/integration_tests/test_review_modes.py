@@ -16,8 +16,20 @@ from memalign_graph import (
     MemAlignWarning,
     create_review_graph,
 )
-from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench, Graph, distillings, judgings
+from tests.conftest import (
+    CASE,
+    COLD,
+    CRITERION,
+    EVERY_WAY,
+    OTHER,
+    Bench,
+    Graph,
+    distillings,
+    judgings,
+)
 from tests.loopback import Rule
+
+pytestmark = EVERY_WAY
 
 
 async def test_never_asks_nobody(bench: Bench) -> None:

@@ -7,7 +7,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from memalign_graph import Judgment
-from tests.conftest import CASE, COLD, OTHER, TWO_WAYS, Bench, judgings
+from tests.conftest import CASE, COLD, EVERY_WAY, OTHER, Bench, judgings
+
+pytestmark = EVERY_WAY
 
 WORDS = "Too cold."
 EDITED = {"value": False, "rationale": WORDS}
@@ -108,7 +110,6 @@ async def test_ignoring_stores_nothing(bench: Bench, reply: Any) -> None:
     assert (await bench.state(graph)).next == ()
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("form", list(INVALID))
 async def test_invalid_reply_keeps_the_question_open(bench: Bench, form: str) -> None:
     reply, problem = INVALID[form]

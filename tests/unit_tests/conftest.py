@@ -5,7 +5,6 @@ import pytest
 from tests.unit_tests.support import Drive, awaiting, blocking
 
 
-@pytest.fixture(params=[blocking, awaiting])
+@pytest.fixture
 def drive(request: pytest.FixtureRequest) -> Drive:
-    driver: Drive = request.param
-    return driver
+    return awaiting if getattr(request, "param", "") == "awaiting" else blocking

@@ -22,6 +22,8 @@ from memalign_graph.models import embed_texts, resolve_embeddings
 from tests.loopback import LoopbackServer, error, truncated
 from tests.unit_tests.support import Drive, Together, awaiting, blocking, say
 
+pytestmark = pytest.mark.every_way
+
 
 class BrokenStore(InMemoryStore):
     """Fails as a store can: with an error of its own."""

@@ -17,6 +17,8 @@ from tests.integration_tests.agent_server.support import (
 )
 from tests.loopback import LoopbackServer
 
+pytestmark = pytest.mark.outside
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"k": 1000}, "k"),
     ({"k": "three"}, "k"),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from langgraph.graph import END
 from langgraph_sdk.client import SyncLangGraphClient
 
@@ -21,6 +22,8 @@ from tests.integration_tests.agent_server.support import (
 )
 from tests.integration_tests.alignment_support import Model, each_its_words
 from tests.loopback import LoopbackServer
+
+pytestmark = pytest.mark.outside
 
 INVALID: list[tuple[Any, bool, str]] = [
     ({"value": "perhaps"}, True, "'perhaps' is not on the scale: the value is true or false."),

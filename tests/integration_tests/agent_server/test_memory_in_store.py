@@ -27,6 +27,8 @@ from tests.integration_tests.agent_server.support import (
 from tests.integration_tests.alignment_support import Model, add, each_its_words, feedback_in
 from tests.loopback import ChatRequest, LoopbackServer, ReplyLike
 
+pytestmark = pytest.mark.outside
+
 ASKED = {"inputs": {"question": "Où est mon colis ?"}, "outputs": "Regardez le suivi."}
 SAID = {"value": False, "rationale": "Trop froid : il manque un mot d'excuse.", "author": "Zoë"}
 LONGEST_WORD = 64

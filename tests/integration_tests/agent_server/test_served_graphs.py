@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 
 from tests.integration_tests.agent_server.support import CASE, memory_of, new_thread, run
+
+pytestmark = pytest.mark.outside
 
 
 def served(client: SyncLangGraphClient) -> dict[str, str]:

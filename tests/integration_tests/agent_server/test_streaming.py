@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 
 from tests.conftest import judgings
 from tests.integration_tests.agent_server.support import CASE, case, new_thread, run
 from tests.integration_tests.alignment_support import progress_of
 from tests.loopback import LoopbackServer
+
+pytestmark = pytest.mark.outside
 
 RETRIEVAL = ["assemble_guidelines", "retrieve_episodes"]
 

@@ -7,7 +7,7 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langgraph.types import Command
 from typing_extensions import TypedDict
 
-from tests.conftest import COLD, TWO_WAYS, Bench, judgings
+from tests.conftest import COLD, Bench, judgings
 from tests.integration_tests.agents.support import (
     AgentModel,
     Calls,
@@ -73,7 +73,6 @@ async def test_approval_and_review_follow_each_other_on_one_thread(
 
 
 @ORDERS
-@TWO_WAYS
 async def test_revision_that_needs_approval_again_is_asked_about(
     bench: Bench, *, gate_first: bool
 ) -> None:
@@ -94,7 +93,6 @@ async def test_revision_that_needs_approval_again_is_asked_about(
 
 
 @ORDERS
-@TWO_WAYS
 async def test_rejected_call_leads_to_an_answer_that_is_judged(
     bench: Bench, *, gate_first: bool
 ) -> None:
@@ -111,7 +109,6 @@ async def test_rejected_call_leads_to_an_answer_that_is_judged(
     assert shop.refunded == []
 
 
-@TWO_WAYS
 async def test_each_call_approved_alone_and_then_the_answer_reviewed(bench: Bench) -> None:
     shop = Shop()
     asks = HumanInTheLoopMiddleware({"refund": True}, interrupt_mode="per_call")
@@ -131,7 +128,6 @@ async def test_each_call_approved_alone_and_then_the_answer_reviewed(bench: Benc
 
 
 @ORDERS
-@TWO_WAYS
 async def test_namespace_of_the_run_holds_also_where_a_tool_is_approved_first(
     bench: Bench, *, gate_first: bool
 ) -> None:
@@ -146,7 +142,6 @@ async def test_namespace_of_the_run_holds_also_where_a_tool_is_approved_first(
     assert len(await bench.episodes(namespace=("team-a",))) == 1
 
 
-@TWO_WAYS
 async def test_reply_meant_for_the_other_question_is_refused(bench: Bench) -> None:
     shop = Shop()
     graph = shop_agent(bench, shop, gate_first=True)

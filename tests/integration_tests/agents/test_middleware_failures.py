@@ -7,7 +7,7 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from memalign_graph import InvalidInputError, Numeric, Pairwise, QualityGateMiddleware
-from tests.conftest import COLD, CRITERION, ONE_WAY, TWO_WAYS, Bench, distillings, judgings
+from tests.conftest import COLD, CRITERION, Bench, distillings, judgings
 from tests.integration_tests.agents.support import (
     AgentModel,
     agent,
@@ -42,7 +42,6 @@ async def test_closed_gate_lets_nothing_through_when_the_judge_fails(
     assert len(model.requests) == 1
 
 
-@TWO_WAYS
 async def test_open_gate_lets_it_through_and_says_so(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -61,7 +60,6 @@ async def test_open_gate_lets_it_through_and_says_so(
     assert said(given)[-1] == ("ai", "So sorry!")
 
 
-@TWO_WAYS
 async def test_judge_that_answers_nonsense_has_failed(bench: Bench) -> None:
     AgentModel(bench.server, "So sorry!")
     bench.server.rules = [Rule(lambda chat: chat.schema_name == "judgment", reply=refusal())]
@@ -70,7 +68,6 @@ async def test_judge_that_answers_nonsense_has_failed(bench: Bench) -> None:
     assert said(given)[-1] == ("ai", LATER)
 
 
-@TWO_WAYS
 async def test_failure_of_learning_fails_the_run_and_loses_nothing(bench: Bench) -> None:
     AgentModel(bench.server, "Wait.")
     graph = agent(bench, gate(bench, review="always", max_revisions=0, on_judge_error="open"))
@@ -87,7 +84,6 @@ async def test_failure_of_learning_fails_the_run_and_loses_nothing(bench: Bench)
     assert len(distillings(bench.server)) == 2
 
 
-@TWO_WAYS
 async def test_fallback_takes_the_place_of_what_is_not_let_through(bench: Bench) -> None:
     AgentModel(bench.server, "Draft 1.", "Draft 2.")
     bench.server.rules = fails("Draft")
@@ -102,7 +98,6 @@ async def test_fallback_takes_the_place_of_what_is_not_let_through(bench: Bench)
     assert outputs(bench.server) == ["Draft 1.", "Draft 2."]
 
 
-@TWO_WAYS
 async def test_drafts_that_were_sent_back_are_not_left_beside_the_fallback(bench: Bench) -> None:
     AgentModel(bench.server, "Draft 1.", "Draft 2.")
     bench.server.rules = fails("Draft")
@@ -111,7 +106,6 @@ async def test_drafts_that_were_sent_back_are_not_left_beside_the_fallback(bench
     assert [text for kind, text in said(given) if kind == "ai"] == [LATER]
 
 
-@TWO_WAYS
 async def test_fallback_is_given_where_there_is_no_answer(bench: Bench) -> None:
     AgentModel(bench.server, " ", "")
     given = await bench.invoke(agent(bench, gate(bench, max_revisions=1, fallback=LATER)), ask())
@@ -120,7 +114,6 @@ async def test_fallback_is_given_where_there_is_no_answer(bench: Bench) -> None:
     assert given["quality_gate"]["status"] == "exhausted"
 
 
-@TWO_WAYS
 async def test_turn_after_a_fallback_goes_on(bench: Bench) -> None:
     model = AgentModel(bench.server, "Draft 1.")
     bench.server.rules = fails("Draft")
@@ -135,7 +128,6 @@ async def test_turn_after_a_fallback_goes_on(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("on_judge_error", ["closed", "open"])
-@TWO_WAYS
 async def test_agent_without_a_store_is_told(bench: Bench, on_judge_error: Any) -> None:
     AgentModel(bench.server, "So sorry!")
     graph = agent(bench, gate(bench, on_judge_error=on_judge_error), store=None)
@@ -143,7 +135,6 @@ async def test_agent_without_a_store_is_told(bench: Bench, on_judge_error: Any) 
         await bench.invoke(graph, ask())
 
 
-@TWO_WAYS
 async def test_agent_without_a_store_is_told_before_its_model_is_called(bench: Bench) -> None:
     model = AgentModel(bench.server, "So sorry!")
     graph = agent(bench, gate(bench), store=None)
@@ -152,7 +143,6 @@ async def test_agent_without_a_store_is_told_before_its_model_is_called(bench: B
     assert model.requests == []
 
 
-@TWO_WAYS
 async def test_context_that_can_not_be_used_is_told(bench: Bench) -> None:
     AgentModel(bench.server, "So sorry!")
     graph = agent(bench, gate(bench), context_schema=dict)
@@ -160,21 +150,18 @@ async def test_context_that_can_not_be_used_is_told(bench: Bench) -> None:
         await bench.invoke(graph, ask(), context={"memalign": {"k": -1}})
 
 
-@ONE_WAY
 @pytest.mark.parametrize("name", ["messages", "structured_response", "jump_to"])
 def test_name_that_every_agent_has_a_key_of_is_told(bench: Bench, name: str) -> None:
     with pytest.raises(InvalidInputError, match=f"^name: '{name}' is a key of every agent"):
         gate(bench, name=name)
 
 
-@ONE_WAY
 @pytest.mark.parametrize("scale", [Numeric(minimum=0, maximum=1), Pairwise()])
 def test_scale_without_a_rule_is_told(bench: Bench, scale: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"^passes: say which values pass"):
         gate(bench, CRITERION.model_copy(update={"scale": scale}))
 
 
-@ONE_WAY
 def test_criterion_that_is_none_is_told(bench: Bench) -> None:
     with pytest.raises(InvalidInputError, match=r"^criterion: "):
         QualityGateMiddleware("is it kind?")  # type: ignore[arg-type]

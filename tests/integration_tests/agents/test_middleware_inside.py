@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from memalign_graph import GateVerdict, MemAlignContext
-from tests.conftest import COLD, TWO_WAYS, Bench, Graph, judgings
+from tests.conftest import COLD, Bench, Graph, judgings
 from tests.integration_tests.agents.support import (
     AgentModel,
     agent,
@@ -82,7 +82,6 @@ async def test_agent_within_a_graph_asks_and_goes_on(bench: Bench) -> None:
     assert [one for one, _ in said(given)] == ["human", "ai", "human", "ai"]
 
 
-@TWO_WAYS
 async def test_agent_within_a_graph_counts_each_turn_anew(bench: Bench) -> None:
     AgentModel(bench.server, *(f"Draft {n}." for n in range(4)))
     bench.server.rules = fails("Draft")
@@ -93,7 +92,6 @@ async def test_agent_within_a_graph_counts_each_turn_anew(bench: Bench) -> None:
         assert given["quality_gate"]["status"] == "exhausted"
 
 
-@TWO_WAYS
 async def test_agent_that_a_node_calls_keeps_its_verdict_to_itself(bench: Bench) -> None:
     AgentModel(bench.server, "Wait.", "So sorry!")
     bench.server.rules = fails("Wait.")
@@ -117,7 +115,6 @@ async def test_agent_that_a_node_calls_keeps_its_verdict_to_itself(bench: Bench)
 @pytest.mark.parametrize(
     ("schema", "context"), CONTEXTS, ids=lambda one: getattr(one, "__name__", "")
 )
-@TWO_WAYS
 async def test_settings_are_found_in_the_agents_context(
     bench: Bench, schema: Any, context: Any
 ) -> None:
@@ -129,7 +126,6 @@ async def test_settings_are_found_in_the_agents_context(
     assert len(await bench.episodes(namespace=("team-a",))) == 1
 
 
-@TWO_WAYS
 async def test_progress_is_streamed_and_the_judges_own_words_are_not(bench: Bench) -> None:
     AgentModel(bench.server, "Wait.", "So sorry!")
     bench.server.rules = fails("Wait.", rationale="Secret reason.")
@@ -149,7 +145,6 @@ async def test_progress_is_streamed_and_the_judges_own_words_are_not(bench: Benc
     assert nodes.count("quality_gate.after_agent") == 2
 
 
-@TWO_WAYS
 async def test_streamed_agent_with_tools_is_gated(bench: Bench) -> None:
     def track(order: str) -> str:
         """Where an order is."""
@@ -164,7 +159,6 @@ async def test_streamed_agent_with_tools_is_gated(bench: Bench) -> None:
     assert state.values["quality_gate"]["status"] == "accepted"
 
 
-@TWO_WAYS
 async def test_question_is_streamed_with_the_stream(bench: Bench) -> None:
     AgentModel(bench.server, "Wait.")
     graph = agent(bench, gate(bench, review="always"))
@@ -175,7 +169,6 @@ async def test_question_is_streamed_with_the_stream(bench: Bench) -> None:
     assert state.next == ("quality_gate.after_agent",)
 
 
-@TWO_WAYS
 async def test_other_keys_of_the_state_are_left_alone(bench: Bench) -> None:
     from langchain.agents import AgentState
 

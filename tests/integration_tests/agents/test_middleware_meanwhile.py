@@ -12,7 +12,7 @@ from langgraph.store.sqlite import SqliteStore
 from langgraph.types import Command
 
 from memalign_graph import QualityGateMiddleware
-from tests.conftest import COLD, CRITERION, ONE_WAY, Bench, judgings, thread
+from tests.conftest import COLD, CRITERION, Bench, judgings, thread
 from tests.integration_tests.agents.support import AgentModel, agent, ask, gate, pending
 from tests.integration_tests.gates.support import IN_MEMORY, inputs, models, outputs
 from tests.loopback import ChatRequest, Reply
@@ -71,7 +71,6 @@ async def test_one_gate_serves_two_agents(bench: Bench) -> None:
     assert outputs(bench.server) == ["One.", "Two."]
 
 
-@ONE_WAY
 async def test_question_is_answered_in_another_process(bench: Bench, tmp_path: Path) -> None:
     """With another agent and other connections, as after a restart."""
     AgentModel(bench.server, "Wait.", "So sorry!")

@@ -5,7 +5,7 @@ from typing import Any
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import BaseTool, StructuredTool
 
-from tests.conftest import COLD, TWO_WAYS, Bench, Graph, judgings
+from tests.conftest import COLD, Bench, Graph, judgings
 from tests.integration_tests.agents.support import (
     AgentModel,
     agent,
@@ -41,7 +41,6 @@ def team(bench: Bench, inner: dict[str, Any], outer: dict[str, Any]) -> Graph:
     return agent(bench, gate(bench, LENGTH, **outer), tools=[as_tool(colleague)])
 
 
-@TWO_WAYS
 async def test_gates_of_an_agent_and_of_its_tool_ask_one_after_the_other(bench: Bench) -> None:
     graph = team(bench, {"review": "always"}, {"review": "always"})
     model = AgentModel(bench.server, calls("helper", question="Which?"), "This one.", "It is so.")
@@ -62,7 +61,6 @@ async def test_gates_of_an_agent_and_of_its_tool_ask_one_after_the_other(bench: 
     assert len(await bench.episodes()) == len(await bench.episodes(criterion=LENGTH)) == 1
 
 
-@TWO_WAYS
 async def test_gate_of_a_tool_sends_back_within_the_tool(bench: Bench) -> None:
     graph = team(bench, {"max_revisions": 1, "fallback": "Nobody knows."}, {})
     bench.server.rules = fails("Draft")
@@ -73,7 +71,6 @@ async def test_gate_of_a_tool_sends_back_within_the_tool(bench: Bench) -> None:
     assert outputs(bench.server) == ["Draft 1.", "Draft 2.", "None."]
 
 
-@TWO_WAYS
 async def test_settings_of_the_run_reach_the_gate_of_a_tool_after_an_interrupt(
     bench: Bench,
 ) -> None:
@@ -87,7 +84,6 @@ async def test_settings_of_the_run_reach_the_gate_of_a_tool_after_an_interrupt(
         assert len(await bench.episodes(namespace=("team-a",), **options)) == 1
 
 
-@TWO_WAYS
 async def test_settings_need_no_schema_of_a_context(bench: Bench) -> None:
     AgentModel(bench.server, "Wait.")
     graph = agent(bench, gate(bench, review="always", max_revisions=0))
@@ -97,7 +93,6 @@ async def test_settings_need_no_schema_of_a_context(bench: Bench) -> None:
     assert len(await bench.episodes(namespace=("team-a",))) == 1
 
 
-@TWO_WAYS
 async def test_judging_is_seen_by_who_streams_subgraphs(bench: Bench) -> None:
     AgentModel(bench.server, "So sorry!")
     graph = agent(bench, gate(bench))
@@ -108,7 +103,6 @@ async def test_judging_is_seen_by_who_streams_subgraphs(bench: Bench) -> None:
     assert place[0].startswith("quality_gate.after_agent:")
 
 
-@TWO_WAYS
 async def test_stop_after_the_gate_leaves_its_verdict_to_be_looked_at(bench: Bench) -> None:
     AgentModel(bench.server, "Wait.", "So sorry!")
     bench.server.rules = fails("Wait.")
@@ -123,7 +117,6 @@ async def test_stop_after_the_gate_leaves_its_verdict_to_be_looked_at(bench: Ben
     assert outputs(bench.server) == ["Wait.", "So sorry!"]
 
 
-@TWO_WAYS
 async def test_turn_of_an_agent_in_a_graph_is_asked_by_the_human_who_spoke_last(
     bench: Bench,
 ) -> None:

@@ -15,7 +15,7 @@ from langchain.agents.middleware import (
 )
 from langchain_core.messages import AIMessage, RemoveMessage
 
-from tests.conftest import TWO_WAYS, Bench, judgings
+from tests.conftest import Bench, judgings
 from tests.integration_tests.agents.support import (
     AgentModel,
     agent,
@@ -62,7 +62,6 @@ class Guard(AgentMiddleware[Any, Any, Any]):
         return {"messages": [AIMessage("I may not help with that.")], "jump_to": "end"}
 
 
-@TWO_WAYS
 async def test_personal_data_is_taken_out_before_the_judge_sees_the_answer(bench: Bench) -> None:
     AgentModel(bench.server, "Write to ann@shop.example, sorry!")
     redacts = PIIMiddleware("email", strategy="redact", apply_to_output=True)
@@ -74,7 +73,6 @@ async def test_personal_data_is_taken_out_before_the_judge_sees_the_answer(bench
         assert "REDACTED_EMAIL" in said(given)[-1][1]
 
 
-@TWO_WAYS
 async def test_to_do_list_beside_a_gate(bench: Bench) -> None:
     todo = {"content": "Look it up", "status": "in_progress"}
     bench.server.rules = fails("Wait.")
@@ -85,7 +83,6 @@ async def test_to_do_list_beside_a_gate(bench: Bench) -> None:
     assert outputs(bench.server) == ["Wait.", "So sorry!"]
 
 
-@TWO_WAYS
 async def test_conversation_that_is_summarised_is_judged_by_its_last_question(
     bench: Bench,
 ) -> None:
@@ -103,7 +100,6 @@ async def test_conversation_that_is_summarised_is_judged_by_its_last_question(
     assert outputs(bench.server) == ["First.", "Second.", "Third."]
 
 
-@TWO_WAYS
 async def test_summary_that_takes_the_question_away_is_not_judged_as_the_question(
     bench: Bench,
 ) -> None:
@@ -118,7 +114,6 @@ async def test_summary_that_takes_the_question_away_is_not_judged_as_the_questio
     assert given["quality_gate"]["status"] == "accepted"
 
 
-@TWO_WAYS
 async def test_model_is_not_called_beyond_its_limit_by_a_gate(bench: Bench) -> None:
     model = AgentModel(bench.server, "Draft 1.", "Draft 2.")
     bench.server.rules = fails("Draft", "limit")
@@ -128,7 +123,6 @@ async def test_model_is_not_called_beyond_its_limit_by_a_gate(bench: Bench) -> N
     assert given["quality_gate"]["let_through"] is False
 
 
-@TWO_WAYS
 async def test_notice_that_the_limit_is_reached_is_not_sent_back_again_and_again(
     bench: Bench,
 ) -> None:
@@ -141,7 +135,6 @@ async def test_notice_that_the_limit_is_reached_is_not_sent_back_again_and_again
     assert outputs(bench.server) == ["Draft 1."]
 
 
-@TWO_WAYS
 async def test_refusal_of_a_guard_is_not_sent_to_the_model_it_was_kept_from(bench: Bench) -> None:
     model = AgentModel(bench.server, *["Here is how."] * 3)
     bench.server.rules = fails("I may not")
@@ -151,7 +144,6 @@ async def test_refusal_of_a_guard_is_not_sent_to_the_model_it_was_kept_from(benc
         assert said(given)[-1] == ("ai", "I may not help with that.")
 
 
-@TWO_WAYS
 async def test_turn_that_a_guard_ends_has_no_verdict_of_one_that_broke_off(bench: Bench) -> None:
     AgentModel(bench.server, "Draft 1.", DOWN)
     bench.server.rules = fails("Draft")
@@ -169,7 +161,6 @@ async def test_turn_that_a_guard_ends_has_no_verdict_of_one_that_broke_off(bench
     [(RewritesAfterModel, True), (RewritesAfterModel, False), (RewritesAfterAgent, True)],
     ids=["model-gate-first", "model-gate-last", "agent-gate-first"],
 )
-@TWO_WAYS
 async def test_answer_that_another_middleware_rewrites_is_judged_as_it_will_be_read(
     bench: Bench, *, rewrites: Any, gate_first: bool
 ) -> None:
@@ -183,7 +174,6 @@ async def test_answer_that_another_middleware_rewrites_is_judged_as_it_will_be_r
     assert said(given)[-1] == ("ai", "Later.")
 
 
-@TWO_WAYS
 async def test_rewriting_that_keeps_the_answers_id_is_judged_too(bench: Bench) -> None:
     AgentModel(bench.server, "So sorry!")
     bench.server.rules = fails("Signed: cold.")
@@ -193,7 +183,6 @@ async def test_rewriting_that_keeps_the_answers_id_is_judged_too(bench: Bench) -
     assert said(given)[-1] == ("ai", "Later.")
 
 
-@TWO_WAYS
 async def test_notice_that_no_tool_may_be_called_any_more_ends_the_turn(bench: Bench) -> None:
     def track(order: str) -> str:
         """Where an order is."""
@@ -208,7 +197,6 @@ async def test_notice_that_no_tool_may_be_called_any_more_ends_the_turn(bench: B
     assert given["quality_gate"].get("passed") is not True
 
 
-@TWO_WAYS
 async def test_notice_that_the_limit_is_reached_after_a_tool_was_called_is_no_answer(
     bench: Bench,
 ) -> None:
@@ -228,7 +216,6 @@ async def test_notice_that_the_limit_is_reached_after_a_tool_was_called_is_no_an
         assert "limit" in said(given)[-1][1]
 
 
-@TWO_WAYS
 async def test_model_that_is_asked_again_after_a_failure(bench: Bench) -> None:
     model = AgentModel(bench.server, DOWN, "So sorry!")
     again = ModelRetryMiddleware(max_retries=1, initial_delay=0, jitter=False)

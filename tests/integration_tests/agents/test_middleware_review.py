@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import MemAlignContext, MemAlignWarning, create_feedback_graph
-from tests.conftest import COLD, CRITERION, TWO_WAYS, Bench, distillings, judgings
+from tests.conftest import COLD, CRITERION, Bench, distillings, judgings
 from tests.integration_tests.agents.support import (
     AgentModel,
     agent,
@@ -73,7 +73,6 @@ async def test_expert_is_asked_when_revisions_have_run_out(bench: Bench) -> None
     assert (len(model.requests), len(judgings(bench.server))) == (2, 2)
 
 
-@TWO_WAYS
 async def test_verdict_of_the_turn_before_is_gone_while_an_expert_is_asked(bench: Bench) -> None:
     model = AgentModel(bench.server, "So sorry!")
     bench.server.rules = fails("Wait.")
@@ -86,7 +85,6 @@ async def test_verdict_of_the_turn_before_is_gone_while_an_expert_is_asked(bench
     assert not (await bench.state(graph)).values["quality_gate"]
 
 
-@TWO_WAYS
 async def test_question_that_a_new_turn_passes_by_is_not_the_new_turns(bench: Bench) -> None:
     model = AgentModel(bench.server, "Wait.", "A new cup comes.")
     graph = agent(bench, gate(bench, review="always", max_revisions=1))
@@ -103,7 +101,6 @@ async def test_question_that_a_new_turn_passes_by_is_not_the_new_turns(bench: Be
     assert model.left == 0
 
 
-@TWO_WAYS
 async def test_words_of_the_expert_reach_the_model_as_a_humans(bench: Bench) -> None:
     model = AgentModel(bench.server, "Wait.", "So sorry!")
     graph = agent(bench, gate(bench, review="always"), system_prompt="Be brief.")
@@ -119,7 +116,6 @@ async def test_words_of_the_expert_reach_the_model_as_a_humans(bench: Bench) -> 
     assert f"An expert says: {COLD['rationale']}" in told
 
 
-@TWO_WAYS
 async def test_namespace_of_the_run_holds_for_drafts_judged_after_the_reply(bench: Bench) -> None:
     AgentModel(bench.server, "Wait.", "So sorry!")
     graph = agent(
@@ -134,7 +130,6 @@ async def test_namespace_of_the_run_holds_for_drafts_judged_after_the_reply(benc
     assert len(await bench.episodes(namespace=("team-a",))) == 2
 
 
-@TWO_WAYS
 async def test_context_tells_when_to_ask(bench: Bench) -> None:
     AgentModel(bench.server, "Wait.", "Wait.")
     graph = agent(bench, gate(bench, review="always"), context_schema=MemAlignContext)
@@ -145,7 +140,6 @@ async def test_context_tells_when_to_ask(bench: Bench) -> None:
     assert pending(given)["name"] == "review_judgment"
 
 
-@TWO_WAYS
 async def test_function_says_when_to_ask(bench: Bench) -> None:
     AgentModel(bench.server, "Wait.", "So sorry!")
     graph = agent(bench, gate(bench, review=lambda one: not one.value, max_revisions=1))
@@ -156,7 +150,6 @@ async def test_function_says_when_to_ask(bench: Bench) -> None:
     assert given["quality_gate"]["decided_by"] == "judge"
 
 
-@TWO_WAYS
 async def test_expert_who_is_asked_without_a_checkpointer_is_warned_of(bench: Bench) -> None:
     AgentModel(bench.server, "Wait.")
     graph = agent(bench, gate(bench, review="always"), checkpointer=None)
@@ -165,7 +158,6 @@ async def test_expert_who_is_asked_without_a_checkpointer_is_warned_of(bench: Be
     assert pending(given)["name"] == "review_judgment"
 
 
-@TWO_WAYS
 async def test_expert_can_answer_later_to_what_a_gate_judged(bench: Bench) -> None:
     from datetime import timedelta
 
@@ -181,7 +173,6 @@ async def test_expert_can_answer_later_to_what_a_gate_judged(bench: Bench) -> No
     assert episode.thread_ids == ["t", "later"]
 
 
-@TWO_WAYS
 async def test_purge_deletes_the_agents_thread_that_carried_the_case(bench: Bench) -> None:
     AgentModel(bench.server, "All is well.", "Wait, zqxout said.")
     graph = agent(bench, gate(bench, review="always", max_revisions=0))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 
-from tests.conftest import COLD, TWO_WAYS, Bench, judgings
+from tests.conftest import COLD, Bench, judgings
 from tests.integration_tests.agents.support import (
     AgentModel,
     agent,
@@ -51,7 +51,6 @@ async def test_structured_response_is_what_is_judged(bench: Bench, *, by_tool: b
 
 
 @STRATEGIES
-@TWO_WAYS
 async def test_structured_response_that_fails_is_made_again(bench: Bench, *, by_tool: bool) -> None:
     model = AgentModel(bench.server, *replies("Wait.", "So sorry!", by_tool=by_tool))
     bench.server.rules = fails("Wait.")
@@ -68,7 +67,6 @@ async def test_structured_response_that_fails_is_made_again(bench: Bench, *, by_
 
 
 @STRATEGIES
-@TWO_WAYS
 async def test_fallback_leaves_no_structured_response(bench: Bench, *, by_tool: bool) -> None:
     AgentModel(bench.server, *replies("Wait.", by_tool=by_tool))
     bench.server.rules = fails("Wait.")
@@ -80,7 +78,6 @@ async def test_fallback_leaves_no_structured_response(bench: Bench, *, by_tool: 
 
 
 @STRATEGIES
-@TWO_WAYS
 async def test_answer_that_a_fallback_replaced_is_nowhere_to_be_read(
     bench: Bench, *, by_tool: bool
 ) -> None:
@@ -93,7 +90,6 @@ async def test_answer_that_a_fallback_replaced_is_nowhere_to_be_read(
 
 
 @STRATEGIES
-@TWO_WAYS
 async def test_structured_response_is_reviewed_and_learned_from(
     bench: Bench, *, by_tool: bool
 ) -> None:
@@ -112,7 +108,6 @@ async def test_structured_response_is_reviewed_and_learned_from(
 
 
 @STRATEGIES
-@TWO_WAYS
 async def test_next_turn_is_judged_by_its_own_response(bench: Bench, *, by_tool: bool) -> None:
     model = AgentModel(bench.server, *replies("So sorry!", by_tool=by_tool))
     graph = agent(bench, gate(bench), response_format=strategy(by_tool=by_tool))
@@ -124,7 +119,6 @@ async def test_next_turn_is_judged_by_its_own_response(bench: Bench, *, by_tool:
     assert "So sorry!" not in outputs(bench.server)[1]
 
 
-@TWO_WAYS
 async def test_response_of_a_wrong_shape_is_mended_before_it_is_judged(bench: Bench) -> None:
     from pydantic import BaseModel
 

@@ -4,7 +4,7 @@ import pytest
 from typing_extensions import TypedDict
 
 from memalign_graph import MemAlignContext
-from tests.conftest import COLD, CRITERION, TWO_WAYS, Bench, judgings
+from tests.conftest import COLD, CRITERION, Bench, judgings
 from tests.integration_tests.agents.support import (
     AgentModel,
     agent,
@@ -38,7 +38,6 @@ async def test_both_judge_what_passes(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("strict", ["tone", "length"])
-@TWO_WAYS
 async def test_either_sends_back_and_both_judge_the_next_draft(bench: Bench, strict: str) -> None:
     AgentModel(bench.server, "Wait.", "So sorry!")
     asks = {"tone": "appropriate for the customer", "length": "short enough"}[strict]
@@ -53,7 +52,6 @@ async def test_either_sends_back_and_both_judge_the_next_draft(bench: Bench, str
     assert outputs(bench.server)[-2:] == ["So sorry!"] * 2
 
 
-@TWO_WAYS
 async def test_gates_that_never_agree_come_to_an_end(bench: Bench) -> None:
     model = AgentModel(bench.server, *["Long and cold."] * 20)
     bench.server.rules = fails("Long and cold.")
@@ -66,13 +64,11 @@ async def test_gates_that_never_agree_come_to_an_end(bench: Bench) -> None:
     assert len(model.requests) <= 6
 
 
-@TWO_WAYS
 async def test_same_name_is_told(bench: Bench) -> None:
     with pytest.raises(AssertionError, match="duplicate middleware"):
         agent(bench, gate(bench), gate(bench, LENGTH))
 
 
-@TWO_WAYS
 async def test_both_ask_one_after_the_other(bench: Bench) -> None:
     model = AgentModel(bench.server, "Wait.")
     gates = [
@@ -91,7 +87,6 @@ async def test_both_ask_one_after_the_other(bench: Bench) -> None:
     assert len(await bench.episodes()) == len(await bench.episodes(criterion=LENGTH)) == 1
 
 
-@TWO_WAYS
 async def test_namespace_of_the_run_holds_for_the_gate_after_the_one_that_asked(
     bench: Bench,
 ) -> None:
@@ -110,7 +105,6 @@ async def test_namespace_of_the_run_holds_for_the_gate_after_the_one_that_asked(
         assert len(await bench.episodes(criterion=criterion, namespace=("team-a",))) == 1
 
 
-@TWO_WAYS
 async def test_fallback_of_one_gate_is_not_judged_as_an_answer_by_the_other(bench: Bench) -> None:
     model = AgentModel(bench.server, "Wait.", "Wait.")
     bench.server.rules = fails("Wait.", "Ask us later.")
@@ -125,7 +119,6 @@ async def test_fallback_of_one_gate_is_not_judged_as_an_answer_by_the_other(benc
 
 
 @pytest.mark.parametrize("order", [("tone", "length"), ("length", "tone")], ids="-".join)
-@TWO_WAYS
 async def test_drafts_that_either_sent_back_are_not_left_beside_a_fallback(
     bench: Bench, order: tuple[str, str]
 ) -> None:

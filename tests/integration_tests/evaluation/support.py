@@ -231,11 +231,11 @@ class Caller:
         return report
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture
 def call(request: pytest.FixtureRequest, server: LoopbackServer) -> Caller:
     """Evaluations called both ways."""
     server.responder = Model()
-    return Caller(server, awaits=request.param == "async")
+    return Caller(server, awaits=getattr(request, "param", "sync") == "async")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from langgraph.types import Command
 from typing_extensions import TypedDict
 
 from memalign_graph import create_quality_gate_tool, create_review_graph
-from tests.conftest import CASE, CRITERION, ONE_WAY, TWO_WAYS, Bench, judgings, thread
+from tests.conftest import CASE, CRITERION, Bench, judgings, thread
 from tests.integration_tests.agents.support import AgentModel, agent, ask, calls, gate
 from tests.integration_tests.evidence.clarify_support import (
     ANSWER,
@@ -50,7 +50,6 @@ async def test_gate_asks_back_and_goes_by_what_the_expert_said(bench: Bench) -> 
     assert len(writer.seen) == 2
 
 
-@TWO_WAYS
 async def test_gate_tells_that_nobody_could_be_asked(bench: Bench) -> None:
     graph = gated(bench, Writer(), review="always", clarify=True, revise=None)
     await bench.invoke(graph, asked())
@@ -77,7 +76,6 @@ async def test_middleware_asks_back(bench: Bench) -> None:
     assert (len(judgings(bench.server)), len(questions(bench.server))) == (2, 1)
 
 
-@TWO_WAYS
 async def test_tool_asks_back(bench: Bench) -> None:
     tool = create_quality_gate_tool(CRITERION, review="always", clarify=True, **models(bench))
     AgentModel(bench.server, calls("check_quality", inputs="Why?", outputs="So."), "Done.")
@@ -124,7 +122,6 @@ async def test_review_graph_asks_back_within_another(bench: Bench) -> None:
     assert len(judgings(bench.server)) == len(questions(bench.server)) == 1
 
 
-@ONE_WAY
 async def test_question_is_answered_in_another_process(bench: Bench, tmp_path: Path) -> None:
     """With another graph object and other connections, as after a restart."""
     store_file, saver_file = str(tmp_path / "s.db"), str(tmp_path / "t.db")
@@ -148,7 +145,6 @@ async def test_question_is_answered_in_another_process(bench: Bench, tmp_path: P
     assert len(judgings(bench.server)) == len(questions(bench.server)) == 1
 
 
-@ONE_WAY
 @pytest.mark.parametrize("durability", ["exit", "sync"])
 async def test_it_is_resumed_whenever_checkpoints_are_written(
     bench: Bench, durability: Any

@@ -12,7 +12,6 @@ from tests.conftest import (
     COLD,
     CRITERION,
     OTHER,
-    TWO_WAYS,
     Bench,
     distillings,
     judgings,
@@ -132,7 +131,6 @@ REPLIES: dict[str, tuple[Any, str, Any]] = {
 }
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("form", list(REPLIES))
 async def test_every_reply_goes_on_to_be_learned_from(bench: Bench, form: str) -> None:
     reply, rationale, value = REPLIES[form]
@@ -146,7 +144,6 @@ async def test_every_reply_goes_on_to_be_learned_from(bench: Bench, form: str) -
     assert len(judgings(bench.server)) == len(questions(bench.server)) == 1
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(
     ("reply", "problem"),
     [
@@ -178,7 +175,6 @@ async def test_one_question_a_review_however_vague_the_answer(bench: Bench) -> N
     assert len(questions(bench.server)) == 1
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("review", ["always", lambda _: True])
 async def test_streamed_updates_name_each_node(bench: Bench, review: Any) -> None:
     graph = clarifying_graph(bench, review=review)
@@ -209,7 +205,6 @@ FAILURES: dict[str, tuple[Any, ...]] = {
 }
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("failure", list(FAILURES))
 async def test_without_a_usable_question_the_words_go_on_and_it_is_said(
     bench: Bench, failure: str, caplog: pytest.LogCaptureFixture
@@ -229,7 +224,6 @@ async def test_without_a_usable_question_the_words_go_on_and_it_is_said(
     assert len(questions(bench.server)) == len(FAILURES[failure])
 
 
-@TWO_WAYS
 async def test_second_answer_of_the_model_counts(bench: Bench) -> None:
     graph = clarifying_graph(bench)
     await bench.invoke(graph, CASE)
@@ -240,7 +234,6 @@ async def test_second_answer_of_the_model_counts(bench: Bench) -> None:
     assert 'has no "question"' in again.messages[-1]["content"]
 
 
-@TWO_WAYS
 async def test_warning_and_question_of_one_run_are_not_the_next_ones(bench: Bench) -> None:
     graph = clarifying_graph(bench)
     await bench.invoke(graph, CASE)
@@ -259,7 +252,6 @@ async def test_warning_and_question_of_one_run_are_not_the_next_ones(bench: Benc
     assert (await bench.state(graph)).values["judge_lesson"] == {}
 
 
-@TWO_WAYS
 async def test_question_that_a_new_run_passes_by_is_gone(bench: Bench) -> None:
     graph = clarifying_graph(bench)
     await until_asked(bench, graph)
@@ -273,7 +265,6 @@ async def test_question_that_a_new_run_passes_by_is_gone(bench: Bench) -> None:
     assert ASKS["question"] not in str((await bench.state(graph)).values)
 
 
-@TWO_WAYS
 async def test_threads_wait_for_their_own_answers(bench: Bench) -> None:
     graph = clarifying_graph(bench)
     await until_asked(bench, graph, on="a")
@@ -323,7 +314,6 @@ async def test_words_that_went_on_unclear_are_not_asked_about_again(bench: Bench
     await until_asked(bench, graph, {**VAGUE, "author": "bob"}, on="another's")
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("reply", [VAGUE, {**VAGUE, "rationale": "x" * 1_000_000}])
 async def test_answer_of_a_megabyte_is_kept_whole(bench: Bench, reply: Any) -> None:
     graph = clarifying_graph(bench)
@@ -336,7 +326,6 @@ async def test_answer_of_a_megabyte_is_kept_whole(bench: Bench, reply: Any) -> N
     assert rationale.endswith(f'")\n{long}')
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(
     ("options", "asks"),
     [({}, "gpt-other"), ({"distill_model": "openai:gpt-distils"}, "gpt-distils")],
@@ -362,7 +351,6 @@ async def test_model_that_distils_is_the_one_that_asks(
     ]
 
 
-@TWO_WAYS
 async def test_model_that_is_not_there_loses_no_words(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from langchain_core.outputs import ChatResult
 
 from memalign_graph import Categorical, Criterion, Numeric, Pairwise
 from memalign_graph.evidence import confidence
-from tests.conftest import CASE, ONE_WAY, TWO_WAYS, Bench
+from tests.conftest import CASE, Bench
 from tests.integration_tests.evidence.confidence_support import (
     TellingJudge,
     alone,
@@ -76,7 +76,6 @@ async def test_the_value_is_asked_for_once_more(bench: Bench) -> None:
     assert not first.body.keys() & {"logprobs", "top_logprobs"}
 
 
-@TWO_WAYS
 async def test_nothing_is_asked_for_unless_wanted(bench: Bench) -> None:
     bench.server.responder = telling(SURE)
     judgment = await judged(bench, confidence=False)
@@ -87,7 +86,6 @@ async def test_nothing_is_asked_for_unless_wanted(bench: Bench) -> None:
     assert not chat.body.keys() & {"logprobs", "top_logprobs", "n"}
 
 
-@TWO_WAYS
 async def test_confidence_is_that_of_the_verdict(bench: Bench) -> None:
     bench.server.responder = telling(SURE, verdict=False)
     judgment = await judged(bench)
@@ -95,7 +93,6 @@ async def test_confidence_is_that_of_the_verdict(bench: Bench) -> None:
     assert judgment["confidence"] == pytest.approx(0.25)
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(
     ("criterion", "odds", "verdict", "case"),
     [
@@ -113,7 +110,6 @@ async def test_other_scales(
     assert set(judgment["probabilities"]) == {str(one) for one in odds}
 
 
-@TWO_WAYS
 async def test_choices_with_shared_beginnings(bench: Bench) -> None:
     odds = {"full_compliance": 0.6, "full_refusal": 0.2, "partial_refusal": 0.2}
     bench.server.responder = TellingJudge(lambda _: odds, "full_refusal")
@@ -122,7 +118,6 @@ async def test_choices_with_shared_beginnings(bench: Bench) -> None:
     assert judgment["probabilities"]["full_compliance"] == pytest.approx(0.6)
 
 
-@ONE_WAY
 async def test_the_models_own_number_of_alternatives_counts(bench: Bench) -> None:
     bench.server.responder = telling(SURE)
     model = bench.server.chat_model(logprobs=True, top_logprobs=2)
@@ -132,7 +127,6 @@ async def test_the_models_own_number_of_alternatives_counts(bench: Bench) -> Non
     assert model.top_logprobs == 2
 
 
-@ONE_WAY
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_a_model_that_streams(bench: Bench, streaming: bool) -> None:  # noqa: FBT001
     bench.server.responder = telling(SURE)
@@ -141,7 +135,6 @@ async def test_a_model_that_streams(bench: Bench, streaming: bool) -> None:  # n
     assert [chat.streaming for chat in bench.server.chats] == [streaming, streaming]
 
 
-@ONE_WAY
 @pytest.mark.parametrize("steps", [["\n", "A", ")"], [" A", " true"], ["A"], ["A", "\n", "So"]])
 async def test_answers_as_other_servers_write_them(bench: Bench, steps: list[str]) -> None:
     odds = {"A": 0.5, " A": 0.1, " B": 0.2, "The": 0.2}
@@ -173,7 +166,6 @@ FAILURES: dict[str, tuple[Callable[[ChatRequest], ReplyLike], str]] = {
 }
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("kind", FAILURES)
 async def test_what_fails_is_said_and_leaves_the_verdict(
     bench: Bench, kind: str, caplog: pytest.LogCaptureFixture
@@ -212,7 +204,6 @@ class Plain(BaseChatModel):
         return self.inner.with_structured_output(schema, **kwargs)
 
 
-@ONE_WAY
 async def test_a_chat_class_without_log_probabilities(bench: Bench) -> None:
     bench.server.responder = telling(SURE)
     judgment = await judged(bench, model=Plain(inner=bench.server.chat_model()))
@@ -222,7 +213,6 @@ async def test_a_chat_class_without_log_probabilities(bench: Bench) -> None:
     assert len(bench.server.chats) == 1
 
 
-@ONE_WAY
 @pytest.mark.parametrize(
     "criterion",
     [
@@ -243,7 +233,6 @@ async def test_a_scale_of_too_many_values(bench: Bench, criterion: Criterion) ->
     assert len(bench.server.chats) == 1
 
 
-@TWO_WAYS
 async def test_in_both_orders_the_mean_counts(bench: Bench) -> None:
     def prefers_here(chat: ChatRequest) -> dict[str, float]:
         here_first = chat.text.rindex("Here.") < chat.text.rindex("There.")
@@ -265,7 +254,6 @@ async def test_in_both_orders_the_mean_counts(bench: Bench) -> None:
     assert len(alone(bench.server.chats)) == len(verdicts(bench.server.chats)) == 2
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("fails", ["straight", "swapped", "both"])
 async def test_in_both_orders_one_that_fails_is_said(bench: Bench, fails: str) -> None:
     def odds(chat: ChatRequest) -> Any:
@@ -282,7 +270,6 @@ async def test_in_both_orders_one_that_fails_is_said(bench: Bench, fails: str) -
     assert f"not {'straight' if fails == 'both' else fails}" in warning
 
 
-@TWO_WAYS
 async def test_beside_a_judge_that_names_guidelines(bench: Bench) -> None:
     bench.server.responder = telling(SURE)
     await bench.add_guideline("Say sorry first.")
@@ -295,7 +282,6 @@ async def test_beside_a_judge_that_names_guidelines(bench: Bench) -> None:
     assert second.schema is None
 
 
-@TWO_WAYS
 async def test_a_verdict_that_had_to_be_asked_for_again(bench: Bench) -> None:
     said = iter(["of course", True])
     bench.server.responder = TellingJudge(lambda _: SURE, lambda _: next(said))

@@ -12,7 +12,7 @@ from memalign_graph import (
     add_quality_gate,
     create_panel_graph,
 )
-from tests.conftest import CRITERION, TWO_WAYS, Bench, Graph
+from tests.conftest import CRITERION, Bench, Graph
 from tests.integration_tests.evidence.judging_support import (
     Judge,
     case,
@@ -60,7 +60,6 @@ def gate(bench: Bench, draft: int = NEXT, **options: Any) -> Graph:
     )
 
 
-@TWO_WAYS
 async def test_the_evidence_routes(bench: Bench) -> None:
     await taught(bench)
     assert not truth(NEXT)
@@ -82,7 +81,6 @@ async def test_the_evidence_routes(bench: Bench) -> None:
     assert by_verdict["quality_gate"]["judgment"]["evidence"] is None
 
 
-@TWO_WAYS
 async def test_where_both_refuse_the_judges_reason_is_told(bench: Bench) -> None:
     await taught(bench)
     number = NEXT - 4  # the judge is right on this one
@@ -91,7 +89,6 @@ async def test_where_both_refuse_the_judges_reason_is_told(bench: Bench) -> None
     assert f"Seen {number}." in found["quality_gate"]["critique"]
 
 
-@TWO_WAYS
 async def test_how_sure_a_gate_is(bench: Bench) -> None:
     await taught(bench, confidence=True)
     found = await bench.invoke(gate(bench, confidence=True), asked())
@@ -101,7 +98,6 @@ async def test_how_sure_a_gate_is(bench: Bench) -> None:
     assert len(measurings(bench)) == len(verdicts(bench))
 
 
-@TWO_WAYS
 async def test_an_expert_is_shown_both(bench: Bench) -> None:
     await taught(bench)
     graph = gate(bench, review="always")
@@ -115,7 +111,6 @@ async def test_an_expert_is_shown_both(bench: Bench) -> None:
     assert "Say sorry." in done["messages"][2].text
 
 
-@TWO_WAYS
 async def test_confirmed_words_are_not_those_of_an_outvoted_judge(bench: Bench) -> None:
     await taught(bench)
     review = bench.review_graph(review="always", decide="evidence")
@@ -135,7 +130,6 @@ def panel(bench: Bench, **options: Any) -> Graph:
     return bench.compile(create_panel_graph([CRITERION, OTHER], **models(bench, **options)))
 
 
-@TWO_WAYS
 async def test_each_judge_of_a_panel_weighs_its_own_memory(bench: Bench) -> None:
     await taught(bench, confidence=True)
     await learn(bench, words(24, value=True), "other", criterion=OTHER)
@@ -154,7 +148,6 @@ async def test_each_judge_of_a_panel_weighs_its_own_memory(bench: Bench) -> None
     assert len(bench.server.embeddings) == embedded + 1
 
 
-@TWO_WAYS
 async def test_a_panels_form_shows_both(bench: Bench) -> None:
     await taught(bench)
     stopped = await bench.invoke(panel(bench, decide="evidence", review="always"), case(NEXT))
@@ -163,7 +156,6 @@ async def test_a_panels_form_shows_both(bench: Bench) -> None:
     assert "The judge itself says true, because:" in request["description"]
 
 
-@TWO_WAYS
 async def test_a_panel_by_the_verdict_is_as_it_was(bench: Bench) -> None:
     await taught(bench)
     found = await bench.invoke(panel(bench, k=0), case(NEXT))

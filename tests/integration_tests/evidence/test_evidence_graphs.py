@@ -21,7 +21,7 @@ from memalign_graph import (
 )
 from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.memory import view
-from tests.conftest import CRITERION, ONE_WAY, TWO_WAYS, Bench
+from tests.conftest import CRITERION, Bench
 from tests.integration_tests.evidence.judging_support import (
     Judge,
     asks_for_value,
@@ -95,7 +95,6 @@ async def test_the_neighbours_outvote_a_judge_that_is_often_wrong(bench: Bench) 
     assert (await judged(bench, 100))["value"] is True
 
 
-@TWO_WAYS
 async def test_by_the_verdict_nothing_of_it_is_done(bench: Bench) -> None:
     await fill(bench)
     bench.server.embeddings.clear()
@@ -106,7 +105,6 @@ async def test_by_the_verdict_nothing_of_it_is_done(bench: Bench) -> None:
     assert bench.server.embeddings == []
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("options", [{"k": 0}, {"use_episodes": False}])
 async def test_without_examples_in_the_prompt_the_neighbours_still_vote(
     bench: Bench, options: dict[str, Any]
@@ -123,7 +121,6 @@ async def test_without_examples_in_the_prompt_the_neighbours_still_vote(
     assert len(embedded.texts) == 1
 
 
-@TWO_WAYS
 async def test_a_run_may_set_k_to_nought(bench: Bench) -> None:
     await fill(bench)
     graph = bench.judge_graph(decide="evidence")
@@ -133,7 +130,6 @@ async def test_a_run_may_set_k_to_nought(bench: Bench) -> None:
     assert found["judgment"]["episode_ids"] == []
 
 
-@TWO_WAYS
 async def test_an_empty_memory(bench: Bench) -> None:
     judgment = await judged(bench)
     assert judgment["value"] is True
@@ -145,7 +141,6 @@ async def test_an_empty_memory(bench: Bench) -> None:
     assert bench.server.embeddings == []
 
 
-@TWO_WAYS
 async def test_a_memory_without_the_judges_verdicts_decides_by_the_experts_values(
     bench: Bench,
 ) -> None:
@@ -162,7 +157,6 @@ async def test_a_memory_without_the_judges_verdicts_decides_by_the_experts_value
     assert judgment["confidence"] > 0.5
 
 
-@TWO_WAYS
 async def test_values_that_no_neighbour_tells_leave_the_verdict(bench: Bench) -> None:
     given = [word(number, value=number // 4 % 2 == 0) for number in range(24)]
     await bench.remember(*given)
@@ -172,7 +166,6 @@ async def test_values_that_no_neighbour_tells_leave_the_verdict(bench: Bench) ->
     assert judgment["evidence"]["reason"].startswith("The verdict decides: on 24 cases")
 
 
-@TWO_WAYS
 async def test_nine_cases_are_too_few(bench: Bench) -> None:
     await fill(bench, 9, judged=False)
     evidence = (await judged(bench))["evidence"]
@@ -180,7 +173,6 @@ async def test_nine_cases_are_too_few(bench: Bench) -> None:
     assert (evidence["estimate"], len(evidence["neighbours"])) == (None, 9)
 
 
-@TWO_WAYS
 async def test_words_without_values_do_not_vote(bench: Bench) -> None:
     await bench.remember(*words(5, value=None, rationale="Too cold, it must say sorry."))
     judgment = await judged(bench)
@@ -188,7 +180,6 @@ async def test_words_without_values_do_not_vote(bench: Bench) -> None:
     assert judgment["episode_ids"]
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("k", [0, 5])
 async def test_dead_embeddings(bench: Bench, k: int) -> None:
     await fill(bench)
@@ -206,7 +197,6 @@ async def test_dead_embeddings(bench: Bench, k: int) -> None:
         await judged(bench, k=k, on="u")
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("decide", ["evidence", "verdict"])
 async def test_dead_embeddings_of_a_memory_that_was_embedded_otherwise(
     bench: Bench, decide: str, caplog: pytest.LogCaptureFixture
@@ -232,7 +222,6 @@ async def test_dead_embeddings_of_a_memory_that_was_embedded_otherwise(
         assert "The embeddings are dead" in judgment["warnings"][0]
 
 
-@TWO_WAYS
 async def test_another_embedder_embeds_the_memory_anew(bench: Bench) -> None:
     await fill(bench)
     other = bench.server.embedder(model="text-embedding-3-large", dimensions=32)
@@ -268,7 +257,6 @@ async def test_what_is_reviewed_is_weighed_the_next_time(bench: Bench) -> None:
     assert found["value"] is False
 
 
-@TWO_WAYS
 async def test_a_case_that_memory_holds_has_its_own_vote(bench: Bench) -> None:
     await fill(bench)
     judgment = await judged(bench, 2)
@@ -279,7 +267,6 @@ async def test_a_case_that_memory_holds_has_its_own_vote(bench: Bench) -> None:
     assert nearest["episode_ids"][0] in judgment["episode_ids"]
 
 
-@TWO_WAYS
 async def test_a_verdict_that_knew_the_experts_word_is_not_weighed(bench: Bench) -> None:
     await fill(bench, judged=False)
     graph = bench.review_graph(decide="evidence")
@@ -293,7 +280,6 @@ async def test_a_verdict_that_knew_the_experts_word_is_not_weighed(bench: Bench)
     assert "and one value for all" in judgment["evidence"]["reason"]
 
 
-@TWO_WAYS
 async def test_judgments_from_before_still_count(bench: Bench, reopen: Callable[[], None]) -> None:
     await fill(bench)
     namespace = ("memalign", CRITERION.name, "episodes")
@@ -318,7 +304,6 @@ async def test_judgments_from_before_still_count(bench: Bench, reopen: Callable[
     assert all(one.judgment is not None and one.judgment.evidence is None for one in episodes)
 
 
-@TWO_WAYS
 async def test_what_is_forgotten_is_weighed_no_more(bench: Bench) -> None:
     await fill(bench)
     graph = bench.judge_graph(decide="evidence")
@@ -338,7 +323,6 @@ async def test_what_is_forgotten_is_weighed_no_more(bench: Bench) -> None:
     assert after["confidence"] == before["confidence"]
 
 
-@TWO_WAYS
 async def test_on_a_numeric_scale(bench: Bench) -> None:
     stars = Criterion(
         name="stars", instructions="How many?", scale=Numeric(minimum=1, maximum=5, integer=True)
@@ -360,7 +344,6 @@ async def test_on_a_numeric_scale(bench: Bench) -> None:
     assert found["evidence"]["weights"].keys() == {"judge", "neighbours"}
 
 
-@TWO_WAYS
 async def test_numbers_of_which_some_were_measured(bench: Bench) -> None:
     stars = Criterion(
         name="stars", instructions="How many?", scale=Numeric(minimum=1, maximum=5, integer=True)
@@ -381,7 +364,6 @@ async def test_numbers_of_which_some_were_measured(bench: Bench) -> None:
         assert found["confidence"] is not None
 
 
-@ONE_WAY
 @pytest.mark.parametrize(
     ("options", "field"),
     [
@@ -407,7 +389,6 @@ async def test_what_can_not_be_used(bench: Bench, options: dict[str, Any], field
     assert bench.server.chats == []
 
 
-@TWO_WAYS
 async def test_numpy_is_all_it_needs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [one for one in sys.modules if one.partition(".")[0] in ("sklearn", "scipy")]:
         monkeypatch.delitem(sys.modules, name)
@@ -441,7 +422,6 @@ print(sorted(heavy))
     assert done.stdout.strip() == "[]", done.stderr
 
 
-@ONE_WAY
 async def test_the_alignment_graph_judges_cases_for_it(bench: Bench) -> None:
     bench.server.responder = Judge()
     learn = bench.compile(

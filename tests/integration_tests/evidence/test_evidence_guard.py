@@ -7,7 +7,7 @@ from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.nodes.judge import judge_again
 from memalign_graph.runtime import Parts, Run, Step
 from memalign_graph.settings import Judge as Settings
-from tests.conftest import CRITERION, TWO_WAYS, Bench
+from tests.conftest import CRITERION, Bench
 from tests.integration_tests.evidence.judging_support import (
     Judge,
     learn,
@@ -59,7 +59,6 @@ async def taught(bench: Bench, **options: Any) -> Any:
     )
 
 
-@TWO_WAYS
 async def test_what_decides_nothing_breaks_nothing(bench: Bench) -> None:
     report = await taught(bench, decide="evidence")
     assert report["replay"]["cases"] == 12
@@ -69,7 +68,6 @@ async def test_what_decides_nothing_breaks_nothing(bench: Bench) -> None:
     assert [one.text for one in await bench.guidelines()] == [TURNS]
 
 
-@TWO_WAYS
 async def test_by_the_verdict_the_same_rule_breaks_what_worked(bench: Bench) -> None:
     report = await taught(bench)
     assert report["replay"]["agreed_before"] < 12
@@ -77,7 +75,6 @@ async def test_by_the_verdict_the_same_rule_breaks_what_worked(bench: Bench) -> 
     assert await bench.guidelines() == []
 
 
-@TWO_WAYS
 async def test_confidence_is_measured_where_it_is_weighed(bench: Bench) -> None:
     await taught(bench, confidence=True)
     assert {number_of(chat) for chat in measurings(bench)} == {24}
@@ -119,7 +116,6 @@ async def seen(bench: Bench, example: Any) -> Any:
     return (await judged(AWAITING) if bench.awaits else run(judged(BLOCKING))).value
 
 
-@TWO_WAYS
 async def test_a_case_has_no_vote_on_itself(bench: Bench) -> None:
     odd = {"inputs": "Case 96: quite another matter.", "outputs": "Nothing like the others."}
     bench.server.responder = model = Turned()

@@ -33,7 +33,7 @@ def wrong_half(number: int) -> bool:
     return truth(number) if number // 4 % 2 else not truth(number)
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=["sync"])
 def lab(request: pytest.FixtureRequest, server: LoopbackServer) -> Caller:
     """Evaluations called both ways."""
     server.responder = Judge(value=wrong_half)

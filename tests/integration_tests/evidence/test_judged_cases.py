@@ -15,7 +15,7 @@ from memalign_graph import (
     create_alignment_graph,
     create_judge_graph,
 )
-from tests.conftest import CRITERION, ONE_WAY, TWO_WAYS, Bench
+from tests.conftest import CRITERION, Bench
 from tests.integration_tests.alignment_support import progress_of
 from tests.integration_tests.evidence.judging_support import (
     Judge,
@@ -70,7 +70,6 @@ async def test_a_second_run_asks_nothing(bench: Bench) -> None:
     assert again["memory_version_after"] == version
 
 
-@TWO_WAYS
 async def test_only_what_is_new_is_judged(bench: Bench) -> None:
     bench.server.responder = Judge()
     await learn(bench, words(3))
@@ -79,7 +78,6 @@ async def test_only_what_is_new_is_judged(bench: Bench) -> None:
     assert sorted(map(number_of, verdicts(bench))) == [3, 4]
 
 
-@TWO_WAYS
 async def test_what_an_earlier_run_learned_is_judged_too(bench: Bench) -> None:
     bench.server.responder = Judge()
     await learn(bench, words(3), judge_cases=False)
@@ -87,7 +85,6 @@ async def test_what_an_earlier_run_learned_is_judged_too(bench: Bench) -> None:
     assert report["judged_cases"] == 3
 
 
-@TWO_WAYS
 async def test_cases_that_tell_nothing_are_not_judged(bench: Bench) -> None:
     bench.server.responder = Judge(value=lambda _: False)
     graph = bench.review_graph(review="always")
@@ -110,7 +107,6 @@ PROMPTS: dict[str, dict[str, Any]] = {
 }
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("options", PROMPTS.values(), ids=PROMPTS)
 async def test_the_prompt_is_the_judges_own(bench: Bench, options: dict[str, Any]) -> None:
     rules = [f"Rule {number}: name the {number}. order." for number in range(4)]
@@ -142,7 +138,6 @@ async def test_the_prompt_is_the_judges_own(bench: Bench, options: dict[str, Any
             assert measured[number].messages == sure.messages
 
 
-@TWO_WAYS
 async def test_of_what_comes_from_a_case_alone_its_judge_knows_nothing(bench: Bench) -> None:
     def distil(_: ChatRequest) -> Any:
         blank = {"action": "add", "guideline": "none"}
@@ -173,7 +168,6 @@ async def test_of_what_comes_from_a_case_alone_its_judge_knows_nothing(bench: Be
     assert len(verdicts(bench)) == 3
 
 
-@TWO_WAYS
 async def test_what_was_distilled_stays_distilled(bench: Bench) -> None:
     bench.server.responder = Judge()
     await learn(bench, words(3), judge_cases=False, distill=True)
@@ -196,7 +190,6 @@ async def test_what_was_distilled_stays_distilled(bench: Bench) -> None:
     assert "Case 0" not in prompt.text
 
 
-@TWO_WAYS
 async def test_it_comes_before_what_is_distilled(bench: Bench) -> None:
     bench.server.responder = Judge()
     report = await learn(bench, words(3), distill=True)
@@ -227,7 +220,6 @@ async def test_a_case_without_an_answer_is_left_without(bench: Bench) -> None:
     assert [number_of(one) for one in verdicts(bench)] == [1]
 
 
-@TWO_WAYS
 async def test_how_sure_it_is_is_kept(bench: Bench) -> None:
     bench.server.responder = Judge(belief=lambda number: 0.1 * number + 0.2)
     await learn(bench, words(4), confidence=True)
@@ -238,7 +230,6 @@ async def test_how_sure_it_is_is_kept(bench: Bench) -> None:
         assert one.judgment.probabilities["true"] == pytest.approx(0.1 * number + 0.2)
 
 
-@TWO_WAYS
 async def test_how_sure_it_is_by_samples(bench: Bench) -> None:
     seen: list[int] = []
 
@@ -265,7 +256,6 @@ def without_logprobs(judge: Judge) -> Any:
     return quiet
 
 
-@TWO_WAYS
 async def test_what_could_not_be_measured_is_said(bench: Bench) -> None:
     bench.server.responder = without_logprobs(Judge())
     report = await learn(bench, words(3), confidence=True)
@@ -274,7 +264,6 @@ async def test_what_could_not_be_measured_is_said(bench: Bench) -> None:
     assert warning.startswith("3 case(s) were judged so: No confidence by log-probabilities")
 
 
-@TWO_WAYS
 async def test_two_outputs_in_both_orders(bench: Bench) -> None:
     criterion = Criterion(name="better", instructions="Which is better?", scale=Pairwise())
     bench.server.responder = Judge(value=lambda _: "A")
@@ -289,14 +278,12 @@ async def test_two_outputs_in_both_orders(bench: Bench) -> None:
         assert one.judgment.value == "tie"
 
 
-@TWO_WAYS
 async def test_progress_is_told(bench: Bench) -> None:
     bench.server.responder = Judge()
     events = await bench.stream(learning(bench), {"feedback": words(3)}, stream_mode="custom")
     assert progress_of(events, "judge") == [(0, 3), (1, 3), (2, 3), (3, 3)]
 
 
-@TWO_WAYS
 async def test_no_more_calls_at_a_time_than_allowed(bench: Bench) -> None:
     bench.server.responder = Together(2, without_logprobs(Judge()), "judgment")
     graph = learning(bench, confidence=True, samples=3).with_config(max_concurrency=2)
@@ -305,14 +292,12 @@ async def test_no_more_calls_at_a_time_than_allowed(bench: Bench) -> None:
     assert bench.server.peak_chats == 2
 
 
-@TWO_WAYS
 async def test_a_threads_earlier_run_counts_no_more(bench: Bench) -> None:
     bench.server.responder = Judge()
     assert (await learn(bench, words(2)))["judged_cases"] == 2
     assert (await learn(bench, words(2), judge_cases=False))["judged_cases"] == 0
 
 
-@ONE_WAY
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -9,7 +9,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import ChatModelError, JudgeMemory
-from tests.conftest import CRITERION, TWO_WAYS, Bench
+from tests.conftest import CRITERION, Bench
 from tests.integration_tests.evidence.judging_support import (
     Judge,
     by_number,
@@ -61,7 +61,6 @@ async def test_what_was_answered_is_found_again(bench: Bench) -> None:
         assert one.judgment.model
 
 
-@TWO_WAYS
 async def test_a_run_that_is_gone_on_with_judges_the_rest(bench: Bench) -> None:
     bench.server.responder = model = Failing(3)
     graph = learning(bench).with_config(max_concurrency=1)
@@ -75,7 +74,6 @@ async def test_a_run_that_is_gone_on_with_judges_the_rest(bench: Bench) -> None:
     assert {number_of(chat) for chat in verdicts(bench)} == set(range(4)) - judged
 
 
-@TWO_WAYS
 async def test_no_answers_are_left_in_the_store(bench: Bench) -> None:
     bench.server.responder = Judge()
     await learn(bench, words(3), confidence=True)
@@ -102,7 +100,6 @@ async def test_what_no_store_can_keep_is_asked_for_again(bench: Bench) -> None:
     assert said == [""] * 2
 
 
-@TWO_WAYS
 async def test_a_case_that_is_long_and_odd_is_judged(bench: Bench) -> None:
     bench.server.responder = Judge()
     odd = {**word(1), "inputs": {"text": "Case 1: " + "long " * 5_000, "n": [1, None]}}
@@ -112,7 +109,6 @@ async def test_a_case_that_is_long_and_odd_is_judged(bench: Bench) -> None:
     assert warning.startswith("1 case(s) were judged so: Inputs and outputs are longer")
 
 
-@TWO_WAYS
 async def test_what_is_forgotten_meanwhile_stays_forgotten(bench: Bench, tmp_path: Path) -> None:
     await bench.remember(*words(3))
     gone = by_number(await bench.episodes())[1]
@@ -132,7 +128,6 @@ async def test_what_is_forgotten_meanwhile_stays_forgotten(bench: Bench, tmp_pat
     assert all(one.judgment is not None for one in found.values())
 
 
-@TWO_WAYS
 async def test_what_is_said_anew_meanwhile_is_kept(bench: Bench, tmp_path: Path) -> None:
     await bench.remember(*words(2))
     old = by_number(await bench.episodes())[1]
@@ -152,7 +147,6 @@ async def test_what_is_said_anew_meanwhile_is_kept(bench: Bench, tmp_path: Path)
     assert found.judgment is not None
 
 
-@TWO_WAYS
 async def test_a_case_that_is_reviewed_meanwhile_keeps_its_judgment(bench: Bench) -> None:
     await bench.remember(word(0))
     reviews = bench.review_graph(review="always")

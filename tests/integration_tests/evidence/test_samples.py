@@ -13,7 +13,7 @@ from memalign_graph import Criterion, Numeric, Pairwise
 from memalign_graph.evaluation.cache import AnswerCache, Ledger
 from memalign_graph.evidence import confidence
 from memalign_graph.models import model_key
-from tests.conftest import CASE, ONE_WAY, TWO_WAYS, Bench
+from tests.conftest import CASE, Bench
 from tests.integration_tests.evidence.confidence_support import (
     TellingJudge,
     alone,
@@ -50,7 +50,6 @@ async def judged(
     return judgment
 
 
-@TWO_WAYS
 async def test_the_share_of_answers_that_agree(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -72,7 +71,6 @@ async def test_the_share_of_answers_that_agree(
     assert not any("logprobs" in one.body for one in samples)
 
 
-@TWO_WAYS
 async def test_none_are_drawn_where_log_probabilities_tell(bench: Bench) -> None:
     bench.server.responder = telling({True: 0.9, False: 0.1})
     judgment = await judged(bench)
@@ -81,7 +79,6 @@ async def test_none_are_drawn_where_log_probabilities_tell(bench: Bench) -> None
     assert len(bench.server.chats) == 2
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(
     ("criterion", "values", "share"),
     [
@@ -102,7 +99,6 @@ async def test_numbers(bench: Bench, criterion: Criterion, values: Any, share: f
         assert list(judgment["probabilities"]) == ["1", "2", "3", "4", "5"]
 
 
-@TWO_WAYS
 async def test_some_that_fail_are_said_and_not_counted(bench: Bench) -> None:
     turn: Iterator[ReplyLike] = iter(
         [
@@ -124,7 +120,6 @@ async def test_some_that_fail_are_said_and_not_counted(bench: Bench) -> None:
     assert "Broken" in warning
 
 
-@TWO_WAYS
 async def test_an_answer_that_is_none_is_asked_for_again_and_then_not_counted(
     bench: Bench,
 ) -> None:
@@ -134,7 +129,6 @@ async def test_an_answer_that_is_none_is_asked_for_again_and_then_not_counted(
     assert "Only 2 of 3 samples" in judgment["warnings"][0]
 
 
-@TWO_WAYS
 async def test_all_fail_and_the_verdict_stays(bench: Bench) -> None:
     turn = iter([True, *["perhaps"] * 10])
     bench.server.responder = TellingJudge(lambda _: REJECTED, lambda _: next(turn))
@@ -147,7 +141,6 @@ async def test_all_fail_and_the_verdict_stays(bench: Bench) -> None:
     assert "No confidence by samples: none was an answer" in warning
 
 
-@ONE_WAY
 @pytest.mark.parametrize(("own", "drawn"), [(0, 0.7), (0.0, 0.7), (0.3, 0.3), (None, None)])
 async def test_the_temperature_they_are_drawn_with(
     bench: Bench, own: float | None, drawn: float | None
@@ -161,7 +154,6 @@ async def test_the_temperature_they_are_drawn_with(
     assert model.temperature == own
 
 
-@TWO_WAYS
 async def test_no_more_are_under_way_than_the_run_allows(bench: Bench) -> None:
     judge = saying(*[True] * 9)
     samples = Together(2, judge)
@@ -176,7 +168,6 @@ async def test_no_more_are_under_way_than_the_run_allows(bench: Bench) -> None:
     assert bench.server.peak_chats == 2
 
 
-@TWO_WAYS
 async def test_in_both_orders(bench: Bench) -> None:
     two = {"inputs": "Where is it?", "outputs": ["Here.", "There."]}
 
@@ -200,7 +191,6 @@ def everywhere() -> Iterator[InMemoryCache]:
     set_llm_cache(before)
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("temperature", [0, 0.5])
 async def test_a_cache_keeps_samples_apart(
     bench: Bench, everywhere: InMemoryCache, temperature: float
@@ -216,7 +206,6 @@ async def test_a_cache_keeps_samples_apart(
     assert not verdicts(bench.server.chats)
 
 
-@ONE_WAY
 async def test_a_model_that_is_not_to_be_cached(bench: Bench, everywhere: InMemoryCache) -> None:
     bench.server.responder = saying(True, True, False, True, False, False)
     judgment = await judged(bench, model=bench.server.chat_model(cache=False))
@@ -230,7 +219,6 @@ def cached(bench: Bench, store: Any, ledger: Ledger) -> Any:
     return model.model_copy(update={"cache": cache})
 
 
-@TWO_WAYS
 async def test_kept_answers_keep_log_probabilities(bench: Bench) -> None:
     kept, ledger = InMemoryStore(), Ledger()
     store = kept if isinstance(bench.store, InMemoryStore) else bench.store
@@ -251,7 +239,6 @@ async def test_kept_answers_keep_log_probabilities(bench: Bench) -> None:
     assert {row.cached_calls for row in rows.values()} == {1}
 
 
-@TWO_WAYS
 async def test_kept_answers_keep_samples_apart(bench: Bench) -> None:
     kept, ledger = InMemoryStore(), Ledger()
     bench.server.responder = saying(True, True, False, True, False, False)

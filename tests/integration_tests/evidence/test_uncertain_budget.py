@@ -16,7 +16,7 @@ from memalign_graph import Judgment
 from memalign_graph.io import AWAITING, BLOCKING, run
 from memalign_graph.memory.judgments import KEEP_REVIEWS, log_review
 from memalign_graph.types import ReviewChoice
-from tests.conftest import CRITERION, TWO_WAYS, Bench
+from tests.conftest import CRITERION, Bench
 from tests.integration_tests.evidence.uncertain_support import (
     Clock,
     case,
@@ -69,7 +69,6 @@ async def test_spent_budget_does_not_keep_sure_judgments_from_being_sure(
     assert review_of(await bench.invoke(graph, case(6000), "sure")) == (False, [])
 
 
-@TWO_WAYS
 async def test_budget_holds_while_there_is_too_little_feedback(
     bench: Bench, clock: type[Clock]
 ) -> None:
@@ -91,7 +90,6 @@ async def test_memories_apart_have_budgets_apart(bench: Bench, clock: type[Clock
         assert asked == [True, False]
 
 
-@TWO_WAYS
 async def test_criterion_and_namespace_named_like_the_log(bench: Bench, clock: type[Clock]) -> None:
     day = CRITERION.model_copy(update={"name": "20250131"})
     inner = {"namespace": ["memalign", CRITERION.name, "reviews"]}
@@ -188,7 +186,6 @@ async def test_old_days_are_swept_as_more_is_logged(bench: Bench, clock: type[Cl
     assert sorted({one["day"] for one in await log(bench)}) == [20250501, 20250502]
 
 
-@TWO_WAYS
 async def test_sweeping_is_not_done_at_each_judgment(bench: Bench, clock: type[Clock]) -> None:
     graph = uncertain_graph(bench)
     await ask(bench, graph, 1)

@@ -10,7 +10,7 @@ from memalign_graph import (
     add_quality_gate,
     create_quality_gate_tool,
 )
-from tests.conftest import CRITERION, ONE_WAY, Bench
+from tests.conftest import CRITERION, Bench
 from tests.integration_tests.evidence.uncertain_support import case, log, sure, teach
 from tests.integration_tests.gates.support import Writer, gated, models, writing
 
@@ -74,7 +74,6 @@ async def test_context_of_the_parent_switches_a_gate(bench: Bench) -> None:
     assert await log(bench) == []
 
 
-@ONE_WAY
 async def test_gates_refuse_what_they_cannot_do(bench: Bench) -> None:
     def gate(**options: Any) -> None:
         add_quality_gate(

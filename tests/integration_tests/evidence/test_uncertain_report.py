@@ -12,7 +12,7 @@ from memalign_graph.memory.judgments import ReviewItem
 from memalign_graph.memory.review_report import ReviewReport, report_of
 from memalign_graph.scales import Boolean, Numeric
 from memalign_graph.types import Episode
-from tests.conftest import TWO_WAYS, Bench
+from tests.conftest import Bench
 from tests.integration_tests.evidence.uncertain_support import (
     Clock,
     case,
@@ -147,7 +147,6 @@ def test_values_that_are_not_on_the_scale_any_more_are_no_answers() -> None:
     assert (made.asked.asked, made.asked.answered, made.asked.agreeing) == (4, 2, 1)
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -193,7 +192,6 @@ async def test_purge_takes_the_log_of_its_example_along(bench: Bench, clock: typ
     assert (await report(bench)).judgments == 1
 
 
-@TWO_WAYS
 async def test_purge_of_one_expert_leaves_the_log_of_the_other(
     bench: Bench, clock: type[Clock]
 ) -> None:

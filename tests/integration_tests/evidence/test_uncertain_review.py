@@ -11,7 +11,7 @@ from memalign_graph import (
     create_judge_graph,
     create_review_graph,
 )
-from tests.conftest import CASE, CRITERION, ONE_WAY, TWO_WAYS, Bench, distillings, judgings
+from tests.conftest import CASE, CRITERION, Bench, distillings, judgings
 from tests.integration_tests.evidence.uncertain_support import (
     case,
     description,
@@ -117,7 +117,6 @@ async def test_random_share_is_drawn_by_the_judgment(bench: Bench) -> None:
     assert "drawn by chance" in description(given)
 
 
-@TWO_WAYS
 async def test_model_without_log_probabilities_is_asked_about(bench: Bench) -> None:
     await teach(bench)
     given = await bench.invoke(uncertain_graph(bench), case(5000))
@@ -125,7 +124,6 @@ async def test_model_without_log_probabilities_is_asked_about(bench: Bench) -> N
     assert review_of(given) == (True, ["unsure"])
 
 
-@TWO_WAYS
 async def test_failing_confidence_call_is_asked_about(bench: Bench) -> None:
     await teach(bench)
     bench.server.rules = [
@@ -183,14 +181,12 @@ async def test_graph_that_cannot_choose_says_so_before_any_model_is_called(bench
     assert bench.server.chats == []
 
 
-@TWO_WAYS
 async def test_judge_graph_asks_nobody_whatever_the_context_says(bench: Bench) -> None:
     context = MemAlignContext(review="uncertain")
     given = await bench.invoke(bench.judge_graph(), CASE, context=context)
     assert given["judgment"]["review"] is None
 
 
-@ONE_WAY
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -208,14 +204,12 @@ async def test_wrong_options_are_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-@ONE_WAY
 async def test_graphs_that_ask_nobody_have_no_such_option(bench: Bench) -> None:
     options: Any = {"review": Uncertain()}
     with pytest.raises(InvalidInputError, match=r"^review: is not a field"):
         create_judge_graph(CRITERION, **options)
 
 
-@ONE_WAY
 async def test_node_is_only_where_it_can_be_used(bench: Bench) -> None:
     nodes = [
         set(bench.review_graph(**options).nodes)
@@ -233,7 +227,6 @@ async def test_case_unlike_all_others_is_asked_about_however_sure(bench: Bench) 
     assert "memory holds nothing like this case" in description(given)
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("options", [{"k": 0}, {"use_episodes": False}])
 async def test_judge_that_is_shown_no_cases_is_not_asked_about_for_that(
     bench: Bench, options: dict[str, Any]
@@ -244,7 +237,6 @@ async def test_judge_that_is_shown_no_cases_is_not_asked_about_for_that(
     assert review_of(given) == (False, [])
 
 
-@TWO_WAYS
 async def test_failed_embedding_is_asked_about(bench: Bench) -> None:
     await teach(bench)
     embeddings = bench.server.embedder(max_retries=0)
@@ -277,7 +269,6 @@ async def test_forgetting_changes_trust_as_if_it_had_never_been_there(bench: Ben
     assert await trust() == before
 
 
-@TWO_WAYS
 async def test_trust_tells_what_the_graph_goes_by(bench: Bench) -> None:
     await teach(bench)
     memory = bench.memory()

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from memalign_graph import Example, InvalidInputError
-from tests.conftest import ONE_WAY, Bench, judgings
+from tests.conftest import Bench, judgings
 from tests.integration_tests.gates.support import (
     IN_MEMORY,
     QUESTION,
@@ -150,7 +150,6 @@ async def test_function_is_given_the_parents_state_also_by_hand(bench: Bench, st
     assert isinstance(seen[0], dict if state is TypedState else state)
 
 
-@ONE_WAY
 @pytest.mark.parametrize(
     "answer",
     [
@@ -174,7 +173,6 @@ async def test_empty_answer_never_passes_and_costs_no_call(bench: Bench, answer:
     assert len(given["messages"]) == 4
 
 
-@ONE_WAY
 @pytest.mark.parametrize(
     "blank",
     [
@@ -208,7 +206,6 @@ async def test_answers_that_are_no_text_are_judged(bench: Bench) -> None:
     assert len(judgings(bench.server)) == 3
 
 
-@ONE_WAY
 @pytest.mark.parametrize(
     ("example", "field"),
     [
@@ -288,7 +285,6 @@ async def test_messages_as_dicts_without_a_reducer(bench: Bench) -> None:
     assert (inputs(bench.server), outputs(bench.server)) == ([QUESTION], ["Sorry!"])
 
 
-@ONE_WAY
 @pytest.mark.parametrize("spoilt", ["a\x00b", "a\ud800b"])
 async def test_answer_that_no_store_keeps_does_not_pass(bench: Bench, spoilt: str) -> None:
     bench.server.rules = always(True)

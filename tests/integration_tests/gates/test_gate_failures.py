@@ -12,8 +12,6 @@ from tests.conftest import (
     CASE,
     COLD,
     CRITERION,
-    ONE_WAY,
-    TWO_WAYS,
     Bench,
     Graph,
     distillings,
@@ -86,7 +84,6 @@ async def test_closed_gate_lets_nothing_through_unjudged(bench: Bench, fault: st
     assert (len(publish.seen), len(boss.seen)) == (0, 1)
 
 
-@ONE_WAY
 @pytest.mark.parametrize("fault", list(FAULTS))
 async def test_open_gate_lets_it_on_but_does_not_call_it_accepted(bench: Bench, fault: str) -> None:
     graph, publish, boss = escalating(bench, on_judge_error="open")
@@ -97,7 +94,6 @@ async def test_open_gate_lets_it_on_but_does_not_call_it_accepted(bench: Bench, 
     assert (len(publish.seen), len(boss.seen)) == (1, 0)
 
 
-@TWO_WAYS
 async def test_closed_gate_without_escalation_ends(bench: Bench) -> None:
     bench.server.script(DOWN)
     writer = Writer()
@@ -115,7 +111,6 @@ async def test_dead_endpoint_is_a_judge_error(bench: Bench) -> None:
     assert "is the server up, and its base_url right?" in gate["error"]
 
 
-@TWO_WAYS
 async def test_embedding_failure_is_a_judge_error(bench: Bench) -> None:
     await bench.remember({**CASE, **COLD})
     bench.server.script_embeddings(DOWN)
@@ -125,7 +120,6 @@ async def test_embedding_failure_is_a_judge_error(bench: Bench) -> None:
     assert judgings(bench.server) == []
 
 
-@TWO_WAYS
 async def test_embedding_failure_that_is_to_be_borne_is_told_in_the_judgment(
     bench: Bench,
 ) -> None:
@@ -139,7 +133,6 @@ async def test_embedding_failure_that_is_to_be_borne_is_told_in_the_judgment(
     assert "embeddings" in warning
 
 
-@TWO_WAYS
 async def test_judge_that_answers_when_asked_again_has_not_failed(bench: Bench) -> None:
     bench.server.script("Well.", verdict(True))
     gate = (await bench.invoke(gated(bench, Writer()), asked()))["quality_gate"]
@@ -147,7 +140,6 @@ async def test_judge_that_answers_when_asked_again_has_not_failed(bench: Bench) 
     assert len(judgings(bench.server)) == 2
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("on_judge_error", ["open", "closed"])
 async def test_failure_is_logged_and_streamed(
     bench: Bench, caplog: pytest.LogCaptureFixture, on_judge_error: str
@@ -164,7 +156,6 @@ async def test_failure_is_logged_and_streamed(
         assert said in record.getMessage()
 
 
-@TWO_WAYS
 async def test_failure_after_revisions_keeps_their_count_and_the_next_turn_begins_anew(
     bench: Bench,
 ) -> None:
@@ -177,7 +168,6 @@ async def test_failure_after_revisions_keeps_their_count_and_the_next_turn_begin
     assert (second["status"], second["revisions"]) == ("accepted", 1)
 
 
-@TWO_WAYS
 async def test_critique_key_is_cleared_when_the_judge_fails(bench: Bench) -> None:
     graph = gated(bench, Writer(), state=Told, critique_key="critique")
     bench.server.script(verdict(False), DOWN)
@@ -208,7 +198,6 @@ async def test_failing_to_learn_is_no_judge_error_and_can_be_gone_on_with(
     assert [one.status for one in await bench.episodes()] == ["distilled"]
 
 
-@TWO_WAYS
 async def test_failing_to_embed_what_an_expert_said_is_no_judge_error(bench: Bench) -> None:
     graph = gated(bench, Writer(), review="always", on_judge_error="open")
     await bench.invoke(graph, asked())
@@ -222,7 +211,6 @@ async def test_failing_to_embed_what_an_expert_said_is_no_judge_error(bench: Ben
     assert len(await bench.episodes()) == 1
 
 
-@TWO_WAYS
 async def test_judge_that_failed_is_not_asked_again_when_the_run_goes_on(bench: Bench) -> None:
     class Failing(Writer):
         def __call__(self, state: Any) -> dict[str, Any]:
@@ -243,7 +231,6 @@ async def test_judge_that_failed_is_not_asked_again_when_the_run_goes_on(bench: 
     assert len(judgings(bench.server)) == 1
 
 
-@TWO_WAYS
 async def test_settings_that_can_not_be_used_are_no_judge_error(bench: Bench) -> None:
     graph = gated(bench, Writer(), on_judge_error="open")
     with pytest.raises(InvalidInputError, match="context: k"):
@@ -253,7 +240,6 @@ async def test_settings_that_can_not_be_used_are_no_judge_error(bench: Bench) ->
     assert bench.server.chats == []
 
 
-@TWO_WAYS
 async def test_missing_store_is_told(bench: Bench) -> None:
     builder = gate_on(bench, writing(Writer()), CRITERION, on_judge_error="open")
     graph = builder.compile(checkpointer=bench.saver)
@@ -261,7 +247,6 @@ async def test_missing_store_is_told(bench: Bench) -> None:
         await bench.invoke(graph, asked())
 
 
-@TWO_WAYS
 async def test_rule_that_raises_lets_nothing_pass(bench: Bench) -> None:
     def passes(_value: Any) -> bool:
         raise KeyError("threshold")
@@ -270,7 +255,6 @@ async def test_rule_that_raises_lets_nothing_pass(bench: Bench) -> None:
         await bench.invoke(gated(bench, Writer(), passes=passes), asked())
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("on_judge_error", ["closed", "open"])
 async def test_store_that_is_down_fails_the_run_also_where_the_gate_is_open(
     bench: Bench, on_judge_error: str

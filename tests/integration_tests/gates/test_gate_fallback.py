@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from tests.conftest import CRITERION, TWO_WAYS, Bench
+from tests.conftest import CRITERION, Bench
 from tests.integration_tests.gates.support import (
     DOWN,
     IN_MEMORY,
@@ -40,7 +40,6 @@ async def test_it_takes_the_place_of_the_turns_drafts_and_critiques(bench: Bench
     assert texts(given["messages"]) == [QUESTION, LATER, "And now?", "Draft 3."]
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(
     ("replies", "options", "answer"),
     [
@@ -60,7 +59,6 @@ async def test_only_what_is_not_let_through_is_replaced(
     assert given["messages"][-1].text == answer
 
 
-@TWO_WAYS
 async def test_expert_who_lets_the_answer_pass_goes_before_it(bench: Bench) -> None:
     bench.server.rules = always(False)
     options: dict[str, Any] = {"review": "exhausted", "max_revisions": 0, "fallback": LATER}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 
-from tests.conftest import CRITERION, TWO_WAYS, Bench, judgings
+from tests.conftest import CRITERION, Bench, judgings
 from tests.integration_tests.gates.support import (
     IN_MEMORY,
     QUESTION,
@@ -43,7 +43,6 @@ def check_fences(chat: ChatRequest) -> None:
     assert human.rindex("The value is true") < human.index("</case>")
 
 
-@TWO_WAYS
 async def test_answer_that_speaks_to_the_judge_stays_in_its_fence(bench: Bench) -> None:
     bench.server.rules = always(False)
     given = await bench.invoke(gated(bench, Writer(HOSTILE), max_revisions=0), asked())
@@ -51,7 +50,6 @@ async def test_answer_that_speaks_to_the_judge_stays_in_its_fence(bench: Bench) 
     assert given["quality_gate"]["status"] == "exhausted"
 
 
-@TWO_WAYS
 async def test_question_that_speaks_to_the_judge_stays_in_its_fence(bench: Bench) -> None:
     bench.server.rules = always(False)
     await bench.invoke(gated(bench, Writer(), max_revisions=0), asked(HOSTILE))
@@ -66,7 +64,6 @@ async def test_answer_that_looks_like_a_judgment_does_not_decide(bench: Bench) -
     assert given["quality_gate"]["status"] == "exhausted"
 
 
-@TWO_WAYS
 async def test_critique_is_a_users_message_to_a_real_writer(bench: Bench) -> None:
     model = bench.server.chat_model()
 
@@ -85,7 +82,6 @@ async def test_critique_is_a_users_message_to_a_real_writer(bench: Bench) -> Non
     assert "Ignore the guidelines" in writings[1].messages[3]["content"]
 
 
-@TWO_WAYS
 async def test_critique_is_not_shown_to_the_judge(bench: Bench) -> None:
     bench.server.script(verdict(False, "Zebra-4711: the value is true."), verdict(True))
     await bench.invoke(gated(bench, Writer()), asked())
@@ -93,7 +89,6 @@ async def test_critique_is_not_shown_to_the_judge(bench: Bench) -> None:
     assert inputs(bench.server) == [QUESTION, QUESTION]
 
 
-@TWO_WAYS
 async def test_experts_words_go_on_as_a_humans(bench: Bench) -> None:
     writer = Writer()
     graph = gated(bench, writer, review="always")

@@ -15,7 +15,7 @@ from memalign_graph import (
     add_quality_gate,
     create_quality_gate_node,
 )
-from tests.conftest import CRITERION, ONE_WAY, Bench
+from tests.conftest import CRITERION, Bench
 from tests.integration_tests.gates.support import (
     Builder,
     Writer,
@@ -24,9 +24,6 @@ from tests.integration_tests.gates.support import (
     models,
     writing,
 )
-
-pytestmark = ONE_WAY
-
 
 TWICE = ("name", "messages_key", "critique_key")
 """Any of those that share a key may be named."""

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypedDict
 
 from memalign_graph import GateVerdict, create_feedback_graph
-from tests.conftest import CRITERION, TWO_WAYS, Bench
+from tests.conftest import CRITERION, Bench
 from tests.integration_tests.gates.support import (
     IN_MEMORY,
     Builder,
@@ -97,7 +97,6 @@ async def test_input_schema_is_left_alone(bench: Bench) -> None:
     assert returned == {"messages", "quality_gate", "critique"}
 
 
-@TWO_WAYS
 async def test_key_declared_with_a_reducer_of_ones_own(bench: Bench) -> None:
     class State(MessagesState):
         quality_gate: Annotated[dict[str, Any], keep]
@@ -131,7 +130,6 @@ async def test_key_declared_by_a_strict_pydantic_state(bench: Bench, hint: Any) 
     assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("accepted", 1)
 
 
-@TWO_WAYS
 async def test_strict_pydantic_state_need_not_declare_it(bench: Bench) -> None:
     class State(BaseModel):
         model_config = ConfigDict(extra="forbid")
@@ -151,7 +149,6 @@ async def test_strict_pydantic_state_need_not_declare_it(bench: Bench) -> None:
     assert [type(one) for one in seen] == [State, State]
 
 
-@TWO_WAYS
 async def test_all_verdicts_of_a_thread_are_gathered_by_a_reducer_of_ones_own(bench: Bench) -> None:
     graph = gated(bench, Writer(), state=Gathered, max_revisions=1)
     bench.server.script(verdict(False), verdict(True), verdict(True))
@@ -184,7 +181,6 @@ async def test_two_gates_return_both_verdicts(bench: Bench) -> None:
     assert set(given) == {"messages", "first", "second"}
 
 
-@TWO_WAYS
 async def test_judgment_in_the_verdict_can_be_spoken_of_later(bench: Bench) -> None:
     from datetime import timedelta
 

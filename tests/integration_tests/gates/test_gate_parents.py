@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from memalign_graph import Criterion, JudgeMemory, MemAlignContext, MemAlignWarning
-from tests.conftest import CASE, COLD, CRITERION, ONE_WAY, TWO_WAYS, Bench, Graph, judgings
+from tests.conftest import CASE, COLD, CRITERION, Bench, Graph, judgings
 from tests.integration_tests.gates.support import (
     IN_MEMORY,
     LENGTH,
@@ -68,7 +68,6 @@ async def test_question_bubbles_up_to_the_parent_and_is_answered_there(bench: Be
     assert len(await bench.episodes()) == 2
 
 
-@TWO_WAYS
 async def test_gates_of_one_name_in_a_parent_and_its_subgraph_count_apart(bench: Bench) -> None:
     writer = Writer()
     builder = around(inside(bench, writer, max_revisions=1))
@@ -82,7 +81,6 @@ async def test_gates_of_one_name_in_a_parent_and_its_subgraph_count_apart(bench:
     assert len(writer.seen) == 2
 
 
-@TWO_WAYS
 async def test_two_levels_down(bench: Bench) -> None:
     middle = around(inside(bench, Writer(), review="always")).compile()
     graph = bench.compile(around(middle))
@@ -93,7 +91,6 @@ async def test_two_levels_down(bench: Bench) -> None:
     assert len(judgings(bench.server)) == 2
 
 
-@TWO_WAYS
 async def test_gated_graph_called_by_a_nodes_own_function(bench: Bench) -> None:
     worker = inside(bench, Writer(), review="always")
 
@@ -182,7 +179,6 @@ async def test_model_of_a_parents_context_judges(
     assert judgings(bench.server)[0].model == "gpt-4.1-nano"
 
 
-@TWO_WAYS
 @CONTEXTS
 async def test_review_of_a_parents_context_decides(bench: Bench, schema: Any) -> None:
     graph = with_context(bench, schema, Writer(), review="always")
@@ -208,7 +204,6 @@ async def test_settings_hold_while_a_gate_asks_nobody_until_revisions_run_out(
         assert guideline.text in chat.text
 
 
-@TWO_WAYS
 async def test_context_reaches_a_gate_two_levels_down(bench: Bench) -> None:
     await bench.remember({**CASE, **COLD}, namespace=TEAM)
     graph = bench.compile(around(around(inside(bench, Writer())).compile()))
@@ -216,7 +211,6 @@ async def test_context_reaches_a_gate_two_levels_down(bench: Bench) -> None:
     assert COLD["rationale"] in judgings(bench.server)[0].text
 
 
-@TWO_WAYS
 async def test_asking_without_a_checkpointer_is_warned_of(bench: Bench) -> None:
     graph = gated(bench, Writer(), review="always")
     graph.checkpointer = None
@@ -225,7 +219,6 @@ async def test_asking_without_a_checkpointer_is_warned_of(bench: Bench) -> None:
     assert "status" not in given.get("quality_gate", {})
 
 
-@TWO_WAYS
 async def test_gate_at_the_end_of_a_parent_without_a_checkpointer(bench: Bench) -> None:
     graph = gated(bench, Writer())
     graph.checkpointer = None
@@ -235,7 +228,6 @@ async def test_gate_at_the_end_of_a_parent_without_a_checkpointer(bench: Bench) 
     assert given["quality_gate"]["judgment"]["thread_id"] is None
 
 
-@TWO_WAYS
 async def test_one_built_graph_serves_many_threads_at_once(bench: Bench) -> None:
     class Named(Writer):
         def __call__(self, state: Any) -> dict[str, Any]:
@@ -252,7 +244,6 @@ async def test_one_built_graph_serves_many_threads_at_once(bench: Bench) -> None
     assert [one["quality_gate"]["revisions"] for one in given[:2]] == [1, 0]
 
 
-@ONE_WAY
 def test_builder_is_given_back(bench: Bench) -> None:
     builder = writing(Writer())
     assert gate_on(bench, builder, CRITERION, revise=END) is builder

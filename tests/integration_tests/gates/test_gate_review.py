@@ -13,8 +13,7 @@ from memalign_graph import Judgment, Numeric
 from tests.conftest import (
     COLD,
     CRITERION,
-    ONE_WAY,
-    TWO_WAYS,
+    EVERY_WAY,
     Bench,
     distillings,
     judgings,
@@ -33,6 +32,8 @@ from tests.integration_tests.gates.support import (
     verdict,
     writing,
 )
+
+pytestmark = EVERY_WAY
 
 SCORE = CRITERION.model_copy(update={"scale": Numeric(minimum=1, maximum=5, integer=True)})
 
@@ -79,7 +80,6 @@ async def test_expert_who_objects_sends_a_good_verdict_back_and_memory_learns(
     assert len(judgings(bench.server)) == len(writer.seen) == 2
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(
     "reply", ["Too cold.", {"decisions": [{"type": "reject", "message": "Too cold."}]}]
 )
@@ -114,7 +114,6 @@ async def test_judges_reason_is_not_put_into_the_experts_mouth(bench: Bench) -> 
     assert "warm and kind" not in critique
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("value", [True, False])
 async def test_ignoring_leaves_the_judges_verdict(bench: Bench, value: Any) -> None:
     bench.server.rules = always(value)
@@ -126,7 +125,6 @@ async def test_ignoring_leaves_the_judges_verdict(bench: Bench, value: Any) -> N
     assert await bench.episodes() == []
 
 
-@TWO_WAYS
 async def test_experts_value_is_held_against_the_rule(bench: Bench) -> None:
     bench.server.rules = always(5)
     graph = gated(bench, Writer(), SCORE, passes=4, review="always", revise=None)
@@ -136,7 +134,6 @@ async def test_experts_value_is_held_against_the_rule(bench: Bench) -> None:
         assert (gate["value"], gate["status"]) == (value, status)
 
 
-@TWO_WAYS
 async def test_expert_is_asked_only_when_revisions_have_run_out(bench: Bench) -> None:
     writer = Writer()
     bench.server.rules = always(False)
@@ -150,7 +147,6 @@ async def test_expert_is_asked_only_when_revisions_have_run_out(bench: Bench) ->
     assert [one.example.outputs for one in await bench.episodes()] == ["Draft 3."]
 
 
-@TWO_WAYS
 async def test_expert_is_not_asked_of_what_passes_at_last(bench: Bench) -> None:
     bench.server.script(verdict(False), verdict(True))
     graph = gated(bench, Writer(), review="exhausted", max_revisions=1)
@@ -159,7 +155,6 @@ async def test_expert_is_not_asked_of_what_passes_at_last(bench: Bench) -> None:
     assert given["quality_gate"]["status"] == "accepted"
 
 
-@TWO_WAYS
 async def test_expert_who_agrees_at_last_leaves_it_exhausted(bench: Bench) -> None:
     bench.server.rules = always(False)
     graph = gated(bench, Writer(), review="exhausted", max_revisions=0)
@@ -170,7 +165,6 @@ async def test_expert_who_agrees_at_last_leaves_it_exhausted(bench: Bench) -> No
     assert distillings(bench.server) == []
 
 
-@TWO_WAYS
 async def test_function_says_when_to_ask(bench: Bench) -> None:
     seen: list[Judgment] = []
 
@@ -212,7 +206,6 @@ async def test_one_call_of_the_judge_for_each_draft_whatever_the_expert_takes(
     assert len(await bench.episodes()) == 3
 
 
-@TWO_WAYS
 async def test_question_a_new_turn_passes_by_is_not_the_new_turns(bench: Bench) -> None:
     graph = gated(bench, Writer(), review="always", max_revisions=1)
     await bench.invoke(graph, asked())
@@ -224,7 +217,6 @@ async def test_question_a_new_turn_passes_by_is_not_the_new_turns(bench: Bench) 
     assert episode.example.inputs == "The cup is broken."
 
 
-@ONE_WAY
 async def test_question_is_answered_in_another_process(bench: Bench, tmp_path: Path) -> None:
     """With another graph object and other connections, as after a restart."""
     store_file, saver_file = str(tmp_path / "s.db"), str(tmp_path / "t.db")
@@ -248,7 +240,6 @@ async def test_question_is_answered_in_another_process(bench: Bench, tmp_path: P
     assert len(judgings(bench.server)) == 2
 
 
-@TWO_WAYS
 async def test_namespace_of_the_run_holds_for_drafts_judged_after_the_reply(
     bench: Bench,
 ) -> None:
@@ -261,7 +252,6 @@ async def test_namespace_of_the_run_holds_for_drafts_judged_after_the_reply(
     assert len(await bench.episodes(namespace=("team-a",))) == 2
 
 
-@TWO_WAYS
 async def test_context_of_one_turn_is_not_that_of_the_next(bench: Bench) -> None:
     """Also where the gate comes first in its graph, and no node before it begins a turn."""
     builder = writing(Writer())

@@ -11,7 +11,7 @@ from langgraph.types import Command, Send
 from typing_extensions import TypedDict
 
 from memalign_graph import GateVerdict, create_quality_gate_node
-from tests.conftest import COLD, CRITERION, TWO_WAYS, Bench, Graph, judgings, thread
+from tests.conftest import COLD, CRITERION, Bench, Graph, judgings, thread
 from tests.integration_tests.gates.support import (
     IN_MEMORY,
     LENGTH,
@@ -52,7 +52,6 @@ async def test_chain_passes_what_passes_every_gate(bench: Bench) -> None:
     assert len(judgings(bench.server)) == 2
 
 
-@TWO_WAYS
 async def test_each_gate_of_a_chain_counts_its_own_revisions(bench: Bench) -> None:
     class Improving(Writer):
         """Mends its tone with the second draft, its length with the third."""
@@ -71,7 +70,6 @@ async def test_each_gate_of_a_chain_counts_its_own_revisions(bench: Bench) -> No
     assert ["cold" in told[0], "long" in told[1]] == [True, True]
 
 
-@TWO_WAYS
 async def test_answer_that_never_passes_the_second_gate_ends_the_chain(bench: Bench) -> None:
     writer = Writer()
     bench.server.rules = [judges(TONE_ASKED, True), judges(LENGTH_ASKED, False)]
@@ -80,7 +78,6 @@ async def test_answer_that_never_passes_the_second_gate_ends_the_chain(bench: Be
     assert len(writer.seen) == 3
 
 
-@TWO_WAYS
 async def test_questions_of_both_gates_are_asked_in_turn(bench: Bench) -> None:
     graph = chain(bench, Writer(), review="always")
     first = await bench.invoke(graph, asked())
@@ -277,7 +274,6 @@ async def test_items_sent_straight_to_a_gate_are_gathered(bench: Bench) -> None:
     assert statuses == ["accepted", "exhausted", "accepted"]
 
 
-@TWO_WAYS
 async def test_items_sent_straight_to_a_gate_go_their_own_ways(bench: Bench) -> None:
     publish = Writer()
     builder: Builder = StateGraph(FanState)
@@ -332,7 +328,6 @@ async def test_threads_of_one_graph_run_at_once(bench: Bench) -> None:
     assert [one["short"]["status"] for one in given] == ["accepted"] * 3
 
 
-@TWO_WAYS
 async def test_one_bad_reply_among_many_leaves_all_questions_open(bench: Bench) -> None:
     graph = straight(bench, review="always")
     given = await bench.invoke(graph, {"items": ITEMS})

@@ -7,7 +7,7 @@ from langgraph.graph import END
 from langgraph.types import Command
 
 from memalign_graph import Example, Judgment
-from tests.conftest import CRITERION, ONE_WAY, TWO_WAYS, Bench, Graph, thread
+from tests.conftest import CRITERION, Bench, Graph, thread
 from tests.integration_tests.gates.support import (
     DOWN,
     IN_MEMORY,
@@ -48,7 +48,6 @@ async def test_events_tell_what_becomes_of_every_draft(bench: Bench) -> None:
     )
 
 
-@TWO_WAYS
 async def test_events_come_out_of_a_subgraph_too(bench: Bench) -> None:
     worker = gate_on(bench, writing(Writer()), CRITERION).compile()
     builder = writing(worker)
@@ -58,7 +57,6 @@ async def test_events_come_out_of_a_subgraph_too(bench: Bench) -> None:
     assert [one["status"] for _, one in parts] == ["judging", "accepted"]
 
 
-@TWO_WAYS
 async def test_updates_show_the_verdict_and_the_critique(bench: Bench) -> None:
     bench.server.script(verdict(False), verdict(True))
     streamed = await bench.stream(gated(bench, Writer()), asked(), stream_mode="updates")
@@ -72,7 +70,6 @@ async def test_updates_show_the_verdict_and_the_critique(bench: Bench) -> None:
     assert "messages" not in second
 
 
-@TWO_WAYS
 async def test_judges_words_are_not_streamed_as_the_applications(bench: Bench) -> None:
     model = bench.server.chat_model()
 
@@ -104,7 +101,6 @@ async def test_pending_question_is_seen_in_the_inner_task(bench: Bench) -> None:
     assert inner.tasks[0].interrupts[0].id == task.interrupts[0].id == state.interrupts[0].id
 
 
-@TWO_WAYS
 async def test_history_has_every_verdict_of_the_thread(bench: Bench) -> None:
     graph = gated(bench, Writer(), max_revisions=1)
     bench.server.rules = always(False)
@@ -136,7 +132,6 @@ async def test_verdict_can_be_overruled_from_outside(bench: Bench) -> None:
     assert bench.server.chats == []
 
 
-@ONE_WAY
 def test_picture_shows_the_ways_out(bench: Bench) -> None:
     builder = writing(Writer())
     builder.add_node("boss", Writer())
@@ -154,7 +149,6 @@ def test_picture_shows_the_ways_out(bench: Bench) -> None:
     assert "boss" not in gated(bench, Writer()).get_graph().draw_mermaid()
 
 
-@ONE_WAY
 def test_judge_is_seen_inside_the_gate(bench: Bench) -> None:
     graph = gated(bench, Writer(), review="always")
     assert [name for name, _ in graph.get_subgraphs()] == ["quality_gate"]
@@ -164,7 +158,6 @@ def test_judge_is_seen_inside_the_gate(bench: Bench) -> None:
         assert f"quality_gate\\3a{node}({node})" in drawn
 
 
-@TWO_WAYS
 async def test_events_say_that_an_expert_is_asked_and_not_that_the_judge_is_at_work(
     bench: Bench,
 ) -> None:
@@ -175,7 +168,6 @@ async def test_events_say_that_an_expert_is_asked_and_not_that_the_judge_is_at_w
     assert [one["status"] for one in again] == ["accepted"]
 
 
-@TWO_WAYS
 async def test_judges_tokens_are_in_no_message_stream(bench: Bench) -> None:
     parts = await bench.stream(
         gated(bench, Writer()), asked(), stream_mode="messages", subgraphs=True
@@ -184,7 +176,6 @@ async def test_judges_tokens_are_in_no_message_stream(bench: Bench) -> None:
     assert nodes == {"write"}
 
 
-@TWO_WAYS
 async def test_verdict_names_its_example_also_where_the_judge_failed(bench: Bench) -> None:
     bench.server.script(DOWN)
     given = await bench.invoke(gated(bench, Writer()), asked())

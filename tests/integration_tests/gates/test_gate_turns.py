@@ -7,7 +7,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.errors import GraphRecursionError
 from langgraph.types import interrupt
 
-from tests.conftest import CRITERION, TWO_WAYS, Bench, judgings
+from tests.conftest import CRITERION, Bench, judgings
 from tests.integration_tests.gates.support import (
     IN_MEMORY,
     LENGTH,
@@ -52,7 +52,6 @@ async def test_revisions_are_counted_anew_in_the_next_turn(bench: Bench) -> None
     assert (second["quality_gate"]["revisions"], len(writer.seen)) == (1, 4)
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("question", [AGAIN, QUESTION], ids=["another", "the-same"])
 async def test_turn_after_a_writer_that_failed_has_all_its_revisions(
     bench: Bench, question: str
@@ -120,7 +119,6 @@ async def test_gate_left_in_the_middle_by_another_has_all_its_revisions_next_tim
     assert len(writer.seen) == 4
 
 
-@TWO_WAYS
 async def test_writer_that_failed_and_goes_on_has_the_revisions_that_are_left(bench: Bench) -> None:
     graph = gated(bench, Failing(at=2), max_revisions=1)
     bench.server.rules = always(False)
@@ -137,7 +135,6 @@ def conversation(state: Any) -> dict[str, Any]:
     return {"inputs": {"said": said}, "outputs": answer}
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("example", [None, conversation], ids=["exchange", "conversation"])
 async def test_revisions_run_out_over_many_replies_of_an_expert(bench: Bench, example: Any) -> None:
     writer = Writer()
@@ -150,7 +147,6 @@ async def test_revisions_run_out_over_many_replies_of_an_expert(bench: Bench, ex
     assert (given["quality_gate"]["revisions"], len(writer.seen)) == (2, 3)
 
 
-@TWO_WAYS
 async def test_revisions_run_out_also_where_the_writer_asks_its_user(bench: Bench) -> None:
     def write(state: Any) -> dict[str, Any]:
         if len(state["messages"]) == 1:

@@ -7,7 +7,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import tools_condition
 
 from memalign_graph import InvalidInputError, create_quality_gate_node
-from tests.conftest import CRITERION, TWO_WAYS, Bench
+from tests.conftest import CRITERION, EVERY_WAY, Bench
 from tests.integration_tests.gates.support import (
     Builder,
     Writer,
@@ -19,7 +19,7 @@ from tests.integration_tests.gates.support import (
     writing,
 )
 
-pytestmark = TWO_WAYS
+pytestmark = EVERY_WAY
 
 
 def without_a_way_in() -> Builder:

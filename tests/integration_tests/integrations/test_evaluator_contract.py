@@ -26,7 +26,7 @@ from memalign_graph.integrations import (
     as_comparative_evaluator,
     as_evaluator,
 )
-from tests.conftest import CASE, CRITERION, ONE_WAY, TWO_WAYS, Bench
+from tests.conftest import CASE, CRITERION, Bench
 from tests.loopback import Rule
 
 BETTER = Criterion(name="better", instructions="Which is better?", scale=Pairwise())
@@ -38,7 +38,6 @@ async def call(bench: Bench, graph: Any, options: Any = None, **given: Any) -> A
     return as_evaluator(graph, **(options or {}))(**given)
 
 
-@TWO_WAYS
 async def test_it_answers_in_the_shape_of_openevals(bench: Bench) -> None:
     ours = await call(bench, bench.judge_graph(), **CASE)
     bench.server.script('{"reasoning": "Fine.", "score": true}')
@@ -54,7 +53,6 @@ async def test_it_answers_in_the_shape_of_openevals(bench: Bench) -> None:
     }
 
 
-@ONE_WAY
 def test_its_signature_is_the_one_that_langsmith_looks_for(bench: Bench) -> None:
     evaluator, awaited = (
         make(bench.judge_graph(), key="kind") for make in (as_evaluator, as_async_evaluator)
@@ -67,13 +65,11 @@ def test_its_signature_is_the_one_that_langsmith_looks_for(bench: Bench) -> None
     assert not inspect.iscoroutinefunction(evaluator)
 
 
-@TWO_WAYS
 async def test_what_it_does_not_use_is_named(bench: Bench) -> None:
     result = await call(bench, bench.judge_graph(), **CASE, rubric="strict", attachments={})
     assert result["metadata"]["unused"] == ["attachments", "rubric"]
 
 
-@TWO_WAYS
 async def test_a_trajectory_is_judged(bench: Bench) -> None:
     steps = [HumanMessage("Where is it?"), AIMessage("On its way.", id="m1")]
     result = await call(bench, bench.judge_graph(), inputs="Where is it?", outputs=steps)
@@ -81,7 +77,6 @@ async def test_a_trajectory_is_judged(bench: Bench) -> None:
     assert '"content": "On its way."' in bench.server.chats[0].text
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(
     ("given", "field"),
     [
@@ -105,13 +100,11 @@ async def test_what_can_t_be_judged_is_one_sentence(
     assert bench.server.chats == []
 
 
-@TWO_WAYS
 async def test_a_graph_that_waits_for_an_expert_says_how_to_have_it_not_wait(bench: Bench) -> None:
     with pytest.raises(InvalidInputError, match='review="never"'):
         await call(bench, bench.review_graph(review="always"), **CASE)
 
 
-@TWO_WAYS
 async def test_bad_functions_are_named(bench: Bench) -> None:
     with pytest.raises(InvalidInputError, match=r"^example: the function has to return an Example"):
         await call(bench, bench.judge_graph(), {"example": lambda _: "text"}, **CASE)
@@ -119,7 +112,6 @@ async def test_bad_functions_are_named(bench: Bench) -> None:
         await call(bench, bench.judge_graph(), {"score": lambda _: "good"}, **CASE)
 
 
-@ONE_WAY
 @pytest.mark.parametrize("make", [as_evaluator, as_async_evaluator, as_comparative_evaluator])
 def test_options_that_can_t_be_used_are_named(bench: Bench, make: Any) -> None:
     graph = bench.judge_graph()
@@ -144,7 +136,6 @@ def test_options_that_can_t_be_used_are_named(bench: Bench, make: Any) -> None:
         make(panel.compile(store=bench.store), key="all")
 
 
-@TWO_WAYS
 async def test_a_runnable_without_a_judgment_is_found_out_when_it_runs(bench: Bench) -> None:
     for nothing in ({"answer": 1}, None):
         graph: Any = RunnableLambda(partial(_return, nothing))
@@ -170,7 +161,6 @@ def run_of(answer: Any) -> Run:
     )
 
 
-@ONE_WAY
 @pytest.mark.parametrize(
     ("verdict", "scores"), [("A", [1.0, 0.0]), ("B", [0.0, 1.0]), ("tie", [0.5, 0.5])]
 )
@@ -191,7 +181,6 @@ def _asked(given: dict[str, Any]) -> dict[str, Any]:
     return {**given, "inputs": "Where is it?"}
 
 
-@ONE_WAY
 def test_comparing_needs_two_runs_and_a_pairwise_judge(bench: Bench) -> None:
     two = [run_of("one"), run_of("two")]
     given: Any = {"inputs": "x", "outputs": [run.outputs for run in two]}

@@ -13,7 +13,7 @@ from langsmith.schemas import Example
 
 from memalign_graph import Categorical, Criterion, Numeric, Pairwise, create_panel_graph
 from memalign_graph.integrations import as_async_evaluator, as_evaluator
-from tests.conftest import CASE, COLD, CRITERION, TWO_WAYS, Bench
+from tests.conftest import CASE, COLD, CRITERION, Bench
 from tests.integration_tests.integrations.offline import noting_langsmith
 from tests.loopback import Rule, error
 
@@ -135,7 +135,6 @@ async def test_evaluates_offline_with_what_memory_holds(bench: Bench, evaluated:
     assert sum("We are sorry." in text for text in asked) == 1
 
 
-@TWO_WAYS
 async def test_a_graph_keeps_a_thread_for_each_row(bench: Bench, evaluated: Evaluated) -> None:
     rows = await evaluated(evaluator_of(bench, bench.judge_graph()))
     threads = {one.metadata["thread_id"] for one in results(rows)}
@@ -151,7 +150,6 @@ class Verdict(NamedTuple):
     value: Any
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(
     "verdict",
     [
@@ -178,7 +176,6 @@ async def test_each_scale_has_its_score_or_value(
     assert type(first.score) is type(verdict.score)
 
 
-@TWO_WAYS
 async def test_an_ordered_choice_can_be_given_a_score(bench: Bench, evaluated: Evaluated) -> None:
     bench.server.rules = [Rule(lambda _: True, value="fair")]
     evaluator = evaluator_of(
@@ -191,7 +188,6 @@ async def test_an_ordered_choice_can_be_given_a_score(bench: Bench, evaluated: E
     assert (first.key, first.score, first.value) == ("warmth", 0.5, "fair")
 
 
-@TWO_WAYS
 async def test_messages_are_judged_as_json(bench: Bench, evaluated: Evaluated) -> None:
     def agent(inputs: dict[str, Any]) -> dict[str, Any]:
         return {"messages": [HumanMessage(inputs["question"]), AIMessage("It is on its way.")]}
@@ -201,7 +197,6 @@ async def test_messages_are_judged_as_json(bench: Bench, evaluated: Evaluated) -
     assert '"role": "assistant"' in bench.server.chats[0].text
 
 
-@TWO_WAYS
 async def test_the_example_can_be_made_of_some_fields(bench: Bench, evaluated: Evaluated) -> None:
     evaluator = evaluator_of(
         bench,
@@ -216,7 +211,6 @@ async def test_the_example_can_be_made_of_some_fields(bench: Bench, evaluated: E
     assert "We are sorry." not in bench.server.chats[0].text
 
 
-@TWO_WAYS
 async def test_a_panel_has_a_result_a_criterion(bench: Bench, evaluated: Evaluated) -> None:
     bench.server.rules = [
         Rule(lambda chat: "How warm" in chat.text, value="warm"),
@@ -240,7 +234,6 @@ async def test_a_panel_has_a_result_a_criterion(bench: Bench, evaluated: Evaluat
         assert by_key["grade"].comment
 
 
-@TWO_WAYS
 async def test_a_review_graph_judges_if_it_asks_nobody(bench: Bench, evaluated: Evaluated) -> None:
     graph = bench.review_graph(review="never")
     assert [one.score for one in results(await evaluated(evaluator_of(bench, graph)))] == [True] * 2
@@ -249,7 +242,6 @@ async def test_a_review_graph_judges_if_it_asks_nobody(bench: Bench, evaluated: 
     assert [one.score for one in results(await evaluated(quiet))] == [True] * 2
 
 
-@TWO_WAYS
 async def test_a_context_chooses_the_memory(bench: Bench, evaluated: Evaluated) -> None:
     await bench.remember({**CASE, **COLD}, namespace=("shop", "emea"))
     evaluator = evaluator_of(bench, bench.judge_graph(), context={"namespace": ["shop", "emea"]})
@@ -258,7 +250,6 @@ async def test_a_context_chooses_the_memory(bench: Bench, evaluated: Evaluated) 
         assert one.metadata["episode_ids"] == [episode.id]
 
 
-@TWO_WAYS
 async def test_a_target_that_failed_is_an_error_and_no_verdict(
     bench: Bench, evaluated: Evaluated
 ) -> None:

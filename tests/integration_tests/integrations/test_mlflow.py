@@ -13,6 +13,8 @@ from tests.conftest import CRITERION
 from tests.integration_tests.integrations.mlflow_environment import mlflow_python, run_step
 from tests.loopback import LoopbackServer
 
+pytestmark = pytest.mark.outside
+
 Steps = Any
 
 ANN = {

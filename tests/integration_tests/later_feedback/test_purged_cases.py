@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memalign_graph.memory.operations import Forgotten
-from tests.conftest import CRITERION, OTHER, TWO_WAYS, Bench
+from tests.conftest import CRITERION, OTHER, Bench
 from tests.integration_tests.later_feedback.support import (
     DAY,
     age,
@@ -70,7 +70,6 @@ async def test_no_trace_of_a_purged_case_is_left_in_the_store(bench: Bench) -> N
     assert [one.judgment.id for one in await kept(bench)] == [apart["id"]]
 
 
-@TWO_WAYS
 async def test_no_trace_is_left_by_drafts_on_the_same_inputs(bench: Bench) -> None:
     """As a gate leaves them: the first draft is judged and sent back, the second one reviewed."""
     await judge(bench, {**SECRET, "outputs": "Draft 1."})
@@ -81,7 +80,6 @@ async def test_no_trace_is_left_by_drafts_on_the_same_inputs(bench: Bench) -> No
     assert await traces(bench) == []
 
 
-@TWO_WAYS
 async def test_no_trace_is_left_by_drafts_on_the_same_short_inputs(bench: Bench) -> None:
     short = {"inputs": "zqxin-7", "outputs": "Look for it in your post box."}
     await judge(bench, {**short, "outputs": "Draft 1."})
@@ -92,7 +90,6 @@ async def test_no_trace_is_left_by_drafts_on_the_same_short_inputs(bench: Bench)
     assert await traces(bench) == []
 
 
-@TWO_WAYS
 async def test_no_trace_is_left_by_the_same_outputs_on_other_inputs(bench: Bench) -> None:
     await judge(bench, {**SECRET, "inputs": "Another question."})
     second = await judge(bench, SECRET)
@@ -102,7 +99,6 @@ async def test_no_trace_is_left_by_the_same_outputs_on_other_inputs(bench: Bench
     assert await traces(bench) == []
 
 
-@TWO_WAYS
 async def test_judgment_made_with_its_guideline_alone_goes_too(bench: Bench) -> None:
     quote_the_prompt(bench)
     judgment = await judge(bench, SECRET)
@@ -117,7 +113,6 @@ async def test_judgment_made_with_its_guideline_alone_goes_too(bench: Bench) -> 
     assert await traces(bench) == []
 
 
-@TWO_WAYS
 async def test_judgment_made_with_a_guideline_that_is_gone_meanwhile_goes_too(
     bench: Bench,
 ) -> None:
@@ -135,7 +130,6 @@ async def test_judgment_made_with_a_guideline_that_is_gone_meanwhile_goes_too(
     assert await traces(bench) == []
 
 
-@TWO_WAYS
 async def test_what_was_forgotten_first_can_be_purged_later(bench: Bench) -> None:
     quote_the_prompt(bench)
     judgment = await judge(bench, SECRET)
@@ -150,7 +144,6 @@ async def test_what_was_forgotten_first_can_be_purged_later(bench: Bench) -> Non
     assert await judgments_in_store(bench) == []
 
 
-@TWO_WAYS
 async def test_judgment_past_its_time_is_no_place_to_hide(bench: Bench) -> None:
     judgment = await judge(bench, SECRET)
     await tell(bench, judgment["id"], WORD)
@@ -161,7 +154,6 @@ async def test_judgment_past_its_time_is_no_place_to_hide(bench: Bench) -> None:
     assert await traces(bench) == []
 
 
-@TWO_WAYS
 async def test_purge_by_author_takes_the_judgments_along(bench: Bench) -> None:
     judgment = await judge(bench, SECRET)
     await tell(bench, judgment["id"], WORD)
@@ -172,7 +164,6 @@ async def test_purge_by_author_takes_the_judgments_along(bench: Bench) -> None:
     assert [one.author for one in await bench.episodes()] == ["bob"]
 
 
-@TWO_WAYS
 async def test_purged_judgment_takes_no_more_words(bench: Bench) -> None:
     judgment = await judge(bench, SECRET)
     await tell(bench, judgment["id"], WORD)
@@ -183,7 +174,6 @@ async def test_purged_judgment_takes_no_more_words(bench: Bench) -> None:
     assert await traces(bench) == []
 
 
-@TWO_WAYS
 async def test_threads_of_judging_and_of_telling_are_deleted(bench: Bench) -> None:
     await judge(bench, APART, on="apart")
     judgment = await judge(bench, SECRET, on="judged")
@@ -194,7 +184,6 @@ async def test_threads_of_judging_and_of_telling_are_deleted(bench: Bench) -> No
     assert sorted(done.purged.thread_ids) == ["judged", "told"]
 
 
-@TWO_WAYS
 async def test_purge_stays_within_its_memory(bench: Bench) -> None:
     elsewhere = await judge(bench, SECRET, context={"namespace": ["team-a"]})
     named = CRITERION.model_copy(update={"name": "judgments"})
@@ -210,7 +199,6 @@ async def test_purge_stays_within_its_memory(bench: Bench) -> None:
     assert await judgments_in_store(bench, *root) == [below["id"]]
 
 
-@TWO_WAYS
 async def test_forgetting_leaves_judgments_to_be_spoken_of_again(bench: Bench) -> None:
     judgment = await judge(bench, SECRET)
     await tell(bench, judgment["id"], WORD)
@@ -223,7 +211,6 @@ async def test_forgetting_leaves_judgments_to_be_spoken_of_again(bench: Bench) -
     assert len(await bench.episodes()) == len(await bench.guidelines()) == 1
 
 
-@TWO_WAYS
 async def test_purge_takes_nothing_else_along(bench: Bench) -> None:
     first, second = await judge(bench, APART), await judge(bench, OTHER)
     await tell(bench, second["id"], {"value": False, "rationale": "Ask kindly.", "author": "bob"})

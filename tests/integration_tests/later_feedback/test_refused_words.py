@@ -12,7 +12,7 @@ from memalign_graph import (
     create_feedback_graph,
     create_judge_graph,
 )
-from tests.conftest import COLD, CRITERION, ONE_WAY, TWO_WAYS, Bench
+from tests.conftest import COLD, CRITERION, Bench
 from tests.integration_tests.later_feedback.support import (
     DAY,
     age,
@@ -39,7 +39,6 @@ async def refuse(bench: Bench, judgment_id: Any, reply: Any, **options: Any) -> 
 
 
 @pytest.mark.parametrize("judgment_id", ["unknown", "0" * 32, "a.b", "%", "*"])
-@TWO_WAYS
 async def test_unknown_id_is_told(bench: Bench, judgment_id: str) -> None:
     await judge(bench)
     told = await refuse(bench, judgment_id, COLD)
@@ -48,18 +47,15 @@ async def test_unknown_id_is_told(bench: Bench, judgment_id: str) -> None:
 
 
 @pytest.mark.parametrize("judgment_id", ["", None, 7, ["a"], {"id": "a"}], ids=str)
-@TWO_WAYS
 async def test_id_that_is_none_is_told(bench: Bench, judgment_id: Any) -> None:
     assert "give the `id` of a judgment" in await refuse(bench, judgment_id, COLD)
 
 
-@TWO_WAYS
 async def test_id_that_is_missing_is_told(bench: Bench) -> None:
     with pytest.raises(InvalidInputError, match="give the `id` of a judgment"):
         await bench.invoke(feedback_graph(bench), {"reply": COLD})
 
 
-@TWO_WAYS
 async def test_judgment_past_its_time_is_told_as_unknown(bench: Bench) -> None:
     judgment = await judge(bench)
     await age(bench, judgment["id"], 2 * DAY)
@@ -67,14 +63,12 @@ async def test_judgment_past_its_time_is_told_as_unknown(bench: Bench) -> None:
     assert await kept(bench) == []
 
 
-@TWO_WAYS
 async def test_judgment_of_another_namespace_is_told_as_unknown(bench: Bench) -> None:
     judgment = await judge(bench, context={"namespace": ["team-a"]})
     for context in (None, {"namespace": ["team-b"]}, {"namespace": ["team-a", "sub"]}):
         assert "another namespace" in await refuse(bench, judgment["id"], COLD, context=context)
 
 
-@TWO_WAYS
 async def test_judgment_by_another_criterion_is_told_as_unknown(bench: Bench) -> None:
     judgment = await judge(bench)
     other = CRITERION.model_copy(update={"name": "brevity"})
@@ -109,20 +103,17 @@ async def test_judgment_by_another_criterion_is_told_as_unknown(bench: Bench) ->
     ],
     ids=ascii,
 )
-@ONE_WAY
 async def test_word_that_can_not_be_used_is_told(bench: Bench, reply: Any) -> None:
     judgment = await judge(bench)
     assert (await refuse(bench, judgment["id"], reply)).startswith("reply: ")
 
 
-@TWO_WAYS
 async def test_word_that_is_missing_is_told(bench: Bench) -> None:
     judgment = await judge(bench)
     with pytest.raises(InvalidInputError, match=r"^reply: "):
         await bench.invoke(feedback_graph(bench), {"judgment_id": judgment["id"]})
 
 
-@TWO_WAYS
 async def test_value_of_a_scale_that_has_changed_meanwhile_is_told(bench: Bench) -> None:
     judgment = await judge(bench, criterion=SCORE)
     assert judgment["value"] == 5
@@ -133,7 +124,6 @@ async def test_value_of_a_scale_that_has_changed_meanwhile_is_told(bench: Bench)
     assert given["feedback"]["value"] is False
 
 
-@TWO_WAYS
 async def test_refused_word_can_be_given_again(bench: Bench) -> None:
     judgment = await judge(bench)
     await refuse(bench, judgment["id"], {"value": "perhaps"})
@@ -141,7 +131,6 @@ async def test_refused_word_can_be_given_again(bench: Bench) -> None:
     assert given["learned"]["guidelines"]
 
 
-@TWO_WAYS
 async def test_graph_without_a_store_is_told(bench: Bench) -> None:
     options: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
     graph = create_feedback_graph(CRITERION, **options).compile()
@@ -149,7 +138,6 @@ async def test_graph_without_a_store_is_told(bench: Bench) -> None:
         await bench.invoke(graph, {"judgment_id": "x", "reply": COLD})
 
 
-@ONE_WAY
 @pytest.mark.parametrize("given", [30, 0, "30 days", timedelta(0), timedelta(days=-1), True])
 def test_length_of_time_that_is_none_is_told(bench: Bench, given: Any) -> None:
     with pytest.raises(
@@ -158,7 +146,6 @@ def test_length_of_time_that_is_none_is_told(bench: Bench, given: Any) -> None:
         create_judge_graph(CRITERION, keep_judgments=given)
 
 
-@ONE_WAY
 @pytest.mark.parametrize(
     ("options", "field"), [({"model": 7}, "model"), ({"embeddings": 7}, "embeddings")]
 )
@@ -169,7 +156,6 @@ def test_option_that_can_not_be_used_is_told(
         create_feedback_graph(CRITERION, **options)
 
 
-@ONE_WAY
 def test_criterion_that_is_none_is_told(bench: Bench) -> None:
     with pytest.raises(InvalidInputError, match=r"^criterion: "):
         create_feedback_graph("is it kind?")  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import create_judge_graph
 from memalign_graph.memory import judgments
-from tests.conftest import CASE, CRITERION, OTHER, TWO_WAYS, Bench
+from tests.conftest import CASE, CRITERION, OTHER, Bench
 from tests.integration_tests.later_feedback.support import (
     DAY,
     age,
@@ -59,7 +59,6 @@ async def test_what_is_past_its_time_is_swept_as_more_is_kept(bench: Bench, cloc
     assert await judgments_in_store(bench) == sorted([fresh["id"], long["id"]])
 
 
-@TWO_WAYS
 async def test_sweeping_is_not_done_at_each_judgment(bench: Bench) -> None:
     first = await judge(bench)
     await age(bench, first["id"], 2 * DAY)
@@ -68,7 +67,6 @@ async def test_sweeping_is_not_done_at_each_judgment(bench: Bench) -> None:
     assert [one.judgment.id for one in await kept(bench)] == [second["id"]]
 
 
-@TWO_WAYS
 async def test_sweeping_leaves_what_lies_beside_and_below(bench: Bench, clock: Any) -> None:
     named = CRITERION.model_copy(update={"name": "judgments"})
     inner = {"namespace": ["memalign", CRITERION.name]}
@@ -106,7 +104,6 @@ def test_a_store_that_removes_what_is_over_is_told_when(server: LoopbackServer) 
         assert store.conn.execute(kept).fetchall() == []
 
 
-@TWO_WAYS
 async def test_very_long_time_is_taken(bench: Bench) -> None:
     judgment = await judge(bench, keep_judgments=timedelta.max)
     [one] = await kept(bench)
@@ -115,14 +112,12 @@ async def test_very_long_time_is_taken(bench: Bench) -> None:
     assert (await tell(bench, judgment["id"], "Too cold."))["learned"]["guidelines"]
 
 
-@TWO_WAYS
 async def test_very_short_time_is_over_at_once(bench: Bench) -> None:
     judgment = await judge(bench, keep_judgments=timedelta(microseconds=1))
     with pytest.raises(ValueError, match="its time is over"):
         await tell(bench, judgment["id"], "Too cold.")
 
 
-@TWO_WAYS
 async def test_judging_again_keeps_another_judgment(bench: Bench) -> None:
     first, second = await judge(bench), await judge(bench)
     assert first["id"] != second["id"]
@@ -130,7 +125,6 @@ async def test_judging_again_keeps_another_judgment(bench: Bench) -> None:
     assert {one.judgment.id for one in await kept(bench)} == {first["id"], second["id"]}
 
 
-@TWO_WAYS
 async def test_reviewing_does_not_judge_or_keep_again(bench: Bench) -> None:
     graph = bench.review_graph(keep_judgments=DAY)
     given = await bench.review(graph, "Too cold.")
@@ -144,7 +138,6 @@ async def put_what_a_later_version_keeps(bench: Bench, key: str, until: datetime
     await bench.store.abatch(put) if bench.awaits else bench.store.batch(put)
 
 
-@TWO_WAYS
 async def test_what_a_later_version_keeps_does_not_keep_the_judge_from_judging(
     bench: Bench,
 ) -> None:
@@ -157,7 +150,6 @@ async def test_what_a_later_version_keeps_does_not_keep_the_judge_from_judging(
     assert await judgments_in_store(bench) == sorted([judgment["id"], "waiting"])
 
 
-@TWO_WAYS
 async def test_what_a_later_version_keeps_does_not_hinder_a_purge(bench: Bench) -> None:
     await bench.remember({**CASE, "value": False, "author": "ann"})
     await put_what_a_later_version_keeps(bench, "waiting", datetime.now(UTC) + DAY)
@@ -168,7 +160,6 @@ async def test_what_a_later_version_keeps_does_not_hinder_a_purge(bench: Bench) 
     assert await bench.episodes() == []
 
 
-@TWO_WAYS
 async def test_kept_judgments_are_no_part_of_the_memory(bench: Bench) -> None:
     await bench.remember({**CASE, "value": False, "author": "ann"})
     memory = bench.memory()
@@ -186,7 +177,6 @@ async def test_kept_judgments_are_no_part_of_the_memory(bench: Bench) -> None:
     assert judgment["id"] not in before[1]
 
 
-@TWO_WAYS
 async def test_criterion_and_namespace_named_like_what_is_kept(bench: Bench) -> None:
     named = CRITERION.model_copy(update={"name": "judgments"})
     for context in (None, {"namespace": ["judgments"]}, {"namespace": ["a", "judgments"]}):
@@ -199,7 +189,6 @@ async def test_criterion_and_namespace_named_like_what_is_kept(bench: Bench) -> 
         assert len(await bench.episodes(criterion=named, namespace=place)) == 1
 
 
-@TWO_WAYS
 async def test_graph_without_a_checkpointer_keeps_judgments(bench: Bench) -> None:
     options: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
     builder = create_judge_graph(CRITERION, keep_judgments=DAY, **options)

@@ -12,9 +12,8 @@ from tests.conftest import (
     CASE,
     COLD,
     CRITERION,
-    ONE_WAY,
+    EVERY_WAY,
     OTHER,
-    TWO_WAYS,
     Bench,
     distillings,
     judgings,
@@ -28,6 +27,8 @@ from tests.integration_tests.later_feedback.support import (
     kept,
     tell,
 )
+
+pytestmark = EVERY_WAY
 
 
 def edit(**args: Any) -> dict[str, Any]:
@@ -74,7 +75,6 @@ async def test_judgments_wait_in_memory_until_their_time_is_over(bench: Bench) -
     assert [one.judgment.id for one in left] == [second["id"]]
 
 
-@TWO_WAYS
 async def test_word_is_distilled_by_the_model_for_that(bench: Bench) -> None:
     judgment = await judge(bench)
     other = bench.server.chat_model(model="distiller")
@@ -82,7 +82,6 @@ async def test_word_is_distilled_by_the_model_for_that(bench: Bench) -> None:
     assert [chat.body["model"] for chat in distillings(bench.server)] == ["distiller"]
 
 
-@TWO_WAYS
 async def test_nothing_is_kept_unless_told(bench: Bench) -> None:
     judgment = await judge(bench, keep_judgments=None)
     assert await judgments_in_store(bench) == []
@@ -90,7 +89,6 @@ async def test_nothing_is_kept_unless_told(bench: Bench) -> None:
         await tell(bench, judgment["id"], COLD)
 
 
-@TWO_WAYS
 async def test_judgment_of_a_review_graph_is_kept_too(bench: Bench) -> None:
     graph = bench.review_graph(keep_judgments=DAY, review="never")
     judgment = (await bench.invoke(graph, CASE))["judgment"]
@@ -98,7 +96,6 @@ async def test_judgment_of_a_review_graph_is_kept_too(bench: Bench) -> None:
     assert given["learned"]["guidelines"]
 
 
-@TWO_WAYS
 async def test_judgment_that_was_reviewed_takes_another_word_later(bench: Bench) -> None:
     graph = bench.review_graph(keep_judgments=DAY)
     given = await bench.review(graph, {**COLD, "author": "ann"})
@@ -124,7 +121,6 @@ async def test_judgment_that_was_reviewed_takes_another_word_later(bench: Bench)
     ],
     ids=str,
 )
-@TWO_WAYS
 async def test_every_shape_of_a_reply_is_taken(
     bench: Bench, reply: Any, value: Any, words: str | None
 ) -> None:
@@ -146,7 +142,6 @@ async def test_every_shape_of_a_reply_is_taken(
     ],
     ids=str,
 )
-@TWO_WAYS
 async def test_agreement_costs_no_call_of_a_chat_model(bench: Bench, reply: Any) -> None:
     judgment = await judge(bench)
     given = await tell(bench, judgment["id"], reply)
@@ -157,7 +152,6 @@ async def test_agreement_costs_no_call_of_a_chat_model(bench: Bench, reply: Any)
 
 
 @pytest.mark.parametrize("reply", [{"type": "ignore"}, [{"type": "ignore", "args": None}]])
-@TWO_WAYS
 async def test_ignoring_stores_nothing(bench: Bench, reply: Any) -> None:
     judgment = await judge(bench)
     given = await tell(bench, judgment["id"], reply)
@@ -178,7 +172,6 @@ async def test_example_is_not_embedded_again(bench: Bench) -> None:
     assert len(bench.server.embeddings) == 1
 
 
-@TWO_WAYS
 async def test_other_embeddings_embed_for_themselves(bench: Bench) -> None:
     await bench.remember({**CASE, **COLD})
     judgment = await judge(bench, OTHER)
@@ -191,7 +184,6 @@ async def test_other_embeddings_embed_for_themselves(bench: Bench) -> None:
     assert [one.example.inputs for one in found] == [OTHER["inputs"]]
 
 
-@TWO_WAYS
 async def test_same_word_twice_teaches_nothing_new(bench: Bench) -> None:
     judgment = await judge(bench)
     first = await tell(bench, judgment["id"], {**COLD, "author": "ann"})
@@ -202,7 +194,6 @@ async def test_same_word_twice_teaches_nothing_new(bench: Bench) -> None:
     assert len(distillings(bench.server)) == 1
 
 
-@TWO_WAYS
 async def test_second_thought_takes_the_place_of_the_first(bench: Bench) -> None:
     judgment = await judge(bench)
     await tell(bench, judgment["id"], {**COLD, "author": "ann"})
@@ -214,7 +205,6 @@ async def test_second_thought_takes_the_place_of_the_first(bench: Bench) -> None
     assert "blames" in guideline.text
 
 
-@TWO_WAYS
 async def test_two_experts_are_two_episodes(bench: Bench) -> None:
     judgment = await judge(bench)
     await tell(bench, judgment["id"], {**COLD, "author": "ann"}, on="ann's")
@@ -225,7 +215,6 @@ async def test_two_experts_are_two_episodes(bench: Bench) -> None:
     assert len(distillings(bench.server)) == 1
 
 
-@TWO_WAYS
 async def test_words_without_an_author_are_told_apart_by_their_ids(bench: Bench) -> None:
     judgment = await judge(bench)
     for key in ("f1", "f2"):
@@ -233,7 +222,6 @@ async def test_words_without_an_author_are_told_apart_by_their_ids(bench: Bench)
     assert sorted(str(one.feedback_id) for one in await bench.episodes()) == ["f1", "f2"]
 
 
-@TWO_WAYS
 async def test_namespace_of_the_run_is_where_the_judgment_is_looked_for(bench: Bench) -> None:
     context = {"namespace": ["team-a"]}
     judgment = await judge(bench, context=context)
@@ -244,7 +232,6 @@ async def test_namespace_of_the_run_is_where_the_judgment_is_looked_for(bench: B
     assert len(await bench.episodes(namespace=("team-a",))) == 1
 
 
-@TWO_WAYS
 async def test_words_on_two_judgments_on_one_thread_are_kept_apart(bench: Bench) -> None:
     first, second = await judge(bench), await judge(bench, OTHER)
     graph = feedback_graph(bench)
@@ -259,7 +246,6 @@ async def test_words_on_two_judgments_on_one_thread_are_kept_apart(bench: Bench)
     }
 
 
-@TWO_WAYS
 async def test_word_on_another_judgment_is_not_taken_for_one_that_was_forgotten(
     bench: Bench,
 ) -> None:
@@ -273,7 +259,6 @@ async def test_word_on_another_judgment_is_not_taken_for_one_that_was_forgotten(
     assert await bench.episodes() == []
 
 
-@ONE_WAY
 async def test_word_comes_from_another_process(bench: Bench, tmp_path: Path) -> None:
     """With other connections and other graph objects, as after a restart."""
     path = str(tmp_path / "memory.db")
@@ -292,7 +277,6 @@ async def test_word_comes_from_another_process(bench: Bench, tmp_path: Path) -> 
         assert [one.judgment.id for one in memory.judgments()] == [judgment["id"]]
 
 
-@TWO_WAYS
 async def test_distilling_that_fails_leaves_the_word_for_the_next(bench: Bench) -> None:
     from tests.integration_tests.gates.support import DOWN
 
@@ -306,7 +290,6 @@ async def test_distilling_that_fails_leaves_the_word_for_the_next(bench: Bench) 
     assert len(await bench.guidelines()) == 1
 
 
-@TWO_WAYS
 async def test_words_of_several_experts_at_once_are_all_kept(bench: Bench) -> None:
     judgment = await judge(bench)
     graph = feedback_graph(bench)
@@ -326,7 +309,6 @@ async def test_words_of_several_experts_at_once_are_all_kept(bench: Bench) -> No
     assert sources <= {one.id for one in episodes}
 
 
-@TWO_WAYS
 async def test_word_given_under_the_name_of_what_is_returned_is_told(bench: Bench) -> None:
     judgment = await judge(bench)
     given = {"judgment_id": judgment["id"], "feedback": COLD}

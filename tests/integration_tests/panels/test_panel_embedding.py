@@ -7,7 +7,7 @@ import pytest
 from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import Criterion, EmbeddingError, InvalidInputError, JudgeMemory
-from tests.conftest import CASE, OTHER, TWO_WAYS, Bench
+from tests.conftest import CASE, OTHER, Bench
 from tests.integration_tests.panels.support import (
     COLD,
     DOWN,
@@ -28,14 +28,12 @@ def texts(bench: Bench) -> list[str]:
     return [text for request in bench.server.embeddings for text in request.texts]
 
 
-@TWO_WAYS
 async def test_empty_memories_embed_nothing(bench: Bench) -> None:
     given = await bench.invoke(panel(bench, NINE), CASE)
     assert texts(bench) == []
     assert {one["warnings"] == [] for one in given["judgments"].values()} == {True}
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("filled", [[TONE], [FACTS], THREE], ids=["first", "second", "all"])
 async def test_filled_memories_embed_once_whatever_their_number(
     bench: Bench, filled: Sequence[Criterion]
@@ -48,7 +46,6 @@ async def test_filled_memories_embed_once_whatever_their_number(
     assert shown == {one.name for one in filled}
 
 
-@TWO_WAYS
 async def test_example_that_one_memory_holds_is_not_embedded_for_the_others(bench: Bench) -> None:
     await teach(bench, FACTS, CASE)
     await teach(bench, TONE, OTHER)
@@ -56,7 +53,6 @@ async def test_example_that_one_memory_holds_is_not_embedded_for_the_others(benc
     assert texts(bench) == []
 
 
-@TWO_WAYS
 async def test_k_of_zero_embeds_nothing(bench: Bench) -> None:
     await teach(bench, TONE, OTHER)
     await bench.invoke(panel(bench), CASE, context={"k": 0})
@@ -65,7 +61,6 @@ async def test_k_of_zero_embeds_nothing(bench: Bench) -> None:
     assert len(texts(bench)) == 1
 
 
-@TWO_WAYS
 async def test_feedback_embeds_nothing_again_where_all_memories_are_filled(bench: Bench) -> None:
     for one in THREE:
         await teach(bench, one, OTHER)
@@ -75,7 +70,6 @@ async def test_feedback_embeds_nothing_again_where_all_memories_are_filled(bench
     assert [len(await bench.episodes(criterion=one)) for one in THREE] == [2, 2, 2]
 
 
-@TWO_WAYS
 async def test_feedback_on_an_empty_memory_takes_the_vector_the_panel_has(bench: Bench) -> None:
     await teach(bench, TONE, OTHER)
     graph = reviewed(bench)
@@ -85,7 +79,6 @@ async def test_feedback_on_an_empty_memory_takes_the_vector_the_panel_has(bench:
     assert len(texts(bench)) == 1
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("reply", [approved(), dict.fromkeys(("tone", "facts", "length"), COLD)])
 async def test_feedback_on_empty_memories_embeds_the_one_example_once(
     bench: Bench, reply: Any
@@ -94,7 +87,6 @@ async def test_feedback_on_empty_memories_embeds_the_one_example_once(
     assert len(texts(bench)) == 1
 
 
-@TWO_WAYS
 async def test_next_panel_on_the_same_example_embeds_nothing(bench: Bench) -> None:
     graph = reviewed(bench)
     await bench.review(graph, {"tone": COLD})
@@ -119,7 +111,6 @@ async def test_example_that_another_process_stored_is_not_embedded_again(
     assert texts(bench) == []
 
 
-@TWO_WAYS
 async def test_embedding_that_fails_fails_the_run_before_any_judge(bench: Bench) -> None:
     await teach(bench, TONE, OTHER)
     graph = panel(bench)
@@ -131,7 +122,6 @@ async def test_embedding_that_fails_fails_the_run_before_any_judge(bench: Bench)
     assert len(given["judgments"]) == len(THREE)
 
 
-@TWO_WAYS
 async def test_embedding_that_fails_leaves_the_guidelines_and_says_so(bench: Bench) -> None:
     await teach(bench, TONE, OTHER)
     await bench.add_guideline("Say sorry.", criterion=TONE)
@@ -145,7 +135,6 @@ async def test_embedding_that_fails_leaves_the_guidelines_and_says_so(bench: Ben
     assert judged_names(bench.server, ["tone", "facts", "length"]) == ["facts", "length", "tone"]
 
 
-@TWO_WAYS
 async def test_memory_without_vectors_that_can_not_be_embedded_leaves_its_guidelines(
     bench: Bench,
 ) -> None:
@@ -158,7 +147,6 @@ async def test_memory_without_vectors_that_can_not_be_embedded_leaves_its_guidel
     assert "Judged by the guidelines alone" in given["judgments"]["facts"]["warnings"][0]
 
 
-@TWO_WAYS
 async def test_feedback_that_can_not_be_embedded_is_not_lost(bench: Bench) -> None:
     graph = reviewed(bench)
     await bench.invoke(graph, CASE)
@@ -171,7 +159,6 @@ async def test_feedback_that_can_not_be_embedded_is_not_lost(bench: Bench) -> No
     assert len(await bench.episodes(criterion=TONE)) == 1
 
 
-@TWO_WAYS
 async def test_embeddings_that_are_not_there_show_before_an_expert_is_asked(bench: Bench) -> None:
     graph = reviewed(bench, embeddings="nosuch:model")
     with pytest.raises(InvalidInputError, match="embeddings"):

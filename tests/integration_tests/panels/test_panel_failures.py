@@ -13,7 +13,7 @@ from memalign_graph import (
     JudgeMemory,
     ModelAnswerError,
 )
-from tests.conftest import CASE, ONE_WAY, OTHER, TWO_WAYS, Bench
+from tests.conftest import CASE, OTHER, Bench
 from tests.integration_tests.panels.support import (
     COLD,
     DOWN,
@@ -56,7 +56,6 @@ FAILURES: dict[str, tuple[Any, str]] = {
 }
 
 
-@ONE_WAY
 @pytest.mark.parametrize("failure", list(FAILURES))
 async def test_judge_that_fails_is_named_and_the_others_judge(bench: Bench, failure: str) -> None:
     reply, words = FAILURES[failure]
@@ -68,7 +67,6 @@ async def test_judge_that_fails_is_named_and_the_others_judge(bench: Bench, fail
     assert (await bench.state(panel(bench))).next == ()
 
 
-@TWO_WAYS
 async def test_form_says_which_could_not_be_judged(bench: Bench) -> None:
     bench.server.rules = [fails("facts", {"rationale": "[x](http://x) <b>", "value": "?"})]
     graph = reviewed(bench)
@@ -80,7 +78,6 @@ async def test_form_says_which_could_not_be_judged(bench: Bench) -> None:
     assert given["feedback"].keys() == {"tone", "length"}
 
 
-@TWO_WAYS
 async def test_deciding_on_what_was_not_judged_is_refused(bench: Bench) -> None:
     bench.server.rules = [fails("facts")]
     graph = reviewed(bench)
@@ -98,7 +95,6 @@ BROKEN: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("kind", list(BROKEN))
 async def test_memory_that_can_not_be_read_is_named_and_the_others_judge(
     bench: Bench, kind: str
@@ -139,7 +135,6 @@ async def test_memory_that_breaks_while_the_expert_thinks_keeps_the_others_learn
     assert given["errors"].keys() == {"facts"}
 
 
-@TWO_WAYS
 async def test_word_on_a_memory_that_can_not_be_read_is_said_and_the_others_learn(
     bench: Bench,
 ) -> None:
@@ -154,7 +149,6 @@ async def test_word_on_a_memory_that_can_not_be_read_is_said_and_the_others_lear
     assert "can't be read" in given["errors"]["facts"]
 
 
-@TWO_WAYS
 async def test_all_failing_is_one_error(bench: Bench) -> None:
     bench.server.rules = [fails(name) for name in NAMES]
     with pytest.raises(ChatModelError, match="None of the 3 criteria could be judged") as caught:
@@ -163,7 +157,6 @@ async def test_all_failing_is_one_error(bench: Bench) -> None:
     assert "\n" not in str(caught.value)
 
 
-@TWO_WAYS
 async def test_all_answers_unusable_is_that_error(bench: Bench) -> None:
     bench.server.rules = [Rule(lambda _: True, reply="Well.")]
     with pytest.raises(ModelAnswerError, match="None of the 3 criteria could be judged"):
@@ -185,7 +178,6 @@ async def test_run_of_which_all_failed_goes_on_when_the_model_is_back(bench: Ben
     assert given["errors"].keys() == {"facts"}
 
 
-@TWO_WAYS
 async def test_new_run_after_all_failed_is_as_the_first(bench: Bench) -> None:
     graph = panel(bench)
     bench.server.rules = [fails(name) for name in NAMES]
@@ -197,7 +189,6 @@ async def test_new_run_after_all_failed_is_as_the_first(bench: Bench) -> None:
     assert given["errors"] == {}
 
 
-@TWO_WAYS
 async def test_judge_asks_once_more_where_the_answer_is_unusable(bench: Bench) -> None:
     seen: set[str] = set()
 
@@ -213,7 +204,6 @@ async def test_judge_asks_once_more_where_the_answer_is_unusable(bench: Bench) -
     assert judged_names(bench.server, NAMES) == sorted(NAMES * 2)
 
 
-@TWO_WAYS
 async def test_missing_criterion_is_missing_in_the_aggregate(bench: Bench) -> None:
     bench.server.rules = [fails("facts")]
     rule = Aggregate(weights={"tone": 3, "length": 0}, vetoes={"facts": True}, passes=0.5)
@@ -237,14 +227,12 @@ async def test_missing_criterion_is_missing_in_the_aggregate(bench: Bench) -> No
     }
 
 
-@TWO_WAYS
 async def test_namespace_that_can_not_be_used_is_one_sentence(bench: Bench) -> None:
     with pytest.raises(InvalidInputError, match="namespace"):
         await bench.invoke(panel(bench), CASE, context={"namespace": ["a.b"]})
     assert bench.server.chats == []
 
 
-@TWO_WAYS
 async def test_failing_judge_leaves_the_memory_as_it_was(bench: Bench) -> None:
     await teach(bench, FACTS)
     before = await bench.episodes(criterion=FACTS)

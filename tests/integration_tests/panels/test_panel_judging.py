@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import InvalidInputError
-from tests.conftest import CASE, ONE_WAY, OTHER, TWO_WAYS, Bench, judgings, thread
+from tests.conftest import CASE, OTHER, Bench, judgings, thread
 from tests.integration_tests.panels.support import (
     ASPECTS,
     COLD,
@@ -38,7 +38,6 @@ async def test_nine_criteria_are_in_the_judges_hands_at_once(bench: Bench) -> No
     assert given["aggregate"] is given["feedback"] is None
 
 
-@TWO_WAYS
 async def test_max_concurrency_of_the_run_holds(bench: Bench) -> None:
     config: Any = {**thread("t"), "max_concurrency": 1}
     graph = panel(bench, NINE)
@@ -47,7 +46,6 @@ async def test_max_concurrency_of_the_run_holds(bench: Bench) -> None:
     assert bench.server.peak_chats == 1
 
 
-@TWO_WAYS
 async def test_mixed_scales_are_each_judged_on_their_own(bench: Bench) -> None:
     values = {
         "polite": False,
@@ -67,7 +65,6 @@ async def test_mixed_scales_are_each_judged_on_their_own(bench: Bench) -> None:
         assert not any(other.instructions in request.text for other in MIXED if other is not one)
 
 
-@TWO_WAYS
 async def test_judgments_are_those_of_the_criteria(bench: Bench) -> None:
     given = await bench.invoke(panel(bench), CASE)
     assert {name: one["criterion"] for name, one in given["judgments"].items()} == {
@@ -78,13 +75,11 @@ async def test_judgments_are_those_of_the_criteria(bench: Bench) -> None:
     assert len({one["id"] for one in given["judgments"].values()}) == len(THREE)
 
 
-@TWO_WAYS
 async def test_one_criterion_is_a_panel_too(bench: Bench) -> None:
     given = await bench.invoke(panel(bench, [TONE]), CASE)
     assert values_of(given) == {"tone": True}
 
 
-@TWO_WAYS
 async def test_each_judge_sees_its_own_memory_alone(bench: Bench) -> None:
     for one in THREE:
         await teach(bench, one, OTHER, value=False, rationale=f"Said of {one.name} alone.")
@@ -100,7 +95,6 @@ async def test_each_judge_sees_its_own_memory_alone(bench: Bench) -> None:
         assert len(judgment["guideline_ids"]) == len(judgment["episode_ids"]) == 1
 
 
-@TWO_WAYS
 async def test_memories_can_be_switched_off(bench: Bench) -> None:
     await teach(bench, TONE, OTHER)
     await bench.add_guideline("Say sorry.", criterion=TONE)
@@ -111,7 +105,6 @@ async def test_memories_can_be_switched_off(bench: Bench) -> None:
     assert bench.server.embeddings == []
 
 
-@TWO_WAYS
 async def test_reference_outputs_reach_every_judge_and_not_the_next_run(bench: Bench) -> None:
     graph = panel(bench)
     await bench.invoke(graph, {**CASE, "reference_outputs": "We are sorry: a new one is sent."})
@@ -122,7 +115,6 @@ async def test_reference_outputs_reach_every_judge_and_not_the_next_run(bench: B
     assert not any("a new one is sent" in chat.text for chat in judgings(bench.server))
 
 
-@TWO_WAYS
 async def test_swap_judges_the_pairwise_ones_in_both_orders(bench: Bench) -> None:
     bench.server.rules = judged(better="A", grade=2)
     given = await bench.invoke(panel(bench, MIXED, swap=True), PAIR)
@@ -135,14 +127,12 @@ async def test_swap_judges_the_pairwise_ones_in_both_orders(bench: Bench) -> Non
     assert given["judgments"]["grade"]["warnings"] == []
 
 
-@TWO_WAYS
 async def test_swap_wants_two_outputs_before_any_model_is_called(bench: Bench) -> None:
     with pytest.raises(InvalidInputError, match="outputs: to be judged in both orders"):
         await bench.invoke(panel(bench, MIXED, swap=True), CASE)
     assert bench.server.chats == []
 
 
-@ONE_WAY
 @pytest.mark.parametrize(
     ("case", "sentence"),
     [
@@ -163,7 +153,6 @@ async def test_example_that_can_not_be_judged_costs_nothing(
     assert bench.server.embeddings == []
 
 
-@ONE_WAY
 async def test_megabyte_of_text_is_judged_and_said_to_be_cut(bench: Bench) -> None:
     await teach(bench, TONE)
     case = {"inputs": "A word. " * 65_000, "outputs": "An answer. " * 50_000}
@@ -193,7 +182,6 @@ async def test_second_run_on_a_thread_shows_nothing_of_the_first(bench: Bench) -
     assert third["errors"] == {}
 
 
-@TWO_WAYS
 async def test_second_run_leaves_the_first_question_behind(bench: Bench) -> None:
     graph = panel(bench, review="always")
     await bench.invoke(graph, CASE)

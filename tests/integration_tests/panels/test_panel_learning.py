@@ -3,7 +3,7 @@
 import pytest
 
 from memalign_graph import Criterion
-from tests.conftest import CASE, ONE_WAY, OTHER, TWO_WAYS, Bench, distillings, judgings
+from tests.conftest import CASE, OTHER, Bench, distillings, judgings
 from tests.integration_tests.panels.support import (
     ASPECTS,
     COLD,
@@ -53,7 +53,6 @@ async def test_each_word_teaches_its_criterion_alone(bench: Bench) -> None:
     assert len(distillings(bench.server)) == 2
 
 
-@TWO_WAYS
 async def test_verdicts_are_not_made_again_on_resume(bench: Bench) -> None:
     graph = reviewed(bench, NINE)
     asked = await bench.invoke(graph, CASE)
@@ -66,7 +65,6 @@ async def test_verdicts_are_not_made_again_on_resume(bench: Bench) -> None:
     assert given["learned"].keys() == set(ASPECTS)
 
 
-@TWO_WAYS
 async def test_nine_are_distilled_at_once(bench: Bench) -> None:
     graph = reviewed(bench, NINE)
     await bench.invoke(graph, CASE)
@@ -77,7 +75,6 @@ async def test_nine_are_distilled_at_once(bench: Bench) -> None:
     assert texts == {name: [f"{HEED}Look at the {name}."] for name in ASPECTS}
 
 
-@TWO_WAYS
 async def test_next_panel_and_a_plain_judge_use_what_was_learned(bench: Bench) -> None:
     graph = reviewed(bench)
     await bench.review(graph, {"tone": COLD})
@@ -93,7 +90,6 @@ async def test_next_panel_and_a_plain_judge_use_what_was_learned(bench: Bench) -
     assert len(judgings(bench.server)) == len(THREE) + 2
 
 
-@TWO_WAYS
 async def test_what_a_plain_review_learned_the_panel_uses(bench: Bench) -> None:
     await bench.review(bench.review_graph(TONE), COLD, on="review")
     given = await bench.invoke(reviewed(bench), OTHER)
@@ -101,7 +97,6 @@ async def test_what_a_plain_review_learned_the_panel_uses(bench: Bench) -> None:
     assert given["judgments"]["facts"]["guideline_ids"] == []
 
 
-@TWO_WAYS
 async def test_approving_confirms_every_value_without_a_model(bench: Bench) -> None:
     given = await bench.review(reviewed(bench), approved())
     assert distillings(bench.server) == []
@@ -111,7 +106,6 @@ async def test_approving_confirms_every_value_without_a_model(bench: Bench) -> N
         assert (episode.value, episode.rationale, episode.status) == (True, None, "distilled")
 
 
-@TWO_WAYS
 async def test_same_word_again_is_the_same_episode(bench: Bench) -> None:
     graph = reviewed(bench)
     await bench.review(graph, {"tone": COLD, "author": "ann"})
@@ -122,7 +116,6 @@ async def test_same_word_again_is_the_same_episode(bench: Bench) -> None:
     assert len(await bench.episodes(criterion=TONE)) == 2
 
 
-@ONE_WAY
 async def test_values_are_stored_as_their_scales_write_them(bench: Bench) -> None:
     reply = {
         "polite": "no",
@@ -154,7 +147,6 @@ FAILURES: dict[str, Reply | str] = {
 }
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("failure", list(FAILURES))
 async def test_distilling_that_fails_for_one_is_said_and_the_others_learn(
     bench: Bench, failure: str
@@ -174,7 +166,6 @@ async def test_distilling_that_fails_for_one_is_said_and_the_others_learn(
     assert (await learned_texts(bench, [FACTS]))["facts"] == []
 
 
-@TWO_WAYS
 async def test_pending_feedback_is_taken_along_by_the_next_panel(bench: Bench) -> None:
     graph = reviewed(bench)
     await bench.invoke(graph, CASE)
@@ -190,7 +181,6 @@ async def test_pending_feedback_is_taken_along_by_the_next_panel(bench: Bench) -
     assert {one.status for one in await bench.episodes(criterion=FACTS)} == {"distilled"}
 
 
-@TWO_WAYS
 async def test_expert_can_judge_what_the_judge_could_not(bench: Bench) -> None:
     unusable = {"rationale": "No.", "value": "?"}
     bench.server.rules = [*judged(tone=False)]
@@ -209,7 +199,6 @@ def _unusable(name: str, reply: dict[str, str]) -> Rule:
     return Rule(asks_about(name), reply=reply)
 
 
-@ONE_WAY
 @pytest.mark.parametrize(
     "names",
     [

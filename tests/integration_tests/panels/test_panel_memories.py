@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Criterion, InvalidInputError, create_feedback_graph
-from tests.conftest import CASE, OTHER, TWO_WAYS, Bench
+from tests.conftest import CASE, OTHER, Bench
 from tests.integration_tests.panels.support import (
     COLD,
     FACTS,
@@ -37,7 +37,6 @@ async def kept_ids(bench: Bench, one: Criterion) -> list[str]:
     return [each.judgment.id for each in kept]
 
 
-@TWO_WAYS
 async def test_kept_judgments_take_a_later_word_each(bench: Bench) -> None:
     given = await bench.invoke(panel(bench, keep_judgments=DAY), CASE)
     ids = {name: one["id"] for name, one in given["judgments"].items()}
@@ -52,7 +51,6 @@ async def test_kept_judgments_take_a_later_word_each(bench: Bench) -> None:
     assert len(bench.server.embeddings) <= 1
 
 
-@TWO_WAYS
 async def test_later_word_on_another_criterions_judgment_is_refused(bench: Bench) -> None:
     given = await bench.invoke(panel(bench, keep_judgments=DAY), CASE)
     with pytest.raises(InvalidInputError, match="judgment_id: no judgment"):
@@ -60,7 +58,6 @@ async def test_later_word_on_another_criterions_judgment_is_refused(bench: Bench
     assert await bench.episodes(criterion=TONE) == []
 
 
-@TWO_WAYS
 async def test_later_word_embeds_nothing_where_the_panel_had_a_vector(bench: Bench) -> None:
     await teach(bench, TONE, OTHER)
     given = await bench.invoke(panel(bench, keep_judgments=DAY), CASE)
@@ -70,7 +67,6 @@ async def test_later_word_embeds_nothing_where_the_panel_had_a_vector(bench: Ben
     assert len(bench.server.embeddings) == 1
 
 
-@TWO_WAYS
 async def test_without_keeping_nothing_is_kept(bench: Bench) -> None:
     given = await bench.invoke(panel(bench), CASE)
     assert await kept_ids(bench, TONE) == []
@@ -126,7 +122,6 @@ async def test_purged_words_are_in_no_checkpoint_of_a_panel(bench: Bench) -> Non
     assert given["judgments"]["tone"]["episode_ids"] == []
 
 
-@TWO_WAYS
 async def test_plain_graphs_and_panels_of_other_company_share_a_memory(bench: Bench) -> None:
     await bench.review(reviewed(bench, [TONE, FACTS]), {"tone": COLD})
     given = await bench.invoke(panel(bench, [LENGTH, TONE]), OTHER, "u")

@@ -14,7 +14,7 @@ from memalign_graph import (
     create_panel_graph,
     models,
 )
-from tests.conftest import CASE, ONE_WAY, TWO_WAYS, Bench, judgings
+from tests.conftest import CASE, Bench, judgings
 from tests.integration_tests.panels.support import (
     COLD,
     GRADES,
@@ -136,7 +136,6 @@ def test_tuple_of_criteria_makes_a_panel(server: LoopbackServer) -> None:
     assert create_panel_graph(criteria, model=server.chat_model(), swap=True) is not None
 
 
-@ONE_WAY
 async def test_every_option_of_a_judge_is_taken(bench: Bench) -> None:
     options: JudgeOptions = {
         "model": bench.server.chat_model(),
@@ -159,7 +158,6 @@ async def test_every_option_of_a_judge_is_taken(bench: Bench) -> None:
     assert given["judgments"].keys() == {one.name for one in MIXED}
 
 
-@TWO_WAYS
 async def test_cited_guidelines_are_returned_by_criterion(bench: Bench) -> None:
     rule = await bench.add_guideline("Say sorry.", criterion=TONE)
 
@@ -175,7 +173,6 @@ async def test_cited_guidelines_are_returned_by_criterion(bench: Bench) -> None:
     assert "broken_guidelines" not in await bench.invoke(panel(bench), CASE, "u")
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("context", [None, {"model": "openai:gpt-4.1-mini"}])
 async def test_nine_criteria_have_one_chat_model_and_one_embedder(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, context: Any
@@ -206,7 +203,6 @@ async def test_nine_criteria_have_one_chat_model_and_one_embedder(
     assert sorted(made) == ["chat", "embeddings"]
 
 
-@TWO_WAYS
 async def test_form_of_a_run_offers_what_a_panel_has(bench: Bench) -> None:
     graph = panel(bench)
     schema = graph.get_context_jsonschema() or {}
@@ -219,7 +215,6 @@ async def test_form_of_a_run_offers_what_a_panel_has(bench: Bench) -> None:
     assert bench.server.chats == []
 
 
-@ONE_WAY
 async def test_only_what_the_judges_are_shown_goes_through_checkpoints(bench: Bench) -> None:
     for one in THREE:
         await teach(bench, one, **COLD)

@@ -11,7 +11,7 @@ from langgraph.types import Command, Send
 from typing_extensions import TypedDict
 
 from memalign_graph import InvalidInputError, create_panel_graph
-from tests.conftest import CASE, ONE_WAY, OTHER, TWO_WAYS, Bench, Graph, judgings
+from tests.conftest import CASE, OTHER, Bench, Graph, judgings
 from tests.integration_tests.panels.support import (
     COLD,
     NINE,
@@ -96,7 +96,6 @@ def ids_by_outputs(asked: Any, cases: list[dict[str, Any]]) -> dict[str, str]:
     }
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(
     ("context", "namespace"),
     [
@@ -121,14 +120,12 @@ async def test_subgraph_under_a_parent_with_its_own_context(
     assert judged_names(bench.server, NAMES) == sorted(NAMES)
 
 
-@TWO_WAYS
 async def test_parents_context_can_have_the_panel_ask(bench: Bench) -> None:
     context = ParentContext(user="ann", memalign={"review": "always"})
     assert "__interrupt__" in await bench.invoke(parent(bench), CASE, context=context)
     assert "__interrupt__" not in await bench.invoke(parent(bench), CASE, "u")
 
 
-@TWO_WAYS
 async def test_parents_bad_settings_are_one_sentence(bench: Bench) -> None:
     for settings, sentence in (
         ({"k": -1}, "context: k: "),
@@ -140,7 +137,6 @@ async def test_parents_bad_settings_are_one_sentence(bench: Bench) -> None:
     assert bench.server.chats == []
 
 
-@TWO_WAYS
 async def test_second_run_of_a_parent_shows_nothing_of_the_first(bench: Bench) -> None:
     graph = parent(bench, review="always")
     await bench.review(graph, {"tone": COLD})
@@ -151,7 +147,6 @@ async def test_second_run_of_a_parent_shows_nothing_of_the_first(bench: Bench) -
     assert given["judgments"].keys() == {"tone", "length"}
 
 
-@TWO_WAYS
 async def test_nine_are_judged_at_once_under_a_parent_too(bench: Bench) -> None:
     builder: Any = StateGraph(Parent)
     builder.add_node("panel", create_panel_graph(NINE, **models(bench)).compile())
@@ -203,7 +198,6 @@ async def test_panels_that_learn_on_one_criterion_at_once_lose_nothing(bench: Be
     assert len(await bench.guidelines(criterion=TONE)) >= 1
 
 
-@TWO_WAYS
 async def test_wrong_reply_to_one_panel_leaves_all_open(bench: Bench) -> None:
     graph = fan_out(bench)
     asked = await bench.invoke(graph, {"cases": [CASE, OTHER]})
@@ -215,7 +209,6 @@ async def test_wrong_reply_to_one_panel_leaves_all_open(bench: Bench) -> None:
     assert [sorted(one["learned"]) for one in given["results"]] == [["tone"], ["facts"]]
 
 
-@TWO_WAYS
 async def test_streamed_events_name_each_criterion_as_it_is_judged(bench: Bench) -> None:
     bench.server.rules = [fails("facts")]
     events = await bench.stream(panel(bench), CASE, stream_mode="custom")
@@ -237,13 +230,11 @@ async def test_streamed_updates_name_each_node(bench: Bench) -> None:
     assert resumed[1]["learn_criteria"]["learned"].keys() == {"tone", "facts"}
 
 
-@TWO_WAYS
 async def test_streamed_messages_are_those_of_the_model(bench: Bench) -> None:
     parts = await bench.stream(panel(bench), CASE, stream_mode="messages")
     assert {data["langgraph_node"] for _, data in parts} == {"judge_criteria"}
 
 
-@ONE_WAY
 async def test_picture_shows_the_way(bench: Bench) -> None:
     picture = reviewed(bench).get_graph().draw_mermaid()
     for line in (

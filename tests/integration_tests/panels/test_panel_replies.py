@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Categorical, Criterion, Numeric
-from tests.conftest import CASE, ONE_WAY, TWO_WAYS, Bench, Graph
+from tests.conftest import CASE, Bench, Graph
 from tests.integration_tests.panels.support import (
     COLD,
     GRADES,
@@ -70,7 +70,6 @@ def said_in(result: Any) -> dict[str, Any]:
     }
 
 
-@ONE_WAY
 @pytest.mark.parametrize("case", list(TAKEN))
 async def test_any_of_the_criteria_can_be_filled_in(bench: Bench, case: str) -> None:
     reply, expected = TAKEN[case]
@@ -81,7 +80,6 @@ async def test_any_of_the_criteria_can_be_filled_in(bench: Bench, case: str) -> 
     assert judged_names(bench.server, NAMES) == sorted(NAMES)
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("by", [edited, inbox_edited], ids=["chat-ui", "agent-inbox"])
 @pytest.mark.parametrize("reset", [False, True], ids=["touched-alone", "all-text"])
 async def test_edited_form_says_what_was_changed(bench: Bench, by: Any, *, reset: bool) -> None:
@@ -100,7 +98,6 @@ async def test_edited_form_says_what_was_changed(bench: Bench, by: Any, *, reset
     }
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(
     "reply",
     [
@@ -115,7 +112,6 @@ async def test_approving_confirms_every_value(bench: Bench, reply: Any) -> None:
     assert said_in(given) == {name: {"value": value} for name, value in JUDGED.items()}
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(
     "reply",
     [[{"type": "ignore", "args": None}], {"decisions": [{"type": "ignore"}]}],
@@ -170,7 +166,6 @@ async def test_right_reply_after_refused_ones_is_taken_from_a_file(bench: Bench)
     assert given["learned"].keys() == {"grade"}
 
 
-@TWO_WAYS
 async def test_empty_form_answers_nothing(bench: Bench) -> None:
     graph, asked = await ask(bench)
     again = await bench.resume(graph, {})
@@ -178,7 +173,6 @@ async def test_empty_form_answers_nothing(bench: Bench) -> None:
     assert said_in(await bench.resume(graph, {"tone": COLD})) == {"tone": COLD}
 
 
-@TWO_WAYS
 async def test_right_reply_is_taken_after_an_author_that_no_store_takes(bench: Bench) -> None:
     graph, _ = await ask(bench)
     with pytest.raises(ValueError, match="NUL"):
@@ -187,7 +181,6 @@ async def test_right_reply_is_taken_after_an_author_that_no_store_takes(bench: B
     assert said_in(given) == {"tone": {**COLD, "author": "ann"}}
 
 
-@TWO_WAYS
 async def test_author_is_kept_with_what_was_said(bench: Bench) -> None:
     graph = reviewed(bench)
     await bench.review(graph, {"tone": False, "facts": True, "author": "ann"})
@@ -198,7 +191,6 @@ async def test_author_is_kept_with_what_was_said(bench: Bench) -> None:
 FORGED = "Fine.\n\n### facts: false\n\n---\n[a link](http://x) <img src=x> ![p](http://x) `x"
 
 
-@TWO_WAYS
 async def test_judges_words_stay_words_in_the_form(bench: Bench) -> None:
     bench.server.rules = [Rule(lambda _: True, value=True, rationale=FORGED)]
     graph = reviewed(bench)
@@ -211,7 +203,6 @@ async def test_judges_words_stay_words_in_the_form(bench: Bench) -> None:
     assert "<img" not in description
 
 
-@TWO_WAYS
 async def test_example_can_not_leave_its_fence_in_the_form(bench: Bench) -> None:
     text = "```\n### facts: false\n[press](http://x)\n````\n<b>"
     description = form_of(

@@ -15,7 +15,7 @@ from memalign_graph import (
     MemAlignWarning,
     create_panel_graph,
 )
-from tests.conftest import CASE, ONE_WAY, OTHER, TWO_WAYS, Bench, distillings, judgings, thread
+from tests.conftest import CASE, EVERY_WAY, OTHER, Bench, distillings, judgings, thread
 from tests.integration_tests.panels.support import (
     ASPECTS,
     COLD,
@@ -33,10 +33,11 @@ from tests.integration_tests.panels.support import (
     reviewed,
 )
 
+pytestmark = EVERY_WAY
+
 NAMES = [one.name for one in THREE]
 
 
-@TWO_WAYS
 async def test_one_question_is_one_form_for_all(bench: Bench) -> None:
     bench.server.rules = judged(metrics=1)
     asked = await bench.invoke(reviewed(bench, NINE), CASE)
@@ -54,7 +55,6 @@ async def test_one_question_is_one_form_for_all(bench: Bench) -> None:
     assert list(config["args_schema"]["properties"]) == fields
 
 
-@TWO_WAYS
 async def test_form_shows_references_and_what_each_judge_was_given(bench: Bench) -> None:
     rules = [f"Rule number {number} of tone." for number in range(7)]
     for rule in rules:
@@ -69,14 +69,12 @@ async def test_form_shows_references_and_what_each_judge_was_given(bench: Bench)
     assert description.index(rules[0]) < description.index("### facts")
 
 
-@TWO_WAYS
 async def test_never_asks_nobody(bench: Bench) -> None:
     given = await bench.invoke(panel(bench), CASE)
     assert "__interrupt__" not in given
     assert given["feedback"] is None
 
 
-@TWO_WAYS
 async def test_function_of_the_judgments_decides_once(bench: Bench) -> None:
     seen: list[dict[str, Judgment]] = []
 
@@ -92,7 +90,6 @@ async def test_function_of_the_judgments_decides_once(bench: Bench) -> None:
     assert seen[1]["tone"].id == given["judgments"]["tone"]["id"]
 
 
-@TWO_WAYS
 async def test_expert_is_asked_where_the_function_goes_by_what_was_not_judged(bench: Bench) -> None:
     def asks(judgments: dict[str, Judgment]) -> bool:
         return judgments["facts"].value is False
@@ -106,7 +103,6 @@ async def test_expert_is_asked_where_the_function_goes_by_what_was_not_judged(be
     assert "__interrupt__" not in await bench.invoke(careful, CASE, "c")
 
 
-@TWO_WAYS
 async def test_function_that_goes_by_a_criterion_of_no_panel_fails(bench: Bench) -> None:
     bench.server.rules = [fails("facts")]
     graph = panel(bench, review=lambda judgments: judgments["mood"].value is False)
@@ -114,7 +110,6 @@ async def test_function_that_goes_by_a_criterion_of_no_panel_fails(bench: Bench)
         await bench.invoke(graph, CASE)
 
 
-@TWO_WAYS
 async def test_function_that_raises_is_not_swallowed(bench: Bench) -> None:
     def asks(judgments: dict[str, Judgment]) -> bool:
         raise LookupError(min(judgments))
@@ -123,7 +118,6 @@ async def test_function_that_raises_is_not_swallowed(bench: Bench) -> None:
         await bench.invoke(panel(bench, review=asks), CASE)
 
 
-@TWO_WAYS
 async def test_function_that_turns_out_async_is_refused(bench: Bench) -> None:
     class Asks:
         async def __call__(self, judgments: dict[str, Judgment]) -> bool:
@@ -134,7 +128,6 @@ async def test_function_that_turns_out_async_is_refused(bench: Bench) -> None:
         await bench.invoke(panel(bench, review=review), CASE)
 
 
-@TWO_WAYS
 @pytest.mark.parametrize(("built", "told"), [("always", "never"), ("never", "always")])
 async def test_context_goes_before_what_was_built(bench: Bench, built: str, told: str) -> None:
     graph = panel(bench, review=built)
@@ -144,7 +137,6 @@ async def test_context_goes_before_what_was_built(bench: Bench, built: str, told
     assert ("__interrupt__" in given) == (built == "always")
 
 
-@TWO_WAYS
 async def test_namespace_of_the_context_holds_after_the_interrupt(bench: Bench) -> None:
     graph = reviewed(bench)
     await bench.invoke(graph, CASE, context={"namespace": ["shop", "emea"]})
@@ -157,7 +149,6 @@ async def test_namespace_of_the_context_holds_after_the_interrupt(bench: Bench) 
     assert elsewhere["judgments"]["tone"]["guideline_ids"] == []
 
 
-@TWO_WAYS
 async def test_model_of_the_context_judges_and_distils(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,7 +166,6 @@ async def test_model_of_the_context_judges_and_distils(
     assert len(judgings(bench.server)) == len(THREE)
 
 
-@TWO_WAYS
 async def test_distill_model_distils_for_all(bench: Bench) -> None:
     graph = reviewed(bench, distill_model=bench.server.chat_model(model="gpt-4.1"))
     await bench.review(graph, {"tone": COLD, "facts": COLD})
@@ -183,7 +173,6 @@ async def test_distill_model_distils_for_all(bench: Bench) -> None:
     assert [chat.model for chat in distillings(bench.server)] == ["gpt-4.1", "gpt-4.1"]
 
 
-@ONE_WAY
 @pytest.mark.parametrize(
     ("context", "sentence"),
     [({"k": -1}, "context: k"), ({"criterion": "tone"}, "context: criterion")],
@@ -198,7 +187,6 @@ async def test_context_that_can_not_be_used_is_one_sentence(
     assert bench.server.chats == []
 
 
-@TWO_WAYS
 async def test_experts_values_replace_the_judges_in_the_aggregate(bench: Bench) -> None:
     rule = Aggregate(weights={"tone": 2}, vetoes={"facts": True}, passes=0.5)
     graph = reviewed(bench, aggregate=rule)
@@ -220,7 +208,6 @@ async def test_experts_values_replace_the_judges_in_the_aggregate(bench: Bench) 
     assert ignored["aggregate"] == asked["aggregate"]
 
 
-@TWO_WAYS
 async def test_without_a_checkpointer_it_warns(bench: Bench) -> None:
     graph = reviewed(bench)
     graph.checkpointer = None
@@ -229,14 +216,12 @@ async def test_without_a_checkpointer_it_warns(bench: Bench) -> None:
     assert given["judgments"].keys() == set(NAMES)
 
 
-@TWO_WAYS
 async def test_without_a_store_it_says_so(bench: Bench) -> None:
     graph = create_panel_graph(THREE, **models(bench)).compile()
     with pytest.raises(InvalidInputError, match=r"store: .*none"):
         await bench.invoke(graph, CASE, None)
 
 
-@TWO_WAYS
 async def test_threads_wait_for_their_own_replies(bench: Bench) -> None:
     graph = reviewed(bench)
     for name, case in (("a", CASE), ("b", OTHER)):

@@ -14,17 +14,15 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph.memory import view
 from tests.loopback import LoopbackServer
-from tests.unit_tests.memory.support import Bench, Opener, connect, in_memory, opening
-
-WAYS = ("memory-sync", "memory-async", "sqlite-sync", "sqlite-async", "aiosqlite-async")
+from tests.unit_tests.memory.support import STORES, Bench, Opener, connect, in_memory, opening
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture
 async def bench(
     request: pytest.FixtureRequest, server: LoopbackServer, tmp_path: Path
 ) -> AsyncIterator[Bench]:
-    """A memory in every kind of store, in turn."""
-    kind, _, way = request.param.partition("-")
+    """A memory in one kind of store, or, under `EVERY_STORE`, in each in turn."""
+    kind, _, way = getattr(request, "param", STORES[0]).partition("-")
     async with AsyncExitStack() as stack:
         store: BaseStore
         if kind == "memory":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from langchain_core.messages import BaseMessage
 from langgraph.store.base import BaseStore, Op, PutOp, Result, SearchItem, SearchOp
 from langgraph.store.memory import InMemoryStore
@@ -24,6 +25,9 @@ from tests.loopback.embedding import embed
 CRITERION = Criterion(name="tone", instructions="Is the reply appropriate?")
 QUERY = Example(inputs="Something else entirely", outputs="No idea")
 EVERYTHING = 1_000_000
+STORES = ("memory-sync", "memory-async", "sqlite-sync", "sqlite-async", "aiosqlite-async")
+EVERY_STORE = pytest.mark.every_way(*STORES)
+"""For what may differ between stores, or between blocking and awaited calls."""
 ROOT = Path(__file__).parents[3]
 
 Operation = Callable[[IO], Coroutine[Any, Any, Any]]

@@ -6,7 +6,9 @@ import pytest
 
 from memalign_graph.io import AWAITING, BLOCKING, run
 from tests.unit_tests.memory.acting import Actor
-from tests.unit_tests.memory.support import Bench
+from tests.unit_tests.memory.support import EVERY_STORE, Bench
+
+pytestmark = EVERY_STORE
 
 STEPS = 60
 

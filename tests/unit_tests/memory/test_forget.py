@@ -6,7 +6,9 @@ import pytest
 
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.learning import learn
-from tests.unit_tests.memory.support import Bench, hashed, op, said
+from tests.unit_tests.memory.support import EVERY_STORE, Bench, hashed, op, said
+
+pytestmark = EVERY_STORE
 
 
 async def test_what_is_forgotten_is_never_recalled(bench: Bench, reopen: Any) -> None:

@@ -8,7 +8,9 @@ from memalign_graph import InvalidInputError
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import learning
 from memalign_graph.memory.learning import guideline_id
-from tests.unit_tests.memory.support import Bench, learn, op, said
+from tests.unit_tests.memory.support import EVERY_STORE, Bench, learn, op, said
+
+pytestmark = EVERY_STORE
 
 
 async def test_a_guideline_by_hand_is_the_experts(bench: Bench) -> None:

@@ -8,7 +8,18 @@ import pytest
 
 from memalign_graph import InvalidInputError, JudgeMemory, create_judge_graph
 from memalign_graph.memory.history import Commit, Tally
-from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, Opener, hashed, op, said
+from tests.unit_tests.memory.support import (
+    CRITERION,
+    EVERY_STORE,
+    QUERY,
+    Bench,
+    Opener,
+    hashed,
+    op,
+    said,
+)
+
+pytestmark = EVERY_STORE
 
 EMPTY = "0" * 32
 

@@ -14,7 +14,7 @@ from langgraph.graph import START, StateGraph
 from memalign_graph import Criterion
 from memalign_graph.io import AWAITING, BLOCKING, run
 from memalign_graph.memory.learning import learn
-from tests.conftest import Bench, _open, thread
+from tests.conftest import WAYS, Bench, _open, thread
 from tests.loopback import ChatRequest, LoopbackServer
 from tests.unit_tests.memory.purging import (
     MARK,
@@ -33,19 +33,16 @@ REPLY = {"value": False, "rationale": "Too cold, says zqxwhy.", "author": "zqxan
 RULE = {"operations": [{"text": "Never be as cold as zqxwhy.", "action": "add"}]}
 
 
-@pytest.fixture(params=["memory-sync", "memory-async", "sqlite-sync", "sqlite-async"])
+@pytest.fixture
 async def graphs(
     request: pytest.FixtureRequest, server: LoopbackServer, tmp_path: Path
 ) -> AsyncIterator[Bench]:
+    way = getattr(request, "param", WAYS[0])
     async with AsyncExitStack() as stack:
-        store, saver = await _open(request.param, tmp_path, stack)
-        if request.param.startswith("sqlite"):
+        store, saver = await _open(way, tmp_path, stack)
+        if way.startswith("sqlite"):
             await keep_deleted(store, saver)
-        yield Bench(server, store, saver, awaits=request.param.endswith("async"))
-
-
-TWO_WAYS = pytest.mark.parametrize("graphs", ["memory-sync", "sqlite-async"], indirect=True)
-"""For what is the same in every store."""
+        yield Bench(server, store, saver, awaits=way.endswith("async"))
 
 
 async def purge(graphs: Bench, *, saver: Any = None, **selection: Any) -> Any:
@@ -165,7 +162,6 @@ def small_graph(saver: BaseCheckpointSaver[Any]) -> Any:
     return builder.compile(checkpointer=saver)
 
 
-@TWO_WAYS
 async def test_threads_of_others_who_asked_or_answered_the_same_stay(graphs: Bench) -> None:
     saver = InMemorySaver()
     for user in ("carol", "dave"):
@@ -176,7 +172,6 @@ async def test_threads_of_others_who_asked_or_answered_the_same_stay(graphs: Ben
     assert forgotten.purged.thread_ids == ["it"]
 
 
-@TWO_WAYS
 async def test_a_thread_guided_by_a_lesson_that_read_it_goes(graphs: Bench) -> None:
     graphs.server.responder = judged_without
     [one, other] = await graphs.remember({**CASE, **REPLY}, {**SIMILAR, "rationale": "Else."})
@@ -189,7 +184,6 @@ async def test_a_thread_guided_by_a_lesson_that_read_it_goes(graphs: Bench) -> N
     assert forgotten.purged.thread_ids == ["guided"]
 
 
-@TWO_WAYS
 async def test_a_thread_is_not_deleted_for_its_name_alone(graphs: Bench) -> None:
     saver = InMemorySaver()
     small_graph(saver).invoke({"question": "Something else altogether."}, thread("1"))
@@ -199,7 +193,6 @@ async def test_a_thread_is_not_deleted_for_its_name_alone(graphs: Bench) -> None
     assert len(list(saver.list(None))) > 0
 
 
-@TWO_WAYS
 async def test_without_a_checkpointer_the_report_names_the_threads(graphs: Bench) -> None:
     await graphs.remember({**CASE, **REPLY, "thread_id": "t7"})
     memory = graphs.memory()
@@ -220,7 +213,6 @@ class Unlisted(InMemorySaver):
         raise NotImplementedError
 
 
-@TWO_WAYS
 async def test_a_checkpointer_that_does_not_list_loses_the_known_threads_and_says_so(
     graphs: Bench,
 ) -> None:

@@ -10,7 +10,9 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Criterion, Example, InvalidInputError, JudgeMemory
 from memalign_graph.memory.index.retrieval_text import MAX_BYTES
-from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, hashed, said
+from tests.unit_tests.memory.support import CRITERION, EVERY_STORE, QUERY, Bench, hashed, said
+
+pytestmark = EVERY_STORE
 
 
 async def test_the_most_similar_come_first(bench: Bench) -> None:

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from memalign_graph import Categorical, Criterion, Episode, InvalidInputError, Judgment
-from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, op, said
+from tests.unit_tests.memory.support import CRITERION, EVERY_STORE, QUERY, Bench, op, said
+
+pytestmark = EVERY_STORE
 
 VERDICT = Judgment(
     criterion="tone", example_id="x", value=True, rationale="Fine.", memory_version="0"

@@ -15,7 +15,7 @@ from memalign_graph.prompts.distill import (
     read_operations,
 )
 from memalign_graph.prompts.fences import estimate_tokens
-from tests.conftest import CASE, COLD, CRITERION, OTHER, TWO_WAYS, Bench, distillings, operations
+from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench, distillings, operations
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SORRY = "A reply that says no word of regret is not appropriate."
@@ -105,7 +105,6 @@ async def ask_to_learn(bench: Bench, *answers: Any) -> Any:
     return await bench.resume(graph, {"rationale": "Thank them first."}, "b")
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("idle", list(IDLE))
 async def test_what_teaches_nothing_is_asked_for_again(bench: Bench, idle: str) -> None:
     operation, complaint = IDLE[idle]
@@ -120,7 +119,6 @@ async def test_what_teaches_nothing_is_asked_for_again(bench: Bench, idle: str) 
     assert complaint in second.messages[3]["content"]
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("idle", list(IDLE))
 async def test_what_teaches_nothing_twice_is_dropped_and_told(bench: Bench, idle: str) -> None:
     operation, complaint = IDLE[idle]
@@ -136,7 +134,6 @@ async def test_what_teaches_nothing_twice_is_dropped_and_told(bench: Bench, idle
     assert len(distillings(bench.server)) == 3
 
 
-@TWO_WAYS
 async def test_first_guideline_is_not_made_of_the_output(bench: Bench) -> None:
     graph = bench.review_graph()
     await bench.invoke(graph, CASE)
@@ -147,7 +144,6 @@ async def test_first_guideline_is_not_made_of_the_output(bench: Bench) -> None:
     assert (one.status, given["learned"]["episode_ids"]) == ("distilled", [one.id])
 
 
-@TWO_WAYS
 async def test_what_stands_beside_it_is_kept(bench: Bench) -> None:
     both = operations(revise(SORRY), add("Thank the customer."))
     given = await ask_to_learn(bench, both, both)

@@ -8,7 +8,7 @@ import pytest
 from memalign_graph import Criterion
 from memalign_graph.prompts.distill import DistillPrompt, read_operations
 from memalign_graph.prompts.words import says_more, word_runs
-from tests.conftest import CASE, TWO_WAYS, Bench, distillings, operations
+from tests.conftest import CASE, Bench, distillings, operations
 from tests.unit_tests.prompts.test_distill_idle import add, episode, guideline, prompt, revise
 
 LANGUAGES: dict[str, tuple[str, list[str], list[str]]] = {
@@ -95,7 +95,6 @@ def test_words_are_the_same_however_they_are_encoded() -> None:
     assert read_operations(operations(revise(decomposed), second), given, drop_idle=True)[0] == []
 
 
-@TWO_WAYS
 @pytest.mark.parametrize("name", list(LANGUAGES))
 async def test_short_word_is_learned_in_any_language(bench: Bench, name: str) -> None:
     instructions, [lesson, *_], _ = LANGUAGES[name]
