@@ -15,12 +15,10 @@ from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from openai.resources.chat.completions import completions
 
 from memalign_graph import EmbeddingError, InvalidInputError, local
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import BLOCKING, ChatReply, _read_output, run
 from memalign_graph.local.server import Endpoint
 from memalign_graph.models import (
-    ChatReply,
     Embedder,
-    _read_output,
     embed_texts,
     embedder_id,
     max_input_tokens,
