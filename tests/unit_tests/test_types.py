@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from memalign_graph import Boolean, Criterion, Episode, Example, Feedback, Judgment, Numeric
+from memalign_graph import Criterion, Episode, Example, Feedback, Judgment
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.reading import read_example, read_feedback
 
@@ -28,11 +28,9 @@ def feedback(**fields: Any) -> Feedback:
     ("name", "problem"),
     [
         ("", "must not be empty"),
-        ("  ", "must not be empty"),
         (" tone", "must not begin or end with blanks"),
         ("support.tone", "write 'support.tone' as 'support_tone'"),
         ("to\nne", "must not hold control characters"),
-        ("to\x00ne", "must not hold control characters"),
         ("\ud800", "valid string"),
         ("x" * 101, "at most 100 characters"),
         (None, "valid string"),
@@ -50,17 +48,6 @@ def test_a_criterion_needs_instructions() -> None:
         Criterion(name="tone", instructions=" \n")
 
 
-def test_a_criterion_is_yes_or_no_unless_told() -> None:
-    assert Criterion(name="tone", instructions="Is it good?").scale == Boolean()
-
-
-def test_a_criterion_survives_json() -> None:
-    criterion = Criterion(
-        name="tone", instructions="How good?", scale=Numeric(minimum=1, maximum=5, integer=True)
-    )
-    assert Criterion.model_validate(criterion.to_json()) == criterion
-
-
 @pytest.mark.parametrize("field", ["inputs", "outputs"])
 @pytest.mark.parametrize("empty", ["", " \n", None, [], {}])
 def test_an_example_refuses_an_empty_side(field: str, empty: Any) -> None:
@@ -73,27 +60,17 @@ def test_an_example_takes_values_that_are_falsy_but_there(value: Any) -> None:
     assert Example(inputs=value, outputs="a").inputs == value
 
 
-def test_an_example_refuses_a_missing_side() -> None:
-    with pytest.raises(InvalidInputError, match=r"^outputs: is missing: give it"):
-        read_example({"inputs": "q"})
-
-
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
         ({1, 2}, "a value of type set, which is no JSON"),
         ({"when": object()}, r"inputs\['when'\] holds a value of type object"),
-        (("a", "b"), "a value of type tuple"),
-        (b"bytes", "a value of type bytes"),
         ({1: "one"}, "has the key 1: JSON keys are strings"),
         ([1, math.nan], r"inputs\[1\] holds nan, which is no JSON"),
         (-math.inf, "holds -inf, which is no JSON"),
         ("half \ud83d", "half of a surrogate pair at position 5"),
-        ({"\ud83d": 1}, "half of a surrogate pair"),
         ("a\x00b", "holds a NUL character"),
-        ({"a\x00": 1}, "holds a NUL character"),
         (2**63, "an integer beyond 64 bits"),
-        (-(2**63) - 1, "an integer beyond 64 bits"),
         (nested(100_000), "inputs is nested deeper than 100 levels: flatten it"),
     ],
 )
@@ -107,11 +84,6 @@ def test_an_example_refuses_what_is_no_json(field: str, value: Any, problem: str
 @pytest.mark.parametrize("value", [2**63 - 1, -(2**63), 1e300, "🙂", nested(90), {"": None}])
 def test_an_example_takes_json_to_its_limits(value: Any) -> None:
     assert Example(inputs=value, outputs="a").inputs == value
-
-
-def test_an_example_refuses_unknown_fields() -> None:
-    with pytest.raises(InvalidInputError, match="input: is not a field that is known here"):
-        read_example({"input": "q", "inputs": "q", "outputs": "a"})
 
 
 def test_the_same_example_has_the_same_id() -> None:
@@ -172,11 +144,6 @@ def test_blanks_around_what_the_expert_says_are_dropped() -> None:
     assert (said.rationale, said.author, said.id) == ("Too cold.", "ann", None)
 
 
-@pytest.mark.parametrize("value", [True, 1, 1.0, "1"])
-def test_a_value_keeps_its_type(value: Any) -> None:
-    assert type(feedback(value=value).value) is type(value)
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -221,10 +188,6 @@ def test_agreeing_is_the_judges_value_and_no_more(said: Any, *, agrees: bool) ->
     assert feedback(judgment=judgment, **said).agrees is agrees
 
 
-def test_a_value_without_a_judgment_agrees_with_nothing() -> None:
-    assert not feedback(value=True, rationale=None).agrees
-
-
 def test_an_episode_names_each_thread_once() -> None:
     judgment = Judgment(
         criterion="tone",
@@ -245,8 +208,3 @@ def test_an_episodes_word_is_what_the_expert_says_and_not_when() -> None:
     assert once.says_the_same_as(again)
     assert not once.says_the_same_as(other)
     assert not once.says_the_same_as(Episode.from_feedback(feedback(value=True)))
-
-
-def test_an_episode_survives_json() -> None:
-    episode = Episode.from_feedback(feedback(author="ann", value=3, id="7", thread_id="t"))
-    assert Episode.model_validate(episode.to_json()) == episode
