@@ -290,7 +290,7 @@ def _read_output(raw: Any, parsed: Any, parsing_error: BaseException | None = No
         if refusal:
             problem = f"the model refused: {refusal}"
         elif parsing_error is not None:
-            problem = f"it is not the JSON asked for ({_first_line(parsing_error)})"
+            problem = f"it is not the JSON asked for ({first_line(parsing_error)})"
     return ChatReply(
         answer=parsed if problem is None else None,
         text=refusal or raw.text or (json.dumps(raw.tool_calls) if raw.tool_calls else ""),
@@ -310,8 +310,9 @@ def reason_of(error: Exception) -> str:
         names.insert(1, "ContextOverflowError")
     plain = [name if name in _HINTS else re.sub("^(API|Model)", "", name) for name in names]
     hint = next((f" ({_HINTS[name]})" for name in plain if name in _HINTS), "")
-    return f"{names[0]}: {_first_line(error)}{hint}"
+    return f"{names[0]}: {first_line(error)}{hint}"
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return what an error says, in a line."""
     return excerpt(str(error).strip().partition("\n")[0], 300)

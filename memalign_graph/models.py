@@ -25,7 +25,7 @@ from memalign_graph.errors import (
     excerpt,
 )
 from memalign_graph.identity import check_json, digest
-from memalign_graph.io import IO, ChatReply, StructuredModel, reason_of
+from memalign_graph.io import IO, ChatReply, StructuredModel, first_line, reason_of
 from memalign_graph.types import FrozenModel
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _resolve(text: str, field: Literal["model", "embeddings"], example: str) -> 
     try:
         return init.init_chat_model(text) if field == "model" else init.init_embeddings(text)
     except (ImportError, ValueError) as error:
-        raise InvalidInputError(f"{field}: {text!r} can't be used: {error}") from error
+        raise InvalidInputError(f"{field}: {text!r} can't be used: {first_line(error)}") from error
 
 
 def _openai(text: str, field: Literal["model", "embeddings"], name: str) -> Any:
