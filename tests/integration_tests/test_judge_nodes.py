@@ -10,7 +10,6 @@ from langgraph.config import get_config
 from langgraph.graph import END, START, StateGraph
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
-from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from memalign_graph import (
@@ -51,14 +50,6 @@ class BareDataclass:
     judgment: dict[str, Any] = field(default_factory=dict)
 
 
-class BareModel(BaseModel):
-    """The same as a pydantic model."""
-
-    inputs: Any = None
-    outputs: Any = None
-    judgment: dict[str, Any] = {}
-
-
 def own_graph(bench: Bench, state: Any, *names: str) -> Any:
     nodes = JudgeNodes(
         CRITERION, model=bench.server.chat_model(), embeddings=bench.server.embedder()
@@ -84,7 +75,7 @@ async def test_graph_of_ones_own_judges_asks_and_learns_as_ours(bench: Bench) ->
     assert done["customer"] == "carol"
 
 
-@pytest.mark.parametrize("state", [Bare, BareDataclass, BareModel])
+@pytest.mark.parametrize("state", [Bare, BareDataclass])
 @pytest.mark.parametrize("names", [("judge",), ("retrieve_episodes", "judge")])
 async def test_state_without_the_channels_is_refused(
     bench: Bench, state: Any, names: tuple[str, ...]

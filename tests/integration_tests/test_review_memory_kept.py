@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import ChatModelError, Episode, MemAlignWarning
-from tests.conftest import CASE, COLD, OTHER, Bench, Graph, distillings, judgings
+from memalign_graph import ChatModelError, Episode
+from tests.conftest import CASE, COLD, Bench, Graph, distillings, judgings
 from tests.loopback import LoopbackServer, Rule, error
 
 APPROVE = {"type": "approve"}
@@ -52,18 +52,11 @@ async def test_approving_a_corrected_case_keeps_words_and_guidelines(bench: Benc
     assert given["learned"]["guidelines"] == []
     assert len(distillings(bench.server)) == 1
     assert len(judgings(bench.server)) == 2
-
-
-async def test_approving_again_and_again_changes_the_memory_no_more(bench: Bench) -> None:
-    graph = bench.review_graph()
-    await bench.review(graph, COLD, on="a")
-    judge_says(bench, False)
-    await bench.review(graph, APPROVE, on="b")
-    before = await bench.episodes(), await bench.guidelines()
-    first = await bench.review(graph, APPROVE, on="b")
-    assert (await bench.episodes(), await bench.guidelines()) == before
-    second = await bench.review(graph, APPROVE, on="b")
-    assert second["learned"]["memory_version"] == first["learned"]["memory_version"]
+    before = await bench.episodes()
+    for _ in range(2):
+        again = await bench.review(graph, APPROVE, on="b")
+        assert again["learned"]["memory_version"] == given["learned"]["memory_version"]
+    assert (await bench.episodes(), await bench.guidelines()) == (before, guidelines)
 
 
 @pytest.mark.parametrize(
@@ -83,17 +76,6 @@ async def test_bare_value_fills_in_what_the_words_left_open(
     [episode] = await bench.episodes()
     assert said(episode) == (value, COLD["rationale"], "distilled")
     assert episode.created_at == before.created_at
-    assert await bench.guidelines() == guidelines != []
-    assert len(distillings(bench.server)) == 1
-
-
-async def test_bare_value_that_confirms_a_value_keeps_the_words(bench: Bench) -> None:
-    graph = bench.review_graph()
-    await bench.review(graph, COLD, on="a")
-    guidelines = await bench.guidelines()
-    await bench.review(graph, {"value": False}, on="b")  # the judge still says true
-    [episode] = await bench.episodes()
-    assert said(episode) == (False, COLD["rationale"], "distilled")
     assert await bench.guidelines() == guidelines != []
     assert len(distillings(bench.server)) == 1
 
@@ -120,17 +102,6 @@ async def test_approving_pending_feedback_leaves_it_to_be_distilled(bench: Bench
     assert [said(one) for one in await bench.episodes()] == [
         (False, COLD["rationale"], "distilled")
     ]
-
-
-async def test_approved_pending_feedback_is_taken_along_by_the_next(bench: Bench) -> None:
-    graph = patient_graph(bench)
-    pending = await fail_to_distill(bench, graph, COLD, "a")
-    judge_says(bench, False)
-    await bench.review(graph, APPROVE, on="b")
-    given = await bench.review(graph, {"rationale": "Ask for a photo."}, OTHER, "c")
-    assert pending.id in given["learned"]["episode_ids"]
-    assert COLD["rationale"] in distillings(bench.server)[-1].text
-    assert {one.status for one in await bench.episodes()} == {"distilled"}
 
 
 async def test_late_retry_does_not_replace_a_newer_word(bench: Bench) -> None:
@@ -169,27 +140,6 @@ async def test_late_retry_distils_a_newer_word_that_is_still_pending(bench: Benc
     assert late["learned"]["episode_ids"] == [episode.id]
     assert len(bench.server.chats) == chats
     assert await bench.guidelines() == [guideline]
-
-
-async def test_without_a_checkpointer_a_thread_id_does_not_silence_the_warning(
-    bench: Bench,
-) -> None:
-    graph = bench.review_graph()
-    graph.checkpointer = None
-    with pytest.warns(MemAlignWarning, match="without a checkpointer"):
-        given = await bench.invoke(graph, CASE, "t")
-    assert given["judgment"]["thread_id"] is None
-
-
-@pytest.mark.parametrize("k", [1, 5])
-async def test_no_episodes_goes_before_k_of_the_context(bench: Bench, k: int) -> None:
-    await bench.remember({**OTHER, "value": True, "rationale": "Clear."})
-    graph = bench.judge_graph(use_episodes=False)
-    asked = len(bench.server.embeddings)
-    given = await bench.invoke(graph, CASE, context={"k": k})
-    assert given["judgment"]["episode_ids"] == []
-    assert len(bench.server.embeddings) == asked
-    assert "Clear." not in judgings(bench.server)[-1].text
 
 
 @pytest.mark.parametrize(
