@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import ChatModelError, EmbeddingError, ModelAnswerError
-from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench
+from tests.conftest import CASE, COLD, OTHER, Bench
 from tests.loopback import (
     LoopbackServer,
     content_filter,
@@ -106,21 +106,3 @@ async def test_embedding_outage_raises_and_can_be_gone_on_from(bench: Bench) -> 
     assert bench.server.chats == []
     given = await bench.invoke(graph, None)
     assert len(given["judgment"]["episode_ids"]) == 1
-
-
-async def test_embedding_outage_is_said_when_judging_by_guidelines_alone(bench: Bench) -> None:
-    await bench.review(bench.review_graph(), COLD)
-    embedder = bench.server.embedder(max_retries=0)
-    graph = bench.judge_graph(embeddings=embedder, on_embedding_error="guidelines")
-    bench.server.script_embeddings(DOWN)
-    judgment = (await bench.invoke(graph, OTHER, "u"))["judgment"]
-    assert len(judgment["guideline_ids"]) == 1
-    assert judgment["episode_ids"] == []
-    [warning] = judgment["warnings"]
-    assert "without similar examples" in warning
-    assert "It broke." in warning
-
-
-async def test_empty_memory_embeds_nothing(bench: Bench) -> None:
-    await bench.invoke(bench.judge_graph(CRITERION), CASE)
-    assert bench.server.embeddings == []

@@ -20,20 +20,6 @@ def tokens(chat: ChatRequest) -> int:
     return sum(estimate_tokens(str(one["content"])) for one in chat.messages)
 
 
-async def test_huge_output_is_judged_and_the_cut_is_said(bench: Bench) -> None:
-    model = bench.server.chat_model(profile={})
-    graph = bench.review_graph(model=model)
-    given = await bench.invoke(graph, {**CASE, "outputs": "tea " * 250_000})
-    said = given["judgment"]["warnings"]
-    assert any("8,000 bytes" in one for one in said)
-    assert any("128,000 tokens" in one for one in said)
-    [chat] = bench.server.chats
-    assert "bytes left out" in chat.text
-    assert tokens(chat) < 128_000
-    [interrupt] = given["__interrupt__"]
-    assert "more characters" in interrupt.value["action_requests"][0]["description"]
-
-
 async def test_case_is_cut_to_a_small_window(bench: Bench) -> None:
     model = bench.server.chat_model(profile=SMALL)
     case = {"inputs": "Short question?", "outputs": f"begin {'word ' * 8_000}end"}

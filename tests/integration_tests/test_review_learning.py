@@ -89,7 +89,7 @@ async def test_running_a_finished_node_again_changes_nothing(bench: Bench, node:
     assert again["learned"]["memory_version"] == first["learned"]["memory_version"]
 
 
-async def test_same_feedback_in_another_thread_is_the_same_episode(bench: Bench) -> None:
+async def test_same_word_is_the_same_episode_and_a_changed_one_replaces_it(bench: Bench) -> None:
     graph = bench.review_graph()
     await bench.review(graph, COLD, on="a")
     given = await bench.review(graph, COLD, on="b")
@@ -97,7 +97,12 @@ async def test_same_feedback_in_another_thread_is_the_same_episode(bench: Bench)
     assert episode.thread_ids == ["a", "b"]
     assert given["learned"]["episode_ids"] == [episode.id]
     assert len(distillings(bench.server)) == 1
-    assert len(await bench.guidelines()) == 1
+    [old] = await bench.guidelines()
+    await bench.review(graph, {"value": False, "rationale": "Too short."}, on="c")
+    [episode], [new] = await contents(bench)
+    assert episode.rationale == "Too short."
+    assert new.id != old.id
+    assert "Too short." in new.text
 
 
 async def test_two_experts_are_two_episodes_of_one_example(bench: Bench) -> None:
@@ -110,17 +115,6 @@ async def test_two_experts_are_two_episodes_of_one_example(bench: Bench) -> None
     await bench.invoke(graph, OTHER, "c")
     shown = [one["role"] for one in judgings(bench.server)[-1].messages]
     assert shown == ["system", "user", "assistant", "user"]
-
-
-async def test_changed_word_takes_what_rested_on_the_old_one(bench: Bench) -> None:
-    graph = bench.review_graph()
-    await bench.review(graph, COLD, on="a")
-    [old] = await bench.guidelines()
-    await bench.review(graph, {"value": False, "rationale": "Too short."}, on="b")
-    [episode], [new] = await contents(bench)
-    assert episode.rationale == "Too short."
-    assert new.id != old.id
-    assert "Too short." in new.text
 
 
 async def test_guidelines_are_revised_and_retired_by_handle(bench: Bench) -> None:
@@ -148,16 +142,6 @@ async def test_guidelines_are_revised_and_retired_by_handle(bench: Bench) -> Non
         ("revise", sorry.id),
         ("retire", reason.id),
     ]
-
-
-async def test_no_operation_is_no_guideline(bench: Bench) -> None:
-    graph = bench.review_graph()
-    await bench.invoke(graph, CASE)
-    bench.server.script(operations())
-    given = await bench.resume(graph, COLD)
-    [episode], guidelines = await contents(bench)
-    assert guidelines == given["learned"]["guidelines"] == []
-    assert episode.status == "distilled"
 
 
 async def test_experts_own_guideline_has_no_handle(bench: Bench) -> None:
@@ -189,9 +173,11 @@ async def test_unknown_handle_is_asked_for_again(
 ) -> None:
     graph = bench.review_graph()
     await bench.invoke(graph, CASE)
-    bench.server.script(operations(wrong), operations({"action": "add", "text": SORRY}))
+    bench.server.script(operations(wrong), operations())
     given = await bench.resume(graph, COLD)
     first, second = distillings(bench.server)
     assert second.messages[:2] == first.messages
     assert problem in second.messages[3]["content"]
-    assert [one["text"] for one in given["learned"]["guidelines"]] == [SORRY]
+    [episode], guidelines = await contents(bench)
+    assert guidelines == given["learned"]["guidelines"] == []
+    assert episode.status == "distilled"

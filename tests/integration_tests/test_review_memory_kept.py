@@ -104,22 +104,6 @@ async def test_approving_pending_feedback_leaves_it_to_be_distilled(bench: Bench
     ]
 
 
-async def test_late_retry_does_not_replace_a_newer_word(bench: Bench) -> None:
-    graph = patient_graph(bench)
-    await fail_to_distill(bench, graph, OLDER, "a")
-    await bench.review(graph, NEWER, on="b")
-    guidelines = await bench.guidelines()
-    [before] = await bench.episodes()
-    chats = len(bench.server.chats)
-    given = await bench.invoke(graph, None, "a")
-    [episode] = await bench.episodes()
-    assert said(episode) == (False, NEWER["rationale"], "distilled")
-    assert episode.given_at == before.given_at
-    assert await bench.guidelines() == guidelines != []
-    assert given["learned"]["guidelines"] == []
-    assert len(bench.server.chats) == chats
-
-
 async def test_late_retry_distils_a_newer_word_that_is_still_pending(bench: Bench) -> None:
     graph = patient_graph(bench)
     await fail_to_distill(bench, graph, OLDER, "a")
@@ -134,10 +118,12 @@ async def test_late_retry_distils_a_newer_word_that_is_still_pending(bench: Benc
     assert str(OLDER["rationale"]) not in prompt
     [guideline] = await bench.guidelines()
     assert str(NEWER["rationale"]) in guideline.text
-    # The newer word's own thread finds its work done.
+    # The newer word's own thread, and the older one's once more, find their work done.
     chats = len(bench.server.chats)
     late = await bench.invoke(graph, None, "b")
+    await bench.resume(graph, OLDER, "a")
     assert late["learned"]["episode_ids"] == [episode.id]
+    assert [said(one) for one in await bench.episodes()] == [said(episode)]
     assert len(bench.server.chats) == chats
     assert await bench.guidelines() == [guideline]
 
