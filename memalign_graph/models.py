@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-import math
+import json
 import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -217,24 +217,11 @@ OF_NO_MATTER = frozenset(
 def model_key(model: BaseChatModel) -> str:
     """Name a chat model with its settings; LangChain's name leaves them out for some classes."""
     kind = type(model)
-    fields = {
-        name: value
-        for name in kind.model_fields
-        if name not in OF_NO_MATTER
-        and (value := getattr(model, name, None)) is not None
-        and _is_plain(value)
-    }
-    return digest([f"{kind.__module__}.{kind.__qualname__}", fields])
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(one) for key, one in value.items())
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return value is None or isinstance(value, str | int)
+    names = kind.model_fields.keys() - OF_NO_MATTER
+    fields = {name: getattr(model, name, None) for name in names}
+    # Clients and keys have no place in a name.
+    plain = json.dumps(fields, sort_keys=True, skipkeys=True, default=lambda _: None)
+    return digest([f"{kind.__module__}.{kind.__qualname__}", plain])
 
 
 def _untransformed(model: BaseChatModel) -> BaseChatModel:
