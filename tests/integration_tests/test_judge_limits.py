@@ -7,7 +7,7 @@ import pytest
 from memalign_graph import InvalidInputError, MemAlignContext
 from memalign_graph.prompts.fences import estimate_tokens
 from tests.conftest import CASE, COLD, OTHER, Bench
-from tests.loopback import ChatRequest, LoopbackServer
+from tests.loopback import ChatRequest
 
 SMALL = {"max_input_tokens": 4000}
 
@@ -96,18 +96,6 @@ async def test_namespace_from_the_context_keeps_memories_apart(bench: Bench) -> 
     there = await bench.invoke(graph, OTHER, "v", context=context)
     assert elsewhere["judgment"]["guideline_ids"] == []
     assert len(there["judgment"]["guideline_ids"]) == 1
-
-
-async def test_model_comes_from_the_context(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = bench.judge_graph(model="openai:gpt-own")
-    # Nobody closes the connections of a client that a string makes.
-    with LoopbackServer(keep_alive=False) as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        for model in (None, "openai:gpt-other", " "):
-            await bench.invoke(graph, CASE, context={"model": model})
-        asked = [chat.model for chat in server.chats]
-    assert asked == ["gpt-own", "gpt-other", "gpt-own"]
 
 
 @pytest.mark.parametrize("context", [{"k": 101}, {"namespace": ["a.b"]}, {"review": "maybe"}])

@@ -148,13 +148,6 @@ async def test_same_word_twice_teaches_nothing_and_a_second_thought_replaces_it(
     assert "blames" in guideline.text
 
 
-async def test_words_without_an_author_are_told_apart_by_their_ids(bench: Bench) -> None:
-    judgment = await judge(bench)
-    for key in ("f1", "f2"):
-        await tell(bench, judgment["id"], {**COLD, "id": key})
-    assert sorted(str(said.feedback_id) for said in await bench.episodes()) == ["f1", "f2"]
-
-
 async def test_namespace_of_the_run_is_where_the_judgment_is_looked_for(bench: Bench) -> None:
     named = CRITERION.model_copy(update={"name": "judgments"})
     for place in (["team-a"], ["judgments"], ["a", "judgments"]):
@@ -164,17 +157,6 @@ async def test_namespace_of_the_run_is_where_the_judgment_is_looked_for(bench: B
             await tell(bench, judgment["id"], COLD, criterion=named)
         assert (await tell(bench, judgment["id"], COLD, **options))["learned"]["guidelines"]
         assert len(await bench.episodes(criterion=named, namespace=tuple(place))) == 1
-
-
-async def test_words_on_two_judgments_on_one_thread_are_kept_apart(bench: Bench) -> None:
-    first, second = await judge(bench), await judge(bench, OTHER)
-    await tell(bench, first["id"], COLD, on="one")
-    result = await tell(bench, second["id"], {"value": True}, on="one")
-    assert result["learned"]["guidelines"] == []
-    assert {said.example.inputs: said.value for said in await bench.episodes()} == {
-        CASE["inputs"]: False,
-        OTHER["inputs"]: True,
-    }
 
 
 async def test_word_comes_from_another_process(bench: Bench, tmp_path: Path) -> None:
