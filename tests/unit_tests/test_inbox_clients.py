@@ -19,86 +19,37 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from memalign_graph import (
-    Boolean,
-    Categorical,
-    Criterion,
-    Episode,
-    Example,
-    Feedback,
-    Judgment,
-    Numeric,
-    Pairwise,
-)
-from memalign_graph.alignment.merging import Conflict, Side
-from memalign_graph.interrupts import Form, conflict_form, review_form
-from memalign_graph.panel import panel_form
-from memalign_graph.scales import Scale
+from memalign_graph import Episode, Example, Feedback
+from memalign_graph.interrupts import Form, review_form
 from tests.unit_tests.alignment.alignment_cases import standing
+from tests.unit_tests.test_interrupts import CRITERIA, FORMS, JUDGED, JUDGMENTS, SEEN, WORDS
 
 EXAMPLE = Example(inputs={"q": "Why?"}, outputs=["Because."], reference_outputs="So.")
-SEEN = "It answers."
-WORDS = "Too short."
-FEEDBACK = Feedback(example=EXAMPLE, rationale="Say more.")
-
-SCALES: dict[str, tuple[Scale, Any, Any, str]] = {
-    "boolean": (Boolean(), True, False, "false"),
-    "categorical": (Categorical(choices=("Poor", "Good")), "Good", "Poor", "Poor"),
-    "integer": (Numeric(minimum=1, maximum=5, integer=True), 5, 3, "3"),
-    "number": (Numeric(minimum=0, maximum=1), 1.0, 0.5, "0.5"),
-    "pairwise": (Pairwise(), "A", "tie", "tie"),
+SAID = Episode.from_feedback(Feedback(example=EXAMPLE, rationale="Say more."))
+EXPERTS: dict[str, tuple[Any, str]] = {
+    "tone": (False, "false"),
+    "grade": ("Poor", "Poor"),
+    "level": (5, "5"),
+    "share": (0.5, "0.5"),
+    "pair": ("tie", "tie"),
 }
-"""A scale, the judge's value, the expert's, and the expert's as text."""
+"""What the expert says on each scale, and the same as text."""
 
-ON_EACH_SCALE = pytest.mark.parametrize("scale", list(SCALES))
-
-
-def criterion_on(scale: str, name: str = "grade") -> Criterion:
-    """A criterion."""
-    return Criterion(name=name, instructions="How good?", scale=SCALES[scale][0])
-
-
-def judgment_on(scale: str, name: str = "grade") -> Judgment:
-    """What the judge says."""
-    return Judgment(
-        criterion=name,
-        example_id=EXAMPLE.id,
-        value=SCALES[scale][1],
-        rationale=SEEN,
-        memory_version="0",
-    )
+ON_EACH_SCALE = pytest.mark.parametrize("scale", list(EXPERTS))
+PANEL = FORMS["panel"]
 
 
 def review_on(scale: str) -> Form[Any]:
     """The review, with all there can be in it."""
-    return review_form(
-        criterion_on(scale),
-        EXAMPLE,
-        judgment_on(scale),
-        guidelines=[standing("Be brief.", "e")],
-        episodes=[Episode.from_feedback(FEEDBACK)],
-    )
-
-
-def conflict(number: int) -> Conflict:
-    """Two guidelines that contradict each other."""
-    first, second = (
-        Side(guideline_id=one, text=f"Rule {one}.", episode_ids=["e"]) for one in ("a", "b")
-    )
-    return Conflict(id=f"C{number}", first=first, second=second, newer="second")
-
-
-CONFLICTS = [conflict(1), conflict(2)]
-CRITERIA = {scale: criterion_on(scale, scale) for scale in SCALES}
-JUDGMENTS = {scale: judgment_on(scale, scale) for scale in SCALES}
-PANEL = panel_form(CRITERIA, EXAMPLE, JUDGMENTS, errors={}, guidelines={})
-SETTLE = conflict_form(criterion_on("boolean"), CONFLICTS)
+    rules = [standing("Be brief.", "e")]
+    criterion, judgment = CRITERIA[scale], JUDGMENTS[scale]
+    return review_form(criterion, EXAMPLE, judgment, guidelines=rules, episodes=[SAID])
 
 
 EACH_QUESTION = pytest.mark.parametrize(
     "payload",
-    [*(review_on(scale).payload for scale in SCALES), SETTLE.payload, PANEL.payload],
-    ids=[*SCALES, "conflicts", "panel"],
+    [*(review_on(scale).payload for scale in EXPERTS), FORMS["conflicts"].payload, PANEL.payload],
+    ids=[*EXPERTS, "conflicts", "panel"],
 )
 """Every payload that this package interrupts with."""
 
@@ -181,7 +132,7 @@ def test_what_is_shown_can_be_sent_back_as_it_is(scale: str) -> None:
     [action] = review_on(scale).payload["action_requests"]
     shown = {name: as_shown(value) for name, value in action["args"].items()}
     reply = {"decisions": [edited_by_chat_ui(shown)]}
-    assert read(reply, scale) == {"value": SCALES[scale][1]}
+    assert read(reply, scale) == {"value": JUDGED[scale]}
 
 
 def read(reply: Any, scale: str) -> Any:
@@ -218,7 +169,8 @@ def forms(response: dict[str, Any]) -> list[Any]:
 def test_edit_corrects_the_value_whether_it_comes_as_text_or_not(
     scale: str, rationale: str
 ) -> None:
-    _, judged, value, text = SCALES[scale]
+    value, text = EXPERTS[scale]
+    judged = JUDGED[scale]
     said = {"rationale": WORDS} if WORDS in rationale else {}
     rows = [(text, value), (value, value)]
     rows += [(judged, judged)] if said else []  # the words alone were edited
@@ -233,7 +185,7 @@ def test_edit_corrects_the_value_whether_it_comes_as_text_or_not(
 
 @ON_EACH_SCALE
 def test_approving_confirms_the_judges_value(scale: str) -> None:
-    confirmed = {"value": SCALES[scale][1]}
+    confirmed = {"value": JUDGED[scale]}
     assert read({"decisions": [{"type": "approve"}]}, scale) == confirmed
     [action] = review_on(scale).payload["action_requests"]
     texts = {name: as_shown(value) for name, value in action["args"].items()}
@@ -246,7 +198,7 @@ def test_approving_confirms_the_judges_value(scale: str) -> None:
 @ON_EACH_SCALE
 @pytest.mark.parametrize("as_text", [True, False], ids=["reset-before", "touched-alone"])
 def test_form_of_a_panel_says_what_was_changed(scale: str, *, as_text: bool) -> None:
-    _, _, value, text = SCALES[scale]
+    value, text = EXPERTS[scale]
     [action] = PANEL.payload["action_requests"]
     args = {name: as_shown(one) if as_text else one for name, one in action["args"].items()}
     args |= {scale: text, f"{scale}_rationale": WORDS}
