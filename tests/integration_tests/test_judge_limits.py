@@ -20,18 +20,6 @@ def tokens(chat: ChatRequest) -> int:
     return sum(estimate_tokens(str(one["content"])) for one in chat.messages)
 
 
-async def test_case_is_cut_to_a_small_window(bench: Bench) -> None:
-    model = bench.server.chat_model(profile=SMALL)
-    case = {"inputs": "Short question?", "outputs": f"begin {'word ' * 8_000}end"}
-    given = await bench.invoke(bench.judge_graph(model=model), case)
-    assert any("4,000 tokens" in one for one in given["judgment"]["warnings"])
-    [chat] = bench.server.chats
-    assert tokens(chat) <= 4000
-    assert "Short question?" in chat.text
-    assert "<outputs>\nbegin" in chat.text
-    assert "end\n</outputs>" in chat.text
-
-
 async def test_examples_that_do_not_fit_are_left_out_and_said(bench: Bench) -> None:
     feedback = [{"inputs": f"{n} " * 1_500, "outputs": n, "value": False} for n in "abcde"]
     await bench.remember(*feedback)

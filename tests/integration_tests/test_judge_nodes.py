@@ -4,9 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from langgraph.config import get_config
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
 from memalign_graph import (
@@ -118,32 +116,3 @@ async def test_what_a_judgment_writes_is_what_the_prompt_holds(bench: Bench) -> 
     writes = [entry.pending_writes for entry in bench.saver.list(thread("t"))]
     kept = sum(len(bench.saver.serde.dumps_typed(written)[1]) for written in writes)
     assert 20_000 < kept < 80_000
-
-
-class Waiting(TypedDict, total=False):
-    """What the next test looks at."""
-
-    seen: list[Any]
-
-
-async def test_private_names_of_langgraph_are_there(bench: Bench) -> None:
-    """If this fails, `runtime` can't tell a checkpointer, or that a run goes on."""
-    seen: list[tuple[bool, bool]] = []
-
-    def look(_state: Waiting) -> Waiting:
-        told = get_config()["configurable"]
-        seen.append(
-            (told.get(runtime._CHECKPOINTER) is not None, bool(told.get(runtime._RESUMING)))
-        )
-        interrupt("Well?")
-        return {}
-
-    builder: Any = StateGraph(Waiting)
-    builder.add_node("look", look)
-    builder.add_edge(START, "look")
-    graph = bench.compile(builder)
-    await bench.invoke(graph, {})
-    await bench.invoke(graph, Command(resume="yes"))
-    with_none = builder.compile(store=bench.store)
-    with_none.invoke({})
-    assert seen == [(True, False), (True, True), (False, False)]

@@ -6,7 +6,6 @@ import inspect
 import threading
 import time
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
-from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import ChatModelError, EmbeddingError
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
@@ -103,24 +101,6 @@ async def test_batch_that_has_begun_is_finished_however_often_cancelled(times: i
     with pytest.raises(asyncio.CancelledError):
         await task
     assert sorted(one.key for one in store.search(("a",))) == ["one", "three", "two"]
-
-
-async def test_store_is_usable_after_a_cancelled_batch(tmp_path: Path) -> None:
-    async with AsyncSqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
-        await store.setup()
-
-        async def puts(io: IO, number: int) -> Any:
-            await io.batch(store, [PutOp((f"n{number}",), str(key), {}) for key in range(50)])
-
-        for number in range(40):
-            task = asyncio.create_task(puts(AWAITING, number))
-            for _ in range(number):
-                await asyncio.sleep(0)
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-            found = await store.asearch((f"n{number}",), limit=100)
-            assert len(found) in (0, 50)
 
 
 async def test_failure_of_a_batch_that_is_cancelled_is_no_warning() -> None:
