@@ -14,6 +14,7 @@ from memalign_graph.scales import Boolean
 from tests.unit_tests.memory.support import (
     CRITERION,
     Operation,
+    commits,
     dump,
     hashed,
     in_memory,
@@ -21,7 +22,6 @@ from tests.unit_tests.memory.support import (
     op,
     said,
 )
-from tests.unit_tests.memory.test_same_moment import commits
 
 
 @pytest.fixture
