@@ -17,13 +17,11 @@ from tests.integration_tests.alignment_support import (
     asked,
     builder,
     by_text,
-    commits,
     each_its_words,
     embedded,
     feedback_in,
     record,
     retire,
-    retired,
     said,
     sources,
 )
@@ -133,17 +131,6 @@ async def test_invalid_replies_leave_the_question_open(bench: Bench) -> None:
     assert len(bench.server.chats) == chats
 
 
-async def test_one_batch_is_compared_too(bench: Bench) -> None:
-    """The expert is to be asked of every contradiction, also of one that a distiller overlooks."""
-    bench.server.responder = Model(distil=each_its_words)
-    graph = alignment(bench, conflicts="ask")
-    await align(bench, [said(1, OLD_A)], graph)
-    given = await bench.invoke(graph, {"feedback": [said(2, NEW_A)]}, "u")
-    assert "__interrupt__" in given
-    await bench.resume(graph, {"C1": "first"}, "u")
-    assert sources(await bench.guidelines()) == {OLD_A: 1}
-
-
 async def test_distillers_wish_to_replace_a_rule_is_put_to_the_expert(bench: Bench) -> None:
     """Also where the comparison takes the two for the same."""
     bench.server.responder = Model(distil=each_its_words)
@@ -155,32 +142,6 @@ async def test_distillers_wish_to_replace_a_rule_is_put_to_the_expert(bench: Ben
     await bench.invoke(graph, {"feedback": [record(2)]}, "u")
     await bench.resume(graph, {"C1": "first"}, "u")
     assert sources(await bench.guidelines()) == {OLD_A: 1}
-
-
-async def test_expert_may_give_up_what_was_written_by_hand(bench: Bench) -> None:
-    await bench.add_guideline(OLD_A)
-    graph, interrupt = await ask(bench)
-    [first, _] = interrupt.value["action_requests"]
-    assert first["args"]["keep"] == "first"
-    # The rule in the same words has a source now; by hand it is all the same.
-    assert f"The newer word is behind: {OLD_A}" in first["description"]
-    report = (await bench.resume(graph, {"C1": "second", "C2": "newer"}))["report"]
-    assert {one.text for one in await bench.guidelines()} == NEWER
-    assert {one.reason for one in await retired(bench)} == {"An expert chose the other one."}
-    assert list(by_text(report["guidelines"]["retired"])) == [OLD_A]
-
-
-async def test_another_run_does_not_wait_for_the_answer(bench: Bench) -> None:
-    """A second alignment of the memory on another thread while the first waits for its expert."""
-    graph, _ = await ask(bench)
-    report = await align(bench, [], alignment(bench, batch_size=1), "u")
-    assert {one.text for one in await bench.guidelines()} == NEWER
-    assert len(report["guidelines"]["added"]) == 3
-    before = await commits(bench)
-    late = (await bench.resume(graph, "newer"))["report"]
-    assert {one.text for one in await bench.guidelines()} == NEWER
-    assert await commits(bench) == before
-    assert late["memory_version_after"] == report["memory_version_after"]
 
 
 async def test_without_a_checkpointer_there_is_a_warning(bench: Bench) -> None:
@@ -235,20 +196,6 @@ async def test_every_word_is_in_memory_and_in_the_judges_prompt(bench: Bench) ->
     assert chat.text.count(ANN["outputs"]) == 1
 
 
-@pytest.mark.parametrize(("first", "second"), [(False, True), (True, False)])
-async def test_of_two_values_the_newest_counts(bench: Bench, first: bool, second: bool) -> None:  # noqa: FBT001
-    bench.server.responder = Model(distil=each_its_words)
-    given = [word("bob", second, "On #b name it.", at=9), word("ann", first, "On #a so.", at=1)]
-    report = await align(bench, given)
-    [found] = report["agreement"]["disagreements"]
-    assert found["majority"] is second
-    shown = "true" if second else "false"
-    assert f"The value that counts here: {shown}" in asked(bench, DISTIL)[0].text
-    await bench.invoke(bench.judge_graph(), NEAR, "u")
-    [answer] = [m for m in judgings(bench.server)[0].messages if m["role"] == "assistant"]
-    assert json.loads(answer["content"])["value"] is second
-
-
 async def test_experts_on_one_case_stay_in_one_batch(bench: Bench) -> None:
     bench.server.responder = Model(distil=each_its_words)
     given = [
@@ -283,20 +230,6 @@ async def test_disagreement_and_alpha_are_told(bench: Bench) -> None:
     ]
     ids = {one.id for one in await bench.episodes()}
     assert {one["episode_id"] for one in found["given"]} <= ids
-
-
-async def test_disagreement_is_streamed_before_anything_is_distilled(bench: Bench) -> None:
-    bench.server.responder = Model()
-    graph = alignment(bench, batch_size=1)
-    given = {"feedback": [*THREE, record(5), record(6)]}
-    events = await bench.stream(graph, given, stream_mode="custom")
-    [found] = [one for one in events if one["type"] == "alignment_agreement"]
-    assert (found["criterion"], found["examples"]) == ("support_tone", 1)
-    assert len(found["disagreements"]) == 1
-    report = (await bench.state(graph)).values["report"]
-    assert {key: found[key] for key in report["agreement"]} == report["agreement"]
-    stages = [one.get("stage", one["type"]) for one in events]
-    assert stages.index("alignment_agreement") < stages.index("distill")
 
 
 async def test_ordered_scale_is_compared_by_rank(bench: Bench) -> None:

@@ -22,7 +22,6 @@ from tests.integration_tests.alignment_support import (
     records,
     retire,
     retired,
-    revise,
     said,
     sources,
 )
@@ -42,19 +41,6 @@ async def test_duplicates_in_other_words_become_one_with_both_sources(bench: Ben
     assert [chat.schema_name for chat in bench.server.chats].count(COMPARE) == 1
 
 
-async def test_duplicate_of_what_stands_gives_it_a_source(bench: Bench) -> None:
-    bench.server.responder = WORDS
-    graph = alignment(bench, batch_size=1)
-    await align(bench, [said(1, "On #name name the order.")], graph)
-    given = [said(2, "On #name say which order it is."), said(3, "On #thanks thank them.")]
-    report = await align(bench, given, graph)
-    assert sources(await bench.guidelines()) == {
-        "On #name name the order.": 2,
-        "On #thanks thank them.": 1,
-    }
-    assert by_text(report["guidelines"]["revised"]) == {"On #name name the order.": 2}
-
-
 @pytest.mark.parametrize("turned", [False, True], ids=["newer-last", "newer-first"])
 async def test_contradiction_is_settled_by_the_newer_word(bench: Bench, turned: bool) -> None:  # noqa: FBT001
     bench.server.responder = WORDS
@@ -69,20 +55,6 @@ async def test_contradiction_is_settled_by_the_newer_word(bench: Bench, turned: 
     prompt = judgings(bench.server)[-1].text
     assert NEVER in prompt
     assert ALWAYS not in prompt
-
-
-async def test_a_rule_reworded_and_then_said_again_in_its_first_words(bench: Bench) -> None:
-    """A guideline's id comes from its first words: those may come back against its present ones."""
-    bench.server.responder = Model(distil=each_its_words)
-    graph = alignment(bench, batch_size=1)
-    await align(bench, [said(1, ALWAYS)], graph)
-    bench.server.responder = Model(distil=lambda _: {"operations": [revise("G1", NEVER)]})
-    await align(bench, [record(2)], graph)
-    assert sources(await bench.guidelines()) == {NEVER: 2}
-    bench.server.responder = Model(distil=each_its_words)
-    report = await align(bench, [said(8, ALWAYS), said(9, "On #name name it.")], graph)
-    assert len(report["conflicts"]) == 1
-    assert sources(await bench.guidelines()) == {ALWAYS: 1, "On #name name it.": 1}
 
 
 @pytest.mark.parametrize("batch_size", [1, 50])

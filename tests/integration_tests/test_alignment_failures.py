@@ -110,20 +110,6 @@ async def test_without_a_checkpointer_the_same_call_pays_for_what_failed(bench: 
     assert bench.server.chats == []
 
 
-async def test_a_model_of_other_settings_is_asked_itself(bench: Bench) -> None:
-    """What was kept of a run that failed is the answer of the model that was asked."""
-    bench.server.responder = failing(DOWN)
-    with pytest.raises(ChatModelError):
-        await align(bench, GIVEN, patient(bench))
-    bench.server.responder = Model()
-    bench.server.chats.clear()
-    other = bench.server.chat_model(max_retries=0, temperature=0.3)
-    await all_is_learned(
-        bench, await align(bench, GIVEN, alignment(bench, model=other, batch_size=2), "u")
-    )
-    assert len(asked(bench, DISTIL)) == BATCHES
-
-
 async def test_slow_second_try_is_not_lost_when_another_fails(bench: Bench) -> None:
     """Two batches fail at first; at the second try one fails at once, the other answers late."""
     tries: dict[str, int] = {}
@@ -152,16 +138,6 @@ async def test_slow_second_try_is_not_lost_when_another_fails(bench: Bench) -> N
     bench.server.chats.clear()
     await all_is_learned(bench, await align(bench, GIVEN, graph, "u"))
     assert len(asked(bench, DISTIL)) == 1
-
-
-async def test_dead_endpoint(bench: Bench) -> None:
-    bench.server.responder = Model()
-    model = bench.server.chat_model(base_url="http://127.0.0.1:1/v1", max_retries=0)
-    graph = alignment(bench, model=model, batch_size=2)
-    with pytest.raises(ChatModelError, match="is the server up, and its base_url right"):
-        await align(bench, GIVEN, graph)
-    await nothing_is_learned(bench)
-    await all_is_learned(bench, await align(bench, GIVEN, alignment(bench)))
 
 
 async def test_embedding_outage_stores_nothing(bench: Bench) -> None:

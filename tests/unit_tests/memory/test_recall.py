@@ -93,14 +93,6 @@ async def test_a_long_example_is_found_by_its_beginning(
     assert "similar examples are looked for by their beginnings" in caplog.text
 
 
-async def test_long_inputs_leave_room_to_outputs(near: Bench) -> None:
-    await near.remember(said("ä" * 10_000, outputs="The answer."), said("q", outputs="ö" * 10_000))
-    one, two = near.embedded()
-    assert one.endswith("The answer.")
-    assert two.startswith("q\n\nö")
-    assert max(len(one.encode()), len(two.encode())) <= MAX_BYTES
-
-
 async def test_another_embedder_embeds_anew_once_and_says_so(
     bench: Bench, reopen: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -164,17 +156,6 @@ def made(count: int, dimension: int = 24, seed: int = 7) -> Vectors:
 
 def brute_force(vectors: Vectors, query: NDArray[np.float32], k: int) -> list[str]:
     return sorted(vectors, key=lambda key: -float(vectors[key] @ query))[:k]
-
-
-def test_search_is_exact() -> None:
-    vectors = made(400)
-    index = VectorIndex("test")
-    index.add(vectors)
-    for query in made(20, seed=8).values():
-        found = index.search(query, 10)
-        assert [key for key, _ in found] == brute_force(vectors, query, 10)
-        for key, score in found:
-            assert score == pytest.approx(float(vectors[key] @ query), abs=1e-5)
 
 
 def test_a_vector_of_another_dimension_is_refused_and_changes_nothing() -> None:

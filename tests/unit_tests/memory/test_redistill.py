@@ -66,15 +66,6 @@ async def test_it_is_worded_again_from_the_other_source_alone(bench: Bench, how:
     assert statuses[two.id] == "distilled"
 
 
-async def test_nothing_left_to_say_takes_the_guideline_away(bench: Bench) -> None:
-    one, two = await two_sources(bench)
-    bench.server.script({"operations": []})
-    forgotten = await bench.do("forget", one.id, memory=with_model(bench))
-    assert await bench.do("guidelines") == []
-    assert forgotten.guidelines_reduced == []
-    assert [gone.episode_ids for gone in forgotten.guidelines_removed] == [[two.id]]
-
-
 FAILURES: list[tuple[list[Any], type[Exception]]] = [
     ([error(401)], ChatModelError),
     (["prose", "prose"], ModelAnswerError),
@@ -155,11 +146,3 @@ def test_a_source_forgotten_while_the_model_writes_voids_what_it_wrote(near: Ben
     )
     [rule] = memory.guidelines()
     assert (rule.text, rule.status, rule.episode_ids) == ("Of three.", "pending", [three.id])
-
-
-async def test_sources_that_were_not_read_are_still_its_sources(near: Bench) -> None:
-    episodes = await near.remember(*(said(f"case {number}") for number in range(60)))
-    await near.learn(op("add", *episodes, text="Of all."))
-    near.server.script({"operations": [{"text": "Of some.", "action": "add", "feedback": ["F1"]}]})
-    with_model(near).forget(episodes[0].id)
-    assert await near.guidelines() == {"Of some.": {one.id for one in episodes[1:]}}

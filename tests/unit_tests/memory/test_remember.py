@@ -5,11 +5,8 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import (
-    Categorical,
-    Criterion,
     Episode,
     Example,
     Feedback,
@@ -18,7 +15,7 @@ from memalign_graph import (
     Judgment,
 )
 from tests.unit_tests.memory.purging import everything_in
-from tests.unit_tests.memory.support import hashed, learn, op, said
+from tests.unit_tests.memory.support import learn, op, said
 
 VERDICT = Judgment(
     criterion="tone", example_id="x", value=True, rationale="Fine.", memory_version="0"
@@ -48,13 +45,6 @@ def test_an_edit_of_the_value_alone_is_an_edit(memory: JudgeMemory) -> None:
     [edited] = memory.remember([said(value=False)])
     assert (edited.id, edited.created_at, edited.status) == (one.id, one.created_at, "pending")
     assert memory.guidelines() == []
-
-
-def test_a_value_is_kept_as_the_scale_writes_it() -> None:
-    scale = Categorical(choices=("Poor", "Good"))
-    grade = Criterion(name="grade", instructions="How good?", scale=scale)
-    memory = JudgeMemory(InMemoryStore(), grade, embeddings=hashed)
-    assert memory.remember(said(value=" good")).value == "Good"
 
 
 @pytest.mark.parametrize(
@@ -118,12 +108,6 @@ def test_what_a_caller_does_to_an_example_does_not_matter(memory: JudgeMemory) -
     assert episode.example.inputs == {"q": "as it was"}
     assert episode.example.id == episode.example_id
     assert memory.version() == version
-
-
-def test_opening_a_memory_touches_neither_store_nor_embeddings() -> None:
-    store = InMemoryStore()
-    JudgeMemory(store, Criterion(name="a", instructions="b"), embeddings="openai:needs-a-key")
-    assert everything_in(store) == []
 
 
 def test_a_deep_example_that_is_taken_can_be_remembered_edited_and_forgotten(
