@@ -1,16 +1,13 @@
 """Several gates on one agent, agents within graphs and agents, and settings that reach them all."""
 
-from dataclasses import dataclass
 from typing import Any, NotRequired
 
 import pytest
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.graph import MessagesState
-from pydantic import BaseModel
-from typing_extensions import TypedDict
 
-from memalign_graph import GateVerdict, MemAlignContext
+from memalign_graph import GateVerdict
 from tests.conftest import COLD, CRITERION, Bench, Graph, judgings
 from tests.integration_tests.agents.support import (
     AgentModel,
@@ -174,51 +171,6 @@ async def test_agent_within_a_graph_asks_and_counts_each_turn_anew(bench: Bench)
         assert given["quality_gate"]["revisions"] == 1
         assert len(judgings(bench.server)) == 2 * drafts
     assert [kind for kind, _ in said(given)][:4] == ["human", "ai", "human", "ai"]
-    bench.server.rules = fails("Draft")
-    AgentModel(bench.server, "Draft 5.", "So sorry!")
-    plain = agent(bench, gate(bench), store=None, checkpointer=None)
-
-    def call(state: Any) -> dict[str, Any]:
-        return {"messages": [plain.invoke({"messages": state["messages"]})["messages"][-1]]}
-
-    given = await bench.invoke(bench.compile(writing(call)), ask(), "u")
-    assert [text for _, text in said(given)][1:] == ["So sorry!"]
-
-
-class AsDict(TypedDict):
-    user: str
-    memalign: dict[str, Any]
-
-
-@dataclass
-class AsDataclass:
-    user: str
-    memalign: MemAlignContext
-
-
-class AsModel(BaseModel):
-    user: str
-    memalign: dict[str, Any]
-
-
-CONTEXTS: list[tuple[Any, Any]] = [
-    (AsDict, {"user": "ann", **TEAM}),
-    (AsDataclass, AsDataclass("ann", MemAlignContext(namespace=("team-a",)))),
-    (AsModel, AsModel(user="ann", **TEAM)),
-    (None, TEAM),
-]
-
-
-@pytest.mark.parametrize(("schema", "context"), CONTEXTS)
-async def test_settings_are_found_in_the_agents_context(
-    bench: Bench, schema: Any, context: Any
-) -> None:
-    AgentModel(bench.server, "Wait.")
-    graph = agent(bench, gate(bench, review="always", max_revisions=0), context_schema=schema)
-    await bench.invoke(graph, ask(), context=context)
-    await bench.resume(graph, COLD)
-    assert await bench.episodes() == []
-    assert len(await bench.episodes(namespace=("team-a",))) == 1
 
 
 async def test_judging_is_seen_by_who_streams_subgraphs_or_stops_after_the_gate(

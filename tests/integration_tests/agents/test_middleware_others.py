@@ -15,12 +15,10 @@ from langchain.agents.middleware import (
     hook_config,
 )
 from langchain_core.messages import AIMessage, RemoveMessage
-from langgraph.types import Command
 
 from tests.conftest import COLD, Bench, judgings
 from tests.integration_tests.agents.support import (
     AgentModel,
-    Calls,
     agent,
     ask,
     calls,
@@ -230,20 +228,3 @@ async def test_approvals_and_reviews_follow_each_other_on_one_thread(
     assert (len(model.requests), shop.refunded) == (4, ["1"])
     assert await bench.episodes() == []
     assert len(await bench.episodes(namespace=("team-a",))) == 2
-
-
-async def test_each_call_approved_alone_and_then_the_answer_reviewed(bench: Bench) -> None:
-    shop = Shop()
-    approvals = HumanInTheLoopMiddleware({"refund": True}, interrupt_mode="per_call")
-    graph = agent(bench, gate(bench, review="always"), approvals, tools=[shop.refund])
-    two = Calls(("refund", {"order": "1"}), ("refund", {"order": "2"}))
-    AgentModel(bench.server, two, "Sorry!")
-    given = await bench.invoke(graph, ask())
-    answers = {one.id: {"type": "approve"} for one in given["__interrupt__"]}
-    assert len(answers) == 2
-    given = await bench.invoke(graph, Command(resume=answers))
-    assert pending(given)["name"] == "review_judgment"
-    given = await bench.resume(graph, APPROVE)
-    assert given["quality_gate"]["status"] == "accepted"
-    assert sorted(shop.refunded) == ["1", "2"]
-    assert len(judgings(bench.server)) == 1

@@ -6,12 +6,11 @@ from typing import Annotated, Any
 import pytest
 from langchain_core.messages import AnyMessage, HumanMessage
 from langgraph.graph import END, START, MessagesState, StateGraph, add_messages
-from langgraph.managed import RemainingSteps
 from langgraph.prebuilt import tools_condition
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypedDict
 
-from memalign_graph import GateVerdict
+from memalign_graph import GateVerdict, Numeric
 from tests.conftest import CRITERION, Bench, judgings, thread
 from tests.integration_tests.gates.support import (
     DOWN,
@@ -59,6 +58,21 @@ async def test_without_a_writer_to_go_back_to_nothing_is_sent_back(bench: Bench)
     given = await bench.invoke(gated(bench, writer, revise=None, max_revisions=5), asked())
     assert given["quality_gate"]["status"] == "exhausted"
     assert (len(writer.seen), len(given["messages"])) == (1, 2)
+
+
+async def test_value_that_decides_is_held_against_the_rule(bench: Bench) -> None:
+    score = CRITERION.model_copy(update={"scale": Numeric(minimum=1, maximum=5, integer=True)})
+    bench.server.rules = always(5)
+    graph = gated(bench, Writer(), score, passes=4, review="always", revise=None)
+    replies: list[Any] = [{"value": 4}, {"value": 3}, {"type": "ignore"}, "Too long."]
+    statuses = {}
+    for reply in replies:
+        await bench.invoke(graph, asked(), str(reply))
+        gate = (await bench.resume(graph, reply, str(reply)))["quality_gate"]
+        statuses[gate["value"]] = gate["status"]
+        assert gate["judgment"]["value"] == 5
+    assert statuses == {4: "accepted", 3: "exhausted", 5: "accepted", None: "exhausted"}
+    assert len(await bench.episodes(criterion=score)) == 3
 
 
 async def test_guidelines_broken_by_the_judges_account_stand_in_the_critique(bench: Bench) -> None:
@@ -146,19 +160,11 @@ class StrictVerdict(Strict):
     quality_gate: GateVerdict | None = None
 
 
-class StrictAny(Strict):
-    quality_gate: Any = None
-
-
 class Declared(MessagesState):
     quality_gate: GateVerdict
 
 
-class Managed(MessagesState):
-    remaining_steps: RemainingSteps
-
-
-@pytest.mark.parametrize("state", [Strict, StrictVerdict, StrictAny, Declared, Managed])
+@pytest.mark.parametrize("state", [Strict, StrictVerdict, Declared])
 async def test_key_of_the_verdict_may_be_declared_or_not(bench: Bench, state: Any) -> None:
     bench.server.script(verdict(False), verdict(True))
     given = await bench.invoke(gated(bench, Writer(), state=state), asked())

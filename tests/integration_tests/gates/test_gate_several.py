@@ -10,7 +10,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, Send
 from typing_extensions import TypedDict
 
-from memalign_graph import GateVerdict, create_quality_gate_node
+from memalign_graph import GateVerdict
 from tests.conftest import COLD, CRITERION, Bench, Graph, judgings
 from tests.integration_tests.gates.support import (
     LENGTH,
@@ -23,7 +23,6 @@ from tests.integration_tests.gates.support import (
     gate_on,
     gather,
     judges,
-    models,
     pending,
     writing,
 )
@@ -104,36 +103,6 @@ async def test_questions_of_gates_side_by_side_are_answered_by_id(bench: Bench) 
     assert len(judgings(bench.server)) == 2
 
 
-async def test_two_gates_joined_by_hand_judge_side_by_side(bench: Bench) -> None:
-    class State(MessagesState):
-        tone: dict[str, Any]
-        short: dict[str, Any]
-
-    writer = Writer()
-    builder = writing(writer, State)
-    for name, criterion in (("tone", CRITERION), ("short", LENGTH)):
-        node = create_quality_gate_node(criterion, name=name, max_revisions=1, **models(bench))
-        builder.add_node(name, node)
-        builder.add_edge("write", name)
-    builder.add_node("join", lambda _: {})
-    builder.add_edge(["tone", "short"], "join")
-
-    def way(state: Any) -> str:
-        both = {state["tone"]["status"], state["short"]["status"]}
-        return "write" if "revise" in both else END
-
-    builder.add_conditional_edges("join", way, ["write", END])
-    bench.server.rules = [
-        Rule(first_draft(TONE_ASKED), value=False, rationale="It is cold."),
-        Rule(first_draft(LENGTH_ASKED), value=False, rationale="It is long."),
-    ]
-    given = await bench.invoke(bench.compile(builder), asked())
-    assert (given["tone"]["status"], given["short"]["status"]) == ("accepted", "accepted")
-    told = "".join(one.text for one in writer.seen[1]["messages"][-2:])
-    assert "It is cold." in told
-    assert "It is long." in told
-
-
 class FanState(TypedDict, total=False):
     items: list[str]
     done: Annotated[list[str], operator.add]
@@ -171,18 +140,6 @@ def fan(bench: Bench, **options: Any) -> Graph:
     builder.add_node("worker", worker.compile())
     builder.add_conditional_edges(START, send, ["worker"])
     return bench.compile(builder)
-
-
-async def test_workers_under_send_go_round_loops_of_their_own(bench: Bench) -> None:
-    bench.server.rules = [
-        judges("two: draft 1.", False),
-        judges("three: draft 1.", False),
-        judges("three: draft 2.", False),
-        *always(True),
-    ]
-    given = await bench.invoke(fan(bench), {"items": ITEMS})
-    assert given["done"] == ["one: draft 1.", "two: draft 2.", "three: draft 3."]
-    assert len(judgings(bench.server)) == 6
 
 
 def item_of(interrupt: Any) -> str:

@@ -1,10 +1,10 @@
-"""How often an answer is sent back in one turn, however many runs that takes."""
+"""How often an answer is sent back in one turn, and what is answered instead at its end."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.errors import GraphRecursionError
 from langgraph.types import interrupt
 
@@ -12,6 +12,7 @@ from tests.conftest import COLD, Bench, judgings
 from tests.integration_tests.gates.support import (
     LENGTH,
     QUESTION,
+    Told,
     Writer,
     always,
     asked,
@@ -24,6 +25,7 @@ from tests.integration_tests.gates.support import (
 )
 
 AGAIN = "The cup is broken."
+LATER = "A colleague will write to you today."
 
 
 class Failing(Writer):
@@ -144,3 +146,51 @@ async def test_context_of_one_turn_is_not_that_of_the_next(bench: Bench) -> None
     await bench.invoke(graph, given)
     await bench.resume(graph, COLD)
     assert len(await bench.episodes()) == len(await bench.episodes(namespace=("team-a",))) == 1
+
+
+async def test_it_takes_the_place_of_the_turns_drafts_and_critiques(bench: Bench) -> None:
+    keyed: dict[str, Any] = {"state": Told, "critique_key": "critique"}
+    for options in ({}, keyed):
+        bench.server.rules = always(False)
+        graph = gated(bench, Writer(), max_revisions=1, fallback=LATER, **options)
+        given = await bench.invoke(graph, asked(), str(options))
+        assert texts(given["messages"]) == [QUESTION, LATER]
+        assert isinstance(given["messages"][-1], AIMessage)
+        assert given.get("critique", "") == ""
+        gate = given["quality_gate"]
+        assert (gate["status"], gate["let_through"], gate["revisions"]) == ("exhausted", False, 1)
+        bench.server.rules = []
+        given = await bench.invoke(graph, asked("And now?"), str(options))
+        assert given["quality_gate"]["status"] == "accepted"
+        assert texts(given["messages"]) == [QUESTION, LATER, "And now?", "Draft 3."]
+
+
+CALL = {"name": "find", "args": {}, "id": "1", "type": "tool_call"}
+TURNS: dict[str, tuple[list[Any], list[str]]] = {
+    "nothing": ([], []),
+    "tools": ([AIMessage("", tool_calls=[CALL]), ToolMessage("In Rome.", tool_call_id="1")], []),
+    "user-within": (
+        [AIMessage("Which?"), HumanMessage("4711"), AIMessage("Wait.")],
+        ["Which?", "4711"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", list(TURNS))
+async def test_the_answer_leaves_and_what_a_user_said_stays(bench: Bench, case: str) -> None:
+    written, left = TURNS[case]
+    bench.server.rules = always(False)
+    graph = gated(bench, lambda _: {"messages": written}, revise=None, fallback=LATER)
+    given = await bench.invoke(graph, asked())
+    assert texts(given["messages"]) == [QUESTION, *left, LATER]
+
+
+async def test_second_gate_of_a_chain_replaces_what_the_first_sent_back(bench: Bench) -> None:
+    builder = writing(Writer())
+    gate_on(bench, builder, name="tone", accept="short", fallback=LATER)
+    options: dict[str, Any] = {"name": "short", "max_revisions": 0, "fallback": "Too long."}
+    gate_on(bench, builder, LENGTH, after=None, **options)
+    bench.server.rules = [judges(LENGTH.instructions, False), judges("Draft 1.", False)]
+    given = await bench.invoke(bench.compile(builder), asked())
+    assert (given["tone"]["status"], given["short"]["status"]) == ("accepted", "exhausted")
+    assert texts(given["messages"]) == [QUESTION, "Too long."]

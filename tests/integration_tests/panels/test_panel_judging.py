@@ -12,7 +12,6 @@ from memalign_graph import (
     Criterion,
     EmbeddingError,
     InvalidInputError,
-    JudgeOptions,
     ModelAnswerError,
     create_panel_graph,
     models,
@@ -41,15 +40,10 @@ from tests.integration_tests.panels.support import (
     values_of,
 )
 from tests.loopback import (
-    ChatRequest,
     Rule,
     Together,
     content_filter,
     disconnect,
-    error,
-    raw,
-    refusal,
-    truncated,
 )
 
 
@@ -153,50 +147,10 @@ async def test_what_can_not_be_judged_costs_nothing(
     assert bench.server.embeddings == []
 
 
-async def test_megabyte_of_text_is_judged_and_said_to_be_cut(bench: Bench) -> None:
-    await teach(bench, TONE)
-    case = {"inputs": "A word. " * 65_000, "outputs": "An answer. " * 50_000}
-    given = await bench.invoke(reviewed(bench), case)
-    assert len(given["judgments"]) == len(THREE)
-    assert len(bench.server.embeddings) == 1
-    assert any("embedded" in warning for warning in given["judgments"]["tone"]["warnings"])
-    assert len(str(given["__interrupt__"][0].value)) < 20_000
-
-
-async def test_every_option_of_a_judge_is_taken(bench: Bench) -> None:
-    from datetime import timedelta
-
-    options: JudgeOptions = {
-        "model": bench.server.chat_model(),
-        "distill_model": bench.server.chat_model(),
-        "embeddings": bench.server.embedder(),
-        "k": 1,
-        "use_guidelines": False,
-        "use_episodes": False,
-        "max_guideline_tokens": 100,
-        "on_embedding_error": "guidelines",
-        "swap": True,
-        "cite_guidelines": True,
-        "keep_judgments": timedelta(days=1),
-        "confidence": True,
-        "samples": 2,
-        "decide": "evidence",
-    }
-    assert options.keys() == JudgeOptions.__annotations__.keys()
-    given = await bench.invoke(bench.compile(create_panel_graph(MIXED, **options)), PAIR)
-    assert given["judgments"].keys() == {one.name for one in MIXED}
-
-
 FAILURES: dict[str, tuple[Any, str]] = {
     "down": (DOWN, "It broke"),
-    "rate": (error(429, "Slow down.", retry_after=0), "Slow down"),
-    "key": (error(401, "Wrong key."), "Wrong key"),
-    "no-json": (raw("<html>"), ""),
     "hung-up": (disconnect(), ""),
-    "prose": ("Well.", "gave no answer that can be used to judge"),
     "off-scale": ({"rationale": "So.", "value": "maybe"}, "'maybe' is not on the scale"),
-    "cut": (truncated('{"rat'), "gave no answer that can be used to judge"),
-    "refused": (refusal(), "gave no answer that can be used to judge"),
     "withheld": (content_filter(), "gave no answer that can be used to judge"),
 }
 
@@ -256,21 +210,6 @@ async def test_all_failing_is_one_error_and_the_run_goes_on_when_the_model_is_ba
     bench.server.rules = []
     given = await bench.invoke(graph, CASE, "anew")
     assert (given["judgments"].keys(), given["errors"]) == (set(NAMES), {})
-
-
-async def test_judge_asks_once_more_where_the_answer_is_unusable(bench: Bench) -> None:
-    seen: set[str] = set()
-
-    def is_first(chat: ChatRequest) -> bool:
-        [name] = [one for one in NAMES if asks_about(one)(chat)]
-        is_new = name not in seen
-        seen.add(name)
-        return is_new
-
-    bench.server.rules = [Rule(is_first, reply="Well.")]
-    given = await bench.invoke(panel(bench), CASE)
-    assert given["errors"] == {}
-    assert judged_names(bench.server) == sorted(NAMES * 2)
 
 
 def embedded(bench: Bench) -> int:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from langchain_core.messages import AnyMessage
-from langgraph.graph import END, START, MessagesState, StateGraph, add_messages
+from langgraph.graph import END, MessagesState, StateGraph, add_messages
 from langgraph.prebuilt import tools_condition
 from langgraph.types import Command
 from typing_extensions import TypedDict
@@ -228,21 +228,3 @@ def test_way_to_a_node_that_is_not_there_is_told_when_compiled(option: str) -> N
     builder = add(**{option: "nobody"})
     with pytest.raises(ValueError, match="nobody"):
         builder.compile()
-
-
-def test_attributes_of_langgraph_mean_what_a_gate_takes_them_for() -> None:
-    """Else ways past a gate, keys that hold no verdict, and what is returned go unseen."""
-    builder: Any = StateGraph(MessagesState)
-    for name in ("write", "other"):
-        builder.add_node(name, lambda state: state)
-    builder.add_edge(START, "write")
-    builder.add_edge(["write", "other"], END)
-    builder.add_conditional_edges("other", lambda _: "write", {"again": "write"})
-    assert (START, "write") in builder.edges
-    assert builder.waiting_edges == {(("write", "other"), END)}
-    [branch] = builder.branches["other"].values()
-    assert branch.ends == {"again": "write"}
-    assert not builder.nodes["write"].ends
-    assert set(builder.channels) == {"messages"}
-    assert builder.channels["messages"].operator is add_messages
-    assert builder.state_schema is builder.output_schema is MessagesState

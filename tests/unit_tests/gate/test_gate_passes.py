@@ -20,12 +20,10 @@ CASES: dict[str, tuple[Any, Any, list[Any], list[Any]]] = {
     "numeric-text": (STARS, "4", [4, 5], [1, 2, 3]),
     "numeric-set": (STARS, {1, 5}, [1, 5], [2, 3, 4]),
     "numeric-range": (STARS, range(2, 4), [2, 3], [1, 4, 5]),
-    "numeric-function": (STARS, lambda value: value == 3, [3], [4, 5]),
     "ordered": (GRADES, "fair", ["Fair", "Good"], ["Poor"]),
     "ordered-highest": (GRADES, "Good", ["Good"], ["Poor", "Fair"]),
     "ordered-set": (GRADES, ("fair",), ["Fair"], ["Poor", "Good"]),
     "names": (NAMES, "sorry", ["Sorry"], ["Refund", "Rude"]),
-    "names-set": (NAMES, ["sorry", "REFUND"], ["Sorry", "Refund"], ["Rude"]),
     "pairwise": (Pairwise(), "b", ["B"], ["A", "tie"]),
     "pairwise-set": (Pairwise(), {"A", "tie"}, ["A", "tie"], ["B"]),
 }
@@ -71,19 +69,13 @@ def test_what_is_given_later_changes_nothing() -> None:
 
 
 WRONG: dict[str, tuple[Any, Any]] = {
-    "boolean-number": (Boolean(), 1),
     "boolean-text": (Boolean(), "maybe"),
     "boolean-set": (Boolean(), {"maybe"}),
-    "numeric-none": (SCORE, None),
     "numeric-bool": (SCORE, True),
-    "numeric-high": (SCORE, 6),
     "numeric-nan": (SCORE, float("nan")),
     "numeric-text": (SCORE, "four"),
     "numeric-set": (SCORE, {0, 9}),
-    "numeric-empty": (SCORE, ()),
-    "grades-none": (GRADES, None),
     "grades-unknown": (GRADES, "great"),
-    "grades-set": (GRADES, ["fair", "great"]),
     "pairwise-none": (Pairwise(), None),
     "pairwise-tie": (Pairwise(allow_tie=False), "tie"),
     "object": (SCORE, object()),

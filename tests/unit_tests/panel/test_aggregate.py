@@ -163,39 +163,3 @@ def test_nothing_judged_has_no_score_and_does_not_pass() -> None:
     weights["b"] = 100.0
     result = bound.of({"a": True, "b": False})
     assert (result["score"], result["passed"], result["vetoed_by"]) == (1.0, False, ["b"])
-
-
-def test_vetoes_are_written_like_a_gates_passes() -> None:
-    panel = [criterion(kind, scale) for kind, scale in SCALES.items()]
-    vetoes: dict[str, Any] = {
-        "boolean": False,
-        "grade": 2,
-        "level": "fair",
-        "kind": {"praise", "question"},
-        "pair": "A",
-        "points": lambda value: value % 2 == 0,
-    }
-    bound = Aggregate(vetoes=vetoes).bind(panel)
-    good: dict[str, Value] = {
-        "boolean": False,
-        "grade": 2,
-        "points": 4,
-        "signed": -2,
-        "share": 0.0,
-        "level": "good",
-        "kind": "praise",
-        "pair": "A",
-    }
-    assert bound.of(good)["vetoed_by"] == []
-    assert bound.of(good)["passed"] is True
-    bad: dict[str, Value] = {
-        "boolean": True,
-        "grade": 1,
-        "points": 5,
-        "level": "poor",
-        "kind": "complaint",
-        "pair": "tie",
-    }
-    for name, value in bad.items():
-        assert bound.of({**good, name: value})["vetoed_by"] == [name]
-    assert set(bound.of({**good, **bad})["vetoed_by"]) == set(bad)

@@ -6,42 +6,32 @@ import pytest
 
 from memalign_graph import (
     Boolean,
-    Categorical,
     Criterion,
     Example,
     Guideline,
     Judgment,
     Numeric,
-    Pairwise,
 )
 from memalign_graph.interrupts import Form
 from memalign_graph.panel import panel_form
-from memalign_graph.scales import Scale, Value
+from memalign_graph.scales import Value
 from tests.unit_tests.alignment.alignment_cases import standing
 
 SEEN = "The loopback judge is content."
 EXAMPLE = Example(inputs="My order never came.", outputs="Check the tracking page.")
-SCALES: dict[str, tuple[Scale, Value]] = {
-    "tone": (Boolean(), True),
-    "grade": (Numeric(minimum=1, maximum=3, integer=True), 3),
-    "share": (Numeric(minimum=0, maximum=1), 1.0),
-    "level": (Categorical(choices=("Poor", "Good"), ordered=True), "Poor"),
-    "pair": (Pairwise(), "A"),
-}
-NAMES = list(SCALES)
-JUDGED = {name: value for name, (_, value) in SCALES.items()}
 CRITERIA = {
-    name: Criterion(name=name, instructions=f"How is the {name}?", scale=scale)
-    for name, (scale, _) in SCALES.items()
+    "tone": Criterion(name="tone", instructions="How is the tone?", scale=Boolean()),
+    "grade": Criterion(name="grade", instructions="Which?", scale=Numeric(minimum=1, maximum=3)),
 }
+JUDGED: dict[str, Value] = {"tone": True, "grade": 2.5}
 
 
 def judgment(name: str, **fields: Any) -> Judgment:
-    given = {"rationale": SEEN, "value": SCALES[name][1], "memory_version": "0", **fields}
+    given = {"rationale": SEEN, "value": JUDGED[name], "memory_version": "0", **fields}
     return Judgment(criterion=name, example_id=EXAMPLE.id, **given)
 
 
-JUDGMENTS = {name: judgment(name) for name in NAMES}
+JUDGMENTS = {name: judgment(name) for name in JUDGED}
 UNJUDGED = {name: one for name, one in JUDGMENTS.items() if name != "grade"}
 
 
@@ -67,9 +57,9 @@ def described(**given: Any) -> str:
 
 def test_form_has_a_field_for_each_value_and_reason_that_an_inbox_can_edit() -> None:
     [action] = form().payload["action_requests"]
-    fields = [field for name in NAMES for field in (name, f"{name}_rationale")]
+    fields = [field for name in JUDGED for field in (name, f"{name}_rationale")]
     assert list(action["args"]) == fields
-    assert {name: action["args"][name] for name in NAMES} == JUDGED
+    assert {name: action["args"][name] for name in JUDGED} == JUDGED
     assert all(isinstance(one, str | bool | int | float) for one in action["args"].values())
     [config] = form().payload["review_configs"]
     assert config["allowed_decisions"] == ["approve", "edit"]
