@@ -23,7 +23,7 @@ from memalign_graph.errors import (
     MemAlignError,
     ModelAnswerError,
 )
-from memalign_graph.local.errors import LocalModelError
+from memalign_graph.local.weights import LocalModelError
 
 if TYPE_CHECKING:
     from memalign_graph.memory.judge_memory import JudgeMemory
