@@ -1,12 +1,17 @@
 """The pictures of the documentation, drawn anew: `python -m tests.draw_pictures`.
 
 The graphs stand in a column, in the order they run in: what skips a node goes by on the right, what
-goes back on the left. Dashed lines are taken where the state says so.
+goes back on the left. Dashed lines are taken where the state says so. The evaluation's report is
+photographed by a headless Chromium, where there is one.
 """
 
 import io
+import os
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -173,6 +178,30 @@ def events_picture() -> str:
     return re.sub(r"@font-face {.*?}\s*", "", picture, flags=re.DOTALL)
 
 
+def _draw_report() -> None:
+    """Photograph the report of `examples/evaluate_a_judge.py`, with a model that follows a script.
+
+    Without the guideline it lets all replies pass; with it, none that does not say sorry.
+    """
+    with LoopbackServer() as server, tempfile.TemporaryDirectory() as folder:
+        cold = Rule(
+            when=lambda request: (
+                "say sorry" in request.messages[0]["content"]
+                and "Sorry" not in request.messages[-1]["content"]
+            ),
+            value=False,
+            rationale="It does not begin with a word of regret, as the guideline asks.",
+        )
+        server.rules.append(cold)
+        page, root = Path(folder) / "report.html", Path(__file__).parents[1]
+        script = [sys.executable, str(root / "examples" / "evaluate_a_judge.py"), str(page)]
+        environment = {**os.environ, **server.environment, "PYTHONPATH": str(root)}
+        subprocess.run(script, env=environment, stdout=subprocess.DEVNULL, check=True)
+        shot = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars"]
+        shot += ["--window-size=1180,1250", f"--screenshot={FOLDER / 'report.png'}", page.as_uri()]
+        subprocess.run(shot, stderr=subprocess.DEVNULL, check=True)
+
+
 def main() -> None:
     """Draw all."""
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -180,6 +209,9 @@ def main() -> None:
     pictures["gate-events"] = events_picture()
     for name, picture in pictures.items():
         (FOLDER / f"{name}.svg").write_text(picture, encoding="utf-8")
+    if shutil.which("chromium"):
+        _draw_report()
+        pictures["report"] = ""
     sys.stdout.write(f"drew {', '.join(pictures)}\n")
 
 

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import models
@@ -73,9 +71,7 @@ def test_code_runs_from_the_top_of_a_page_to_its_end(
         "checkpointer": InMemorySaver(),
     }
     if page.stem == "README":
-        names |= {"StateGraph": StateGraph, "START": START, "MessagesState": MessagesState}
-        names |= {"create_agent": create_agent, "chat_model": model, "tone": CRITERION}
-        names["accuracy"] = CRITERION.model_copy(update={"name": "accuracy"})
+        names |= {"tone": CRITERION, "accuracy": CRITERION.model_copy(update={"name": "b"})}
         names["write"] = lambda _: {"messages": [AIMessage("Check the tracking page.")]}
     for number, (language, _, code) in enumerate(_blocks(page)):
         if language == "python":
