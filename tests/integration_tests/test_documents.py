@@ -21,6 +21,7 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 DOCUMENTS = [*ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md", *PAGES]
 _BLOCK = re.compile(r"^```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_FILE = re.compile(r"(?<![\w/.])(?:docs|examples|tests)/[\w/-]+\.(?:py|md)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 Block = tuple[str, str, str]
@@ -95,6 +96,8 @@ def test_commands_run_on_the_files_that_a_page_shows(
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
+    for file in _FILE.findall(text):
+        assert (ROOT / file).exists(), file
     for link in _LINK.findall(_BLOCK.sub("", text)):
         path, _, anchor = link.partition("#")
         if path.startswith(("http:", "https:")):
