@@ -35,7 +35,11 @@ def _function(name: str, made_of: Any, words: str, labels: Any = ()) -> Function
         returns=made_of.returns,
         lineno=made_of.lineno,
         endlineno=made_of.endlineno,
-        docstring=Docstring(words),
+    )
+    told = made_of.docstring
+    options = told.parser_options
+    function.docstring = Docstring(
+        words, parent=function, parser=told.parser, parser_options=options
     )
     function.labels |= {*labels}
     return function
