@@ -184,7 +184,7 @@ async def test_one_call_that_fails_fails_the_judging(bench: Bench, fails: str) -
     ]
     with pytest.raises(ChatModelError, match="It broke"):
         await judge(bench, model=bench.server.chat_model(max_retries=0), keep_judgments=DAY)
-    assert await kept(bench, criterion=PAIR) == []
+    assert kept(bench, criterion=PAIR) == []
 
 
 async def test_answer_off_the_scale_is_asked_for_again_in_its_own_order(bench: Bench) -> None:
@@ -221,7 +221,7 @@ async def test_expert_is_asked_about_the_verdict_of_both_and_memory_learns(bench
 async def test_later_word_is_on_the_order_that_was_given(bench: Bench) -> None:
     bench.server.rules = says("A", "A")
     judgment = await judge(bench, keep_judgments=DAY)
-    [waiting] = await kept(bench, criterion=PAIR)
+    [waiting] = kept(bench, criterion=PAIR)
     assert waiting.example.outputs == CASE["outputs"]
     given = await tell(bench, judgment["id"], {"value": "B"}, criterion=PAIR)
     assert given["feedback"]["value"] == "B"
