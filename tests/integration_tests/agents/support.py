@@ -123,11 +123,9 @@ def ask(text: str = QUESTION) -> dict[str, Any]:
 def said(given: dict[str, Any]) -> list[tuple[str, str]]:
     """Who said what in a conversation."""
     messages: list[BaseMessage] = given["messages"]
-    return [(one.type, one.text) for one in messages]
+    return [(message.type, message.text) for message in messages]
 
 
-def pending(given: dict[str, Any]) -> dict[str, Any]:
-    """The one action that a run waits for."""
-    [interrupt] = given["__interrupt__"]
-    action: dict[str, Any] = interrupt.value["action_requests"][0]
-    return action
+def track(order: str) -> str:
+    """Where an order is."""
+    return f"{order} is in Rome."
