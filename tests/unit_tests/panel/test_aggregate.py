@@ -80,7 +80,7 @@ def test_score_is_the_weighted_mean_of_what_was_judged(seed: int) -> None:
         }
         passes = chance.choice([None, Fraction(chance.randint(0, 20), 20)])
         rule = Aggregate(weights=weights, passes=None if passes is None else float(passes))
-        result = rule.bind(panel).of(values)
+        result = rule.bind(panel)(values)
 
         counted = [name for name in ordered if name in values]
         total = sum((Fraction(weights.get(name, 1)) for name in counted), Fraction(0))
@@ -120,7 +120,7 @@ def test_veto_is_made_up_for_by_nothing(seed: int) -> None:
             for name, scale in scales.items()
             if chance.random() < 0.95
         }
-        result = Aggregate(vetoes=vetoes).bind(panel).of(values)
+        result = Aggregate(vetoes=vetoes).bind(panel)(values)
         broken = [name for name in vetoes if name in values and values[name] != wanted[name]]
         assert sorted(result["vetoed_by"]) == sorted(broken)
         kept = not broken and all(name in values for name in vetoes)
@@ -131,10 +131,10 @@ def test_threshold_that_is_reached_exactly_is_reached() -> None:
     for count, points in itertools.product(range(1, 13), range(11)):
         panel = [criterion(f"c{at}", SCALES["points"]) for at in range(count)]
         values = {one.name: points for one in panel}
-        result = Aggregate(passes=points / 10).bind(panel).of(values)
+        result = Aggregate(passes=points / 10).bind(panel)(values)
         assert result["passed"] is True
         if points < 10:
-            above = Aggregate(passes=points / 10 + 0.001).bind(panel).of(values)
+            above = Aggregate(passes=points / 10 + 0.001).bind(panel)(values)
             assert above["passed"] is False
 
 
@@ -142,24 +142,24 @@ def test_threshold_that_is_reached_exactly_is_reached() -> None:
 def test_weights_of_any_size_give_a_score_from_zero_to_one(weight: float) -> None:
     panel = [criterion(name, SCALES["grade"]) for name in ("a", "b", "c")]
     rule = Aggregate(weights=dict.fromkeys(("a", "b", "c"), weight), passes=0.5)
-    result = rule.bind(panel).of({"a": 3, "b": 1, "c": 2})
+    result = rule.bind(panel)({"a": 3, "b": 1, "c": 2})
     assert result["score"] == pytest.approx(0.5)
     assert result["passed"] is True
 
 
 def test_nothing_judged_has_no_score_and_does_not_pass() -> None:
     panel = [criterion("a", Boolean())]
-    assert Aggregate(passes=0).bind(panel).of({}) == {
+    assert Aggregate(passes=0).bind(panel)({}) == {
         "score": None,
         "passed": False,
         "parts": {},
         "vetoed_by": [],
         "missing": ["a"],
     }
-    assert Aggregate().bind(panel).of({})["passed"] is None
+    assert Aggregate().bind(panel)({})["passed"] is None
     weights = {"a": 1.0, "b": 0.0}
     panel = [criterion("a", Boolean()), criterion("b", Boolean())]
     bound = Aggregate(weights=weights, vetoes={"b": True}).bind(panel)
     weights["b"] = 100.0
-    result = bound.of({"a": True, "b": False})
+    result = bound({"a": True, "b": False})
     assert (result["score"], result["passed"], result["vetoed_by"]) == (1.0, False, ["b"])
