@@ -82,7 +82,7 @@ async def test_failing_model_is_one_sentence(bench: Bench, fault: Any, hint: str
     assert "\n" not in message
     assert caught.value.__cause__ is not None
     bench.server.reset()
-    given = await bench.invoke(graph, None)
+    given = await bench.invoke(bench.judge_graph(), None)
     assert given["judgment"]["value"] is True
     assert CASE["outputs"] in bench.server.chats[-1].text
 

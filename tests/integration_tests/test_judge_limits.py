@@ -50,11 +50,12 @@ async def test_relevant_guidelines_are_chosen_when_they_outgrow_their_room(bench
 
 async def test_ablations_leave_their_part_of_memory_out(bench: Bench) -> None:
     await bench.review(bench.review_graph(), COLD)
-    for options, counts in (
+    ablations: list[tuple[dict[str, Any], tuple[int, int]]] = [
         ({}, (1, 1)),
         ({"use_guidelines": False}, (0, 1)),
         ({"use_episodes": False}, (1, 0)),
-    ):
+    ]
+    for options, counts in ablations:
         judgment = (await bench.invoke(bench.judge_graph(**options), OTHER, "u"))["judgment"]
         assert (len(judgment["guideline_ids"]), len(judgment["episode_ids"])) == counts
         assert shown_examples(bench.server.chats[-1]) == counts[1]

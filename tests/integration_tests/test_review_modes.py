@@ -77,7 +77,7 @@ async def test_without_a_checkpointer_it_warns(bench: Bench, on: str | None) -> 
 @EVERY_WAY
 async def test_streams_name_each_node_and_bring_the_models_words(bench: Bench) -> None:
     graph = bench.review_graph()
-    modes = {"stream_mode": ["updates", "messages"]}
+    modes: Any = {"stream_mode": ["updates", "messages"]}
 
     async def parts(given: Any) -> tuple[list[str], str, set[str]]:
         streamed = await bench.stream(graph, given, **modes)

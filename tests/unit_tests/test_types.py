@@ -87,7 +87,7 @@ def test_an_examples_id_is_that_of_its_content() -> None:
     second = Example.model_validate_json('{"outputs": "x", "inputs": {"b": [2.5, null], "a": 1}}')
     assert first.id == second.id
     assert len(first.id) == 32
-    others = [
+    others: list[dict[str, Any]] = [
         {"outputs": "A"},
         {"inputs": "a", "outputs": "q"},
         {"reference_outputs": "a"},
