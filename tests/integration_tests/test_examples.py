@@ -55,6 +55,14 @@ def test_evaluating_a_judge_writes_a_report_and_costs_nothing_twice(
     assert len(server.chats) == asked
 
 
+def test_an_evaluation_with_langsmith_shows_what_the_expert_said(server: LoopbackServer) -> None:
+    server.rules.append(Rule(when=lambda chat: "says sorry first" in chat.text, value=False))
+    printed = run_example(server, "examples/evaluate_with_langsmith.py")
+    before, _, after = printed.partition("After:")
+    assert before.count("support_tone = True, with 0 guideline(s) and 0 expert's word(s)") == 3
+    assert after.count("support_tone = False, with 1 guideline(s) and 1 expert's word(s)") == 3
+
+
 def test_the_demo_learns_and_starts_aligned_the_second_time(
     server: LoopbackServer, tmp_path: Path
 ) -> None:
