@@ -8,7 +8,7 @@ from typing import Any
 
 from griffe import Docstring, Extension, Function, Parameters
 
-_MAKERS = ("twins", "both")
+_MAKERS = ("twins", "twin_functions", "both")
 
 
 class Twins(Extension):

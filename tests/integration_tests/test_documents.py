@@ -79,6 +79,12 @@ def test_code_runs_from_the_top_of_a_page_to_its_end(
             exec(compile(code, f"{page.name}, block {number}", "exec"), names)  # noqa: S102 - ours
 
 
+def test_the_quickstart_is_an_example_of_twenty_lines() -> None:
+    code = next(text for language, _, text in _blocks(ROOT / "README.md") if language == "python")
+    assert code in (ROOT / "examples" / "quickstart.py").read_text(encoding="utf-8")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 20
+
+
 @pytest.mark.parametrize("page", _with("bash"), ids=lambda page: page.stem)
 def test_commands_run_on_the_files_that_a_page_shows(
     page: Path, server: LoopbackServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -87,7 +93,7 @@ def test_commands_run_on_the_files_that_a_page_shows(
     for language, title, text in _blocks(page):
         if title:
             (tmp_path / title).write_text(text, encoding="utf-8")
-        for line in text.splitlines() if language == "bash" else ():
+        for line in text.replace("\\\n", "").splitlines() if language == "bash" else ():
             command, *arguments = shlex.split(line.partition(" > ")[0])
             assert command == "memalign"
             assert main(arguments) == 0, capsys.readouterr().err

@@ -30,17 +30,13 @@ def test_outputs_change_places_and_nothing_else_does(outputs: Any, swapped: Any)
     before = given.to_json()
     other = swap_outputs(given)
     assert other.outputs == swapped
-    assert [type(one) for one in values(other.outputs)] == [type(one) for one in values(swapped)]
+    assert repr(other.outputs) == repr(swapped)
     assert (other.inputs, other.reference_outputs) == (given.inputs, given.reference_outputs)
     assert given.to_json() == before
     assert swap_outputs(other) == given
     assert list(other.to_json()["outputs"]) == list(swapped)
     assert (other.id == given.id) is (outputs == ["same", "same"])
     assert other.id == example(swapped).id
-
-
-def values(outputs: Any) -> list[Any]:
-    return list(outputs.values() if isinstance(outputs, dict) else outputs)
 
 
 @pytest.mark.parametrize(

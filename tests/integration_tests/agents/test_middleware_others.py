@@ -1,4 +1,4 @@
-"""A gate beside langchain's own middleware."""
+"""A gate beside langchain's own middleware, and on agents that answer in a shape."""
 
 from typing import Any
 
@@ -7,13 +7,11 @@ from langchain.agents.middleware import (
     AgentMiddleware,
     HumanInTheLoopMiddleware,
     ModelCallLimitMiddleware,
-    ModelRetryMiddleware,
-    PIIMiddleware,
     SummarizationMiddleware,
-    TodoListMiddleware,
     ToolCallLimitMiddleware,
     hook_config,
 )
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.messages import AIMessage, RemoveMessage
 
 from tests.conftest import COLD, Bench, judgings
@@ -27,7 +25,7 @@ from tests.integration_tests.agents.support import (
     said,
     track,
 )
-from tests.integration_tests.gates.support import DOWN, QUESTION, inputs, outputs, pending
+from tests.integration_tests.gates.support import DOWN, QUESTION, REASON, inputs, outputs, pending
 
 APPROVE = {"decisions": [{"type": "approve"}]}
 ORDERS = pytest.mark.parametrize("gate_first", [True, False], ids=["gate-first", "gate-last"])
@@ -67,31 +65,6 @@ class Guard(AgentMiddleware[Any, Any, Any]):
         if "harm" not in state["messages"][-1].text:
             return None
         return {"messages": [AIMessage("I may not help with that.")], "jump_to": "end"}
-
-
-@ORDERS
-async def test_personal_data_is_taken_out_before_the_judge_sees_the_answer(
-    bench: Bench, *, gate_first: bool
-) -> None:
-    AgentModel(bench.server, "Write to ann@shop.example, sorry!")
-    redacts = PIIMiddleware("email", strategy="redact", apply_to_output=True)
-    graph = agent(bench, *both(gate(bench), redacts, gate_first=gate_first))
-    given = await bench.invoke(graph, ask("I am bo@home.example."))
-    assert given["quality_gate"]["status"] == "accepted"
-    assert "@" not in "".join([*inputs(bench.server), *outputs(bench.server)])
-    assert "REDACTED_EMAIL" in said(given)[-1][1]
-
-
-async def test_to_do_list_and_a_model_that_is_asked_again_after_a_failure(bench: Bench) -> None:
-    todo = {"content": "Look it up", "status": "in_progress"}
-    bench.server.rules = fails("Wait.")
-    model = AgentModel(bench.server, DOWN, calls("write_todos", todos=[todo]), "Wait.", "So sorry!")
-    again = ModelRetryMiddleware(max_retries=1, initial_delay=0, jitter=False)
-    given = await bench.invoke(agent(bench, again, TodoListMiddleware(), gate(bench)), ask())
-    assert given["todos"] == [todo]
-    assert given["quality_gate"]["revisions"] == 1
-    assert outputs(bench.server) == ["Wait.", "So sorry!"]
-    assert len(model.requests) == 4
 
 
 async def test_conversation_that_is_summarised_is_judged_by_its_last_question(
@@ -228,3 +201,53 @@ async def test_approvals_and_reviews_follow_each_other_on_one_thread(
     assert (len(model.requests), shop.refunded) == (4, ["1"])
     assert await bench.episodes() == []
     assert len(await bench.episodes(namespace=("team-a",))) == 2
+
+
+SHAPE: dict[str, Any] = {
+    "title": "reply",
+    "type": "object",
+    "description": "A reply to a customer.",
+    "properties": {"text": {"type": "string"}, "sure": {"type": "boolean"}},
+    "required": ["text", "sure"],
+    "additionalProperties": False,
+}
+STRATEGIES = pytest.mark.parametrize("strategy", [ToolStrategy, ProviderStrategy])
+
+
+def replies(strategy: Any, *texts: str) -> list[Any]:
+    """What the agent's model answers, in the shape."""
+    bodies = [{"text": text, "sure": True} for text in texts]
+    return [calls("reply", **body) if strategy is ToolStrategy else body for body in bodies]
+
+
+@STRATEGIES
+async def test_structured_response_that_fails_is_made_again(bench: Bench, strategy: Any) -> None:
+    model = AgentModel(bench.server, *replies(strategy, "Wait.", "So sorry!"))
+    bench.server.rules = fails("Wait.")
+    graph = agent(bench, gate(bench), response_format=strategy(SHAPE))
+    given = await bench.invoke(graph, ask())
+    assert given["structured_response"] == {"text": "So sorry!", "sure": True}
+    assert given["quality_gate"]["revisions"] == 1
+    last = model.requests[1].messages[-1]
+    assert (last["role"], REASON in str(last["content"])) == ("user", True)
+    model.then(*replies(strategy, "A new cup comes."))
+    given = await bench.invoke(graph, ask("The cup is broken."))
+    assert given["structured_response"]["text"] == "A new cup comes."
+    for judged, text in zip(
+        outputs(bench.server), ("Wait.", "So sorry!", "A new cup comes."), strict=True
+    ):
+        assert f'"text": "{text}"' in judged
+        assert judged.count('"text"') == judged.count('"sure": true') == 1
+
+
+@STRATEGIES
+async def test_answer_that_a_fallback_replaced_is_nowhere_to_be_read(
+    bench: Bench, strategy: Any
+) -> None:
+    AgentModel(bench.server, *replies(strategy, "Wait."))
+    bench.server.rules = fails("Wait.")
+    made = gate(bench, max_revisions=0, fallback="Later.")
+    given = await bench.invoke(agent(bench, made, response_format=strategy(SHAPE)), ask())
+    assert given.get("structured_response") is None
+    assert given["messages"][-1].text == "Later."
+    assert "Wait." not in str(given["messages"])

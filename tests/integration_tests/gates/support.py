@@ -37,12 +37,10 @@ class Writer:
 
 
 def verdict(value: Any, rationale: str = REASON, **more: Any) -> dict[str, Any]:
-    """A judge's answer."""
     return {"rationale": rationale, "value": value, **more}
 
 
 def always(value: Any, rationale: str = REASON) -> list[Rule]:
-    """A judge with one answer."""
     return [Rule(lambda _: True, value=value, rationale=rationale)]
 
 
@@ -61,7 +59,6 @@ def models(bench: Bench, **options: Any) -> dict[str, Any]:
 
 
 def asked(text: str = QUESTION) -> dict[str, Any]:
-    """The input of a graph with messages."""
     return {"messages": [HumanMessage(text)]}
 
 
@@ -91,14 +88,10 @@ def gather(verdicts: list[GateVerdict], verdict: GateVerdict) -> list[GateVerdic
 
 
 class Gathered(MessagesState):
-    """A conversation with all that a gate has said of it."""
-
     quality_gate: Annotated[list[GateVerdict], gather]
 
 
 class Told(MessagesState):
-    """A conversation with a place for a critique."""
-
     critique: Annotated[str, latest]
 
 
@@ -118,7 +111,6 @@ def gate_on(
 
 
 def gate_of(state: Any) -> Any:
-    """The verdict in a state of any kind."""
     return state["quality_gate"] if isinstance(state, dict) else state.quality_gate
 
 
@@ -135,22 +127,18 @@ def wired(bench: Bench, writer: Any, state: Any, **options: Any) -> Graph:
 
 
 def texts(messages: Sequence[BaseMessage]) -> list[str]:
-    """What messages say."""
     return [message.text for message in messages]
 
 
 def outputs(server: LoopbackServer) -> list[str]:
-    """The outputs in each request for a verdict."""
     return [_inside("outputs", _inside("case", chat.text)) for chat in judgings(server)]
 
 
 def inputs(server: LoopbackServer) -> list[str]:
-    """The inputs in each request for a verdict."""
     return [_inside("inputs", _inside("case", chat.text)) for chat in judgings(server)]
 
 
 def pending(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The one action that a run waits for."""
     [interrupt] = given["__interrupt__"]
     action: dict[str, Any] = interrupt.value["action_requests"][0]
     return action

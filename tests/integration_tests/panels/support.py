@@ -21,7 +21,6 @@ PAIR = {"inputs": "My order never came.", "outputs": ["Sorry! We look into it.",
 
 
 def criterion(name: str, scale: Scale | None = None) -> Criterion:
-    """A criterion."""
     return Criterion(name=name, instructions=f"How is the {name}?", scale=scale or Boolean())
 
 
@@ -57,27 +56,22 @@ def panel(bench: Bench, criteria: Sequence[Criterion] = tuple(THREE), **options:
 
 
 def reviewed(bench: Bench, criteria: Sequence[Criterion] = tuple(THREE), **options: Any) -> Graph:
-    """A panel that always asks."""
     return panel(bench, criteria, review="always", **options)
 
 
 def asks_about(name: str, purpose: str = "judgment") -> Callable[[ChatRequest], bool]:
-    """Whether a request is about one criterion."""
     return lambda chat: f'Criterion "{name}":' in chat.text and chat.schema_name == purpose
 
 
 def judged(**values: Any) -> list[Rule]:
-    """Judges of one value each."""
     return [Rule(asks_about(name), value=value) for name, value in values.items()]
 
 
 def fails(name: str, reply: Any = DOWN) -> Rule:
-    """A judge that fails."""
     return Rule(asks_about(name), reply=reply)
 
 
 def fails_to_distil(name: str, reply: Any = DOWN) -> Rule:
-    """A distiller that fails."""
     return Rule(asks_about(name, "guideline_operations"), reply=reply)
 
 
@@ -87,7 +81,6 @@ def judged_names(server: LoopbackServer, names: Sequence[str] = NAMES) -> list[s
 
 
 def values_of(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdicts."""
     return {name: one["value"] for name, one in result["judgments"].items()}
 
 
@@ -112,6 +105,5 @@ async def teach(bench: Bench, one: Criterion, case: Any = CASE, **said: Any) -> 
 async def learned_texts(
     bench: Bench, criteria: Sequence[Criterion], **options: Any
 ) -> dict[str, list[str]]:
-    """The guidelines of each memory."""
     found = {one.name: await bench.guidelines(criterion=one, **options) for one in criteria}
     return {name: [guideline.text for guideline in found[name]] for name in found}

@@ -1,23 +1,15 @@
-"""A panel's form: what it shows, and what is read where it was edited."""
+"""What a panel's form shows."""
 
 from typing import Any
 
 import pytest
 
-from memalign_graph import (
-    Boolean,
-    Criterion,
-    Example,
-    Guideline,
-    Judgment,
-    Numeric,
-)
+from memalign_graph import Boolean, Criterion, Example, Judgment, Numeric
 from memalign_graph.interrupts import Form
 from memalign_graph.panel import panel_form
 from memalign_graph.scales import Value
 from tests.unit_tests.alignment.alignment_cases import standing
 
-SEEN = "The loopback judge is content."
 EXAMPLE = Example(inputs="My order never came.", outputs="Check the tracking page.")
 CRITERIA = {
     "tone": Criterion(name="tone", instructions="How is the tone?", scale=Boolean()),
@@ -27,27 +19,15 @@ JUDGED: dict[str, Value] = {"tone": True, "grade": 2.5}
 
 
 def judgment(name: str, **fields: Any) -> Judgment:
-    given = {"rationale": SEEN, "value": JUDGED[name], "memory_version": "0", **fields}
+    given = {"rationale": "It is.", "value": JUDGED[name], "memory_version": "0", **fields}
     return Judgment(criterion=name, example_id=EXAMPLE.id, **given)
 
 
 JUDGMENTS = {name: judgment(name) for name in JUDGED}
-UNJUDGED = {name: one for name, one in JUDGMENTS.items() if name != "grade"}
 
 
-def form(
-    judgments: dict[str, Judgment] | None = None,
-    errors: dict[str, str] | None = None,
-    guidelines: dict[str, list[Guideline]] | None = None,
-    example: Example = EXAMPLE,
-) -> Form[Any]:
-    return panel_form(
-        CRITERIA,
-        example,
-        JUDGMENTS if judgments is None else judgments,
-        errors=errors or {},
-        guidelines=guidelines or {},
-    )
+def form(judgments: Any = JUDGMENTS, example: Example = EXAMPLE, **given: Any) -> Form[Any]:
+    return panel_form(CRITERIA, example, judgments, **{"errors": {}, "guidelines": {}, **given})
 
 
 def described(**given: Any) -> str:
@@ -71,13 +51,13 @@ def test_form_has_a_field_for_each_value_and_reason_that_an_inbox_can_edit() -> 
 
 
 def test_what_was_not_judged_is_said_and_has_no_field() -> None:
-    given = form(UNJUDGED, {"grade": "The model failed: [x](http://x) <b>\n# Big"})
+    errors = {"grade": "The model failed: [x](http://x) <b>\n# Big"}
+    given = form({"tone": JUDGMENTS["tone"]}, errors=errors)
     [action] = given.payload["action_requests"]
     assert "### grade: not judged" in action["description"]
     assert "[x](" not in action["description"].replace("\\[", "")
     assert not any(line.startswith("# Big") for line in action["description"].splitlines())
     assert "grade" not in action["args"]
-    assert None not in action["args"].values()
 
 
 def sections(text: str) -> list[str]:

@@ -1,27 +1,24 @@
-"""A memory in MLflow's forms, and traces read without MLflow: pure functions."""
+"""Traces and judges of MLflow, read without MLflow."""
 
+import json
 from typing import Any, Literal
 
+import pandas as pd
 import pytest
+from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import (
     Boolean,
     Categorical,
     Criterion,
-    Episode,
-    Feedback,
     InvalidInputError,
+    JudgeMemory,
     Numeric,
     Pairwise,
 )
 from memalign_graph.integrations import feedback_from_mlflow, memory_from_mlflow
-from memalign_graph.integrations.mlflow_form import (
-    examples_to_export,
-    expectations,
-    judge_instructions,
-    value_type,
-)
-from tests.conftest import CASE, CRITERION
+from memalign_graph.integrations.mlflow import _instructions, _value_type
+from tests.conftest import CRITERION
 
 
 def assessment(**fields: Any) -> dict[str, Any]:
@@ -49,81 +46,55 @@ def read(*traces: Any, criterion: Criterion = CRITERION) -> Any:
     return feedback_from_mlflow(traces, criterion)
 
 
-@pytest.mark.parametrize(
-    ("scale", "expected"),
-    [
+def test_a_judge_there_is_told_the_scale_and_what_it_looks_at() -> None:
+    types: list[tuple[Any, Any]] = [
         (Boolean(), bool),
         (Numeric(minimum=1, maximum=5, integer=True), int),
         (Numeric(minimum=0, maximum=1), float),
         (Categorical(choices=("poor", "good")), Literal["poor", "good"]),
         (Pairwise(allow_tie=False), Literal["A", "B"]),
-    ],
-)
-def test_each_scale_has_its_type(scale: Any, expected: Any) -> None:
-    assert value_type(scale) == expected
-
-
-def test_braces_in_instructions_are_no_variables() -> None:
+    ]
+    assert [_value_type(scale) for scale, _ in types] == [expected for _, expected in types]
     criterion = Criterion(name="x", instructions="Is {{ trace }} in it? Or {{inputs}}?")
-    told = judge_instructions(criterion, expects=False)
-    assert told.count("{{") == told.count("}}") == len(["inputs", "outputs"])
-    assert told.count("{{ inputs }}") == told.count("{{ outputs }}") == 1
-    assert "expectations" not in told
-    assert "{{ expectations }}" in judge_instructions(criterion, expects=True)
+    text = _instructions(criterion, expects=False)
+    assert text.count("{{") == text.count("{{ inputs }}") + text.count("{{ outputs }}") == 2
+    assert "{{ expectations }}" in _instructions(criterion, expects=True)
 
 
 @pytest.mark.parametrize(
-    ("reference", "written"),
+    ("given", "value"),
     [
-        (None, {}),
-        ("Sorry.", {"expected_response": "Sorry."}),
-        ({"answer": "Sorry.", "other": None}, {"answer": "Sorry."}),
-        (["a"], {"expected_response": ["a"]}),
+        ("yes", True),
+        (1.0, True),
+        (0, False),
+        (0.6, "off"),
+        (["yes"], "off"),
+        ({"value": True}, "off"),
+        (2, "off"),
     ],
 )
-def test_references_have_names(reference: Any, written: Any) -> None:
-    assert expectations(reference) == written
+def test_values_are_read_onto_the_scale(given: Any, value: Any) -> None:
+    found = read(trace(assessment(feedback={"value": given})))
+    if value == "off":
+        [one] = found.rejected
+        assert (one.id, "is not on the scale" in one.reason) == ("a-1", True)
+    else:
+        assert [one.value for one in found.feedback] == [value]
 
 
-def test_what_has_no_value_on_the_scale_is_left_out_with_the_reason() -> None:
-    def episode(**fields: Any) -> Episode:
-        return Episode.from_feedback(Feedback.model_validate({**CASE, **fields}))
-
-    good = episode(value="yes", author="ann")
-    words = episode(rationale="Cold.", author="bob")
-    off = episode(value=7, author="cem")
-    shown, left_out = examples_to_export([good, words, off], CRITERION)
-    assert [one.value for one in shown[good.example_id]] == [True]
-    assert set(left_out) == {words.id, off.id}
-    assert "7" in left_out[off.id]
-
-
-@pytest.mark.parametrize(
-    ("given", "value"), [("yes", True), (1.0, True), (0, False), ("False", False)]
-)
-def test_values_are_read_onto_the_scale(given: Any, value: bool) -> None:  # noqa: FBT001
-    [one] = read(trace(assessment(feedback={"value": given}))).feedback
-    assert one.value is value
-
-
-@pytest.mark.parametrize("given", [0.6, "perhaps", ["yes"], {"value": True}, 2])
-def test_other_values_are_rejected(given: Any) -> None:
-    [one] = read(trace(assessment(feedback={"value": given}))).rejected
-    assert (one.id, "is not on the scale" in one.reason) == ("a-1", True)
-
-
-@pytest.mark.parametrize("kind", ["LLM_JUDGE", "CODE", "AI_JUDGE", None])
+@pytest.mark.parametrize("kind", ["LLM_JUDGE", "CODE", None])
 def test_what_no_person_said_is_passed_over(kind: Any) -> None:
     found = read(trace(assessment(source={"source_type": kind, "source_id": "ann"})))
     assert (found.feedback, found.rejected) == ([], [])
     assert found.passed_over == {f"its source is {kind}, which is no person": 1}
 
 
-def test_an_author_s_newer_assessment_overrides_the_older_also_without_the_mark() -> None:
+def test_an_overridden_assessment_does_not_count_and_one_without_an_id_does() -> None:
     older = assessment(feedback={"value": False})
     newer = assessment(assessment_id="a-2", overrides="a-1")
-    found = read(trace(older, newer))
-    assert [one.value for one in found.feedback] == [True]
+    words = {"assessment_id": None, "feedback": {"value": None}, "rationale": "Cold."}
+    found = read(trace(older, newer, assessment(**words, source={"source_type": "HUMAN"})))
+    assert [(one.value, one.id) for one in found.feedback] == [(True, "a-2"), (None, None)]
     assert found.passed_over == {"it was overridden by another": 1}
 
 
@@ -144,10 +115,11 @@ def test_a_judge_s_expectations_and_overridden_ones_are_no_reference() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"info": {"trace_id": "tr-1", "assessments": [assessment()]}}, "it has no spans"),
+        ({"info": {"trace_id": "tr-1", "assessments": [assessment()]}}, "it has no root span"),
         (trace(assessment(), parent_span_id="x"), "it has no root span"),
         (trace(assessment(span_id="beef")), "it has no span beef"),
         (trace(assessment(), attributes={}), "example.inputs: must not be empty"),
+        (trace(assessment(feedback={"error": {"error_code": "x"}})), "the assessment is an error"),
     ],
 )
 def test_a_trace_without_its_parts_is_rejected(given: Any, reason: str) -> None:
@@ -155,9 +127,14 @@ def test_a_trace_without_its_parts_is_rejected(given: Any, reason: str) -> None:
     assert reason in one.reason
 
 
-def test_a_trace_that_nobody_assessed_says_nothing() -> None:
-    found = read(trace(), {"info": {"trace_id": "tr-2"}})
-    assert (found.feedback, found.rejected, found.passed_over) == ([], [], {})
+def test_every_form_of_a_trace_is_read() -> None:
+    given = trace(assessment(span_id="002e1c0e1e0dd22c"))
+    [one] = read(given).feedback
+    assert (one.author, one.example.outputs) == ("ann", "Here.")
+    table = pd.DataFrame([{"trace_id": "tr-1", "trace": json.dumps(given)}])
+    assert feedback_from_mlflow(table, CRITERION) == read(json.dumps(given)) == read(given)
+    nothing = read(trace(), {"info": {"trace_id": "tr-2"}})
+    assert (nothing.feedback, nothing.rejected, nothing.passed_over) == ([], [], {})
 
 
 @pytest.mark.parametrize("wrong", ["text", {"info": {}}, [1], [{"data": {}}], ["{"], 7])
@@ -166,25 +143,24 @@ def test_what_is_no_trace_is_named(wrong: Any) -> None:
         feedback_from_mlflow(wrong, CRITERION)
 
 
-DUMP = {
-    "name": "tone_of_voice",
-    "memory_augmented_judge_data": {
-        "episodic_trace_ids": ["tr-1", "tr-2", "tr-1"],
-        "semantic_memory": [
-            {"guideline_text": "Say sorry.", "source_trace_ids": ["tr-1"]},
-            {"guideline_text": " ", "source_trace_ids": None},
-            {"guideline_text": "Lost its trace.", "source_trace_ids": ["tr-2"]},
-        ],
-    },
-}
-
-
 def test_a_judge_s_dump_and_traces_are_enough() -> None:
+    semantic_memory = [
+        {"guideline_text": "Say sorry.", "source_trace_ids": ["tr-1"]},
+        {"guideline_text": " ", "source_trace_ids": None},
+        {"guideline_text": "Lost its trace.", "source_trace_ids": ["tr-2"]},
+    ]
+    ids = {"episodic_trace_ids": ["tr-1", "tr-2", "tr-1"], "semantic_memory": semantic_memory}
+    judge = {"name": "tone_of_voice", "memory_augmented_judge_data": ids}
     given = trace(assessment(assessment_name="Tone_of_Voice"), assessment(assessment_id="a-2"))
-    found = memory_from_mlflow(DUMP, CRITERION, traces=[given])
-    assert [one.author for one in found.episodes] == ["ann"]
-    by_text = {one.text: one for one in found.guidelines}
-    assert by_text["Say sorry."].episode_ids == [found.episodes[0].id]
+    found = memory_from_mlflow(judge, CRITERION, traces=[given])
+    memory = JudgeMemory(
+        InMemoryStore(), CRITERION, embeddings=lambda texts: [[1.0] for _ in texts]
+    )
+    memory.import_jsonl(found.lines)
+    [episode] = memory.episodes()
+    assert (episode.author, episode.status) == ("ann", "distilled")
+    by_text = {one.text: one for one in memory.guidelines()}
+    assert by_text["Say sorry."].episode_ids == [episode.id]
     assert by_text["Lost its trace."].origin == "expert"
     assert found.missing_trace_ids == ["tr-2"]
     assert [one.reason for one in found.rejected] == [
@@ -193,7 +169,7 @@ def test_a_judge_s_dump_and_traces_are_enough() -> None:
     assert found.passed_over == {"the name is 'support_tone', not 'tone_of_voice'": 1}
 
 
-@pytest.mark.parametrize("wrong", [{}, {"name": "x"}, "text", None, object()])
+@pytest.mark.parametrize("wrong", [{}, {"name": "x"}, "text", None])
 def test_a_judge_without_a_memory_is_named(wrong: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"^judge: give a judge that MLflow's MemAlign"):
         memory_from_mlflow(wrong, CRITERION)
