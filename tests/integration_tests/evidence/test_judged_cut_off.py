@@ -79,9 +79,9 @@ async def test_no_answers_are_left_in_the_store(bench: Bench) -> None:
     await learn(bench, words(3), confidence=True)
     access = bench.memory().access
     if bench.awaits:
-        assert await bench.store.asearch(access.layout.drafts, limit=100) == []
+        assert await bench.store.asearch(access.layout.of("drafts"), limit=100) == []
     else:
-        assert bench.store.search(access.layout.drafts, limit=100) == []
+        assert bench.store.search(access.layout.of("drafts"), limit=100) == []
 
 
 async def test_what_no_store_can_keep_is_asked_for_again(bench: Bench) -> None:

@@ -107,17 +107,6 @@ def test_a_winner_taken_away_by_hand_brings_nothing_back_but_its_words_do(
     assert [(rule.id, rule.episode_ids) for rule in memory.guidelines()] == [(always, [two.id])]
 
 
-def test_merged_its_sources_are_the_winners(memory: JudgeMemory) -> None:
-    one, two = memory.remember([said("one"), said("two")])
-    learn(memory, op("add", one, text="Always."), op("add", two, text="At all times."))
-    first, second = [rule.id for rule in memory.guidelines()]
-    learn(memory, op("merge", guideline_id=second, superseded_by=first))
-    assert sources(memory) == {"Always.": [one.id, two.id]}
-    memory.forget(one.id)
-    [rule] = memory.guidelines()
-    assert (rule.text, rule.status, rule.episode_ids) == ("Always.", "pending", [two.id])
-
-
 @pytest.mark.parametrize("lessons", [1, 2])
 def test_a_source_that_came_to_the_same_words_goes_without_a_trace(
     memory: JudgeMemory, lessons: int
