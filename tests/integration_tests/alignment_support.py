@@ -79,8 +79,6 @@ def feedback_in(request: ChatRequest) -> dict[str, str]:
     return dict(sorted(found.items(), key=lambda one: int(one[0][1:])))
 
 
-
-
 def rules_in(request: ChatRequest) -> list[str]:
     """The rules to compare, or those that a judge is given."""
     return [text for _, text in _RULE.findall(request.text)]

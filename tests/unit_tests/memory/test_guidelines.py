@@ -1,5 +1,6 @@
 """Guidelines by hand and learned ones: what becomes of them as words are learned and forgotten."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ def test_what_stands_in_these_words_already_changes_nothing(memory: JudgeMemory)
 )
 def test_a_guideline_is_a_sentence(memory: JudgeMemory, text: Any, problem: str) -> None:
     rule = memory.add_guideline("Be warm.")
-    for attempt in (memory.add_guideline, lambda text: memory.edit_guideline(rule.id, text)):
+    for attempt in (memory.add_guideline, partial(memory.edit_guideline, rule.id)):
         with pytest.raises(InvalidInputError, match=f"^text.*{problem}"):
             attempt(text)
     for unknown in (lambda: memory.edit_guideline("nope", "x"),

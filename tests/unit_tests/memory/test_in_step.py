@@ -185,6 +185,10 @@ def test_an_example_forgotten_while_a_recall_is_under_way_takes_no_place_later()
     assert len(memory.recall(one.example, k=1)) == 1
 
 
+def reads_facts(asked: Any) -> bool:
+    return isinstance(asked[0], SearchOp)
+
+
 def test_a_reader_that_looks_while_another_commits_sees_a_version_that_was(
     any_opener: Opener,
 ) -> None:
@@ -196,7 +200,7 @@ def test_a_reader_that_looks_while_another_commits_sees_a_version_that_was(
         second = [said(f"one {after}", "Word 2."), said(f"two {after}", "Word 2.")]
         interleaved(
             there.access.refresh,
-            lambda asked: isinstance(asked[0], SearchOp),
+            reads_facts,
             partial(here.remember, second),
             after=after,
         )
