@@ -16,10 +16,9 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import Criterion, Episode, Example, Feedback, JudgeMemory
-from memalign_graph.io import AWAITING, BLOCKING, IO, run
+from memalign_graph.io import AWAITING, BLOCKING, IO, ChatReply, StructuredModel, run
 from memalign_graph.memory import learning
 from memalign_graph.memory.learning import GuidelineOperation
-from memalign_graph.models import ChatReply, StructuredModel
 from tests.loopback import LoopbackServer
 from tests.loopback.embedding import embed
 
