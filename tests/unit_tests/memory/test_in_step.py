@@ -210,6 +210,20 @@ def test_a_reader_that_looks_while_another_commits_sees_a_version_that_was(
         assert here.version() == there.version()
 
 
+def test_of_two_words_said_at_once_the_newer_counts(any_opener: Opener) -> None:
+    here, there = memories(any_opener, 2)
+    here.remember(said("one", "First."))
+    there.version()
+    older, newer = said("one", "Older."), said("one", "Newer.")
+    interleaved(
+        partial(operations.remember, access=here.access, feedback=[older]),
+        commits,
+        partial(there.remember, newer),
+    )
+    for memory in (here, there):
+        assert [episode.rationale for episode in memory.episodes()] == ["Newer."]
+
+
 def test_n_learners_of_one_rule_write_n_facts_and_keep_all_sources(any_opener: Opener) -> None:
     count = 5
     learners = memories(any_opener, count)
