@@ -18,7 +18,7 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import Episode, JudgeMemory
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory import access, learning
+from memalign_graph.memory import access, learning, operations
 from memalign_graph.memory.facts import Fact
 from memalign_graph.memory.recall import recall
 from memalign_graph.memory.standing import Standing, stand
