@@ -65,7 +65,7 @@ async def test_each_case_is_judged_once(bench: Bench) -> None:
     memory = bench.memory()
     past = await memory.ahistory() if bench.awaits else memory.history()
     assert [one.reason for one in past] == ["judge cases", "remember"]
-    drafts = memory.access.layout.drafts
+    drafts = memory.access.layout.of("drafts")
     found = await bench.store.asearch(drafts) if bench.awaits else bench.store.search(drafts)
     assert found == []
     again = await learn(bench, given, "again", confidence=True)
