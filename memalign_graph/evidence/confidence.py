@@ -21,8 +21,8 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from memalign_graph.agreement import agree
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
 from memalign_graph.identity import digest
-from memalign_graph.io import IO
-from memalign_graph.models import BaseChatModel, StructuredModel, ask, model_key, with_schema
+from memalign_graph.io import IO, StructuredModel
+from memalign_graph.models import BaseChatModel, ask, model_key, with_schema
 from memalign_graph.prompts.judge import answer_schema, read_answer
 from memalign_graph.scales import Boolean, Numeric, Scale, Value
 from memalign_graph.types import ConfidenceSource, Criterion, Evidence, Probabilities

@@ -139,7 +139,7 @@ async def test_one_call_that_fails_fails_the_judging_and_closes_a_gate(
     bench.server.rules = says(straight, swapped)
     with pytest.raises(ChatModelError, match="It broke"):
         await judge(bench, model=bench.server.chat_model(max_retries=0), keep_judgments=DAY)
-    assert await kept(bench, criterion=PAIR) == []
+    assert kept(bench, criterion=PAIR) == []
     found = await gated(bench)
     assert (found["status"], found["let_through"]) == ("judge_error", False)
 
@@ -174,7 +174,7 @@ async def test_expert_is_asked_about_the_verdict_of_both_and_memory_learns(bench
     assert (episode.value, episode.example.outputs) == ("A", CASE["outputs"])
     # A later word, too, is on the order that was given.
     judgment = await judge(bench, {**CASE, "inputs": "Later."}, keep_judgments=DAY)
-    [waiting] = await kept(bench, criterion=PAIR)
+    [waiting] = kept(bench, criterion=PAIR)
     assert waiting.example.outputs == CASE["outputs"]
     given = await tell(bench, judgment["id"], {"value": "B"}, criterion=PAIR)
     assert given["feedback"]["value"] == "B"

@@ -27,7 +27,7 @@ from memalign_graph.agreement import (
 )
 from memalign_graph.alignment.cases import cases_of
 from memalign_graph.evaluation.dataset import knn_value, labelled_cases
-from memalign_graph.integrations.few_shot import few_shot_examples
+from memalign_graph.integrations import few_shot_examples
 from memalign_graph.prompts.judge import judge_prompt
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import RecalledExample

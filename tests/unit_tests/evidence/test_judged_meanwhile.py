@@ -15,6 +15,7 @@ from memalign_graph.scales import Boolean
 from tests.unit_tests.memory.support import (
     CRITERION,
     Operation,
+    commits,
     dump,
     hashed,
     in_memory,
@@ -22,7 +23,6 @@ from tests.unit_tests.memory.support import (
     op,
     said,
 )
-from tests.unit_tests.memory.test_same_moment import commits
 
 
 @pytest.fixture
