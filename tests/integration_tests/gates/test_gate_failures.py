@@ -20,7 +20,6 @@ from tests.integration_tests.gates.support import (
     writing,
 )
 from tests.loopback import (
-    content_filter,
     context_length_exceeded,
     disconnect,
     error,
@@ -32,17 +31,13 @@ from tests.loopback import (
 FAULTS: dict[str, tuple[Any, ...]] = {
     "down": (DOWN,),
     "no-key": (error(401),),
-    "no-model": (error(404),),
     "too-long": (context_length_exceeded(),),
     "hung-up": (disconnect(),),
-    "half-way": (disconnect(midway=True),),
     "no-json": (raw("<html>Bad gateway</html>", content_type="text/html"),),
     "prose": ("Well, it is accepted.", "It passes!"),
     "off-scale": (verdict("accepted"), verdict("perhaps")),
     "no-value": ({"rationale": "Fine."}, {"rationale": "Fine."}),
-    "null": (verdict(None), verdict(None)),
     "refused": (refusal(), refusal()),
-    "filtered": (content_filter(), content_filter()),
     "truncated": (truncated('{"rationale": "'), truncated('{"value": true')),
 }
 

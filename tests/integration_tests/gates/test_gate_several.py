@@ -74,23 +74,6 @@ async def test_gates_side_by_side_that_share_a_critique_key(bench: Bench, bad: s
     assert (len(writer.seen), len(judgings(bench.server))) == (2, 4)
 
 
-async def test_questions_of_gates_side_by_side_are_answered_by_id(bench: Bench) -> None:
-    builder = writing(Writer())
-    for name, criterion in (("tone", CRITERION), ("short", LENGTH)):
-        gate_on(bench, builder, criterion, name=name, review="always")
-    graph = bench.compile(builder)
-    given = await bench.invoke(graph, asked())
-    by_gate = {
-        one.value["action_requests"][0]["description"].split()[1]: one.id
-        for one in given["__interrupt__"]
-    }
-    given = await bench.resume(graph, {by_gate[LENGTH.name]: {"value": True}})
-    assert [one.id for one in given["__interrupt__"]] == [by_gate[CRITERION.name]]
-    given = await bench.resume(graph, {by_gate[CRITERION.name]: {"value": True}})
-    assert (given["tone"]["status"], given["short"]["status"]) == ("accepted", "accepted")
-    assert len(judgings(bench.server)) == 2
-
-
 class FanState(TypedDict, total=False):
     items: list[str]
     done: Annotated[list[str], operator.add]

@@ -27,10 +27,6 @@ CRITIQUE = critique_message("Too cold.", "quality_gate")
 
 FINDS: dict[str, tuple[list[Any], tuple[str, str] | None]] = {
     "tuples": ([("user", "Q"), ("assistant", "A")], ("Q", "A")),
-    "dicts": (
-        [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}],
-        ("Q", "A"),
-    ),
     "blocks": (
         [
             HumanMessage([{"type": "text", "text": "Where "}, {"type": "text", "text": "is it?"}]),
@@ -54,10 +50,6 @@ FINDS: dict[str, tuple[list[Any], tuple[str, str] | None]] = {
     "turn-after-critique": (
         [ASKED, AIMessage("a"), CRITIQUE, AIMessage("b"), HumanMessage("2"), AIMessage("c")],
         ("2", "c"),
-    ),
-    "critique-as-dict": (
-        [ASKED, AIMessage("a"), CRITIQUE.model_dump(), AIMessage("b")],
-        ("Where is it?", "b"),
     ),
     "no-text-asked": ([HumanMessage([]), AIMessage("A")], ("(no text)", "A")),
     "calls-tools": ([ASKED, CALLING], None),
