@@ -249,6 +249,13 @@ def render_markdown(report: Report) -> str:
     return "\n\n".join(written) + "\n"
 
 
+def render_summary(report: Report) -> str:
+    """Write what a report says first: headline, warnings, and the table of judges."""
+    parts = _parts(report, cases=False)
+    end = next(at for at, part in enumerate(parts, 1) if part.startswith("<sub>"))
+    return "\n\n".join(parts[:end]) + "\n"
+
+
 def _parts(report: Report, *, cases: bool = True) -> list[str]:
     text = _render("report.md.jinja", report, cases=cases, cut=_CUT, signs=_SIGNS, turned=_TURNED)
     return [part.strip() for part in text.split(_CUT) if part.strip()]

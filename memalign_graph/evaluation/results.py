@@ -291,6 +291,12 @@ class Report(FrozenModel):
 
         return render_markdown(self)
 
+    def summary(self) -> str:
+        """Return the beginning of the Markdown: headline, warnings, and the table of judges."""
+        from memalign_graph.evaluation.report import render_summary
+
+        return render_summary(self)
+
     def to_html(self) -> str:
         """Return the report as one HTML page that needs no network, with every case."""
         from memalign_graph.evaluation.report import render_html

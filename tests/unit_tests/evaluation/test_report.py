@@ -175,6 +175,8 @@ def test_every_scale(kind: str) -> None:
     assert "It would be right with guidelines that were removed" in text
     assert "7 chat calls" in text
     assert not re.search(r"\bnan\b|\binf\b", text)
+    assert text.startswith(report.summary().rstrip())
+    assert report.summary().count("| aligned |") == 1
     # Every case stands there, the retrieved ones by number.
     assert len(page.named("tr")) > len(report.cases)
     assert "retrieved cases: 24, elsewher…" in page.text
