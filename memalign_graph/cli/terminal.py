@@ -8,13 +8,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console
+from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
@@ -45,24 +46,42 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Make a table, a line a row but where the last column needs more."""
+def table(rows: Sequence[Mapping[str, Any]], columns: str) -> Table:
+    """Make a table of those columns that have values: a line a row, but for the last column."""
+    shown = [name for name in columns.split() if any(row.get(name) for row in rows)]
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in header:
-        made.add_column(name, no_wrap=name != header[-1], overflow="fold")
+    for name in shown:
+        made.add_column(name, no_wrap=name != shown[-1], overflow="fold")
     for row in rows:
-        made.add_row(*(Text(one_line(cell, 2_000)) for cell in row))
+        made.add_row(*(Text(one_line(_cell(name, row.get(name)))) for name in shown))
     return made
+
+
+def _cell(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value[:8] if name in ("id", "version") else value
+    if isinstance(value, dict):
+        return " ".join(f"{key} {item}" for key, item in value.items())
+    return str(len(value)) if isinstance(value, list) else _plain(value)
+
+
+def _plain(value: Any) -> str:
+    is_text = isinstance(value, str)
+    return value if is_text else "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def listed(fields: Mapping[str, Any]) -> Table:
     """Make a list of what has a value, by name."""
     made = Table.grid("name", "value", padding=(0, 2, 0, 0))
     for name, value in fields.items():
-        if value not in (None, "", []):
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            made.add_row(name, Text(clean(text), overflow="fold"))
+        if value not in (None, "", [], {}):
+            made.add_row(name, Text(clean(_plain(value)), overflow="fold"))
     return made
+
+
+def markdown(text: str) -> Markdown:
+    """Make what shows a document."""
+    return Markdown(clean(text))
 
 
 @dataclass
@@ -77,18 +96,29 @@ class Terminal:
     def __post_init__(self) -> None:
         self._stderr = Console(stderr=True, markup=False, highlight=False, emoji=False)
 
-    def result(self, document: Any, *parts: str | RenderableType) -> None:
-        """Write the result: a document for machines, or lines and tables for people."""
+    def result(
+        self, document: Any, shown: Mapping[str, Any] | Markdown | None = None, **columns: str
+    ) -> None:
+        """Write the result: a document for machines, and for people the same, or what is `shown`.
+
+        Of the lists that `columns` names, people see a table with these columns.
+        """
         if self.as_json:
             self.document(document)
             return
         width = None if sys.stdout.isatty() else _WIDTH
-        console = Console(file=sys.stdout, width=width, highlight=False)
-        for part in parts:
-            if isinstance(part, str):
-                sys.stdout.write(f"{clean(part)}\n")
-            else:
-                console.print(part)
+        console = Console(file=sys.stdout, width=width, highlight=False, markup=False)
+        if isinstance(shown, Markdown):
+            console.print(shown)
+            return
+        shown = document if shown is None else shown
+        scalars = {name: value for name, value in shown.items() if name not in columns}
+        if scalars:
+            console.print(listed(scalars))
+        for name, names in columns.items():
+            if rows := shown[name]:
+                console.print(f"\n{name}: {len(rows):,}")
+                console.print(table(rows, names))
 
     def document(self, value: Any, *, indent: int | None = 2) -> None:
         """Write the result, or a line of it, as JSON without control characters."""
