@@ -261,7 +261,7 @@ def _table(text: str, where: str) -> list[Record]:
         names = [name.strip() for name in reader.fieldnames or ()]
         rows = [(f"line {reader.line_num}", cells) for cells in reader]
     except csv.Error as error:
-        where = f"{where}, line {reader.line_num}"
+        where = f"{where}, line {reader.line_num + 1}"
         raise InvalidInputError(f"{where}: {error}: check its quotes.") from error
     if len({*names}) < len(names):
         raise InvalidInputError(f"{where}: two columns have the same name: {', '.join(names)}.")

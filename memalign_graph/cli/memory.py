@@ -10,7 +10,6 @@ import typer
 
 from memalign_graph.cli.files import (
     STDIN,
-    check_database,
     check_output,
     find_id,
     has_table,
@@ -170,9 +169,6 @@ def forget(
     keys: Annotated[list[str] | None, typer.Argument(metavar="ID...")] = None,
     author: Annotated[str | None, typer.Option(help="All that this expert said.")] = None,
     purge: Annotated[bool, typer.Option("--purge", help="Erase it for good.")] = False,
-    checkpoints: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="For --purge: the threads' SQLite file.")
-    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> int:
     """Take feedback back, and what was learned from it alone.
@@ -186,10 +182,10 @@ def forget(
 
     if not (keys or author):
         raise InvalidInputError("ID: say what to forget: ids, or --author.")
-    threads = _threads(place.memory, checkpoints, purge=purge)
+    has_threads = purge and has_table(place.memory, "checkpoints")
     with (
         place.open() as memory,
-        open_local_checkpointer(threads) if threads else nullcontext() as checkpointer,
+        open_local_checkpointer(place.memory) if has_threads else nullcontext() as checkpointer,
     ):
         episodes = {episode.id: episode for episode in memory.episodes()}
         guidelines = {guideline.id: guideline for guideline in memory.guidelines()}
@@ -232,16 +228,6 @@ def forget(
     return Status.DONE
 
 
-def _threads(memory: Path, checkpoints: Path | None, *, purge: bool) -> Path | None:
-    """Find the file of the threads that a purge erases, if any."""
-    if checkpoints and not purge:
-        raise InvalidInputError("--checkpoints: it is for --purge alone: give that, too.")
-    if checkpoints:
-        check_database(checkpoints, "--checkpoints", holds="checkpoints")
-    path = checkpoints or memory
-    return path if purge and has_table(path, "checkpoints") else None
-
-
 def _confirm(terminal: Terminal, question: str) -> None:
     if not terminal.can_ask():
         raise InvalidInputError(
@@ -264,4 +250,4 @@ def _tell(terminal: Terminal, forgotten: "Forgotten", version: str) -> None:
     columns = "id status episode_ids text"
     terminal.result(document, guidelines_removed=columns, guidelines_reduced=columns)
     for warning in purged.warnings if purged else []:
-        terminal.warn(warning.replace("the `checkpointer`", "with --checkpoints the threads"))
+        terminal.warn(warning)

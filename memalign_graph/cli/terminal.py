@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from rich.markdown import Markdown
+
     from memalign_graph.scales import Scale
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -48,7 +49,8 @@ def count(number: int, noun: str) -> str:
 
 def table(rows: Sequence[Mapping[str, Any]], columns: str) -> Table:
     """Make a table of those columns that have values: a line a row, but for the last column."""
-    shown = [name for name in columns.split() if any(row.get(name) for row in rows)]
+    names = columns.split()
+    shown = [name for name in names if any(row.get(name) not in (None, "") for row in rows)]
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in shown:
         made.add_column(name, no_wrap=name != shown[-1], overflow="fold")
@@ -58,16 +60,17 @@ def table(rows: Sequence[Mapping[str, Any]], columns: str) -> Table:
 
 
 def _cell(name: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value[:8] if name in ("id", "version") else value
+    if isinstance(value, str) and name in ("id", "version"):
+        return value[:8]
     if isinstance(value, dict):
         return " ".join(f"{key} {item}" for key, item in value.items())
     return str(len(value)) if isinstance(value, list) else _plain(value)
 
 
 def _plain(value: Any) -> str:
-    is_text = isinstance(value, str)
-    return value if is_text else "" if value is None else json.dumps(value, ensure_ascii=False)
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def listed(fields: Mapping[str, Any]) -> Table:
@@ -79,8 +82,10 @@ def listed(fields: Mapping[str, Any]) -> Table:
     return made
 
 
-def markdown(text: str) -> Markdown:
+def markdown(text: str) -> "Markdown":
     """Make what shows a document."""
+    from rich.markdown import Markdown
+
     return Markdown(clean(text))
 
 
@@ -97,7 +102,7 @@ class Terminal:
         self._stderr = Console(stderr=True, markup=False, highlight=False, emoji=False)
 
     def result(
-        self, document: Any, shown: Mapping[str, Any] | Markdown | None = None, **columns: str
+        self, document: Any, shown: "Mapping[str, Any] | Markdown | None" = None, **columns: str
     ) -> None:
         """Write the result: a document for machines, and for people the same, or what is `shown`.
 
@@ -108,10 +113,10 @@ class Terminal:
             return
         width = None if sys.stdout.isatty() else _WIDTH
         console = Console(file=sys.stdout, width=width, highlight=False, markup=False)
-        if isinstance(shown, Markdown):
+        shown = document if shown is None else shown
+        if not isinstance(shown, Mapping):
             console.print(shown)
             return
-        shown = document if shown is None else shown
         scalars = {name: value for name, value in shown.items() if name not in columns}
         if scalars:
             console.print(listed(scalars))

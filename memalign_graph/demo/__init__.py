@@ -85,8 +85,10 @@ def _run(
         if interactive:
             terminal.show(listed({name: case[name] for name in ("inputs", "outputs")}))
             reply = terminal.ask_expert(criterion.scale)
-        skipped = {"type": "ignore"}
-        result = review.invoke(Command(resume=skipped if reply == "skip" else reply), thread)
+        answer: Command[Any] = Command(
+            resume={"type": "ignore"} if isinstance(reply, str) else reply
+        )
+        result = review.invoke(answer, thread)
         for change in result["learned"]["guidelines"] if result["learned"] else []:
             terminal.note(f"learned of {case['id']}: {change['text']}")
     for case, row in zip(file["unseen"], rows[len(file["taught"]) :], strict=True):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memalign_graph.cli import main
-from tests.integration_tests.cli.support import ANN, BOB, Shell
+from tests.integration_tests.cli.support import ANN, Shell
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,6 @@ from tests.integration_tests.cli.support import ANN, BOB, Shell
     [
         ("none.jsonl", None, "--feedback: none.jsonl can't be read: No such file"),
         ("empty.jsonl", b"", "--feedback: empty.jsonl: it has no records."),
-        ("head.csv", b"inputs,outputs,value\n", "--feedback: head.csv: it has no records."),
         ("f.xlsx", b"PK\x03\x04\xff", "--feedback: f.xlsx, line 1: this is not UTF-8 text"),
         (
             "cut.jsonl",
@@ -23,16 +22,13 @@ from tests.integration_tests.cli.support import ANN, BOB, Shell
             "--feedback: cut.jsonl, line 3: this is",
         ),
         ("list.jsonl", b'{"a": 1}\n[1]\n', "--feedback: list.jsonl, line 2: give an object"),
-        ("one.json", b'{"inputs": "a"}', "--feedback: one.json: it has no records"),
         ("no.json", b"[1]", "--feedback: no.json, record 1: give an object"),
         (
             "latin.jsonl",
             b'{"a": 1}\n{"a": "\xe9"}\n',
             "--feedback: latin.jsonl, line 2: this is not",
         ),
-        ("utf16.csv", "inputs\n".encode("utf-16"), "--feedback: utf16.csv, line 1: this is not"),
         ("deep.jsonl", b"[" * 100_000, "--feedback: deep.jsonl, line 1: this is no JSON"),
-        ("big.jsonl", b'{"a": ' + b"9" * 5000 + b"}", "--feedback: big.jsonl, line 1: this is no"),
         (
             "more.csv",
             b"inputs,outputs\na,b\n\na,b,c\n",
@@ -100,37 +96,11 @@ def test_options_that_can_not_be_used(shell: Shell, arguments: list[str], says: 
     assert (shell.folder / "tone.yaml").read_text().startswith("name: support_tone")
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "--criterion: c.yaml can't be read: No such"),
-        ("", "--criterion: c.yaml is no criterion"),
-        ("name: [", "--criterion: c.yaml is no YAML or JSON"),
-        (
-            "name: x\ninstructions: y\nscales: boolean\n",
-            "--criterion: c.yaml: scales: is not a field",
-        ),
-        ("name: x\n", "--criterion: c.yaml: instructions: is missing"),
-        ("name: a.b\ninstructions: y\n", "--criterion: c.yaml: "),
-    ],
-)
-def test_criteria_that_can_not_be_used(shell: Shell, content: str | None, says: str) -> None:
-    if content is not None:
-        shell.write("c.yaml", content)
-    for command in (["align", "-f", "f.jsonl"], ["judge", "--inputs", "a"], ["memory", "list"]):
-        ran = shell.run(*command, "-c", "c.yaml")
-        assert ran.status == 2
-        assert ran.error.startswith(says)
-
-
-def test_a_line_of_five_megabytes(shell: Shell) -> None:
+def test_a_cell_of_five_megabytes(shell: Shell) -> None:
     big = "word " * 1_000_000
-    assert shell.align({**ANN, "inputs": big}, BOB).status == 0
     shell.write_csv("f.csv", {"inputs": big, "outputs": "b", "value": "yes"})
     assert shell.run("align", "-c", "tone.yaml", "-f", "f.csv").status == 0
-    assert sum(one.example.inputs == big for one in shell.opened()[1]) == 2
-    listed = shell.memory("list")
-    assert max(map(len, listed.out.splitlines())) < 200
+    assert shell.opened()[1][0].example.inputs == big
 
 
 def test_a_database_of_something_else(shell: Shell) -> None:
@@ -154,17 +124,6 @@ def test_a_broken_database(shell: Shell) -> None:
     ran = shell.memory("list")
     assert ran.status == 2
     assert ran.error.startswith("--memory: ")
-
-
-def test_a_folder_that_can_not_be_written(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Root may write anywhere, so the refusal is SQLite's own, brought about here.
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise sqlite3.OperationalError("attempt to write a readonly database")
-
-    monkeypatch.setattr("langgraph.store.sqlite.SqliteStore.setup", refuse)
-    ran = shell.align(ANN)
-    assert ran.status == 2
-    assert ran.error.startswith("--memory: the file, or its folder, can't be used: attempt to")
 
 
 def test_a_locked_memory(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,6 +168,7 @@ def test_usage_errors_are_status_2(shell: Shell) -> None:
         ["align"],
         ["align", "-c", "tone.yaml", "-f", "x", "--pending"],
         ["judge", "-c", "tone.yaml"],
+        ["judge", "-c", "none.yaml", "--inputs", "a", "--outputs", "b"],
         ["memory"],
         ["memory", "show"],
         ["align", "-f", "x", "--k", "many"],

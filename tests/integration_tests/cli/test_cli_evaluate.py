@@ -157,7 +157,7 @@ def test_a_second_run_with_a_cache_asks_nothing(learner: Shell) -> None:
     second = evaluate(learner, "--cache", "evaluation.db", "--json")
     assert (first.status, second.status) == (0, 0)
     assert second.document["scores"] == first.document["scores"]
-    assert first.document["learning_curve"]["steps"]
+    assert first.document["curve"]["steps"]
     assert (len(learner.server.chats), len(learner.server.embeddings)) == asked
 
 

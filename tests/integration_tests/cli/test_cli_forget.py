@@ -5,6 +5,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from langgraph.types import Command
 
 from memalign_graph import create_review_graph
 from memalign_graph.cli.terminal import Terminal
@@ -113,25 +114,19 @@ def test_what_was_forgotten_can_still_be_purged(shell: Shell) -> None:
     assert word.encode() not in (shell.folder / "memalign.db").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["memalign.db", "threads.db"])
-def test_a_purge_erases_threads(shell: Shell, name: str) -> None:
-    with (
-        open_local_store("memalign.db") as store,
-        open_local_checkpointer(name) as checkpointer,
-    ):
+def test_a_purge_erases_threads_in_the_same_file(shell: Shell) -> None:
+    name = "memalign.db"
+    with open_local_store(name) as store, open_local_checkpointer(name) as checkpointer:
         graph = create_review_graph(
             CRITERION, model=shell.server.chat_model(), embeddings=shell.server.embedder()
         ).compile(store=store, checkpointer=checkpointer)
         config: Any = {"configurable": {"thread_id": "t-1"}}
         graph.invoke({"inputs": ANN["inputs"], "outputs": ANN["outputs"]}, config)
-        from langgraph.types import Command
-
         graph.invoke(Command(resume={"rationale": "Too cold.", "author": "ann"}), config)
     count = "SELECT count(*) FROM checkpoints"
     with closing(sqlite3.connect(name)) as connection:
         assert connection.execute(count).fetchone()[0] > 0
-    options = [] if name == "memalign.db" else ["--checkpoints", name]
-    told = shell.memory("forget", "--author", "ann", "--purge", "--yes", "--json", *options)
+    told = shell.memory("forget", "--author", "ann", "--purge", "--yes", "--json")
     assert told.status == 0
     assert told.document["purged"]["thread_ids"] == ["t-1"]
     with closing(sqlite3.connect(name)) as connection:
@@ -145,8 +140,6 @@ def test_a_purge_erases_threads(shell: Shell, name: str) -> None:
         (["--author", "carol"], "ID: no feedback in the memory meets this"),
         (["--author", ""], "ID: say what to forget"),
         (["zzzz"], "ID: 'zzzz' names no guideline or episode"),
-        (["--author", "ann", "--checkpoints", "x"], "--checkpoints: it is for --purge"),
-        (["--author", "ann", "--purge", "--checkpoints", "x"], "--checkpoints: x is not there"),
     ],
 )
 def test_what_can_not_be_used(shell: Shell, arguments: list[str], says: str) -> None:
@@ -155,4 +148,3 @@ def test_what_can_not_be_used(shell: Shell, arguments: list[str], says: str) -> 
     assert ran.status == 2
     assert ran.error.startswith(says)
     assert len(shell.opened()[1]) == 1
-    assert not (shell.folder / "x").exists()

@@ -28,7 +28,7 @@ def review(
 def test_values_and_words_are_learned(waiting: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = review(waiting, monkeypatch, "no", "Too cold: say sorry.", "true", "")
     assert ran.status == 0
-    assert "waiting  0" in ran.out
+    assert "waiting 0 version " in " ".join(ran.out.split())
     for text in ("1 of 2", ANN["inputs"], BOB["outputs"], "learned: add: ", "heed the expert"):
         assert text in ran.err
     [guideline], episodes, _ = waiting.opened()
@@ -37,7 +37,7 @@ def test_values_and_words_are_learned(waiting: Shell, monkeypatch: pytest.Monkey
         ("ann", False, "Too cold: say sorry."),
         ("ann", True, None),
     }
-    assert "waiting  0" in review(waiting, monkeypatch).out
+    assert review(waiting, monkeypatch, options=("--json",)).document["waiting"] == 0
 
 
 def test_words_alone_skip_undo_and_quit(waiting: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,8 +48,9 @@ def test_words_alone_skip_undo_and_quit(waiting: Shell, monkeypatch: pytest.Monk
     assert "taken back" in ran.err
     assert "'perhaps' is not on the scale" in ran.err
     assert waiting.opened()[:2] == ([], [])
-    ran = review(waiting, monkeypatch, "", "", "", "Too cold.")  # nothing said is skipped
-    assert "waiting  1" in ran.out
+    lines = ["", "", "", "Too cold."]  # nothing said is skipped
+    ran = review(waiting, monkeypatch, *lines, options=("--json",))
+    assert ran.document["waiting"] == 1
     assert [one.value for one in waiting.opened()[1]] == [None]
 
 
@@ -85,7 +86,8 @@ def test_undo_takes_back_the_last_word_and_an_earlier_one_counts_again(
 def test_an_end_of_input_keeps_what_was_said(
     waiting: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "waiting  1" in review(waiting, monkeypatch, "y").out
+    ran = review(waiting, monkeypatch, "y", options=("--json",))
+    assert ran.document["waiting"] == 1
     assert len(waiting.opened()[1]) == 1
 
 
