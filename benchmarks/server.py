@@ -103,9 +103,9 @@ class ModelServer:
         """
         match method, path.partition("?")[0]:
             case "POST", "/v1/chat/completions":
-                return self._chat(ChatRequest(orjson.loads(body), {}, time.monotonic()))
+                return self._chat(ChatRequest(orjson.loads(body), {}))
             case "POST", "/v1/embeddings":
-                return self._embed(EmbeddingRequest(orjson.loads(body), {}, time.monotonic()))
+                return self._embed(EmbeddingRequest(orjson.loads(body), {}))
             case "GET", "/bench/counters":
                 return Response(orjson.dumps(asdict(self.counters)))
             case "POST", "/bench/reset":
