@@ -9,7 +9,6 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -63,6 +62,8 @@ app.add_typer(memory.app, name="memory")
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback
+    from importlib.metadata import version
+
     if wanted:
         sys.stdout.write(f"memalign-graph {version('memalign-graph')}\n")
         raise typer.Exit

@@ -1,7 +1,6 @@
 """The commands that judge and learn: align, judge, evaluate, review."""
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,6 +42,13 @@ _LEARN = ("learn_from", "guard", "batch_size")
 """What of the file's `learn` an evaluation can be told."""
 
 
+def _finished(running: Coroutine[Any, Any, Any]) -> Any:
+    """Run what is awaited, so that Ctrl-C ends it in order."""
+    import asyncio  # not where --help would wait for it
+
+    return asyncio.run(running)
+
+
 def align(
     *,
     place: Place,
@@ -72,7 +78,7 @@ def align(
     judge = flags.judge(place.criterion, terminal)
     builder = create_alignment_graph(judge.criterion, **judge.options, **place.criterion.learn)
     terminal.note(f"memory {place}")
-    report = asyncio.run(_align(builder, place, records, max_concurrency, terminal))
+    report = _finished(_align(builder, place, records, max_concurrency, terminal))
     for rejected in report["rejected"]:
         at, reason = records[rejected["index"]][0], rejected["reason"].removeprefix("example.")
         rejected["reason"] = f"{at}: {reason}"
@@ -145,7 +151,7 @@ def judge(
     usable = {
         at: example_of(fields) for at, (_, fields) in enumerate(rows) if not verdicts[at]["error"]
     }
-    asyncio.run(_judge(place, deployed, usable, max_concurrency, verdicts, terminal))
+    _finished(_judge(place, deployed, usable, max_concurrency, verdicts, terminal))
     failed = [verdict for verdict in verdicts if verdict["error"]]
     if not terminal.as_json:
         shown = [{**verdict, **_shown(verdict)} for verdict in verdicts]
@@ -308,7 +314,7 @@ def evaluate(
             **settings,
             **judge.options,
         )
-        measured = asyncio.run(evaluating)
+        measured = _finished(evaluating)
     terminal.result(measured.to_json(), markdown(measured.summary()))
     if report:
         measured.save(report)
