@@ -8,172 +8,125 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import environments, plot, table
-from benchmarks.plan import GROUPS, Job, Sizes
-from benchmarks.remote import Measured, Remote
-from benchmarks.rows import with_shares
-
-_IMPORTS = {
-    "ours": "from memalign_graph import JudgeMemory, create_alignment_graph, create_judge_graph",
-    "peer": "from mlflow.genai.judges import make_judge; "
-    "from mlflow.genai.judges.optimizers import MemAlignOptimizer",
-}
-
-_IMPORT_REPEATS = 5
-
-Results = dict[str, list[Measured]]
+from benchmarks.plan import QUICK, SIZES, Results
+from benchmarks.processes import (
+    ROOT,
+    environment,
+    install_ours,
+    measure_import,
+    measure_install,
+    peer_python,
+    serving,
+)
+from benchmarks.rows import GROUPS, as_markdown
 
 
 class Bench:
     """One run of the benchmark: which rows, at which sizes, against which server."""
 
-    def __init__(self, options: argparse.Namespace, sizes: Sizes, server: Remote) -> None:
-        self.groups: tuple[str, ...] = tuple(options.rows)
-        self.sizes = sizes
-        self.server = server
-        self.folder: Path = options.results / "work"
-        self.peer_python = None if options.no_peer else environments.ensure_peer(options.peer_venv)
+    def __init__(self, options: argparse.Namespace, sizes: dict[str, int], server: str) -> None:
+        self.groups, self.sizes, self.server = options.rows, sizes, server
+        self.folder: Path = options.results.absolute() / "work"
+        self.peer = None if options.no_peer else peer_python(options.peer_venv)
 
     def run(self) -> tuple[Results, Results, Results]:
-        """Measure everything asked for, one side after the other, part by part.
-
-        Returns:
-            Our measurements, the peer's, and the peer's with a warm cache.
-        """
-        ours: Results = {}
-        peer: Results = {}
-        cached: Results = {}
-        if self._wants("align", "judge", "panel", "concurrency", "change", "reopen"):
+        """Measure ours, the peer, and the peer with a warm cache, one after the other."""
+        ours, peer, cached = Results(), Results(), Results()
+        if set(self.groups) & {"align", "judge", "panel", "concurrency", "change", "reopen"}:
             ours |= self._job("ours", "session")
             peer |= self._job("peer", "session")
             cached |= self._job("peer", "session", cache=True)
-        if self._wants("reopen"):
-            for attempt in range(self.sizes.repeats):
-                _extend(ours, self._job("ours", "reopen", attempt=attempt))
-                _extend(peer, self._job("peer", "reopen", attempt=attempt))
-                _extend(cached, self._job("peer", "reopen", attempt=attempt, cache=True))
-        if self._wants("scale"):
-            ours |= self._job("scale", "scale")
-        if self._wants("import"):
-            ours["import"] = self._import("ours", Path(sys.executable))
-            if self.peer_python:
-                peer["import"] = self._import("peer", self.peer_python)
-        if self._wants("install"):
-            ours["install"] = self._install(
-                environments.install_ours(self.folder / "venv"), "a clean environment"
-            )
-            if self.peer_python:
-                peer["install"] = self._install(self.peer_python, "the peer's environment")
+        if "reopen" in self.groups:
+            for attempt in range(self.sizes["repeats"]):
+                for side, results in (("ours", ours), ("peer", peer), ("peer", cached)):
+                    found = self._job(side, "reopen", attempt=attempt, cache=results is cached)
+                    results["reopen"] = results.get("reopen", []) + found.get("reopen", [])
+        if "scale" in self.groups:
+            ours |= self._job("ours", "scale")
+        if "import" in self.groups:
+            ours["import"] = measure_import(Path(sys.executable), "memalign_graph")
+            if self.peer:
+                peer["import"] = measure_import(self.peer, "mlflow.genai.judges.optimizers")
+        if "install" in self.groups:
+            ours["install"] = [measure_install(install_ours(self.folder / "venv"))]
+            if self.peer:
+                peer["install"] = [measure_install(self.peer)]
         return ours, peer, cached
 
-    def _wants(self, *groups: str) -> bool:
-        return any(group in self.groups for group in groups)
-
-    def _job(self, module: str, what: str, *, attempt: int = 0, cache: bool = False) -> Results:
+    def _job(self, side: str, what: str, *, attempt: int = 0, cache: bool = False) -> Results:
         """Run one part in its own process; nothing comes of a side that is left out."""
-        python = self.peer_python if module == "peer" else Path(sys.executable)
+        python = self.peer if side == "peer" else Path(sys.executable)
         # Only what is done again profits from a cache.
-        useful = ("change", "reopen") if cache else GROUPS
-        groups = tuple(group for group in useful if group in self.groups)
+        groups = [it for it in self.groups if not cache or it in ("change", "reopen")]
         if python is None or not groups:
             return {}
-        name = f"{module}{'-cached' if cache else ''}"
-        job = Job(
-            module=module,
-            what=what,
-            server=self.server.base_url,
-            folder=(self.folder / name).absolute(),
-            groups=groups,
-            sizes=self.sizes,
-            attempt=attempt,
-            cache=cache,
-        )
-        path = self.folder / f"{name}-{what}.json"
-        with _told(f"{name}: {what}"):
-            environments.run_job(python, job, path.absolute())
-        results: Results = json.loads(path.read_text())
-        return results
-
-    def _import(self, side: str, python: Path) -> list[Measured]:
-        with _told(f"{side}: import"):
-            times = environments.measure_import(python, _IMPORTS[side], _IMPORT_REPEATS)
-        return [{"wall_s": seconds} for seconds in times]
-
-    def _install(self, python: Path, what: str) -> list[Measured]:
-        with _told(f"counting {what}"):
-            return [dict(environments.measure_install(python))]
+        folder = self.folder / f"{side}{'-cached' if cache else ''}"
+        folder.mkdir(parents=True, exist_ok=True)
+        job: dict[str, Any] = {
+            "what": what,
+            "server": self.server,
+            "folder": str(folder),
+            "groups": groups,
+        }
+        job |= {"attempt": attempt, "cache": cache, **self.sizes}
+        results, log = folder / f"{what}.json", folder / "log.txt"
+        print(f"{folder.name}: {what} ...", end="", flush=True)
+        began = time.perf_counter()
+        command = [str(python), "-m", f"benchmarks.{side}", json.dumps(job), str(results)]
+        variables = environment(self.server, folder)
+        with log.open("a") as output:
+            code = subprocess.call(
+                command, cwd=ROOT, env=variables, stdout=output, stderr=subprocess.STDOUT
+            )
+        if code != 0:
+            tail = "\n".join(log.read_text().splitlines()[-15:])
+            raise RuntimeError(f"{side}, {what}: the run failed; the end of {log}:\n{tail}")
+        print(f" {time.perf_counter() - began:.0f} s", flush=True)
+        measured: Results = json.loads(results.read_text())
+        return measured
 
 
 def main() -> None:
-    """Measure both sides, and write a table, a picture and all measurements."""
+    """Measure both sides, and write a table and all measurements."""
     options = _options()
-    load_before = os.getloadavg()[0]
-    work = options.results / "work"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    sizes = Sizes().quick() if options.quick else Sizes()
-    if options.repeats:
-        sizes = replace(sizes, repeats=options.repeats)
+    shutil.rmtree(options.results / "work", ignore_errors=True)
+    (options.results / "work").mkdir(parents=True)
+    sizes = SIZES | (QUICK | {"repeats": 1} if options.quick else {})
+    sizes["repeats"] = options.repeats or sizes["repeats"]
+    load = os.getloadavg()[0]
     with serving() as server:
-        ours, peer, cached = Bench(options, sizes, server).run()
-    run = table.Run(
-        sizes=sizes,
-        groups=tuple(options.rows),
-        quick=options.quick,
-        machine=_machine(load_before),
-        command=" ".join(["python -m benchmarks", *sys.argv[1:]]),
-        ours=with_shares(ours, sizes),
-        peer=with_shares(peer, sizes),
-        peer_cached=with_shares(cached, sizes),
+        results = Bench(options, sizes, server).run()
+    machine = (
+        f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, load "
+        f"average {load:.1f} before and {os.getloadavg()[0]:.1f} after"
     )
-    name = "quick" if options.quick else "results"
-    text = table.as_markdown(run)
-    (options.results / f"{name}.md").write_text(text)
-    document = json.dumps(table.as_json(run), indent=1, ensure_ascii=False)
-    (options.results / f"{name}.json").write_text(document)
-    plot.draw(run, options.results / f"{name}.svg")
-    if not options.keep:
-        shutil.rmtree(work)
+    title = "Quick run: the sizes are too small to say anything" if options.quick else "Benchmark"
+    made_by = f"`{' '.join(['python -m benchmarks', *sys.argv[1:]])}` on {machine}."
+    text = f"# {title}\n\n{made_by}\n\n{as_markdown(options.rows, sizes, *results)}\n"
+    file = options.results / ("quick.md" if options.quick else "results.md")
+    file.write_text(text, encoding="utf-8")
+    sides = dict(zip(("ours", "peer", "peer, cache warm"), results, strict=True))
+    for measured in (one for side in sides.values() for some in side.values() for one in some):
+        measured.pop("prompts", None)
+    file.with_suffix(".json").write_text(json.dumps(sides, indent=1), encoding="utf-8")
+    shutil.rmtree(options.results / "work")
     print(text)
-    print(f"Written to {options.results / name}.md, .json and .svg.")
+    print(f"Written to {file} and {file.with_suffix('.json').name}.")
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes: only that it runs")
-    parser.add_argument("--no-peer", action="store_true", help="measure this package alone")
-    parser.add_argument(
-        "--rows",
-        type=_groups,
-        default=GROUPS,
-        help=f"some groups of rows, with commas between: {','.join(GROUPS)}",
-    )
-    parser.add_argument(
-        "--skip",
-        type=_groups,
-        default=(),
-        help="groups of rows to leave out; install takes longest",
-    )
-    parser.add_argument("--repeats", type=int, help="how often each thing is timed")
-    parser.add_argument(
-        "--peer-venv",
-        type=Path,
-        default=environments.ROOT / ".venv-peer",
-        help="the peer's environment, made where it is not there",
-    )
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=Path(__file__).with_name("results"),
-        help="the folder to write to",
-    )
-    parser.add_argument("--keep", action="store_true", help="keep the memories and logs")
+    add, here = parser.add_argument, Path(__file__).parent
+    add("--quick", action="store_true", help="small sizes: only that it runs")
+    add("--no-peer", action="store_true", help="measure this package alone")
+    add("--rows", type=_groups, default=GROUPS, help=f"some groups of rows: {','.join(GROUPS)}")
+    add("--skip", type=_groups, default=(), help="groups to leave out; install takes longest")
+    add("--repeats", type=int, help="how often each thing is timed")
+    add("--peer-venv", type=Path, default=ROOT / ".venv-peer", help="made where it is not there")
+    add("--results", type=Path, default=here / "results", help="the folder to write to")
     options = parser.parse_args()
     options.rows = [group for group in options.rows if group not in options.skip]
     return options
@@ -181,46 +134,9 @@ def _options() -> argparse.Namespace:
 
 def _groups(text: str) -> tuple[str, ...]:
     groups = tuple(text.split(","))
-    unknown = [group for group in groups if group not in GROUPS]
-    if unknown:
+    if unknown := set(groups) - set(GROUPS):
         raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there is {', '.join(GROUPS)}")
     return groups
-
-
-@contextmanager
-def serving() -> Iterator[Remote]:
-    """Run the model server for as long as the block lasts."""
-    command = [sys.executable, "-m", "benchmarks.server"]
-    with subprocess.Popen(
-        command, cwd=environments.ROOT, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            url = process.stdout.readline().strip() if process.stdout else ""
-            if not url:
-                raise RuntimeError("The model server did not start.")
-            yield Remote(url)
-        finally:
-            process.terminate()
-
-
-@contextmanager
-def _told(what: str) -> Iterator[None]:
-    print(f"{what} ...", end="", flush=True)
-    began = time.perf_counter()
-    yield
-    print(f" {time.perf_counter() - began:.0f} s", flush=True)
-
-
-def _extend(results: Results, more: dict[str, Any]) -> None:
-    for key, measured in more.items():
-        results.setdefault(key, []).extend(measured)
-
-
-def _machine(load_before: float) -> str:
-    return (
-        f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, load "
-        f"average {load_before:.1f} before and {os.getloadavg()[0]:.1f} after"
-    )
 
 
 if __name__ == "__main__":

@@ -1,259 +1,141 @@
-"""The rows of the table: what each is called, how it is read off the measurements, what it aims at.
-
-All functions here are pure: measurements in, numbers out.
-"""
+"""The rows of the table: how each is read off the measurements, and what it aims at."""
 
 import itertools
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from benchmarks.plan import Sizes
-from benchmarks.remote import Measured
+from benchmarks.plan import Measured, Results
 
-Results = Mapping[str, Sequence[Measured]]
-"""One side's measurements by what was measured."""
+_COARSE = 100
 
 
-@dataclass(frozen=True)
-class Number:
-    """A measured number: the median of what was measured, and the best of it."""
-
-    median: float
-    """The median."""
-
-    best: float
-    """The best, which is the highest where higher is better."""
-
-    times: int
-    """How many measurements there are."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row: a quantity that both sides are measured by."""
-
-    key: str
-    """Its name in the JSON results."""
+class Row(NamedTuple):
+    """A quantity that both sides are measured by."""
 
     group: str
-    """The group it is asked for by."""
-
-    title: str
-    """Its name in the table; sizes are filled in."""
-
+    title: str  # sizes are filled in
     unit: str
-    """What it is counted in."""
-
-    source: str
-    """Which measurements it is read off."""
-
+    source: str  # which measurements it is read off
     read: Callable[[Measured], float]
-    """Reads it off one of them."""
-
-    target: float | None = None
-    """What we aim at, at full size."""
-
+    target: float | None = None  # what we aim at, at full size
     digits: int = 2
-    """Decimals shown."""
+    higher: bool = False  # whether higher is better
 
-    higher: bool = False
-    """Whether higher is better."""
-
-    timed: bool = True
-    """Whether it varies from one measurement to the next."""
-
-    together: bool = False
-    """Whether it is read off all measurements at once, as `judged` puts them together."""
-
-    def number(self, results: Results) -> Number | None:
-        """Read the row off one side's measurements.
-
-        Args:
-            results: The measurements.
-
-        Returns:
-            The number; None where it was not measured.
-        """
-        measured = results.get(self.source)
-        if not measured:
+    def median_and_best(self, results: Results) -> tuple[float, float] | None:
+        """Read the row off one side's measurements, if there are any."""
+        values = [self.read(one) for one in results.get(self.source, [])]
+        if not values:
             return None
-        chosen = [judged(measured)] if self.together else measured
-        values = [self.read(one) for one in chosen]
-        best = max(values) if self.higher else min(values)
-        return Number(statistics.median(values), best, len(values))
+        return statistics.median(values), (max if self.higher else min)(values)
+
+    def show(self, found: tuple[float, float] | None) -> str:
+        """Write the median, and the best in brackets."""
+        if found is None:
+            return ""
+        median, best = (f"{number:,.{self.digits}f}" for number in found)
+        unit = f" {self.unit}" if self.unit else ""
+        return median + (f" ({best})" if best != median else "") + unit
+
+    def ratio(self, ours: tuple[float, float] | None, peer: tuple[float, float] | None) -> str:
+        """Write how many times better ours is than the peer, by the medians."""
+        if ours is None or peer is None:
+            return ""
+        worse, better = (ours[0], peer[0]) if self.higher else (peer[0], ours[0])
+        if better == 0:
+            return "1" if worse == 0 else "∞"
+        factor = worse / better
+        return f"{factor:,.0f}" if factor >= _COARSE else f"{factor:.2g}"
 
 
-def wall_s(measured: Measured) -> float:
-    """Return what some work took."""
+def _wall_s(measured: Measured) -> float:
     return float(measured["wall_s"])
 
 
-def overhead_ms(measured: Measured) -> float:
+def _overhead_ms(measured: Measured) -> float:
     """Return what a judgment took besides the server's time: its requests follow one another."""
     return 1_000 * (float(measured["wall_s"]) - float(measured["held_s"]))
 
 
-def counted(name: str) -> Callable[[Measured], float]:
-    """Return a reader of one of the server's counters."""
+def _counted(name: str) -> Callable[[Measured], float]:
     return lambda measured: float(measured[name])
 
 
-def judged(measured: Sequence[Measured]) -> Measured:
-    """Put judgments together: the share of their prompts that all have in common at the front."""
-    prompts = [prompt for one in measured for prompt in one["prompts"]]
-    # What the first and the last in order have in common, all between them have, too.
-    pairs = zip(min(prompts), max(prompts), strict=False)
-    common = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return {"prefix_share": common / statistics.mean(map(len, prompts))}
-
-
-def share_of_bound(results: Results, sizes: Sizes, source: str) -> list[Measured]:
-    """Work out how close many judgments at once come to what latency alone allows.
-
-    The bound is `judgments / at once * latency of one judgment`, the latency being what the server
-    held a judgment's requests when they came one by one. Since judgments come whole, no more than
-    `judgments / at once / ceil(judgments / at once)` of it can be reached.
-
-    Args:
-        results: One side's measurements.
-        sizes: How many judgments, and how many at once.
-        source: Which measurements of many at once.
-
-    Returns:
-        A measurement each, with its `share`.
-    """
-    if not results.get(source) or not results.get("judge"):
-        return []
-    latency = statistics.median(float(one["held_s"]) for one in results["judge"])
-    bound = sizes.concurrent / sizes.at_once * latency
-    return [{"share": bound / float(one["wall_s"]), "bound_s": bound} for one in results[source]]
-
-
-def with_shares(results: Results, sizes: Sizes) -> Results:
-    """Add to one side's measurements what is worked out from several of them.
-
-    Args:
-        results: The measurements.
-        sizes: The sizes they were taken at.
-
-    Returns:
-        The measurements, with a share for each run of many judgments at once.
-    """
-    runs = [key for key in results if key.startswith("concurrent")]
-    return {
-        **results,
-        **{key.replace("concurrent", "share"): share_of_bound(results, sizes, key) for key in runs},
-    }
-
-
+_TEXTS, _PROMPT = _counted("texts_embedded"), _counted("prompt_tokens")
+_AT_ONCE = "{concurrent} judgments, {at_once} at once, share of the latency bound"
 ROWS = (
-    Row("align_small_s", "align", "align {small}", "s", "align_small", wall_s, 1.7),
-    Row("align_large_s", "align", "align {large}", "s", "align_large", wall_s, 3.6),
-    Row(
-        "align_zero_s", "align", "align {large}, server without latency", "s", "align_zero",
-        wall_s, 1.0,
-    ),
-    Row(
-        "align_prompt_tokens", "align", "align {large}, prompt tokens", "tokens", "align_large",
-        counted("prompt_tokens"), 336_000, digits=0, timed=False,
-    ),
-    Row(
-        "one_more_texts", "change", "one more on {large}, texts embedded", "texts", "one_more",
-        counted("texts_embedded"), 1, digits=0, timed=False,
-    ),
-    Row("one_more_s", "change", "one more on {large}", "s", "one_more", wall_s, 1.7),
-    Row(
-        "remove_one_texts", "change", "remove one of {large}, texts embedded", "texts",
-        "remove_one", counted("texts_embedded"), 0, digits=0, timed=False,
-    ),
-    Row(
-        "remove_one_s", "change", "remove one of {large}", "s", "remove_one", wall_s, 0.05,
-        digits=3,
-    ),
-    Row(
-        "reopen_texts", "reopen", "reopen {large} and judge, texts embedded", "texts", "reopen",
-        counted("texts_embedded"), 1, digits=0, timed=False,
-    ),
-    Row("reopen_s", "reopen", "reopen {large} and judge", "s", "reopen", wall_s, 1.0),
-    Row(
-        "overhead_ms", "judge", "overhead of a judgment, {large} episodes", "ms", "judge",
-        overhead_ms, 20, digits=1,
-    ),
-    Row("panel_one_s", "panel", "one example, one criterion", "s", "panel_one", wall_s),
-    Row("panel_s", "panel", "one example, {criteria} criteria", "s", "panel", wall_s),
-    Row(
-        "scale_ms", "scale", "overhead of a judgment, {scale} episodes", "ms", "scale",
-        overhead_ms, 30, digits=1,
-    ),
-    Row(
-        "scale_recall", "scale", "recall@5 against exact search, {scale} episodes", "share",
-        "scale_recall", counted("recall"), 0.99, digits=3, higher=True,
-    ),
-    Row("scale_open_s", "scale", "reopen {scale} and judge", "s", "scale_open", wall_s, digits=1),
-    Row(
-        "concurrent_share", "concurrency",
-        "{concurrent} judgments, {at_once} at once, share of the latency bound", "share", "share",
-        counted("share"), 0.6, higher=True,
-    ),
-    Row(
-        "judge_tokens", "judge", "prompt tokens of a judgment", "tokens", "judge",
-        counted("prompt_tokens"), 3_000, digits=0,
-    ),
-    Row(
-        "judge_prefix", "judge", "share of it that all cases have in common", "share", "judge",
-        counted("prefix_share"), 0.6, higher=True, together=True,
-    ),
-    Row("import_s", "import", "import", "s", "import", wall_s, 2.5),
-    Row(
-        "install_packages", "install", "install, packages", "packages", "install",
-        counted("packages"), 60, digits=0, timed=False,
-    ),
-    Row(
-        "install_mb", "install", "install, size", "MB", "install", counted("megabytes"), 300,
-        digits=0, timed=False,
-    ),
+    Row("align", "align {small}", "s", "align_small", _wall_s, 1.7),
+    Row("align", "align {large}", "s", "align_large", _wall_s, 3.6),
+    Row("align", "align {large}, server without latency", "s", "align_zero", _wall_s, 1.0),
+    Row("align", "align {large}, prompt tokens", "", "align_large", _PROMPT, 336_000, 0),
+    Row("change", "one more on {large}, texts embedded", "", "one_more", _TEXTS, 1, 0),
+    Row("change", "one more on {large}", "s", "one_more", _wall_s, 1.7),
+    Row("change", "remove one of {large}, texts embedded", "", "remove_one", _TEXTS, 0, 0),
+    Row("change", "remove one of {large}", "s", "remove_one", _wall_s, 0.05, 3),
+    Row("reopen", "reopen {large} and judge, texts embedded", "", "reopen", _TEXTS, 1, 0),
+    Row("reopen", "reopen {large} and judge", "s", "reopen", _wall_s, 1.0),
+    Row("judge", "overhead of a judgment, {large} episodes", "ms", "judge", _overhead_ms, 20, 1),
+    Row("judge", "prompt tokens of a judgment", "", "judge", _PROMPT, 3_000, 0),
+    Row("judge", "share of it in common", "", "judge", _counted("prefix"), 0.6, 2, True),
+    Row("concurrency", _AT_ONCE, "", "concurrent", _counted("share"), 0.6, 2, True),
+    Row("panel", "one example, one criterion", "s", "panel_one", _wall_s),
+    Row("panel", "one example, {criteria} criteria", "s", "panel", _wall_s),
+    Row("scale", "overhead of a judgment, {scale} episodes", "ms", "scale", _overhead_ms, 30, 1),
+    Row("scale", "reopen {scale} and judge", "s", "scale_open", _wall_s, None, 1),
+    Row("import", "import", "s", "import", _wall_s, 2.5),
+    Row("install", "install, packages", "", "install", _counted("packages"), 60, 0),
+    Row("install", "install, size", "MB", "install", _counted("megabytes"), 300, 0),
 )  # fmt: skip
 """The rows, in their order."""
 
-VARIANTS = {
-    "SqliteStore, `batch`": ("judge", "share"),
-    "SqliteStore, `abatch`": (None, "share_async"),
-    "InMemoryStore, `batch`": ("judge_in_memory", "share_in_memory"),
-    "InMemoryStore, `abatch`": (None, "share_async_in_memory"),
-}
-"""Ours with another store, or asynchronously: where overhead and share are read off."""
+GROUPS = tuple(dict.fromkeys(row.group for row in ROWS))
+"""The groups of rows."""
 
 
-def ratio(row: Row, ours: Number | None, peer: Number | None) -> float | None:
-    """Return how many times better ours is than the peer, by the medians.
+def as_markdown(
+    groups: Sequence[str], sizes: dict[str, int], ours: Results, peer: Results, cached: Results
+) -> str:
+    """Write what was asked for and measured as a table with its caption."""
+    for results in (ours, peer):
+        _add_shares(results, sizes)
+    lines = [
+        "| | ours | peer | ratio | peer, cache warm | ratio | target |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    filled = {name: f"{value:,}" for name, value in sizes.items()}
+    for row in ROWS:
+        mine, theirs = row.median_and_best(ours), row.median_and_best(peer)
+        if row.group not in groups or mine is None:
+            continue
+        # A cache changes nothing where nothing is done again.
+        warm = row.median_and_best(cached if row.group in ("change", "reopen") else {})
+        target = "" if row.target is None else f"{'≥' if row.higher else '≤'} {row.target:,g}"
+        cells = [row.title.format(**filled), row.show(mine), row.show(theirs)]
+        cells += [row.ratio(mine, theirs), row.show(warm), row.ratio(mine, warm), target]
+        lines.append(f"| {' | '.join(cells)} |")
+    caption = (
+        "The median, with the best in brackets; a ratio says how many times better ours is. Cache "
+        "warm: the peer's client has on disk what this machine asked before; the column before it "
+        "is without. [What each row means](../README.md)."
+    )
+    return "\n".join([caption, "", *lines])
 
-    Args:
-        row: The row.
-        ours: Our number.
-        peer: The peer's.
 
-    Returns:
-        The factor; infinite where ours is zero and the peer's is not, None where one is missing.
+def _add_shares(results: Results, sizes: dict[str, int]) -> None:
+    """Add what is worked out from several measurements.
+
+    The share of their prompts that judgments have in common at the front; and how close many at
+    once come to what latency alone allows: `judgments / at once * latency of one`.
     """
-    if ours is None or peer is None:
-        return None
-    worse, better = (ours, peer) if row.higher else (peer, ours)
-    if better.median == 0:
-        return 1.0 if worse.median == 0 else float("inf")
-    return worse.median / better.median
-
-
-def meets(row: Row, ours: Number | None) -> bool | None:
-    """Tell whether our median meets the row's target.
-
-    Args:
-        row: The row.
-        ours: Our number.
-
-    Returns:
-        Whether it does; None where there is no target or no number.
-    """
-    if ours is None or row.target is None:
-        return None
-    return ours.median >= row.target if row.higher else ours.median <= row.target
+    judged = results.get("judge")
+    if not judged:
+        return
+    prompts = [prompt for one in judged for prompt in one["prompts"]]
+    # What the first and the last in order have in common, all between them have, too.
+    pairs = zip(min(prompts), max(prompts), strict=False)
+    common = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    for one in judged:
+        one["prefix"] = common / statistics.mean(map(len, prompts))
+    latency = statistics.median(float(one["held_s"]) for one in judged)
+    for one in results.get("concurrent", []):
+        one["share"] = sizes["concurrent"] / sizes["at_once"] * latency / float(one["wall_s"])

@@ -22,7 +22,8 @@ from memalign_graph.cli.terminal import Terminal, count, table
 from memalign_graph.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from memalign_graph.evaluation import Estimate, Report
+    from memalign_graph.evaluation import Report
+    from memalign_graph.evaluation.metrics import Estimate
     from memalign_graph.types import Feedback
 
 _METRICS = ("agreement", "exact_match", "kappa", "mae", "ccc", "auc", "ece")

@@ -97,7 +97,7 @@ async def test_the_calls_named_are_the_calls_the_server_saw(
     assert named(report) == asked(server)
     assert calls(report, judge="base") == 8
     assert calls(report, judge="aligned", stage="judge") == 8
-    assert [step.feedback for step in report.curve.steps] == [0, 2, 6]  # type: ignore[union-attr]
+    assert [step.feedback for step in report.curve.steps] == [0, 2, 5]  # type: ignore[union-attr]
     assert len(report.guidelines) == len(report.credit) == len(report.sources) == 8
     again = await call.evaluate(CRITERION, GIVEN, **options, cache=store, batch_size=2)
     assert named(again) == asked(server) == (0, 0)
@@ -415,5 +415,5 @@ async def test_two_reports_compared(once: Caller, server: LoopbackServer) -> Non
     inputs = [[str(c.example.inputs)[5] for c in some] for some in (changes.better, changes.worse)]
     assert [sorted(numbers) for numbers in inputs] == [["0", "2", "3"], ["1", "5"]]
     assert changes.cases == 8
-    assert any("On #new" in text for text in changes.worse[0].guidelines)
+    assert any("On #new" in rule.text for rule in changes.worse[0].guidelines)
     assert "3 better, 2 worse of 8 cases" in changes.to_markdown()

@@ -8,7 +8,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.evaluation import GuidelineCredit
+from memalign_graph.evaluation.results import GuidelineCredit
 from tests.conftest import CRITERION
 from tests.integration_tests.evaluation.support import (
     SCALES,
@@ -63,7 +63,7 @@ async def test_credit(call: Caller, server: LoopbackServer) -> None:
     assert {one.shown_for for one in found} == {6}
     helpful, harmful = by_text["#helpful"], by_text["#harmful"]
     assert (helpful.helped, helpful.harmed, harmful.helped, harmful.harmed) == (2, 0, 0, 2)
-    changed = {one.example.inputs: (one.with_it, one.without_it) for one in harmful.changed}
+    changed = {one.example.inputs: (one.after, one.before) for one in harmful.changed}
     assert changed == {TRUE[0]["inputs"]: (False, True), TRUE[4]["inputs"]: (False, True)}
     assert by_text["#useless"].changed == []
     # One judgment a case, and one more a guideline.
@@ -186,7 +186,7 @@ async def test_flip_by_a_guideline(call: Caller, server: LoopbackServer) -> None
     # Of case 4 the judge was wrong before.
     assert [flip.example.inputs for flip in found] == [TRUE[1]["inputs"], TRUE[3]["inputs"]]
     for flip in found:
-        assert (flip.turned_by, flip.guidelines) == ("guideline", [bad])
+        assert (flip.guidelines, flip.removed) == ([bad], [])
     # Each is judged as the deployed judge would: with its own episode.
     assert all(judged(chat) in shown(chat) for chat in judgings(server))
 
@@ -198,8 +198,7 @@ async def test_flip_by_guidelines_together(call: Caller, server: LoopbackServer)
         memory.add_guideline(f"On #{name} it is false of cases 2, {name}.") for name in ("a", "b")
     ]
     (flip,) = await call("flips", memory, since=since)
-    assert flip.turned_by == "guidelines"
-    assert flip.guidelines == both
+    assert (flip.guidelines, flip.removed) == (both, [])
 
 
 async def test_flip_by_episodes(call: Caller, server: LoopbackServer) -> None:
@@ -210,14 +209,13 @@ async def test_flip_by_episodes(call: Caller, server: LoopbackServer) -> None:
     memory.add_guideline("On #good thank them; true if they are thanked.")
     found = await call("flips", memory, since=since, k=10)
     assert len(found) == 5
-    assert {(flip.turned_by, len(flip.guidelines)) for flip in found} == {("episodes", 0)}
+    assert {(len(flip.guidelines), len(flip.removed)) for flip in found} == {(0, 0)}
 
 
 @pytest.mark.parametrize("besides", [False, True])
 async def test_flip_by_a_guideline_that_went(
     call: Caller, server: LoopbackServer, *, besides: bool
 ) -> None:
-    """What is new and has no part in it is not named."""
     server.responder = Model(judge=by_rules(wrong=(2,)))
     rule = "On #keep it is true of cases 2, which look false."
     memory, _ = remembered(server, TRUE[:5])
@@ -227,8 +225,8 @@ async def test_flip_by_a_guideline_that_went(
     if besides:
         memory.add_guideline("On #good thank them; true if they are thanked.")
     (flip,) = await call("flips", memory, since=since)
-    assert flip.turned_by == "removed"
-    assert [one.text for one in flip.guidelines] == [rule]
+    assert [one.text for one in flip.removed] == [rule]
+    assert len(flip.guidelines) == besides
 
 
 async def test_flip_by_a_guideline_in_other_words(call: Caller, server: LoopbackServer) -> None:
@@ -238,7 +236,6 @@ async def test_flip_by_a_guideline_in_other_words(call: Caller, server: Loopback
     since = memory.version()
     edited = memory.edit_guideline(rule.id, "On #x it is false of cases 2 90, always.")
     (flip,) = await call("flips", memory, since=since)
-    assert flip.turned_by == "guideline"
     assert [one.text for one in flip.guidelines] == [edited.text]
 
 

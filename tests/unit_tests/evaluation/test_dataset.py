@@ -12,7 +12,6 @@ from memalign_graph.evaluation.dataset import (
     Fold,
     baselines,
     group_of,
-    hold_out,
     labelled_cases,
     make_folds,
     read_all,
@@ -121,15 +120,6 @@ def test_values_of_tables_are_read() -> None:
 def test_what_can_not_be_used_is_told_by_its_place(given: Any, says: str) -> None:
     with pytest.raises(InvalidInputError, match=f"^{says}"):
         read(given)
-
-
-def test_a_share_is_held_out() -> None:
-    given = read([word(number) for number in range(20)])
-    fold = hold_out(given, CRITERION, 0.3, "inputs", 0)
-    assert len({case.group for case in fold.test}) == 3
-    assert not {c.group for c in fold.test} & {group_of(x.example, "inputs") for x in fold.train}
-    with pytest.raises(InvalidInputError, match="too few to set a share"):
-        hold_out(given[:1], CRITERION, 0.3, "example", 0)
 
 
 def recalled(*values: Any) -> list[RecalledExample]:
