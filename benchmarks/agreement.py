@@ -7,7 +7,6 @@ as one more judge, whose verdicts come from its own environment.
 import argparse
 import json
 import random
-import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,17 +15,13 @@ from typing import Any
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
-from benchmarks.processes import ROOT, environment, peer_python, serving
+from benchmarks.processes import PEER_VENV, peer_python, run_side, serving
 from memalign_graph import Boolean, Categorical, Criterion, Numeric, Pairwise
 from memalign_graph.evaluation import Report, evaluate
 from memalign_graph.local import LocalEmbeddings
 from memalign_graph.reading import read_example
 from memalign_graph.scales import Scale
 
-_SETS = (
-    "saf_10.1_TC,saf_6.2_IPP,saf_8.1_MM,dices_crowd_safety,triviaqa_answer_correctness,"
-    "hh_harmless_preference"
-)
 _EXAMPLE = ("inputs", "outputs", "reference_outputs")
 
 Row = dict[str, Any]
@@ -97,22 +92,17 @@ def compare(name: str, server: str, options: argparse.Namespace) -> Report:
 
 def peer_verdicts(task: Row, server: str, folder: Path, venv: Path) -> dict[str, Any]:
     """Have the peer judge in its own environment; what it said before is not asked again."""
-    file, said = folder / "peer.json", folder / "peer.jsonl"
-    text = json.dumps(task)
-    if not (file.exists() and file.read_text(encoding="utf-8") == text):
+    file, said, text = folder / "peer.json", folder / "peer.jsonl", json.dumps(task)
+    known = said.read_text(encoding="utf-8").splitlines() if said.exists() else []
+    if len(known) < len(task["test"]) or file.read_text(encoding="utf-8") != text:
         said.unlink(missing_ok=True)
         file.write_text(text, encoding="utf-8")
-    if not said.exists() or len(said.read_text().splitlines()) < len(task["test"]):
-        said.unlink(missing_ok=True)
-        command = [str(peer_python(venv)), "-m", "benchmarks.peer", str(file), str(said)]
-        with (folder / "peer.log").open("a") as log:
-            variables = environment(server, folder)
-            subprocess.check_call(command, cwd=ROOT, env=variables, stdout=log, stderr=log)
-    values = {row["id"]: row["value"] for row in map(json.loads, said.read_text().splitlines())}
-    examples = [read_example({name: row[name] for name in _EXAMPLE}) for row in task["test"]]
+        run_side(peer_python(venv), "peer", [str(file), str(said)], server, folder)
+    lines = map(json.loads, said.read_text(encoding="utf-8").splitlines())
+    values = {line["id"]: line["value"] for line in lines}
     return {
-        example.id: values.get(row["id"])
-        for example, row in zip(examples, task["test"], strict=True)
+        read_example({name: row[name] for name in _EXAMPLE}).id: values.get(row["id"])
+        for row in task["test"]
     }
 
 
@@ -121,7 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.agreement", description=__doc__)
     add = parser.add_argument
     add("--data", type=Path, required=True, help="the folder of labelled rows")
-    add("--sets", default=_SETS, help="criteria, with commas between")
+    add("--sets", required=True, help="criteria, with commas between: names of files there")
     add("--no-peer", action="store_true", help="ours alone")
     add("--train", type=int, default=50, help="how many training rows are learned from")
     add("--test", type=int, default=50, help="how many test rows are judged")
@@ -131,7 +121,7 @@ def main() -> None:
     add("--port", type=int, default=18765, help="where both are served: answers are kept by it")
     add("--model", default="qwen2.5-coder-1.5b-instruct", help="the chat model's name there")
     add("--window", type=int, default=8_192, help="its context window, in tokens")
-    add("--peer-venv", type=Path, default=ROOT / ".venv-peer")
+    add("--peer-venv", type=Path, default=PEER_VENV)
     add("--results", type=Path, default=Path(__file__).parent / "results" / "agreement")
     options = parser.parse_args()
     upstream, key = options.base_url, "none"

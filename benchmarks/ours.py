@@ -41,10 +41,7 @@ class Ours:
         self.options: Any = {
             "model": ChatOpenAI(model=plan.MODEL, max_retries=0),
             "embeddings": OpenAIEmbeddings(
-                model=plan.EMBEDDINGS,
-                dimensions=plan.DIMENSIONS,
-                check_embedding_ctx_length=False,
-                max_retries=0,
+                model=plan.EMBEDDINGS, dimensions=plan.DIMENSIONS, check_embedding_ctx_length=False
             ),
         }
 
@@ -62,12 +59,12 @@ class Ours:
 
     def open(self) -> None:
         """Open the file, and compile what works on it."""
-        self.store: Any = self.stack.enter_context(open_local_store(self.file))
+        self.store = store = self.stack.enter_context(open_local_store(self.file))
         self.memory = self.memory_of(CRITERION)
-        builder = create_alignment_graph(CRITERION, **self.options)
-        self.alignment_graph: Any = builder.compile(store=self.store)
-        builder = create_judge_graph(CRITERION, **self.options)
-        self.judge_graph: Any = builder.compile(store=self.store)
+        self.alignment_graph: Any = create_alignment_graph(CRITERION, **self.options).compile(
+            store=store
+        )
+        self.judge_graph: Any = create_judge_graph(CRITERION, **self.options).compile(store=store)
 
     def memory_of(self, criterion: Criterion) -> JudgeMemory:
         """Return the memory of a criterion."""
@@ -97,29 +94,23 @@ class Ours:
 
 
 def session(job: Job) -> Results:
-    """Measure what one process does; and, of ours alone, panels."""
+    """Measure what one process does; and, of ours alone, a panel beside one criterion."""
     ours = Ours()
     results = plan.session(ours, job)
-    if "panel" in job.groups:
-        ours.open()
-        results |= panels(ours, job)
-        ours.keep()
-    return results
-
-
-def panels(ours: Ours, job: Job) -> Results:
-    """Measure one example judged by one criterion and by many, which have memories, too."""
+    if "panel" not in job.groups:
+        return results
+    ours.open()
     repeats, measure = job.repeats, plan.Remote(job.server).measure
     names = [f"{CRITERION.name}_{number}" for number in range(job.criteria)]
     criteria = [CRITERION.model_copy(update={"name": name}) for name in names]
     for criterion in criteria:
         ours.memory_of(criterion).remember(ours.prepare(data.records(20, seed=6)))
     unseen = [record.case for record in data.records(2 * repeats + 2, seed=7)]
-    results = Results()
     for key, chosen in {"panel_one": criteria[:1], "panel": criteria}.items():
         graph: Any = create_panel_graph(chosen, **ours.options).compile(store=ours.store)
         graph.invoke(unseen.pop())  # warms up
         results[key] = [measure(partial(graph.invoke, unseen.pop())) for _ in range(repeats)]
+    ours.keep()
     return results
 
 

@@ -5,7 +5,7 @@ Nothing of this project's package is imported here, and nothing that its environ
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
@@ -26,63 +26,69 @@ _REFERENCE = "reference"
 _BATCH = 50  # how many records it distils by one call
 
 
-def store_traces(name: str, rows: Iterable[dict[str, Any]]) -> list[Trace]:
-    """Store rows as traces with an expert's assessment, and read them back."""
-    made = []
-    for row in rows:
-        with mlflow.start_span("case") as span:
-            span.set_inputs(row["inputs"])
-            span.set_outputs(row["outputs"])
-        made.append((span.trace_id, row))
-    mlflow.flush_trace_async_logging()
-    for trace_id, row in made:
-        said = {"value": row["label"], "rationale": row["feedback"]}
-        mlflow.log_feedback(trace_id=trace_id, name=name, source=_EXPERT, **said)
-        if row.get("reference_outputs") is not None:
-            expected = {"name": _REFERENCE, "value": row["reference_outputs"]}
-            mlflow.log_expectation(trace_id=trace_id, source=_EXPERT, **expected)
-    return [mlflow.get_trace(trace_id) for trace_id, _ in made]
-
-
 class Peer:
     """MemAlign as its documentation uses it."""
 
-    def __init__(self, job: Job) -> None:
-        if not job.cache:
-            dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
+    def __init__(self, name: str, instructions: str, model: str, **options: Any) -> None:
+        kept = ("feedback_value_type", "inference_params")
         self.experiment = mlflow.set_experiment("benchmark")
         self.empty = make_judge(
-            name=data.NAME,
-            instructions=f"{data.INSTRUCTIONS} {_FIELDS}",
-            model=f"openai:/{plan.MODEL}",
-            feedback_value_type=bool,
+            name=name,
+            instructions=instructions,
+            model=f"openai:/{model}",
+            **{key: options.pop(key) for key in kept if key in options},
         )
         self.aligned = self.empty
+        embeddings = f"openai:/{plan.EMBEDDINGS}"
         self.optimizer = MemAlignOptimizer(
-            reflection_lm=f"openai:/{plan.MODEL}", embedding_model=f"openai:/{plan.EMBEDDINGS}"
+            reflection_lm=f"openai:/{model}", embedding_model=embeddings, **options
         )
+
+    @classmethod
+    def of(cls, job: Job) -> "Peer":
+        """Return the peer of the speed program."""
+        if not job.cache:
+            dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
+        instructions = f"{data.INSTRUCTIONS} {_FIELDS}"
+        return cls(data.NAME, instructions, plan.MODEL, feedback_value_type=bool)
 
     def prepare(self, records: Sequence[data.Record]) -> list[Any]:
         """Store records as traces."""
         said = [{"label": record.value, "feedback": record.rationale} for record in records]
-        rows = [record.case | more for record, more in zip(records, said, strict=True)]
-        return store_traces(data.NAME, rows)
+        return self.store([one.case | more for one, more in zip(records, said, strict=True)])
+
+    def store(self, rows: Sequence[dict[str, Any]]) -> list[Trace]:
+        """Store rows as traces with an expert's assessment, and read them back."""
+        ids = []
+        for row in rows:
+            with mlflow.start_span("case") as span:
+                span.set_inputs(row["inputs"])
+                span.set_outputs(row["outputs"])
+            ids.append(span.trace_id)
+        mlflow.flush_trace_async_logging()
+        for trace_id, row in zip(ids, rows, strict=True):
+            said = {"name": self.empty.name, "value": row["label"], "rationale": row["feedback"]}
+            mlflow.log_feedback(trace_id=trace_id, source=_EXPERT, **said)
+            if row.get("reference_outputs") is not None:
+                expected = {"name": _REFERENCE, "value": row["reference_outputs"]}
+                mlflow.log_expectation(trace_id=trace_id, source=_EXPERT, **expected)
+        return list(map(mlflow.get_trace, ids))
 
     def begin(self) -> None:
         """Begin with the judge that learned nothing."""
         self.aligned = self.empty
 
     def align(self, given: list[Any]) -> None:
-        """Align the judge, and make sure that it learned what the server taught."""
+        """Align the judge, and make sure that it learned what the speed program's server taught."""
         before = len(getattr(self.aligned, "_semantic_memory", []))
         self.aligned = self.aligned.align(traces=given, optimizer=self.optimizer)
         learned = len(self.aligned._semantic_memory) - before  # noqa: SLF001 - it has no public name
         full, rest = divmod(len(given), _BATCH)
-        if learned != (taught := 5 * full + min(5, 2 * rest)):
+        if self.empty.name == data.NAME and learned != (taught := 5 * full + min(5, 2 * rest)):
             raise RuntimeError(f"The peer learned {learned} guidelines of {taught}.")
 
     def remove(self, given: Any) -> None:
-        """Forget a record; what it was aligned with before counts."""
+        """Forget a record."""
         self.aligned.unalign(traces=[given])
 
     def judge(self, case: dict[str, Any]) -> None:
@@ -101,14 +107,9 @@ class Peer:
         self.aligned.register(experiment_id=self.experiment.experiment_id)
 
 
-def session(job: Job) -> Results:
-    """Measure what one process does."""
-    return plan.session(Peer(job), job)
-
-
 def reopen(job: Job) -> Results:
     """Measure loading the judge that a session registered, and its first judgment."""
-    peer, unseen = Peer(job), data.records(job.attempt + 1, seed=5)[-1].case
+    peer, unseen = Peer.of(job), data.records(job.attempt + 1, seed=5)[-1].case
 
     def work() -> None:
         peer.aligned = get_scorer(name=data.NAME, experiment_id=peer.experiment.experiment_id)
@@ -120,31 +121,24 @@ def reopen(job: Job) -> Results:
 def judge_rows(task: dict[str, Any], results: Path) -> None:
     """Learn from labelled rows and judge others, a line each as they come; see `agreement`."""
     dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
-    mlflow.set_experiment("agreement")
-    first, model = task["test"][0], f"openai:/{task['model']}"
-    has_reference = first["reference_outputs"] is not None
+    first, has_reference = task["test"][0], task["test"][0]["reference_outputs"] is not None
     low, high = first["range"] or (0, 0)
     kinds = {"bool": bool, "numeric": int if high - low > 1 else float}
     more = ["The reference: {{ expectations }}"] if has_reference else []
-    judge = make_judge(
-        name=first["criterion"].replace(".", "_"),
-        instructions="\n".join([first["instructions"], _FIELDS, *more]),
-        model=model,
+    peer = Peer(
+        first["criterion"].replace(".", "_"),
+        "\n".join([first["instructions"], _FIELDS, *more]),
+        task["model"],
         feedback_value_type=kinds.get(first["scale"]) or Literal[tuple(first["choices"] or ())],
         inference_params={"temperature": 0, "max_tokens": 512},
-    )
-    optimizer = MemAlignOptimizer(
-        reflection_lm=model,
-        embedding_model=f"openai:/{plan.EMBEDDINGS}",
         retrieval_k=task["k"],
     )
-    aligned = judge.align(traces=store_traces(judge.name, task["train"]), optimizer=optimizer)
+    peer.align(peer.store(task["train"]))
     for row in task["test"]:
-        given = {"inputs": row["inputs"], "outputs": row["outputs"]}
-        if has_reference:
-            given["expectations"] = {_REFERENCE: row["reference_outputs"]}
+        expected = {_REFERENCE: row["reference_outputs"]}
+        given = {name: row[name] for name in ("inputs", "outputs")}
         try:
-            answer = aligned(**given)
+            answer = peer.aligned(**given, **({"expectations": expected} if has_reference else {}))
             verdict = {"value": answer.value, "rationale": answer.rationale}
         except mlflow.MlflowException as error:
             verdict = {"value": None, "rationale": str(error)}
@@ -156,4 +150,4 @@ if __name__ == "__main__":
     if sys.argv[1].endswith(".json"):
         judge_rows(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), Path(sys.argv[2]))
     else:
-        plan.do_job(session=session, reopen=reopen)
+        plan.do_job(session=lambda job: plan.session(Peer.of(job), job), reopen=reopen)

@@ -31,7 +31,8 @@ SIZES = {
     "criteria": 9,  # of the panel
     "repeats": 3,  # how often whatever is timed once is timed
 }
-QUICK = {"small": 10, "large": 120, "judgments": 5, "concurrent": 24, "at_once": 8, "scale": 3_000}
+_FEW = {"large": 120, "judgments": 5, "concurrent": 24, "at_once": 8, "repeats": 1}
+QUICK = {"small": 10, "scale": 3_000, **_FEW}
 """Sizes that show only that everything runs."""
 
 Measured = dict[str, Any]

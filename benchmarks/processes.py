@@ -1,31 +1,18 @@
-"""Processes that a run needs: the model server, the peer's environment, a clean installation."""
+"""Processes that a run needs: the model server, and one side in its environment."""
 
 import hashlib
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.plan import Measured
-
 ROOT = Path(__file__).resolve().parent.parent
-"""The repository's root, which runs are started in."""
+PEER_VENV = ROOT / ".venv-peer"
+"""The peer's environment, made where it is not there."""
 
 _REQUIREMENTS = Path(__file__).with_name("peer-requirements.txt")
-_IMPORT_REPEATS = 5
-_COUNT = """
-import importlib.metadata, json, pathlib, sysconfig
-tools = {"pip", "setuptools", "wheel"}
-root = pathlib.Path(sysconfig.get_path("purelib"))
-mine = {path.name for name in tools for path in root.glob(f"{name}*")}
-packages = {one.metadata["Name"].lower() for one in importlib.metadata.distributions()} - tools
-files = [p for p in root.rglob("*") if p.is_file() and p.relative_to(root).parts[0] not in mine]
-size = sum(path.stat().st_size for path in files)
-print(json.dumps({"packages": len(packages), "megabytes": size / 1e6}))
-"""
 
 
 @contextmanager
@@ -42,14 +29,25 @@ def serving(*options: str) -> Iterator[str]:
             process.terminate()
 
 
-def environment(server: str, folder: Path) -> dict[str, str]:
-    """Return a run's variables: models on this machine, and nothing that reaches further."""
-    return {
+def peer_python(folder: Path) -> str:
+    """Return the interpreter of the peer's environment, which is made where it is not there."""
+    # Not resolved: an environment's interpreter is often a link to another.
+    python, mark = str(folder.absolute() / "bin" / "python"), folder / ".requirements"
+    wanted = hashlib.sha256(_REQUIREMENTS.read_bytes()).hexdigest()
+    if not (mark.exists() and mark.read_text() == wanted):
+        subprocess.check_call([sys.executable, "-m", "venv", "--clear", str(folder)])
+        subprocess.check_call([python, "-m", "pip", "install", "--quiet", "-r", str(_REQUIREMENTS)])
+        mark.write_text(wanted)
+    return python
+
+
+def run_side(python: str, side: str, arguments: Sequence[str], server: str, folder: Path) -> None:
+    """Run a side's program, with models on this machine, and nothing that reaches further."""
+    variables = {
         **os.environ,
         **dict.fromkeys(("OPENAI_API_BASE", "OPENAI_BASE_URL"), server),
         **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1"),
         "OPENAI_API_KEY": "none",
-        "PYTHONPATH": str(ROOT),
         "LANGSMITH_TRACING": "false",
         "TQDM_DISABLE": "1",
         "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
@@ -62,50 +60,10 @@ def environment(server: str, folder: Path) -> dict[str, str]:
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "DSPY_CACHEDIR": str(folder / "dspy"),
     }
-
-
-def peer_python(folder: Path) -> Path:
-    """Return the interpreter of the peer's environment, which is made where it is not there."""
-    mark = folder / ".requirements"
-    wanted = hashlib.sha256(_REQUIREMENTS.read_bytes()).hexdigest()
-    if not (mark.exists() and mark.read_text() == wanted):
-        _make(folder, "--requirement", str(_REQUIREMENTS))
-        mark.write_text(wanted)
-    return _python(folder)
-
-
-def install_ours(folder: Path) -> Path:
-    """Install this package into a clean environment, as a user does; returns its interpreter."""
-    _make(folder, str(ROOT))
-    return _python(folder)
-
-
-def measure_install(python: Path) -> Measured:
-    """Count what an environment holds besides pip."""
-    found: Measured = json.loads(_output(python, _COUNT))
-    return found
-
-
-def measure_import(python: Path, module: str) -> list[Measured]:
-    """Time an import in fresh processes, after one that is not counted."""
-    statement = f"import {module}"
-    if module == "memalign_graph":  # what it imports lazily, too
-        statement = f"from {module} import JudgeMemory, create_alignment_graph, create_judge_graph"
-    code = f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
-    times = [float(_output(python, code)) for _ in range(_IMPORT_REPEATS + 1)]
-    return [{"wall_s": seconds} for seconds in times[1:]]
-
-
-def _make(folder: Path, *packages: str) -> None:
-    subprocess.check_call([sys.executable, "-m", "venv", "--clear", str(folder)])
-    pip = [str(_python(folder)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.check_call([*pip, *packages])
-
-
-def _python(folder: Path) -> Path:
-    # Not resolved: an environment's interpreter is often a link to another.
-    return folder.absolute() / "bin" / "python"
-
-
-def _output(python: Path, code: str) -> str:
-    return subprocess.check_output([str(python), "-c", code], text=True, cwd=ROOT)
+    command = [python, "-m", f"benchmarks.{side}", *arguments]
+    log = folder / "log.txt"
+    with log.open("a") as output:
+        code = subprocess.call(command, cwd=ROOT, env=variables, stdout=output, stderr=output)
+    if code != 0:
+        tail = "\n".join(log.read_text().splitlines()[-15:])
+        raise RuntimeError(f"{side}: the run failed; the end of {log}:\n{tail}")

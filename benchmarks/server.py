@@ -16,7 +16,6 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -38,6 +37,7 @@ _RATIONALE = (
     "The reply names what was asked for and the step that follows, but leaves out the date by "
     "which the customer can expect it."
 )
+_COUNTED = ("held_s", "chat_calls", "prompt_tokens", "embedding_calls", "texts_embedded")
 _KEPT_PROMPTS = 64  # how many prompts since the last reset can be read back
 _LONG_WORD = 6  # longer words weigh no more than this; short ones are mostly filler
 _WORD = re.compile(r"\w+")
@@ -45,33 +45,26 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _TIMEOUT_S = 1_800
 
 
-@dataclass
-class Latency:
-    """How long the model takes, in seconds."""
-
-    chat: float = 0.4  # for any answer
-    token: float = 0.005  # for each token of it, besides
-    embedding: float = 0.08  # for a request of embeddings, however many texts it has
-
-
-@dataclass
-class Counters:
-    """What the server was asked since the last reset; a token is four characters."""
-
-    chat_calls: int = 0
-    prompt_tokens: int = 0
-    embedding_calls: int = 0
-    texts_embedded: int = 0
-    held_s: float = 0.0  # how long requests were held together: the latency, as it really was
-    prompts: list[str] = field(default_factory=list)  # the first ones, as one text each
+_LATENCY = {
+    "chat": 0.4,  # seconds for any answer
+    "token": 0.005,  # for each token of it, besides; a token is four characters
+    "embedding": 0.08,  # for a request of embeddings, however many texts it has
+}
 
 
 class ModelServer:
     """Answers requests by the shape of the schema they bring, each call to distil anew."""
 
-    def __init__(self) -> None:
-        self.latency, self.counters = Latency(), Counters()
+    def __init__(self, upstream: str | None = None, key: str = "none") -> None:
+        self.latency, self.counters, self.prompts = _LATENCY, Counter[str](), list[str]()
         self._numbers = itertools.count()
+        self._upstream, self._key = upstream, key
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._embeddings: Any = None
+        if upstream:
+            from memalign_graph.local import LocalEmbeddings
+
+            self.latency, self._embeddings = dict.fromkeys(_LATENCY, 0), LocalEmbeddings()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection, one after another."""
@@ -85,7 +78,7 @@ class ModelServer:
                 status, answer, delay_s = await self.respond(head.split(b" ", 2)[1].decode(), body)
                 # However long it took to answer, it is held for exactly that long.
                 await asyncio.sleep(max(0.0, arrived + delay_s - clock()))
-                counters.held_s += clock() - arrived if delay_s else 0.0
+                counters["held_s"] += clock() - arrived if delay_s else 0.0  # as it really was
                 writer.write(
                     b"HTTP/1.1 %d Answered\r\ncontent-type: application/json\r\n"
                     b"content-length: %d\r\n\r\n%b" % (status, len(answer), answer)
@@ -96,21 +89,39 @@ class ModelServer:
         """Return the status, JSON, and how long after its arrival a request is answered."""
         match path.partition("?")[0]:
             case "/v1/chat/completions":
-                return await self.chat(body)
+                return (
+                    await asyncio.to_thread(self._pass_on, body)
+                    if self._upstream
+                    else self._chat(body)
+                )
             case "/v1/embeddings":
                 return self._embed(body)
             case "/bench/counters":
-                return 200, orjson.dumps(asdict(self.counters)), 0.0
+                return (
+                    200,
+                    orjson.dumps(
+                        {**dict.fromkeys(_COUNTED, 0), **self.counters, "prompts": self.prompts}
+                    ),
+                    0.0,
+                )
             case "/bench/reset":
-                self.counters = Counters()
+                self.counters, self.prompts = Counter(), []
             case "/bench/latency":
-                self.latency = Latency(**orjson.loads(body))
+                self.latency = _LATENCY | orjson.loads(body)
             case _:
                 return 404, b'{"error": {"message": "There is no such path."}}', 0.0
         return 200, b"{}", 0.0
 
-    async def chat(self, body: bytes) -> tuple[int, bytes, float]:
-        """Answer a request of chat."""
+    def _pass_on(self, body: bytes) -> tuple[int, bytes, float]:
+        headers = {"content-type": "application/json", "authorization": f"Bearer {self._key}"}
+        request = urllib.request.Request(f"{self._upstream}/chat/completions", body, headers)  # noqa: S310 - the caller's address
+        try:
+            with self._opener.open(request, timeout=_TIMEOUT_S) as response:
+                return 200, response.read(), 0.0
+        except urllib.error.HTTPError as error:
+            return error.code, error.read(), 0.0
+
+    def _chat(self, body: bytes) -> tuple[int, bytes, float]:
         request = ChatRequest(orjson.loads(body), {}, time.monotonic())
         text = request.text
         answer = orjson.dumps(self._content(request.schema, text)).decode()
@@ -125,18 +136,17 @@ class ModelServer:
             "choices": [choice],
             "usage": _usage(prompt, completion),
         }
-        self.counters.chat_calls += 1
-        self.counters.prompt_tokens += prompt
-        if len(self.counters.prompts) < _KEPT_PROMPTS:
-            self.counters.prompts.append(text)
-        return 200, orjson.dumps(reply), self.latency.chat + completion * self.latency.token
+        self.counters.update(chat_calls=1, prompt_tokens=prompt)
+        self.prompts += [text] if len(self.prompts) < _KEPT_PROMPTS else []
+        delay_s = self.latency["chat"] + completion * self.latency["token"]
+        return 200, orjson.dumps(reply), delay_s
 
     def _content(self, schema: dict[str, Any] | None, prompt: str) -> Any:
         """Return a JSON value that the schema allows."""
-        content: Any = instance(schema or {"type": "object", "properties": {"value": {}}})
-        properties = (schema or {}).get("properties", {})
-        if schema is None or "rationale" in properties:
-            content |= {"rationale": _RATIONALE, **({} if schema else {"value": True})}
+        content: Any = instance(schema) if schema else {"rationale": "", "value": True}
+        properties = schema.get("properties", {}) if schema else {}
+        if "rationale" in content:
+            content["rationale"] = _RATIONALE
         if "operations" in properties:  # as our distiller asks for them
             items = properties["operations"]["items"]["properties"]
             handles = items.get("feedback", {}).get("items", {}).get("enum", [])
@@ -161,7 +171,10 @@ class ModelServer:
 
     def _embed(self, body: bytes) -> tuple[int, bytes, float]:
         request = EmbeddingRequest(orjson.loads(body), {}, time.monotonic())
-        vectors = self.vectors(request.texts, int(request.body.get("dimensions") or DIMENSIONS))
+        size = int(request.body.get("dimensions") or DIMENSIONS)
+        vectors = [_embedded(text, size) for text in request.texts if not self._embeddings]
+        if self._embeddings:
+            vectors = list(np.array(self._embeddings.embed_documents(request.texts), np.float32))
         shown: list[Any] = [vector.tolist() for vector in vectors]
         if request.body.get("encoding_format") == "base64":
             shown = [base64.b64encode(one.astype("<f4").tobytes()).decode() for one in vectors]
@@ -171,42 +184,8 @@ class ModelServer:
         ]
         usage = _usage(sum(map(count_tokens, request.texts)), 0)
         reply = {"object": "list", "data": data, "model": request.model, "usage": usage}
-        self.counters.embedding_calls += 1
-        self.counters.texts_embedded += len(vectors)
-        return 200, orjson.dumps(reply), self.latency.embedding
-
-    def vectors(self, texts: list[str], size: int) -> list[NDArray[np.float32]]:
-        """Embed texts: those that share words are near."""
-        return [_embedded(text, size) for text in texts]
-
-
-class Gateway(ModelServer):
-    """Passes chat on to a real model's server, and embeds with the embedded model."""
-
-    def __init__(self, upstream: str, key: str) -> None:
-        super().__init__()
-        from memalign_graph.local import LocalEmbeddings
-
-        self.latency = Latency(0, 0, 0)
-        self._upstream, self._key, self._embeddings = upstream, key, LocalEmbeddings()
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-    async def chat(self, body: bytes) -> tuple[int, bytes, float]:
-        """Pass a request on as it is."""
-        return await asyncio.to_thread(self._ask, body)
-
-    def _ask(self, body: bytes) -> tuple[int, bytes, float]:
-        headers = {"content-type": "application/json", "authorization": f"Bearer {self._key}"}
-        request = urllib.request.Request(f"{self._upstream}/chat/completions", body, headers)  # noqa: S310 - the caller's address
-        try:
-            with self._opener.open(request, timeout=_TIMEOUT_S) as response:
-                return 200, response.read(), 0.0
-        except urllib.error.HTTPError as error:
-            return error.code, error.read(), 0.0
-
-    def vectors(self, texts: list[str], size: int) -> list[NDArray[np.float32]]:  # noqa: ARG002 - it has one size
-        """Embed texts."""
-        return [np.asarray(one, np.float32) for one in self._embeddings.embed_documents(texts)]
+        self.counters.update(embedding_calls=1, texts_embedded=len(vectors))
+        return 200, orjson.dumps(reply), self.latency["embedding"]
 
 
 def _usage(prompt: int, completion: int) -> dict[str, int]:
@@ -237,7 +216,7 @@ async def main() -> None:
     parser.add_argument("--upstream", help="an OpenAI-compatible server that answers chat")
     parser.add_argument("--key", default="none", help="its key")
     options = parser.parse_args()
-    model = Gateway(options.upstream, options.key) if options.upstream else ModelServer()
+    model = ModelServer(options.upstream, options.key)
     server = await asyncio.start_server(
         model.handle, "127.0.0.1", options.port, backlog=256, limit=2**26
     )

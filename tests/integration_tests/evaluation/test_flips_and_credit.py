@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import JudgeMemory
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evaluation.results import GuidelineCredit
 from tests.conftest import CRITERION
 from tests.integration_tests.evaluation.support import (
-    SCALES,
     Caller,
     Model,
     asked,
@@ -23,12 +21,11 @@ from tests.integration_tests.evaluation.support import (
     memory_of,
     remember,
     remembered,
-    rules,
     shown,
     word,
     words,
 )
-from tests.loopback import LoopbackServer, Together, answer
+from tests.loopback import LoopbackServer, Together
 
 TRUE = [word(number, values=(True,)) for number in range(8)]
 
@@ -127,43 +124,6 @@ async def test_credit_of_guidelines_that_are_not_in_the_prompt(
         assert times == in_prompts[text]
 
 
-async def test_credit_without_guidelines_or_values(call: Caller, server: LoopbackServer) -> None:
-    memory = memory_of(server)
-    remember(memory, *TRUE[:3])
-    assert await call("guideline_credit", memory) == []
-    other = memory_of(server)
-    remember(other, word(0, value=None))
-    other.add_guideline("On #x thank them; true if they are thanked.")
-    asked(server)
-    (found,) = await call("guideline_credit", other)
-    assert (found.shown_for, found.worth, found.changed) == (0, "useless", [])
-    assert judgings(server) == []
-
-
-async def test_credit_passes_over_answers_that_are_no_use(
-    call: Caller, server: LoopbackServer
-) -> None:
-    server.responder = Model(
-        judge=lambda chat: answer("Well.") if judged(chat) == 1 and not rules(chat) else True
-    )
-    memory = memory_of(server)
-    remember(memory, *TRUE[:3])
-    memory.add_guideline("On #x thank them; true if they are thanked.")
-    (found,) = await call("guideline_credit", memory)
-    assert (found.shown_for, found.changed) == (2, [])
-
-
-async def test_pairs_are_judged_in_both_orders(call: Caller, server: LoopbackServer) -> None:
-    server.responder = Model(judge=lambda _: "A")
-    criterion = SCALES["pairwise"]
-    memory = JudgeMemory(InMemoryStore(), criterion, embeddings=server.embedder())
-    remember(memory, *words(3, "pairwise"))
-    memory.add_guideline("On #x take the shorter one: A where A is shorter.")
-    (found,) = await call("guideline_credit", memory, swap=True)
-    assert len(judgings(server)) == 2 * 2 * 3
-    assert found.worth == "useless"
-
-
 async def test_limit_is_kept(call: Caller, server: LoopbackServer) -> None:
     memory, since = remembered(server, TRUE[:5])
     for number in range(5):
@@ -227,16 +187,6 @@ async def test_flip_by_a_guideline_that_went(
     (flip,) = await call("flips", memory, since=since)
     assert [one.text for one in flip.removed] == [rule]
     assert len(flip.guidelines) == besides
-
-
-async def test_flip_by_a_guideline_in_other_words(call: Caller, server: LoopbackServer) -> None:
-    server.responder = Model(judge=by_rules())
-    memory, _ = remembered(server, TRUE[:5])
-    rule = memory.add_guideline("On #x it is false of cases 90, always.")
-    since = memory.version()
-    edited = memory.edit_guideline(rule.id, "On #x it is false of cases 2 90, always.")
-    (flip,) = await call("flips", memory, since=since)
-    assert [one.text for one in flip.guidelines] == [edited.text]
 
 
 async def test_no_flips_where_nothing_is_new(call: Caller, server: LoopbackServer) -> None:
