@@ -15,7 +15,7 @@ from typing import Any
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
-from benchmarks.processes import PEER_VENV, peer_python, run_side, serving
+from benchmarks.plan import PEER_VENV, peer_python, run_side, serving
 from memalign_graph import Boolean, Categorical, Criterion, Numeric, Pairwise
 from memalign_graph.evaluation import Report, evaluate
 from memalign_graph.local import LocalEmbeddings

@@ -56,7 +56,8 @@ class ModelServer:
     """Answers requests by the shape of the schema they bring, each call to distil anew."""
 
     def __init__(self, upstream: str | None = None, key: str = "none") -> None:
-        self.latency, self.counters, self.prompts = _LATENCY, Counter[str](), list[str]()
+        self.latency, self.prompts = _LATENCY, list[str]()
+        self.counters: Any = Counter()
         self._numbers = itertools.count()
         self._upstream, self._key = upstream, key
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -64,7 +65,7 @@ class ModelServer:
         if upstream:
             from memalign_graph.local import LocalEmbeddings
 
-            self.latency, self._embeddings = dict.fromkeys(_LATENCY, 0), LocalEmbeddings()
+            self.latency, self._embeddings = dict.fromkeys(_LATENCY, 0.0), LocalEmbeddings()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection, one after another."""

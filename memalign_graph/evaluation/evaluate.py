@@ -232,6 +232,10 @@ async def _baselines(
     return predictions
 
 
+def _prediction(judgment: Judgment) -> Prediction:
+    return Prediction(value=judgment.value, confidence=judgment.confidence)
+
+
 def _verdict_of(name: str) -> str:
     """Name a judge taken at its word, where the evidence may decide otherwise."""
     return f"{name} verdict"
@@ -247,7 +251,7 @@ def _case(
     predictions = dict(baseline)
     judgments = {name: said for name, said in outcomes.items() if isinstance(said, Judgment)}
     for name, judgment in judgments.items():
-        predictions[name] = Prediction.of(judgment)
+        predictions[name] = _prediction(judgment)
         if judgment.evidence is not None:
             stated = (judgment.probabilities or {}).get(scale.render(judgment.verdict))
             verdict = Prediction(value=judgment.verdict, confidence=stated)
@@ -359,7 +363,7 @@ async def _follow(io: IO, subject: Subject, fold: dataset.Fold) -> results.Learn
             criterion.scale,
             [case.expected for case in cases],
             [case.group for case in cases],
-            {what: list(map(Prediction.of, said))},
+            {what: [_prediction(it) if isinstance(it, Judgment) else Prediction() for it in said]},
             resamples=plan.resamples,
             seed=plan.seed,
         )

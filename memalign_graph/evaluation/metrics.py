@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from memalign_graph.agreement import agree
 from memalign_graph.evaluation.dataset import is_ordered
 from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale, Value
-from memalign_graph.types import FrozenModel, Judgment
+from memalign_graph.types import FrozenModel
 
 LOWER_IS_BETTER = frozenset({"mae", "ece"})
 """The metrics of which less is better."""
@@ -85,11 +85,10 @@ class Comparison(FrozenModel):
     def is_ahead(self, metric: str) -> bool | None:
         """Tell whether the one is better by this metric; None where that may be chance."""
         difference = self.differences.get(metric, Estimate())
-        if difference.low is None or difference.high is None:
+        low, high = difference.low, difference.high
+        if low is None or high is None or low <= 0 <= high:
             return None
-        if difference.low <= 0 <= difference.high:
-            return None
-        return (difference.low > 0) == (metric not in LOWER_IS_BETTER)
+        return (low > 0) == (metric not in LOWER_IS_BETTER)
 
 
 class Prediction(FrozenModel):
@@ -97,13 +96,6 @@ class Prediction(FrozenModel):
 
     value: Value | None = None
     confidence: float | None = None
-
-    @classmethod
-    def of(cls, judgment: Judgment | str) -> "Prediction":
-        """Take it from a judgment; there is none where it is told why there is no judgment."""
-        if isinstance(judgment, str):
-            return cls()
-        return cls(value=judgment.value, confidence=judgment.confidence)
 
 
 @dataclass(frozen=True)

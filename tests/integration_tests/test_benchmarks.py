@@ -35,8 +35,13 @@ def test_speed_measures_and_writes_its_table(tmp_path: Path) -> None:
 def test_agreement_reports_on_labelled_rows(server: LoopbackServer, tmp_path: Path) -> None:
     server.responder = Model()
     row = {
-        "criterion": "tone", "instructions": "Is it fine?", "scale": "bool", "range": None,
-        "choices": None, "reference_outputs": None, "feedback": "So it is.",
+        "criterion": "tone",
+        "instructions": "Is it fine?",
+        "scale": "bool",
+        "range": None,
+        "choices": None,
+        "reference_outputs": None,
+        "feedback": "So it is.",
     }
     rows = [
         {**row, "id": str(n), "split": "train" if n < 4 else "test", "label": n % 2 > 0}

@@ -273,7 +273,7 @@ def calls(found: Any, **of: str) -> int:
 def answers(found: Any, **of: str) -> int:
     """How many answers a report needed, those from the cache included."""
     rows = [row for row in found.usage if all(getattr(row, k) == v for k, v in of.items())]
-    return calls(found, **of) + sum(row.cached_calls for row in rows)
+    return calls(found, **of) + sum(int(row.cached_calls) for row in rows)
 
 
 def named(found: Any) -> tuple[int, int]:
