@@ -103,27 +103,6 @@ async def test_credit_of_a_sample(call: Caller, server: LoopbackServer) -> None:
             await call("guideline_credit", memory, cases=cases)
 
 
-async def test_credit_of_guidelines_that_are_not_in_the_prompt(
-    call: Caller, server: LoopbackServer
-) -> None:
-    """What does not fit is not shown, and not tried."""
-    memory = memory_of(server)
-    remember(memory, *TRUE[:3])
-    for number in range(6):
-        memory.add_guideline(f"On #{number} it is false of cases {number}, " + "indeed " * 20)
-    found = await call("guideline_credit", memory, max_guideline_tokens=90)
-    assert len(found) == 6
-    shown_for = {one.guideline.text: one.shown_for for one in found}
-    # A case is first judged with all of them; without one there is room for another.
-    first = {judged(chat): chat for chat in reversed(judgings(server))}
-    in_prompts = Counter(
-        rule for chat in first.values() for rule in shown_for if rule.strip() in chat.text
-    )
-    assert 0 in shown_for.values()
-    for text, times in shown_for.items():
-        assert times == in_prompts[text]
-
-
 async def test_limit_is_kept(call: Caller, server: LoopbackServer) -> None:
     memory, since = remembered(server, TRUE[:5])
     for number in range(5):
