@@ -87,6 +87,28 @@ async def test_the_calls_named_are_the_calls_the_server_saw(
     assert plain(again) == plain(report)
 
 
+async def test_calls_are_named_by_judge_and_purpose(call: Caller, server: LoopbackServer) -> None:
+    """The server tells the judges apart by their models' names."""
+    server.responder = Model(judge=lambda chat: judged(chat) % 2 > 0)
+    embeddings = server.embedder()
+    judges = {
+        name: Judge(criterion=CRITERION, model=server.chat_model(model=name), embeddings=embeddings)
+        for name in ("one", "other")
+    }
+    options: dict[str, Any] = {"learning_curve": True, "sizes": [2], "credit_cases": 3}
+    report = await call.evaluate(CRITERION, GIVEN, judges=judges, batch_size=2, **options)
+    purposes = {"judgment": "judge", "guideline_operations": "distil"}
+    seen = Counter(
+        (chat.model, purposes.get(str(chat.schema_name), "compare")) for chat in server.chats
+    )
+    told: Counter[tuple[str, str]] = Counter()
+    for row in report.usage:
+        told[row.judge, row.purpose] += row.chat_calls
+    assert +told == seen
+    assert len(seen) == 6
+    assert named(report) == asked(server)
+
+
 async def test_nothing_of_its_own_fold_is_in_any_prompt(
     call: Caller, server: LoopbackServer
 ) -> None:
