@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format pictures studio benchmark clean
+.PHONY: demo test lint format docs pictures studio benchmark clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -14,6 +14,11 @@ $(VENV)/.dev: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.docs: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
 
 demo: $(VENV)/.demo  ## judge, ask, learn, judge again; ARGS="--interactive" to answer yourself
 	$(BIN)/python -m memalign_graph.demo $(ARGS)
@@ -30,8 +35,11 @@ format: $(VENV)/.dev  ## put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-pictures: $(VENV)/.dev  ## draw the graphs in the README anew
-	$(BIN)/python -m tests.draw_graphs
+docs: $(VENV)/.docs  ## build the documentation in build/docs, offline; a link that leads nowhere fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
+pictures: $(VENV)/.dev  ## draw the documentation's pictures anew
+	$(BIN)/python -m tests.draw_pictures
 
 studio: $(VENV)/.dev  ## serve the graphs to LangGraph Studio
 	$(BIN)/langgraph dev $(ARGS)

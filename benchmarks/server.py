@@ -123,7 +123,7 @@ class ModelServer:
             return error.code, error.read(), 0.0
 
     def _chat(self, body: bytes) -> tuple[int, bytes, float]:
-        request = ChatRequest(orjson.loads(body), {}, time.monotonic())
+        request = ChatRequest(orjson.loads(body), {})
         text = request.text
         answer = orjson.dumps(self._content(request.schema, text)).decode()
         message = {"role": "assistant", "content": answer, "refusal": None}
@@ -171,7 +171,7 @@ class ModelServer:
         return [(guideline_text(next(self._numbers)), ids) for ids in sources]
 
     def _embed(self, body: bytes) -> tuple[int, bytes, float]:
-        request = EmbeddingRequest(orjson.loads(body), {}, time.monotonic())
+        request = EmbeddingRequest(orjson.loads(body), {})
         size = int(request.body.get("dimensions") or DIMENSIONS)
         vectors = [_embedded(text, size) for text in request.texts if not self._embeddings]
         if self._embeddings:

@@ -1,8 +1,9 @@
 """One score of many criteria: a weighted mean, and vetoes that no other criterion makes up for."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -46,18 +47,18 @@ class Aggregate:
     passes: float | None = None
     """The score from which the whole passes, from 0 to 1; None if it is not asked for."""
 
-    def bind(self, criteria: Iterable[Criterion]) -> "BoundAggregate":
-        """Check this against a panel's criteria."""
+    def bind(
+        self, criteria: Iterable[Criterion]
+    ) -> Callable[[Mapping[str, Value]], AggregateResult]:
+        """Check this against a panel's criteria; return what makes one score of their values."""
         scales = {criterion.name: criterion.scale for criterion in criteria}
         for option, given in {"weights": self.weights, "vetoes": self.vetoes}.items():
             if not isinstance(given, Mapping):
                 raise InvalidInputError(f"{option}: give a dict by the criteria's names.")
             for name in given:
                 if name not in scales:
-                    names = ", ".join(scales)
-                    raise InvalidInputError(
-                        f"{option}: {name!r} is no criterion of this panel: {names}."
-                    )
+                    known = f"no criterion of this panel: {', '.join(scales)}."
+                    raise InvalidInputError(f"{option}: {name!r} is {known}")
         for name, weight in self.weights.items():
             if not _is_number(weight) or not 0 <= weight < math.inf:
                 raise InvalidInputError(
@@ -81,32 +82,25 @@ class Aggregate:
             name: PassRule.of(scales[name], rule, f"vetoes: {name!r}")
             for name, rule in self.vetoes.items()
         }
-        return BoundAggregate(scales, weights, rules, self.passes)
+        return partial(self._score, scales, weights, rules)
 
-
-@dataclass(frozen=True)
-class BoundAggregate:
-    """An aggregate that fits a panel's criteria."""
-
-    scales: Mapping[str, Scale]
-    weights: Mapping[str, float]
-    rules: Mapping[str, PassRule]
-    passes: float | None
-
-    def of(self, values: Mapping[str, Value]) -> AggregateResult:
-        """Make one score."""
-        counted = [name for name in self.weights if name in values]
-        parts = {name: _place(self.scales[name], values[name]) for name in counted}
+    def _score(
+        self,
+        scales: Mapping[str, Scale],
+        weights: Mapping[str, float],
+        rules: Mapping[str, PassRule],
+        values: Mapping[str, Value],
+    ) -> AggregateResult:
+        parts = {name: _place(scales[name], values[name]) for name in weights if name in values}
         # Divided by the largest, so that no sum overflows.
-        largest = max((self.weights[name] for name in parts), default=0.0) or 1.0
-        weights = {name: self.weights[name] / largest for name in parts}
-        score = fmean(parts.values(), weights.values()) if any(weights.values()) else None
-        missing = [name for name in self.scales if name not in values]
-        judged = [name for name in self.rules if name in values]
-        vetoed = [name for name in judged if not self.rules[name].passes(values[name])]
+        largest = max((weights[name] for name in parts), default=0.0) or 1.0
+        shares = [weights[name] / largest for name in parts]
+        score = fmean(parts.values(), shares) if any(shares) else None
+        missing = [name for name in scales if name not in values]
+        vetoed = [name for name in rules if name in values and not rules[name].passes(values[name])]
         passed = None
-        if self.passes is not None or self.rules:
-            passed = not vetoed and self.rules.keys().isdisjoint(missing)
+        if self.passes is not None or rules:
+            passed = not vetoed and rules.keys().isdisjoint(missing)
         if passed and self.passes is not None:
             passed = score is not None and score >= self.passes * (1 - 1e-9)  # but for rounding
         return AggregateResult(

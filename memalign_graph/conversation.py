@@ -93,10 +93,9 @@ def fallback_messages(messages: Any, fallback: str, loop: Loop) -> list[BaseMess
     """Put a text in the place of a turn's last answer, and of what gates sent back before it."""
     turn: list[BaseMessage] = list(messages or [])
     asked = loop.get("asked_id")
-    for index, message in reversed(list(enumerate(turn))):
-        if message.id == asked if asked else is_human(message):
-            turn = turn[index + 1 :]
-            break
+    begins = [message.id == asked if asked else is_human(message) for message in turn]
+    if any(begins):
+        turn = turn[len(begins) - begins[::-1].index(True) :]
     gone = {*loop.get("sent_back", ()), *answer_ids(turn)}
     for index, message in enumerate(turn):
         if isinstance(message, HumanMessage) and wrote(message):
@@ -141,8 +140,7 @@ def example_in(
 def _exchange(state: Any, messages_key: str, loop: Loop) -> dict[str, Any] | None:
     """Take the last human message and the last answer out of a conversation."""
     kept = read_key(state, messages_key)
-    is_list = isinstance(kept, Sequence) and not isinstance(kept, str)
-    messages = convert_to_messages(kept) if is_list else []
+    messages = convert_to_messages(kept) if isinstance(kept, list | tuple) else []
     begun = loop.get("asked_id")
     asked = [
         message.text

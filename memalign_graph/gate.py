@@ -48,40 +48,28 @@ class GateVerdict(TypedDict):
 
     gate: str
     """The gate's name."""
-
     example_id: str | None
     """The id of the example; None where there was nothing to judge."""
-
     status: GateStatus
     """What became of the answer."""
-
     passed: bool
     """Whether it passed; False also where nobody knows."""
-
     let_through: bool
     """Whether it goes on: it passed, or the judge failed and the gate is open."""
-
     value: Value | None
     """The value that decided; None where nobody gave one."""
-
     decided_by: Literal["judge", "expert"] | None
     """Whose word it was; None where the judge failed or there was nothing to judge."""
-
     critique: str
     """What to change, in words for the writer; empty where it passed."""
-
     revisions: int
     """How often an answer to this has been sent back, this time included."""
-
     judgment: dict[str, Any] | None
     """The `Judgment` as JSON."""
-
     feedback: dict[str, Any] | None
     """The expert's `Feedback` as JSON, where one was asked."""
-
     learned: dict[str, Any] | None
     """What memory made of it."""
-
     error: str | None
     """Why the judge failed, where it did."""
 
@@ -186,7 +174,7 @@ class QualityGate:
         )
         judgment = Judgment.model_validate(judged["judgment"])
         said = judged["feedback"]
-        feedback = None if said is None else Feedback.model_validate(said)
+        feedback = said and Feedback.model_validate(said)
         # An expert who has something to say and names no value does not approve.
         value = judgment.value if feedback is None else feedback.value
         passed = value is not None and self.rule.passes(value)
@@ -215,9 +203,9 @@ class QualityGate:
         return verdict | {"passed": passed, "let_through": passed, **said}  # type: ignore[no-any-return] # of its keys
 
     def _tell(self, run: Run, verdict: Mapping[str, Any]) -> None:
-        told = {name: verdict.get(name) for name in _STREAMED}
-        about = {"gate": self.name, "criterion": self.criterion.name}
-        run.write({"type": "quality_gate", **about, "max_revisions": self.max_revisions, **told})
+        about: dict[str, Any] = {"gate": self.name, "criterion": self.criterion.name}
+        about |= {name: verdict.get(name) for name in _STREAMED}
+        run.write({"type": "quality_gate", "max_revisions": self.max_revisions, **about})
 
 
 def latest(_old: Any, new: Any) -> Any:
@@ -228,8 +216,7 @@ def latest(_old: Any, new: Any) -> Any:
 def _last_verdict(state: Any, name: str) -> Mapping[str, Any]:
     """Read the last verdict: a reducer of the caller's own may gather them in a list."""
     kept: Any = read_key(state, name) or {}
-    verdict: Mapping[str, Any] = kept[-1] if isinstance(kept, list) else kept
-    return verdict
+    return kept[-1] if isinstance(kept, list) else kept  # type: ignore[no-any-return] # a verdict
 
 
 class GateNode(RunnableLambda[Any, Any]):
@@ -243,8 +230,7 @@ class GateNode(RunnableLambda[Any, Any]):
         state_schema: type[Any] | None = None,
     ) -> None:
         keys: dict[str, Any] = {"name": gate.name, "messages_key": messages_key}
-        if critique_key is not None:
-            keys["critique_key"] = critique_key
+        keys |= {} if critique_key is None else {"critique_key": critique_key}
         for option, key in keys.items():
             if not isinstance(key, str) or not key.strip():
                 raise InvalidInputError(f"{option}: give the name of a key, which is text.")
@@ -279,12 +265,11 @@ class GateNode(RunnableLambda[Any, Any]):
         update: Update = {gate.name: verdict}
         if self._state_schema is not None:
             update[gate.loop] = kept
-        if self.critique_key is None:
-            if revises:
-                update[self.messages_key] = [critique_message(verdict["critique"], gate.name)]
-        elif revises or loop.get("status") == "revise":
+        if self.critique_key is not None and (revises or loop.get("status") == "revise"):
             # A turn that has ended leaves none; another gate's, which may stand there, is kept.
             update[self.critique_key] = verdict["critique"] if revises else ""
+        elif revises:
+            update[self.messages_key] = [critique_message(verdict["critique"], gate.name)]
         if settings.fallback is not None and revises:
             kept["sent_back"] = [*loop.get("sent_back", ()), *answer_ids(messages or [])]
         elif settings.fallback is not None and not verdict["let_through"]:
@@ -296,8 +281,7 @@ def _as_parents(state: Any, schema: type[Any]) -> Any:
     """Give a parent's function the state as its own nodes get it."""
     if not isinstance(state, Mapping) or is_typeddict(schema):
         return state
-    known = get_type_hints(schema)
-    return schema(**{key: value for key, value in state.items() if key in known})
+    return schema(**{key: state[key] for key in get_type_hints(schema) if key in state})
 
 
 # What follows reads and changes attributes of a `StateGraph` that LangGraph does not document.
@@ -320,9 +304,8 @@ def _check_way(builder: Graph, source: str, gate: Gate) -> None:
         raise InvalidInputError(
             f"after: {source!r} is a gate: name this one, {gate.name!r}, as its `accept` instead."
         )
-    edges = [*builder.edges]
-    edges += [(start, end) for starts, end in builder.waiting_edges for start in starts]
-    for end in (end for start, end in edges if start == source):
+    ends = [end for start, end in builder.edges if start == source]
+    for end in ends + [end for starts, end in builder.waiting_edges if source in starts]:
         beside = _gate_at(builder, end)
         if beside is None:
             raise InvalidInputError(
@@ -580,11 +563,10 @@ def create_quality_gate_tool(
         except InvalidInputError as error:
             raise ToolException(str(error)) from error
         verdict, _ = await gate.decide(io, example)
-        told = verdict["critique"] or "The answer passed."
-        if verdict["status"] == "judge_error":
-            outcome = "give it as it is" if verdict["let_through"] else "it did not pass"
-            told = f"The answer could not be checked, and {outcome}."
-        return told, verdict
+        if verdict["status"] != "judge_error":
+            return verdict["critique"] or "The answer passed.", verdict
+        outcome = "give it as it is" if verdict["let_through"] else "it did not pass"
+        return f"The answer could not be checked, and {outcome}.", verdict
 
     about = f"Checks an answer before it is given: {criterion.instructions.strip()}"
     return StructuredTool.from_function(

@@ -1,4 +1,4 @@
-"""Sync and async without writing anything twice.
+"""Sync and async without writing anything twice, and what a chat model that is asked replies.
 
 An operation is an `async def` that is handed an `IO`, its only way to the outside. The methods of
 `BLOCKING` never suspend, so `run` finishes such an operation in one step; those of `AWAITING` do.
@@ -6,25 +6,94 @@ Whatever counts or caches is an `IO` around another.
 """
 
 import asyncio
+import json
+import re
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import update_wrapper
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import BaseMessage
+from langchain_core.outputs import ChatGeneration
+from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langgraph.store.base import BaseStore, Op
 from langgraph.store.memory import InMemoryStore
 
-if TYPE_CHECKING:
-    from memalign_graph.models import ChatReply, StructuredModel
+from memalign_graph.errors import ChatModelError, MemAlignError, excerpt
 
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class ChatReply:
+    """What came back from a chat model that was asked for an answer in the shape of a schema."""
+
+    answer: dict[str, Any] | None
+    text: str  # as the model wrote it
+    problem: str | None = None  # why there is no answer
+    model: str | None = None  # as it names itself
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    logprobs: Any = None  # of the answer's tokens, if they were asked for and the model tells
+
+
+@dataclass(frozen=True)
+class StructuredModel:
+    """A chat model bound to a schema."""
+
+    runnable: Runnable[Any, Any]  # takes messages, gives a message, or what `_read_output` reads
+    parser: Any  # reads the message; None where the runnable does all
+    name: str
+    key: str  # names the model with its settings, and the schema
+
+    def invoke(self, messages: Sequence[BaseMessage]) -> ChatReply:
+        """Ask; an answer that is no use is a reply, too, and a call that failed raises."""
+        try:
+            return self._read(self.runnable.invoke(list(messages)))
+        except Exception as error:  # noqa: BLE001 - providers share no base class
+            return self._read_failure(error)
+
+    async def ainvoke(self, messages: Sequence[BaseMessage]) -> ChatReply:
+        """Async twin of `invoke`."""
+        try:
+            return self._read(await self.runnable.ainvoke(list(messages)))
+        except Exception as error:  # noqa: BLE001 - likewise
+            return self._read_failure(error)
+
+    def _read(self, output: Any) -> ChatReply:
+        if self.parser is None:
+            return _read_output(**output)
+        try:
+            # What its `invoke` does, without a run of its own in every trace.
+            parsed = self.parser.parse_result([ChatGeneration(message=output)])
+        except Exception as error:  # noqa: BLE001 - a parser's error is told to the model
+            return _read_output(output, None, error)
+        return _read_output(output, parsed)
+
+    def _read_failure(self, error: Exception) -> ChatReply:
+        if isinstance(error, MemAlignError):
+            raise error
+        kind = type(error).__name__
+        if kind not in _STOPPED:
+            raise ChatModelError(
+                f"The chat model {self.name} failed: {reason_of(error)}"
+            ) from error
+        completion = getattr(error, "completion", None)
+        usage = getattr(completion, "usage", None)
+        return ChatReply(
+            answer=None,
+            text=(completion.choices[0].message.content or "") if completion else "",
+            problem=_STOPPED[kind],
+            input_tokens=getattr(usage, "prompt_tokens", None),
+            output_tokens=getattr(usage, "completion_tokens", None),
+        )
 
 
 class IO:
@@ -37,11 +106,11 @@ class IO:
         """Have a store carry out operations; returns their results, in order."""
         return await self.io.batch(store, ops)
 
-    async def chat(self, model: "StructuredModel", messages: Sequence[BaseMessage]) -> "ChatReply":
+    async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
         """Ask a chat model."""
         return await self.io.chat(model, messages)
 
-    async def keep(self, reply: "ChatReply") -> None:
+    async def keep(self, reply: ChatReply) -> None:
         """Be told that a chat model's reply could be used."""
         if self.io is not self:
             await self.io.keep(reply)
@@ -70,7 +139,7 @@ class _Blocking(IO):
         with _IN_MEMORY if isinstance(store, InMemoryStore) else nullcontext():
             return store.batch(ops)
 
-    async def chat(self, model: "StructuredModel", messages: Sequence[BaseMessage]) -> "ChatReply":
+    async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
         return model.invoke(messages)
 
     async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
@@ -94,7 +163,7 @@ class _Awaiting(IO):
     async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
         return await _shielded(_abatch(store, ops))
 
-    async def chat(self, model: "StructuredModel", messages: Sequence[BaseMessage]) -> "ChatReply":
+    async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
         return await model.ainvoke(messages)
 
     async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
@@ -204,3 +273,65 @@ async def _shielded(batch: Coroutine[Any, Any, T]) -> T:
     if not task.cancelled():
         task.exception()  # looked at, so that nobody warns of it
     raise cancelled
+
+
+# What to do about a failed call, by the name of the client's error or one of its bases. The openai
+# client and langchain-core put `API` or `Model` before most of these.
+_HINTS = {
+    "TimeoutError": "it did not answer in time; raise the model's timeout, or try later.",
+    "ConnectionError": "is the server up, and its base_url right?",
+    "AuthenticationError": "check the API key.",
+    "NotFoundError": "check the model's name and base_url.",
+    "RateLimitError": "it stayed over its rate limit; try later, or raise max_retries.",
+    "ContextOverflowError": "set the model's profile={'max_input_tokens': ...} to its window.",
+    "InternalServerError": "the provider failed; try later.",
+    "ModelAPIError": "the provider failed; try later.",
+}
+
+
+# Why an answer is no use, by the reason it ended for, and by the client's error that says so.
+_STOPPED = {
+    "length": "it was cut off at the output limit: answer more briefly",
+    "content_filter": "a content filter stopped it",
+}
+_STOPPED["LengthFinishReasonError"] = _STOPPED["length"]
+_STOPPED["ContentFilterFinishReasonError"] = _STOPPED["content_filter"]
+
+
+def _read_output(raw: Any, parsed: Any, parsing_error: BaseException | None = None) -> ChatReply:
+    # A kept answer has usage that tells of nothing but its cost.
+    usage: Mapping[str, Any] = raw.usage_metadata or {}
+    metadata = raw.response_metadata
+    refusal = raw.additional_kwargs.get("refusal")
+    problem = _STOPPED.get(metadata.get("finish_reason", ""))
+    if problem is None and not isinstance(parsed, dict):
+        problem = "it is not the JSON object asked for"
+        if refusal:
+            problem = f"the model refused: {refusal}"
+        elif parsing_error is not None:
+            problem = f"it is not the JSON asked for ({first_line(parsing_error)})"
+    return ChatReply(
+        answer=parsed if problem is None else None,
+        text=refusal or raw.text or (json.dumps(raw.tool_calls) if raw.tool_calls else ""),
+        problem=problem,
+        model=metadata.get("model_name"),
+        input_tokens=usage.get("input_tokens"),
+        output_tokens=usage.get("output_tokens"),
+        logprobs=metadata.get("logprobs"),
+    )
+
+
+def reason_of(error: Exception) -> str:
+    """Say why a call of a model failed, and what to do about it."""
+    names = [kind.__name__ for kind in type(error).__mro__]
+    # The openai client tells an overflow by its code; LangChain does not always see it.
+    if getattr(error, "code", None) == "context_length_exceeded":
+        names.insert(1, "ContextOverflowError")
+    plain = [name if name in _HINTS else re.sub("^(API|Model)", "", name) for name in names]
+    hint = next((f" ({_HINTS[name]})" for name in plain if name in _HINTS), "")
+    return f"{names[0]}: {first_line(error)}{hint}"
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error says, in a line."""
+    return excerpt(str(error).strip().partition("\n")[0], 300)

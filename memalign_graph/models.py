@@ -3,13 +3,10 @@
 import asyncio
 import inspect
 import json
-import math
 import os
-import re
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
@@ -17,12 +14,10 @@ from weakref import WeakKeyDictionary
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.outputs import ChatGeneration
-from langchain_core.runnables import Runnable, RunnableSequence
+from langchain_core.runnables import RunnableSequence
 from langgraph.store.base import ensure_embeddings
 
 from memalign_graph.errors import (
-    ChatModelError,
     EmbeddingError,
     InvalidInputError,
     MemAlignError,
@@ -30,7 +25,7 @@ from memalign_graph.errors import (
     excerpt,
 )
 from memalign_graph.identity import check_json, digest
-from memalign_graph.io import IO
+from memalign_graph.io import IO, ChatReply, StructuredModel, first_line, reason_of
 from memalign_graph.types import FrozenModel
 
 if TYPE_CHECKING:
@@ -88,56 +83,6 @@ class Embedder(OncePerLoop[Embeddings]):
         return self.get()
 
 
-@dataclass(frozen=True)
-class StructuredModel:
-    """A chat model bound to a schema."""
-
-    runnable: Runnable[Any, Any]  # takes messages, gives a message, or what `_read_output` reads
-    parser: Any  # reads the message; None where the runnable does all
-    name: str
-    key: str  # names the model with its settings, and the schema
-
-    def invoke(self, messages: Sequence[BaseMessage]) -> "ChatReply":
-        """Ask; an answer that is no use is a reply, too, and a call that failed raises."""
-        try:
-            return self._read(self.runnable.invoke(list(messages)))
-        except Exception as error:  # noqa: BLE001 - providers share no base class
-            return self._read_failure(error)
-
-    async def ainvoke(self, messages: Sequence[BaseMessage]) -> "ChatReply":
-        """Async twin of `invoke`."""
-        try:
-            return self._read(await self.runnable.ainvoke(list(messages)))
-        except Exception as error:  # noqa: BLE001 - likewise
-            return self._read_failure(error)
-
-    def _read(self, output: Any) -> "ChatReply":
-        if self.parser is None:
-            return _read_output(**output)
-        try:
-            # What its `invoke` does, without a run of its own in every trace.
-            parsed = self.parser.parse_result([ChatGeneration(message=output)])
-        except Exception as error:  # noqa: BLE001 - a parser's error is told to the model
-            return _read_output(output, None, error)
-        return _read_output(output, parsed)
-
-    def _read_failure(self, error: Exception) -> "ChatReply":
-        if isinstance(error, MemAlignError):
-            raise error
-        kind = type(error).__name__
-        if kind not in _STOPPED:
-            raise ChatModelError(f"The chat model {self.name} failed: {_reason(error)}") from error
-        completion = getattr(error, "completion", None)
-        usage = getattr(completion, "usage", None)
-        return ChatReply(
-            answer=None,
-            text=(completion.choices[0].message.content or "") if completion else "",
-            problem=_STOPPED[kind],
-            input_tokens=getattr(usage, "prompt_tokens", None),
-            output_tokens=getattr(usage, "completion_tokens", None),
-        )
-
-
 def is_chat_model(given: Any) -> bool:
     """Tell whether something is a chat model, or may name one."""
     from langchain_core.language_models import BaseChatModel as ChatModel
@@ -182,7 +127,7 @@ def _resolve(text: str, field: Literal["model", "embeddings"], example: str) -> 
     try:
         return init.init_chat_model(text) if field == "model" else init.init_embeddings(text)
     except (ImportError, ValueError) as error:
-        raise InvalidInputError(f"{field}: {text!r} can't be used: {error}") from error
+        raise InvalidInputError(f"{field}: {text!r} can't be used: {first_line(error)}") from error
 
 
 def _openai(text: str, field: Literal["model", "embeddings"], name: str) -> Any:
@@ -272,24 +217,11 @@ OF_NO_MATTER = frozenset(
 def model_key(model: BaseChatModel) -> str:
     """Name a chat model with its settings; LangChain's name leaves them out for some classes."""
     kind = type(model)
-    fields = {
-        name: value
-        for name in kind.model_fields
-        if name not in OF_NO_MATTER
-        and (value := getattr(model, name, None)) is not None
-        and _is_plain(value)
-    }
-    return digest([f"{kind.__module__}.{kind.__qualname__}", fields])
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(one) for key, one in value.items())
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return value is None or isinstance(value, str | int)
+    names = kind.model_fields.keys() - OF_NO_MATTER
+    fields = {name: getattr(model, name, None) for name in names}
+    # Clients and keys have no place in a name.
+    plain = json.dumps(fields, sort_keys=True, skipkeys=True, default=lambda _: None)
+    return digest([f"{kind.__module__}.{kind.__qualname__}", plain])
 
 
 def _untransformed(model: BaseChatModel) -> BaseChatModel:
@@ -297,7 +229,7 @@ def _untransformed(model: BaseChatModel) -> BaseChatModel:
 
     The client's own `parse` walks every message through all types that a message may have: a dozen
     of them cost more than all else that a judgment does. It also raises where an answer was cut
-    off, which `_read_output` tells by the reason it ended for.
+    off, which `StructuredModel` tells by the reason it ended for.
     """
     clients = {}
     for name in ("root_client", "root_async_client"):
@@ -326,65 +258,6 @@ def model_name_of(model: BaseChatModel) -> str:
     return next((name for name in names if isinstance(name, str)), type(model).__name__)
 
 
-# What to do about a failed call, by the name of the client's error or one of its bases. The openai
-# client and langchain-core put `API` or `Model` before most of these.
-_HINTS = {
-    "TimeoutError": "it did not answer in time; raise the model's timeout, or try later.",
-    "ConnectionError": "is the server up, and its base_url right?",
-    "AuthenticationError": "check the API key.",
-    "NotFoundError": "check the model's name and base_url.",
-    "RateLimitError": "it stayed over its rate limit; try later, or raise max_retries.",
-    "ContextOverflowError": "set the model's profile={'max_input_tokens': ...} to its window.",
-    "InternalServerError": "the provider failed; try later.",
-    "ModelAPIError": "the provider failed; try later.",
-}
-
-
-@dataclass(frozen=True)
-class ChatReply:
-    """What came back from a chat model that was asked for an answer in the shape of a schema."""
-
-    answer: dict[str, Any] | None
-    text: str  # as the model wrote it
-    problem: str | None = None  # why there is no answer
-    model: str | None = None  # as it names itself
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    logprobs: Any = None  # of the answer's tokens, if they were asked for and the model tells
-
-
-# Why an answer is no use, by the reason it ended for, and by the client's error that says so.
-_STOPPED = {
-    "length": "it was cut off at the output limit: answer more briefly",
-    "content_filter": "a content filter stopped it",
-}
-_STOPPED["LengthFinishReasonError"] = _STOPPED["length"]
-_STOPPED["ContentFilterFinishReasonError"] = _STOPPED["content_filter"]
-
-
-def _read_output(raw: Any, parsed: Any, parsing_error: BaseException | None = None) -> ChatReply:
-    # A kept answer has usage that tells of nothing but its cost.
-    usage: Mapping[str, Any] = raw.usage_metadata or {}
-    metadata = raw.response_metadata
-    refusal = raw.additional_kwargs.get("refusal")
-    problem = _STOPPED.get(metadata.get("finish_reason", ""))
-    if problem is None and not isinstance(parsed, dict):
-        problem = "it is not the JSON object asked for"
-        if refusal:
-            problem = f"the model refused: {refusal}"
-        elif parsing_error is not None:
-            problem = f"it is not the JSON asked for ({_first_line(parsing_error)})"
-    return ChatReply(
-        answer=parsed if problem is None else None,
-        text=refusal or raw.text or (json.dumps(raw.tool_calls) if raw.tool_calls else ""),
-        problem=problem,
-        model=metadata.get("model_name"),
-        input_tokens=usage.get("input_tokens"),
-        output_tokens=usage.get("output_tokens"),
-        logprobs=metadata.get("logprobs"),
-    )
-
-
 async def embed_texts(io: IO, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
     """Embed texts; raises an EmbeddingError that says what to do where the call fails."""
     try:
@@ -393,21 +266,7 @@ async def embed_texts(io: IO, embeddings: Embeddings, texts: Sequence[str]) -> l
         raise
     except Exception as error:
         name = embedder_id(embeddings)
-        raise EmbeddingError(f"The embeddings {name} failed: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    names = [kind.__name__ for kind in type(error).__mro__]
-    # The openai client tells an overflow by its code; LangChain does not always see it.
-    if getattr(error, "code", None) == "context_length_exceeded":
-        names.insert(1, "ContextOverflowError")
-    plain = [name if name in _HINTS else re.sub("^(API|Model)", "", name) for name in names]
-    hint = next((f" ({_HINTS[name]})" for name in plain if name in _HINTS), "")
-    return f"{names[0]}: {_first_line(error)}{hint}"
-
-
-def _first_line(error: BaseException) -> str:
-    return excerpt(str(error).strip().partition("\n")[0], 300)
+        raise EmbeddingError(f"The embeddings {name} failed: {reason_of(error)}") from error
 
 
 async def ask(

@@ -4,29 +4,23 @@ The lean is described, and swapping proposed against it, in Zheng et al., "Judgi
 with MT-Bench and Chatbot Arena" (2023), https://arxiv.org/abs/2306.05685, section 3.4.
 """
 
-from typing import Any
-
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.scales import Pairwise, Value
 from memalign_graph.types import Example
 
-_PAIR = 2
-
 
 def swap_outputs(example: Example) -> Example:
     """Return the example with its two outputs in the other order."""
-    outputs = example.outputs
-    if not isinstance(outputs, list | dict) or len(outputs) != _PAIR:
-        raise InvalidInputError(
-            "outputs: to be judged in both orders (`swap=True`) they have to be two: give a list "
-            "of the two outputs, or an object with two fields, such as {'A': ..., 'B': ...}."
-        )
-    swapped: Any = (
-        outputs[::-1]
-        if isinstance(outputs, list)
-        else dict(zip(outputs, reversed(outputs.values()), strict=True))
+    match example.outputs:
+        case [first, second]:
+            return Example(**{**example.to_json(), "outputs": [second, first]})
+        case dict() as named if len(named) == 2:  # noqa: PLR2004 - a pair
+            swapped = dict(zip(named, reversed(named.values()), strict=True))
+            return Example(**{**example.to_json(), "outputs": swapped})
+    raise InvalidInputError(
+        "outputs: to be judged in both orders (`swap=True`) they have to be two: give a list of "
+        "the two outputs, or an object with two fields, such as {'A': ..., 'B': ...}."
     )
-    return Example(**{**example.to_json(), "outputs": swapped})
 
 
 def settle_orders(
@@ -37,14 +31,13 @@ def settle_orders(
     other = {"A": "B", "B": "A"}.get(str(swapped[0]), swapped[0])
     if value == other:
         return value, rationale, None
-    settled: Value = "tie" if scale.allow_tie else value
+    tie = "so that it is a tie" if scale.allow_tie else "and the scale has no tie: the first stands"
     both = (
         f"In the order given ({value}): {rationale} With A and B in each other's place, and named "
         f"so ({other} as given): {swapped[1]}"
     )
-    tie = "so that it is a tie" if scale.allow_tie else "and the scale has no tie: the first stands"
     warning = (
         f"The verdict depends on the order of the outputs: {value} as they were given, {other} "
         f"when they were swapped, {tie}."
     )
-    return settled, both, warning
+    return "tie" if scale.allow_tie else value, both, warning

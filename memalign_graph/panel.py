@@ -300,7 +300,7 @@ class _Panel:
         """Make one score, in which an expert's value goes before a judge's."""
         said = [*judgments.items(), *feedback.items()]
         values = {name: fields["value"] for name, fields in said if fields["value"] is not None}
-        return None if self.aggregate is None else self.aggregate.of(values)
+        return None if self.aggregate is None else self.aggregate(values)
 
 
 def _judgments(state: State) -> dict[str, Judgment]:
@@ -395,7 +395,7 @@ def read_panel(
         fields = _read_one(replies.get(name), criterion, judgment)
         is_unchanged = given.kind == "edit" and judgment and fields == {"value": judgment.value}
         if fields and not is_unchanged:
-            said[name] = {**author, **fields}
+            said[name] = author | fields
     if not said:
         raise ValueError(nothing)
     return said

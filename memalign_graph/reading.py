@@ -27,11 +27,11 @@ def read_feedback(feedback: FeedbackLike) -> Feedback:
     """Read feedback from its fields."""
     if isinstance(feedback, Mapping):
         # A table has cells without a value: what is not told is not there.
-        given = {name: _plain(value) for name, value in feedback.items()}
+        given = {name: plain(value) for name, value in feedback.items()}
         feedback = {
             name: value
             for name, value in given.items()
-            if not (_is_missing(value) or (name, value) == ("given_at", None))
+            if not (is_missing(value) or (name, value) == ("given_at", None))
         }
         number = feedback.get("id")
         if isinstance(number, int) or (isinstance(number, float) and number.is_integer()):
@@ -115,13 +115,13 @@ def _on_scale(scale: Scale, value: Any, field: str) -> Value:
         raise InvalidInputError(f"{field}: {error}") from error
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     """Tell whether a value is how pandas and others write that there is none."""
     is_nan = isinstance(value, float) and math.isnan(value)
     return is_nan or type(value).__name__ in ("NAType", "NaTType")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Turn a single number or truth value of numpy into Python's own."""
     is_numpy = type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0
     return value.item() if is_numpy else value

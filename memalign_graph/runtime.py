@@ -11,7 +11,7 @@ from langgraph.runtime import get_runtime
 from langgraph.store.base import BaseStore
 
 from memalign_graph.errors import InvalidInputError, MemAlignError, MemAlignWarning
-from memalign_graph.io import AWAITING, BLOCKING, IO, run
+from memalign_graph.io import AWAITING, BLOCKING, IO, StructuredModel, run
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.layout import MemoryLayout
 from memalign_graph.models import (
@@ -19,7 +19,6 @@ from memalign_graph.models import (
     Embedder,
     EmbeddingsLike,
     OncePerLoop,
-    StructuredModel,
     resolve_chat_model,
     with_schema,
 )

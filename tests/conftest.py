@@ -150,8 +150,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test marked `every_way` in each way that its fixture knows, or that the mark names."""
     marker = metafunc.definition.get_closest_marker("every_way")
     known = {"bench": WAYS, "drive": ("blocking", "awaiting"), "call": ("sync", "async")}
-    for fixture in known.keys() & set(metafunc.fixturenames) if marker else ():
-        metafunc.parametrize(fixture, marker.args or known[fixture], indirect=True)
+    if marker is not None:
+        for fixture in known.keys() & set(metafunc.fixturenames):
+            metafunc.parametrize(fixture, marker.args or known[fixture], indirect=True)
 
 
 @pytest.fixture(scope="session")

@@ -107,7 +107,11 @@ async def find_relations(
             packed.append({})
         packed[-1] |= near
     answers: list[Relations] = await io.gather(
-        [_compare(io, access, chat, texts, sorted(places)) for places in packed], _TOGETHER
+        [
+            _compare(io, access, chat, texts, places)
+            for places in dict.fromkeys(tuple(sorted(one)) for one in packed)
+        ],
+        _TOGETHER,
     )
     return Relations(
         [group for answer in answers for group in answer.duplicates],

@@ -65,7 +65,7 @@ app.add_typer(memory.app, name="memory")
 )
 def demo(context: typer.Context) -> int:
     """Judge, ask, learn and judge again, on cases of its own."""
-    from memalign_graph.demo.__main__ import main
+    from memalign_graph.demo.command import main
 
     return main(context.args)
 

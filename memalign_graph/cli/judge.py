@@ -1,17 +1,13 @@
 """`memalign judge`: judge examples with what the memory holds."""
 
 import asyncio
-import json
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, nullcontext, suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from memalign_graph.cli.files import example_of, output_path, read_records
+from memalign_graph.cli.files import example_of, read_records
 from memalign_graph.cli.options import (
     DEFAULT_MEMORY,
     Field,
@@ -41,9 +37,6 @@ def judge(
     inputs: Text = None,
     outputs: Text = None,
     reference_outputs: Text = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", dir_okay=False, help="For lines of JSON.")
-    ] = None,
     place: Place,
     flags: JudgeFlags,
     max_concurrency: MaxConcurrency = 32,
@@ -56,31 +49,24 @@ def judge(
     example = {name: text for name, text in texts.items() if text is not None}
     if (examples is None) is not bool(example):
         raise InvalidInputError("--examples: give a file, or --inputs and --outputs: one of both.")
-    rows = (
-        read_records(examples, "--examples", field, terminal.warn).rows
-        if examples
-        else [(1, example)]
-    )
+    rows = [(1, example)]
+    if examples:
+        rows = read_records(examples, "--examples", field, terminal.warn).rows
     verdicts = [_verdict(line, fields) for line, fields in rows]
     if example and verdicts[0]["error"]:
         raise InvalidInputError(f"--{verdicts[0]['error']}")
-    if output:
-        output_path(output, "--output", examples)
     deployed = flags.judge(place.criterion, terminal)
-    usable = {at: example_of(rows[at][1]) for at, one in enumerate(verdicts) if not one["error"]}
-    with output.open("w", encoding="utf-8") if output else nullcontext() as file:
-        writing = _Writing(verdicts, terminal, file)
-        asyncio.run(_judge(place, deployed, usable, max_concurrency, writing))
-        writing.write()
+    usable = {
+        at: example_of(fields) for at, (_, fields) in enumerate(rows) if not verdicts[at]["error"]
+    }
+    asyncio.run(_judge(place, deployed, usable, max_concurrency, verdicts, terminal))
     failed = [verdict for verdict in verdicts if verdict["error"]]
-    if output and not terminal.as_json:
-        terminal.result(None, f"{count(len(verdicts) - len(failed), 'judgment')} in {output}")
-    elif not terminal.as_json:
-        in_full = bool(example) and not failed
-        terminal.result(None, _in_full(verdicts[0]) if in_full else _table(verdicts))
+    if not terminal.as_json:
+        judgment = verdicts[0]["judgment"] if example else None
+        terminal.result(None, _in_full(judgment) if judgment else _table(verdicts))
     for verdict in failed:
         terminal.warn(f"line {verdict['line']}: not judged: {verdict['error']}")
-    if failed and len(failed) == len(verdicts):
+    if len(failed) == len(verdicts):
         return Status.MODEL_FAILED if usable else Status.UNUSABLE
     return Status.PARTLY if failed else Status.DONE
 
@@ -97,53 +83,31 @@ def _verdict(line: int, fields: Mapping[str, Any]) -> Verdict:
     return {"line": line, "id": name, "judgment": None, "error": problem}
 
 
-@dataclass
-class _Writing:
-    """Writes each verdict as it comes, once those before it are written."""
-
-    verdicts: Sequence[Verdict]
-    terminal: Terminal
-    file: TextIO | None
-    written: int = 0
-
-    def add(self, at: int, result: Any) -> None:
-        """Take what came of one example: what the graph returned, or raised."""
-        if isinstance(result, MemAlignError):
-            self.verdicts[at]["error"] = str(result)
-        elif isinstance(result, BaseException):
-            raise result
-        else:
-            self.verdicts[at]["judgment"] = result["judgment"]
-        self.write()
-
-    def write(self) -> None:
-        """Write what is ready."""
-        for verdict in self.verdicts[self.written :]:
-            if not (verdict["judgment"] or verdict["error"]):
-                break
-            if self.file:
-                self.file.write(json.dumps(verdict, ensure_ascii=False) + "\n")
-                self.file.flush()
-            if self.terminal.as_json:
-                self.terminal.document(verdict, indent=None)
-            self.written += 1
-
-
 async def _judge(
     place: Place,
     judge: "Judge",
     examples: Mapping[int, dict[str, Any]],
     max_concurrency: int,
-    writing: _Writing,
+    verdicts: list[Verdict],
+    terminal: Terminal,
 ) -> None:
-    """Judge side by side."""
+    """Judge side by side; as JSON, each verdict is written once those before it are."""
     from langgraph.store.memory import InMemoryStore
 
     from memalign_graph.graphs import create_judge_graph
     from memalign_graph.local import open_local_store_async
     from memalign_graph.memory.judge_memory import JudgeMemory
 
-    terminal, builder = writing.terminal, create_judge_graph(judge.criterion, **judge.options)
+    unwritten = iter(verdicts)
+    upcoming = next(unwritten, None)
+
+    def write() -> None:
+        nonlocal upcoming
+        while terminal.as_json and upcoming and (upcoming["judgment"] or upcoming["error"]):
+            terminal.document(upcoming, indent=None)
+            upcoming = next(unwritten, None)
+
+    write()
     store: Any = InMemoryStore()
     async with AsyncExitStack() as stack:
         if place.memory.exists() or judge.keep_judgments is not None:
@@ -159,7 +123,8 @@ async def _judge(
                     await memory.arecall(next(iter(examples.values())), 1)
         else:
             terminal.note(f"there is no {place.memory}: judged by the criterion alone")
-        results = builder.compile(store=store).abatch_as_completed(
+        graph = create_judge_graph(judge.criterion, **judge.options).compile(store=store)
+        results = graph.abatch_as_completed(
             list(examples.values()),
             {"max_concurrency": max_concurrency},
             return_exceptions=True,
@@ -168,29 +133,35 @@ async def _judge(
         with terminal.progress() as progress:
             done, places = 0, list(examples)
             async for position, result in results:
+                verdict = verdicts[places[position]]
+                if isinstance(result, MemAlignError):
+                    verdict["error"] = str(result)
+                elif isinstance(result, BaseException):
+                    raise result
+                else:
+                    verdict["judgment"] = result["judgment"]
                 done += 1
                 progress("judged", done, len(examples))
-                writing.add(places[position], result)
+                write()
 
 
-def _in_full(verdict: Verdict) -> Table:
-    judgment = verdict["judgment"]
+def _in_full(judgment: Mapping[str, Any]) -> Any:
     reason = (judgment["evidence"] or {}).get("reason")
     more = {name: judgment[name] for name in _IN_FULL}
-    return listed({**_told(judgment), "because": reason, **more})
+    return listed({**_cells(judgment), "because": reason, **more})
 
 
-def _table(verdicts: Sequence[Verdict]) -> Table:
+def _table(verdicts: list[Verdict]) -> Any:
     rows = []
     for verdict in verdicts:
         failed = {"value": "-", "rationale": f"not judged: {verdict['error']}"}
-        told = _told(verdict["judgment"] or failed)
-        rows.append({"line": str(verdict["line"]), "id": verdict["id"] or "", **told})
+        cells = _cells(verdict["judgment"] or failed)
+        rows.append({"line": str(verdict["line"]), "id": verdict["id"] or "", **cells})
     header = [name for name in rows[0] if any(row[name] for row in rows)]
     return table(header, ([row[name] for name in header] for row in rows))
 
 
-def _told(judgment: Mapping[str, Any]) -> dict[str, str]:
+def _cells(judgment: Mapping[str, Any]) -> dict[str, str]:
     """Tell a judgment: its value, how sure the judge is and by what, what decided, and why."""
     value, confidence = judgment["value"], ""
     if judgment.get("confidence") is not None:

@@ -10,20 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from memalign_graph.cli.files import (
-    CriterionFile,
-    database_path,
-    load_criterion,
-)
+from memalign_graph.cli.files import CriterionFile, check_database, load_criterion
 from memalign_graph.cli.terminal import Terminal
-from memalign_graph.errors import (
-    ChatModelError,
-    EmbeddingError,
-    InvalidInputError,
-    MemAlignError,
-    ModelAnswerError,
-)
-from memalign_graph.local.errors import LocalModelError
+from memalign_graph.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from memalign_graph.memory.judge_memory import JudgeMemory
@@ -43,37 +32,28 @@ class Status(IntEnum):
     NO_READER = 141
     TERMINATED = 143
 
-    @classmethod
-    def of(cls, error: MemAlignError) -> "Status":
-        """Tell whether a model or embeddings, or the caller, are to blame."""
-        models = (ChatModelError, EmbeddingError, LocalModelError, ModelAnswerError)
-        return cls.MODEL_FAILED if isinstance(error, models) else cls.UNUSABLE
-
 
 def grouped(command: Callable[..., int]) -> Callable[..., int]:
     """Let a parameter that is a dataclass stand for the options that are its fields."""
     groups, parameters = {}, []
-    for name, given in inspect.signature(command).parameters.items():
-        if not (isinstance(given.annotation, type) and is_dataclass(given.annotation)):
-            parameters.append(given)
+    for name, parameter in inspect.signature(command).parameters.items():
+        if not is_dataclass(parameter.annotation):
+            parameters.append(parameter)
             continue
-        groups[name] = given.annotation
-        for option in fields(given.annotation):
-            default = given.empty if option.default is MISSING else option.default
-            annotation: Any = option.type
-            parameters.append(
-                inspect.Parameter(
-                    option.name, given.KEYWORD_ONLY, default=default, annotation=annotation
-                )
-            )
+        groups[name] = parameter.annotation
+        for option in fields(parameter.annotation):
+            default = parameter.empty if option.default is MISSING else option.default
+            annotated: Any = {"default": default, "annotation": option.type}
+            parameters.append(inspect.Parameter(option.name, parameter.KEYWORD_ONLY, **annotated))
 
     def run(**options: Any) -> int:
         for name, group in groups.items():
-            options[name] = group(**{one.name: options.pop(one.name) for one in fields(group)})
+            names = [option.name for option in fields(group)]
+            options[name] = group(**{name: options.pop(name) for name in names})
         return command(**options)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # read by typer
     return run
 
@@ -139,24 +119,20 @@ class Place:
             check_namespace(self.context["namespace"])
         except InvalidInputError as error:
             raise InvalidInputError(f"--namespace: {error}") from error
-        database_path(self.memory, "--memory", holds="store" if must_exist else None)
+        check_database(self.memory, "--memory", holds="store" if must_exist else None)
 
     @contextmanager
-    def open(self, *, model: str | None = None, is_new: bool = False) -> Iterator["JudgeMemory"]:
+    def open(self, *, is_new: bool = False) -> Iterator["JudgeMemory"]:
         """Open it."""
         from memalign_graph.local import open_local_store
         from memalign_graph.memory.judge_memory import JudgeMemory
-        from memalign_graph.models import models_from_environment, resolve_chat_model
+        from memalign_graph.models import models_from_environment
 
-        if model:
-            with naming(self.criterion, {"model": model}):
-                resolve_chat_model(model)
         self.check(must_exist=not is_new)
-        criterion = self.criterion.criterion
         embeddings = self.criterion.judge.get("embeddings") or models_from_environment()[1]
         with open_local_store(self.memory) as store:
             memory = JudgeMemory(
-                store, criterion, **self.context, model=model, embeddings=embeddings
+                store, self.criterion.criterion, **self.context, embeddings=embeddings
             )
             if not (is_new or memory.history()):
                 heads = store.list_namespaces(suffix=("head",), limit=1000)
@@ -213,10 +189,10 @@ def naming(
     except InvalidInputError as error:
         field, _, rest = str(error).partition(":")
         field = name or field
-        where = f"--{field.replace('_', '-')}" if field in flags else None
-        for section in ("judge", "learn"):
-            if where is None and field in getattr(file, section):
-                where = f"--criterion: {file.path}: {section}: {field}"
-        if where is None:
-            raise
-        raise InvalidInputError(f"{where}:{rest}") from error
+        sections = {"judge": file.judge, "learn": file.learn}
+        where = [
+            f"--criterion: {file.path}: {at}: {field}" for at in sections if field in sections[at]
+        ]
+        if field in flags:
+            where = [f"--{field.replace('_', '-')}"]
+        raise InvalidInputError(f"{where[0]}:{rest}" if where else str(error)) from error

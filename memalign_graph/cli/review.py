@@ -1,18 +1,11 @@
 """`memalign review`: an expert at a shell answers for the judgments that wait for a word."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from memalign_graph.cli.options import JudgeFlags, Place, Status
 from memalign_graph.cli.terminal import Terminal, count, listed
-
-if TYPE_CHECKING:
-    from memalign_graph.memory.judgments import KeptJudgment
-    from memalign_graph.scales import Scale
-
-_COMMANDS = {"s": "skip", "u": "undo", "q": "quit"}
-_SHORT = {"y": "yes", "n": "no"}
 
 
 def review(
@@ -30,7 +23,7 @@ def review(
     from memalign_graph.graphs import create_feedback_graph
     from memalign_graph.types import Feedback
 
-    answered: dict[int, str] = {}  # the episode of each case, in the order they were answered
+    answers = []  # where each was, its episode, and what the same expert had said of it before
     at = 0
     place.check(must_exist=True)
     with place.open(is_new=True) as memory:
@@ -40,58 +33,37 @@ def review(
         graph = builder.compile(store=memory.access.store)
         waiting = memory.judgments(waiting=True)
         while at < len(waiting):
-            case = {"case": f"{at + 1} of {len(waiting)}", **_case(waiting[at], scale)}
-            terminal.show(listed(case))
-            reply = _ask(terminal, scale)
+            kept, judgment = waiting[at], waiting[at].judgment
+            said = f"{scale.show(judgment.value)}: {judgment.rationale}"
+            case = {"case": f"{at + 1} of {len(waiting)}", **kept.example.to_json(), "judge": said}
+            terminal.show(listed({**case, "confidence": judgment.confidence}))
+            reply = terminal.ask_expert(scale)
             if reply == "quit":
                 break
             if reply == "undo":
-                if answered:
-                    at, episode_id = answered.popitem()
-                    memory.forget(episode_id, by=author)
+                if answers:
+                    at, episode_id, earlier = answers.pop()
+                    if earlier is None:
+                        memory.forget(episode_id, by=author)
+                    else:
+                        words = {"value": earlier.value, "rationale": earlier.rationale}
+                        memory.revise(episode_id, words)
                     terminal.note("taken back")
                 continue
             if isinstance(reply, dict):
-                judgment_id = waiting[at].judgment.id
-                later = {"judgment_id": judgment_id, "reply": {**reply, "author": author}}
-                result = graph.invoke(later, context=place.context)
+                known = {episode.id: episode for episode in memory.episodes()}
+                answer = {"judgment_id": judgment.id, "reply": {**reply, "author": author}}
+                result = graph.invoke(answer, context=place.context)
                 # Not what was learned of: that can be others' words that were pending, too.
-                answered[at] = Feedback.model_validate(result["feedback"]).episode_id
+                episode_id = Feedback.model_validate(result["feedback"]).episode_id
+                answers.append((at, episode_id, known.get(episode_id)))
                 for change in result["learned"]["guidelines"]:
                     terminal.note(f"learned: {change['action']}: {change['text']}")
             at += 1
         version = memory.version()
-    left = len(waiting) - len(answered)
+    left = len(waiting) - len(answers)
     terminal.result(
-        {"episode_ids": list(answered.values()), "waiting": left, "version": version},
-        f"{count(len(answered), 'answer')}, {left} still waiting; memory at version {version[:8]}",
+        {"episode_ids": [key for _, key, _ in answers], "waiting": left, "version": version},
+        f"{count(len(answers), 'answer')}, {left} still waiting; memory at version {version[:8]}",
     )
     return Status.DONE
-
-
-def _case(kept: "KeptJudgment", scale: "Scale") -> dict[str, Any]:
-    judgment = kept.judgment
-    said = f"{scale.show(judgment.value)}: {judgment.rationale}"
-    return {**kept.example.to_json(), "judge": said, "confidence": judgment.confidence}
-
-
-def _ask(terminal: Terminal, scale: "Scale") -> dict[str, Any] | str:
-    """Ask for a value and words; return what was said, or what to do instead."""
-    question = f"What should it be: {scale.describe()} Enter for words alone; skip, undo, quit:"
-    while (said := terminal.ask(question)) is not None:
-        value, problem = None, ""
-        for text in (said, _SHORT.get(said.lower(), said)):
-            try:
-                value = scale.validate_value(text)
-            except ValueError as error:
-                problem = str(error)
-        command = _COMMANDS.get(said.lower(), said.lower())
-        if value is None and command in _COMMANDS.values():
-            return command
-        if value is None and said:
-            terminal.warn(problem)
-            continue
-        words = terminal.ask("Why, in your own words; Enter for none:")
-        fields = {"value": value, "rationale": words or None}
-        return fields if value is not None or words else "skip"
-    return "quit"

@@ -11,12 +11,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from memalign_graph.scales import Scale
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Control characters but tab and line feed, and those that turn the direction of writing."""
@@ -74,7 +77,7 @@ class Terminal:
     def __post_init__(self) -> None:
         self._stderr = Console(stderr=True, markup=False, highlight=False, emoji=False)
 
-    def result(self, document: Any, *parts: str | Table) -> None:
+    def result(self, document: Any, *parts: str | RenderableType) -> None:
         """Write the result: a document for machines, or lines and tables for people."""
         if self.as_json:
             self.document(document)
@@ -122,6 +125,23 @@ class Terminal:
         line = sys.stdin.readline()
         return line.strip() if line else None
 
+    def ask_expert(self, scale: "Scale") -> dict[str, Any] | str:
+        """Ask for a value and words; return them, or skip, undo or quit."""
+        question = f"What should it be: {scale.describe()} Enter for words alone; skip, undo, quit:"
+        commands = {name: name for name in ("skip", "undo", "quit")}
+        commands |= {name[0]: name for name in commands}
+        while (answer := self.ask(question)) is not None:
+            try:
+                value = _value(answer, scale) if answer else None
+            except ValueError as error:
+                if command := commands.get(answer.lower()):
+                    return command
+                self.warn(str(error))
+                continue
+            words = self.ask("Why, in your own words; Enter for none:") or None
+            return {"value": value, "rationale": words} if answer or words else "skip"
+        return "quit"
+
     @contextmanager
     def progress(self) -> Iterator[Callable[[str, int, int], None]]:
         """Tell how far it is: by bars on a terminal, else by a line where a stage ends."""
@@ -146,3 +166,11 @@ class Terminal:
             if name.endswith(_SECRET_NAMES) and len(value) >= _LEAST_SECRET_CHARS:
                 text = text.replace(value, "***")
         self._stderr.print(f"memalign: {clean(text)}", soft_wrap=True)
+
+
+def _value(answer: str, scale: "Scale") -> Any:
+    short = {"y": "yes", "n": "no"}.get(answer.lower(), answer)
+    try:
+        return scale.validate_value(answer)
+    except ValueError:
+        return scale.validate_value(short)

@@ -22,18 +22,10 @@ from memalign_graph.types import ConfidenceSource, Decide, Judgment, ReviewChoic
 
 logger = logging.getLogger(__name__)
 
-_UNLIKE_SHARE = 0.05
-"""How rare it is to be as unlike all others: it takes 19 cases to tell."""
-
-_DIVIDED_SHARE = 0.1
-"""How rare it is to have neighbours that disagree as much: 9 cases tell."""
-
-_MINORITY = 1 / 3
-"""A larger share of the nearest cases with another value leaves no clear majority."""
-
-_WIDE = 0.25
-"""In an order: more of the range than the middle half of their values may span."""
-
+_UNLIKE_SHARE = 0.05  # how rare it is to be as unlike all others: it takes 19 cases to tell
+_DIVIDED_SHARE = 0.1  # how rare it is to have neighbours that disagree as much: 9 cases tell
+_MINORITY = 1 / 3  # a larger share of the nearest with another value leaves no clear majority
+_WIDE = 0.25  # in an order: more of the range than the middle half of their values may span
 _SMALL = 1e-6
 
 

@@ -8,8 +8,8 @@ Where the model gives no log-probabilities it may be asked for several answers.
 
 import logging
 import math
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import Any
@@ -21,8 +21,8 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from memalign_graph.agreement import agree
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
 from memalign_graph.identity import digest
-from memalign_graph.io import IO
-from memalign_graph.models import BaseChatModel, StructuredModel, ask, model_key, with_schema
+from memalign_graph.io import IO, StructuredModel
+from memalign_graph.models import BaseChatModel, ask, model_key, with_schema
 from memalign_graph.prompts.judge import answer_schema, read_answer
 from memalign_graph.scales import Boolean, Numeric, Scale, Value
 from memalign_graph.types import ConfidenceSource, Criterion, Evidence, Probabilities
@@ -44,14 +44,11 @@ _TEMPERATURE = 0.7
 
 @dataclass(frozen=True)
 class Measured:
-    """How likely the judge holds each value."""
+    """How likely the judge holds each value; of a continuous scale its verdict alone."""
 
     probabilities: Probabilities | None = None
-    """By the value as the scale renders it; of a continuous scale the verdict's alone."""
-
     source: ConfidenceSource | None = None
-    warning: str | None = None
-    """Why it was not measured as asked for, in a sentence."""
+    warning: str | None = None  # why it was not measured as asked for
 
 
 @dataclass(frozen=True)
@@ -86,19 +83,20 @@ async def measure_confidence(
 ) -> Measured:
     """Measure how sure a judge is of its verdict."""
     measured = await _by_letter(io, chat, criterion.scale, messages)
-    if measured.probabilities is None:
-        why = f"No confidence by log-probabilities: {(measured.warning or '').rstrip('.')}"
-        if samples:
-            measured = await _by_samples(
-                io, chat, criterion, messages, verdict, samples=samples, limit=limit
-            )
-            measured = replace(measured, warning=f"{why}. {measured.warning or ''}".rstrip())
-        else:
-            more = "give samples=5 or so to ask it several times"
-            measured = Measured(warning=f"{why}; {more}.")
-    if measured.warning is not None:
-        logger.warning("Judging %r: %s", criterion.name, measured.warning)
-    return measured
+    if measured.probabilities is not None:
+        return measured
+    why = f"No confidence by log-probabilities: {(measured.warning or '').rstrip('.')}"
+    if samples:
+        ask_once = _sampling(io, chat, criterion, messages)
+        answers = await io.gather(
+            [ask_once(number) for number in range(samples)], max(min(samples, limit), 1)
+        )
+        measured = _counted(answers, criterion.scale, verdict)
+        warning = f"{why}. {measured.warning or ''}".rstrip()
+    else:
+        warning = f"{why}; give samples=5 or so to ask it several times."
+    logger.warning("Judging %r: %s", criterion.name, warning)
+    return replace(measured, warning=warning)
 
 
 def in_both_orders(straight: Measured, swapped: Measured) -> Measured:
@@ -132,16 +130,16 @@ def letter_probabilities(logprobs: Any, names: Sequence[str]) -> Probabilities |
     alternatives: dict[str, float] = {}
     for entry in _entries([*_entries(first.get("top_logprobs")), first]):
         log = entry.get("logprob")
-        inside = max(min(log, 0.0), -9999.0) if isinstance(log, int | float) else math.nan
-        if not math.isnan(inside):
-            odd = alternatives.get(entry["token"], 0.0)
-            alternatives[entry["token"]] = max(odd, math.exp(inside))
-    odds: dict[str, float] = defaultdict(float)
+        if isinstance(log, int | float) and not math.isnan(log):
+            odd = math.exp(max(min(log, 0.0), -9999.0))
+            alternatives[entry["token"]] = max(odd, alternatives.get(entry["token"], 0.0))
+    odds = dict.fromkeys((text.strip() for text in alternatives), 0.0)
     for text, odd in alternatives.items():
         odds[text.strip()] += odd
     letters = ascii_uppercase[: len(names)]
-    total = sum(odds[letter] for letter in letters if letter in odds)
-    if not total or not set(letters) <= odds.keys():
+    shares = [odds.get(letter) for letter in letters]
+    total = sum(filter(None, shares))
+    if not total or None in shares:
         return None
     return {name: odds[letter] / total for name, letter in zip(names, letters, strict=True)}
 
@@ -164,9 +162,8 @@ async def _by_letter(
     fields, values = type(chat).model_fields, permitted_values(scale)
     if not values:
         return Measured(warning=f"the scale has over {MAX_VALUES} values")
-    if "logprobs" not in fields or "top_logprobs" not in fields:
-        warning = f"{type(chat).__name__} has no `logprobs` and `top_logprobs`"
-        return Measured(warning=warning)
+    if not {"logprobs", "top_logprobs"} <= fields.keys():
+        return Measured(warning=f"{type(chat).__name__} has no `logprobs` and `top_logprobs`")
     top = getattr(chat, "top_logprobs", None) or MAX_VALUES
     telling = chat.model_copy(update={"logprobs": True, "top_logprobs": top})
     name = getattr(chat, "model_name", type(chat).__name__)
@@ -215,45 +212,39 @@ class _NumberedCache(BaseCache):
         self._cache.clear(**kwargs)
 
 
-async def _by_samples(
-    io: IO,
-    chat: BaseChatModel,
-    criterion: Criterion,
-    messages: Sequence[BaseMessage],
-    verdict: Value,
-    *,
-    samples: int,
-    limit: int,
-) -> Measured:
-    """Ask for several answers, and count."""
+def _sampling(
+    io: IO, chat: BaseChatModel, criterion: Criterion, messages: Sequence[BaseMessage]
+) -> Callable[[int], Coroutine[Any, Any, Value | MemAlignError]]:
+    """Return what asks once more, each number an answer of its own."""
     cache = chat.cache if isinstance(chat.cache, BaseCache) else get_llm_cache()
     cache = None if chat.cache is False else cache
     varied = {"temperature": _TEMPERATURE} if getattr(chat, "temperature", None) == 0 else {}
 
+    def read(answer: dict[str, Any], _last: bool) -> Value:  # noqa: FBT001 - as `ask` calls it
+        return read_answer(answer, criterion)[0]
+
     async def sample(number: int) -> Value | MemAlignError:
         apart = {} if cache is None else {"cache": _NumberedCache(cache, number)}
         model = with_schema(chat.model_copy(update={**varied, **apart}), answer_schema(criterion))
-
-        def read(answer: dict[str, Any], _last: bool) -> Value:  # noqa: FBT001 - as `ask` calls it
-            return read_answer(answer, criterion)[0]
-
         try:
             return (await ask(io, model, messages, read, purpose="judge"))[0]
         except (ChatModelError, ModelAnswerError) as error:
             return error
 
-    answers = await io.gather([sample(n) for n in range(samples)], max(min(samples, limit), 1))
+    return sample
+
+
+def _counted(answers: Sequence[Value | MemAlignError], scale: Scale, verdict: Value) -> Measured:
     values = [answer for answer in answers if not isinstance(answer, MemAlignError)]
     failed = [answer for answer in answers if isinstance(answer, MemAlignError)]
     if not values:
         return Measured(warning=f"No confidence by samples: none was an answer. {failed[0]}")
-    scale, warning = criterion.scale, None
+    warning = None
     if failed:
-        warning = f"Only {len(values)} of {samples} samples were answers. {failed[0]}"
+        warning = f"Only {len(values)} of {len(answers)} samples were answers. {failed[0]}"
     counts = Counter(scale.render(value) for value in values)
     names = [scale.render(value) for value in permitted_values(scale)]
     if not names:
         names = [scale.render(verdict)]
         counts = Counter({names[0]: sum(agree(scale, value, verdict) for value in values)})
-    shares = {name: counts[name] / len(values) for name in names}
-    return Measured(shares, "samples", warning)
+    return Measured({name: counts[name] / len(values) for name in names}, "samples", warning)

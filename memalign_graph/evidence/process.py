@@ -13,7 +13,6 @@ import logging
 import threading
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from heapq import nlargest
 from itertools import islice
@@ -36,29 +35,15 @@ from memalign_graph.types import Decide, Evidence, Neighbour
 
 logger = logging.getLogger(__name__)
 
-
-Kind = Literal["stated", "evidence"]
-"""What a confidence is made of: the probability that the judge states, or the evidence."""
-
-MIN_CASES = 10
-"""How many cases it takes to weigh anything, and how many verdicts to weigh those."""
-
-MIN_CALIBRATING = 20
-"""How many decisions that experts spoke on it takes to calibrate a confidence."""
-
-MAX_CASES = 1_000
-"""How many cases are fitted, the newest: more would take seconds at each change of a memory."""
-
-_LOOKED_AT = 3 * VOTERS
-"""Among how many of the most similar episodes those are looked for: some have no value."""
-
-COMPARED = 5
-"""Among how many of the most similar cases a majority is looked for."""
-
-_UNKNOWN = "The verdict decides: the case has no embedding, so that no similar cases were found."
+Kind = Literal["stated", "evidence"]  # of a confidence: what the judge states, or the evidence
+MIN_CASES = 10  # to weigh anything; and so many verdicts to weigh those
+MIN_CALIBRATING = 20  # decisions that experts spoke on
+MAX_CASES = 1_000  # the newest: more would take seconds at each change of a memory
+COMPARED = 5  # of the most similar cases a majority is looked for among so many
+_LOOKED_AT = 3 * VOTERS  # since some episodes have no value
 _SHOWN = 10
-_FEW_MARKS = 12
-"""Where experts use so few different numbers, an estimate is moved to the nearest of them."""
+_FEW_MARKS = 12  # experts that use so few different numbers are followed in that
+_UNKNOWN = "The verdict decides: the case has no embedding, so that no similar cases were found."
 
 _LEAST_SLOPE = 1e-3
 """Calibrated confidences keep the order of their scores: ranked by what was fitted to their own
@@ -78,8 +63,7 @@ class Case:
     said: Said | None
 
 
-def case_of(view: MemoryView, key: str, scale: Scale) -> Case | None:
-    """Make a case of the episodes on it; None if none has a value."""
+def _case_of(view: MemoryView, key: str, scale: Scale) -> Case | None:
     rows = sorted(view.rows_at(key), key=lambda row: (row.given_at, row.id))
     given = [value for row in rows if (value := on_scale(row.value, scale)) is not None]
     vector = view.index.get(key)
@@ -126,7 +110,7 @@ class Encoding:
         return numbers if self.is_ordered else (numbers == np.arange(len(self.names))).astype(float)
 
     def errors(self, numbers: Floats, truth: Floats) -> Floats:
-        """Return how far numbers are off: the distance, of choices 0 or 1."""
+        """Measure how far numbers are off: the distance, of choices 0 or 1."""
         off = np.abs(numbers - truth)
         return (off > 0).astype(float) if self.choices else off
 
@@ -185,19 +169,12 @@ class Calibration:
 class Weighing:
     """What the evidence says of the cases in memory, each left out."""
 
-    rows: Floats
-    """Which cases: those with a verdict where they are enough, else all."""
-
-    judge: float | None
-    """How far the verdict moves an estimate; None where too few cases have one."""
-
+    rows: Floats  # those with a verdict where they are enough, else all
+    judge: float | None  # how far the verdict moves an estimate; None where too few cases have one
     estimates: Floats
     numbers: Floats
     errors: Floats
-    """How far the estimates are off."""
-
-    rival_errors: Floats
-    """The same of the judge's verdicts; without them of the one value that fits most."""
+    rival_errors: Floats  # the judge's verdicts'; without them those of the value that fits most
 
     @cached_property
     def is_better(self) -> bool:
@@ -212,14 +189,11 @@ class Process:
     def __init__(self, view: MemoryView, scale: Scale, besides: Container[str] = ()) -> None:
         """Read the newest cases, but for those whose vector keys have no vote."""
         self.encoding = Encoding(scale)
-        self.lock = threading.RLock()
-        """Held while it is used: much of it is fitted then."""
+        self.lock = threading.RLock()  # held while it is used: much of it is fitted then
         self._besides = besides
-        newest: dict[str, datetime] = {}
-        for row in view.rows():
-            if row.value is not None and row.vector_key not in besides:
-                before = newest.get(row.vector_key, row.given_at)
-                newest[row.vector_key] = max(before, row.given_at)
+        rows = sorted(view.rows(), key=lambda row: row.given_at)
+        valued = [row for row in rows if row.value is not None and row.vector_key not in besides]
+        newest = {row.vector_key: row.given_at for row in valued}
         chosen = nlargest(MAX_CASES, newest, key=lambda key: (newest[key], key))
         self._cases: dict[str, Case | None] = {}
         self.cases = [case for key in sorted(chosen) if (case := self._case(view, key))]
@@ -343,7 +317,7 @@ class Process:
 
     def _case(self, view: MemoryView, key: str) -> Case | None:
         if key not in self._cases and key not in self._besides:
-            self._cases[key] = case_of(view, key, self.encoding.scale)
+            self._cases[key] = _case_of(view, key, self.encoding.scale)
         return self._cases.get(key)
 
     def _targets_of(self, cases: Sequence[Case]) -> Floats:
@@ -406,6 +380,7 @@ class Process:
             reason = _UNKNOWN if self.cases else self._reason
             return Evidence(decided_by="verdict", reason=reason, **fields), None
         shares = soft(similarities[None], self.regression.temperature)
+        votes = zip(cases[:_SHOWN], similarities.tolist(), shares[0].tolist(), strict=False)
         fields["neighbours"] = [
             Neighbour(
                 example_id=case.example_id,
@@ -414,9 +389,7 @@ class Process:
                 similarity=similarity,
                 weight=share,
             )
-            for case, similarity, share in zip(
-                cases[:_SHOWN], similarities.tolist(), shares[0].tolist(), strict=False
-            )
+            for case, similarity, share in votes
         ]
         decider: Decide = "evidence" if self.decides("evidence") else "verdict"
         fields |= {"decided_by": decider, "reason": self._reason}
@@ -426,8 +399,8 @@ class Process:
         [vote] = shares @ targets
         estimate, usual = np.hsplit(self.regression.estimate(vector, near, targets, vote), 2)
         estimate = estimate + (weighing.judge or 0.0) * (encoding.believed([said])[0] - usual)
-        one_number, votes = encoding.is_ordered, vote.tolist()
-        fields["vote"] = votes[0] if one_number else dict(zip(encoding.names, votes, strict=False))
+        given = dict(zip(encoding.names, vote.tolist(), strict=False))
+        fields["vote"] = float(vote[0]) if encoding.is_ordered else given
         fields["estimate"] = encoding.value(float(self._numbers(estimate)))
         fields["probabilities"] = self._chances(weighing, estimate)
 
@@ -467,7 +440,7 @@ def divisions(opinions: Floats) -> Floats:
     return 1 - opinions.mean(axis=1).max(axis=1)
 
 
-def process_of(view: MemoryView, scale: Scale) -> Process:
+def _process_of(view: MemoryView, scale: Scale) -> Process:
     """Return what decides with a memory, fitted anew only where its version changed."""
     version = view.version, len(view.missing_texts())
     with _lock:
@@ -485,7 +458,7 @@ async def current_process(io: IO, access: MemoryAccess) -> Process:
     """Return what decides with a memory as it is; without what can't be embedded, where it says."""
     view = await access.refresh(io)
     await index_missing(io, access, view)
-    return process_of(view, access.criterion.scale)
+    return _process_of(view, access.criterion.scale)
 
 
 async def decide_case(
@@ -505,7 +478,7 @@ async def decide_case(
         logger.warning(
             "Judging %r: cases without vectors do not count: %s", access.criterion.name, error
         )
-        process = process_of(access.view, access.criterion.scale)
+        process = _process_of(access.view, access.criterion.scale)
     if any(case.key in besides for case in process.cases):
         process = Process(access.view, access.criterion.scale, besides)
     with process.lock:

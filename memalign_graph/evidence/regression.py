@@ -12,13 +12,11 @@ from memalign_graph.memory.index.vectors import Vector
 Floats = Any
 """An array: numpy's types say little of what arithmetic makes of them."""
 
-VOTERS = 50
-"""How many of the cases most similar to a new one tell of it, of all that memory has."""
+VOTERS = 50  # of the cases most similar to a new one, of all that memory has, tell of it
 
 _RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TEMPERATURES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.4)
-_TRIED = 200
-"""On how many cases those are tried at most."""
+_TRIED = 200  # cases at most
 
 
 class Regression:

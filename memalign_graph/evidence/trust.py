@@ -26,33 +26,29 @@ enough: where they are at most half of all."""
 
 
 class Trust(FrozenModel):
-    """From which confidence on a judge agrees with the experts as often as was asked for."""
+    """From which confidence on a judge agrees with the experts as often as was asked for.
+
+    Attributes:
+        target: The agreement asked for, as a share.
+        threshold: The confidence from which on no expert is asked; None if none is known to reach
+            the target.
+        needed: The fewest decisions that can show the target, if all of them agree.
+        decisions: How many past decisions there are whose confidence was measured.
+        cases: How many of them have the threshold's confidence or more; without a threshold, that
+            at which the test began and failed; 0 where there were too few to begin.
+        agreement: The share of these that agree with the experts; None if there are none.
+        bound: What the agreement on new cases is not below, at a level of 95 %; None likewise.
+        coverage: The share of past decisions with the threshold's confidence; 0 without one.
+    """
 
     target: float
-    """The agreement asked for, as a share."""
-
     threshold: float | None
-    """The confidence from which on no expert is asked; None if no confidence is known to reach the
-    target."""
-
     needed: int
-    """The fewest decisions that can show the target, if all of them agree."""
-
     decisions: int
-    """How many past decisions there are whose confidence was measured."""
-
     cases: int
-    """How many of them have the threshold's confidence or more; without a threshold, the confidence
-    or more at which the test began and failed; 0 where there were too few to begin."""
-
     agreement: float | None
-    """The share of these that agree with the experts; None if there are none."""
-
     bound: float | None
-    """What the agreement on new cases is not below, at a level of 95 %; None likewise."""
-
     coverage: float
-    """The share of past decisions with the threshold's confidence or more; 0 without one."""
 
     @property
     def has_enough(self) -> bool:

@@ -9,18 +9,7 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_openai import ChatOpenAI
 
 from memalign_graph.local.server import MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, start_server
-from memalign_graph.local.sources import WEIGHTS
-
-MAX_TOKENS = 512
-"""The longest answer unless told otherwise, in tokens; about half a minute on two cores."""
-
-TIMEOUT_S = 1800.0
-"""How long one answer may take, waiting in line for the one slot included."""
-
-_SEED = 0
-
-_NOT_STARTED = "http://127.0.0.1:9/v1"
-"""Stands where the address goes until the server has one."""
+from memalign_graph.local.weights import MODEL
 
 
 class _LocalChatOpenAI(ChatOpenAI):
@@ -51,8 +40,7 @@ class _LocalChatOpenAI(ChatOpenAI):
     def _connect(self) -> None:
         endpoint = start_server()
         for client in (self.root_client, self.root_async_client):
-            client.base_url = endpoint.base_url
-            client.api_key = endpoint.api_key
+            client.base_url, client.api_key = endpoint
 
 
 def local_chat_model(**kwargs: Any) -> ChatOpenAI:
@@ -63,24 +51,17 @@ def local_chat_model(**kwargs: Any) -> ChatOpenAI:
     request at a time; others wait in line. Prompts that begin alike are read once.
 
     It can `with_structured_output(schema, method="json_schema")` and `logprobs=True`; it cannot
-    call tools. It is a small model: a weak judge until it has learned.
-
-    Args:
-        **kwargs: What to set otherwise, by the names of `ChatOpenAI`; by default `temperature` is
-            0, `max_tokens` 512, `timeout` 1800 (seconds, waiting in line included).
-
-    Returns:
-        The chat model. Its `profile` tells its window: 8,192 tokens of prompt and, beside them,
-        1,024 of answer. Calls raise `LocalModelError` if the weights cannot be found or loaded.
+    call tools. It is a small model: a weak judge until it has learned. Keyword arguments are those
+    of `ChatOpenAI`.
     """
     defaults: dict[str, Any] = {
-        "model": WEIGHTS.name,
-        "base_url": _NOT_STARTED,
+        "model": MODEL,
+        "base_url": "http://127.0.0.1:9/v1",  # until the server has an address
         "api_key": "not-started",
         "temperature": 0,
-        "seed": _SEED,
-        "max_tokens": MAX_TOKENS,
-        "timeout": TIMEOUT_S,
+        "seed": 0,
+        "max_tokens": 512,  # about half a minute on two cores
+        "timeout": 1800.0,  # waiting in line for the one slot included
         "max_retries": 1,
         "use_responses_api": False,
         # Connections kept open would be those of an event loop that may be gone at the next call.
@@ -91,14 +72,11 @@ def local_chat_model(**kwargs: Any) -> ChatOpenAI:
         # Else ChatOpenAI logs advice about that proxy.
         "http_socket_options": (),
         "profile": {
-            "name": WEIGHTS.name,
+            "name": MODEL,
             "max_input_tokens": MAX_INPUT_TOKENS,
             "max_output_tokens": MAX_OUTPUT_TOKENS,
-            "text_inputs": True,
-            "text_outputs": True,
             "structured_output": True,
             "tool_calling": False,
-            "open_weights": True,
         },
     }
     return _LocalChatOpenAI(**{**defaults, **kwargs})

@@ -18,45 +18,24 @@ class LocalEmbeddings(Embeddings):
     """Embeddings by the Universal Sentence Encoder, multilingual, on the CPU.
 
     Vectors have 512 dimensions and length 1. Loading takes about 1.3 s and 150 MB once a process,
-    at the first call; a sentence takes 1 to 3 ms. Safe to use from many threads. Equal texts get
-    equal vectors, up to rounding (1e-6) where they are embedded in different company.
-
-    Of a text longer than 32,000 characters, only the first and the last 16,000 count. The async
-    calls run in a thread.
+    at the first call; a sentence takes 1 to 3 ms. Safe to use from many threads. Of a text longer
+    than 32,000 characters, only the first and the last 16,000 count.
     """
 
     model = "universal-sentence-encoder-multilingual-v3"
     """Names the embedder, so that its vectors are never compared with those of another."""
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Embed texts.
-
-        Args:
-            texts: The texts.
-
-        Returns:
-            One vector a text, in the same order.
-
-        Raises:
-            ImportError: If the extra `local` is not installed.
-        """
+        """Embed texts."""
         if not texts:
             return []
-        vectors: list[list[float]] = _encoder().encode([_fit(text) for text in texts]).tolist()
+        with _lock:  # `cache` alone would let two threads load it at once.
+            encoder = _load()
+        vectors: list[list[float]] = encoder.encode([_fit(text) for text in texts]).tolist()
         return vectors
 
     def embed_query(self, text: str) -> list[float]:
-        """Embed one text, the same way as `embed_documents`.
-
-        Args:
-            text: The text.
-
-        Returns:
-            Its vector.
-
-        Raises:
-            ImportError: If the extra `local` is not installed.
-        """
+        """Embed one text."""
         return self.embed_documents([text])[0]
 
 
@@ -66,11 +45,6 @@ def _fit(text: str) -> str:
         half = MAX_CHARACTERS // 2
         text = f"{text[:half]} {text[-half:]}"
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _encoder() -> Any:
-    with _lock:  # `cache` alone would let two threads load it at once.
-        return _load()
 
 
 @cache

@@ -28,11 +28,11 @@ def serve(settings: dict[str, Any]) -> Any:
     # and two cores are no faster with two requests at once.
     params.n_parallel = 1
     params.n_ctx = settings["window"]
-    params.n_threads_http = settings["http_threads"]
+    params.n_threads_http = 32  # how many may wait in line
     params.cpuparams.n_threads = settings["threads"]
     params.cpuparams_batch.n_threads = settings["threads"]
     params.cache_prompt = True
-    params.cache_ram_mib = settings["cache_mib"]
+    params.cache_ram_mib = 512  # about 19,000 tokens of prompts that may come again
     return xllamacpp.Server(params)
 
 

@@ -14,79 +14,45 @@ import subprocess
 import sys
 import tempfile
 import threading
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NamedTuple
 
 from memalign_graph.errors import needs_extra
-from memalign_graph.local.errors import LocalModelError
-from memalign_graph.local.sources import WEIGHTS
-from memalign_graph.local.weights import find_weights
+from memalign_graph.local.weights import MODEL, LocalModelError, find_weights
 
 MAX_INPUT_TOKENS = 8192
-"""The longest prompt, in tokens."""
-
 MAX_OUTPUT_TOKENS = 1024
-"""The longest answer that fits beside the longest prompt, in tokens."""
-
-_logger = logging.getLogger(__name__)
-
-_START_S = 300.0
-"""How long loading the weights may take; 3 to 8 s are usual."""
+"""The longest answer that fits beside the longest prompt."""
 
 _STOP_S = 5.0
-"""How long the server's process may take to end before it is killed."""
-
-_CACHE_MIB = 512
-"""Memory for the state of prompts that may come again: about 19,000 tokens."""
-
-_HTTP_THREADS = 32
-"""How many requests may wait in the server at once; others wait for a connection."""
+_logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Endpoint:
-    """Where the running server is spoken to."""
+class Endpoint(NamedTuple):
+    """Where the server is spoken to; nobody else on this machine has its key."""
 
     base_url: str
-    """The address for OpenAI clients, such as `http://127.0.0.1:43119/v1`."""
-
     api_key: str
-    """The key it asks for, so that nobody else on this machine can use it."""
 
 
-@dataclass(frozen=True)
-class _Running:
+class _Server(NamedTuple):
     process: subprocess.Popen[str]
     endpoint: Endpoint
 
 
 _lock = threading.Lock()
-_running: _Running | None = None
+_running: _Server | None = None
 
 
 def start_server(path: str | Path | None = None) -> Endpoint:
-    """Start the server if it is not running, fetching the weights first if they are nowhere.
-
-    Safe to call from many threads; all get the same server.
-
-    Args:
-        path: The weights, if you have them; see `find_weights`. Ignored if it is running already.
-
-    Returns:
-        Where to speak to it.
-
-    Raises:
-        LocalModelError: If there are no weights, or the server does not start.
-        ImportError: If the extra `local` is not installed.
-    """
+    """Start the server if it is not running, with the weights that `find_weights(path)` finds."""
     global _running  # noqa: PLW0603 - one server a process is what this module is for
     with _lock:
-        if _running is not None and _running.process.poll() is None:
-            return _running.endpoint
         if _running is not None:
-            status = _running.process.returncode
+            status = _running.process.poll()
+            if status is None:
+                return _running.endpoint
             _logger.warning("The embedded model's server ended (%s); starting anew.", status)
             _close(_running.process)
         _running = None
@@ -106,84 +72,55 @@ def stop_server() -> None:
         _running = None
 
 
-def usable_cores() -> int:
-    """Count the cores this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _launch(weights: Path) -> _Running:
-    settings: dict[str, Any] = {
+def _launch(weights: Path) -> _Server:
+    is_linux = sys.platform == "linux"
+    settings = {
         "path": str(weights),
-        "name": WEIGHTS.name,
+        "name": MODEL,
         "key": secrets.token_hex(16),
         "window": MAX_INPUT_TOKENS + MAX_OUTPUT_TOKENS,
-        "threads": usable_cores(),
-        "http_threads": _HTTP_THREADS,
-        "cache_mib": _CACHE_MIB,
+        "threads": len(os.sched_getaffinity(0)) if is_linux else os.cpu_count() or 1,
     }
-    script = Path(__file__).with_name("serve.py")
     # -P: or this folder's modules would hide others of the same name.
-    command = [sys.executable, "-P", str(script)]
+    command = [sys.executable, "-P", str(Path(__file__).with_name("serve.py"))]
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        try:
-            process = subprocess.Popen(  # noqa: S603 - our own script, by this Python
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-            )
-        except OSError as error:
-            raise LocalModelError(f"{sys.executable} could not be run: {error}.") from error
+        process = subprocess.Popen(  # noqa: S603 - our own script, by this Python
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
         answer = _greet(process, settings)
         if "address" in answer:
-            endpoint = Endpoint(base_url=f"{answer['address']}/v1", api_key=settings["key"])
-            return _Running(process=process, endpoint=endpoint)
+            return _Server(process, Endpoint(f"{answer['address']}/v1", str(settings["key"])))
         _close(process)
         reason = answer.get("error") or f"it ended with status {process.returncode}"
+        log.seek(0)
+        # What follows the first line that names an error comes from it.
+        faults = [line.strip() for line in log if " E " in line or "Error" in line]
+        quoted = f" [{faults[0]}]" if faults else ""
         raise LocalModelError(
-            f"The embedded model's server did not start: {reason} {_tail(log)}(weights: {weights})"
+            f"The embedded model's server did not start: {reason}{quoted} (weights: {weights})"
         )
 
 
-def _greet(process: subprocess.Popen[str], settings: dict[str, Any]) -> dict[str, Any]:
+def _greet(process: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """Send the settings and wait for the answer; empty if the process ended without one."""
-    stdin, stdout = _pipes(process)
-    timer = threading.Timer(_START_S, process.kill)
-    timer.daemon = True
-    timer.start()
     try:
-        stdin.write(json.dumps(settings) + "\n")
-        stdin.flush()
-        answer: dict[str, Any] = json.loads(stdout.readline() or "{}")
+        process.stdin.write(json.dumps(settings) + "\n")
+        process.stdin.flush()
+        answer: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
     except OSError:
         return {}
-    else:
-        return answer
-    finally:
-        timer.cancel()
+    return answer
 
 
-def _close(process: subprocess.Popen[str]) -> None:
+def _close(process: Any) -> None:
     process.terminate()
     try:
         process.wait(_STOP_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    for pipe in _pipes(process):
-        pipe.close()
-
-
-def _pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
-    if process.stdin is None or process.stdout is None:
-        raise LocalModelError("The embedded model's server has no pipes.")
-    return process.stdin, process.stdout
-
-
-def _tail(log: IO[str]) -> str:
-    """Quote the first line of the log that names an error: what follows comes from it."""
-    log.seek(0)
-    lines = [line.strip() for line in log if " E " in line or "Error" in line]
-    return f"[{lines[0]}] " if lines else ""
+    process.stdin.close()
+    process.stdout.close()
 
 
 atexit.register(stop_server)

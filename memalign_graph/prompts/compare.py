@@ -28,6 +28,11 @@ near in words and opposite in meaning; most rules that sound alike are neither.
 Answer with a JSON object: "duplicates" is a list of groups of numbers, in each the best worded \
 first; "contradictions" is a list of pairs of numbers. Empty lists where there are none."""
 
+# No numbers as an example: a small model gives them back.
+_CLOSING = """\
+Answer with a JSON object that has "duplicates" and "contradictions", each a list of lists of \
+numbers, empty where there are none."""
+
 
 class Relations(NamedTuple):
     """How rules stand to each other, by their places in the list that was shown, from 0 on."""
@@ -50,14 +55,9 @@ def relations_schema(count: int) -> dict[str, Any]:
 def relations_prompt(criterion: Criterion, texts: Sequence[str]) -> list[BaseMessage]:
     """Write the prompt."""
     lines = "\n".join(f"{number}. {defuse(text)}" for number, text in enumerate(texts, start=1))
-    # No numbers as an example: a small model gives them back.
-    closing = (
-        'Answer with a JSON object that has "duplicates" and "contradictions", each a list of '
-        "lists of numbers, empty where there are none."
-    )
     return [
         SystemMessage(_SYSTEM.format(criterion=render_criterion(criterion))),
-        HumanMessage(f"The rules:\n{lines}\n\n{closing}"),
+        HumanMessage(f"The rules:\n{lines}\n\n{_CLOSING}"),
     ]
 
 
@@ -68,12 +68,11 @@ def read_relations(answer: dict[str, Any], count: int) -> Relations:
     if any(len(pair) > _PAIR for pair in pairs):
         raise ValueError('a group in "contradictions" has more than two numbers: give pairs')
     opposed = dict.fromkeys((min(pair), max(pair)) for pair in pairs if len(pair) == _PAIR)
-    duplicates = [
-        group
-        for group in groups
-        if len(group) >= _PAIR and opposed.keys().isdisjoint(combinations(sorted(group), _PAIR))
-    ]
-    return Relations(duplicates, list(opposed))
+
+    def agrees(group: list[int]) -> bool:
+        return opposed.keys().isdisjoint(combinations(sorted(group), _PAIR))
+
+    return Relations([one for one in groups if len(one) >= _PAIR and agrees(one)], list(opposed))
 
 
 def _read_groups(answer: dict[str, Any], name: str, count: int) -> list[list[int]]:

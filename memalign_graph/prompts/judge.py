@@ -129,7 +129,13 @@ def fit_guidelines(
         always = choose_guidelines(guidelines, max_tokens=shared)
     known = {guideline.id for guideline in always}
     rest = [guideline for guideline in guidelines if guideline.id not in known]
-    ranked = _by_nearness(rest, nearness)
+
+    def near(guideline: Guideline) -> tuple[float, int]:
+        known = [nearness[key] for key in guideline.episode_ids if key in nearness]
+        return max(known), guideline.position
+
+    ranked = [one for one in rest if not nearness.keys().isdisjoint(one.episode_ids)]
+    ranked.sort(key=near, reverse=True)
     ranked += [] if always else sorted(rest, key=_worth, reverse=True)
     relevant = _fitting(rest, ranked, budget - sum(costs[key] for key in known))
     left_out = len(rest) - len(relevant)
@@ -201,16 +207,6 @@ def choose_guidelines(guidelines: Sequence[Guideline], *, max_tokens: int) -> li
 
 def _worth(guideline: Guideline) -> tuple[bool, int, int]:
     return guideline.origin == "expert", len(guideline.episode_ids), guideline.position
-
-
-def _by_nearness(guidelines: Sequence[Guideline], nearness: Mapping[str, float]) -> list[Guideline]:
-    near = [
-        (max(nearness[key] for key in guideline.episode_ids if key in nearness), guideline)
-        for guideline in guidelines
-        if not nearness.keys().isdisjoint(guideline.episode_ids)
-    ]
-    near.sort(key=lambda pair: (pair[0], pair[1].position), reverse=True)
-    return [guideline for _, guideline in near]
 
 
 def _fitting(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from langgraph.graph import StateGraph
 
 from memalign_graph import Criterion, Guideline, create_alignment_graph
@@ -17,8 +16,6 @@ from tests.loopback.replies import as_reply
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-BOTH_WAYS = pytest.mark.parametrize("bench", ["memory-sync", "memory-async"], indirect=True)
-"""For what asks nothing of a store that other tests do not."""
 
 DISTIL, COMPARE, JUDGE = "guideline_operations", "guideline_relations", "judgment"
 """What a request is for, by the name of its schema."""

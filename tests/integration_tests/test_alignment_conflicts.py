@@ -1,32 +1,30 @@
-"""Contradictions put to an expert, all in one interrupt."""
+"""Contradictions put to an expert, all in one interrupt; and several experts on one case."""
 
+import json
 import warnings
 from typing import Any
 
 import pytest
-from langgraph.types import Command
 
-from memalign_graph import ChatModelError, MemAlignWarning
-from tests.conftest import Bench, Graph
+from memalign_graph import Categorical, Criterion, MemAlignWarning
+from memalign_graph.agreement import krippendorff_alpha
+from tests.conftest import EVERY_WAY, Bench, Graph, judgings
 from tests.integration_tests.alignment_support import (
-    BOTH_WAYS,
-    COMPARE,
+    DISTIL,
     Model,
     align,
     alignment,
     asked,
     builder,
     by_text,
-    commits,
     each_its_words,
+    embedded,
+    feedback_in,
     record,
-    records,
     retire,
-    retired,
     said,
     sources,
 )
-from tests.loopback import error
 
 OLD_A, NEW_A = "On #a always name it.", "On #a never name it."
 OLD_B, NEW_B = "On #b always thank them.", "On #b never thank them."
@@ -43,8 +41,9 @@ async def ask(bench: Bench, **options: Any) -> tuple[Graph, Any]:
     return graph, interrupt
 
 
+@EVERY_WAY
 async def test_all_conflicts_are_asked_about_at_once(bench: Bench) -> None:
-    _, interrupt = await ask(bench)
+    graph, interrupt = await ask(bench)
     assert set(interrupt.value) == {"action_requests", "review_configs"}
     requests = interrupt.value["action_requests"]
     assert [one["name"] for one in requests] == ["settle_conflict"] * 2
@@ -67,12 +66,13 @@ async def test_all_conflicts_are_asked_about_at_once(bench: Bench) -> None:
     # Nothing is committed while it waits.
     assert await bench.guidelines() == []
     assert {one.status for one in await bench.episodes()} == {"pending"}
+    report = (await bench.resume(graph, "newer"))["report"]
+    assert set(by_text(report["guidelines"]["added"])) == {NEW_A, NEW_B, OTHER}
 
 
 NEWER = {NEW_A, NEW_B, OTHER}
 REPLIES: dict[str, tuple[Any, set[str]]] = {
     "by-conflict": ({"C1": "first", "C2": "second"}, {OLD_A, NEW_B, OTHER}),
-    "newer-everywhere": ("newer", NEWER),
     "approve-and-reject": (
         {"decisions": [{"type": "approve"}, {"type": "reject", "message": "Both hold."}]},
         {NEW_A, OLD_B, NEW_B, OTHER},
@@ -91,7 +91,6 @@ REPLIES: dict[str, tuple[Any, set[str]]] = {
 }
 
 
-@BOTH_WAYS
 @pytest.mark.parametrize("reply", list(REPLIES))
 async def test_reply_settles_the_conflicts(bench: Bench, reply: str) -> None:
     given, standing = REPLIES[reply]
@@ -117,7 +116,6 @@ INVALID: dict[str, tuple[Any, str]] = {
 }
 
 
-@BOTH_WAYS
 async def test_invalid_replies_leave_the_question_open(bench: Bench) -> None:
     graph, interrupt = await ask(bench)
     chats = len(bench.server.chats)
@@ -133,99 +131,17 @@ async def test_invalid_replies_leave_the_question_open(bench: Bench) -> None:
     assert len(bench.server.chats) == chats
 
 
-@BOTH_WAYS
-async def test_without_a_conflict_nobody_is_asked(bench: Bench) -> None:
-    bench.server.responder = Model()
-    report = await align(bench, records(6, topics=3), alignment(bench, conflicts="ask"))
-    assert len(report["guidelines"]["added"]) == 3
-    assert (report["conflicts"], report["decisions"]) == ([], None)
-    assert (await align(bench, records(6, topics=3), alignment(bench, conflicts="ask")))[
-        "feedback"
-    ]["unchanged"] == 6
-
-
-@BOTH_WAYS
-async def test_one_batch_is_compared_too(bench: Bench) -> None:
-    """The expert is to be asked of every contradiction, also of one that a distiller overlooks."""
-    bench.server.responder = Model(distil=each_its_words)
-    graph = alignment(bench, conflicts="ask")
-    await align(bench, [said(1, OLD_A)], graph)
-    given = await bench.invoke(graph, {"feedback": [said(2, NEW_A)]}, "u")
-    assert "__interrupt__" in given
-    await bench.resume(graph, {"C1": "first"}, "u")
-    assert sources(await bench.guidelines()) == {OLD_A: 1}
-
-
-@BOTH_WAYS
-@pytest.mark.parametrize("instead", ["On #a leave its name out.", "On #b leave the name out."])
-async def test_distillers_wish_to_replace_a_rule_is_put_to_the_expert(
-    bench: Bench, instead: str
-) -> None:
+async def test_distillers_wish_to_replace_a_rule_is_put_to_the_expert(bench: Bench) -> None:
     """Also where the comparison takes the two for the same."""
     bench.server.responder = Model(distil=each_its_words)
     graph = alignment(bench, conflicts="ask")
     await align(bench, [said(1, OLD_A)], graph)
-    bench.server.responder = Model(distil=lambda _: {"operations": [retire("G1", instead)]})
+    bench.server.responder = Model(
+        distil=lambda _: {"operations": [retire("G1", "On #a leave its name out.")]}
+    )
     await bench.invoke(graph, {"feedback": [record(2)]}, "u")
     await bench.resume(graph, {"C1": "first"}, "u")
     assert sources(await bench.guidelines()) == {OLD_A: 1}
-
-
-@BOTH_WAYS
-async def test_expert_may_give_up_what_was_written_by_hand(bench: Bench) -> None:
-    await bench.add_guideline(OLD_A)
-    graph, interrupt = await ask(bench)
-    [first, _] = interrupt.value["action_requests"]
-    assert first["args"]["keep"] == "first"
-    # The rule in the same words has a source now; by hand it is all the same.
-    assert f"The newer word is behind: {OLD_A}" in first["description"]
-    report = (await bench.resume(graph, {"C1": "second", "C2": "newer"}))["report"]
-    assert {one.text for one in await bench.guidelines()} == NEWER
-    assert {one.reason for one in await retired(bench)} == {"An expert chose the other one."}
-    assert list(by_text(report["guidelines"]["retired"])) == [OLD_A]
-
-
-@BOTH_WAYS
-async def test_what_an_expert_let_stand_is_not_asked_again(bench: Bench) -> None:
-    """Two that stood before, and that nothing new touches, are left as they are."""
-    graph, _ = await ask(bench)
-    await bench.resume(graph, {"C1": "both", "C2": "both"})
-    report = await align(bench, [said(9, "On #d be kind.")], graph, "u")
-    assert report["conflicts"] == []
-    assert len(await bench.guidelines()) == 6
-
-
-@BOTH_WAYS
-async def test_report_after_a_long_wait_tells_of_this_run_alone(bench: Bench) -> None:
-    await bench.add_guideline("On #z keep it short.")
-    await bench.add_guideline("On #y use their name.")
-    [removed, kept] = await bench.guidelines()
-    graph, _ = await ask(bench)
-    memory = bench.memory()
-    if bench.awaits:
-        await memory.aremove_guideline(removed.id)
-        await memory.aedit_guideline(kept.id, "On #y use their first name.")
-    else:
-        memory.remove_guideline(removed.id)
-        memory.edit_guideline(kept.id, "On #y use their first name.")
-    await bench.add_guideline("On #x sign with your own.")
-    report = (await bench.resume(graph, "newer"))["report"]
-    assert set(by_text(report["guidelines"]["added"])) == NEWER
-    assert report["guidelines"]["revised"] == report["guidelines"]["retired"] == []
-
-
-@BOTH_WAYS
-async def test_another_run_does_not_wait_for_the_answer(bench: Bench) -> None:
-    """A second alignment of the memory on another thread while the first waits for its expert."""
-    graph, _ = await ask(bench)
-    report = await align(bench, [], alignment(bench, batch_size=1), "u")
-    assert {one.text for one in await bench.guidelines()} == NEWER
-    assert len(report["guidelines"]["added"]) == 3
-    before = await commits(bench)
-    late = (await bench.resume(graph, "newer"))["report"]
-    assert {one.text for one in await bench.guidelines()} == NEWER
-    assert await commits(bench) == before
-    assert late["memory_version_after"] == report["memory_version_after"]
 
 
 async def test_without_a_checkpointer_there_is_a_warning(bench: Bench) -> None:
@@ -246,19 +162,89 @@ async def test_without_a_checkpointer_there_is_a_warning(bench: Bench) -> None:
     assert len(bench.server.chats) == chats
 
 
-@BOTH_WAYS
-async def test_interrupt_outlasts_failures_before_it(bench: Bench) -> None:
+def word(author: str, value: Any, rationale: str | None = None, at: int = 1) -> dict[str, Any]:
+    """An expert's word on case 1."""
+    given_at = record(at)["given_at"]
+    return record(1, author=author, value=value, rationale=rationale, given_at=given_at)
+
+
+ANN = word("ann", False, "On #a too cold.", at=1)
+BOB = word("bob", True, "On #b warm enough.", at=2)
+CARL = word("carl", False, "On #c no word of regret.", at=3)
+THREE = [ANN, BOB, CARL]
+NEAR = {"inputs": "Question 1: where is order 1?", "outputs": "Another answer."}
+
+
+async def test_every_word_is_in_memory_and_in_the_judges_prompt(bench: Bench) -> None:
     bench.server.responder = Model(distil=each_its_words)
-    graph = alignment(
-        bench, conflicts="ask", batch_size=1, model=bench.server.chat_model(max_retries=0)
+    report = await align(bench, [*THREE, record(2)])
+    assert report["feedback"]["new"] == 4
+    episodes = [one for one in await bench.episodes() if one.author != "ann" or not one.value]
+    on_case = [one for one in await bench.episodes() if one.example.inputs == ANN["inputs"]]
+    assert len({one.example_id for one in on_case}) == 1
+    assert {one.rationale for one in on_case} == {one["rationale"] for one in THREE}
+    assert len(episodes) >= 3
+    assert len(embedded(bench)) == 2
+    await bench.invoke(bench.judge_graph(), NEAR, "u")
+    [chat] = judgings(bench.server)
+    answers = [one for one in chat.messages if one["role"] == "assistant"]
+    [answer] = [one for one in answers if ANN["rationale"] in one["content"]]
+    said = json.loads(answer["content"])
+    for one in THREE:
+        assert one["rationale"] in said["rationale"]
+    assert said["value"] is False
+    assert chat.text.count(ANN["outputs"]) == 1
+
+
+async def test_experts_on_one_case_stay_in_one_batch(bench: Bench) -> None:
+    bench.server.responder = Model(distil=each_its_words)
+    given = [
+        record(case, author=f"expert {n}", rationale=f"On #{case} name {n}.")
+        for n in range(5)
+        for case in range(4)
+    ]
+    report = await align(bench, given, alignment(bench, batch_size=2))
+    assert report["batches"] == 4
+    assert [len(feedback_in(chat)) for chat in asked(bench, DISTIL)] == [5] * 4
+    assert len(embedded(bench)) == 4
+
+
+async def test_disagreement_and_alpha_are_told(bench: Bench) -> None:
+    bench.server.responder = Model()
+    agreeing = [
+        record(n, author=author, value=bool(n % 2), rationale=None)
+        for n in (2, 3)
+        for author in ("ann", "bob")
+    ]
+    report = await align(bench, [*THREE, *agreeing, record(9)])
+    agreement = report["agreement"]
+    units = [[False, True, False], [False, False], [True, True]]
+    assert agreement["alpha"] == pytest.approx(krippendorff_alpha(units, "nominal"))
+    assert (agreement["level"], agreement["examples"]) == ("nominal", 3)
+    [found] = agreement["disagreements"]
+    assert found["majority"] is False
+    assert [(one["author"], one["value"]) for one in found["given"]] == [
+        ("ann", False),
+        ("bob", True),
+        ("carl", False),
+    ]
+    ids = {one.id for one in await bench.episodes()}
+    assert {one["episode_id"] for one in found["given"]} <= ids
+
+
+async def test_ordered_scale_is_compared_by_rank(bench: Bench) -> None:
+    choices = ("poor", "fair", "good")
+    criterion = Criterion(
+        name="grade", instructions="How good?", scale=Categorical(choices=choices, ordered=True)
     )
-    down = error(500, retry_after=0)
-    bench.server.responder = Model(distil=each_its_words, compare=lambda _: down)
-    with pytest.raises(ChatModelError):
-        await align(bench, GIVEN, graph)
-    assert (await bench.state(graph)).interrupts == ()
-    bench.server.responder = Model(distil=each_its_words)
-    assert "__interrupt__" in await bench.invoke(graph, None)
-    assert len(asked(bench, COMPARE)) == 2
-    given = await bench.invoke(graph, Command(resume="newer"))
-    assert len(given["report"]["conflicts"]) == 2
+    bench.server.responder = Model(judge=lambda _: "good")
+    given = [
+        record(n, author=author, value=value)
+        for n, values in enumerate([("poor", "poor"), ("poor", "fair"), ("good", "good")])
+        for author, value in zip(("ann", "bob"), values, strict=True)
+    ]
+    agreement = (await align(bench, given, alignment(bench, criterion)))["agreement"]
+    assert agreement["level"] == "ordinal"
+    assert agreement["alpha"] == pytest.approx(
+        krippendorff_alpha([[0, 0], [0, 1], [2, 2]], "ordinal")
+    )

@@ -1,26 +1,27 @@
 """Proposals of many batches brought together with each other and with what stands."""
 
+import random
+import time
 from typing import Any
 
 import pytest
 
+from memalign_graph import ModelAnswerError
 from tests.conftest import CASE, Bench, judgings
 from tests.integration_tests.alignment_support import (
-    BOTH_WAYS,
     COMPARE,
     DISTIL,
     Model,
-    add,
     align,
     alignment,
     asked,
     by_text,
+    commits,
     each_its_words,
     record,
     records,
     retire,
     retired,
-    revise,
     said,
     sources,
 )
@@ -40,39 +41,6 @@ async def test_duplicates_in_other_words_become_one_with_both_sources(bench: Ben
     assert [chat.schema_name for chat in bench.server.chats].count(COMPARE) == 1
 
 
-async def test_duplicate_of_what_stands_gives_it_a_source(bench: Bench) -> None:
-    bench.server.responder = WORDS
-    graph = alignment(bench, batch_size=1)
-    await align(bench, [said(1, "On #name name the order.")], graph)
-    given = [said(2, "On #name say which order it is."), said(3, "On #thanks thank them.")]
-    report = await align(bench, given, graph)
-    assert sources(await bench.guidelines()) == {
-        "On #name name the order.": 2,
-        "On #thanks thank them.": 1,
-    }
-    assert by_text(report["guidelines"]["revised"]) == {"On #name name the order.": 2}
-
-
-@BOTH_WAYS
-async def test_same_words_are_one_without_a_model(bench: Bench) -> None:
-    """Other letters, blanks and a full stop make no other rule; the comparison has one to show."""
-    texts = ["Name the order at once.", "name  THE order at once", " Name the order\nat once. "]
-    bench.server.responder = Model(
-        distil=lambda chat: {"operations": [add(texts["case 2" in chat.text])]},
-        compare=lambda _: pytest.fail("one rule is compared with none"),
-    )
-    await align(bench, records(4), alignment(bench, batch_size=1))
-    assert sources(await bench.guidelines()) == {texts[0]: 4}
-    assert asked(bench, COMPARE) == []
-
-
-@BOTH_WAYS
-async def test_one_batch_is_not_compared(bench: Bench) -> None:
-    bench.server.responder = WORDS
-    await align(bench, records(5))
-    assert (len(asked(bench, DISTIL)), len(asked(bench, COMPARE))) == (1, 0)
-
-
 @pytest.mark.parametrize("turned", [False, True], ids=["newer-last", "newer-first"])
 async def test_contradiction_is_settled_by_the_newer_word(bench: Bench, turned: bool) -> None:  # noqa: FBT001
     bench.server.responder = WORDS
@@ -89,94 +57,6 @@ async def test_contradiction_is_settled_by_the_newer_word(bench: Bench, turned: 
     assert ALWAYS not in prompt
 
 
-@BOTH_WAYS
-async def test_contradiction_with_what_stands_is_settled_by_the_newer_word(bench: Bench) -> None:
-    bench.server.responder = WORDS
-    graph = alignment(bench, batch_size=1)
-    await align(bench, [said(1, ALWAYS)], graph)
-    report = await align(bench, [said(2, NEVER), said(3, "On #thanks thank them.")], graph)
-    assert sources(await bench.guidelines()) == {NEVER: 1, "On #thanks thank them.": 1}
-    [told] = report["guidelines"]["retired"]
-    [gone] = await retired(bench)
-    assert (told["id"], told["text"]) == (gone.guideline_id, ALWAYS)
-    assert told["reason"] == gone.reason
-    assert gone.reason
-    winner = report["conflicts"][0]["second"]["guideline_id"]
-    assert told["superseded_by"] == gone.superseded_by == winner
-
-
-@BOTH_WAYS
-async def test_older_word_that_comes_late_does_not_win(bench: Bench) -> None:
-    bench.server.responder = WORDS
-    graph = alignment(bench, batch_size=1)
-    await align(bench, [said(5, NEVER)], graph)
-    report = await align(bench, [said(1, ALWAYS), said(2, "On #thanks thank them.")], graph)
-    assert sources(await bench.guidelines()) == {NEVER: 1, "On #thanks thank them.": 1}
-    assert report["guidelines"]["retired"] == []
-    # And the newest word of all brings it back.
-    await align(bench, [said(8, ALWAYS), said(9, "On #name name it.")], graph)
-    assert ALWAYS in sources(await bench.guidelines())
-    assert NEVER not in sources(await bench.guidelines())
-
-
-@BOTH_WAYS
-@pytest.mark.parametrize("group", [[1, 2], [2, 1], [1, 2, 3]])
-async def test_answer_that_calls_opposites_the_same_merges_nothing(
-    bench: Bench, group: list[int]
-) -> None:
-    bench.server.responder = Model(
-        distil=each_its_words,
-        compare=lambda _: {"duplicates": [group], "contradictions": [[2, 1]]},
-    )
-    given = [said(1, ALWAYS), said(2, NEVER), said(3, "On #sorry say sorry.")]
-    await align(bench, given, alignment(bench, batch_size=1))
-    assert sources(await bench.guidelines()) == {NEVER: 1, "On #sorry say sorry.": 1}
-
-
-@BOTH_WAYS
-async def test_opposites_are_not_joined_over_a_third(bench: Bench) -> None:
-    """1 says the same as 3, and 3 the same as 2; but 1 and 2 contradict each other."""
-    bench.server.responder = Model(
-        distil=each_its_words,
-        compare=lambda _: {"duplicates": [[1, 3], [3, 2]], "contradictions": [[1, 2]]},
-    )
-    given = [said(1, ALWAYS), said(2, NEVER), said(3, "On #sorry say sorry.")]
-    await align(bench, given, alignment(bench, batch_size=1))
-    # The newest word, 3, is on the side of 1.
-    assert sources(await bench.guidelines()) == {ALWAYS: 2}
-
-
-@BOTH_WAYS
-async def test_a_rule_reworded_and_then_said_again_in_its_first_words(bench: Bench) -> None:
-    """A guideline's id comes from its first words: those may come back against its present ones."""
-    bench.server.responder = Model(distil=each_its_words)
-    graph = alignment(bench, batch_size=1)
-    await align(bench, [said(1, ALWAYS)], graph)
-    bench.server.responder = Model(distil=lambda _: {"operations": [revise("G1", NEVER)]})
-    await align(bench, [record(2)], graph)
-    assert sources(await bench.guidelines()) == {NEVER: 2}
-    bench.server.responder = Model(distil=each_its_words)
-    report = await align(bench, [said(8, ALWAYS), said(9, "On #name name it.")], graph)
-    assert len(report["conflicts"]) == 1
-    assert sources(await bench.guidelines()) == {ALWAYS: 1, "On #name name it.": 1}
-
-
-@BOTH_WAYS
-@pytest.mark.parametrize("batch_size", [1, 50])
-async def test_retire_without_a_rule_instead(bench: Bench, batch_size: int) -> None:
-    bench.server.responder = WORDS
-    graph = alignment(bench, batch_size=batch_size)
-    await align(bench, [said(1, ALWAYS), said(2, "On #name name it.")], graph)
-    bench.server.responder = Model(distil=lambda _: {"operations": [retire("G1", "")]})
-    report = await align(bench, [record(3)], graph)
-    assert sources(await bench.guidelines()) == {"On #name name it.": 1}
-    [told] = report["guidelines"]["retired"]
-    assert (told["text"], told["superseded_by"]) == (ALWAYS, None)
-    assert told["reason"] == "Newer feedback says that it does not hold."
-    assert report["conflicts"] == []
-
-
-@BOTH_WAYS
 @pytest.mark.parametrize("batch_size", [1, 50])
 async def test_retire_with_a_rule_instead(bench: Bench, batch_size: int) -> None:
     bench.server.responder = WORDS
@@ -190,34 +70,6 @@ async def test_retire_with_a_rule_instead(bench: Bench, batch_size: int) -> None
     assert by_text(report["guidelines"]["added"]) == {NEVER: 1}
     [conflict] = report["conflicts"]
     assert conflict["second"]["guideline_id"] == winner.id
-
-
-@BOTH_WAYS
-async def test_rule_retired_for_one_that_sounds_the_same(bench: Bench) -> None:
-    """The distiller saw why; the comparison sees two sentences and takes them for the same."""
-    bench.server.responder = WORDS
-    await align(bench, [said(1, "On #name name it.")])
-    instead = "On #name spell it out."
-
-    def distil(chat: Any) -> Any:
-        if "case 3" in chat.text:
-            return {"operations": [retire("G1", instead)]}
-        return each_its_words(chat)
-
-    bench.server.responder = Model(distil=distil)
-    await align(bench, [record(3), said(4, "On #c thank them.")], alignment(bench, batch_size=1))
-    assert sources(await bench.guidelines()) == {instead: 1, "On #c thank them.": 1}
-
-
-@BOTH_WAYS
-@pytest.mark.parametrize("text", ["", NEVER])
-async def test_older_feedback_does_not_retire_a_newer_guideline(bench: Bench, text: str) -> None:
-    bench.server.responder = WORDS
-    await align(bench, [said(5, ALWAYS)])
-    bench.server.responder = Model(distil=lambda _: {"operations": [retire("G1", text)]})
-    report = await align(bench, [record(1)])
-    assert sources(await bench.guidelines()) == {ALWAYS: 1}
-    assert report["guidelines"]["retired"] == report["guidelines"]["added"] == []
 
 
 async def test_hand_written_guideline_wins_and_stays(bench: Bench) -> None:
@@ -236,3 +88,63 @@ async def test_hand_written_guideline_wins_and_stays(bench: Bench) -> None:
     assert sources(standing) == {ALWAYS: 0, "On #name name it.": 1}
     assert report["conflicts"][0]["newer"] == "first"
     assert "(written by an expert, can't be changed): " + ALWAYS in asked(bench, DISTIL)[0].text
+
+
+async def outcome(bench: Bench, seed: int) -> Any:
+    """What an alignment of 40 records comes to when its batches take random times."""
+    waits = random.Random(seed)  # noqa: S311 - nothing secret
+
+    def slow(chat: Any) -> Any:
+        time.sleep(waits.random() / 20)
+        return each_its_words(chat)
+
+    bench.server.responder = Model(distil=slow)
+    given = [
+        record(
+            n, rationale=f"On #{n % 9} {'never' if n % 27 == 5 else 'always'} name it, said {n}."
+        )
+        for n in range(40)
+    ]
+    namespace = f"run{seed}"
+    context = {"namespace": [namespace]}
+    report = await align(bench, given, alignment(bench, batch_size=4), f"t{seed}", context=context)
+    inputs = {one.id: one.example.inputs for one in await bench.episodes(namespace=(namespace,))}
+    return (
+        [
+            (one["first"]["text"], one["second"]["text"], one["newer"])
+            for one in report["conflicts"]
+        ],
+        [
+            (one.text, [inputs[key] for key in one.episode_ids])
+            for one in await bench.guidelines(namespace=(namespace,))
+        ],
+    )
+
+
+async def test_order_and_number_do_not_depend_on_which_batch_is_done_first(bench: Bench) -> None:
+    conflicts, guidelines = await outcome(bench, 0)
+    assert len(conflicts) == 1
+    assert len(guidelines) == 9
+    [(first, second, newer)] = conflicts
+    lost = second if newer == "first" else first
+    assert lost not in [text for text, _ in guidelines]
+    for seed in range(1, 3):
+        assert await outcome(bench, seed) == (conflicts, guidelines)
+
+
+async def test_wrong_comparison_twice_fails_the_run_and_loses_nothing(bench: Bench) -> None:
+    bench.server.responder = Model(compare=lambda _: "They are all alike.")
+    graph = alignment(bench, batch_size=2)
+    with pytest.raises(ModelAnswerError, match="compare guidelines"):
+        await align(bench, records(6, topics=3), graph)
+    first, again = asked(bench, COMPARE)
+    assert again.messages[: len(first.messages)] == first.messages
+    assert "can't be used" in again.messages[-1]["content"]
+    assert await bench.guidelines() == []
+    assert {one.status for one in await bench.episodes()} == {"pending"}
+    assert await commits(bench) == 1
+    bench.server.responder = Model()
+    report = (await bench.invoke(graph, None))["report"]
+    assert len(report["guidelines"]["added"]) == 3
+    assert len(asked(bench, DISTIL)) == 3
+    assert {one.status for one in await bench.episodes()} == {"distilled"}

@@ -1,6 +1,11 @@
 """`guard="replay"`: no guideline is committed that breaks a seen case."""
 
-from tests.conftest import Bench
+from typing import Any
+
+import pytest
+
+from memalign_graph import Boolean, Categorical, ChatModelError, Criterion, Numeric
+from tests.conftest import EVERY_WAY, Bench
 from tests.integration_tests.alignment_replay_support import (
     guarded,
     judge_by_rules,
@@ -12,35 +17,26 @@ from tests.integration_tests.alignment_replay_support import (
     words,
 )
 from tests.integration_tests.alignment_support import (
-    BOTH_WAYS,
-    COMPARE,
     JUDGE,
     Model,
+    add,
     align,
     asked,
+    feedback_in,
+    progress_of,
     record,
-    retire,
+    rules_by_topic,
+    rules_in,
     sources,
+    version,
 )
+from tests.loopback import ChatRequest, error
 
 VAGUE = "On #vague it is false of cases 2 3 101 and any other like it."
 GOOD = "On #good1 it is false of cases 201 202, whatever else they say."
 
 
-async def test_vague_guideline_is_dropped_for_all_that_it_breaks(bench: Bench) -> None:
-    await seed(bench, 6)
-    bench.server.responder = teaching()
-    given = [words(101, VAGUE, value=False), words(102, GOOD)]
-    report = await align(bench, given, guarded(bench))
-    replay = report["replay"]
-    assert sources(await bench.guidelines()) == {GOOD: 1}
-    assert replay["agreed_before"] == replay["agree_after"] == 7
-    # Two cases broke, of which one is told.
-    [broken] = replay["broken"]
-    assert broken["guideline"] == VAGUE
-
-
-@BOTH_WAYS
+@EVERY_WAY
 async def test_dropped_guideline_is_told_and_not_asked_for_again(bench: Bench) -> None:
     await seed(bench, 6)
     [episode] = [one for one in await bench.episodes() if "Question 3:" in str(one.example.inputs)]
@@ -66,41 +62,6 @@ async def test_dropped_guideline_is_told_and_not_asked_for_again(bench: Bench) -
     assert (again["cost"]["chat_calls"], again["feedback"]["unchanged"]) == (0, 1)
 
 
-@BOTH_WAYS
-async def test_retirement_that_breaks_a_case_is_undone(bench: Bench) -> None:
-    rule = "On #keep it is true of cases 4, which look false."
-    await seed(bench, 6, rule)
-    bench.server.responder = Model(
-        distil=lambda _: {"operations": [retire("G1", "")]}, judge=judge_by_rules(wrong=(4,))
-    )
-    report = await align(bench, [record(101, value=True)], guarded(bench))
-    assert list(sources(await bench.guidelines())) == [rule]
-    [broken] = report["replay"]["broken"]
-    assert (broken["expected"], broken["got"]) == (True, False)
-    assert rule in broken["guideline"]
-
-
-@BOTH_WAYS
-async def test_merge_that_breaks_a_case_is_undone(bench: Bench) -> None:
-    rules = ["On #keep name it always.", "On #keep it is true of cases 4, which look false."]
-    await seed(bench, 6, *rules)
-    bench.server.responder = Model(
-        distil=teaching().distil,
-        compare=lambda _: {"duplicates": [[1, 2]], "contradictions": []},
-        judge=judge_by_rules(wrong=(4,)),
-    )
-    given = [words(101, "On #b thank them."), words(102, "On #c greet them.")]
-    report = await align(bench, given, guarded(bench, batch_size=1))
-    assert len(asked(bench, COMPARE)) == 1
-    assert {one.text for one in await bench.guidelines()} == {
-        *rules,
-        *(one["rationale"] for one in given),
-    }
-    assert len(report["replay"]["broken"]) == 1
-    assert report["guidelines"]["retired"] == []
-
-
-@BOTH_WAYS
 async def test_revision_that_breaks_a_case_is_undone(bench: Bench) -> None:
     rule = "On #keep it is true of cases 4, which look false."
     await seed(bench, 6, rule)
@@ -123,7 +84,6 @@ async def test_revision_that_breaks_a_case_is_undone(bench: Bench) -> None:
     assert report["guidelines"]["revised"] == []
 
 
-@BOTH_WAYS
 async def test_two_bad_ones_among_many_good_are_both_found(bench: Bench) -> None:
     await seed(bench, 10)
     good = [words(100 + n, f"On #good{n} it is false of cases {200 + n}.") for n in range(12)]
@@ -140,20 +100,6 @@ async def test_two_bad_ones_among_many_good_are_both_found(bench: Bench) -> None
     assert len(report["guidelines"]["added"]) == 12
     # Halving finds them: far fewer judgments than guidelines times cases.
     assert report["replay"]["chat_calls"] < 24 * 5
-
-
-async def test_extra_calls_are_counted_exactly(bench: Bench) -> None:
-    await seed(bench, 6)
-    bench.server.chats.clear()
-    bench.server.responder = teaching()
-    report = await align(bench, [words(101, VAGUE, value=False), words(102, GOOD)], guarded(bench))
-    extra = len(asked(bench, JUDGE))
-    assert report["replay"]["chat_calls"] == extra
-    assert report["cost"]["chat_calls"] == len(bench.server.chats) == extra + 1
-    assert report["cost"]["texts_embedded"] == 2
-    # No prompt is paid for twice.
-    prompts = [str(chat.messages) for chat in bench.server.chats]
-    assert len(set(prompts)) == len(prompts)
 
 
 async def test_what_agreed_before_agrees_with_the_committed_memory(bench: Bench) -> None:
@@ -174,7 +120,6 @@ async def test_what_agreed_before_agrees_with_the_committed_memory(bench: Bench)
     assert await verdicts(bench, [103]) == [False]
 
 
-@BOTH_WAYS
 async def test_each_case_is_judged_without_itself_among_the_episodes(bench: Bench) -> None:
     await seed(bench, 6)
     bench.server.responder = teaching()
@@ -191,27 +136,162 @@ async def test_each_case_is_judged_without_itself_among_the_episodes(bench: Benc
     assert seen == {False: old | new, True: old | new}
 
 
-@BOTH_WAYS
-async def test_several_experts_on_a_seen_case_count_as_one_case(bench: Bench) -> None:
-    await seed(bench, 4)
-    more = [record(1, author=name, value=False, rationale=None) for name in ("bob", "carl")]
-    bench.server.responder = Model(distil=lambda _: {"operations": []})
-    await align(bench, more)
+async def test_progress_of_the_replay_reaches_its_end(bench: Bench) -> None:
+    await seed(bench, 6)
     bench.server.responder = teaching()
-    given = [words(101, "On #b it is false of cases 1 2.", value=False)]
-    report = await align(bench, given, guarded(bench))
-    # Case 1 is false by its majority: the guideline puts it right, and breaks case 2.
+    given = {"feedback": [words(101, VAGUE, value=False)]}
+    events = await bench.stream(guarded(bench), given, "u", stream_mode="custom")
+    found = progress_of(events, "replay")
+    assert found[0] == (0, 7)
+    assert found[-1] == (7, 7)
+    assert all(0 <= done <= of for done, of in found)
+
+
+ALWAYS, NEVER = "On #a always, for it is false of cases 3.", "On #a never do so at all."
+
+
+async def test_conflict_settled_by_an_expert_is_replayed_too(bench: Bench) -> None:
+    await seed(bench, 6)
+    bench.server.responder = teaching()
+    graph = guarded(bench, batch_size=1, conflicts="ask")
+    given = [
+        words(101, "On #a always name it, for it is false of cases 2."),
+        words(102, "On #a never name it."),
+    ]
+    await bench.invoke(graph, {"feedback": given})
+    chats = len(bench.server.chats)
+    report = (await bench.resume(graph, {"C1": "first"}))["report"]
+    assert len(bench.server.chats) > chats
+    assert len(report["replay"]["broken"]) == 1
+    assert report["replay"]["agree_after"] == report["replay"]["agreed_before"] == 8
+    assert await verdicts(bench, [2]) == [True]
+
+
+async def test_wording_that_breaks_a_case_is_not_asked_for_for_ever(bench: Bench) -> None:
+    """A guideline lost a source; its new wording breaks a case, and it goes."""
+    await seed(bench, 6)
+    bench.server.responder = Model(distil=rules_by_topic, judge=judge_by_rules())
+    both = [words(n, f"On #x, said by {n}, thank them.") for n in (101, 102)]
+    await align(bench, both)
+    [guideline] = await bench.guidelines()
+    bench.memory().forget(guideline.episode_ids[0])
+
+    def distil(chat: ChatRequest) -> Any:
+        assert "said by 102" in next(iter(feedback_in(chat).values()))
+        return {"operations": [add("On #x it is false of cases 3.")]}
+
+    bench.server.responder = Model(distil=distil, judge=judge_by_rules())
+    report = await align(bench, [], guarded(bench))
+    assert len(report["replay"]["broken"]) == 1
+    assert await bench.guidelines() == []
+    again = await align(bench, [], guarded(bench), "u")
+    assert again["cost"]["chat_calls"] == 0
+
+
+HARMLESS = "On #good thank them for their patience."
+
+
+def turned_by(episode: int, case: int, rules: Any = None) -> Any:
+    """A judge who is misled on one case by an earlier case in the prompt."""
+    judge = rules or judge_by_rules()
+
+    def misled(chat: ChatRequest) -> Any:
+        return judge(chat) and not (judged_case(chat) == case and episode in others_in(chat))
+
+    return misled
+
+
+async def test_verdict_turned_by_new_episodes_alone_is_told_as_such(bench: Bench) -> None:
+    await seed(bench, 6)
+    [turned] = [one for one in await bench.episodes() if "Question 2:" in str(one.example.inputs)]
+    bench.server.responder = teaching(judge=turned_by(101, 2))
+    report = await align(bench, [words(101, HARMLESS)], guarded(bench, k=20))
     replay = report["replay"]
-    assert (replay["cases"], replay["agreed_before"]) == (5, 3)
+    assert replay["broken"] == []
+    assert replay["turned_by_episodes"] == [turned.example_id]
+    assert (replay["agreed_before"], replay["agree_after"]) == (7, 6)
+    assert sources(await bench.guidelines()) == {HARMLESS: 1}
+
+
+async def test_numbers_are_true_where_all_guidelines_are_dropped(bench: Bench) -> None:
+    """The only guideline breaks case 1, and is what keeps case 2 right against a new episode."""
+    await seed(bench, 6)
+    rule = "On #both it is false of cases 1. So it is true of cases 2."
+    bench.server.responder = teaching(
+        judge=lambda chat: (
+            judge_by_rules()(chat) if rule in rules_in(chat) else turned_by(101, 2)(chat)
+        ),
+    )
+    report = await align(bench, [words(101, rule)], guarded(bench, k=20))
+    assert await bench.guidelines() == []
+    replay = report["replay"]
     assert len(replay["broken"]) == 1
-    assert all(judged_case(chat) not in others_in(chat) for chat in asked(bench, JUDGE))
+    assert (replay["agreed_before"], replay["agree_after"]) == (7, 6)
+    assert len(replay["turned_by_episodes"]) == 1
 
 
-@BOTH_WAYS
-async def test_case_that_a_guideline_puts_right_is_counted(bench: Bench) -> None:
-    await seed(bench, 4)
-    bench.server.responder = teaching()
-    given = [words(101, "On #b it is false of cases 101.", value=False)]
-    replay = (await align(bench, given, guarded(bench)))["replay"]
-    assert (replay["cases"], replay["agreed_before"], replay["agree_after"]) == (5, 4, 4)
-    assert (replay["newly_agree"], replay["broken"]) == (1, [])
+@pytest.mark.parametrize("value", ["good", 7.5])
+async def test_values_of_an_earlier_scale_are_no_cases(bench: Bench, value: Any) -> None:
+    """The scale was changed since: what experts said by the old one can't be compared."""
+    before: Any = {
+        "good": Categorical(choices=("good", "bad")),
+        7.5: Numeric(minimum=0, maximum=10),
+    }[value]
+    after: Any = Boolean() if value == 7.5 else Numeric(minimum=0, maximum=10)
+    old, new = (
+        Criterion(name="grade", instructions="How good?", scale=scale) for scale in (before, after)
+    )
+    await seed(bench, 3, criterion=old, value=value)
+    got: Any = False if value == 7.5 else 5.0
+    bench.server.responder = teaching(judge=lambda _: got)
+    given = [words(101, HARMLESS, value=got)]
+    report = await align(bench, given, guarded(bench, new))
+    assert report["replay"]["cases"] == 1
+    assert len(report["guidelines"]["added"]) == 1
+
+
+async def test_failing_judge_fails_the_run_and_loses_nothing(bench: Bench) -> None:
+    await seed(bench, 6)
+    before = await version(bench)
+    down = error(500, retry_after=0)
+    right = teaching()
+
+    def broken(chat: ChatRequest) -> Any:
+        return down if chat.schema_name == JUDGE and judged_case(chat) == 4 else right(chat)
+
+    bench.server.responder = broken
+    graph = guarded(bench, model=bench.server.chat_model(max_retries=0))
+    with pytest.raises(ChatModelError):
+        await align(bench, [words(101, HARMLESS)], graph)
+    assert await bench.guidelines() == []
+    bench.server.responder = right
+    bench.server.chats.clear()
+    report = (await bench.invoke(graph, None))["report"]
+    assert sources(await bench.guidelines()) == {HARMLESS: 1}
+    assert report["memory_version_before"] == before
+    assert report["replay"]["agree_after"] == 7
+    assert [chat.schema_name for chat in bench.server.chats].count("guideline_operations") == 0
+    # Nothing waits in the memory any more.
+    assert (await align(bench, [], graph, "u"))["cost"]["chat_calls"] == 0
+
+
+async def test_same_run_judges_the_same_cases_again(bench: Bench) -> None:
+    """Which cases are a sample depends on the memory alone: a run made again finds its answers."""
+    await seed(bench, 30)
+    model = bench.server.chat_model(max_retries=0)
+    down = error(500, retry_after=0)
+    right = teaching()
+    asked_for: list[set[int]] = []
+    for _ in range(2):
+        bench.server.chats.clear()
+        bench.server.responder = lambda chat: down if chat.schema_name == JUDGE else right(chat)
+        with pytest.raises(ChatModelError):
+            await align(bench, [words(101, HARMLESS)], guarded(bench, model=model, replay_cases=8))
+        asked_for.append({judged_case(chat) for chat in asked(bench, JUDGE)})
+    bench.server.responder = right
+    bench.server.chats.clear()
+    graph = guarded(bench, model=model, replay_cases=8)
+    report = await align(bench, [words(101, HARMLESS)], graph)
+    cases = {judged_case(chat) for chat in asked(bench, JUDGE)}
+    assert asked_for[0] | asked_for[1] <= cases
+    assert report["replay"]["cases"] == len(cases) == 8

@@ -1,29 +1,13 @@
 """Two outputs judged in both orders: what the models see, what comes of it, and what goes wrong."""
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
 
-from memalign_graph import (
-    ChatModelError,
-    Criterion,
-    InvalidInputError,
-    Pairwise,
-    add_quality_gate,
-    create_judge_graph,
-    create_review_graph,
-)
-from tests.conftest import (
-    CRITERION,
-    Bench,
-    distillings,
-    judgings,
-    operations,
-    thread,
-)
+from memalign_graph import ChatModelError, Criterion, InvalidInputError, Pairwise, add_quality_gate
+from tests.conftest import EVERY_WAY, Bench, distillings, judgings
 from tests.integration_tests.gates.support import DOWN, models, verdict, writing
 from tests.integration_tests.later_feedback.support import DAY, kept, tell
 from tests.loopback import ChatRequest, Reply, Rule, Together
@@ -35,16 +19,19 @@ KIND, COLD = "So sorry, a new one comes.", "Check the tracking page."
 CASE: dict[str, Any] = {"inputs": "My order never came.", "outputs": [KIND, COLD]}
 
 
-def says(straight: Any, swapped: Any) -> list[Rule]:
-    """A judge that looks at which of the outputs comes first."""
+def kind_first(chat: ChatRequest) -> bool:
+    shown = chat.text.rpartition("<outputs>")[2]
+    return chat.schema_name == "judgment" and shown.index(KIND) < shown.index(COLD)
 
-    def kind_first(chat: ChatRequest) -> bool:
-        shown = chat.text.rpartition("<outputs>")[2]
-        return shown.index(KIND) < shown.index(COLD)
 
+def says(straight: Any, swapped: Any, **more: Any) -> list[Rule]:
+    """A judge that looks at which of the outputs comes first; what is no value fails."""
     return [
-        Rule(kind_first, value=straight, rationale="Kind first."),
-        Rule(lambda _: True, value=swapped, rationale="Cold first."),
+        Rule(when, reply=DOWN if value is DOWN else verdict(value, rationale, **more))
+        for when, value, rationale in (
+            (kind_first, straight, "Kind first."),
+            (lambda chat: chat.schema_name == "judgment", swapped, "Cold first."),
+        )
     ]
 
 
@@ -53,43 +40,36 @@ async def judge(bench: Bench, case: Any = CASE, criterion: Criterion = PAIR, **m
     return (await bench.invoke(graph, case))["judgment"]
 
 
-async def test_verdict_on_which_both_orders_agree(bench: Bench) -> None:
-    bench.server.rules = says("A", "B")
-    judgment = await judge(bench)
-    assert judgment["value"] == "A"
-    assert judgment["rationale"] == "Kind first."
-    assert judgment["warnings"] == []
-    assert len(judgings(bench.server)) == 2
-
-
-@pytest.mark.parametrize(("straight", "swapped"), [("A", "A"), ("B", "B"), ("tie", "A")])
+@pytest.mark.parametrize(
+    ("straight", "swapped", "value"),
+    [
+        ("A", "B", "A"),
+        ("tie", "tie", "tie"),
+        ("A", "A", None),
+        ("B", "B", None),
+        ("tie", "A", None),
+    ],
+)
 async def test_orders_that_disagree_make_a_tie_and_say_so(
-    bench: Bench, straight: str, swapped: str
+    bench: Bench, straight: str, swapped: str, value: str | None
 ) -> None:
     bench.server.rules = says(straight, swapped)
     judgment = await judge(bench)
-    assert judgment["value"] == "tie"
+    assert judgment["value"] == (value or "tie")
+    assert len(judgings(bench.server)) == 2
+    if value is not None:
+        assert (judgment["rationale"], judgment["warnings"]) == ("Kind first.", [])
+        return
     [warning] = judgment["warnings"]
     other = {"A": "B", "B": "A"}[swapped]
     assert f"{straight} as they were given, {other} when they were swapped" in warning
     assert "so that it is a tie" in warning
     assert "Kind first." in judgment["rationale"]
     assert "Cold first." in judgment["rationale"]
-
-
-async def test_tie_in_both_orders_is_a_tie_without_a_warning(bench: Bench) -> None:
-    bench.server.rules = says("tie", "tie")
-    judgment = await judge(bench)
-    assert (judgment["value"], judgment["warnings"]) == ("tie", [])
-
-
-@pytest.mark.parametrize("first", ["A", "B"])
-async def test_first_verdict_stands_where_the_scale_has_no_tie(bench: Bench, first: str) -> None:
-    bench.server.rules = says(first, first)
-    judgment = await judge(bench, criterion=NO_TIE)
-    assert judgment["value"] == first
-    [warning] = judgment["warnings"]
-    assert "the scale has no tie: the first stands" in warning
+    if straight == swapped:
+        judgment = await judge(bench, criterion=NO_TIE)
+        assert judgment["value"] == straight
+        assert "the scale has no tie: the first stands" in judgment["warnings"][0]
 
 
 @pytest.mark.parametrize(
@@ -97,104 +77,79 @@ async def test_first_verdict_stands_where_the_scale_has_no_tie(bench: Bench, fir
     [
         ([KIND, COLD], [COLD, KIND]),
         ({"A": KIND, "B": COLD}, {"A": COLD, "B": KIND}),
-        (
-            {"model_x": {"text": KIND}, "model_y": COLD},
-            {"model_x": COLD, "model_y": {"text": KIND}},
-        ),
+        ({"x": {"text": KIND}, "y": COLD}, {"x": COLD, "y": {"text": KIND}}),
         ([{"text": KIND, "n": 1}, [COLD]], [[COLD], {"text": KIND, "n": 1}]),
     ],
-    ids=["list", "object", "named", "nested"],
 )
 async def test_second_prompt_shows_the_outputs_swapped_and_nothing_else(
     bench: Bench, outputs: Any, swapped: Any
 ) -> None:
-    await bench.remember(
-        {**CASE, "inputs": "The cup is broken.", "value": "A", "rationale": "Kind.", "author": "x"},
-        criterion=PAIR,
-    )
+    earlier = {"inputs": "The cup is broken.", "value": "A", "rationale": "Kind.", "author": "x"}
+    await bench.remember({**CASE, **earlier}, criterion=PAIR)
     await bench.add_guideline("Sorry comes first.", criterion=PAIR)
     case = {"inputs": "Where is it?", "outputs": outputs, "reference_outputs": "A kind word."}
     judgment = await judge(bench, case)
-    first, second = sorted(judgings(bench.server), key=lambda one: shown(one) != outputs)
-    assert (shown(first), shown(second)) == (outputs, swapped)
-    assert without_outputs(first) == without_outputs(second)
-    assert "Sorry comes first." in first.text
-    assert "A kind word." in second.text
+    first, second = sorted(map(parts, judgings(bench.server)), key=lambda one: one[0] != outputs)
+    assert (first[0], second[0]) == (outputs, swapped)
+    assert first[1] == second[1]
+    assert "Sorry comes first." in first[1]
+    assert "A kind word." in first[1]
     assert len(judgment["episode_ids"]) == len(judgment["guideline_ids"]) == 1
 
 
-def shown(chat: ChatRequest) -> Any:
-    text = str(chat.messages[-1]["content"]).rpartition("<outputs>\n")[2]
-    return json.loads(text.partition("\n</outputs>")[0])
+def parts(chat: ChatRequest) -> tuple[Any, str]:
+    """The outputs of the case, and all else that a model is shown."""
+    head, _, rest = chat.text.rpartition("<outputs>\n")
+    outputs, _, tail = rest.partition("\n</outputs>")
+    return json.loads(outputs), head + tail
 
 
-def without_outputs(chat: ChatRequest) -> list[str]:
-    texts = [str(one["content"]) for one in chat.messages]
-    head, _, rest = texts[-1].rpartition("<outputs>\n")
-    return [*texts[:-1], head, rest.partition("\n</outputs>")[2]]
-
-
-@pytest.mark.parametrize(
-    "outputs",
-    ["Only one.", [KIND], [KIND, COLD, "?"], {"A": KIND}, {"A": 1, "B": 2, "C": 3}, 7, True],
-    ids=str,
-)
-async def test_outputs_that_are_not_two_are_told_before_a_model_is_called(
-    bench: Bench, outputs: Any
-) -> None:
+async def test_outputs_that_are_not_two_are_told_before_a_model_is_called(bench: Bench) -> None:
     await bench.remember({**CASE, "value": "A", "author": "x"}, criterion=PAIR)
     del bench.server.embeddings[:]
-    with pytest.raises(InvalidInputError, match=r"^outputs: .* they have to be two") as caught:
-        await judge(bench, {**CASE, "outputs": outputs})
-    assert "\n" not in str(caught.value)
+    for outputs in ("One.", [KIND], [KIND, COLD, "?"], {"A": KIND}, {"A": 1, "B": 2, "C": 3}, 7):
+        with pytest.raises(InvalidInputError, match=r"^outputs: .* they have to be two") as caught:
+            await judge(bench, {**CASE, "outputs": outputs})
+        assert "\n" not in str(caught.value)
     assert (bench.server.chats, bench.server.embeddings) == ([], [])
-
-
-async def test_outputs_of_any_shape_are_judged_once_without_swap(bench: Bench) -> None:
-    graph = bench.judge_graph(PAIR)
-    given = await bench.invoke(graph, {**CASE, "outputs": f"A: {KIND} B: {COLD}"})
+    # Without swap they may have any shape.
+    case = {**CASE, "outputs": f"A: {KIND} B: {COLD}"}
+    given = await bench.invoke(bench.judge_graph(PAIR), case, "plain")
     assert given["judgment"]["value"] == "A"
     assert len(judgings(bench.server)) == 1
 
 
-async def test_both_calls_are_under_way_at_once(bench: Bench) -> None:
+@EVERY_WAY
+async def test_both_calls_are_under_way_at_once_unless_the_run_says_one(bench: Bench) -> None:
     bench.server.responder = Together(2, lambda _: verdict("tie"))
     assert (await judge(bench))["value"] == "tie"
     assert bench.server.peak_chats == 2
-
-
-async def test_one_call_at_a_time_where_the_run_says_so(bench: Bench) -> None:
-    bench.server.latency_s = 0.05
-    graph = bench.judge_graph(PAIR, swap=True)
-    config: Any = {**thread("t"), "max_concurrency": 1}
-    if bench.awaits:
-        await graph.ainvoke(CASE, config)
-    else:
-        await asyncio.to_thread(graph.invoke, CASE, config)
+    bench.server.reset()
+    bench.server.latency_s = 0.02
+    graph = bench.judge_graph(PAIR, swap=True).with_config(max_concurrency=1)
+    await bench.invoke(graph, CASE, "one")
     assert len(judgings(bench.server)) == 2
     assert bench.server.peak_chats == 1
 
 
-@pytest.mark.parametrize("fails", ["straight", "swapped", "both"])
-async def test_one_call_that_fails_fails_the_judging(bench: Bench, fails: str) -> None:
-    good = says("A", "B")
-    bench.server.rules = [
-        Rule(good[0].when, reply=DOWN if fails != "swapped" else verdict("A")),
-        Rule(lambda _: True, reply=DOWN if fails != "straight" else verdict("B")),
-    ]
+@pytest.mark.parametrize(("straight", "swapped"), [(DOWN, "B"), ("A", DOWN), (DOWN, DOWN)])
+async def test_one_call_that_fails_fails_the_judging_and_closes_a_gate(
+    bench: Bench, straight: Any, swapped: Any
+) -> None:
+    bench.server.rules = says(straight, swapped)
     with pytest.raises(ChatModelError, match="It broke"):
         await judge(bench, model=bench.server.chat_model(max_retries=0), keep_judgments=DAY)
-    assert await kept(bench, criterion=PAIR) == []
+    assert kept(bench, criterion=PAIR) == []
+    found = await gated(bench)
+    assert (found["status"], found["let_through"]) == ("judge_error", False)
 
 
 async def test_answer_off_the_scale_is_asked_for_again_in_its_own_order(bench: Bench) -> None:
     answers = iter([{"rationale": "?", "value": "C"}])
 
     def respond(request: ChatRequest) -> Reply:
-        text = request.text.rpartition("<outputs>")[2]
-        if text.index(KIND) < text.index(COLD):
-            return as_reply(verdict("A"))
-        return as_reply(next(answers, verdict("B")))
+        said = verdict("A") if kind_first(request) else next(answers, verdict("B"))
+        return as_reply(said)
 
     bench.server.responder = respond
     judgment = await judge(bench)
@@ -213,52 +168,40 @@ async def test_expert_is_asked_about_the_verdict_of_both_and_memory_learns(bench
     given = await bench.resume(graph, {"value": "A", "rationale": "It says sorry."})
     assert given["judgment"]["value"] == "tie"
     assert given["learned"]["guidelines"]
-    assert (len(judgings(bench.server)), len(distillings(bench.server))) == (2, 1)
+    [distilling] = distillings(bench.server)
+    assert distilling.text.index(KIND) < distilling.text.index(COLD)
     [episode] = await bench.episodes(criterion=PAIR)
     assert (episode.value, episode.example.outputs) == ("A", CASE["outputs"])
-
-
-async def test_later_word_is_on_the_order_that_was_given(bench: Bench) -> None:
-    bench.server.rules = says("A", "A")
-    judgment = await judge(bench, keep_judgments=DAY)
-    [waiting] = await kept(bench, criterion=PAIR)
+    # A later word, too, is on the order that was given.
+    judgment = await judge(bench, {**CASE, "inputs": "Later."}, keep_judgments=DAY)
+    [waiting] = kept(bench, criterion=PAIR)
     assert waiting.example.outputs == CASE["outputs"]
     given = await tell(bench, judgment["id"], {"value": "B"}, criterion=PAIR)
     assert given["feedback"]["value"] == "B"
-    [episode] = await bench.episodes(criterion=PAIR)
+    _, episode = await bench.episodes(criterion=PAIR)
     assert (episode.value, episode.example.outputs) == ("B", CASE["outputs"])
 
 
 async def test_guidelines_broken_hold_only_where_both_orders_agree(bench: Bench) -> None:
     await bench.add_guideline("Sorry comes first.", criterion=PAIR)
+    graph = bench.judge_graph(PAIR, swap=True, cite_guidelines=True)
     for swapped, broken in (("B", 1), ("A", 0)):
-        rules = says("A", swapped)
-        bench.server.rules = [
-            Rule(one.when, reply={**verdict(value), "broken_guidelines": [1]})
-            for one, value in zip(rules, ("A", swapped), strict=True)
-        ]
-        graph = bench.judge_graph(PAIR, swap=True, cite_guidelines=True)
+        bench.server.rules = says("A", swapped, broken_guidelines=[1])
         given = await bench.invoke(graph, CASE, swapped)
         assert len(given["broken_guidelines"]) == broken
 
 
-def pair_gate(bench: Bench, draft: str, **options: Any) -> Any:
-    """A gate that lets an answer pass which is better than the shop's standard one."""
+async def gated(bench: Bench) -> Any:
+    """What a gate says that lets an answer pass which is better than the shop's standard one."""
 
     def example(state: Any) -> dict[str, Any]:
         return {"inputs": "My order never came.", "outputs": [state["messages"][-1].text, COLD]}
 
-    builder = writing(lambda _: {"messages": [AIMessage(draft)]})
-    add_quality_gate(
-        builder,
-        PAIR,
-        after="write",
-        passes={"A", "tie"},
-        swap=True,
-        example=example,
-        **models(bench, **options),
-    )
-    return bench.compile(builder)
+    builder = writing(lambda _: {"messages": [AIMessage(KIND)]})
+    options = {"passes": {"A", "tie"}, "swap": True, "example": example}
+    add_quality_gate(builder, PAIR, after="write", **models(bench, **options))
+    given = await bench.invoke(bench.compile(builder), {"messages": [("human", "?")]}, "gate")
+    return given["quality_gate"]
 
 
 @pytest.mark.parametrize(
@@ -268,29 +211,5 @@ async def test_gate_goes_by_both_orders(
     bench: Bench, *, straight: str, swapped: str, passed: bool
 ) -> None:
     bench.server.rules = says(straight, swapped)
-    given = await bench.invoke(pair_gate(bench, KIND), {"messages": [("human", "?")]})
-    assert given["quality_gate"]["passed"] is passed
+    assert (await gated(bench))["passed"] is passed
     assert len(judgings(bench.server)) == 2
-
-
-async def test_gate_whose_judge_fails_in_one_order_is_closed(bench: Bench) -> None:
-    bench.server.rules = [Rule(says("A", "B")[0].when, value="A"), Rule(lambda _: True, reply=DOWN)]
-    given = await bench.invoke(pair_gate(bench, KIND), {"messages": [("human", "?")]})
-    assert given["quality_gate"]["status"] == "judge_error"
-    assert given["quality_gate"]["let_through"] is False
-
-
-@pytest.mark.parametrize("create", [create_judge_graph, create_review_graph])
-def test_swap_is_for_pairs_alone(bench: Bench, create: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"^swap: only a criterion with scale=Pairwise"):
-        create(CRITERION, swap=True)
-    with pytest.raises(InvalidInputError, match=r"^swap: 'yes' is neither True nor False"):
-        create(PAIR, swap="yes")
-
-
-async def test_learning_from_a_pair_reads_the_order_that_was_given(bench: Bench) -> None:
-    bench.server.script(verdict("A"), verdict("B"), operations())
-    graph = bench.review_graph(PAIR, swap=True)
-    await bench.review(graph, "The first one is kind.", CASE)
-    [chat] = distillings(bench.server)
-    assert chat.text.index(KIND) < chat.text.index(COLD)

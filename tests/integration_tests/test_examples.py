@@ -1,4 +1,4 @@
-"""The examples and the README's quickstart, run as a user would, against the loopback model."""
+"""The examples, run as a user would, against the loopback model."""
 
 import os
 import re
@@ -8,30 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration_tests.examples_support import ROOT, example_server, run_example
+from tests.integration_tests.examples_support import example_server, run_example
 from tests.loopback import ChatRequest, LoopbackServer, Rule
 
 __all__ = ["example_server"]
-
-
-def _readme_quickstart() -> str:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks: list[str] = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
-    return blocks[0]
 
 
 def test_the_quickstart_judges_by_what_it_learned(server: LoopbackServer) -> None:
     server.rules.append(Rule(when=lambda request: "sorry" in request.text, value=False))
     printed = run_example(server, "examples/quickstart.py")
     assert "it must say sorry" in printed
+    assert "'action': 'add'" in printed
     assert printed.splitlines()[-1].startswith("False - ")
-
-
-def test_the_quickstart_of_the_readme_is_the_example(server: LoopbackServer) -> None:
-    code = _readme_quickstart()
-    assert code in (ROOT / "examples" / "quickstart.py").read_text(encoding="utf-8")
-    assert len([line for line in code.splitlines() if line.strip()]) <= 20
-    assert "'action': 'add'" in run_example(server, "-c", code)
 
 
 def test_review_in_the_loop_asks_again_and_learns(server: LoopbackServer) -> None:
@@ -65,6 +53,14 @@ def test_evaluating_a_judge_writes_a_report_and_costs_nothing_twice(
     asked = len(server.chats)
     assert run_example(server, "examples/evaluate_a_judge.py", str(report)) == first
     assert len(server.chats) == asked
+
+
+def test_an_evaluation_with_langsmith_shows_what_the_expert_said(server: LoopbackServer) -> None:
+    server.rules.append(Rule(when=lambda chat: "says sorry first" in chat.text, value=False))
+    printed = run_example(server, "examples/evaluate_with_langsmith.py")
+    before, _, after = printed.partition("After:")
+    assert before.count("support_tone = True, with 0 guideline(s) and 0 expert's word(s)") == 3
+    assert after.count("support_tone = False, with 1 guideline(s) and 1 expert's word(s)") == 3
 
 
 def test_the_demo_learns_and_starts_aligned_the_second_time(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import ChatModelError, EmbeddingError, ModelAnswerError
-from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench
+from tests.conftest import CASE, COLD, OTHER, Bench
 from tests.loopback import (
     LoopbackServer,
     content_filter,
@@ -19,61 +19,40 @@ from tests.loopback import (
 )
 
 GOOD = {"rationale": "It is polite.", "value": True}
-UNUSABLE: dict[str, tuple[Any, str]] = {
-    "prose": ("I think it is fine.", "JSON"),
-    "half": ('{"rationale": "It is fi', '"value"'),
-    "truncated": (truncated('{"rationale": "It is'), "cut off"),
-    "refused": (refusal("I'd rather not."), "I'd rather not"),
-    "filtered": (content_filter(), "content filter"),
-    "off-scale": ({"rationale": "Fine.", "value": "perhaps"}, "'perhaps' is not on the scale"),
-    "no-rationale": ({"value": True}, '"rationale"'),
-    "list": ("[1, 2]", "JSON"),
-    "null": ({"rationale": None, "value": True}, '"rationale"'),
-}
+UNUSABLE: list[tuple[Any, str]] = [
+    ("I think it is fine.", "JSON"),
+    ('{"rationale": "It is fi', '"value"'),
+    (truncated('{"rationale": "It is'), "cut off"),
+    (refusal("I'd rather not."), "I'd rather not"),
+    (content_filter(), "content filter"),
+    ({"rationale": "Fine.", "value": "perhaps"}, "'perhaps' is not on the scale"),
+    ({"value": True}, '"rationale"'),
+    ("[1, 2]", "JSON"),
+    ({"rationale": None, "value": True}, '"rationale"'),
+]
 LIMITED = error(429, "Slow down.", retry_after=0)
 DOWN = error(500, "It broke.\nAll of it.", retry_after=0)
 
 
-@pytest.fixture(params=list(UNUSABLE))
-def unusable(request: pytest.FixtureRequest) -> tuple[Any, str]:
-    return UNUSABLE[request.param]
-
-
-async def test_bad_answer_is_asked_for_once_more_with_what_was_wrong(
-    bench: Bench, unusable: tuple[Any, str]
+@pytest.mark.parametrize(("reply", "problem"), UNUSABLE)
+async def test_bad_answer_is_asked_for_once_more_and_then_raises(
+    bench: Bench, reply: Any, problem: str
 ) -> None:
-    reply, problem = unusable
-    bench.server.script(reply, GOOD)
+    bench.server.script(reply, GOOD, reply, reply)
     given = await bench.invoke(bench.judge_graph(), CASE)
     assert given["judgment"]["rationale"] == "It is polite."
     first, second = bench.server.chats
     assert second.messages[:2] == first.messages
-    assert [one["role"] for one in second.messages[2:]] == ["assistant", "user"]
-    assert problem in second.messages[3]["content"]
-
-
-async def test_second_bad_answer_raises_one_error(bench: Bench, unusable: tuple[Any, str]) -> None:
-    reply, problem = unusable
-    bench.server.script(reply, reply)
+    wrote, told = second.messages[2:]
+    assert (wrote["role"], told["role"]) == ("assistant", "user")
+    assert problem in told["content"]
+    assert not isinstance(reply, str) or wrote["content"] == reply
     with pytest.raises(ModelAnswerError) as caught:
         await bench.invoke(bench.judge_graph(), CASE)
     assert problem in str(caught.value)
     assert "gpt-4.1-mini" in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert len(bench.server.chats) == 2
-
-
-async def test_what_was_wrong_is_shown_as_the_model_wrote_it(bench: Bench) -> None:
-    bench.server.script("Fine, I would say.", GOOD)
-    await bench.invoke(bench.judge_graph(), CASE)
-    assert bench.server.chats[1].messages[2]["content"] == "Fine, I would say."
-
-
-async def test_two_rate_limits_and_then_it_works(bench: Bench) -> None:
-    bench.server.script(LIMITED, LIMITED, GOOD)
-    given = await bench.invoke(bench.judge_graph(), CASE)
-    assert given["judgment"]["value"] is True
-    assert len(bench.server.chats) == 3
+    assert len(bench.server.chats) == 4
 
 
 @pytest.mark.parametrize(
@@ -86,12 +65,15 @@ async def test_two_rate_limits_and_then_it_works(bench: Bench) -> None:
         (context_length_exceeded(), "max_input_tokens"),
         (disconnect(), "is the server up"),
         (raw("<html>502</html>", content_type="text/html"), "failed"),
+        (hang(30), "did not answer in time"),
     ],
-    ids=["500", "429", "401", "404", "too-long", "disconnect", "html"],
+    ids=["500", "429", "401", "404", "too-long", "disconnect", "html", "hang"],
 )
 async def test_failing_model_is_one_sentence(bench: Bench, fault: Any, hint: str) -> None:
     bench.server.script(fault, fault)
-    graph = bench.judge_graph(model=bench.server.chat_model(max_retries=1))
+    hangs = fault == hang(30)
+    limits: Any = {"timeout": 0.2, "max_retries": 0} if hangs else {"max_retries": 1}
+    graph = bench.judge_graph(model=bench.server.chat_model(**limits))
     with pytest.raises(ChatModelError) as caught:
         await bench.invoke(graph, CASE)
     message = str(caught.value)
@@ -99,13 +81,10 @@ async def test_failing_model_is_one_sentence(bench: Bench, fault: Any, hint: str
     assert hint in message
     assert "\n" not in message
     assert caught.value.__cause__ is not None
-
-
-async def test_hanging_model_is_given_up(bench: Bench) -> None:
-    bench.server.script(hang(30))
-    graph = bench.judge_graph(model=bench.server.chat_model(timeout=0.2, max_retries=0))
-    with pytest.raises(ChatModelError, match="did not answer in time"):
-        await bench.invoke(graph, CASE)
+    bench.server.reset()
+    given = await bench.invoke(bench.judge_graph(), None)
+    assert given["judgment"]["value"] is True
+    assert CASE["outputs"] in bench.server.chats[-1].text
 
 
 async def test_endpoint_that_is_down_is_one_sentence(bench: Bench) -> None:
@@ -113,16 +92,6 @@ async def test_endpoint_that_is_down_is_one_sentence(bench: Bench) -> None:
         model = gone.chat_model(max_retries=0)
     with pytest.raises(ChatModelError, match="is the server up, and its base_url right"):
         await bench.invoke(bench.judge_graph(model=model), CASE)
-
-
-async def test_judgment_goes_on_after_the_model_is_back(bench: Bench) -> None:
-    graph = bench.judge_graph(model=bench.server.chat_model(max_retries=0))
-    bench.server.script(DOWN)
-    with pytest.raises(ChatModelError):
-        await bench.invoke(graph, CASE)
-    given = await bench.invoke(graph, None)
-    assert given["judgment"]["value"] is True
-    assert CASE["outputs"] in bench.server.chats[-1].text
 
 
 async def test_embedding_outage_raises_and_can_be_gone_on_from(bench: Bench) -> None:
@@ -137,21 +106,3 @@ async def test_embedding_outage_raises_and_can_be_gone_on_from(bench: Bench) -> 
     assert bench.server.chats == []
     given = await bench.invoke(graph, None)
     assert len(given["judgment"]["episode_ids"]) == 1
-
-
-async def test_embedding_outage_is_said_when_judging_by_guidelines_alone(bench: Bench) -> None:
-    await bench.review(bench.review_graph(), COLD)
-    embedder = bench.server.embedder(max_retries=0)
-    graph = bench.judge_graph(embeddings=embedder, on_embedding_error="guidelines")
-    bench.server.script_embeddings(DOWN)
-    judgment = (await bench.invoke(graph, OTHER, "u"))["judgment"]
-    assert len(judgment["guideline_ids"]) == 1
-    assert judgment["episode_ids"] == []
-    [warning] = judgment["warnings"]
-    assert "without similar examples" in warning
-    assert "It broke." in warning
-
-
-async def test_empty_memory_embeds_nothing(bench: Bench) -> None:
-    await bench.invoke(bench.judge_graph(CRITERION), CASE)
-    assert bench.server.embeddings == []

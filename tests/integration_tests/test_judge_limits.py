@@ -1,6 +1,5 @@
 """What does not fit is left out and said; what a run's context changes."""
 
-import re
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from memalign_graph import InvalidInputError, MemAlignContext
 from memalign_graph.prompts.fences import estimate_tokens
 from tests.conftest import CASE, COLD, OTHER, Bench
-from tests.loopback import ChatRequest, LoopbackServer, Rule
+from tests.loopback import ChatRequest
 
 SMALL = {"max_input_tokens": 4000}
 
@@ -19,32 +18,6 @@ def shown_examples(chat: ChatRequest) -> int:
 
 def tokens(chat: ChatRequest) -> int:
     return sum(estimate_tokens(str(one["content"])) for one in chat.messages)
-
-
-async def test_huge_output_is_judged_and_the_cut_is_said(bench: Bench) -> None:
-    model = bench.server.chat_model(profile={})
-    graph = bench.review_graph(model=model)
-    given = await bench.invoke(graph, {**CASE, "outputs": "tea " * 250_000})
-    said = given["judgment"]["warnings"]
-    assert any("8,000 bytes" in one for one in said)
-    assert any("128,000 tokens" in one for one in said)
-    [chat] = bench.server.chats
-    assert "bytes left out" in chat.text
-    assert tokens(chat) < 128_000
-    [interrupt] = given["__interrupt__"]
-    assert "more characters" in interrupt.value["action_requests"][0]["description"]
-
-
-async def test_case_is_cut_to_a_small_window(bench: Bench) -> None:
-    model = bench.server.chat_model(profile=SMALL)
-    case = {"inputs": "Short question?", "outputs": f"begin {'word ' * 8_000}end"}
-    given = await bench.invoke(bench.judge_graph(model=model), case)
-    assert any("4,000 tokens" in one for one in given["judgment"]["warnings"])
-    [chat] = bench.server.chats
-    assert tokens(chat) <= 4000
-    assert "Short question?" in chat.text
-    assert "<outputs>\nbegin" in chat.text
-    assert "end\n</outputs>" in chat.text
 
 
 async def test_examples_that_do_not_fit_are_left_out_and_said(bench: Bench) -> None:
@@ -77,25 +50,27 @@ async def test_relevant_guidelines_are_chosen_when_they_outgrow_their_room(bench
 
 async def test_ablations_leave_their_part_of_memory_out(bench: Bench) -> None:
     await bench.review(bench.review_graph(), COLD)
-    both = (await bench.invoke(bench.judge_graph(), OTHER, "a"))["judgment"]
-    no_rules = (await bench.invoke(bench.judge_graph(use_guidelines=False), OTHER, "b"))["judgment"]
-    asked = len(bench.server.embeddings)
-    no_cases = (await bench.invoke(bench.judge_graph(use_episodes=False), OTHER, "c"))["judgment"]
-    counts = [
-        (len(one["guideline_ids"]), len(one["episode_ids"])) for one in (both, no_rules, no_cases)
+    ablations: list[tuple[dict[str, Any], tuple[int, int]]] = [
+        ({}, (1, 1)),
+        ({"use_guidelines": False}, (0, 1)),
+        ({"use_episodes": False}, (1, 0)),
     ]
-    assert counts == [(1, 1), (0, 1), (1, 0)]
-    assert len(bench.server.embeddings) == asked
-    assert shown_examples(bench.server.chats[-1]) == 0
+    for options, counts in ablations:
+        judgment = (await bench.invoke(bench.judge_graph(**options), OTHER, "u"))["judgment"]
+        assert (len(judgment["guideline_ids"]), len(judgment["episode_ids"])) == counts
+        assert shown_examples(bench.server.chats[-1]) == counts[1]
 
 
-@pytest.mark.parametrize("form", [dict, MemAlignContext], ids=["dict", "model"])
-async def test_k_comes_from_the_context(bench: Bench, form: Any) -> None:
+async def test_k_comes_from_the_context(bench: Bench) -> None:
     await bench.remember(*({**CASE, "outputs": f"Number {n}.", "value": True} for n in range(4)))
     graph = bench.judge_graph(k=3)
-    for context, shown in ((None, 3), (form(k=1), 1), (form(k=0), 0), (form(), 3)):
+    for context, shown in ((None, 3), ({"k": 1}, 1), (MemAlignContext(k=0), 0), ({}, 3)):
         given = await bench.invoke(graph, CASE, context=context)
         assert len(given["judgment"]["episode_ids"]) == shown
+    asked = len(bench.server.embeddings)
+    given = await bench.invoke(bench.judge_graph(use_episodes=False), CASE, context={"k": 5})
+    assert given["judgment"]["episode_ids"] == []
+    assert len(bench.server.embeddings) == asked
 
 
 async def test_namespace_from_the_context_keeps_memories_apart(bench: Bench) -> None:
@@ -112,45 +87,12 @@ async def test_namespace_from_the_context_keeps_memories_apart(bench: Bench) -> 
     assert len(there["judgment"]["guideline_ids"]) == 1
 
 
-async def test_model_comes_from_the_context(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = bench.judge_graph(model="openai:gpt-own")
-    # Nobody closes the connections of a client that a string makes.
-    with LoopbackServer(keep_alive=False) as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        for model in (None, "openai:gpt-other", " "):
-            await bench.invoke(graph, CASE, context={"model": model})
-        asked = [chat.model for chat in server.chats]
-    assert asked == ["gpt-own", "gpt-other", "gpt-own"]
-
-
-@pytest.mark.parametrize(
-    "context",
-    [{"k": -1}, {"k": 101}, {"namespace": []}, {"namespace": ["a.b"]}, {"review": "maybe"}],
-    ids=str,
-)
+@pytest.mark.parametrize("context", [{"k": 101}, {"namespace": ["a.b"]}, {"review": "maybe"}])
 async def test_bad_context_is_refused_before_any_call(bench: Bench, context: Any) -> None:
     [field] = context
-    with pytest.raises(ValueError, match=re.escape(field)):
+    with pytest.raises(ValueError, match=field):
         await bench.invoke(bench.review_graph(), CASE, context=context)
     assert bench.server.chats == []
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"k": -1}, "k: -1"),
-        ({"k": True}, "k: True"),
-        ({"model": 3}, "model: "),
-        ({"max_guideline_tokens": -1}, "max_guideline_tokens: -1"),
-        ({"on_embedding_error": "hope"}, "on_embedding_error: 'hope'"),
-        ({"review": "unsure"}, "review: 'unsure'"),
-        ({"criterion": "tone"}, "criterion: "),
-    ],
-)
-def test_bad_option_is_refused_when_built(bench: Bench, options: Any, field: str) -> None:
-    with pytest.raises(InvalidInputError, match=re.escape(field)):
-        bench.review_graph(**options)
 
 
 async def test_missing_store_is_one_sentence(bench: Bench) -> None:
@@ -158,10 +100,3 @@ async def test_missing_store_is_one_sentence(bench: Bench) -> None:
     graph.store = None
     with pytest.raises(InvalidInputError, match="compile it with"):
         await bench.invoke(graph, CASE)
-
-
-async def test_rules_of_the_double_reach_the_judgment(bench: Bench) -> None:
-    bench.server.rules = [Rule(lambda chat: "photo" in chat.text, value=False)]
-    graph = bench.judge_graph()
-    values = [(await bench.invoke(graph, case))["judgment"]["value"] for case in (CASE, OTHER)]
-    assert values == [True, False]

@@ -1,31 +1,22 @@
 """The nodes in a graph of one's own, the clients they share, and what they leave in a thread."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
-from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.config import get_config
 from langgraph.graph import END, START, StateGraph
-from langgraph.store.memory import InMemoryStore
-from langgraph.types import Command, interrupt
-from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from memalign_graph import (
     InvalidInputError,
-    JudgeMemory,
     JudgeNodes,
-    create_judge_graph,
     create_review_graph,
     models,
     runtime,
 )
 from memalign_graph.models import resolve_chat_model, resolve_embeddings
-from memalign_graph.state import JudgeState, ReviewState
+from memalign_graph.state import ReviewState
 from tests.conftest import CASE, COLD, CRITERION, Bench, operations, thread
-from tests.loopback import LoopbackServer
 
 
 class Support(ReviewState):
@@ -49,14 +40,6 @@ class BareDataclass:
     inputs: Any = None
     outputs: Any = None
     judgment: dict[str, Any] = field(default_factory=dict)
-
-
-class BareModel(BaseModel):
-    """The same as a pydantic model."""
-
-    inputs: Any = None
-    outputs: Any = None
-    judgment: dict[str, Any] = {}
 
 
 def own_graph(bench: Bench, state: Any, *names: str) -> Any:
@@ -84,7 +67,7 @@ async def test_graph_of_ones_own_judges_asks_and_learns_as_ours(bench: Bench) ->
     assert done["customer"] == "carol"
 
 
-@pytest.mark.parametrize("state", [Bare, BareDataclass, BareModel])
+@pytest.mark.parametrize("state", [Bare, BareDataclass])
 @pytest.mark.parametrize("names", [("judge",), ("retrieve_episodes", "judge")])
 async def test_state_without_the_channels_is_refused(
     bench: Bench, state: Any, names: tuple[str, ...]
@@ -93,14 +76,6 @@ async def test_state_without_the_channels_is_refused(
     with pytest.raises(InvalidInputError, match=r"'judge_run'.*memalign_graph\.state\.JudgeState"):
         await bench.invoke(own_graph(bench, state, *names), CASE)
     assert bench.server.chats == []
-
-
-async def test_guidelines_left_out_by_hand_are_left_out(bench: Bench) -> None:
-    # Without `assemble_guidelines` the judge has none: the graph's author chose so.
-    await bench.add_guideline("Begin with a word of regret.")
-    graph = own_graph(bench, JudgeState, "retrieve_episodes", "judge")
-    judged = await bench.invoke(graph, CASE)
-    assert judged["judgment"]["guideline_ids"] == []
 
 
 async def test_graph_makes_one_client_of_each_string(
@@ -126,13 +101,9 @@ async def test_graph_makes_one_client_of_each_string(
     assert sorted(made) == ["openai:gpt-4.1-mini", "openai:text-embedding-3-small"]
 
 
-def test_what_a_judgment_writes_is_what_the_prompt_holds(
-    server: LoopbackServer, tmp_path: Path
-) -> None:
+async def test_what_a_judgment_writes_is_what_the_prompt_holds(bench: Bench) -> None:
     """300 guidelines and 20 episodes: what stands and was not shown is not checkpointed."""
-    models: Any = {"model": server.chat_model(), "embeddings": server.embedder()}
-    store = InMemoryStore()
-    memory = JudgeMemory(store, CRITERION, embeddings=models["embeddings"])
+    memory = bench.memory()
     for number in range(300):
         memory.add_guideline(f"Rule {number}: the reply names thing {number}, and thanks for it.")
     memory.remember(
@@ -141,45 +112,7 @@ def test_what_a_judgment_writes_is_what_the_prompt_holds(
             for number in range(20)
         ]
     )
-    path = tmp_path / "threads.db"
-    with SqliteSaver.from_conn_string(str(path)) as saver:
-        graph = create_judge_graph(CRITERION, **models).compile(store=store, checkpointer=saver)
-
-        def size_after(name: str) -> int:
-            graph.invoke({"inputs": "q", "outputs": name}, thread(name))
-            saver.conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            return path.stat().st_size
-
-        first = size_after("first")
-        for number in range(4):
-            last = size_after(str(number))
-    assert (last - first) / 4 < 80_000
-
-
-class Waiting(TypedDict, total=False):
-    """What the next test looks at."""
-
-    seen: list[Any]
-
-
-async def test_private_names_of_langgraph_are_there(bench: Bench) -> None:
-    """If this fails, `runtime` can't tell a checkpointer, or that a run goes on."""
-    seen: list[tuple[bool, bool]] = []
-
-    def look(_state: Waiting) -> Waiting:
-        told = get_config()["configurable"]
-        seen.append(
-            (told.get(runtime._CHECKPOINTER) is not None, bool(told.get(runtime._RESUMING)))
-        )
-        interrupt("Well?")
-        return {}
-
-    builder: Any = StateGraph(Waiting)
-    builder.add_node("look", look)
-    builder.add_edge(START, "look")
-    graph = bench.compile(builder)
-    await bench.invoke(graph, {})
-    await bench.invoke(graph, Command(resume="yes"))
-    with_none = builder.compile(store=bench.store)
-    with_none.invoke({})
-    assert seen == [(True, False), (True, True), (False, False)]
+    await bench.invoke(bench.judge_graph(), {"inputs": "q", "outputs": "first"})
+    writes = [entry.pending_writes for entry in bench.saver.list(thread("t"))]
+    kept = sum(len(bench.saver.serde.dumps_typed(written)[1]) for written in writes)
+    assert 20_000 < kept < 80_000

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import CASE, COLD, CRITERION, Bench, distillings, judgings
+from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, Bench, distillings, judgings
 from tests.loopback import Rule, hang
 
 ROOT = Path(__file__).parents[2]
@@ -19,19 +19,18 @@ ROOT = Path(__file__).parents[2]
 Worker = subprocess.Popen[str]
 Start = Callable[[Any], Worker]
 
-pytestmark = pytest.mark.parametrize("bench", ["sqlite-sync", "sqlite-async"], indirect=True)
+pytestmark = EVERY_WAY("sqlite-sync")
 
 
 @pytest.fixture
 def start(bench: Bench, tmp_path: Path) -> Iterator[Start]:
-    """Start a process that works on the bench's files, as the bench does."""
+    """Start a process that works on the bench's files."""
     workers: list[Worker] = []
 
     def start_worker(reply: Any) -> Worker:
-        way = "async" if bench.awaits else "sync"
         given = [str(tmp_path), CRITERION.model_dump_json(), json.dumps(CASE), json.dumps(reply)]
         worker = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration_tests.killed_worker", way, *given],
+            [sys.executable, "-m", "tests.integration_tests.killed_worker", *given],
             cwd=ROOT,
             env={**os.environ, **bench.server.environment},
             stdout=subprocess.PIPE,

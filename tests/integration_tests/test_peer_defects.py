@@ -1,6 +1,5 @@
 """What was found broken in another implementation of the idea, each a test of this one."""
 
-import asyncio
 import json
 import os
 import subprocess
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 from langgraph.store.sqlite import SqliteStore
-from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import Categorical, Criterion, EmbeddingError, JudgeMemory, ModelAnswerError
 from memalign_graph.prompts.fences import estimate_tokens
@@ -36,40 +34,19 @@ def case(number: int) -> dict[str, Any]:
     return {name: record(number)[name] for name in ("inputs", "outputs")}
 
 
-async def do(bench: Bench, name: str, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of the memory, or its async twin."""
-    memory = bench.memory()
-    if bench.awaits:
-        return await getattr(memory, f"a{name}")(*args, **kwargs)
-    return getattr(memory, name)(*args, **kwargs)
-
-
-@pytest.mark.parametrize("bench", ["sqlite-sync", "sqlite-async"], indirect=True)
+@pytest.mark.parametrize("bench", ["sqlite-sync"], indirect=True)
 async def test_eight_first_judgments_at_once_of_a_reopened_judge_all_see_episodes(
     bench: Bench, tmp_path: Path
 ) -> None:
     bench.server.responder = Model()
     await align(bench, records(20, topics=2))
     bench.server.embeddings.clear()
-    path = str(tmp_path / "store.db")
-    given = [case(100 + number) for number in range(8)]
-    if bench.awaits:
-        async with AsyncSqliteStore.from_conn_string(path) as opened:
-            bench.store = opened
-            graph = bench.judge_graph()
-            found = await asyncio.gather(
-                *(graph.ainvoke(one, thread(f"j{n}")) for n, one in enumerate(given))
-            )
-    else:
-        with SqliteStore.from_conn_string(path) as reopened:
-            bench.store = reopened
-            graph = bench.judge_graph()
-            with ThreadPoolExecutor(8) as pool:
-                found = list(
-                    pool.map(
-                        lambda one: graph.invoke(one[1], thread(f"j{one[0]}")), enumerate(given)
-                    )
-                )
+    with SqliteStore.from_conn_string(str(tmp_path / "store.db")) as reopened:
+        bench.store = reopened
+        graph = bench.judge_graph()
+        with ThreadPoolExecutor(8) as pool:
+            judge = pool.map(lambda n: graph.invoke(case(100 + n), thread(f"j{n}")), range(8))
+            found = list(judge)
     assert [len(one["judgment"]["episode_ids"]) for one in found] == [5] * 8
     assert len(embedded(bench)) == 8
 
@@ -78,7 +55,7 @@ async def test_removing_all_feedback_leaves_a_judge_that_works(bench: Bench) -> 
     bench.server.responder = Model()
     graph = bench.judge_graph()
     await align(bench, records(6, topics=2))
-    forgotten = await do(bench, "forget", where=lambda _: True)
+    forgotten = bench.memory().forget(where=lambda _: True)
     assert len(forgotten.episode_ids) == 6
     assert (await bench.episodes(), await bench.guidelines()) == ([], [])
     judgment = (await bench.invoke(graph, CASE, "j"))["judgment"]
@@ -88,7 +65,7 @@ async def test_removing_all_feedback_leaves_a_judge_that_works(bench: Bench) -> 
     assert len(report["guidelines"]["added"]) == 2
 
 
-@pytest.mark.parametrize("bench", ["sqlite-sync", "sqlite-async"], indirect=True)
+@pytest.mark.parametrize("bench", ["sqlite-sync"], indirect=True)
 async def test_agreeing_labels_on_one_case_do_not_multiply_on_reload(
     bench: Bench, tmp_path: Path
 ) -> None:
@@ -181,7 +158,7 @@ async def test_another_answer_to_the_same_question_finds_another_episode(bench: 
     ]
     await align(bench, given)
     for answer, value in ((right[:-7], True), (wrong[:-7], False)):
-        [found] = await do(bench, "recall", {"inputs": question, "outputs": answer}, k=1)
+        [found] = bench.memory().recall({"inputs": question, "outputs": answer}, k=1)
         assert [one.value for one in found.episodes] == [value]
 
 
@@ -209,7 +186,7 @@ async def test_no_thread_is_left_behind(bench: Bench) -> None:
     for number in range(10):
         await align(bench, [record(50 + number)], on=f"a{number}")
         await bench.invoke(bench.judge_graph(), case(90 + number), f"j{number}")
-        await do(bench, "recall", case(number))
+        bench.memory().recall(case(number))
     assert own() <= before
 
 
@@ -221,7 +198,7 @@ async def test_nothing_is_embedded_again_at_a_change(bench: Bench) -> None:
     assert len(embedded(bench)) == 1
     bench.server.embeddings.clear()
     first = (await bench.episodes())[0]
-    await do(bench, "forget", first.id)
+    bench.memory().forget(first.id)
     await align(bench, records(30, topics=3, first=1), on="v")
     assert len(embedded(bench)) == 1  # record 30, which is new; what is left is not
     bench.server.embeddings.clear()
@@ -233,19 +210,11 @@ READ = """
 import json, sys
 from langgraph.store.sqlite import SqliteStore
 from memalign_graph import JudgeMemory
-from memalign_graph.prompts.judge import fit_guidelines, judge_prompt
-from memalign_graph.types import Example
 from tests.conftest import CRITERION
 
 with SqliteStore.from_conn_string(sys.argv[1]) as store:
     memory = JudgeMemory(store, CRITERION, embeddings="openai:text-embedding-3-small")
-    found = memory.guidelines()
-fitted = fit_guidelines(found, {}, max_guideline_tokens=300, max_input_tokens=8192)
-prompt = judge_prompt(
-    CRITERION, Example(inputs="?", outputs="!"), guidelines=fitted.always, recalled=[],
-    max_input_tokens=8192,
-)
-print(json.dumps([[one.text for one in found], prompt.messages[0].text]))
+    print(json.dumps([guideline.text for guideline in memory.guidelines()]))
 """
 
 
@@ -253,17 +222,10 @@ print(json.dumps([[one.text for one in found], prompt.messages[0].text]))
 async def test_guidelines_have_one_order_in_all_processes(bench: Bench, tmp_path: Path) -> None:
     bench.server.responder = Model()
     await align(bench, records(40, topics=20), alignment(bench, batch_size=5))
-    here = [one.text for one in await bench.guidelines()]
-    workers = [
-        subprocess.Popen(  # noqa: ASYNC220 - it is waited for below
-            [sys.executable, "-c", READ, str(tmp_path / "store.db")],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for seed in ("1", "2")
-    ]
-    found = [json.loads(worker.communicate(timeout=300)[0]) for worker in workers]
-    assert found[0] == found[1]
-    assert found[0][0] == here == [record(n)["rationale"] for n in range(20)]
+    wanted = [record(number)["rationale"] for number in range(20)]
+    assert [guideline.text for guideline in await bench.guidelines()] == wanted
+    for seed in ("1", "2"):
+        command = [sys.executable, "-c", READ, str(tmp_path / "store.db")]
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        read = subprocess.check_output(command, env=env, cwd=ROOT, timeout=300)  # noqa: ASYNC221
+        assert json.loads(read) == wanted

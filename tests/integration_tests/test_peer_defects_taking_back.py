@@ -39,18 +39,6 @@ async def test_edited_feedback_leaves_no_old_rule(bench: Bench) -> None:
     assert "say sorry" not in judgings(bench.server)[-1].text
 
 
-async def test_guidelines_drop_the_provenance_of_removed_cases(bench: Bench) -> None:
-    bench.server.responder = Model()
-    await align(bench, [record(n, topic="a") for n in (1, 2, 3)])
-    [before] = await bench.guidelines()
-    await do(bench, "forget", before.episode_ids[0])
-    await align(bench, [])
-    [after] = await bench.guidelines()
-    assert after.episode_ids == before.episode_ids[1:]
-    await do(bench, "forget", after.episode_ids)
-    assert await bench.guidelines() == []
-
-
 async def test_deletion_needs_no_trace(bench: Bench) -> None:
     """Feedback is forgotten by what it is, with its rule; nobody has to have kept its thread."""
     bench.server.responder = Model(distil=each_its_words)

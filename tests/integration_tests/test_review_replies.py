@@ -9,8 +9,6 @@ from pydantic import TypeAdapter
 from memalign_graph import Judgment
 from tests.conftest import CASE, COLD, EVERY_WAY, OTHER, Bench, judgings
 
-pytestmark = EVERY_WAY
-
 WORDS = "Too cold."
 EDITED = {"value": False, "rationale": WORDS}
 
@@ -19,7 +17,7 @@ def decisions(**decision: Any) -> dict[str, Any]:
     return {"decisions": [decision]}
 
 
-REPLIES: dict[str, tuple[Any, dict[str, Any]]] = {
+REPLIES: dict[str, tuple[Any, dict[str, Any] | None]] = {
     "native": (
         {"value": False, "rationale": WORDS, "author": "ann"},
         {"value": False, "rationale": WORDS, "author": "ann"},
@@ -31,6 +29,7 @@ REPLIES: dict[str, tuple[Any, dict[str, Any]]] = {
         EDITED,
     ),
     "inbox-response": ({"type": "response", "args": WORDS}, {"rationale": WORDS}),
+    "ignored": ([{"type": "ignore", "args": None}], None),
 }
 
 INVALID: dict[str, tuple[Any, str]] = {
@@ -51,16 +50,12 @@ async def test_payload_is_a_plain_hitl_request(bench: Bench) -> None:
     judgment = Judgment.model_validate(given["judgment"])
     assert action["name"] == "review_judgment"
     assert action["args"] == {"value": judgment.value, "rationale": judgment.rationale}
-    [config] = payload["review_configs"]
-    assert config["allowed_decisions"] == ["approve", "edit", "reject", "respond"]
-
-
-async def test_interrupt_brings_the_schema_of_the_native_reply(bench: Bench) -> None:
-    [interrupt] = (await bench.invoke(bench.review_graph(), CASE))["__interrupt__"]
     schema = interrupt.response_schema
     assert json.loads(json.dumps(schema)) == schema
     assert set(schema["properties"]) == {"value", "rationale", "author"}
     assert schema["properties"]["value"]["type"] == "boolean"
+    [config] = payload["review_configs"]
+    assert config["allowed_decisions"] == ["approve", "edit", "reject", "respond"]
 
 
 async def test_description_shows_the_case_the_verdict_and_the_memory_used(bench: Bench) -> None:
@@ -81,11 +76,16 @@ async def test_description_shows_the_case_the_verdict_and_the_memory_used(bench:
         assert str(shown) in description
 
 
+@EVERY_WAY
 @pytest.mark.parametrize("form", list(REPLIES))
 async def test_reply_becomes_one_feedback(bench: Bench, form: str) -> None:
     reply, expected = REPLIES[form]
     given = await bench.review(bench.review_graph(), reply)
     feedback = given["feedback"]
+    if expected is None:
+        assert (feedback, given["learned"], await bench.episodes()) == (None, None, [])
+        assert len(bench.server.chats) == 1
+        return
     said = {name: feedback[name] for name in ("value", "rationale", "author")}
     assert {name: value for name, value in said.items() if value is not None} == expected
     assert feedback["example"] == {**CASE, "reference_outputs": None}
@@ -97,24 +97,13 @@ async def test_reply_becomes_one_feedback(bench: Bench, form: str) -> None:
     assert len(judgings(bench.server)) == 1
 
 
-@pytest.mark.parametrize(
-    "reply", [[{"type": "ignore", "args": None}], {"type": "ignore"}], ids=["list", "plain"]
-)
-async def test_ignoring_stores_nothing(bench: Bench, reply: Any) -> None:
-    graph = bench.review_graph()
-    given = await bench.review(graph, reply)
-    assert given["feedback"] is None
-    assert given["learned"] is None
-    assert await bench.episodes() == []
-    assert len(bench.server.chats) == 1
-    assert (await bench.state(graph)).next == ()
-
-
+@EVERY_WAY
 @pytest.mark.parametrize("form", list(INVALID))
 async def test_invalid_reply_keeps_the_question_open(bench: Bench, form: str) -> None:
     reply, problem = INVALID[form]
     graph = bench.review_graph()
     await bench.invoke(graph, CASE)
+    await bench.resume(graph, {})  # no reply at all
     assert problem in await bench.refuse(graph, reply)
     assert await bench.episodes() == []
     [interrupt] = (await bench.state(graph)).interrupts
@@ -123,12 +112,3 @@ async def test_invalid_reply_keeps_the_question_open(bench: Bench, form: str) ->
     assert given["feedback"]["rationale"] == COLD["rationale"]
     assert len(await bench.episodes()) == 1
     assert len(judgings(bench.server)) == 1
-
-
-async def test_no_reply_at_all_leaves_the_question_open(bench: Bench) -> None:
-    graph = bench.review_graph()
-    await bench.invoke(graph, CASE)
-    await bench.resume(graph, {})
-    assert len((await bench.state(graph)).interrupts) == 1
-    given = await bench.resume(graph, COLD)
-    assert given["feedback"]["value"] is False

@@ -4,9 +4,6 @@ from tests.loopback.judge_double import JudgeDouble, Rule
 from tests.loopback.replies import (
     LETTER_ALONE,
     Answer,
-    Disconnect,
-    Fault,
-    Hang,
     Raw,
     Reply,
     ReplyLike,
@@ -22,24 +19,19 @@ from tests.loopback.replies import (
     with_letters,
     with_logprobs,
 )
-from tests.loopback.requests import ChatRequest, EmbeddingRequest
-from tests.loopback.server import LoopbackServer, Responder
+from tests.loopback.requests import ChatRequest
+from tests.loopback.server import LoopbackServer
 from tests.loopback.together import Together
 
 __all__ = [
     "LETTER_ALONE",
     "Answer",
     "ChatRequest",
-    "Disconnect",
-    "EmbeddingRequest",
-    "Fault",
-    "Hang",
     "JudgeDouble",
     "LoopbackServer",
     "Raw",
     "Reply",
     "ReplyLike",
-    "Responder",
     "Rule",
     "Together",
     "answer",

@@ -1,7 +1,7 @@
 """HTTP: reads a request, asks the server for the reply, and carries the reply out."""
 
 import json
-import time
+from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -32,7 +32,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         sent = self.rfile.read(int(self.headers.get("content-length") or 0))
-        arrived_at = time.monotonic()
         headers = {name.lower(): value for name, value in self.headers.items()}
         try:
             body = json.loads(sent)
@@ -43,9 +42,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         match urlsplit(self.path).path:
             case "/v1/chat/completions":
-                self._chat(ChatRequest(body, headers, arrived_at))
+                self._chat(ChatRequest(body, headers))
             case "/v1/embeddings":
-                self._embeddings(EmbeddingRequest(body, headers, arrived_at))
+                self._embeddings(EmbeddingRequest(body, headers))
             case _:
                 self._fail(error(404, f"Unknown path: {self.path}"))
 
@@ -55,13 +54,9 @@ class Handler(BaseHTTPRequestHandler):
     def _chat(self, request: ChatRequest) -> None:
         with self.loopback.handling_chat(request) as reply:
             if isinstance(reply, Answer):
-                tokens = wire.usage(request, reply)["completion_tokens"]
-                writing_s = tokens * self.loopback.token_latency_s
                 self._wait(self.loopback.latency_s + reply.latency_s)
                 if request.streaming:
-                    self._stream(list(wire.chunks(request, reply)), writing_s)
-                else:
-                    self._wait(writing_s)
+                    self._stream(wire.chunks(request, reply))
         # Out of hand before its last byte is sent: whoever has that may ask again at once.
         if not isinstance(reply, Answer):
             self._fail(reply)
@@ -92,10 +87,9 @@ class Handler(BaseHTTPRequestHandler):
                     self.wfile.write(b'{"id": "chatcmpl-')
                 self.close_connection = True
 
-    def _stream(self, events: list[dict[str, Any]], writing_s: float) -> None:
+    def _stream(self, events: Iterable[dict[str, Any]]) -> None:
         self._head(200, "text/event-stream", {"Transfer-Encoding": "chunked"})
         for event in events:
-            self._wait(writing_s / len(events))
             self._send_chunk(f"data: {json.dumps(event)}\n\n".encode())
 
     def _send_chunk(self, data: bytes) -> None:

@@ -51,7 +51,7 @@ class JudgeDouble:
         if "value" in properties and rule and rule.value is not _UNSET:
             content["value"] = rule.value
         if "operations" in properties:
-            content["operations"] = [_added_guideline(properties["operations"], request)]
+            content["operations"] = [_added_guideline(request)]
         return answer(content)
 
 
@@ -61,10 +61,10 @@ def instance(schema: dict[str, Any], root: dict[str, Any] | None = None) -> Any:
     schema = _resolved(schema, root)
     variants = schema.get("anyOf") or schema.get("oneOf")
     if variants:
-        return instance(next((one for one in variants if not _is_null(one)), variants[0]), root)
+        return instance(next(one for one in variants if one.get("type") != "null"), root)
     if "const" in schema or "enum" in schema:
         return schema["const"] if "const" in schema else schema["enum"][0]
-    kind = _type(schema)
+    kind = schema.get("type", "object" if "properties" in schema else "string")
     if kind == "object":
         parts = _properties(schema).items()
         return {name: instance(part, root) for name, part in parts}
@@ -76,27 +76,9 @@ def instance(schema: dict[str, Any], root: dict[str, Any] | None = None) -> Any:
     return {"boolean": True, "integer": most, "number": most, "null": None}.get(kind, text)
 
 
-def _added_guideline(operations: dict[str, Any], request: ChatRequest) -> dict[str, Any]:
-    root = request.schema or {}
-    items = _resolved(operations, root).get("items", {})
-    variants = [_resolved(one, root) for one in items.get("anyOf") or items.get("oneOf") or [items]]
-    item = next((one for one in variants if _can_add(one)), variants[0])
-    wanted = {
-        "action": "add",
-        "guideline": "",
-        "text": f"When judging, heed the expert: {_last_rationale(request.text)}",
-        "feedback": ["F1"],
-    }
-    properties = _properties(item)
-    if not properties:
-        return wanted
-    operation: dict[str, Any] = instance(item, root)
-    return operation | {name: wanted[name] for name in wanted if name in properties}
-
-
-def _can_add(item: dict[str, Any]) -> bool:
-    action = _properties(item).get("action", {})
-    return action.get("const") == "add" or "add" in action.get("enum", [])
+def _added_guideline(request: ChatRequest) -> dict[str, Any]:
+    text = f"When judging, heed the expert: {_last_rationale(request.text)}"
+    return {"action": "add", "guideline": "", "text": text, "feedback": ["F1"]}
 
 
 def _last_rationale(text: str) -> str:
@@ -118,14 +100,3 @@ def _resolved(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
             target = target[key]
         schema = target
     return schema
-
-
-def _type(schema: dict[str, Any]) -> str:
-    kind = schema.get("type", "object" if "properties" in schema else "string")
-    if isinstance(kind, list):
-        return str(next((one for one in kind if one != "null"), "null"))
-    return str(kind)
-
-
-def _is_null(schema: dict[str, Any]) -> bool:
-    return schema.get("type") == "null"

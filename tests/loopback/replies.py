@@ -44,7 +44,7 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """No answer for some seconds, then a closed connection."""
+    """Silence, until the seconds have passed or the server stops or resets; then it hangs up."""
 
     seconds: float
 
@@ -66,21 +66,10 @@ ReplyLike = Reply | dict[str, Any] | str
 """A reply, or short for one: a dict is JSON content, a string is prose."""
 
 
-def answer(
-    content: dict[str, Any] | str,
-    *,
-    prompt_tokens: int | None = None,
-    completion_tokens: int | None = None,
-    latency_s: float = 0.0,
-) -> Answer:
+def answer(content: dict[str, Any] | str, **fields: Any) -> Answer:
     """A complete answer; tokens are counted where not given."""
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-    return Answer(
-        text,
-        prompt_tokens=prompt_tokens,
-        completion_tokens=completion_tokens,
-        latency_s=latency_s,
-    )
+    return Answer(text, **fields)
 
 
 def as_reply(reply: ReplyLike) -> Reply:
@@ -165,25 +154,12 @@ def context_length_exceeded(limit: int = 8192) -> Raw:
     )
 
 
-def raw(
-    body: str,
-    *,
-    status: int = 200,
-    content_type: str = "application/json",
-    headers: Mapping[str, str] | None = None,
-) -> Raw:
+def raw(body: str, *, status: int = 200, **fields: Any) -> Raw:
     """Any HTTP response, well formed or not."""
-    return Raw(status, body, content_type, headers or {})
+    return Raw(status, body, **fields)
 
 
-def hang(seconds: float) -> Hang:
-    """Accept and stay silent, until the seconds have passed or the server stops or resets."""
-    return Hang(seconds)
-
-
-def disconnect(*, midway: bool = False) -> Disconnect:
-    """Close the connection without an answer, or half-way through one."""
-    return Disconnect(midway)
+hang, disconnect = Hang, Disconnect
 
 
 def _token_logprobs(token: str, odds: Mapping[str, float]) -> dict[str, Any]:

@@ -13,8 +13,6 @@ class ChatRequest:
     """The JSON body as sent."""
     headers: Mapping[str, str]
     """Header names in lower case."""
-    arrived_at: float
-    """`time.monotonic()` when the body was read."""
 
     @property
     def model(self) -> str:
@@ -64,8 +62,6 @@ class EmbeddingRequest:
     """The JSON body as sent."""
     headers: Mapping[str, str]
     """Header names in lower case."""
-    arrived_at: float
-    """`time.monotonic()` when the body was read."""
 
     @property
     def model(self) -> str:

@@ -108,7 +108,7 @@ class LoopbackServer:
             self.embeddings: list[EmbeddingRequest] = []
             self.peak_chats = 0
             """The most chat requests that were in hand at one time."""
-            self.latency_s = self.token_latency_s = self.embedding_latency_s = 0.0
+            self.latency_s = self.embedding_latency_s = 0.0
             self.judge = JudgeDouble()
             self.responder: Responder = self.judge
             self.errors.clear()

@@ -7,8 +7,8 @@ from typing import Any
 
 from langchain_core.messages import HumanMessage
 
-from memalign_graph.io import AWAITING, BLOCKING, IO, run
-from memalign_graph.models import ChatReply, with_schema
+from memalign_graph.io import AWAITING, BLOCKING, IO, ChatReply, run
+from memalign_graph.models import with_schema
 from tests.loopback import LoopbackServer
 
 SCHEMA = {

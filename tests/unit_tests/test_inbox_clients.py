@@ -19,93 +19,39 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from memalign_graph import (
-    Boolean,
-    Categorical,
-    Criterion,
-    Episode,
-    Example,
-    Feedback,
-    Judgment,
-    Numeric,
-    Pairwise,
-)
-from memalign_graph.alignment.merging import Conflict, Side
-from memalign_graph.identity import check_json
-from memalign_graph.interrupts import Form, conflict_form, review_form
-from memalign_graph.panel import panel_form
-from memalign_graph.scales import Scale
+from memalign_graph import Episode, Example, Feedback
+from memalign_graph.interrupts import Form, review_form
 from tests.unit_tests.alignment.alignment_cases import standing
+from tests.unit_tests.test_interrupts import CRITERIA, FORMS, JUDGED, JUDGMENTS, SEEN, WORDS
 
 EXAMPLE = Example(inputs={"q": "Why?"}, outputs=["Because."], reference_outputs="So.")
-SEEN = "It answers."
-WORDS = "Too short."
-FEEDBACK = Feedback(example=EXAMPLE, rationale="Say more.")
-
-SCALES: dict[str, tuple[Scale, Any, Any, str]] = {
-    "boolean": (Boolean(), True, False, "false"),
-    "categorical": (Categorical(choices=("Poor", "Good")), "Good", "Poor", "Poor"),
-    "integer": (Numeric(minimum=1, maximum=5, integer=True), 5, 3, "3"),
-    "number": (Numeric(minimum=0, maximum=1), 1.0, 0.5, "0.5"),
-    "pairwise": (Pairwise(), "A", "tie", "tie"),
+SAID = Episode.from_feedback(Feedback(example=EXAMPLE, rationale="Say more."))
+EXPERTS: dict[str, tuple[Any, str]] = {
+    "tone": (False, "false"),
+    "grade": ("Poor", "Poor"),
+    "level": (5, "5"),
+    "share": (0.5, "0.5"),
+    "pair": ("tie", "tie"),
 }
-"""A scale, the judge's value, the expert's, and the expert's as text."""
+"""What the expert says on each scale, and the same as text."""
 
-ON_EACH_SCALE = pytest.mark.parametrize("scale", list(SCALES))
-
-
-def criterion_on(scale: str, name: str = "grade") -> Criterion:
-    """A criterion."""
-    return Criterion(name=name, instructions="How good?", scale=SCALES[scale][0])
-
-
-def judgment_on(scale: str, name: str = "grade") -> Judgment:
-    """What the judge says."""
-    return Judgment(
-        criterion=name,
-        example_id=EXAMPLE.id,
-        value=SCALES[scale][1],
-        rationale=SEEN,
-        memory_version="0",
-    )
+ON_EACH_SCALE = pytest.mark.parametrize("scale", list(EXPERTS))
+PANEL = FORMS["panel"]
 
 
 def review_on(scale: str) -> Form[Any]:
     """The review, with all there can be in it."""
-    return review_form(
-        criterion_on(scale),
-        EXAMPLE,
-        judgment_on(scale),
-        guidelines=[standing("Be brief.", "e")],
-        episodes=[Episode.from_feedback(FEEDBACK)],
-    )
+    rules = [standing("Be brief.", "e")]
+    criterion, judgment = CRITERIA[scale], JUDGMENTS[scale]
+    return review_form(criterion, EXAMPLE, judgment, guidelines=rules, episodes=[SAID])
 
 
-def conflict(number: int) -> Conflict:
-    """Two guidelines that contradict each other."""
-    first, second = (
-        Side(guideline_id=one, text=f"Rule {one}.", episode_ids=["e"]) for one in ("a", "b")
-    )
-    return Conflict(id=f"C{number}", first=first, second=second, newer="second")
-
-
-CONFLICTS = [conflict(1), conflict(2)]
-CRITERIA = {scale: criterion_on(scale, scale) for scale in SCALES}
-JUDGMENTS = {scale: judgment_on(scale, scale) for scale in SCALES}
-PANEL = panel_form(CRITERIA, EXAMPLE, JUDGMENTS, errors={}, guidelines={})
-SETTLE = conflict_form(criterion_on("boolean"), CONFLICTS)
-
-
-def all_questions() -> list[Any]:
-    """Every payload that this package interrupts with."""
-    return [
-        *(pytest.param(review_on(scale).payload, id=scale) for scale in SCALES),
-        pytest.param(SETTLE.payload, id="conflicts"),
-        pytest.param(PANEL.payload, id="panel"),
-    ]
-
-
-EACH_QUESTION = pytest.mark.parametrize("payload", all_questions())
+EACH_QUESTION = pytest.mark.parametrize(
+    "payload",
+    [*(review_on(scale).payload for scale in EXPERTS), FORMS["conflicts"].payload, PANEL.payload],
+    ids=[*EXPERTS, "conflicts", "panel"],
+)
+"""Every payload that this package interrupts with."""
 
 
 def shown_by_chat_ui(interrupt: Any) -> bool:
@@ -157,15 +103,6 @@ def shown_by_agent_inbox(payload: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def keys_in(value: Any) -> set[str]:
-    """Every key in a JSON value."""
-    if isinstance(value, list):
-        return set().union(*(keys_in(one) for one in value))
-    if not isinstance(value, dict):
-        return set()
-    return set(value).union(*(keys_in(one) for one in value.values()))
-
-
 @EACH_QUESTION
 def test_question_is_shown_as_a_form(payload: dict[str, Any]) -> None:
     assert shown_by_chat_ui({"value": payload, "id": "1"})
@@ -190,26 +127,12 @@ def test_question_is_langchains_request_and_nothing_more(payload: dict[str, Any]
     assert strict.validate_json(json.dumps(payload), strict=True, extra="forbid") == payload
 
 
-@EACH_QUESTION
-def test_question_is_plain_json(payload: dict[str, Any]) -> None:
-    check_json(payload, "payload")
-    assert json.loads(json.dumps(payload, allow_nan=False)) == payload
-
-
-@EACH_QUESTION
-def test_question_has_nothing_of_the_deprecated_request(payload: dict[str, Any]) -> None:
-    assert not keys_in(payload) & {
-        *("action_request", "config", "action", "interrupt_config"),
-        *(f"allow_{one}" for one in ("accept", "edit", "respond", "ignore")),
-    }
-
-
 @ON_EACH_SCALE
 def test_what_is_shown_can_be_sent_back_as_it_is(scale: str) -> None:
     [action] = review_on(scale).payload["action_requests"]
     shown = {name: as_shown(value) for name, value in action["args"].items()}
     reply = {"decisions": [edited_by_chat_ui(shown)]}
-    assert read(reply, scale) == {"value": SCALES[scale][1]}
+    assert read(reply, scale) == {"value": JUDGED[scale]}
 
 
 def read(reply: Any, scale: str) -> Any:
@@ -236,69 +159,50 @@ def renamed(response: dict[str, Any]) -> dict[str, Any]:
     return {**response, "type": kinds.get(response["type"], response["type"])}
 
 
-def forms(response: dict[str, Any]) -> dict[str, Any]:
+def forms(response: dict[str, Any]) -> list[Any]:
     """The ways in which an Agent Inbox response arrives."""
-    return {
-        "list": [response],
-        "object": response,
-        "hitl": {"decisions": [renamed(response)]},
-    }
-
-
-EDITS: dict[str, dict[str, Any]] = {
-    "value": {"rationale": SEEN},
-    "both": {"rationale": WORDS},
-    "blanks": {"rationale": f" {WORDS}\n"},
-    "cleared": {"rationale": ""},
-}
-"""What stands in the rationale's text area beside an edited value."""
+    return [[response], response, {"decisions": [renamed(response)]}]
 
 
 @ON_EACH_SCALE
-@pytest.mark.parametrize("rationale", list(EDITS))
-@pytest.mark.parametrize("as_text", [True, False], ids=["text", "typed"])
-def test_edit_corrects_the_value(scale: str, rationale: str, *, as_text: bool) -> None:
-    _, _, value, text = SCALES[scale]
-    args = {"value": text if as_text else value, **EDITS[rationale]}
-    said = {"rationale": WORDS} if WORDS in args["rationale"] else {}
-    expected = {"value": value, **said}
-    replies = [{"decisions": [edited_by_chat_ui(args)]}, edited_by_chat_ui(args)]
-    replies += forms(edited_by_agent_inbox(args)).values()
-    for reply in replies:
-        found = read(reply, scale)
-        assert found == expected
-        assert type(found["value"]) is type(value)
-
-
-@ON_EACH_SCALE
-def test_edit_of_the_words_alone_leaves_the_judges_value(scale: str) -> None:
-    args = {"value": SCALES[scale][1], "rationale": WORDS}
-    expected = {"value": SCALES[scale][1], "rationale": WORDS}
-    assert read({"decisions": [edited_by_chat_ui(args)]}, scale) == expected
-    for reply in forms(edited_by_agent_inbox(args)).values():
-        assert read(reply, scale) == expected
+@pytest.mark.parametrize("rationale", [SEEN, f" {WORDS}\n", ""])
+def test_edit_corrects_the_value_whether_it_comes_as_text_or_not(
+    scale: str, rationale: str
+) -> None:
+    value, text = EXPERTS[scale]
+    judged = JUDGED[scale]
+    said = {"rationale": WORDS} if WORDS in rationale else {}
+    rows = [(text, value), (value, value)]
+    rows += [(judged, judged)] if said else []  # the words alone were edited
+    for sent, expected in rows:
+        args = {"value": sent, "rationale": rationale}
+        replies = [{"decisions": [edited_by_chat_ui(args)]}, edited_by_chat_ui(args)]
+        for reply in [*replies, *forms(edited_by_agent_inbox(args))]:
+            found = read(reply, scale)
+            assert found == {"value": expected, **said}
+            assert type(found["value"]) is type(expected)
 
 
 @ON_EACH_SCALE
 def test_approving_confirms_the_judges_value(scale: str) -> None:
-    confirmed = {"value": SCALES[scale][1]}
+    confirmed = {"value": JUDGED[scale]}
     assert read({"decisions": [{"type": "approve"}]}, scale) == confirmed
     [action] = review_on(scale).payload["action_requests"]
     texts = {name: as_shown(value) for name, value in action["args"].items()}
     for args in (action["args"], texts, None):
         own = {"action": action["name"], "args": args} if args else None
-        for reply in forms({"type": "accept", "args": own}).values():
+        for reply in forms({"type": "accept", "args": own}):
             assert read(reply, scale) == confirmed
 
 
 @ON_EACH_SCALE
 @pytest.mark.parametrize("as_text", [True, False], ids=["reset-before", "touched-alone"])
 def test_form_of_a_panel_says_what_was_changed(scale: str, *, as_text: bool) -> None:
-    _, _, value, text = SCALES[scale]
+    value, text = EXPERTS[scale]
     [action] = PANEL.payload["action_requests"]
     args = {name: as_shown(one) if as_text else one for name, one in action["args"].items()}
     args |= {scale: text, f"{scale}_rationale": WORDS}
     replies = [{"decisions": [edited_by_chat_ui(args)]}]
-    replies += forms(edited_by_agent_inbox(args)).values()
+    replies += forms(edited_by_agent_inbox(args))
     for reply in replies:
         assert PANEL.read(reply) == {scale: {"value": value, "rationale": WORDS}}

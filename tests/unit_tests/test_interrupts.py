@@ -19,7 +19,7 @@ from memalign_graph import (
 )
 from memalign_graph.alignment.merging import Conflict, Side
 from memalign_graph.identity import check_json
-from memalign_graph.interrupts import Form, clarify_form, conflict_form, read_review, review_form
+from memalign_graph.interrupts import Form, clarify_form, conflict_form, review_form
 from memalign_graph.panel import panel_form
 from memalign_graph.prompts.clarify import Question
 from memalign_graph.scales import Scale
@@ -113,7 +113,6 @@ TAKEN: list[tuple[str, Any, Any]] = [
     ("review", edit(**SAID), SAID),
     ("review", edit(value="Poor"), {"value": "Poor"}),
     ("review", edit(value="Poor", rationale=f"{SEEN} "), {"value": "Poor"}),
-    ("review", edit(value="Good", rationale=SEEN), {"value": "Good"}),
     ("review", edit(rationale=WORDS), {"value": "Good", "rationale": WORDS}),
     ("review", inbox_edit(**SAID), SAID),
     ("review", {"type": "edit", "args": SAID}, SAID),
@@ -121,22 +120,15 @@ TAKEN: list[tuple[str, Any, Any]] = [
     ("review", respond(WORDS, "reject"), ONLY_WORDS),
     ("review", {"type": "response", "args": WORDS}, ONLY_WORDS),
     ("clarify", f" {WORDS}\n", ONLY_WORDS),
-    ("clarify", ONLY_WORDS, ONLY_WORDS),
-    ("clarify", {"value": 2}, {"value": 2}),
     ("clarify", {"value": "2", "rationale": WORDS}, {"value": 2, "rationale": WORDS}),
     ("clarify", {**ONLY_WORDS, "author": " ann "}, {**ONLY_WORDS, "author": "ann"}),
     ("clarify of ann", {**ONLY_WORDS, "author": " ann "}, {**ONLY_WORDS, "author": "ann"}),
     ("clarify", APPROVE, {}),
-    ("clarify", {**APPROVE, "message": ""}, {}),
     ("clarify", {**APPROVE, "message": WORDS}, ONLY_WORDS),
-    ("clarify", {"type": "accept", "args": None}, {}),
     ("clarify", {"type": "accept", "args": {"action": "x", "args": {"rationale": ""}}}, {}),
     ("clarify", IGNORE, {}),
     ("clarify", edit(rationale=WORDS, value="2"), {"value": 2, "rationale": WORDS}),
-    ("clarify", inbox_edit(rationale=WORDS), ONLY_WORDS),
-    ("clarify", respond(WORDS), ONLY_WORDS),
     ("clarify", respond(WORDS, "reject"), ONLY_WORDS),
-    ("clarify", {"type": "response", "args": WORDS}, ONLY_WORDS),
     ("panel", {"grade": SAID, "tone": {"value": False}}, {"tone": {"value": False}, "grade": SAID}),
     (
         "panel",
@@ -147,11 +139,6 @@ TAKEN: list[tuple[str, Any, Any]] = [
             "share": {"value": 0.0},
             "level": {"value": 1},
         },
-    ),
-    (
-        "panel",
-        {"tone": WORDS, "grade": f" {WORDS} "},
-        {"tone": ONLY_WORDS, "grade": ONLY_WORDS},
     ),
     (
         "panel",
@@ -180,7 +167,6 @@ TAKEN: list[tuple[str, Any, Any]] = [
         },
         {"tone": {"value": True}, "grade": ONLY_WORDS, "share": {"value": 0.25}},
     ),
-    ("panel", {"tone": True}, {"tone": {"value": True}}),
     ("panel", APPROVE, {name: {"value": value} for name, value in JUDGED.items()}),
     (
         "panel",
@@ -198,19 +184,12 @@ TAKEN: list[tuple[str, Any, Any]] = [
         edit(tone=True, tone_rationale=SEEN, grade="poor", grade_rationale=WORDS),
         {"grade": SAID},
     ),
-    ("conflicts", {"C1": "first", "C2": "both"}, {"C1": "first", "C2": "both"}),
     ("conflicts", {"C1": " FIRST ", "C2": "Both"}, {"C1": "first", "C2": "both"}),
     ("conflicts", {"C1": "newer", "C2": "newer"}, {"C1": "second", "C2": "first"}),
     ("conflicts", "newer", {"C1": "second", "C2": "first"}),
-    ("conflicts", "second", {"C1": "second", "C2": "second"}),
     ("conflicts", [APPROVE, {"type": "accept", "args": None}], {"C1": "second", "C2": "first"}),
     ("conflicts", [{"type": "reject"}, respond("No.", "reject")], {"C1": "both", "C2": "both"}),
     ("conflicts", [IGNORE, {"type": "ignore"}], {"C1": "both", "C2": "both"}),
-    (
-        "conflicts",
-        {"decisions": [APPROVE, {"type": "reject"}]},
-        {"C1": "second", "C2": "both"},
-    ),
     (
         "conflicts",
         [edit(keep="first"), inbox_edit(conflict="C2", keep="newer")],
@@ -223,7 +202,6 @@ TAKEN: list[tuple[str, Any, Any]] = [
     ),
     ("conflict", APPROVE, {"C1": "second"}),
     ("conflict", {"type": "reject"}, {"C1": "both"}),
-    ("conflict", "first", {"C1": "first"}),
 ]
 
 
@@ -246,50 +224,34 @@ REFUSED: list[tuple[str, Any, str]] = [
         for form in ("review", "clarify")
         for reply, problem in (
             (None, "of type NoneType"),
-            (True, "of type bool"),
-            (7, "of type int"),
-            ("", "the reply is empty"),
             (" \n", "the reply is empty: say why in a sentence, or "),
             ({}, EMPTY),
             ({"author": "ann"}, EMPTY),
             ({"rationale": " "}, EMPTY),
             ({"value": 9}, "`value`: 9 is not on the scale"),
-            ({"value": ["Poor"]}, "is not on the scale"),
             ({"rationale": [WORDS]}, "`rationale` is text"),
             ({**ONLY_WORDS, "author": 3}, "`author` is text, not a value of type int"),
             ({"why": "x", "who": "y"}, "'why', 'who', which is not known: reply with text"),
-            ([], "0 decisions"),
-            ({"decisions": []}, "0 decisions"),
             ({"decisions": "approve"}, "`decisions` is a list"),
             ([SAID, SAID], "2 decisions: send one."),
-            ([APPROVE, APPROVE], "there is one "),
             ([[SAID]], "of type list"),
             ({"type": "yes"}, "'yes' is not known"),
-            ({"type": "text"}, "'text' is not known"),
             ({"type": "object"}, "'object' is not known"),
             ({"type": ["approve"]}, "is not known"),
-            ({"type": None}, "None is not known"),
             ({"type": "reject"}, "the message of 'reject' is empty"),
-            (respond(" "), "the message of 'respond' is empty: say why in a sentence, or "),
             (respond(3), "the message of 'respond' is empty"),
             ({"type": "response", "args": None}, "the response is empty"),
             ({**APPROVE, "message": 3}, "`rationale` is text"),
             (edit(value="awful"), "'awful' is not on the scale"),
             (edit(value=None), EMPTY),
             (edit(verdict="Poor"), "'verdict'"),
-            (edit(value=9), "`value`: 9 is not on the scale"),
-            ({"type": "edit"}, "an edit needs the edited arguments"),
             ({"type": "edit", "args": "Poor"}, "an edit needs the edited arguments"),
             ("a\x00b", "NUL"),
             ({"rationale": "\ud83d"}, "surrogate"),
         )
     ),
     ("review", edit(value=None, rationale=SEEN), EMPTY),
-    ("review", edit(value=""), "'' is not on the scale: the value is one of Poor, Good"),
-    ("review", inbox_edit(value="{}"), "'{}' is not on the scale"),
     ("review", {"type": "reject", "args": ""}, "say why in a sentence, or give a `value`"),
-    ("review", " ", "or give a `value`"),
-    ("review", {"value": "awful"}, "'awful' is not on the scale: the value is one of Poor, Good"),
     ("clarify", respond(" "), "or approve to go on with the words as they are"),
     ("clarify", inbox_edit(rationale=""), EMPTY),
     ("clarify of ann", {**ONLY_WORDS, "author": "bob"}, "'ann' said these words and is asked"),
@@ -298,44 +260,25 @@ REFUSED: list[tuple[str, Any, str]] = [
         for reply, problem in (
             (WORDS, "a reply of type str is not understood"),
             (respond(WORDS, "reject"), "words alone do not tell"),
-            ({"type": "response", "args": WORDS}, "words alone do not tell"),
             ({**APPROVE, "message": WORDS}, "words alone do not tell"),
             ({"mood": False}, "'mood', which is no criterion"),
-            ({"tone": False, "Tone": True}, "'Tone', which is no criterion"),
-            (edit(mood="false"), "'mood', which is no criterion"),
             ({"level": 7}, "level: 7 is not on the scale: the value is a whole number"),
-            ({"level": "7"}, "level: '7' is not on the scale"),
             ({"level": {"value": 0}}, "level: `value`: 0 is not on the scale"),
             (edit(level="high"), "level: `value`: 'high' is not on"),
-            ({"tone": False, "level": 9}, "level: 9 is not on the scale"),
             (dict.fromkeys(SCALES, ""), "says nothing about any criterion"),
-            ({"tone": {"value": None}}, "says nothing about any criterion"),
             ({"tone": {"type": "ignore"}}, "says nothing about any criterion"),
             ({"author": "ann"}, "says nothing about any criterion"),
             ({"tone": []}, "tone: there is one judgment to decide on"),
             (edit(**JUDGED), "nothing in the form was changed"),
-            (edit(tone="TRUE", level="3.0"), "nothing in the form was changed"),
             (edit(**dict.fromkeys(SCALES, "")), "nothing in the form was changed"),
             (edit(tone_rationale=f"{SEEN} "), "nothing in the form was changed"),
-            ({"type": "edit"}, "an edit needs the edited arguments"),
             ({"type": "edit", "args": "tone"}, "an edit needs the edited arguments"),
             ([APPROVE] * 2, "one form to decide on, but the reply has 2 decisions: send one"),
-            ({"decisions": []}, "the reply has 0 decisions: send one"),
-            ({"decisions": "approve"}, "`decisions` is a list"),
-            ({"type": "shrug"}, "the decision 'shrug' is not known"),
-            (3, "a reply of type int is not understood"),
-            (True, "a reply of type bool is not understood"),
-            (["no"], "a reply of type str is not understood"),
             ({"tone": False, "author": 3}, "`author` is text, not a value of type int"),
-            ({"tone": False, "author": "a\x00b"}, "`author` holds a NUL character"),
             ({"tone": "a\x00b"}, "tone: the reply holds a NUL character"),
-            ({"tone": False, "author": "\ud800"}, "`author` holds half of a surrogate"),
             ({"tone": {"rationale": 3}}, "tone: `rationale` is text"),
-            (edit(tone_rationale=3), "tone: `rationale` is text"),
-            (edit(tone=False, author="ann"), "'author', which is no criterion"),
             ({"tone_rationale": WORDS}, "'tone_rationale', which is no criterion"),
             ({"tone": {"valeu": False}}, "tone: the reply has 'valeu', which is not"),
-            (edit(tone={"value": False}), "tone: `value`: {'value': False} is"),
         )
     ),
     ("panel without grade", edit(grade="x"), "grade: `value`: 'x' is not on the scale"),
@@ -344,11 +287,7 @@ REFUSED: list[tuple[str, Any, str]] = [
         ("conflicts", reply, problem)
         for reply, problem in (
             (None, "type NoneType"),
-            (7, "type int"),
-            (True, "type bool"),
             ("neither", "'neither'"),
-            ("", "''"),
-            ([], "there are 2 conflicts, but the reply has 0"),
             ([APPROVE], "has 1 decisions"),
             (APPROVE, "there are 2 conflicts"),
             ({"decisions": None}, "type NoneType"),
@@ -356,11 +295,8 @@ REFUSED: list[tuple[str, Any, str]] = [
             ([APPROVE, {"type": "edit", "edited_action": None}], "the decision on C2"),
             ([respond("No."), APPROVE], "the decision on C1"),
             ([edit(keep="third"), APPROVE], "'third' for C1"),
-            ({}, "leaves C1 open"),
             ({"C1": "first"}, "leaves C2 open"),
             ({"C1": "first", "C2": "first", "c3": "first"}, "names 'c3'"),
-            ({"C1": 1, "C2": "first"}, "1 for C1"),
-            ({"C1": None, "C2": "first"}, "None for C1"),
             ({"C1": ["first"], "C2": "first"}, "['first'] for C1"),
         )
     ),
@@ -378,13 +314,6 @@ def test_reply_that_can_not_be_used_says_why(form: str, reply: Any, problem: str
         FORMS[form].schema.model_validate(reply)
     assert problem in str(checked.value)
     assert "input_value" not in str(checked.value)
-
-
-@pytest.mark.parametrize("kind", ["reject", "respond"])
-@pytest.mark.parametrize("name", list(SCALES))
-def test_opposite_is_never_inferred(name: str, kind: str) -> None:
-    reply = {"type": kind, "message": "Wrong."}
-    assert read_review(reply, CRITERIA[name], JUDGMENTS[name]) == {"rationale": "Wrong."}
 
 
 @pytest.mark.parametrize("form", list(FORMS))

@@ -14,7 +14,6 @@ from tests.conftest import distillings, judgings
 from tests.integration_tests.agent_server.support import (
     KINDS,
     MEMORY,
-    AgentServer,
     ask,
     at_once,
     case,
@@ -29,8 +28,6 @@ from tests.loopback import ChatRequest, LoopbackServer, ReplyLike
 
 pytestmark = pytest.mark.outside
 
-ASKED = {"inputs": {"question": "Où est mon colis ?"}, "outputs": "Regardez le suivi."}
-SAID = {"value": False, "rationale": "Trop froid : il manque un mot d'excuse.", "author": "Zoë"}
 LONGEST_WORD = 64
 
 
@@ -43,61 +40,27 @@ def texts(value: Any) -> Iterator[str]:
             yield from texts(part)
 
 
-@pytest.fixture(scope="module")
-def review(agent_server: AgentServer) -> dict[str, Any]:
-    """A review that taught one guideline to the memory in `read`."""
-    client = agent_server.client
+def test_what_is_stored_is_json_that_people_can_read(client: SyncLangGraphClient) -> None:
+    asked = {"inputs": {"question": "Où est mon colis ?"}, "outputs": "Regardez le suivi."}
+    said = {"value": False, "rationale": "Trop froid : il manque un mot d'excuse.", "author": "Zoë"}
     thread = new_thread(client)
-    asked = ask(client, thread, input=ASKED, context={"namespace": ["read"]})
-    result: dict[str, Any] = resume(client, thread, {asked["id"]: SAID})
-    return {**result, "thread": thread}
-
-
-def test_word_is_what_the_expert_said(client: SyncLangGraphClient, review: dict[str, Any]) -> None:
-    [item] = items(client, "read", "words")
-    episode = item["value"]["episode"]
-    assert item["key"] == item["value"]["key"]
-    assert [episode["id"]] == review["learned"]["episode_ids"]
-    assert episode["example"] == {**ASKED, "reference_outputs": None}
-    assert {name: episode[name] for name in SAID} == SAID
-    assert episode["thread_ids"] == [review["thread"]]
-    assert episode["judgment"]["value"] is True
-    got = client.store.get_item(["read", MEMORY, "words"], item["key"])
-    assert got["value"] == item["value"]
-
-
-def test_facts_tell_who_when_and_what(client: SyncLangGraphClient, review: dict[str, Any]) -> None:
-    stored, learned = (one["value"] for one in items(client, "read", "facts"))
-    [episode_id] = review["learned"]["episode_ids"]
+    question = ask(client, thread, input=asked, context={"namespace": ["read"]})
+    learned = resume(client, thread, {question["id"]: said})["learned"]
     [word] = items(client, "read", "words")
-    assert (stored["reason"], learned["reason"]) == ("remember", "learn")
-    assert stored["author"] == learned["author"] == SAID["author"]
-    assert stored["at"] < learned["at"]
-    assert stored["said"] == {episode_id: word["key"]}
-    assert list(learned["read"]) == [episode_id]
-    [guideline] = learned["guidelines"]
-    [told] = review["learned"]["guidelines"]
-    assert (guideline["id"], guideline["text"]) == (told["guideline_id"], told["text"])
-    assert SAID["rationale"] in guideline["text"]
-    assert list(guideline["sources"]) == [episode_id]
-    head = client.store.get_item(["read", MEMORY, "head"], "head")
-    assert head["value"]["id"] == learned["id"]
-    assert memory_of(client, "read").version() == review["learned"]["memory_version"]
-
-
-def test_what_is_shown_is_json_that_people_can_read(
-    client: SyncLangGraphClient, review: dict[str, Any]
-) -> None:
+    episode = word["value"]["episode"]
+    assert episode["example"] == {**asked, "reference_outputs": None}
+    assert {name: episode[name] for name in said} == said
+    assert memory_of(client, "read").version() == learned["memory_version"]
     found = client.store.list_namespaces(prefix=["read"], max_depth=3)["namespaces"]
-    assert [list(one) for one in found] == [
+    assert [list(place) for place in found] == [
         ["read", MEMORY, kind] for kind in sorted((*KINDS, "vectors"))
     ]
-    shown = {kind: [one["value"] for one in items(client, "read", kind)] for kind in KINDS}
+    shown = {kind: [item["value"] for item in items(client, "read", kind)] for kind in KINDS}
     assert all(shown.values())
     assert json.loads(json.dumps(shown)) == shown
-    assert [one for text in texts(shown) for one in text.split() if len(one) > LONGEST_WORD] == []
-    [vector] = items(client, "read", "vectors")
-    assert len(vector["value"]["vector"]) > LONGEST_WORD
+    assert [
+        word for text in texts(shown) for word in text.split() if len(word) > LONGEST_WORD
+    ] == []
 
 
 def words(number: int) -> str:
@@ -105,54 +68,31 @@ def words(number: int) -> str:
     return f"Case {number} has to say sorry."
 
 
-def test_reviews_that_are_resumed_at_once_lose_nothing(
-    client: SyncLangGraphClient, server: LoopbackServer
-) -> None:
-    server.responder = Model(distil=each_its_words)
-    context = {"namespace": ["at_once"]}
-    numbers = range(6)
-    threads = [new_thread(client) for _ in numbers]
-    asked = at_once(
-        lambda number: ask(client, threads[number], input=case(number // 2), context=context),
-        numbers,
-    )
-    results = at_once(
-        lambda number: resume(
-            client,
-            threads[number],
-            {asked[number]["id"]: {"rationale": words(number), "author": f"expert {number % 2}"}},
-        ),
-        numbers,
-    )
-    said = [words(number) for number in numbers]
-    assert [one["feedback"]["rationale"] for one in results] == said
-    memory = check_memory(client, "at_once", said)
-    assert len({one.example_id for one in memory.episodes()}) == 3
-    assert len(judgings(server)) == 6
-    judged = run(client, None, "judge", input=case(0), context=context)["judgment"]
-    assert judged["guideline_ids"] == [one.id for one in memory.guidelines()]
-
-
 def test_reviews_and_an_alignment_at_once_lose_nothing(
     client: SyncLangGraphClient, server: LoopbackServer
 ) -> None:
     server.responder = Model(distil=each_its_words)
-    context = {"namespace": ["mixed"]}
-    threads = [new_thread(client) for _ in range(3)]
+    context = {"namespace": ["at_once"]}
+    reviews, aligned = range(6), (6, 7, 8)
+    threads = [new_thread(client) for _ in reviews]
     asked = at_once(
-        lambda number: ask(client, threads[number], input=case(number), context=context), range(3)
+        lambda number: ask(client, threads[number], input=case(number // 2), context=context),
+        reviews,
     )
-    feedback = [{**case(number), "rationale": words(number)} for number in (3, 4, 5)]
+    feedback = [{**case(number), "rationale": words(number)} for number in aligned]
 
     def learn(number: int) -> Any:
-        if number == 3:
+        if number not in reviews:
             return run(client, None, "align", input={"feedback": feedback}, context=context)
-        return resume(client, threads[number], {asked[number]["id"]: words(number)})
+        word = {"rationale": words(number), "author": f"expert {number % 2}"}
+        return resume(client, threads[number], {asked[number]["id"]: word})
 
-    *reviews, aligned = at_once(learn, range(4))
-    assert [one["feedback"]["rationale"] for one in reviews] == [words(n) for n in range(3)]
-    assert aligned["report"]["feedback"]["new"] == 3
-    check_memory(client, "mixed", [words(n) for n in range(6)])
+    *results, report = at_once(learn, [*reviews, 6])
+    assert [result["feedback"]["rationale"] for result in results] == list(map(words, reviews))
+    assert report["report"]["feedback"]["new"] == len(aligned)
+    memory = check_memory(client, "at_once", list(map(words, [*reviews, *aligned])))
+    assert len({episode.example_id for episode in memory.episodes()}) == 3 + len(aligned)
+    assert len(judgings(server)) == len(reviews)
 
 
 def test_words_that_another_review_passed_over_are_not_lost(

@@ -1,59 +1,149 @@
-"""What the Agent Server serves: graphs, their schemas, and sentences where input can't be used."""
+"""What the Agent Server serves: graphs with their forms, assistants with a context, and streams."""
 
 from typing import Any
 
 import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 
-from tests.integration_tests.agent_server.support import CASE, memory_of, new_thread, run
+from tests.conftest import judgings
+from tests.integration_tests.agent_server.support import (
+    CASE,
+    ask,
+    at_once,
+    case,
+    new_thread,
+    resume,
+    run,
+)
+from tests.integration_tests.alignment_support import progress_of
+from tests.loopback import LoopbackServer
 
 pytestmark = pytest.mark.outside
 
+BAD: list[dict[str, Any]] = [{"k": 1000}, {"namespace": ["a.b"]}, {"review": "sometimes"}]
 
-def served(client: SyncLangGraphClient) -> dict[str, str]:
-    """The assistants that the server made of its graphs, by graph."""
+
+def assistant(client: SyncLangGraphClient, graph: str = "review", **context: Any) -> str:
+    """Make an assistant; returns its id."""
+    made: str = client.assistants.create(graph_id=graph, context=context)["assistant_id"]
+    return made
+
+
+def stream(client: SyncLangGraphClient, thread: str, graph: str, **given: Any) -> dict[str, Any]:
+    """Run a graph; returns what was streamed, by the kind of event, and the nodes in order."""
+    events: dict[str, Any] = {"updates": [], "custom": []}
+    modes: Any = ["updates", "custom"]
+    for part in client.runs.stream(thread, graph, stream_mode=modes, **given):
+        events.setdefault(part.event, []).append(part.data)
+    events["nodes"] = [name for update in events["updates"] for name in update]
+    return events
+
+
+def test_graphs_are_listed_with_schemas_and_a_form(client: SyncLangGraphClient) -> None:
     made = client.assistants.search(metadata={"created_by": "system"})
-    return {one["graph_id"]: one["assistant_id"] for one in made}
-
-
-def test_all_graphs_are_listed_with_their_schemas(client: SyncLangGraphClient) -> None:
-    assistants = served(client)
-    assert set(assistants) == {"align", "fan_out", "feedback", "judge", "panel", "review"}
-    schemas = client.assistants.get_schemas(assistants["review"])
-    assert schemas["input_schema"] is not None
-    assert schemas["output_schema"] is not None
+    served = {one["graph_id"]: one["assistant_id"] for one in made}
+    assert set(served) == {"align", "fan_out", "feedback", "judge", "panel", "review"}
+    schemas: Any = client.assistants.get_schemas(served["review"])
     assert set(schemas["input_schema"]["properties"]) == {"inputs", "outputs", "reference_outputs"}
     assert set(schemas["output_schema"]["properties"]) == {"judgment", "feedback", "learned"}
-
-
-def test_the_context_shows_as_a_form(client: SyncLangGraphClient) -> None:
-    schema = client.assistants.get_schemas(served(client)["review"])["context_schema"]
-    assert schema is not None
-    form = schema["properties"]
-    assert set(form) == {"namespace", "k", "model", "review"}
+    form = schemas["context_schema"]["properties"]
+    assert {name: field["default"] for name, field in form.items() if name != "model"} == {
+        "namespace": ["memalign"],
+        "k": 5,
+        "review": "always",
+    }
     assert all(field["description"] for field in form.values())
-    assert (form["k"]["minimum"], form["k"]["maximum"], form["k"]["default"]) == (0, 100, 5)
-    assert form["namespace"]["default"] == ["memalign"]
-    assert form["review"]["default"] == "always"
 
 
-def test_many_comments_are_learned_at_once(client: SyncLangGraphClient) -> None:
-    context = {"namespace": ["many"]}
-    said = [{**CASE, "rationale": f"Reason {n}.", "author": f"expert {n}"} for n in range(3)]
-    thread = new_thread(client)
-    given: dict[str, Any] = {"feedback": [*said, {"inputs": "no outputs"}]}
-    report = run(client, thread, "align", input=given, context=context)["report"]
-    assert report["feedback"] == {"new": 3, "changed": 0, "unchanged": 0, "rejected": 1}
-    kept = [one.id for one in memory_of(client, "many").guidelines()]
-    assert [one["id"] for one in report["guidelines"]["added"]] == kept != []
-    again = run(client, thread, "align", input=given, context=context)["report"]
-    assert again["feedback"]["unchanged"] == 3
-    assert again["cost"]["chat_calls"] == 0
+def test_assistants_have_memory_k_and_model_of_their_own(
+    client: SyncLangGraphClient, server: LoopbackServer
+) -> None:
+    said = [{**CASE, "outputs": f"Answer {number}.", "value": True} for number in range(3)]
+    emea: dict[str, Any] = {"namespace": ["acme", "emea"]}
+    run(client, None, "align", input={"feedback": said}, context=emea)
+    narrow = assistant(client, "judge", **emea, k=1, model="openai:gpt-other")
+    wide = assistant(client, "judge", **emea, k=5, model=None)
+    apac = assistant(client, namespace=["acme", "apac"], review="never")
+    results = at_once(
+        lambda own: run(client, new_thread(client), own, input=CASE), (narrow, wide, apac)
+    )
+    assert [len(result["judgment"]["episode_ids"]) for result in results] == [1, 3, 0]
+    assert (results[2]["feedback"], results[2]["learned"]) == (None, None)
+    assert {chat.model for chat in judgings(server)} == {"gpt-other", "gpt-4.1-mini"}
+    found = client.store.list_namespaces(prefix=["acme"], suffix=["facts"])["namespaces"]
+    assert [list(place) for place in found] == [["acme", "emea", "support_tone", "facts"]]
 
 
-def test_bad_input_is_told_in_a_sentence(client: SyncLangGraphClient) -> None:
+def test_what_can_not_be_used_is_told_in_a_sentence(
+    client: SyncLangGraphClient, server: LoopbackServer
+) -> None:
+    def why(context: dict[str, Any]) -> list[str]:
+        by_run = run(client, None, "review", input=CASE, context=context)
+        own = assistant(client, **context)
+        results = (by_run, run(client, new_thread(client), own, input=CASE))
+        return [str(result["__error__"]["message"]) for result in results]
+
+    for context, sentences in zip(BAD, at_once(why, BAD), strict=True):
+        for sentence in sentences:
+            assert next(iter(context)) in sentence, context
+            assert "\n" not in sentence, context
+            assert "pydantic" not in sentence, context
     result = run(client, None, "judge", input={"inputs": "", "outputs": "x"})
     assert result["__error__"] == {
         "error": "InvalidInputError",
         "message": "inputs: must not be empty: pass the text or JSON value to judge.",
     }
+    assert server.chats == []
+
+
+def test_review_streams_its_question_and_what_it_learned(
+    client: SyncLangGraphClient, server: LoopbackServer
+) -> None:
+    thread = new_thread(client)
+    context = {"namespace": ["streamed_review"]}
+    events = stream(client, thread, "review", input=CASE, context=context)
+    *first, judge, question = events["nodes"]
+    assert sorted(first) == ["assemble_guidelines", "retrieve_episodes"]
+    assert (judge, question) == ("judge", "__interrupt__")
+    judgment = events["updates"][-2]["judge"]["judgment"]
+    assert judgment["thread_id"] == thread
+    [interrupt] = events["updates"][-1]["__interrupt__"]
+    assert interrupt["value"]["action_requests"][0]["name"] == "review_judgment"
+    reply = {interrupt["id"]: {"value": False, "rationale": "Too cold."}}
+    events = stream(client, thread, "review", command={"resume": reply})
+    assert events["nodes"] == ["collect_feedback", "distill_feedback", "commit_memory"]
+    [guideline] = events["updates"][-1]["commit_memory"]["learned"]["guidelines"]
+    assert "Too cold." in guideline["text"]
+    assert len(judgings(server)) == 1
+
+
+def test_alignment_streams_its_progress_and_learns_once(client: SyncLangGraphClient) -> None:
+    said = [{**case(number), "rationale": f"Reason {number}."} for number in range(3)]
+    thread = new_thread(client)
+    given: dict[str, Any] = {
+        "input": {"feedback": [*said, {"inputs": "no outputs"}]},
+        "context": {"namespace": ["streamed_align"]},
+    }
+    events = stream(client, thread, "align", **given)
+    stages = list(dict.fromkeys(event["stage"] for event in events["custom"]))
+    assert stages == ["remember", "distill", "consolidate", "commit"]
+    for stage in stages:
+        steps = progress_of(events["custom"], stage)
+        done, of = steps[-1]
+        assert steps == sorted(steps)
+        assert done == of > 0
+    report = events["updates"][-1]["commit_alignment"]["report"]
+    assert report["feedback"] == {"new": 3, "changed": 0, "unchanged": 0, "rejected": 1}
+    again = run(client, thread, "align", **given)["report"]
+    assert (again["feedback"]["unchanged"], again["cost"]["chat_calls"]) == (3, 0)
+
+
+def test_learned_in_a_review_is_known_to_the_judge(client: SyncLangGraphClient) -> None:
+    context = {"namespace": ["shop"]}
+    thread = new_thread(client)
+    asked = ask(client, thread, context=context)
+    result = resume(client, thread, {asked["id"]: {"value": False, "rationale": "Too cold."}})
+    [learned] = result["learned"]["guidelines"]
+    judged = run(client, new_thread(client), "judge", input=CASE, context=context)["judgment"]
+    assert judged["guideline_ids"] == [learned["guideline_id"]]
+    assert judged["episode_ids"] == result["learned"]["episode_ids"]

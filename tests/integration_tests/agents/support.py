@@ -59,7 +59,6 @@ AgentReply = str | dict[str, Any] | Calls | Reply
 
 
 def calls(name: str, **arguments: Any) -> Calls:
-    """An answer that calls one tool."""
     return Calls((name, arguments))
 
 
@@ -73,12 +72,10 @@ class AgentModel:
         server.responder = self
 
     def then(self, *replies: AgentReply) -> None:
-        """Queue more answers."""
         self._replies.extend(replies)
 
     @property
     def left(self) -> int:
-        """How many answers were not asked for."""
         return len(self._replies)
 
     def __call__(self, request: ChatRequest) -> Reply:
@@ -116,18 +113,14 @@ def agent(bench: Bench, *middleware: Any, tools: Sequence[Any] = (), **options: 
 
 
 def ask(text: str = QUESTION) -> dict[str, Any]:
-    """What a user says."""
     return {"messages": [("human", text)]}
 
 
 def said(given: dict[str, Any]) -> list[tuple[str, str]]:
-    """Who said what in a conversation."""
     messages: list[BaseMessage] = given["messages"]
-    return [(one.type, one.text) for one in messages]
+    return [(message.type, message.text) for message in messages]
 
 
-def pending(given: dict[str, Any]) -> dict[str, Any]:
-    """The one action that a run waits for."""
-    [interrupt] = given["__interrupt__"]
-    action: dict[str, Any] = interrupt.value["action_requests"][0]
-    return action
+def track(order: str) -> str:
+    """Where an order is."""
+    return f"{order} is in Rome."

@@ -1,11 +1,14 @@
-"""Agents within agents, each with a gate of its own, and settings that reach them all."""
+"""Several gates on one agent, agents within graphs and agents, and settings that reach them all."""
 
-from typing import Any
+from typing import Any, NotRequired
 
+import pytest
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.graph import MessagesState
 
-from tests.conftest import COLD, Bench, Graph, judgings
+from memalign_graph import GateVerdict
+from tests.conftest import COLD, CRITERION, Bench, Graph, judgings
 from tests.integration_tests.agents.support import (
     AgentModel,
     agent,
@@ -13,12 +16,90 @@ from tests.integration_tests.agents.support import (
     calls,
     fails,
     gate,
-    pending,
     said,
 )
-from tests.integration_tests.gates.support import LENGTH, inputs, outputs
+from tests.integration_tests.gates.support import LENGTH, inputs, outputs, pending, writing
+from tests.loopback import ChatRequest, Rule
 
 APPROVE = {"decisions": [{"type": "approve"}]}
+TEAM = {"memalign": {"namespace": ["team-a"]}}
+TONE_ASKED = CRITERION.instructions
+
+
+def pair(bench: Bench, **options: Any) -> list[Any]:
+    """Two gates."""
+    return [
+        gate(bench, name="tone", **options),
+        gate(bench, LENGTH, name="length", **options),
+    ]
+
+
+def objects(text: str, *, to_tone: bool) -> Rule:
+    """One of the two judges objects to outputs with a text in them."""
+    [rule] = fails(text)
+
+    def when(chat: ChatRequest) -> bool:
+        return rule.when(chat) and (TONE_ASKED in chat.text) is to_tone
+
+    return Rule(when, value=False)
+
+
+@pytest.mark.parametrize("tone_objects", [True, False])
+async def test_either_gate_sends_back_and_both_judge_the_next_draft(
+    bench: Bench, *, tone_objects: bool
+) -> None:
+    AgentModel(bench.server, "Wait.", "So sorry!")
+    bench.server.rules = [objects("Wait.", to_tone=tone_objects)]
+    given = await bench.invoke(agent(bench, *pair(bench)), ask())
+    assert set(given) == {"messages", "tone", "length"}
+    for name, criterion in (("tone", CRITERION), ("length", LENGTH)):
+        assert (given[name]["status"], given[name]["gate"]) == ("accepted", name)
+        assert given[name]["judgment"]["criterion"] == criterion.name
+    assert [kind for kind, _ in said(given)] == ["human", "ai", "human", "ai"]
+    assert outputs(bench.server)[-2:] == ["So sorry!"] * 2
+
+
+async def test_gates_that_never_agree_come_to_an_end(bench: Bench) -> None:
+    model = AgentModel(bench.server, *["Long and cold."] * 20)
+    bench.server.rules = fails("Long and cold.")
+    given = await bench.invoke(agent(bench, *pair(bench, max_revisions=2)), ask())
+    assert {given[name]["status"] for name in ("tone", "length")} == {"exhausted"}
+    assert len(model.requests) <= 9
+    with pytest.raises(AssertionError, match="duplicate middleware"):
+        agent(bench, gate(bench), gate(bench, LENGTH))
+
+
+async def test_both_ask_one_after_the_other_in_the_namespace_of_the_run(bench: Bench) -> None:
+    model = AgentModel(bench.server, "Wait.")
+    graph = agent(bench, *pair(bench, review="always", max_revisions=0))
+    first = pending(await bench.invoke(graph, ask(), context=TEAM))
+    second = pending(await bench.resume(graph, COLD))
+    assert {first["description"][:9], second["description"][:9]} == {"## suppor", "## length"}
+    given = await bench.resume(graph, APPROVE)
+    assert {given[name]["decided_by"] for name in ("tone", "length")} == {"expert"}
+    assert (len(judgings(bench.server)), len(model.requests)) == (2, 1)
+    for criterion in (CRITERION, LENGTH):
+        assert await bench.episodes(criterion=criterion) == []
+        assert len(await bench.episodes(criterion=criterion, namespace=("team-a",))) == 1
+
+
+@pytest.mark.parametrize("reverse", [True, False])
+async def test_neither_drafts_nor_another_gates_word_stand_beside_a_fallback(
+    bench: Bench, *, reverse: bool
+) -> None:
+    model = AgentModel(bench.server, "Cold 1.", "Long 2.", "Long 3.")
+    bench.server.rules = [
+        objects("Cold 1.", to_tone=True),
+        objects("Long", to_tone=False),
+        *fails("Later."),
+    ]
+    gates = pair(bench, max_revisions=1, fallback="Later.")
+    graph = agent(bench, *(reversed(gates) if reverse else gates))
+    given = await bench.invoke(graph, ask())
+    assert given["length"]["status"] == "exhausted"
+    assert [text for kind, text in said(given) if kind == "ai"] == ["Later."]
+    assert "Later." not in outputs(bench.server)
+    assert len(model.requests) == 3
 
 
 def as_tool(inner: Graph) -> BaseTool:
@@ -29,11 +110,7 @@ def as_tool(inner: Graph) -> BaseTool:
         given = inner.invoke({"messages": [HumanMessage(question)]})
         return str(given["messages"][-1].text)
 
-    async def ahelper(question: str) -> str:
-        given = await inner.ainvoke({"messages": [HumanMessage(question)]})
-        return str(given["messages"][-1].text)
-
-    return StructuredTool.from_function(helper, coroutine=ahelper, name="helper")
+    return StructuredTool.from_function(helper)
 
 
 def team(bench: Bench, inner: dict[str, Any], outer: dict[str, Any]) -> Graph:
@@ -44,7 +121,7 @@ def team(bench: Bench, inner: dict[str, Any], outer: dict[str, Any]) -> Graph:
 async def test_gates_of_an_agent_and_of_its_tool_ask_one_after_the_other(bench: Bench) -> None:
     graph = team(bench, {"review": "always"}, {"review": "always"})
     model = AgentModel(bench.server, calls("helper", question="Which?"), "This one.", "It is so.")
-    given = await bench.invoke(graph, ask())
+    given = await bench.invoke(graph, ask(), context=TEAM)
     assert "This one." in pending(given)["description"]
     given = await bench.resume(graph, APPROVE)
     assert "It is so." in pending(given)["description"]
@@ -52,78 +129,64 @@ async def test_gates_of_an_agent_and_of_its_tool_ask_one_after_the_other(bench: 
     given = await bench.resume(graph, APPROVE)
     assert given["quality_gate"]["judgment"]["criterion"] == LENGTH.name
     assert given["quality_gate"]["status"] == "accepted"
-    assert [one for one, _ in said(given)] == ["human", "ai", "tool", "ai"]
-    assert (inputs(bench.server)[0], outputs(bench.server)) == (
-        "Which?",
-        ["This one.", "It is so."],
-    )
+    assert [kind for kind, _ in said(given)] == ["human", "ai", "tool", "ai"]
+    assert inputs(bench.server)[0] == "Which?"
+    assert outputs(bench.server) == ["This one.", "It is so."]
     assert (len(model.requests), len(judgings(bench.server))) == (3, 2)
-    assert len(await bench.episodes()) == len(await bench.episodes(criterion=LENGTH)) == 1
+    for criterion in (CRITERION, LENGTH):
+        assert await bench.episodes(criterion=criterion) == []
+        assert len(await bench.episodes(criterion=criterion, namespace=("team-a",))) == 1
 
 
 async def test_gate_of_a_tool_sends_back_within_the_tool(bench: Bench) -> None:
-    graph = team(bench, {"max_revisions": 1, "fallback": "Nobody knows."}, {})
-    bench.server.rules = fails("Draft")
-    AgentModel(bench.server, calls("helper", question="Which?"), "Draft 1.", "Draft 2.", "None.")
-    given = await bench.invoke(graph, ask())
-    assert said(given)[2] == ("tool", "Nobody knows.")
-    assert given["quality_gate"]["revisions"] == 0
-    assert outputs(bench.server) == ["Draft 1.", "Draft 2.", "None."]
+    """It is asked by the human who spoke last, also after a critique in its parent's turn."""
+    graph = team(bench, {"max_revisions": 1, "fallback": "Nobody knows."}, {"max_revisions": 1})
+    bench.server.rules = fails("Draft", "Wait.")
+    helper = calls("helper", question="Which?")
+    AgentModel(bench.server, "Wait.", helper, "Draft 1.", "Draft 2.", "None.")
+    given = await bench.invoke(graph, ask("One?"))
+    assert said(given)[4] == ("tool", "Nobody knows.")
+    assert given["quality_gate"]["revisions"] == 1
+    assert outputs(bench.server) == ["Wait.", "Draft 1.", "Draft 2.", "None."]
+    assert inputs(bench.server) == ["One?", "Which?", "Which?", "One?"]
 
 
-async def test_settings_of_the_run_reach_the_gate_of_a_tool_after_an_interrupt(
+class Judged(MessagesState):
+    """A parent that also wants to know what the gate said."""
+
+    quality_gate: NotRequired[GateVerdict]
+
+
+async def test_agent_within_a_graph_asks_and_counts_each_turn_anew(bench: Bench) -> None:
+    AgentModel(bench.server, *(f"Draft {number}." for number in range(4)))
+    inner = agent(
+        bench, gate(bench, review="always", max_revisions=1), store=None, checkpointer=None
+    )
+    graph = bench.compile(writing(inner, Judged))
+    for drafts in (1, 2):
+        assert pending(await bench.invoke(graph, ask()))["name"] == "review_judgment"
+        assert pending(await bench.resume(graph, COLD))["args"]["value"] is True
+        given = await bench.resume(graph, {"value": False})
+        assert given["quality_gate"]["status"] == "exhausted"
+        assert given["quality_gate"]["revisions"] == 1
+        assert len(judgings(bench.server)) == 2 * drafts
+    assert [kind for kind, _ in said(given)][:4] == ["human", "ai", "human", "ai"]
+
+
+async def test_judging_is_seen_by_who_streams_subgraphs_or_stops_after_the_gate(
     bench: Bench,
 ) -> None:
-    graph = team(bench, {"review": "always", "max_revisions": 0}, {"review": "always"})
-    AgentModel(bench.server, calls("helper", question="Which?"), "This one.", "It is so.")
-    await bench.invoke(graph, ask(), context={"memalign": {"namespace": ["team-a"]}})
-    await bench.resume(graph, COLD)
-    await bench.resume(graph, APPROVE)
-    for options in ({}, {"criterion": LENGTH}):
-        assert await bench.episodes(**options) == []
-        assert len(await bench.episodes(namespace=("team-a",), **options)) == 1
-
-
-async def test_settings_need_no_schema_of_a_context(bench: Bench) -> None:
-    AgentModel(bench.server, "Wait.")
-    graph = agent(bench, gate(bench, review="always", max_revisions=0))
-    await bench.invoke(graph, ask(), context={"memalign": {"namespace": ["team-a"]}})
-    await bench.resume(graph, COLD)
-    assert await bench.episodes() == []
-    assert len(await bench.episodes(namespace=("team-a",))) == 1
-
-
-async def test_judging_is_seen_by_who_streams_subgraphs(bench: Bench) -> None:
-    AgentModel(bench.server, "So sorry!")
-    graph = agent(bench, gate(bench))
+    AgentModel(bench.server, "Wait.", "So sorry!")
+    bench.server.rules = fails("Wait.")
+    graph = agent(bench, gate(bench), interrupt_after=["quality_gate.after_agent"])
     parts = await bench.stream(graph, ask(), stream_mode="updates", subgraphs=True)
     within = {node for place, update in parts if place for node in update}
     assert within == {"retrieve_episodes", "assemble_guidelines", "judge"}
     [place] = {place for place, _ in parts if place}
     assert place[0].startswith("quality_gate.after_agent:")
-
-
-async def test_stop_after_the_gate_leaves_its_verdict_to_be_looked_at(bench: Bench) -> None:
-    AgentModel(bench.server, "Wait.", "So sorry!")
-    bench.server.rules = fails("Wait.")
-    graph = agent(bench, gate(bench), interrupt_after=["quality_gate.after_agent"])
-    await bench.invoke(graph, ask())
     state = await bench.state(graph)
-    assert state.values["quality_gate"]["status"] == "revise"
-    assert state.next == ("model",)
+    assert (state.values["quality_gate"]["status"], state.next) == ("revise", ("model",))
     await bench.invoke(graph, None)
     state = await bench.state(graph)
     assert (state.values["quality_gate"]["status"], state.next) == ("accepted", ())
     assert outputs(bench.server) == ["Wait.", "So sorry!"]
-
-
-async def test_turn_of_an_agent_in_a_graph_is_asked_by_the_human_who_spoke_last(
-    bench: Bench,
-) -> None:
-    """Also where the parent has had a gate's critique in the conversation before."""
-    graph = team(bench, {}, {"max_revisions": 1})
-    bench.server.rules = fails("Wait.")
-    AgentModel(bench.server, "Wait.", calls("helper", question="Which?"), "This.", "So sorry!")
-    given = await bench.invoke(graph, ask("One?"))
-    assert inputs(bench.server) == ["One?", "Which?", "One?"]
-    assert given["quality_gate"]["revisions"] == 1

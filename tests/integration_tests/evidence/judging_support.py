@@ -24,8 +24,6 @@ _TOPICS = (
     "voucher refused at the till of the shop around the corner",
 )
 _CASE = re.compile(r"Case (\d+)[:.]")
-_OPERATIONS = "guideline_operations"
-JUDGMENT = "judgment"
 
 
 def case(number: int) -> dict[str, Any]:
@@ -73,19 +71,9 @@ def asks_for_value(chat: ChatRequest) -> bool:
     return chat.schema is None and LETTER_ALONE in chat.text
 
 
-def verdicts(bench: Bench) -> list[ChatRequest]:
-    """The requests for a verdict with its rationale."""
-    return [chat for chat in bench.server.chats if chat.schema_name == JUDGMENT]
-
-
 def measurings(bench: Bench) -> list[ChatRequest]:
     """The requests for the value alone."""
     return [chat for chat in bench.server.chats if asks_for_value(chat)]
-
-
-def distillings(bench: Bench) -> list[ChatRequest]:
-    """The requests to distil feedback."""
-    return [chat for chat in bench.server.chats if chat.schema_name == _OPERATIONS]
 
 
 @dataclass

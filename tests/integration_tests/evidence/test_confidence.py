@@ -1,168 +1,163 @@
-"""How sure a judge is, by log-probabilities: what is asked, and what comes of it."""
+"""How sure a judge is: by log-probabilities, or by agreement of several answers."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.globals import get_llm_cache, set_llm_cache
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatResult
+from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Categorical, Criterion, Numeric, Pairwise
-from memalign_graph.evidence import confidence
-from tests.conftest import CASE, Bench
-from tests.integration_tests.evidence.confidence_support import (
-    TellingJudge,
-    alone,
-    is_alone,
-    telling,
-    verdicts,
-)
+from memalign_graph.evaluation.cache import AnswerCache, Ledger
+from memalign_graph.models import model_key
+from tests.conftest import CASE, EVERY_WAY, Bench, judgings
+from tests.integration_tests.evidence.judging_support import asks_for_value, measurings
 from tests.loopback import (
     ChatRequest,
+    Reply,
     ReplyLike,
+    Together,
     content_filter,
     error,
     refusal,
     truncated,
+    with_letters,
     with_logprobs,
 )
+from tests.loopback.replies import as_reply
 
 SURE = {True: 0.75, False: 0.25}
-LABELS = Criterion(
-    name="label",
-    instructions="What is it?",
-    scale=Categorical(choices=("full_compliance", "full_refusal", "partial_refusal")),
-)
+CHOICES = Categorical(choices=("full_compliance", "full_refusal", "partial_refusal"))
+LABELS = Criterion(name="label", instructions="What is it?", scale=CHOICES)
+MANY = Categorical(choices=tuple(f"c{number}" for number in range(21)))
 STARS = Criterion(
     name="stars", instructions="How many?", scale=Numeric(minimum=1, maximum=5, integer=True)
 )
 SHARE = Criterion(name="share", instructions="How much?", scale=Numeric(minimum=0, maximum=10))
 PAIR = Criterion(name="pair", instructions="Which is better?", scale=Pairwise())
 TWO = {"inputs": "Where is it?", "outputs": ["Here.", "There."]}
+REJECTED = error(400, "No logprobs here.")
 
 
-async def judged(bench: Bench, *args: Any, case: Any = CASE, **options: Any) -> dict[str, Any]:
+@dataclass
+class TellingJudge:
+    """Answers with verdicts, and with odds, or what it is told, where asked for the value alone."""
+
+    odds: Any
+    verdict: Any = True
+
+    def __call__(self, chat: ChatRequest) -> Reply:
+        if not asks_for_value(chat):
+            said = self.verdict(chat) if callable(self.verdict) else self.verdict
+            return as_reply({"rationale": "Seen.", "value": said, "broken_guidelines": []})
+        told = self.odds(chat) if callable(self.odds) else self.odds
+        if not isinstance(told, Mapping) or "value" in told:
+            return as_reply(told)
+        names = {
+            str(value).lower() if value in (True, False) else str(value): value for value in told
+        }
+        return with_letters(chat.text, {name: told[value] for name, value in names.items()})
+
+
+def saying(*values: Any) -> TellingJudge:
+    """A judge without log-probabilities, whose verdicts come in turn."""
+    turn = iter(values)
+    return TellingJudge(REJECTED, lambda _: next(turn))
+
+
+def here_first(chat: ChatRequest) -> bool:
+    return chat.text.rindex("Here.") < chat.text.rindex("There.")
+
+
+async def judged(
+    bench: Bench, *args: Any, case: Any = CASE, at_once: int = 8, **options: Any
+) -> dict[str, Any]:
     graph = bench.judge_graph(*args, **{"confidence": True, **options})
-    found: dict[str, Any] = (await bench.invoke(graph, case))["judgment"]
-    return found
+    found = await bench.invoke(graph.with_config(max_concurrency=at_once), case)
+    judgment: dict[str, Any] = found["judgment"]
+    return judgment
 
 
-async def test_the_value_is_asked_for_once_more(bench: Bench) -> None:
-    bench.server.responder = telling(SURE)
+def unmeasured(judgment: dict[str, Any]) -> str:
+    """The one warning of a judgment without a confidence."""
+    for name in ("confidence", "confidence_source", "probabilities"):
+        assert judgment[name] is None
+    [warning] = judgment["warnings"]
+    return str(warning)
+
+
+async def test_the_value_is_asked_for_once_more_where_wanted(bench: Bench) -> None:
+    bench.server.responder = TellingJudge(SURE)
     judgment = await judged(bench)
-    assert judgment["value"] is True
+    assert (judgment["value"], judgment["confidence_source"]) == (True, "logprobs")
     assert judgment["confidence"] == pytest.approx(0.75)
-    assert judgment["confidence_source"] == "logprobs"
-    assert judgment["probabilities"] == {
-        "true": pytest.approx(0.75),
-        "false": pytest.approx(0.25),
-    }
-    assert judgment["calibrated_on"] is None
-    assert judgment["warnings"] == []
+    assert judgment["probabilities"] == pytest.approx({"true": 0.75, "false": 0.25})
+    assert (judgment["calibrated_on"], judgment["warnings"]) == (None, [])
     first, second = bench.server.chats
-    *same, last = first.messages
-    *also, more = second.messages
-    assert also == same
-    assert more["role"] == last["role"]
-    assert more["content"].startswith(last["content"])
-    assert more["content"].removeprefix(last["content"]).strip().startswith("This time")
-    assert more["content"].endswith("\nA) true\nB) false")
+    assert second.messages[:-1] == first.messages[:-1]
+    last, more = (str(chat.messages[-1]["content"]) for chat in (first, second))
+    assert more.startswith(f"{last}\n\nThis time")
+    assert more.endswith("\nA) true\nB) false")
     assert second.schema is None
     assert second.body["max_completion_tokens"] <= 16
-    assert second.body["logprobs"] is True
-    assert second.body["top_logprobs"] == 20
+    assert (second.body["logprobs"], second.body["top_logprobs"]) == (True, 20)
     assert not first.body.keys() & {"logprobs", "top_logprobs"}
-
-
-async def test_nothing_is_asked_for_unless_wanted(bench: Bench) -> None:
-    bench.server.responder = telling(SURE)
-    judgment = await judged(bench, confidence=False)
-    assert judgment["confidence"] is None
-    assert judgment["confidence_source"] is None
-    assert judgment["probabilities"] is None
+    bench.server.chats.clear()
+    plain = await judged(bench, confidence=False)
+    assert (plain["confidence"], plain["probabilities"]) == (None, None)
     [chat] = bench.server.chats
     assert not chat.body.keys() & {"logprobs", "top_logprobs", "n"}
 
 
-async def test_confidence_is_that_of_the_verdict(bench: Bench) -> None:
-    bench.server.responder = telling(SURE, verdict=False)
-    judgment = await judged(bench)
-    assert judgment["value"] is False
-    assert judgment["confidence"] == pytest.approx(0.25)
-
-
 @pytest.mark.parametrize(
-    ("criterion", "odds", "verdict", "case"),
+    ("criterion", "odds", "verdict"),
     [
-        (STARS, {5: 0.5, 4: 0.2, 3: 0.1, 2: 0.1, 1: 0.1}, 4, CASE),
-        (PAIR, {"A": 0.3, "B": 0.6, "tie": 0.1}, "B", TWO),
+        (STARS, {5: 0.5, 4: 0.2, 3: 0.1, 2: 0.1, 1: 0.1}, 4),
+        (PAIR, {"A": 0.3, "B": 0.6, "tie": 0.1}, "B"),
+        (LABELS, dict(zip(CHOICES.choices, (0.6, 0.2, 0.2), strict=True)), "full_refusal"),
     ],
 )
-async def test_other_scales(
-    bench: Bench, criterion: Criterion, odds: Any, verdict: Any, case: Any
+async def test_confidence_is_that_of_the_verdict_on_any_scale(
+    bench: Bench, criterion: Criterion, odds: Any, verdict: Any
 ) -> None:
-    bench.server.responder = telling(odds, verdict=verdict)
-    judgment = await judged(bench, criterion, case=case)
+    bench.server.responder = TellingJudge(odds, verdict)
+    judgment = await judged(bench, criterion, case=TWO)
     assert judgment["confidence"] == pytest.approx(odds[verdict])
-    assert sum(judgment["probabilities"].values()) == pytest.approx(1)
-    assert set(judgment["probabilities"]) == {str(one) for one in odds}
+    assert judgment["probabilities"] == pytest.approx({str(one): odds[one] for one in odds})
 
 
-async def test_choices_with_shared_beginnings(bench: Bench) -> None:
-    odds = {"full_compliance": 0.6, "full_refusal": 0.2, "partial_refusal": 0.2}
-    bench.server.responder = TellingJudge(lambda _: odds, "full_refusal")
-    judgment = await judged(bench, LABELS)
-    assert judgment["confidence"] == pytest.approx(0.2)
-    assert judgment["probabilities"]["full_compliance"] == pytest.approx(0.6)
+async def test_models_that_stream_or_have_their_own_alternatives(bench: Bench) -> None:
+    bench.server.responder = TellingJudge(SURE)
+    for streaming in (True, False):
+        model = bench.server.chat_model(streaming=streaming, logprobs=True, top_logprobs=2)
+        assert (await judged(bench, model=model))["confidence"] == pytest.approx(0.75)
+        assert model.top_logprobs == 2
+    assert [chat.streaming for chat in bench.server.chats] == [True, True, False, False]
+    assert {chat.body["top_logprobs"] for chat in measurings(bench)} == {2}
 
 
-async def test_the_models_own_number_of_alternatives_counts(bench: Bench) -> None:
-    bench.server.responder = telling(SURE)
-    model = bench.server.chat_model(logprobs=True, top_logprobs=2)
-    judgment = await judged(bench, model=model)
-    assert judgment["confidence"] == pytest.approx(0.75)
-    assert [chat.body["top_logprobs"] for chat in alone(bench.server.chats)] == [2]
-    assert model.top_logprobs == 2
-
-
-@pytest.mark.parametrize("streaming", [True, False])
-async def test_a_model_that_streams(bench: Bench, streaming: bool) -> None:  # noqa: FBT001
-    bench.server.responder = telling(SURE)
-    judgment = await judged(bench, model=bench.server.chat_model(streaming=streaming))
-    assert judgment["confidence"] == pytest.approx(0.75)
-    assert [chat.streaming for chat in bench.server.chats] == [streaming, streaming]
-
-
-@pytest.mark.parametrize("steps", [["\n", "A", ")"], [" A", " true"], ["A"], ["A", "\n", "So"]])
+@pytest.mark.parametrize("steps", [["\n", "A", ")"], [" A", " true"], ["A", "\n", "So"]])
 async def test_answers_as_other_servers_write_them(bench: Bench, steps: list[str]) -> None:
     odds = {"A": 0.5, " A": 0.1, " B": 0.2, "The": 0.2}
     tokens: Any = [(one, odds) if one.strip() == "A" else one for one in steps]
-    reply = with_logprobs("".join(steps), tokens)
-    bench.server.responder = TellingJudge(lambda _: reply)
+    bench.server.responder = TellingJudge(with_logprobs("".join(steps), tokens))
     assert (await judged(bench))["confidence"] == pytest.approx(0.75)
 
 
-def rejecting(chat: ChatRequest) -> ReplyLike:
-    assert is_alone(chat)
-    return error(400, "'logprobs' is not supported with this model.")
-
-
-FAILURES: dict[str, tuple[Callable[[ChatRequest], ReplyLike], str]] = {
-    "rejected": (rejecting, "'logprobs' is not supported with this model"),
-    "not told": (lambda _: {"value": True}, "gpt-4.1-mini answered without them"),
-    "refused": (lambda _: refusal("I will not."), "the model refused: I will not"),
-    "cut off": (lambda _: truncated("It is"), "it was cut off at the output limit"),
-    "filtered": (lambda _: content_filter(), "a content filter stopped it"),
-    "prose": (
-        lambda _: with_logprobs("Yes, it is.", ["Yes", ", it is."]),
-        "a permitted value is not among the alternatives",
-    ),
-    "one value": (
-        lambda _: with_logprobs("A", [("A", {"A": 1.0})]),
-        "a permitted value is not among the alternatives that gpt-4.1-mini gave",
-    ),
+FAILURES: dict[str, tuple[ReplyLike, str]] = {
+    "rejected": (REJECTED, "No logprobs here"),
+    "not told": ({"value": True}, "gpt-4.1-mini answered without them"),
+    "refused": (refusal("I will not."), "the model refused: I will not"),
+    "cut off": (truncated("It is"), "it was cut off at the output limit"),
+    "filtered": (content_filter(), "a content filter stopped it"),
+    "prose": (with_logprobs("Yes.", ["Yes", "."]), "a permitted value is not among the alternat"),
+    "one value": (with_logprobs("A", [("A", {"A": 1.0})]), "alternatives that gpt-4.1-mini gave"),
 }
 
 
@@ -171,15 +166,11 @@ async def test_what_fails_is_said_and_leaves_the_verdict(
     bench: Bench, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     reply, why = FAILURES[kind]
-    bench.server.responder = TellingJudge(reply, verdict=False)
-    with caplog.at_level(logging.WARNING, logger=confidence.logger.name):
+    bench.server.responder = TellingJudge(lambda _: reply, verdict=False)
+    with caplog.at_level(logging.WARNING, logger="memalign_graph.evidence.confidence"):
         judgment = await judged(bench)
     assert judgment["value"] is False
-    assert judgment["rationale"]
-    assert judgment["confidence"] is None
-    assert judgment["probabilities"] is None
-    assert judgment["confidence_source"] is None
-    [warning] = judgment["warnings"]
+    warning = unmeasured(judgment)
     assert warning.startswith("No confidence by log-probabilities: ")
     assert why in warning
     assert "give samples=5" in warning
@@ -204,88 +195,176 @@ class Plain(BaseChatModel):
         return self.inner.with_structured_output(schema, **kwargs)
 
 
-async def test_a_chat_class_without_log_probabilities(bench: Bench) -> None:
-    bench.server.responder = telling(SURE)
-    judgment = await judged(bench, model=Plain(inner=bench.server.chat_model()))
-    assert judgment["confidence"] is None
-    [warning] = judgment["warnings"]
-    assert "Plain has no `logprobs` and `top_logprobs`; give samples=5" in warning
-    assert len(bench.server.chats) == 1
+async def test_what_can_not_be_measured_is_not_asked(bench: Bench) -> None:
+    bench.server.responder = TellingJudge(SURE)
+    plain = Plain(inner=bench.server.chat_model())
+    said = unmeasured(await judged(bench, model=plain))
+    assert "Plain has no `logprobs` and `top_logprobs`; give samples=5" in said
+    for criterion, value in ((SHARE, 7), (LABELS.model_copy(update={"scale": MANY}), "c3")):
+        bench.server.responder = TellingJudge(SURE, value)
+        said = unmeasured(await judged(bench, criterion))
+        assert "the scale has over 20 values; give samples=5" in said
+    assert len(bench.server.chats) == 3
 
 
-@pytest.mark.parametrize(
-    "criterion",
-    [
-        SHARE,
-        Criterion(
-            name="many",
-            instructions="Which?",
-            scale=Categorical(choices=tuple(f"c{n}" for n in range(21))),
-        ),
-    ],
-    ids=["continuous", "many"],
-)
-async def test_a_scale_of_too_many_values(bench: Bench, criterion: Criterion) -> None:
-    bench.server.responder = telling(SURE, verdict=7 if criterion is SHARE else "c3")
-    judgment = await judged(bench, criterion)
-    assert judgment["confidence"] is None
-    assert "the scale has over 20 values; give samples=5" in judgment["warnings"][0]
-    assert len(bench.server.chats) == 1
-
-
-async def test_in_both_orders_the_mean_counts(bench: Bench) -> None:
-    def prefers_here(chat: ChatRequest) -> dict[str, float]:
-        here_first = chat.text.rindex("Here.") < chat.text.rindex("There.")
-        return {"A": 0.7, "B": 0.2, "tie": 0.1} if here_first else {"A": 0.3, "B": 0.4, "tie": 0.3}
-
-    bench.server.responder = TellingJudge(
-        prefers_here,
-        lambda chat: "A" if chat.text.rindex("Here.") < chat.text.rindex("There.") else "B",
-    )
-    judgment = await judged(bench, PAIR, case=TWO, swap=True)
-    assert judgment["value"] == "A"
-    assert judgment["probabilities"] == {
-        "A": pytest.approx((0.7 + 0.4) / 2),
-        "B": pytest.approx((0.2 + 0.3) / 2),
-        "tie": pytest.approx((0.1 + 0.3) / 2),
-    }
-    assert judgment["confidence"] == pytest.approx(0.55)
-    assert judgment["confidence_source"] == "logprobs"
-    assert len(alone(bench.server.chats)) == len(verdicts(bench.server.chats)) == 2
-
-
-@pytest.mark.parametrize("fails", ["straight", "swapped", "both"])
-async def test_in_both_orders_one_that_fails_is_said(bench: Bench, fails: str) -> None:
+@pytest.mark.parametrize("fails", ["", "straight", "swapped", "both"])
+async def test_in_both_orders_the_mean_counts(bench: Bench, fails: str) -> None:
     def odds(chat: ChatRequest) -> Any:
-        order = "straight" if chat.text.rindex("Here.") < chat.text.rindex("There.") else "swapped"
+        order = "straight" if here_first(chat) else "swapped"
         if fails in ("both", order):
             return error(400, f"No, not {order}.")
-        return {"A": 0.6, "B": 0.3, "tie": 0.1}
+        straight, swapped = {"A": 0.7, "B": 0.2, "tie": 0.1}, {"A": 0.3, "B": 0.4, "tie": 0.3}
+        return straight if order == "straight" else swapped
 
-    bench.server.responder = TellingJudge(odds, "tie")
+    bench.server.responder = TellingJudge(odds, lambda chat: "A" if here_first(chat) else "B")
     judgment = await judged(bench, PAIR, case=TWO, swap=True)
-    assert judgment["value"] == "tie"
-    assert judgment["confidence"] is None
-    [warning] = judgment["warnings"]
-    assert f"not {'straight' if fails == 'both' else fails}" in warning
+    assert judgment["value"] == "A"
+    if fails:
+        assert f"not {'straight' if fails == 'both' else fails}" in unmeasured(judgment)
+        return
+    assert judgment["probabilities"] == pytest.approx({"A": 0.55, "B": 0.25, "tie": 0.2})
+    assert judgment["confidence"] == pytest.approx(0.55)
+    assert len(measurings(bench)) == len(judgings(bench.server)) == 2
 
 
-async def test_beside_a_judge_that_names_guidelines(bench: Bench) -> None:
-    bench.server.responder = telling(SURE)
-    await bench.add_guideline("Say sorry first.")
-    graph = bench.judge_graph(confidence=True, cite_guidelines=True)
-    judgment = (await bench.invoke(graph, CASE))["judgment"]
-    assert judgment["confidence"] == pytest.approx(0.75)
-    [first], [second] = verdicts(bench.server.chats), alone(bench.server.chats)
-    assert first.schema is not None
-    assert "broken_guidelines" in first.schema["properties"]
-    assert second.schema is None
-
-
-async def test_a_verdict_that_had_to_be_asked_for_again(bench: Bench) -> None:
+async def test_a_verdict_asked_for_again_by_a_judge_that_names_guidelines(bench: Bench) -> None:
     said = iter(["of course", True])
-    bench.server.responder = TellingJudge(lambda _: SURE, lambda _: next(said))
-    judgment = await judged(bench)
+    bench.server.responder = TellingJudge(SURE, lambda _: next(said))
+    await bench.add_guideline("Say sorry first.")
+    judgment = await judged(bench, cite_guidelines=True)
     assert judgment["confidence"] == pytest.approx(0.75)
     first, _, last = bench.server.chats
     assert len(last.messages) == len(first.messages)
+    assert first.schema is not None
+    assert "broken_guidelines" in first.schema["properties"]
+
+
+async def test_the_share_of_samples_that_agree(bench: Bench) -> None:
+    bench.server.responder = saying(True, True, False, True, False, True)
+    judgment = await judged(bench, samples=5)
+    assert (judgment["value"], judgment["confidence_source"]) == (True, "samples")
+    assert judgment["probabilities"] == {"true": 0.6, "false": 0.4}
+    [warning] = judgment["warnings"]
+    assert "No logprobs here" in warning
+    assert "give samples" not in warning
+    first, *samples = judgings(bench.server)
+    assert len(samples) == 5
+    assert {str(one.messages) for one in samples} == {str(first.messages)}
+    assert not any("logprobs" in one.body for one in samples)
+    # None are drawn where log-probabilities tell.
+    bench.server.responder = TellingJudge(SURE)
+    bench.server.chats.clear()
+    assert (await judged(bench, samples=5))["confidence_source"] == "logprobs"
+    assert len(bench.server.chats) == 2
+
+
+@pytest.mark.parametrize(
+    ("criterion", "values", "probabilities"),
+    [
+        (SHARE, [7.0, 6.0, 8.0, 7.3, 5.9, 8.2], {"7.0": 0.6}),
+        (STARS, [4, 4, 3, 5, 4, 4], {"1": 0, "2": 0, "3": 0.2, "4": 0.6, "5": 0.2}),
+        (STARS, [4, 3, 3, 3, 3, 3], {"1": 0, "2": 0, "3": 1.0, "4": 0, "5": 0}),
+    ],
+)
+async def test_samples_of_numbers(
+    bench: Bench, criterion: Criterion, values: Any, probabilities: Any
+) -> None:
+    bench.server.responder = saying(*values)
+    judgment = await judged(bench, criterion, samples=5)
+    assert judgment["probabilities"] == pytest.approx(probabilities)
+    assert judgment["confidence"] == pytest.approx(probabilities[str(values[0])])
+
+
+async def test_samples_that_are_no_answers_are_said_and_not_counted(bench: Bench) -> None:
+    bench.server.responder = saying(True, "perhaps", "perhaps", True, False)
+    judgment = await judged(bench, samples=3, at_once=1)
+    assert judgment["confidence"] == 0.5
+    assert "Only 2 of 3 samples were answers" in judgment["warnings"][0]
+    broken = TellingJudge(REJECTED, lambda chat: True)
+    bench.server.responder = lambda chat: (
+        broken(chat) if chat is bench.server.chats[0] else REJECTED
+    )
+    bench.server.chats.clear()
+    said = unmeasured(await judged(bench, samples=5, at_once=1))
+    assert "No logprobs here" in said
+    assert "No confidence by samples: none was an answer" in said
+
+
+@pytest.mark.parametrize(("own", "drawn"), [(0, 0.7), (0.0, 0.7), (0.3, 0.3), (None, None)])
+async def test_the_temperature_they_are_drawn_with(
+    bench: Bench, own: float | None, drawn: float | None
+) -> None:
+    bench.server.responder = saying(*[True] * 3)
+    model = bench.server.chat_model(temperature=own)
+    await judged(bench, model=model, samples=2)
+    first, *samples = judgings(bench.server)
+    assert first.body.get("temperature") == own
+    assert {one.body.get("temperature") for one in samples} == {drawn}
+    assert model.temperature == own
+
+
+@EVERY_WAY
+async def test_no_more_are_under_way_than_the_run_allows(bench: Bench) -> None:
+    judge = saying(*[True] * 9)
+    samples = Together(2, judge)
+
+    def respond(chat: ChatRequest) -> ReplyLike:
+        return (samples if chat.body.get("temperature") else judge)(chat)
+
+    bench.server.responder = respond
+    model = bench.server.chat_model(temperature=0)
+    assert (await judged(bench, model=model, samples=8, at_once=2))["confidence"] == 1.0
+    assert bench.server.peak_chats == 2
+
+
+@pytest.fixture
+def everywhere() -> Iterator[InMemoryCache]:
+    """A cache of all chat models of the process."""
+    before = get_llm_cache()
+    cache = InMemoryCache()
+    set_llm_cache(cache)
+    yield cache
+    set_llm_cache(before)
+
+
+async def test_a_cache_keeps_samples_apart(bench: Bench, everywhere: InMemoryCache) -> None:
+    kept, ledger = InMemoryStore(), Ledger()
+
+    def own(**options: Any) -> Any:
+        model = bench.server.chat_model(**options)
+        cache = AnswerCache(kept, ledger, model_key(model), "judge", "test")
+        return model.model_copy(update={"cache": cache})
+
+    uncached = bench.server.chat_model(cache=False)
+    makers: list[Callable[[], Any]] = [
+        lambda: uncached,
+        lambda: bench.server.chat_model(temperature=0),
+        lambda: bench.server.chat_model(temperature=0.5),
+        own,
+    ]
+    for make in makers:
+        bench.server.chats.clear()
+        bench.server.responder = saying(True, True, False, True, False, False)
+        first = await judged(bench, model=make(), samples=5)
+        assert first["confidence"] == pytest.approx(2 / 5)
+        assert len(judgings(bench.server)) == 6
+        if make is makers[0]:
+            assert not everywhere._cache
+            continue
+        bench.server.chats.clear()
+        again = await judged(bench, model=make(), samples=5)
+        assert again["probabilities"] == first["probabilities"]
+        assert not judgings(bench.server)
+
+
+async def test_kept_answers_keep_log_probabilities(bench: Bench) -> None:
+    ledger = Ledger()
+    model = bench.server.chat_model()
+    cache = AnswerCache(bench.store, ledger, model_key(model), "judge", "test")
+    model = model.model_copy(update={"cache": cache})
+    bench.server.responder = TellingJudge(SURE)
+    first, again = [await judged(bench, model=model) for _ in range(2)]
+    assert again["probabilities"] == first["probabilities"]
+    assert (len(bench.server.chats), again["warnings"]) == (2, [])
+    calls = {row.purpose: (row.chat_calls, row.cached_calls) for row in ledger.rows()}
+    assert calls == {"judge": (1, 1), "confidence": (1, 1)}

@@ -1,109 +1,109 @@
 """`judge_cases`: what the judge says of cases in memory, as if no expert had spoken of them."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import (
+    ChatModelError,
     Criterion,
-    Feedback,
-    InvalidInputError,
     JudgeMemory,
     Pairwise,
-    create_alignment_graph,
-    create_judge_graph,
 )
-from tests.conftest import CRITERION, Bench
+from tests.conftest import CRITERION, EVERY_WAY, Bench, distillings, judgings
 from tests.integration_tests.alignment_support import progress_of
 from tests.integration_tests.evidence.judging_support import (
     Judge,
     by_number,
     case,
-    distillings,
     earlier,
     learn,
     learning,
     measurings,
     number_of,
-    verdicts,
     word,
     words,
 )
-from tests.loopback import Answer, ChatRequest, Together, answer
+from tests.loopback import Answer, ChatRequest, Together, answer, error
+from tests.unit_tests.memory.support import hashed
 
 
-async def history(bench: Bench) -> list[Any]:
-    memory = bench.memory()
-    return await memory.ahistory() if bench.awaits else memory.history()
+def judged(bench: Bench) -> list[int]:
+    """The numbers of the cases that were judged since, in order; what was asked is forgotten."""
+    numbers = sorted(map(number_of, judgings(bench.server)))
+    bench.server.chats.clear()
+    return numbers
 
 
+@EVERY_WAY
 async def test_each_case_is_judged_once(bench: Bench) -> None:
-    bench.server.responder = Judge(value=lambda number: number % 2 == 0)
+    bench.server.responder = Judge(
+        value=lambda number: number % 2 == 0, belief=lambda number: 0.1 * number + 0.2
+    )
     given = [*words(6), word(0, author="bob", value=False)]
-    report = await learn(bench, given)
-    assert report["judged_cases"] == 6
-    assert report["warnings"] == []
-    assert report["cost"]["chat_calls"] == 6
-    assert sorted(map(number_of, verdicts(bench))) == list(range(6))
+    report = await learn(bench, given, confidence=True)
+    assert (report["judged_cases"], report["warnings"]) == (6, [])
+    assert report["cost"]["chat_calls"] == len(bench.server.chats) == 12
+    assert judged(bench) == list(range(6))
     episodes = await bench.episodes()
     assert len(episodes) == 7
     for one in episodes:
         number = int(str(one.example.inputs).split()[1].rstrip(":"))
         assert one.judgment is not None
         assert one.judgment.value is (number % 2 == 0)
-        assert one.judgment.rationale == ""
-        assert one.judgment.example_id == one.example_id
+        assert (one.judgment.rationale, one.judgment.example_id) == ("", one.example_id)
         assert one.id not in one.judgment.episode_ids
+        assert one.judgment.confidence_source == "logprobs"
+        assert one.judgment.probabilities is not None
+        assert one.judgment.probabilities["true"] == pytest.approx(0.1 * number + 0.2)
         assert one.value is (False if one.author == "bob" else number % 4 < 2)
-    assert [one.reason for one in await history(bench)] == ["judge cases", "remember"]
-
-
-async def test_a_second_run_asks_nothing(bench: Bench) -> None:
-    bench.server.responder = Judge()
-    first = await learn(bench, words(4), confidence=True)
-    asked, version = len(bench.server.chats), first["memory_version_after"]
-    again = await learn(bench, words(4), "again", confidence=True)
+    memory = bench.memory()
+    past = await memory.ahistory() if bench.awaits else memory.history()
+    assert [one.reason for one in past] == ["judge cases", "remember"]
+    drafts = memory.access.layout.drafts
+    found = await bench.store.asearch(drafts) if bench.awaits else bench.store.search(drafts)
+    assert found == []
+    again = await learn(bench, given, "again", confidence=True)
     assert (again["judged_cases"], again["cost"]["chat_calls"]) == (0, 0)
-    assert len(bench.server.chats) == asked
-    assert again["memory_version_after"] == version
+    assert again["memory_version_after"] == report["memory_version_after"]
+    assert bench.server.chats == []
+    assert (await learn(bench, words(8), "more"))["judged_cases"] == 2
+    assert judged(bench) == [6, 7]
 
 
-async def test_only_what_is_new_is_judged(bench: Bench) -> None:
-    bench.server.responder = Judge()
-    await learn(bench, words(3))
-    bench.server.chats.clear()
-    assert (await learn(bench, words(5), "again"))["judged_cases"] == 2
-    assert sorted(map(number_of, verdicts(bench))) == [3, 4]
-
-
-async def test_what_an_earlier_run_learned_is_judged_too(bench: Bench) -> None:
-    bench.server.responder = Judge()
-    await learn(bench, words(3), judge_cases=False)
-    report = await learn(bench, [], "later")
-    assert report["judged_cases"] == 3
-
-
-async def test_cases_that_tell_nothing_are_not_judged(bench: Bench) -> None:
+async def test_only_cases_that_tell_something_and_have_no_judgment_are_judged(bench: Bench) -> None:
     bench.server.responder = Judge(value=lambda _: False)
     graph = bench.review_graph(review="always")
     await bench.review(graph, {"value": True}, case(0), "reviewed")
+    await learn(bench, [word(3)], "earlier", judge_cases=False)
     bench.server.chats.clear()
-    report = await learn(
-        bench, [word(0, author="bob"), {**case(1), "rationale": "Say sorry."}, word(2)]
-    )
-    assert report["judged_cases"] == 1
-    assert [number_of(one) for one in verdicts(bench)] == [2]
+    alone = {**case(1), "rationale": "Say sorry."}
+    assert (await learn(bench, [word(0, author="bob"), alone, word(2)]))["judged_cases"] == 2
+    assert judged(bench) == [2, 3]
+    # One that is reviewed meanwhile keeps its own judgment.
+    await bench.remember(word(4))
+    await bench.invoke(graph, case(4), "review")
+    bench.server.responder = Judge()
+    await learn(bench, [], "t")
+    await bench.resume(graph, {"value": False, "author": "bob"}, "review")
+    said = [one for one in await bench.episodes() if one.example.inputs == case(4)["inputs"]]
+    assert {one.author: one.judgment.value for one in said if one.judgment} == {
+        "ann": True,
+        "bob": False,
+    }
+    assert (await learn(bench, [], "t", judge_cases=False))["judged_cases"] == 0
 
 
 PROMPTS: dict[str, dict[str, Any]] = {
-    "as it is": {},
+    "confidence": {"confidence": True},
     "no guidelines": {"use_guidelines": False},
     "no episodes": {"use_episodes": False},
-    "few episodes": {"k": 2},
-    "few guidelines": {"max_guideline_tokens": 30},
-    "confidence": {"confidence": True},
+    "few": {"k": 2, "max_guideline_tokens": 30},
 }
 
 
@@ -114,28 +114,24 @@ async def test_the_prompt_is_the_judges_own(bench: Bench, options: dict[str, Any
         await bench.add_guideline(text)
     bench.server.responder = Judge()
     await learn(bench, words(7), **options)
-    asked = {number_of(chat): chat for chat in [*verdicts(bench)]}
+    asked = {number_of(chat): chat for chat in judgings(bench.server)}
     measured = {number_of(chat): chat for chat in measurings(bench)}
     for number in (0, 5):
         bench.server.chats.clear()
-        store = InMemoryStore()
-        memory = JudgeMemory(store, CRITERION, embeddings=bench.server.embedder())
+        other = Bench(bench.server, InMemoryStore(), bench.saver, awaits=False)
         for text in rules:
-            memory.add_guideline(text)
-        memory.remember([Feedback.model_validate(one) for one in words(7) if one != word(number)])
-        graph = create_judge_graph(
-            CRITERION,
-            model=bench.server.chat_model(),
-            embeddings=bench.server.embedder(),
-            **options,
-        ).compile(store=store)
-        graph.invoke(case(number))
-        [own] = verdicts(bench)
+            await other.add_guideline(text)
+        await other.remember(*(one for one in words(7) if one != word(number)))
+        await other.invoke(other.judge_graph(**options), case(number), f"{number}")
+        [own] = judgings(bench.server)
         assert asked[number].messages == own.messages
         assert asked[number].body["response_format"] == own.body["response_format"]
-        if "confidence" in options:
-            [sure] = measurings(bench)
-            assert measured[number].messages == sure.messages
+        assert (
+            [measured[number].messages] * len(measurings(bench))
+            == [chat.messages for chat in measurings(bench)]
+            if "confidence" in options
+            else not measured
+        )
 
 
 async def test_of_what_comes_from_a_case_alone_its_judge_knows_nothing(bench: Bench) -> None:
@@ -158,45 +154,32 @@ async def test_of_what_comes_from_a_case_alone_its_judge_knows_nothing(bench: Be
     bench.server.chats.clear()
     # Of the same inputs and outputs, with a right answer beside them: nearly the same case.
     await learn(bench, [word(0, reference_outputs="Sorry.", author="bob")], "later")
-    for chat in verdicts(bench):
+    for chat in judgings(bench.server):
         number = number_of(chat)
-        own = episodes[number].id
         for text, ids in sources.items():
-            alone = ids == [own]
-            assert (text in chat.text) is not alone
+            assert (text in chat.text) is not (ids == [episodes[number].id])
         assert number not in earlier(chat)
-    assert len(verdicts(bench)) == 3
+    assert len(judgings(bench.server)) == 3
 
 
-async def test_what_was_distilled_stays_distilled(bench: Bench) -> None:
+async def test_it_comes_before_what_is_distilled_and_changes_nothing_of_it(bench: Bench) -> None:
     bench.server.responder = Judge()
-    await learn(bench, words(3), judge_cases=False, distill=True)
-    await learn(bench, [word(3)], "new", judge_cases=False)
+    await learn(bench, words(2), distill=True)
+    kinds = [chat.schema_name for chat in bench.server.chats]
+    assert kinds == ["judgment"] * 2 + ["guideline_operations"]
+    await learn(bench, words(3), "more", judge_cases=False)
     before = by_number(await bench.episodes())
-    bench.server.chats.clear()
     await learn(bench, [], "judged")
     after = by_number(await bench.episodes())
-    assert [after[number].status for number in range(4)] == [*["distilled"] * 3, "pending"]
+    assert [after[number].status for number in range(3)] == ["distilled"] * 2 + ["pending"]
     for number, one in after.items():
-        assert one.word == before[number].word
-        assert (
-            one.model_copy(update={"judgment": None, "updated_at": before[number].updated_at})
-            == before[number]
-        )
+        same = {"judgment": None, "updated_at": before[number].updated_at}
+        assert one.model_copy(update=same) == before[number].model_copy(update={"judgment": None})
     bench.server.chats.clear()
     await learn(bench, [], "distilled", distill=True)
-    [prompt] = distillings(bench)
-    assert "Case 3" in prompt.text
+    [prompt] = distillings(bench.server)
+    assert "Case 2" in prompt.text
     assert "Case 0" not in prompt.text
-
-
-async def test_it_comes_before_what_is_distilled(bench: Bench) -> None:
-    bench.server.responder = Judge()
-    report = await learn(bench, words(3), distill=True)
-    kinds = [chat.schema_name for chat in bench.server.chats]
-    assert kinds == ["judgment"] * 3 + ["guideline_operations"]
-    assert report["judged_cases"] == 3
-    assert {one.status for one in await bench.episodes()} == {"distilled"}
 
 
 async def test_a_case_without_an_answer_is_left_without(bench: Bench) -> None:
@@ -217,33 +200,7 @@ async def test_a_case_without_an_answer_is_left_without(bench: Bench) -> None:
     odd["prose"] = False
     bench.server.chats.clear()
     assert (await learn(bench, [], "again"))["judged_cases"] == 1
-    assert [number_of(one) for one in verdicts(bench)] == [1]
-
-
-async def test_how_sure_it_is_is_kept(bench: Bench) -> None:
-    bench.server.responder = Judge(belief=lambda number: 0.1 * number + 0.2)
-    await learn(bench, words(4), confidence=True)
-    for number, one in by_number(await bench.episodes()).items():
-        assert one.judgment is not None
-        assert one.judgment.confidence_source == "logprobs"
-        assert one.judgment.probabilities is not None
-        assert one.judgment.probabilities["true"] == pytest.approx(0.1 * number + 0.2)
-
-
-async def test_how_sure_it_is_by_samples(bench: Bench) -> None:
-    seen: list[int] = []
-
-    def value(number: int) -> bool:
-        seen.append(number)
-        return seen.count(number) % 2 == 1
-
-    bench.server.responder = without_logprobs(Judge(value=value))
-    report = await learn(bench, words(2), confidence=True, samples=4)
-    assert report["judged_cases"] == 2
-    for one in await bench.episodes():
-        assert one.judgment is not None
-        assert one.judgment.confidence_source == "samples"
-        assert one.judgment.probabilities == {"false": 0.5, "true": 0.5}
+    assert judged(bench) == [1]
 
 
 def without_logprobs(judge: Judge) -> Any:
@@ -256,62 +213,127 @@ def without_logprobs(judge: Judge) -> Any:
     return quiet
 
 
-async def test_what_could_not_be_measured_is_said(bench: Bench) -> None:
+async def test_how_sure_it_is_by_samples_or_not_at_all_is_said(bench: Bench) -> None:
+    seen: list[int] = []
+
+    def value(number: int) -> bool:
+        seen.append(number)
+        return seen.count(number) % 2 == 1
+
+    bench.server.responder = without_logprobs(Judge(value=value))
+    assert (await learn(bench, words(2), confidence=True, samples=4))["judged_cases"] == 2
+    for one in await bench.episodes():
+        assert one.judgment is not None
+        assert one.judgment.confidence_source == "samples"
+        assert one.judgment.probabilities == {"false": 0.5, "true": 0.5}
     bench.server.responder = without_logprobs(Judge())
-    report = await learn(bench, words(3), confidence=True)
-    assert report["judged_cases"] == 3
-    [warning] = report["warnings"]
-    assert warning.startswith("3 case(s) were judged so: No confidence by log-probabilities")
+    odd = {**word(2), "inputs": {"text": "Case 2: " + "long " * 5_000, "n": [1, None]}}
+    report = await learn(bench, [odd, word(3)], "more", confidence=True)
+    assert report["judged_cases"] == 2
+    said = sorted(report["warnings"])
+    assert any(one.startswith("2 case(s) were judged so: No confidence by log-p") for one in said)
+    assert any(one.startswith("1 case(s) were judged so: Inputs and outputs are") for one in said)
 
 
 async def test_two_outputs_in_both_orders(bench: Bench) -> None:
     criterion = Criterion(name="better", instructions="Which is better?", scale=Pairwise())
     bench.server.responder = Judge(value=lambda _: "A")
-    given = [
-        {**one, "outputs": ["It left.", "Ask the post office."], "value": "A"} for one in words(2)
-    ]
+    given = [{**one, "outputs": ["It left.", "Ask them."], "value": "A"} for one in words(2)]
     report = await learn(bench, given, criterion=criterion, swap=True)
     assert report["judged_cases"] == 2
-    assert len(verdicts(bench)) == 4
-    for one in await bench.episodes(criterion=criterion):
-        assert one.judgment is not None
-        assert one.judgment.value == "tie"
+    assert len(judgings(bench.server)) == 4
+    judgments = [one.judgment for one in await bench.episodes(criterion=criterion)]
+    assert [one.value for one in judgments if one] == ["tie", "tie"]
 
 
-async def test_progress_is_told(bench: Bench) -> None:
-    bench.server.responder = Judge()
-    events = await bench.stream(learning(bench), {"feedback": words(3)}, stream_mode="custom")
-    assert progress_of(events, "judge") == [(0, 3), (1, 3), (2, 3), (3, 3)]
-
-
-async def test_no_more_calls_at_a_time_than_allowed(bench: Bench) -> None:
+async def test_progress_is_told_and_no_more_calls_are_under_way_than_allowed(bench: Bench) -> None:
     bench.server.responder = Together(2, without_logprobs(Judge()), "judgment")
     graph = learning(bench, confidence=True, samples=3).with_config(max_concurrency=2)
-    await bench.invoke(graph, {"feedback": words(4)})
-    assert len(verdicts(bench)) == 4 * 4
+    events = await bench.stream(graph, {"feedback": words(4)}, stream_mode="custom")
+    assert progress_of(events, "judge") == [(done, 4) for done in range(5)]
+    assert len(judgings(bench.server)) == 4 * 4
     assert bench.server.peak_chats == 2
 
 
-async def test_a_threads_earlier_run_counts_no_more(bench: Bench) -> None:
-    bench.server.responder = Judge()
-    assert (await learn(bench, words(2)))["judged_cases"] == 2
-    assert (await learn(bench, words(2), judge_cases=False))["judged_cases"] == 0
+class Failing:
+    """A model that fails on one case for as long as it is told to."""
+
+    def __init__(self, number: int) -> None:
+        self.number: int | None = number
+
+    def __call__(self, chat: ChatRequest) -> Any:
+        if chat.schema_name == "judgment" and number_of(chat) == self.number:
+            return error(400, "No such day.")
+        return Judge(belief=lambda number: 0.5 + number / 100)(chat)
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"judge_cases": 1}, "judge_cases: 1 is neither"),
-        ({"distill": "no"}, "distill: 'no' is neither"),
-        ({"confidence": "yes"}, "confidence: 'yes' is neither"),
-        ({"samples": 3}, "samples: they measure the confidence"),
-        ({"samples": 1000, "confidence": True}, "samples: 1000 is too much"),
-        ({"decide": "votes"}, "decide: 'votes' is not known"),
-        ({"swap": True}, "swap: only"),
-        ({"swap": 1}, "swap: 1 is neither"),
-    ],
-)
-async def test_what_can_not_be_used(bench: Bench, options: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidInputError, match=f"^{says}"):
-        create_alignment_graph(CRITERION, model=bench.server.chat_model(), **options)
-    assert bench.server.chats == []
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_what_was_answered_is_found_again(bench: Bench, *, goes_on: bool) -> None:
+    bench.server.responder = model = Failing(5)
+    graph = learning(bench, confidence=True).with_config(max_concurrency=1)
+    with pytest.raises(ChatModelError, match="No such day"):
+        await bench.invoke(graph, {"feedback": words(6)})
+    done = set(judged(bench)) - {5}
+    assert done
+    assert all(one.judgment is None for one in await bench.episodes())
+    model.number = None
+    again = (None, "t") if goes_on else ({"feedback": words(6)}, "again")
+    assert (await bench.invoke(graph, *again))["report"]["judged_cases"] == 6
+    assert {number_of(chat) for chat in measurings(bench)} == set(range(6)) - done
+    assert set(judged(bench)) == set(range(6)) - done
+    for number, one in by_number(await bench.episodes()).items():
+        assert one.judgment is not None
+        assert one.judgment.probabilities is not None
+        assert one.judgment.probabilities["true"] == pytest.approx(0.5 + number / 100)
+        assert one.judgment.model
+
+
+async def test_what_no_store_can_keep_is_asked_for_again(bench: Bench) -> None:
+    seen: list[int] = []
+
+    def writes(chat: ChatRequest) -> Any:
+        seen.append(number_of(chat))
+        text = "Cut\0here." if seen.count(seen[-1]) == 1 else "Seen whole."
+        return {"rationale": text, "value": True}
+
+    bench.server.responder = writes
+    report = await learn(bench, words(2))
+    assert (report["judged_cases"], report["warnings"]) == (2, [])
+    assert len(judgings(bench.server)) == 4
+
+
+def meanwhile(bench: Bench, folder: Path, do: Callable[[JudgeMemory], object]) -> None:
+    """Do something to the memory while the model is asked, as another process would."""
+    if isinstance(bench.store, InMemoryStore):
+        other = InMemoryStore()
+        other._data = bench.store._data
+        do(JudgeMemory(other, CRITERION, embeddings=hashed))
+        return
+    with SqliteStore.from_conn_string(str(folder / "store.db")) as store:
+        do(JudgeMemory(store, CRITERION, embeddings=hashed))
+
+
+@EVERY_WAY
+async def test_what_is_taken_back_or_said_anew_meanwhile_stays_so(
+    bench: Bench, tmp_path: Path
+) -> None:
+    await bench.remember(*words(3))
+    stored = by_number(await bench.episodes())
+    done: list[int] = []
+
+    def changes(memory: JudgeMemory) -> None:
+        memory.forget(stored[1].id)
+        memory.revise(stored[2].id, {"rationale": "Say sorry."})
+
+    def judges(number: int) -> bool:
+        done.append(number)
+        if done == [number]:
+            meanwhile(bench, tmp_path, changes)
+        return True
+
+    bench.server.responder = Judge(value=judges)
+    await bench.invoke(learning(bench).with_config(max_concurrency=1), {"feedback": []})
+    found = by_number(await bench.episodes())
+    assert set(found) == {0, 2}
+    assert all(one.judgment is not None for one in found.values())
+    assert (found[2].rationale, found[2].status) == ("Say sorry.", "pending")

@@ -1,16 +1,15 @@
 """What tests of the gates share: writers, gated graphs, and what their judges are told to say."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
 from memalign_graph import Criterion, GateVerdict, add_quality_gate, create_quality_gate_node
 from memalign_graph.gate import latest
-from tests.conftest import CRITERION, Bench, Graph
-from tests.loopback import ChatRequest, LoopbackServer, Rule, error
+from tests.conftest import CRITERION, Bench, Graph, judgings
+from tests.loopback import LoopbackServer, Rule, error
 
 Builder = StateGraph[Any, Any, Any, Any]
 """A graph still to be compiled."""
@@ -18,8 +17,6 @@ Builder = StateGraph[Any, Any, Any, Any]
 QUESTION = "My order never came."
 REASON = "Too cold: it must say sorry first."
 DOWN = error(500, "It broke.", retry_after=0)
-IN_MEMORY = pytest.mark.parametrize("bench", ["memory-sync", "memory-async"], indirect=True)
-"""For what does not depend on what a store or checkpointer does with it."""
 LENGTH = Criterion(name="length", instructions="Is the reply short enough?")
 
 
@@ -40,12 +37,10 @@ class Writer:
 
 
 def verdict(value: Any, rationale: str = REASON, **more: Any) -> dict[str, Any]:
-    """A judge's answer."""
     return {"rationale": rationale, "value": value, **more}
 
 
 def always(value: Any, rationale: str = REASON) -> list[Rule]:
-    """A judge with one answer."""
     return [Rule(lambda _: True, value=value, rationale=rationale)]
 
 
@@ -64,7 +59,6 @@ def models(bench: Bench, **options: Any) -> dict[str, Any]:
 
 
 def asked(text: str = QUESTION) -> dict[str, Any]:
-    """The input of a graph with messages."""
     return {"messages": [HumanMessage(text)]}
 
 
@@ -94,14 +88,10 @@ def gather(verdicts: list[GateVerdict], verdict: GateVerdict) -> list[GateVerdic
 
 
 class Gathered(MessagesState):
-    """A conversation with all that a gate has said of it."""
-
     quality_gate: Annotated[list[GateVerdict], gather]
 
 
 class Told(MessagesState):
-    """A conversation with a place for a critique."""
-
     critique: Annotated[str, latest]
 
 
@@ -120,45 +110,38 @@ def gate_on(
     )
 
 
-def wired(
-    bench: Bench,
-    writer: Any,
-    state: Any,
-    status: Callable[[Any], str],
-    **options: Any,
-) -> Graph:
+def gate_of(state: Any) -> Any:
+    return state["quality_gate"] if isinstance(state, dict) else state.quality_gate
+
+
+def wired(bench: Bench, writer: Any, state: Any, **options: Any) -> Graph:
     """The same, wired up by hand."""
     builder = writing(writer, state)
     node = create_quality_gate_node(CRITERION, **models(bench, **options))
     builder.add_node("quality_gate", node)
     builder.add_edge("write", "quality_gate")
     ways: dict[Any, str] = {"revise": "write", "accepted": "__end__", "exhausted": "__end__"}
-    builder.add_conditional_edges("quality_gate", status, {**ways, "judge_error": "__end__"})
+    ways["judge_error"] = "__end__"
+    builder.add_conditional_edges("quality_gate", lambda given: gate_of(given)["status"], ways)
     return bench.compile(builder)
 
 
 def texts(messages: Sequence[BaseMessage]) -> list[str]:
-    """What messages say."""
-    return [one.text for one in messages]
-
-
-def cases(server: LoopbackServer) -> list[str]:
-    """What stood between the tags of the case in each request for a verdict."""
-    return [_case(chat) for chat in server.chats if chat.schema_name == "judgment"]
+    return [message.text for message in messages]
 
 
 def outputs(server: LoopbackServer) -> list[str]:
-    """The outputs in each request for a verdict."""
-    return [_inside("outputs", case) for case in cases(server)]
+    return [_inside("outputs", _inside("case", chat.text)) for chat in judgings(server)]
 
 
 def inputs(server: LoopbackServer) -> list[str]:
-    """The inputs in each request for a verdict."""
-    return [_inside("inputs", case) for case in cases(server)]
+    return [_inside("inputs", _inside("case", chat.text)) for chat in judgings(server)]
 
 
-def _case(chat: ChatRequest) -> str:
-    return _inside("case", chat.text)
+def pending(given: Mapping[str, Any]) -> dict[str, Any]:
+    [interrupt] = given["__interrupt__"]
+    action: dict[str, Any] = interrupt.value["action_requests"][0]
+    return action
 
 
 def _inside(tag: str, text: str) -> str:

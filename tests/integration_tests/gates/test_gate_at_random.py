@@ -2,7 +2,8 @@
 
 import itertools
 import random
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import pytest
 from langchain_core.messages import AIMessage
@@ -10,17 +11,8 @@ from langgraph.graph import END
 
 from memalign_graph import GateVerdict, Judgment
 from tests.conftest import CRITERION, Bench, Graph, judgings
-from tests.integration_tests.gates.reference import (
-    Event,
-    Options,
-    Outcome,
-    Reply,
-    as_reply,
-    expected,
-)
 from tests.integration_tests.gates.support import (
     DOWN,
-    IN_MEMORY,
     Gathered,
     Writer,
     asked,
@@ -30,9 +22,81 @@ from tests.integration_tests.gates.support import (
 )
 from tests.loopback import Rule
 
+Event = Literal["pass", "fail", "fault", "empty"]
+"""What one draft meets: a verdict, a judge that fails, or no draft to judge."""
+
+Reply = Literal["pass", "fail", "words", "ignore"]
+"""What an expert says, when asked."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a gate was built."""
+
+    max_revisions: int
+    escalates: bool
+    opens: bool
+    review: str
+
+
+@dataclass
+class Outcome:
+    """What became of the drafts."""
+
+    statuses: list[str] = field(default_factory=list)
+    drafts: int = 0
+    judged: int = 0
+    questions: int = 0
+
+
+def expected(options: Options, events: list[Event], replies: list[Reply]) -> Outcome:
+    """Say what a gate makes of a turn."""
+    outcome = Outcome()
+    words = list(replies)
+    for event in events:
+        sent_back = outcome.drafts
+        outcome.drafts += 1
+        if event == "fault":
+            outcome.statuses.append("judge_error")
+            return outcome
+        passes = event == "pass"
+        if event != "empty":
+            outcome.judged += 1
+            if asks(options, event, sent_back):
+                outcome.questions += 1
+                reply = words.pop(0)
+                passes = {"pass": True, "ignore": passes}.get(reply, False)
+        if passes:
+            outcome.statuses.append("accepted")
+            return outcome
+        if sent_back == options.max_revisions:
+            outcome.statuses.append("escalated" if options.escalates else "exhausted")
+            return outcome
+        outcome.statuses.append("revise")
+    raise AssertionError("the script was too short")
+
+
+def asks(options: Options, event: Event, sent_back: int) -> bool:
+    """Say whether a gate asks the expert."""
+    if options.review == "exhausted":
+        return event == "fail" and sent_back == options.max_revisions
+    return options.review == "always" or (options.review == "failing" and event == "fail")
+
+
+def as_reply(reply: Reply) -> Any:
+    """What an expert's client sends."""
+    return {
+        "pass": {"value": True},
+        "fail": {"value": False},
+        "words": "Say sorry first.",
+        "ignore": {"type": "ignore"},
+    }[reply]
+
+
 EVENTS: tuple[Event, ...] = ("pass", "fail", "fail", "fail", "fault", "empty")
 REPLIES: tuple[Reply, ...] = ("pass", "fail", "words", "ignore")
 TURNS = 2
+LATER = "A colleague will write to you."
 REVIEWS = ("never", "exhausted", "always", "failing")
 WAYS_BUILT = list(itertools.product([True, False], [True, False], range(4)))
 
@@ -68,6 +132,7 @@ def build(bench: Bench, writer: ScriptedWriter, options: Options) -> tuple[Graph
         "max_revisions": options.max_revisions,
         "on_judge_error": "open" if options.opens else "closed",
         "review": failing if options.review == "failing" else options.review,
+        "fallback": None if options.escalates else LATER,
         "use_episodes": False,
         "use_guidelines": False,
     }
@@ -89,7 +154,6 @@ def check_sense(verdict: GateVerdict, options: Options) -> None:
     assert (verdict["decided_by"] == "expert") is (verdict["feedback"] is not None)
 
 
-@IN_MEMORY
 @pytest.mark.parametrize("review", REVIEWS)
 async def test_gate_does_what_its_model_says(bench: Bench, review: str) -> None:
     dice = random.Random(review)  # noqa: S311 - not for secrets
@@ -99,8 +163,7 @@ async def test_gate_does_what_its_model_says(bench: Bench, review: str) -> None:
         judges("draft to fail", False),
         judges("draft to pass", True),
     ]
-    # Half of the ways with blocking calls, half with awaited ones.
-    for number, (escalates, opens, most) in enumerate(WAYS_BUILT[bench.awaits :: 2]):
+    for number, (escalates, opens, most) in enumerate(WAYS_BUILT):
         options = Options(most, escalates, opens, review)
         writer = ScriptedWriter()
         graph, publish, boss = build(bench, writer, options)
@@ -128,6 +191,12 @@ async def test_gate_does_what_its_model_says(bench: Bench, review: str) -> None:
             check_sense(one, options)
         faults = sum(turn.statuses[-1] == "judge_error" for turn in seen)
         assert len(judgings(bench.server)) == sum(turn.judged for turn in seen) + faults
+        said = [message.text for message in final["messages"]]
+        ended = [turn.statuses[-1] for turn in seen]
+        replaced = sum(
+            status != "accepted" and not (opens and status == "judge_error") for status in ended
+        )
+        assert said.count(LATER) == (0 if escalates else replaced)
         let_through = sum(one["let_through"] for one in told)
         assert len(publish.seen) == let_through
         closed = 0 if opens else faults
@@ -142,13 +211,3 @@ async def carry_out(bench: Bench, graph: Graph, replies: list[Reply], name: str)
         questions += 1
         given = await bench.resume(graph, as_reply(replies[questions - 1]), name)
     return given, questions
-
-
-def test_model_knows_every_status() -> None:
-    closed = Options(1, escalates=False, opens=False, review="never")
-    assert expected(closed, ["fail", "pass"], []).statuses == ["revise", "accepted"]
-    assert expected(closed, ["fail", "empty"], []).statuses == ["revise", "exhausted"]
-    assert expected(closed, ["fault"], []).statuses == ["judge_error"]
-    asking = Options(0, escalates=True, opens=False, review="exhausted")
-    assert expected(asking, ["fail"], ["pass"]).statuses == ["accepted"]
-    assert expected(asking, ["fail"], ["words"]).statuses == ["escalated"]

@@ -7,22 +7,12 @@ import pytest
 from langgraph.graph import END
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import ChatModelError, InvalidInputError, ModelAnswerError
-from tests.conftest import (
-    CASE,
-    COLD,
-    CRITERION,
-    Bench,
-    Graph,
-    distillings,
-    judgings,
-)
+from memalign_graph import ChatModelError, EmbeddingError, Example, InvalidInputError
+from tests.conftest import CASE, COLD, CRITERION, Bench, distillings, judgings
 from tests.integration_tests.gates.support import (
     DOWN,
-    IN_MEMORY,
-    Told,
+    QUESTION,
     Writer,
-    always,
     asked,
     gate_on,
     gated,
@@ -57,103 +47,54 @@ FAULTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def escalating(bench: Bench, **options: Any) -> tuple[Graph, Writer, Writer]:
-    publish, boss = Writer("Published."), Writer("A person will call you.")
-    builder = writing(Writer())
-    builder.add_node("publish", publish)
-    builder.add_node("boss", boss)
-    builder.add_edge("publish", END)
-    builder.add_edge("boss", END)
-    given: dict[str, Any] = {"accept": "publish", "escalate": "boss", **options}
-    graph = bench.compile(gate_on(bench, builder, CRITERION, **given))
-    return graph, publish, boss
-
-
-@IN_MEMORY
 @pytest.mark.parametrize("fault", list(FAULTS))
-async def test_closed_gate_lets_nothing_through_unjudged(bench: Bench, fault: str) -> None:
-    graph, publish, boss = escalating(bench)
-    bench.server.script(*FAULTS[fault])
-    given = await bench.invoke(graph, asked())
-    gate = given["quality_gate"]
-    assert gate["status"] == "judge_error"
-    assert (gate["passed"], gate["let_through"], gate["critique"]) == (False, False, "")
-    assert (gate["value"], gate["decided_by"], gate["judgment"]) == (None, None, None)
-    assert gate["error"]
-    assert "\n" not in gate["error"]
-    assert (len(publish.seen), len(boss.seen)) == (0, 1)
+async def test_nothing_is_called_accepted_unjudged(
+    bench: Bench, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    caplog.set_level(logging.WARNING, logger="memalign_graph")
+    for mode, opens in (("closed", False), ("open", True)):
+        publish, boss = Writer("Published."), Writer("A person will call you.")
+        builder = writing(Writer())
+        for name, node in (("publish", publish), ("boss", boss)):
+            builder.add_node(name, node)
+            builder.add_edge(name, END)
+        ways: dict[str, Any] = {"accept": "publish", "escalate": "boss", "name": "tone"}
+        graph = bench.compile(gate_on(bench, builder, on_judge_error=mode, **ways))
+        bench.server.script(*FAULTS[fault])
+        caplog.clear()
+        events = await bench.stream(graph, asked(), mode, stream_mode="custom")
+        gate = (await bench.state(graph, mode)).values["tone"]
+        assert (gate["status"], gate["passed"], gate["let_through"]) == (
+            "judge_error",
+            False,
+            opens,
+        )
+        assert (gate["value"], gate["decided_by"], gate["judgment"]) == (None, None, None)
+        assert gate["example_id"] == Example(inputs=QUESTION, outputs="Draft 1.").id
+        assert gate["critique"] == ""
+        assert "\n" not in gate["error"]
+        assert (len(publish.seen), len(boss.seen)) == (opens, not opens)
+        assert (events[-1]["status"], events[-1]["error"]) == ("judge_error", gate["error"])
+        [record] = [one for one in caplog.records if one.name.startswith("memalign_graph.gate")]
+        for said in ("'tone'", f"the gate is {mode}", gate["error"]):
+            assert said in record.getMessage()
 
 
-@pytest.mark.parametrize("fault", list(FAULTS))
-async def test_open_gate_lets_it_on_but_does_not_call_it_accepted(bench: Bench, fault: str) -> None:
-    graph, publish, boss = escalating(bench, on_judge_error="open")
-    bench.server.script(*FAULTS[fault])
-    gate = (await bench.invoke(graph, asked()))["quality_gate"]
-    assert (gate["status"], gate["passed"], gate["let_through"]) == ("judge_error", False, True)
-    assert gate["error"]
-    assert (len(publish.seen), len(boss.seen)) == (1, 0)
-
-
-async def test_closed_gate_without_escalation_ends(bench: Bench) -> None:
-    bench.server.script(DOWN)
-    writer = Writer()
-    given = await bench.invoke(gated(bench, writer), asked())
-    assert given["quality_gate"]["status"] == "judge_error"
-    assert len(writer.seen) == 1
-    assert len(given["messages"]) == 2
-
-
-@IN_MEMORY
-async def test_dead_endpoint_is_a_judge_error(bench: Bench) -> None:
+async def test_what_else_is_a_judge_error_and_what_is_none(bench: Bench) -> None:
     nowhere = bench.server.chat_model(base_url="http://127.0.0.1:1/v1", max_retries=0)
-    gate = (await bench.invoke(gated(bench, Writer(), model=nowhere), asked()))["quality_gate"]
-    assert gate["status"] == "judge_error"
-    assert "is the server up, and its base_url right?" in gate["error"]
-
-
-async def test_embedding_failure_is_a_judge_error(bench: Bench) -> None:
+    given = await bench.invoke(gated(bench, Writer(), model=nowhere), asked())
+    assert given["quality_gate"]["status"] == "judge_error"
+    assert "is the server up, and its base_url right?" in given["quality_gate"]["error"]
+    assert len(given["messages"]) == 2
     await bench.remember({**CASE, **COLD})
     bench.server.script_embeddings(DOWN)
-    gate = (await bench.invoke(gated(bench, Writer()), asked()))["quality_gate"]
+    gate = (await bench.invoke(gated(bench, Writer()), asked(), "u"))["quality_gate"]
     assert gate["status"] == "judge_error"
     assert "embeddings" in gate["error"]
     assert judgings(bench.server) == []
-
-
-async def test_embedding_failure_that_is_to_be_borne_is_told_in_the_judgment(
-    bench: Bench,
-) -> None:
-    await bench.remember({**CASE, **COLD})
-    bench.server.script_embeddings(DOWN)
-    bench.server.script(verdict(True))
-    graph = gated(bench, Writer(), on_embedding_error="guidelines")
-    gate = (await bench.invoke(graph, asked()))["quality_gate"]
-    assert gate["status"] == "accepted"
-    [warning] = gate["judgment"]["warnings"]
-    assert "embeddings" in warning
-
-
-async def test_judge_that_answers_when_asked_again_has_not_failed(bench: Bench) -> None:
-    bench.server.script("Well.", verdict(True))
-    gate = (await bench.invoke(gated(bench, Writer()), asked()))["quality_gate"]
+    bench.server.script("Well.", verdict(True))  # it answers when it is asked again
+    gate = (await bench.invoke(gated(bench, Writer()), asked(), "v"))["quality_gate"]
     assert (gate["status"], gate["error"]) == ("accepted", None)
-    assert len(judgings(bench.server)) == 2
-
-
-@pytest.mark.parametrize("on_judge_error", ["open", "closed"])
-async def test_failure_is_logged_and_streamed(
-    bench: Bench, caplog: pytest.LogCaptureFixture, on_judge_error: str
-) -> None:
-    caplog.set_level(logging.WARNING, logger="memalign_graph")
-    bench.server.script(DOWN)
-    graph = gated(bench, Writer(), on_judge_error=on_judge_error, name="tone")
-    events = await bench.stream(graph, asked(), stream_mode="custom")
-    error_told = events[-1]["error"]
-    assert (events[-1]["status"], events[-1]["gate"]) == ("judge_error", "tone")
-    [record] = [one for one in caplog.records if one.name.startswith("memalign_graph.gate")]
-    assert record.levelno == logging.WARNING
-    for said in ("'tone'", on_judge_error, error_told):
-        assert said in record.getMessage()
 
 
 async def test_failure_after_revisions_keeps_their_count_and_the_next_turn_begins_anew(
@@ -168,47 +109,25 @@ async def test_failure_after_revisions_keeps_their_count_and_the_next_turn_begin
     assert (second["status"], second["revisions"]) == ("accepted", 1)
 
 
-async def test_critique_key_is_cleared_when_the_judge_fails(bench: Bench) -> None:
-    graph = gated(bench, Writer(), state=Told, critique_key="critique")
-    bench.server.script(verdict(False), DOWN)
-    given = await bench.invoke(graph, asked())
-    assert given["critique"] == ""
-
-
-@pytest.mark.parametrize(("failure", "on_judge_error"), [("down", "open"), ("prose", "closed")])
+@pytest.mark.parametrize("failing", ["chat", "embeddings"])
 async def test_failing_to_learn_is_no_judge_error_and_can_be_gone_on_with(
-    bench: Bench, failure: str, on_judge_error: str
+    bench: Bench, failing: str
 ) -> None:
-    graph = gated(bench, Writer(), review="always", on_judge_error=on_judge_error)
+    graph = gated(bench, Writer(), review="always", on_judge_error="open", max_revisions=0)
     await bench.invoke(graph, asked())
-    replies = (DOWN,) if failure == "down" else ("Well.", "Well.")
-    bench.server.script(*replies)
-    with pytest.raises(ChatModelError if failure == "down" else ModelAnswerError):
-        await bench.resume(graph, {"value": True, "rationale": "Fine: it is warm."})
+    fail = bench.server.script if failing == "chat" else bench.server.script_embeddings
+    fail(DOWN)
+    with pytest.raises(ChatModelError if failing == "chat" else EmbeddingError):
+        await bench.resume(graph, COLD)
     state = await bench.state(graph)
-    assert state.next == ("quality_gate",)
-    assert "status" not in state.values.get("quality_gate", {})
-    [episode] = await bench.episodes()
-    assert episode.status == "pending"
+    assert (state.next, state.values["quality_gate"]) == (("quality_gate",), {})
     given = await bench.invoke(graph, None)
-    assert given["quality_gate"]["status"] == "accepted"
+    [episode] = await bench.episodes()
+    assert episode.status == "distilled"
+    assert given["quality_gate"]["status"] == "exhausted"
     assert given["quality_gate"]["learned"]["episode_ids"] == [episode.id]
     assert len(judgings(bench.server)) == 1
-    assert len(distillings(bench.server)) == len(replies) + 1
-    assert [one.status for one in await bench.episodes()] == ["distilled"]
-
-
-async def test_failing_to_embed_what_an_expert_said_is_no_judge_error(bench: Bench) -> None:
-    graph = gated(bench, Writer(), review="always", on_judge_error="open")
-    await bench.invoke(graph, asked())
-    bench.server.script_embeddings(DOWN)
-    with pytest.raises(Exception, match="embeddings"):
-        await bench.resume(graph, {"value": False})
-    bench.server.rules = always(True)
-    given = await bench.invoke(graph, None)
-    assert given["quality_gate"]["feedback"]["value"] is False
-    assert given["quality_gate"]["status"] == "revise"
-    assert len(await bench.episodes()) == 1
+    assert len(distillings(bench.server)) == (2 if failing == "chat" else 1)
 
 
 async def test_judge_that_failed_is_not_asked_again_when_the_run_goes_on(bench: Bench) -> None:
@@ -221,8 +140,7 @@ async def test_judge_that_failed_is_not_asked_again_when_the_run_goes_on(bench: 
 
     builder = writing(Writer())
     builder.add_node("boss", Failing("A person will call you."))
-    options: dict[str, Any] = {"escalate": "boss"}
-    graph = bench.compile(gate_on(bench, builder, CRITERION, **options))
+    graph = bench.compile(gate_on(bench, builder, CRITERION, escalate="boss"))
     bench.server.script(DOWN)
     with pytest.raises(ConnectionError):
         await bench.invoke(graph, asked())
@@ -231,44 +149,31 @@ async def test_judge_that_failed_is_not_asked_again_when_the_run_goes_on(bench: 
     assert len(judgings(bench.server)) == 1
 
 
-async def test_settings_that_can_not_be_used_are_no_judge_error(bench: Bench) -> None:
-    graph = gated(bench, Writer(), on_judge_error="open")
-    with pytest.raises(InvalidInputError, match="context: k"):
-        await bench.invoke(graph, asked(), context={"memalign": {"k": -1}})
-    with pytest.raises(InvalidInputError, match="model"):
-        await bench.invoke(graph, asked(), context={"memalign": {"model": "nobody:knows"}})
-    assert bench.server.chats == []
+class Broken(InMemoryStore):
+    def batch(self, ops: Any) -> Any:
+        raise ConnectionError("The store is down.")
 
 
-async def test_missing_store_is_told(bench: Bench) -> None:
-    builder = gate_on(bench, writing(Writer()), CRITERION, on_judge_error="open")
-    graph = builder.compile(checkpointer=bench.saver)
-    with pytest.raises(InvalidInputError, match="store: the graph has none"):
-        await bench.invoke(graph, asked())
+def threshold(_value: Any) -> bool:
+    raise KeyError("threshold")
 
 
-async def test_rule_that_raises_lets_nothing_pass(bench: Bench) -> None:
-    def passes(_value: Any) -> bool:
-        raise KeyError("threshold")
+NO_JUDGE_ERRORS: dict[str, tuple[Any, dict[str, Any], dict[str, Any], type[Exception], str]] = {
+    "k": (InMemoryStore(), {}, {"k": -1}, InvalidInputError, "context: k"),
+    "model": (InMemoryStore(), {}, {"model": "nobody:knows"}, InvalidInputError, "model"),
+    "no-store": (None, {}, {}, InvalidInputError, "store: the graph has none"),
+    "store-down": (Broken(), {}, {}, ConnectionError, "The store is down."),
+    "rule": (InMemoryStore(), {"passes": threshold}, {}, KeyError, "threshold"),
+}
 
-    with pytest.raises(KeyError, match="threshold"):
-        await bench.invoke(gated(bench, Writer(), passes=passes), asked())
 
-
-@pytest.mark.parametrize("on_judge_error", ["closed", "open"])
-async def test_store_that_is_down_fails_the_run_also_where_the_gate_is_open(
-    bench: Bench, on_judge_error: str
+@pytest.mark.parametrize("case", list(NO_JUDGE_ERRORS))
+async def test_what_the_caller_has_to_mend_fails_the_run_also_where_the_gate_is_open(
+    bench: Bench, case: str
 ) -> None:
-    class Broken(InMemoryStore):
-        def batch(self, ops: Any) -> Any:
-            raise ConnectionError("The store is down.")
-
-        async def abatch(self, ops: Any) -> Any:
-            raise ConnectionError("The store is down.")
-
-    given: dict[str, Any] = {"on_judge_error": on_judge_error}
-    builder = gate_on(bench, writing(Writer()), CRITERION, **given)
-    graph = builder.compile(store=Broken(), checkpointer=bench.saver)
-    with pytest.raises(ConnectionError):
-        await bench.invoke(graph, asked())
-    assert "status" not in (await bench.state(graph)).values.get("quality_gate", {})
+    store, options, memalign, kind, sentence = NO_JUDGE_ERRORS[case]
+    builder = gate_on(bench, writing(Writer()), on_judge_error="open", **options)
+    graph = builder.compile(store=store, checkpointer=bench.saver)
+    with pytest.raises(kind, match=sentence):
+        await bench.invoke(graph, asked(), context={"memalign": memalign})
+    assert not (await bench.state(graph)).values["quality_gate"]

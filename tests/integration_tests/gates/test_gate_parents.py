@@ -5,104 +5,101 @@ from dataclasses import field as data_field
 from typing import Any
 
 import pytest
-from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph import END, MessagesState
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from memalign_graph import Criterion, JudgeMemory, MemAlignContext, MemAlignWarning
+from memalign_graph import InvalidInputError, MemAlignContext, create_quality_gate_node
 from tests.conftest import CASE, COLD, CRITERION, Bench, Graph, judgings
 from tests.integration_tests.gates.support import (
-    IN_MEMORY,
     LENGTH,
+    QUESTION,
     REASON,
-    Builder,
     Writer,
     always,
     asked,
     gate_on,
-    gated,
+    inputs,
     judges,
-    verdict,
+    models,
+    wired,
     writing,
 )
 
 TEAM = ("team-a",)
 
 
-def inside(bench: Bench, writer: Any, criterion: Criterion = CRITERION, **options: Any) -> Graph:
+def inside(bench: Bench, writer: Any, **options: Any) -> Graph:
     """A gated graph without a store or checkpointer of its own."""
-    return gate_on(bench, writing(writer), criterion, **options).compile()
+    return gate_on(bench, writing(writer), **options).compile()
 
 
-def around(worker: Graph) -> Builder:
-    """A parent with a gated graph for a node."""
-    builder: Builder = StateGraph(MessagesState)
-    builder.add_node("worker", worker)
-    builder.add_edge(START, "worker")
-    return builder
-
-
-async def test_gated_graph_as_a_node_of_a_parent(bench: Bench) -> None:
+async def test_question_bubbles_up_through_parents_with_their_context_and_events(
+    bench: Bench,
+) -> None:
     writer = Writer()
-    graph = bench.compile(around(inside(bench, writer)))
-    bench.server.script(verdict(False), verdict(True))
-    given = await bench.invoke(graph, asked())
-    assert len(writer.seen) == 2
-    assert [one.text for one in given["messages"]][-1] == "Draft 2."
-    assert REASON in given["messages"][2].text
-
-
-async def test_question_bubbles_up_to_the_parent_and_is_answered_there(bench: Bench) -> None:
-    writer = Writer()
-    graph = bench.compile(around(inside(bench, writer, review="always", max_revisions=1)))
-    given = await bench.invoke(graph, asked())
-    assert len(given["__interrupt__"]) == 1
-    assert (await bench.state(graph)).next == ("worker",)
+    middle = writing(inside(bench, writer, review="always", max_revisions=1)).compile()
+    graph = bench.compile(writing(middle))
+    await bench.remember({**CASE, **COLD}, namespace=TEAM)
+    parts = await bench.stream(
+        graph,
+        asked(),
+        stream_mode="custom",
+        subgraphs=True,
+        context={"memalign": {"namespace": list(TEAM)}},
+    )
+    assert [event["status"] for _, event in parts] == ["judging", "asking"]
+    assert COLD["rationale"] in judgings(bench.server)[0].text
+    state = await bench.state(graph)
+    assert (state.next, len(state.interrupts)) == (("write",), 1)
     assert "is empty" in await bench.refuse(graph, " ")
-    assert "__interrupt__" in await bench.resume(graph, COLD)
+    assert "__interrupt__" in await bench.resume(graph, {"value": False, "rationale": REASON})
     given = await bench.resume(graph, {"value": True})
-    assert "__interrupt__" not in given
-    assert (await bench.state(graph)).next == ()
+    assert REASON in given["messages"][2].text
     assert given["messages"][-1].text == "Draft 2."
     assert len(judgings(bench.server)) == len(writer.seen) == 2
-    assert len(await bench.episodes()) == 2
+    assert len(await bench.episodes(namespace=TEAM)) == 3
 
 
 async def test_gates_of_one_name_in_a_parent_and_its_subgraph_count_apart(bench: Bench) -> None:
     writer = Writer()
-    builder = around(inside(bench, writer, max_revisions=1))
-    gate_on(bench, builder, LENGTH, after="worker", revise="worker", max_revisions=1)
+    builder = writing(inside(bench, writer, max_revisions=1))
+    gate_on(bench, builder, LENGTH, max_revisions=1)
     graph = bench.compile(builder).with_config(recursion_limit=12)
     bench.server.rules = [judges(LENGTH.instructions, False), *always(True)]
     given = await bench.invoke(graph, asked())
-    assert given["quality_gate"]["status"] == "exhausted"
     assert given["quality_gate"]["judgment"]["criterion"] == LENGTH.name
-    assert given["quality_gate"]["revisions"] == 1
+    assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("exhausted", 1)
     assert len(writer.seen) == 2
 
 
-async def test_two_levels_down(bench: Bench) -> None:
-    middle = around(inside(bench, Writer(), review="always")).compile()
-    graph = bench.compile(around(middle))
-    await bench.invoke(graph, asked())
-    await bench.resume(graph, COLD)
-    given = await bench.resume(graph, {"value": True})
-    assert given["messages"][-1].text == "Draft 2."
-    assert len(judgings(bench.server)) == 2
+class State(MessagesState):
+    quality_gate: dict[str, Any]
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+async def test_gate_of_a_subgraph_begins_each_turn_of_its_parent_anew(
+    bench: Bench, *, by_hand: bool
+) -> None:
+    """Its verdicts stay in the subgraph, and its critiques are in the parent's messages."""
+    writer = Writer()
+    options: dict[str, Any] = {"max_revisions": 1}
+    if by_hand:
+        worker = wired(bench, writer, State, **options)
+        worker.store = worker.checkpointer = None
+    else:
+        worker = inside(bench, writer, **options)
+    graph = bench.compile(writing(worker))
+    bench.server.rules = always(False)
+    for question in (QUESTION, "The cup is broken.", "The cup is broken."):
+        await bench.invoke(graph, asked(question))
+    assert len(writer.seen) == len(judgings(bench.server)) == 6
+    assert inputs(bench.server)[::2] == [QUESTION, "The cup is broken.", "The cup is broken."]
 
 
 async def test_gated_graph_called_by_a_nodes_own_function(bench: Bench) -> None:
     worker = inside(bench, Writer(), review="always")
-
-    async def acall(state: Any) -> Any:
-        return {"messages": (await worker.ainvoke(state))["messages"]}
-
-    def call(state: Any) -> Any:
-        return {"messages": worker.invoke(state)["messages"]}
-
-    builder: Builder = StateGraph(MessagesState)
-    builder.add_node("worker", acall if bench.awaits else call)
-    builder.add_edge(START, "worker")
+    builder = writing(lambda state: {"messages": worker.invoke(state)["messages"]})
     graph = bench.compile(builder)
     await bench.invoke(graph, asked())
     given = await bench.resume(graph, {"value": True})
@@ -126,124 +123,66 @@ class DictContext(TypedDict, total=False):
     memalign: dict[str, Any]
 
 
-CONTEXTS = pytest.mark.parametrize("schema", [DataclassContext, PydanticContext, DictContext, None])
-
-
 def settings(schema: Any, **memalign: Any) -> Any:
     """A parent's context, as its callers give it."""
     if schema is DataclassContext:
         return DataclassContext(memalign=memalign)
     if schema is PydanticContext:
         return PydanticContext(memalign=MemAlignContext(**memalign))
-    return {"tenant": "x", "memalign": memalign}
+    return memalign if schema is MemAlignContext else {"tenant": "x", "memalign": memalign}
 
 
-def with_context(bench: Bench, schema: Any, writer: Any, **options: Any) -> Graph:
-    builder = writing(writer, context_schema=schema)
-    return bench.compile(gate_on(bench, builder, CRITERION, **options))
-
-
-@IN_MEMORY
-@CONTEXTS
-async def test_namespace_and_k_of_a_parents_context_reach_the_judge(
-    bench: Bench, schema: Any
-) -> None:
-    await bench.remember({**CASE, **COLD}, namespace=TEAM)
-    graph = with_context(bench, schema, Writer())
-    for context, shown in (
-        (settings(schema, namespace=list(TEAM)), True),
-        (settings(schema, namespace=list(TEAM), k=0), False),
-        (settings(schema), False),
-    ):
-        bench.server.chats.clear()
-        given = await bench.invoke(graph, asked(), context=context)
-        assert (COLD["rationale"] in judgings(bench.server)[0].text) is shown
-        assert bool(given["quality_gate"]["judgment"]["episode_ids"]) is shown
-
-
-@IN_MEMORY
-@CONTEXTS
-async def test_model_of_a_parents_context_judges(
+@pytest.mark.parametrize(
+    "schema", [DataclassContext, PydanticContext, DictContext, MemAlignContext, None]
+)
+async def test_settings_of_a_parents_context_reach_the_judge(
     bench: Bench, schema: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in bench.server.environment.items():
         monkeypatch.setenv(name, value)
-    bench.server.keep_alive = False
-    try:
-        graph = with_context(bench, schema, Writer())
-        context = settings(schema, model="openai:gpt-4.1-nano")
-        given = await bench.invoke(graph, asked(), context=context)
-    finally:
-        bench.server.keep_alive = True
-    assert given["quality_gate"]["judgment"]["model"] == "gpt-4.1-nano"
-    assert judgings(bench.server)[0].model == "gpt-4.1-nano"
-
-
-@CONTEXTS
-async def test_review_of_a_parents_context_decides(bench: Bench, schema: Any) -> None:
-    graph = with_context(bench, schema, Writer(), review="always")
-    given = await bench.invoke(graph, asked(), "a", context=settings(schema, review="never"))
-    assert given["quality_gate"]["status"] == "accepted"
-    given = await bench.invoke(graph, asked(), "b", context=settings(schema, review="always"))
-    assert "__interrupt__" in given
-
-
-@IN_MEMORY
-@CONTEXTS
-async def test_settings_hold_while_a_gate_asks_nobody_until_revisions_run_out(
-    bench: Bench, schema: Any
-) -> None:
-    memory = JudgeMemory(bench.store, CRITERION, namespace=TEAM, embeddings=bench.server.embedder())
-    guideline = memory.add_guideline("Begins with a word of regret.")
-    bench.server.rules = always(False)
-    graph = with_context(bench, schema, Writer(), review="exhausted", max_revisions=1)
-    given = await bench.invoke(graph, asked(), context=settings(schema, namespace=list(TEAM)))
-    assert "__interrupt__" in given
-    assert len(judgings(bench.server)) == 2
-    for chat in judgings(bench.server):
-        assert guideline.text in chat.text
-
-
-async def test_context_reaches_a_gate_two_levels_down(bench: Bench) -> None:
+    monkeypatch.setattr(bench.server, "keep_alive", False)
     await bench.remember({**CASE, **COLD}, namespace=TEAM)
-    graph = bench.compile(around(around(inside(bench, Writer())).compile()))
-    await bench.invoke(graph, asked(), context={"memalign": {"namespace": list(TEAM)}})
-    assert COLD["rationale"] in judgings(bench.server)[0].text
+    rule = await bench.add_guideline("Begins with a word of regret.", namespace=TEAM)
+    builder = writing(Writer(), context_schema=schema)
+    options: dict[str, Any] = {"review": "exhausted", "max_revisions": 1}
+    graph = bench.compile(gate_on(bench, builder, **options))
+    bench.server.rules = always(False)
+    runs: list[tuple[dict[str, Any], bool, bool]] = [
+        ({"namespace": list(TEAM), "model": "openai:gpt-4.1-nano"}, True, True),
+        ({"namespace": list(TEAM), "k": 0, "review": "never"}, False, True),
+        ({}, False, False),
+    ]
+    for number, (given, shown, ruled) in enumerate(runs):
+        bench.server.chats.clear()
+        result = await bench.invoke(graph, asked(), str(number), context=settings(schema, **given))
+        assert ("__interrupt__" in result) is ("review" not in given)
+        # The settings hold also while nobody is asked until revisions have run out.
+        assert len(judgings(bench.server)) == 2
+        for chat in judgings(bench.server):
+            assert (COLD["rationale"] in chat.text) is shown
+            assert (rule.text in chat.text) is ruled
+            assert chat.model == ("gpt-4.1-nano" if "model" in given else "gpt-4.1-mini")
 
 
-async def test_asking_without_a_checkpointer_is_warned_of(bench: Bench) -> None:
-    graph = gated(bench, Writer(), review="always")
-    graph.checkpointer = None
-    with pytest.warns(MemAlignWarning, match="without a checkpointer"):
-        given = await bench.invoke(graph, asked(), None)
-    assert "status" not in given.get("quality_gate", {})
-
-
-async def test_gate_at_the_end_of_a_parent_without_a_checkpointer(bench: Bench) -> None:
-    graph = gated(bench, Writer())
-    graph.checkpointer = None
-    bench.server.script(verdict(False), verdict(True))
-    given = await bench.invoke(graph, asked(), None)
-    assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("accepted", 1)
-    assert given["quality_gate"]["judgment"]["thread_id"] is None
-
-
-async def test_one_built_graph_serves_many_threads_at_once(bench: Bench) -> None:
-    class Named(Writer):
-        def __call__(self, state: Any) -> dict[str, Any]:
-            from langchain_core.messages import AIMessage
-
-            words = state["messages"][0].text.split()
-            revised = len(state["messages"]) > 1
-            return {"messages": [AIMessage(f"To {words[-1]} {'again' if revised else 'first'}.")]}
-
-    bench.server.rules = [judges("To odd first.", False), *always(True)]
-    graph = gated(bench, Named())
-    given = [await bench.invoke(graph, asked(f"I am {who}"), who) for who in ("odd", "even", "odd")]
-    assert [one["messages"][-1].text for one in given[:2]] == ["To odd again.", "To even first."]
-    assert [one["quality_gate"]["revisions"] for one in given[:2]] == [1, 0]
-
-
-def test_builder_is_given_back(bench: Bench) -> None:
-    builder = writing(Writer())
-    assert gate_on(bench, builder, CRITERION, revise=END) is builder
+async def test_graph_that_would_go_wrong_says_so_when_it_runs(bench: Bench) -> None:
+    """The node by hand could not count, and the writer would go round for ever."""
+    nowhere: Any = writing(Writer())
+    nowhere.edges.clear()
+    graph = bench.compile(gate_on(bench, nowhere))
+    with pytest.raises(InvalidInputError, match="builder: nothing leads from START"):
+        await bench.invoke(graph, asked())
+    assert bench.server.chats == []
+    writer = Writer()
+    builder = writing(writer)
+    node: Any = create_quality_gate_node(CRITERION, **models(bench), max_revisions=1)
+    builder.add_node("quality_gate", node)
+    builder.add_edge("write", "quality_gate")
+    builder.add_conditional_edges(
+        "quality_gate",
+        lambda state: "write" if state["messages"][-1].type == "human" else END,
+        ["write", END],
+    )
+    bench.server.rules = always(False)
+    with pytest.raises(InvalidInputError, match="name: the state has no key 'quality_gate'"):
+        await bench.invoke(bench.compile(builder), asked(), "u")
+    assert len(writer.seen) == 2

@@ -1,18 +1,22 @@
-"""Where an answer goes from a gate, what its writer is told, and how often."""
+"""Where an answer goes from a gate, what its writer is told, and what can be seen of it."""
 
-from typing import Any
+import json
+from typing import Annotated, Any
 
 import pytest
-from langchain_core.messages import HumanMessage
-from langgraph.graph import END, MessagesState
+from langchain_core.messages import AnyMessage, HumanMessage
+from langgraph.graph import END, START, MessagesState, StateGraph, add_messages
+from langgraph.prebuilt import tools_condition
+from pydantic import BaseModel, ConfigDict
+from typing_extensions import TypedDict
 
-from memalign_graph import GateVerdict, InvalidInputError
-from tests.conftest import CRITERION, Bench, judgings
+from memalign_graph import GateVerdict, Numeric
+from tests.conftest import CRITERION, Bench, judgings, thread
 from tests.integration_tests.gates.support import (
     DOWN,
-    IN_MEMORY,
     QUESTION,
     REASON,
+    Builder,
     Told,
     Writer,
     always,
@@ -25,180 +29,215 @@ from tests.integration_tests.gates.support import (
 )
 
 
-async def test_good_answer_is_accepted_at_once(bench: Bench) -> None:
-    writer = Writer("Sorry!")
-    given = await bench.invoke(gated(bench, writer), asked())
-    gate: GateVerdict = given["quality_gate"]
-    assert gate["status"] == "accepted"
-    assert gate["passed"]
-    assert gate["let_through"]
-    assert (gate["gate"], gate["value"], gate["decided_by"]) == ("quality_gate", True, "judge")
+async def test_answer_that_passes_and_one_that_goes_back(bench: Bench) -> None:
+    graph = gated(bench, Writer("Sorry!"), name="tone")
+    given = await bench.invoke(graph, asked())
+    assert set(given) == {"messages", "tone"}
+    gate: GateVerdict = given["tone"]
+    assert (gate["status"], gate["passed"], gate["let_through"]) == ("accepted", True, True)
+    assert (gate["gate"], gate["value"], gate["decided_by"]) == ("tone", True, "judge")
     assert (gate["critique"], gate["revisions"], gate["error"]) == ("", 0, None)
     assert (gate["feedback"], gate["learned"]) == (None, None)
     assert gate["judgment"] is not None
     assert gate["judgment"]["criterion"] == CRITERION.name
+    assert gate["example_id"] == gate["judgment"]["example_id"]
     assert texts(given["messages"]) == [QUESTION, "Sorry!"]
-    assert set(gate) == set(GateVerdict.__annotations__)
-
-
-async def test_critique_reaches_the_writer_as_a_human_message(bench: Bench) -> None:
     writer = Writer("Check the page.", "Sorry!")
     bench.server.script(verdict(False), verdict(True))
-    given = await bench.invoke(gated(bench, writer), asked())
-    assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("accepted", 1)
+    given = await bench.invoke(gated(bench, writer), asked(), "u")
     critique = writer.seen[1]["messages"][-1]
-    assert isinstance(critique, HumanMessage)
+    assert type(critique) is HumanMessage
     assert REASON in critique.text
-    assert "false" in critique.text
-    question, draft, _, answer = texts(given["messages"])
-    assert (question, draft, answer) == (QUESTION, "Check the page.", "Sorry!")
+    assert "The result is: false." in critique.text
+    assert texts(given["messages"])[::3] == [QUESTION, "Sorry!"]
 
 
-async def test_guidelines_broken_by_the_judges_account_stand_in_the_critique(bench: Bench) -> None:
-    kept = await bench.add_guideline("Call the customer by name.")
-    broken = await bench.add_guideline("Begins with a word of regret.")
-    writer = Writer()
-    numbers = [2, 2, 99, 0, -1, "1", True, 1.0, None]
-    bench.server.script(verdict(False, broken_guidelines=numbers), verdict(True))
-    given = await bench.invoke(gated(bench, writer), asked())
-    critique = writer.seen[1]["messages"][-1].text
-    assert critique.count(broken.text) == 1
-    assert kept.text not in critique
-    assert given["quality_gate"]["status"] == "accepted"
-    first = judgings(bench.server)[0]
-    assert first.schema is not None
-    assert list(first.schema["properties"]) == ["rationale", "value", "broken_guidelines"]
-
-
-@IN_MEMORY
-@pytest.mark.parametrize("numbers", ["1", None, {"1": 1}, 1, [[1]], "missing"])
-async def test_guidelines_of_another_kind_than_asked_for_are_ignored(
-    bench: Bench, numbers: Any
-) -> None:
-    await bench.add_guideline("Begins with a word of regret.")
-    answer = verdict(False) if numbers == "missing" else verdict(False, broken_guidelines=numbers)
-    writer = Writer()
-    bench.server.script(answer, verdict(True))
-    given = await bench.invoke(gated(bench, writer), asked())
-    assert given["quality_gate"]["status"] == "accepted"
-    assert len(judgings(bench.server)) == 2
-    assert "word of regret" not in writer.seen[1]["messages"][-1].text
-
-
-@IN_MEMORY
-async def test_gate_need_not_cite_guidelines(bench: Bench) -> None:
-    guideline = await bench.add_guideline("Begins with a word of regret.")
-    bench.server.script(verdict(False), verdict(True))
-    writer = Writer()
-    given = await bench.invoke(gated(bench, writer, cite_guidelines=False), asked())
-    assert given["quality_gate"]["status"] == "accepted"
-    schema = judgings(bench.server)[0].schema
-    assert schema is not None
-    assert list(schema["properties"]) == ["rationale", "value"]
-    assert guideline.text not in writer.seen[1]["messages"][-1].text
-
-
-async def test_critique_goes_to_its_own_key_and_is_cleared_after_acceptance(bench: Bench) -> None:
-    class State(MessagesState):
-        critique: str
-
-    writer = Writer()
-    bench.server.script(verdict(False), verdict(True))
-    graph = gated(bench, writer, state=State, critique_key="critique")
-    given = await bench.invoke(graph, asked())
-    assert REASON in writer.seen[1]["critique"]
-    assert texts(writer.seen[1]["messages"]) == [QUESTION, "Draft 1."]
-    assert given["critique"] == ""
-    await bench.invoke(graph, asked("And now?"))
-    assert writer.seen[2]["critique"] == ""
-
-
-@IN_MEMORY
-async def test_critique_key_that_no_writer_could_read_is_told(bench: Bench) -> None:
-    with pytest.raises(InvalidInputError, match="critique_key: the state has no key 'critique'"):
-        gated(bench, Writer(), critique_key="critique")
-
-
-@IN_MEMORY
-async def test_critique_stands_in_its_key_until_an_answer_passes(bench: Bench) -> None:
-    bench.server.script(verdict(False), verdict(True))
-    graph = gated(bench, Writer(), state=Told, critique_key="critique")
-    parts = await bench.stream(graph, asked(), stream_mode="values")
-    assert [REASON in one.get("critique", "") for one in parts] == [False, False, True, True, False]
-    assert parts[-1]["critique"] == ""
-    assert texts(parts[-1]["messages"]) == [QUESTION, "Draft 1.", "Draft 2."]
-
-
-@IN_MEMORY
-async def test_critique_of_one_turn_does_not_reach_the_next(bench: Bench) -> None:
-    class State(MessagesState):
-        critique: str
-
-    writer = Writer()
-    bench.server.rules = always(False)
-    graph = gated(bench, writer, state=State, critique_key="critique", max_revisions=0)
-    await bench.invoke(graph, asked())
-    await bench.invoke(graph, asked("Where do I send it back to?"))
-    assert not writer.seen[1].get("critique")
-
-
-@IN_MEMORY
-@pytest.mark.parametrize("escalates", [True, False])
-@pytest.mark.parametrize("most", [0, 1, 3])
-async def test_revisions_run_out(bench: Bench, most: int, escalates: Any) -> None:
-    writer, boss = Writer(), Writer("A person will call you.")
-    builder = writing(writer)
-    builder.add_node("boss", boss)
-    builder.add_edge("boss", END)
-    bench.server.rules = always(False)
-    options: dict[str, Any] = {"max_revisions": most, "escalate": "boss" if escalates else None}
-    graph = bench.compile(gate_on(bench, builder, CRITERION, **options))
-    given = await bench.invoke(graph, asked())
-    gate = given["quality_gate"]
-    assert gate["status"] == ("escalated" if escalates else "exhausted")
-    assert (gate["passed"], gate["let_through"], gate["revisions"]) == (False, False, most)
-    assert REASON in gate["critique"]
-    assert len(writer.seen) == len(judgings(bench.server)) == most + 1
-    assert len(boss.seen) == (1 if escalates else 0)
-
-
-@IN_MEMORY
 async def test_without_a_writer_to_go_back_to_nothing_is_sent_back(bench: Bench) -> None:
     writer = Writer()
     bench.server.rules = always(False)
     given = await bench.invoke(gated(bench, writer, revise=None, max_revisions=5), asked())
     assert given["quality_gate"]["status"] == "exhausted"
-    assert len(writer.seen) == 1
-    assert len(given["messages"]) == 2
+    assert (len(writer.seen), len(given["messages"])) == (1, 2)
 
 
-@IN_MEMORY
-async def test_accepted_answers_go_on_to_the_named_node(bench: Bench) -> None:
-    writer, publish = Writer("Sorry!"), Writer("Published.")
-    builder = writing(writer)
-    builder.add_node("publish", publish)
-    options: dict[str, Any] = {"accept": "publish"}
-    graph = bench.compile(gate_on(bench, builder, CRITERION, **options))
+async def test_value_that_decides_is_held_against_the_rule(bench: Bench) -> None:
+    score = CRITERION.model_copy(update={"scale": Numeric(minimum=1, maximum=5, integer=True)})
+    bench.server.rules = always(5)
+    graph = gated(bench, Writer(), score, passes=4, review="always", revise=None)
+    replies: list[Any] = [{"value": 4}, {"value": 3}, {"type": "ignore"}, "Too long."]
+    statuses = {}
+    for reply in replies:
+        await bench.invoke(graph, asked(), str(reply))
+        gate = (await bench.resume(graph, reply, str(reply)))["quality_gate"]
+        statuses[gate["value"]] = gate["status"]
+        assert gate["judgment"]["value"] == 5
+    assert statuses == {4: "accepted", 3: "exhausted", 5: "accepted", None: "exhausted"}
+    assert len(await bench.episodes(criterion=score)) == 3
+
+
+async def test_guidelines_broken_by_the_judges_account_stand_in_the_critique(bench: Bench) -> None:
+    kept = await bench.add_guideline("Call the customer by name.")
+    broken = await bench.add_guideline("Begins with a word of regret.")
+    numbers: list[Any] = [[2, 2, 99, 0, -1, "1", True, 1.0, None], "1", None, {"1": 1}, 1, [[1]]]
+    for number, said in enumerate(numbers):
+        writer = Writer()
+        bench.server.script(verdict(False, broken_guidelines=said), verdict(True))
+        given = await bench.invoke(gated(bench, writer), asked(), str(number))
+        assert given["quality_gate"]["status"] == "accepted"
+        critique = writer.seen[1]["messages"][-1].text
+        assert critique.count(broken.text) == (number == 0)
+        assert kept.text not in critique
+    bench.server.chats.clear()
     bench.server.script(verdict(False), verdict(True))
+    await bench.invoke(gated(bench, Writer(), cite_guidelines=False), asked())
+    schema = judgings(bench.server)[0].schema
+    assert schema is not None
+    assert list(schema["properties"]) == ["rationale", "value"]
+
+
+async def test_critique_stands_in_a_key_of_its_own_until_its_turn_ends(bench: Bench) -> None:
+    writer = Writer()
+    options: dict[str, Any] = {"state": Told, "critique_key": "critique", "max_revisions": 1}
+    graph = gated(bench, writer, **options)
+    bench.server.script(verdict(False), verdict(True))
+    parts = await bench.stream(graph, asked(), stream_mode="values")
+    shown = [REASON in part.get("critique", "") for part in parts]
+    assert shown == [False, False, True, True, False]
+    assert texts(parts[-1]["messages"]) == [QUESTION, "Draft 1.", "Draft 2."]
+    for replies in ((verdict(False), DOWN), (verdict(False), verdict(False))):
+        bench.server.script(*replies)
+        given = await bench.invoke(graph, asked("And now?"))
+        assert given["critique"] == ""
+    assert [REASON in state["critique"] for state in writer.seen[1:]] == [True, False] * 2 + [True]
+
+
+class Answer(TypedDict):
+    answer: str
+
+
+class AnswerAndVerdict(Answer):
+    quality_gate: GateVerdict
+
+
+class Asking(TypedDict):
+    question: str
+
+
+class Private(Asking, Answer, total=False):
+    critique: str
+
+
+@pytest.mark.parametrize("output", [Answer, AnswerAndVerdict])
+async def test_schemas_of_ones_own_are_left_alone(bench: Bench, output: Any) -> None:
+    builder: Builder = StateGraph(Private, input_schema=Asking, output_schema=output)
+    builder.add_node("write", lambda _: {"answer": "Sorry!"})
+    builder.add_edge(START, "write")
+
+    def example(state: Any) -> dict[str, Any]:
+        return {"inputs": state["question"], "outputs": state["answer"]}
+
+    gate_on(bench, builder, example=example, critique_key="critique")
+    graph = bench.compile(builder)
+    bench.server.script(verdict(False), verdict(True))
+    given = await bench.invoke(graph, {"question": "Where is it?"})
+    assert set(given) == set(output.__annotations__)
+    values = (await bench.state(graph)).values
+    assert (values["quality_gate"]["status"], values["critique"]) == ("accepted", "")
+    assert list(graph.get_input_jsonschema()["properties"]) == ["question"]
+    assert set(graph.get_output_jsonschema()["properties"]) == set(given)
+    plain = gated(bench, Writer(), revise=None, critique_key="critique")
+    assert list(plain.get_input_jsonschema()["properties"]) == ["messages"]
+    returned = set(plain.get_output_jsonschema()["properties"])
+    assert returned == {"messages", "quality_gate", "critique"}
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    messages: Annotated[list[AnyMessage], add_messages] = []
+
+
+class StrictVerdict(Strict):
+    quality_gate: GateVerdict | None = None
+
+
+class Declared(MessagesState):
+    quality_gate: GateVerdict
+
+
+@pytest.mark.parametrize("state", [Strict, StrictVerdict, Declared])
+async def test_key_of_the_verdict_may_be_declared_or_not(bench: Bench, state: Any) -> None:
+    bench.server.script(verdict(False), verdict(True))
+    given = await bench.invoke(gated(bench, Writer(), state=state), asked())
+    assert set(given) == {"messages", "quality_gate"}
+    assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("accepted", 1)
+
+
+async def test_events_tell_what_becomes_of_every_draft(bench: Bench) -> None:
+    bench.server.script(verdict(False), verdict(True))
+    graph = gated(bench, Writer(), name="tone", max_revisions=3)
+    parts = await bench.stream(graph, asked(), stream_mode=["custom", "updates"])
+    events = [part for mode, part in parts if mode == "custom"]
+    assert json.loads(json.dumps(events)) == events
+    assert [event["status"] for event in events] == ["judging", "revise", "judging", "accepted"]
+    assert [event["revisions"] for event in events] == [0, 1, 1, 1]
+    for event in events:
+        assert (event["type"], event["gate"]) == ("quality_gate", "tone")
+        assert (event["criterion"], event["max_revisions"]) == (CRITERION.name, 3)
+    assert REASON in events[1]["critique"]
+    last = events[3]
+    assert (last["value"], last["decided_by"], last["error"]) == (True, "judge", None)
+    updates = [part for mode, part in parts if mode == "updates"]
+    nodes = [next(iter(part)) for part in updates if "tone.before_turn" not in part]
+    assert nodes == ["write", "tone"] * 2
+    assert "messages" not in updates[-1]["tone"]
+
+
+async def test_judges_words_are_in_no_message_stream(bench: Bench) -> None:
+    model = bench.server.chat_model()
+    bench.server.script("Wait for it.", verdict(False), "Sorry!", verdict(True))
+    graph = gated(bench, lambda state: {"messages": [model.invoke(state["messages"])]})
+    parts = await bench.stream(graph, asked(), stream_mode="messages", subgraphs=True)
+    told = [(about["langgraph_node"], chunk.text) for _, (chunk, about) in parts]
+    assert "".join(text for node, text in told if node == "write") == "Wait for it.Sorry!"
+    assert not any("value" in text for node, text in told if node != "write")
+
+
+async def test_verdict_can_be_overruled_from_outside(bench: Bench) -> None:
+    builder = writing(Writer())
+    builder.add_node("publish", lambda _: {})
+    gate_on(bench, builder, accept="publish")
+    graph = bench.compile(builder)
+    graph.interrupt_before_nodes = ["quality_gate"]
     await bench.invoke(graph, asked())
-    assert (len(writer.seen), len(publish.seen)) == (2, 1)
-    assert publish.seen[0]["messages"][-1].text == "Draft 2."
+    gate = {"gate": "quality_gate", "status": "accepted", "passed": True}
+    config = graph.update_state(thread("t"), {"quality_gate": gate}, as_node="quality_gate")
+    assert graph.get_state(config).next == ("publish",)
+    await bench.invoke(graph, None)
+    assert bench.server.chats == []
 
 
-@IN_MEMORY
-async def test_every_status_is_told_apart(bench: Bench) -> None:
-    script: dict[str, tuple[Any, dict[str, Any]]] = {
-        "accepted": (verdict(True), {}),
-        "exhausted": (verdict(False), {"max_revisions": 0}),
-        "escalated": (verdict(False), {"max_revisions": 0, "escalate": "boss"}),
-        "judge_error": (DOWN, {}),
-    }
-    for number, (status, (reply, options)) in enumerate(script.items()):
-        builder = writing(Writer())
-        builder.add_node("boss", Writer())
-        builder.add_edge("boss", END)
-        graph = bench.compile(gate_on(bench, builder, CRITERION, **options))
-        bench.server.script(reply)
-        given = await bench.invoke(graph, asked(), str(number))
-        assert given["quality_gate"]["status"] == status
-        assert given["quality_gate"]["passed"] is (status == "accepted")
+def test_picture_shows_the_ways_out_and_the_judge_inside(bench: Bench) -> None:
+    builder = writing(Writer())
+    builder.add_node("boss", Writer())
+    builder.add_edge("boss", END)
+    assert gate_on(bench, builder, escalate="boss", review="always") is builder
+    graph = bench.compile(builder)
+    picture = graph.get_graph()
+    ways = {edge.target: edge.data for edge in picture.edges if edge.source == "quality_gate"}
+    assert ways == {"write": "revise", END: "accepted", "boss": "escalated / judge_error"}
+    assert "write --> quality_gate" in picture.draw_mermaid()
+    assert [name for name, _ in graph.get_subgraphs()] == ["quality_gate"]
+    drawn = graph.get_graph(xray=True).draw_mermaid()
+    for node in ("retrieve_episodes", "judge", "collect_feedback", "commit_memory"):
+        assert f"quality_gate\\3a{node}({node})" in drawn
+
+
+async def test_graph_may_be_led_to_the_gate_afterwards(bench: Bench) -> None:
+    builder: Builder = StateGraph(MessagesState)
+    builder.add_node("write", Writer())
+    gate_on(bench, builder, after=None)
+    ways: Any = {"tools": END, END: "quality_gate"}
+    builder.add_conditional_edges("write", tools_condition, ways)
+    builder.add_edge(START, "write")
+    given = await bench.invoke(bench.compile(builder), asked())
+    assert given["quality_gate"]["status"] == "accepted"

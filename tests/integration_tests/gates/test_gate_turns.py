@@ -1,29 +1,31 @@
-"""How often an answer is sent back in one turn, however many runs that takes."""
+"""How often an answer is sent back in one turn, and what is answered instead at its end."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.errors import GraphRecursionError
 from langgraph.types import interrupt
 
-from tests.conftest import CRITERION, Bench, judgings
+from tests.conftest import COLD, Bench, judgings
 from tests.integration_tests.gates.support import (
-    IN_MEMORY,
     LENGTH,
     QUESTION,
+    Told,
     Writer,
     always,
     asked,
     gate_on,
     gated,
     judges,
+    pending,
     texts,
-    verdict,
     writing,
 )
 
 AGAIN = "The cup is broken."
+LATER = "A colleague will write to you today."
 
 
 class Failing(Writer):
@@ -40,86 +42,30 @@ class Failing(Writer):
         return update
 
 
-async def test_revisions_are_counted_anew_in_the_next_turn(bench: Bench) -> None:
-    writer = Writer()
-    graph = gated(bench, writer, max_revisions=1)
-    bench.server.script(verdict(False), verdict(False))
-    first = await bench.invoke(graph, asked())
-    assert (first["quality_gate"]["status"], len(writer.seen)) == ("exhausted", 2)
-    bench.server.script(verdict(False), verdict(True))
-    second = await bench.invoke(graph, asked(AGAIN))
-    assert second["quality_gate"]["status"] == "accepted"
-    assert (second["quality_gate"]["revisions"], len(writer.seen)) == (1, 4)
+BROKEN_OFF: dict[str, tuple[Callable[[], Writer], str]] = {
+    "revising": (lambda: Failing(at=2), AGAIN),
+    "the-same-again": (lambda: Failing(at=2), QUESTION),
+    "after-an-empty-draft": (lambda: Failing("Wait.", "", at=3), AGAIN),
+    "before-empty-drafts": (lambda: Failing("Wait.", "", "", at=2), AGAIN),
+    "too-many-steps": (Writer, AGAIN),
+}
 
 
-@pytest.mark.parametrize("question", [AGAIN, QUESTION], ids=["another", "the-same"])
-async def test_turn_after_a_writer_that_failed_has_all_its_revisions(
-    bench: Bench, question: str
-) -> None:
-    graph = gated(bench, Failing(at=2), max_revisions=1)
-    bench.server.script(verdict(False))
-    with pytest.raises(ConnectionError):
-        await bench.invoke(graph, asked())
-    bench.server.script(verdict(False), verdict(True))
-    given = await bench.invoke(graph, asked(question))
-    assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("accepted", 1)
-
-
-@IN_MEMORY
-async def test_turn_after_an_empty_draft_and_a_writer_that_failed_has_all_its_revisions(
-    bench: Bench,
-) -> None:
-    graph = gated(bench, Failing("Wait.", "", at=3), max_revisions=2)
+@pytest.mark.parametrize("case", list(BROKEN_OFF))
+async def test_turn_after_one_that_broke_off_has_all_its_revisions(bench: Bench, case: str) -> None:
+    make, question = BROKEN_OFF[case]
+    writer = make()
+    graph = gated(bench, writer, max_revisions=2)
     bench.server.rules = always(False)
-    with pytest.raises(ConnectionError):
-        await bench.invoke(graph, asked())
-    given = await bench.invoke(graph, asked(AGAIN))
-    assert len(judgings(bench.server)) == 1 + 3
-    assert given["quality_gate"]["revisions"] == 2
-
-
-@IN_MEMORY
-async def test_turn_that_begins_with_an_empty_draft_has_all_its_revisions(bench: Bench) -> None:
-    writer = Failing("Wait.", "", "", at=2)
-    graph = gated(bench, writer, max_revisions=1)
-    bench.server.rules = always(False)
-    with pytest.raises(ConnectionError):
-        await bench.invoke(graph, asked())
-    given = await bench.invoke(graph, asked(AGAIN))
-    assert (given["quality_gate"]["revisions"], len(writer.seen)) == (1, 4)
-
-
-@IN_MEMORY
-async def test_turn_after_a_run_that_went_on_too_long_has_all_its_revisions(bench: Bench) -> None:
-    writer = Writer()
-    graph = gated(bench, writer, max_revisions=3)
-    bench.server.rules = always(False)
-    with pytest.raises(GraphRecursionError):
-        await bench.invoke(graph.with_config(recursion_limit=4), asked())
+    with pytest.raises((ConnectionError, GraphRecursionError)):
+        await bench.invoke(graph.with_config(recursion_limit=6), asked())
     before = len(writer.seen)
-    given = await bench.invoke(graph, asked(AGAIN))
-    assert (given["quality_gate"]["revisions"], len(writer.seen) - before) == (3, 4)
+    given = await bench.invoke(graph, asked(question))
+    assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("exhausted", 2)
+    assert len(writer.seen) - before == 3
 
 
-@IN_MEMORY
-async def test_gate_left_in_the_middle_by_another_has_all_its_revisions_next_time(
-    bench: Bench,
-) -> None:
-    writer = Writer()
-    builder = writing(writer)
-    gate_on(bench, builder, revise=None, name="tone", accept="short")
-    gate_on(bench, builder, LENGTH, after=None, name="short", max_revisions=1)
-    graph = bench.compile(builder)
-    bench.server.rules = [judges(LENGTH.instructions, False), *always(True)]
-    bench.server.script(verdict(True), verdict(False), verdict(False))
-    first = await bench.invoke(graph, asked())
-    assert (first["tone"]["status"], first["short"]["status"]) == ("exhausted", "revise")
-    second = await bench.invoke(graph, asked(AGAIN))
-    assert second["short"]["revisions"] == 1
-    assert len(writer.seen) == 4
-
-
-async def test_writer_that_failed_and_goes_on_has_the_revisions_that_are_left(bench: Bench) -> None:
+async def test_run_that_goes_on_has_the_revisions_that_are_left(bench: Bench) -> None:
     graph = gated(bench, Failing(at=2), max_revisions=1)
     bench.server.rules = always(False)
     with pytest.raises(ConnectionError):
@@ -129,60 +75,122 @@ async def test_writer_that_failed_and_goes_on_has_the_revisions_that_are_left(be
     assert len(judgings(bench.server)) == 2
 
 
-def conversation(state: Any) -> dict[str, Any]:
-    """What was said so far, which grows from draft to draft."""
-    *said, answer = texts(state["messages"])
-    return {"inputs": {"said": said}, "outputs": answer}
-
-
-@pytest.mark.parametrize("example", [None, conversation], ids=["exchange", "conversation"])
-async def test_revisions_run_out_over_many_replies_of_an_expert(bench: Bench, example: Any) -> None:
+async def test_gate_left_in_the_middle_by_another_has_all_its_revisions_next_time(
+    bench: Bench,
+) -> None:
     writer = Writer()
-    graph = gated(bench, writer, review="always", max_revisions=2, example=example)
-    await bench.invoke(graph, asked())
-    for _ in range(3):
-        given = await bench.resume(graph, {"value": False})
-    assert "__interrupt__" not in given
-    assert given["quality_gate"]["status"] == "exhausted"
-    assert (given["quality_gate"]["revisions"], len(writer.seen)) == (2, 3)
+    builder = writing(writer)
+    gate_on(bench, builder, revise=None, name="tone", accept="short")
+    gate_on(bench, builder, LENGTH, after=None, name="short", max_revisions=1)
+    graph = bench.compile(builder)
+    bench.server.rules = [
+        judges(LENGTH.instructions, False),
+        judges("Draft 2.", False),
+        *always(True),
+    ]
+    first = await bench.invoke(graph, asked())
+    assert (first["tone"]["status"], first["short"]["status"]) == ("exhausted", "revise")
+    second = await bench.invoke(graph, asked(AGAIN))
+    assert second["short"]["revisions"] == 1
+    assert len(writer.seen) == 4
 
 
-async def test_revisions_run_out_also_where_the_writer_asks_its_user(bench: Bench) -> None:
+async def test_revisions_run_out_over_many_replies_of_experts_and_users(bench: Bench) -> None:
+    """Also where what is judged, the conversation, grows from draft to draft."""
+
     def write(state: Any) -> dict[str, Any]:
         if len(state["messages"]) == 1:
             return {"messages": [AIMessage("Which order?")]}
         told = interrupt("Which order?")
         return {"messages": [HumanMessage(told), AIMessage(f"Order {told} is on its way.")]}
 
-    bench.server.rules = always(False)
-    graph = gated(bench, write, max_revisions=2)
-    await bench.invoke(graph, asked())
-    for number in ("12", "13"):
-        given = await bench.resume(graph, number)
-    assert "__interrupt__" not in given
-    assert given["quality_gate"]["status"] == "exhausted"
-    assert len(judgings(bench.server)) == 3
+    def conversation(state: Any) -> dict[str, Any]:
+        *said, answer = texts(state["messages"])
+        return {"inputs": {"said": said}, "outputs": answer}
+
+    for example in (None, conversation):
+        bench.server.chats.clear()
+        graph = gated(bench, write, review="always", max_revisions=2, example=example)
+        await bench.invoke(graph, asked(), str(example))
+        for reply in (COLD, "12", "Still cold.", "13", {"value": False}):
+            given = await bench.resume(graph, reply, str(example))
+        assert "__interrupt__" not in given
+        assert given["quality_gate"]["status"] == "exhausted"
+        assert len(judgings(bench.server)) == 3
 
 
-@IN_MEMORY
-async def test_question_that_was_never_answered_does_not_count(bench: Bench) -> None:
-    """An expert is asked about the last revision, and the user asks something else instead."""
+async def test_question_that_a_new_turn_passes_by_does_not_count(bench: Bench) -> None:
     graph = gated(bench, Writer(), review="always", max_revisions=1)
     await bench.invoke(graph, asked())
     await bench.resume(graph, {"value": False})
-    await bench.invoke(graph, asked(AGAIN))
+    given = await bench.invoke(graph, asked(AGAIN))
+    assert AGAIN in pending(given)["description"]
     given = await bench.resume(graph, {"value": False})
     assert given["quality_gate"]["status"] == "revise"
     given = await bench.resume(graph, {"value": False})
     assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("exhausted", 1)
+    judged = [episode.example.inputs for episode in await bench.episodes()]
+    assert judged == [QUESTION, AGAIN, AGAIN]
 
 
-@IN_MEMORY
-async def test_gate_of_a_subgraph_counts_in_each_turn_of_its_parent(bench: Bench) -> None:
-    writer = Writer()
-    worker = gate_on(bench, writing(writer), CRITERION, max_revisions=1).compile()
-    graph = bench.compile(writing(worker))
+async def test_context_of_one_turn_is_not_that_of_the_next(bench: Bench) -> None:
+    """Also where the gate comes first in its graph, and no node before it begins a turn."""
+    builder = writing(Writer())
+    gate_on(bench, builder, after=None, revise=None, review="always")
+    builder.add_edge("__start__", "quality_gate")
+    graph = bench.compile(builder)
+    given = {"messages": [("human", QUESTION), ("ai", "Wait.")]}
+    context = {"memalign": {"namespace": ["team-a"]}}
+    await bench.invoke(graph, given, context=context)
+    await bench.resume(graph, COLD, context=context)
+    await bench.invoke(graph, given)
+    await bench.resume(graph, COLD)
+    assert len(await bench.episodes()) == len(await bench.episodes(namespace=("team-a",))) == 1
+
+
+async def test_it_takes_the_place_of_the_turns_drafts_and_critiques(bench: Bench) -> None:
+    keyed: dict[str, Any] = {"state": Told, "critique_key": "critique"}
+    for options in ({}, keyed):
+        bench.server.rules = always(False)
+        graph = gated(bench, Writer(), max_revisions=1, fallback=LATER, **options)
+        given = await bench.invoke(graph, asked(), str(options))
+        assert texts(given["messages"]) == [QUESTION, LATER]
+        assert isinstance(given["messages"][-1], AIMessage)
+        assert given.get("critique", "") == ""
+        gate = given["quality_gate"]
+        assert (gate["status"], gate["let_through"], gate["revisions"]) == ("exhausted", False, 1)
+        bench.server.rules = []
+        given = await bench.invoke(graph, asked("And now?"), str(options))
+        assert given["quality_gate"]["status"] == "accepted"
+        assert texts(given["messages"]) == [QUESTION, LATER, "And now?", "Draft 3."]
+
+
+CALL = {"name": "find", "args": {}, "id": "1", "type": "tool_call"}
+TURNS: dict[str, tuple[list[Any], list[str]]] = {
+    "nothing": ([], []),
+    "tools": ([AIMessage("", tool_calls=[CALL]), ToolMessage("In Rome.", tool_call_id="1")], []),
+    "user-within": (
+        [AIMessage("Which?"), HumanMessage("4711"), AIMessage("Wait.")],
+        ["Which?", "4711"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", list(TURNS))
+async def test_the_answer_leaves_and_what_a_user_said_stays(bench: Bench, case: str) -> None:
+    written, left = TURNS[case]
     bench.server.rules = always(False)
-    for question in (QUESTION, AGAIN, AGAIN):
-        await bench.invoke(graph, asked(question))
-    assert len(writer.seen) == len(judgings(bench.server)) == 6
+    graph = gated(bench, lambda _: {"messages": written}, revise=None, fallback=LATER)
+    given = await bench.invoke(graph, asked())
+    assert texts(given["messages"]) == [QUESTION, *left, LATER]
+
+
+async def test_second_gate_of_a_chain_replaces_what_the_first_sent_back(bench: Bench) -> None:
+    builder = writing(Writer())
+    gate_on(bench, builder, name="tone", accept="short", fallback=LATER)
+    options: dict[str, Any] = {"name": "short", "max_revisions": 0, "fallback": "Too long."}
+    gate_on(bench, builder, LENGTH, after=None, **options)
+    bench.server.rules = [judges(LENGTH.instructions, False), judges("Draft 1.", False)]
+    given = await bench.invoke(bench.compile(builder), asked())
+    assert (given["tone"]["status"], given["short"]["status"]) == ("accepted", "exhausted")
+    assert texts(given["messages"]) == [QUESTION, "Too long."]

@@ -10,10 +10,8 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from tests.loopback import LoopbackServer
 
@@ -38,13 +36,11 @@ def mlflow_python() -> str:
         return _made(folder)
 
 
-def run_step(
-    python: str, step: str, arguments: Mapping[str, Any], server: LoopbackServer, folder: Path
-) -> dict[str, Any]:
-    """Run one of the worker's steps in a process of its own; returns what it found."""
+def run_steps(server: LoopbackServer, folder: Path, *steps: str) -> None:
+    """Run some of the worker's steps in a process of its own, on one database for all."""
     worker = "tests.integration_tests.integrations.mlflow_worker"
     done = subprocess.run(
-        [python, "-m", worker, step, json.dumps(arguments)],
+        [mlflow_python(), "-m", worker, *steps],
         cwd=folder,  # MLflow keeps what it calls artifacts where it runs
         env={**os.environ, **server.environment, **_quiet(folder)},
         capture_output=True,
@@ -53,8 +49,6 @@ def run_step(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-5000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return {**found, "log": done.stderr}
 
 
 def _made(folder: Path) -> str:

@@ -1,14 +1,12 @@
-"""What the tests ask of the real MLflow: a process of its own, for it needs an older `openai`.
+"""What the real MLflow has to do: steps in processes of their own, for it needs an older `openai`.
 
-Started with a step's name and a JSON object of arguments; prints what the step found as JSON, in
-its last line. MLflow and its threads, warnings and databases stay in here.
+Started with a step's name; a step ends with an AssertionError where something is not as it should.
 """
 
 import asyncio
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import mlflow
@@ -19,7 +17,8 @@ from mlflow.genai.judges import make_judge
 from mlflow.genai.judges.optimizers import MemAlignOptimizer
 from mlflow.genai.scorers import get_scorer
 
-from memalign_graph import Criterion, JudgeMemory
+from memalign_graph import Criterion, Guideline, JudgeMemory
+from memalign_graph import Feedback as OurFeedback
 from memalign_graph.integrations import (
     aexport_to_mlflow,
     export_to_mlflow,
@@ -27,99 +26,143 @@ from memalign_graph.integrations import (
     memory_from_mlflow,
 )
 
-EXPERIMENT = "support"
 MODEL = "openai:/gpt-4.1-mini"
+CRITERION = Criterion(
+    name="support_tone", instructions="Is the reply appropriate for the customer?"
+)
+ANN: dict[str, Any] = {
+    "inputs": {"question": "My order never came."},
+    "outputs": "Check the tracking page.",
+    "value": False,
+    "rationale": "Too cold: it must say sorry first.",
+    "author": "ann",
+    "given_at": "2024-05-01T10:00:00Z",
+}
+BOB: dict[str, Any] = {
+    "inputs": {"question": "The cup arrived broken."},
+    "outputs": {"answer": "We are sorry. A new one is on its way."},
+    "value": True,
+    "rationale": "Warm, and it helps.",
+    "author": "bob",
+    "id": "ticket-7",
+    "given_at": "2024-05-02T10:00:00Z",
+}
+CEM = {**ANN, "author": "cem", "rationale": "It sends the customer away."}
+NOBODY = {**ANN, "inputs": "Plain text.", "author": None, "rationale": "Cold."}
+WORDS = {**ANN, "inputs": "Only words.", "value": None, "author": "dee"}
+BY_HAND = "Begin with a word of regret."
+DISTILLED = "A reply about a loss must say sorry first."
 
 
-def memory_of(criterion: dict[str, Any], lines: list[str] | None = None) -> JudgeMemory:
+def memory_of(lines: list[str]) -> JudgeMemory:
     """A memory in RAM, with what the lines hold."""
     embeddings = OpenAIEmbeddings(model="text-embedding-3-small", check_embedding_ctx_length=False)
-    memory = JudgeMemory(
-        InMemoryStore(), Criterion.model_validate(criterion), embeddings=embeddings
-    )
+    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=embeddings)
     if lines:
         memory.import_jsonl(lines)
     return memory
 
 
-def export(
-    criterion: dict[str, Any], lines: list[str], *, awaits: bool, register: bool
-) -> dict[str, Any]:
-    """Export a memory, and say what MLflow makes of it."""
-    experiment = mlflow.set_experiment(EXPERIMENT)
-    memory = memory_of(criterion, lines)
-    exported = asyncio.run(aexport_to_mlflow(memory)) if awaits else export_to_mlflow(memory)
-    if register:
-        exported.judge.register(experiment_id=experiment.experiment_id)
-    return {
-        "type": type(exported.judge).__name__,
-        "instructions": exported.judge.instructions,
-        "value_type": str(exported.judge.feedback_value_type),
-        "dump": exported.judge.model_dump()["memory_augmented_judge_data"],
-        "trace_ids": exported.trace_ids,
-        "left_out": exported.left_out,
-    }
+def taught() -> JudgeMemory:
+    """Four experts' words, words alone, a guideline by hand, and one of ann's and cem's words."""
+    memory = memory_of([])
+    records = [ANN, BOB, CEM, NOBODY, WORDS]
+    ann, _, cem, *_ = memory.remember([OurFeedback.model_validate(one) for one in records])
+    by_hand = memory.add_guideline(BY_HAND, author="ann")
+    sources = {"text": DISTILLED, "episode_ids": [ann.id, cem.id], "author": None}
+    # As an alignment writes it.
+    distilled: Guideline = by_hand.model_copy(
+        update={**sources, "id": "g" * 32, "origin": "distilled"}
+    )
+    head, *lines = memory.export_jsonl().splitlines()
+    return memory_of([head, json.dumps({"type": "guideline", **distilled.to_json()}), *lines])
 
 
-def judge(case: dict[str, Any]) -> dict[str, Any]:
-    """Load the judge that another process registered, as anybody would, and ask it."""
-    experiment = mlflow.set_experiment(EXPERIMENT)
+def export() -> None:
+    """Export a memory, by a call and by an awaited one, and register the judge."""
+    experiment = mlflow.set_experiment("support")
+    memory = taught()
+    awaited = asyncio.run(aexport_to_mlflow(memory))
+    exported = export_to_mlflow(memory)
+    for judge, trace_ids, left_out in (awaited, exported):
+        assert type(judge).__name__ == "MemoryAugmentedJudge"
+        for text in (DISTILLED, BY_HAND, CRITERION.instructions):
+            assert text in judge.instructions
+        dumped = judge.model_dump()["memory_augmented_judge_data"]["semantic_memory"]
+        by_text = {one["guideline_text"]: one["source_trace_ids"] for one in dumped}
+        assert by_text[BY_HAND] is None
+        [source] = by_text[DISTILLED]  # both experts spoke of one example
+        assert source in trace_ids.values()
+        assert len(trace_ids) == len(set(trace_ids.values())) == 3
+        [reason] = left_out.values()
+        assert "no value" in reason
+    exported.judge.register(experiment_id=experiment.experiment_id)
+
+
+def judge_and_come_back() -> None:
+    """Load the judge that another process registered, ask it, and read it into a memory."""
+    experiment = mlflow.set_experiment("support")
     loaded = get_scorer(name="support_tone", experiment_id=experiment.experiment_id)
-    answer = loaded(**case)
-    return {"value": answer.value, "metadata": answer.metadata}
-
-
-def come_back(criterion: dict[str, Any]) -> dict[str, Any]:
-    """Read the registered judge into a fresh memory, twice."""
-    experiment = mlflow.set_experiment(EXPERIMENT)
-    loaded = get_scorer(name="support_tone", experiment_id=experiment.experiment_id)
-    imported = memory_from_mlflow(loaded, Criterion.model_validate(criterion))
-    memory = memory_of(criterion, imported.lines)
+    verdict = loaded(inputs={"question": "My order never came!"}, outputs="Look at the page.")
+    assert verdict.value is False
+    assert len(verdict.metadata["retrieved_example_trace_ids"]) == 3
+    imported = memory_from_mlflow(loaded, CRITERION)
+    assert (imported.rejected, imported.missing_trace_ids) == ([], [])
+    memory, original = memory_of(imported.lines), taught()
     once = memory.version()
-    memory.import_jsonl(memory_from_mlflow(loaded, memory.criterion).lines)
-    return {
-        "lines": imported.lines,
-        "rejected": [one.model_dump() for one in imported.rejected],
-        "missing": imported.missing_trace_ids,
-        "same_twice": memory.version() == once,
-        "episodes": [one.to_json() for one in memory.episodes()],
-        "guidelines": [one.to_json() for one in memory.guidelines()],
-    }
+    memory.import_jsonl(memory_from_mlflow(loaded, CRITERION).lines)
+    assert memory.version() == once
+    came = {one.id: one for one in memory.episodes()}
+    went = {one.id: one for one in original.episodes() if one.value is not None}
+    assert came.keys() == went.keys()
+    for key, one in came.items():
+        assert one.says_the_same_as(went[key])
+        assert (one.feedback_id, one.given_at) == (went[key].feedback_id, went[key].given_at)
+        assert one.status == "distilled"
+    sources = {one.text: (one.origin, sorted(one.episode_ids)) for one in memory.guidelines()}
+    wrote = {one.text: (one.origin, sorted(one.episode_ids)) for one in original.guidelines()}
+    assert sources == wrote
 
 
-def align_there(criterion: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:
+def align_there() -> None:
     """Align a judge with MLflow's own MemAlign, then read what it learned."""
-    mlflow.set_experiment(EXPERIMENT)
+    mlflow.set_experiment("support")
     base = make_judge(
         name="support_tone",
         instructions="Is it right? {{ inputs }} {{ outputs }}",
         model=MODEL,
         feedback_value_type=bool,
     )
-    traces = [mlflow.get_trace(_log(record)) for record in records]
+    traces = []
+    for record in (ANN, BOB):
+        trace_id = log_trace(record["inputs"], record["outputs"])
+        source = AssessmentSource("HUMAN", record["author"])
+        words = {name: record[name] for name in ("value", "rationale")}
+        mlflow.log_feedback(trace_id=trace_id, name="support_tone", source=source, **words)
+        traces.append(mlflow.get_trace(trace_id))
     aligned = base.align(traces=traces, optimizer=MemAlignOptimizer(reflection_lm=MODEL))
-    imported = memory_from_mlflow(aligned, Criterion.model_validate(criterion))
-    memory = memory_of(criterion, imported.lines)
-    before = [one.text for one in memory.guidelines()]
-    sources = [one.episode_ids for one in memory.guidelines()]
+    memory = memory_of(memory_from_mlflow(aligned, CRITERION).lines)
+    authors = {one.id: one.author for one in memory.episodes()}
+    assert {
+        one.text: sorted(str(authors[key]) for key in one.episode_ids)
+        for one in memory.guidelines()
+    } == {"Say sorry first.": ["ann"], "Offer help.": ["ann", "bob"]}
     memory.forget(author="ann")
-    return {
-        "theirs": [one["guideline_text"] for one in _semantic(aligned)],
-        "guidelines": before,
-        "sources": sources,
-        "episodes": [one.to_json() for one in imported.episodes],
-        "after_forgetting": [one.text for one in memory.guidelines()],
-    }
+    assert [one.text for one in memory.guidelines()] == ["Offer help."]
 
 
-def assess(criterion: dict[str, Any], folder: str) -> dict[str, Any]:
+def assess() -> None:
     """Read assessments of every kind, in every form that MLflow gives traces in."""
-    mlflow.set_experiment(EXPERIMENT)
-    trace_id = _log({"inputs": {"question": "Where is it?"}, "outputs": "Look it up."})
-    ann, bob = AssessmentSource("HUMAN", "ann"), AssessmentSource("HUMAN", "bob")
-    machine = AssessmentSource("LLM_JUDGE", "gpt")
-    log = mlflow.log_feedback
-    first = log(trace_id=trace_id, name="Support_Tone ", value=True, source=ann)
+    mlflow.set_experiment("assessed")
+    trace_id = log_trace({"question": "Where is it?"}, "Look it up.")
+    ann, bob, nobody = (AssessmentSource("HUMAN", *name) for name in (["ann"], ["bob"], []))
+
+    def log(source: AssessmentSource, name: str = "support_tone", **fields: Any) -> Any:
+        return mlflow.log_feedback(
+            **{"trace_id": trace_id, "source": source, "name": name, **fields}
+        )
+
+    first = log(ann, name="Support_Tone ", value=True)
     mlflow.override_feedback(
         trace_id=trace_id,
         assessment_id=first.assessment_id,
@@ -127,24 +170,15 @@ def assess(criterion: dict[str, Any], folder: str) -> dict[str, Any]:
         rationale="Too cold.",
         source=ann,
     )
-    given = mlflow.log_assessment(
-        trace_id,
-        Feedback(
-            name="support_tone",
-            value="yes",
-            source=bob,
-            create_time_ms=1_700_000_000_000,
-            last_update_time_ms=1_700_000_000_000,
-        ),
-    )
-    log(trace_id=trace_id, name="support_tone", value=True, source=machine, rationale="I, robot.")
-    log(trace_id=trace_id, name="helpfulness", value=1.0, source=ann)
-    log(trace_id=trace_id, name="support_tone", value=0.6, source=AssessmentSource("HUMAN", "cem"))
-    log(trace_id=trace_id, name="support_tone", value=[1, "a"], source=AssessmentSource("HUMAN"))
-    log(
-        trace_id=trace_id, name="support_tone", rationale="Words.", source=AssessmentSource("HUMAN")
-    )
-    log(trace_id=trace_id, name="support_tone", error=ValueError("x"), source=ann)
+    at = {"create_time_ms": 1_700_000_000_000, "last_update_time_ms": 1_700_000_000_000}
+    said = Feedback(name="support_tone", value="yes", source=bob, **at)
+    given = mlflow.log_assessment(trace_id, said)
+    log(AssessmentSource("LLM_JUDGE", "gpt"), value=True, rationale="I, robot.")
+    log(ann, name="helpfulness", value=1.0)
+    log(AssessmentSource("HUMAN", "cem"), value=0.6)
+    log(nobody, value=[1, "a"])
+    log(nobody, rationale="Words.")
+    log(ann, error=ValueError("x"))
     mlflow.log_expectation(trace_id=trace_id, name="expected_response", value="We are sorry.")
     mlflow.log_expectation(trace_id=trace_id, name="facts", value=["late", "lost"])
     with mlflow.start_span("support") as span:
@@ -153,60 +187,62 @@ def assess(criterion: dict[str, Any], folder: str) -> dict[str, Any]:
             inner.set_inputs({"query": "Inner?"})
             inner.set_outputs("Found.")
     mlflow.flush_trace_async_logging()
-    on_a_span = span.trace_id
-    log(trace_id=on_a_span, name="support_tone", value=True, source=ann, span_id=inner.span_id)
-    log(trace_id=on_a_span, name="support_tone", value=True, source=bob)
-    traces = [mlflow.get_trace(one) for one in (trace_id, on_a_span)]
-    table = mlflow.search_traces()
-    wanted = {"objects": traces, "dicts": [one.to_dict() for one in traces]}
-    texts = [one.to_json() for one in traces]
-    Path(folder, "traces.jsonl").write_text("\n".join(texts), encoding="utf-8")
-    wanted |= {"texts": texts, "column": list(table["trace"])}
-    asked = Criterion.model_validate(criterion)
-    found = {name: feedback_from_mlflow(some, asked) for name, some in wanted.items()}
-    refused = ""
-    try:
-        feedback_from_mlflow(table, asked)
-    except ValueError as error:
-        refused = str(error)
-    return {
-        **{name: one.model_dump(mode="json") for name, one in found.items()},
-        "bob": given.assessment_id,
-        "table": refused,
+    log(ann, trace_id=span.trace_id, value=True, span_id=inner.span_id)
+    log(bob, trace_id=span.trace_id, value=True)  # the root has no outputs
+
+    traces = [mlflow.get_trace(one) for one in (trace_id, span.trace_id)]
+    found = feedback_from_mlflow(traces, CRITERION)
+    references = {"expected_response": "We are sorry.", "facts": ["late", "lost"]}
+    word, from_bob, words, on_a_span = in_order(found)
+    assert (word.author, word.value, word.rationale) == ("ann", False, "Too cold.")
+    assert word.example.to_json() == {
+        "inputs": {"question": "Where is it?"},
+        "outputs": "Look it up.",
+        "reference_outputs": references,
     }
+    assert (from_bob.author, from_bob.value, from_bob.id) == ("bob", True, given.assessment_id)
+    assert from_bob.given_at.isoformat().startswith("2023-11-14T22:13:20")
+    assert (words.author, words.value, words.rationale) == (None, None, "Words.")
+    assert (on_a_span.example.inputs, on_a_span.example.outputs) == ({"query": "Inner?"}, "Found.")
+    assert found.passed_over == {
+        "it was overridden by another": 1,
+        "its source is LLM_JUDGE, which is no person": 1,
+        "the name is 'helpfulness', not 'support_tone'": 1,
+    }
+    reasons = " ".join(one.reason for one in found.rejected)
+    assert len(found.rejected) == 4
+    for part in ("0.6 is not on", "[1.0, 'a'] is not on", "is an error", "outputs: must not be"):
+        assert part in reasons
+    table = mlflow.search_traces()
+    for form in (
+        [one.to_dict() for one in traces],
+        [one.to_json() for one in traces],
+        table,
+        list(table["trace"]),
+    ):
+        assert in_order(feedback_from_mlflow(form, CRITERION)) == in_order(found)
 
 
-def _log(record: dict[str, Any]) -> str:
+def in_order(found: Any) -> list[OurFeedback]:
+    """Ann's word, bob's, that of nobody, and the one on a span."""
+    order = ["Too cold.", None, "Words."]
+    on_a_span = [one for one in found.feedback if one.example.outputs == "Found."]
+    others = [one for one in found.feedback if one not in on_a_span]
+    return sorted(others, key=lambda one: order.index(one.rationale)) + on_a_span
+
+
+def log_trace(inputs: Any, outputs: Any) -> str:
     with mlflow.start_span("support") as span:
-        span.set_inputs(record["inputs"])
-        span.set_outputs(record["outputs"])
+        span.set_inputs(inputs)
+        span.set_outputs(outputs)
     mlflow.flush_trace_async_logging()
-    if "author" in record:
-        mlflow.log_feedback(
-            trace_id=span.trace_id,
-            name="support_tone",
-            value=record["value"],
-            rationale=record["rationale"],
-            source=AssessmentSource("HUMAN", record["author"]),
-        )
     return str(span.trace_id)
 
 
-def _semantic(aligned: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = aligned.model_dump()["memory_augmented_judge_data"][
-        "semantic_memory"
-    ]
-    return found
-
-
-STEPS: dict[str, Callable[..., dict[str, Any]]] = {
-    "align_there": align_there,
-    "assess": assess,
-    "come_back": come_back,
-    "export": export,
-    "judge": judge,
+STEPS: dict[str, Callable[[], None]] = {
+    step.__name__: step for step in (export, judge_and_come_back, align_there, assess)
 }
 
 if __name__ == "__main__":
-    step, arguments = sys.argv[1:]
-    print(json.dumps(STEPS[step](**json.loads(arguments))))  # noqa: T201 - what the test reads
+    for name in sys.argv[1:]:
+        STEPS[name]()

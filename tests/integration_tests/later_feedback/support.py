@@ -1,17 +1,16 @@
 """What tests of later feedback share: judgments kept, and an expert's word on them."""
 
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from langgraph.store.base import GetOp, PutOp, SearchOp
+from langgraph.store.base import SearchOp
 
 from memalign_graph import Criterion, create_feedback_graph
 from memalign_graph.memory.judgments import KeptJudgment
 from tests.conftest import CASE, CRITERION, Bench, Graph
 
 DAY = timedelta(days=1)
-EVERYTHING = 10_000
+ROOT = ("memalign", CRITERION.name)
 
 
 def feedback_graph(bench: Bench, criterion: Criterion = CRITERION, **options: Any) -> Graph:
@@ -21,16 +20,10 @@ def feedback_graph(bench: Bench, criterion: Criterion = CRITERION, **options: An
 
 
 async def judge(
-    bench: Bench,
-    case: Any = CASE,
-    *,
-    on: str | None = "judged",
-    context: Any = None,
-    **options: Any,
+    bench: Bench, case: Any = CASE, *, on: str = "judged", context: Any = None, **options: Any
 ) -> dict[str, Any]:
     """Judge a case and keep the judgment."""
-    options.setdefault("keep_judgments", DAY)
-    graph = bench.judge_graph(**options)
+    graph = bench.judge_graph(**{"keep_judgments": DAY, **options})
     judgment: dict[str, Any] = (await bench.invoke(graph, case, on, context=context))["judgment"]
     return judgment
 
@@ -40,49 +33,38 @@ async def tell(
     judgment_id: Any,
     reply: Any,
     *,
-    on: str | None = "told",
+    on: str = "told",
     context: Any = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Give an expert's word on a judgment."""
-    graph = feedback_graph(bench, **options)
     given = {"judgment_id": judgment_id, "reply": reply}
+    graph = feedback_graph(bench, **options)
     result: dict[str, Any] = await bench.invoke(graph, given, on, context=context)
     return result
 
 
-async def kept(bench: Bench, **options: Any) -> list[KeptJudgment]:
+def kept(bench: Bench, **options: Any) -> list[KeptJudgment]:
     """The judgments that await feedback."""
-    memory = bench.memory(**options)
-    return await memory.ajudgments() if bench.awaits else memory.judgments()
+    return bench.memory(**options).judgments()
 
 
-async def everything(bench: Bench, *prefix: str) -> list[Any]:
+def everything(bench: Bench) -> list[Any]:
     """All items of the store."""
-    ops = [SearchOp(prefix, limit=EVERYTHING)]
-    [found] = await bench.store.abatch(ops) if bench.awaits else bench.store.batch(ops)
+    [found] = bench.store.batch([SearchOp((), limit=10_000)])
     return list(found)  # type: ignore[arg-type]
 
 
-async def content(bench: Bench) -> list[Any]:
-    """All that the store holds, to be compared."""
-    found = await everything(bench)
-    return sorted((one.namespace, one.key, one.value) for one in found)
-
-
-async def judgments_in_store(bench: Bench, *root: str) -> list[str]:
+def judgments_in_store(bench: Bench, *root: str) -> list[str]:
     """The keys of the judgments that lie in the store, past their time or not."""
-    place = (*(root or ("memalign", CRITERION.name)), "judgments")
-    return sorted(one.key for one in await everything(bench) if one.namespace == place)
+    place = (*(root or ROOT), "judgments")
+    return sorted(item.key for item in everything(bench) if item.namespace == place)
 
 
-async def age(bench: Bench, judgment_id: str, by: timedelta, *root: str) -> None:
-    """Make a kept judgment older than it is."""
-    place = (*(root or ("memalign", CRITERION.name)), "judgments")
-    ops = [GetOp(place, judgment_id)]
-    [found] = await bench.store.abatch(ops) if bench.awaits else bench.store.batch(ops)
-    value: Mapping[str, Any] = found.value  # type: ignore[union-attr]
-    until = datetime.fromisoformat(value["kept_until"]) - by
-    assert until.tzinfo is UTC or until.utcoffset() == timedelta(0)
-    put = [PutOp(place, judgment_id, {**value, "kept_until": until.isoformat()}, index=False)]
-    await bench.store.abatch(put) if bench.awaits else bench.store.batch(put)
+def age(bench: Bench, judgment_id: str) -> None:
+    """Make a kept judgment two days older than it is."""
+    place = (*ROOT, "judgments")
+    item = bench.store.get(place, judgment_id)
+    assert item is not None
+    until = datetime.fromisoformat(item.value["kept_until"]) - 2 * DAY
+    bench.store.put(place, judgment_id, {**item.value, "kept_until": until.isoformat()}, False)

@@ -1,7 +1,6 @@
 """A purge leaves no trace of a case in judgments that are kept; forgetting leaves them be."""
 
 import json
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from memalign_graph.memory.operations import Forgotten
 from tests.conftest import CRITERION, OTHER, Bench
 from tests.integration_tests.later_feedback.support import (
-    DAY,
     age,
     everything,
     judge,
@@ -25,215 +23,147 @@ WORD = {"value": False, "rationale": "One must not say zqxwhy here.", "author": 
 APART = {"inputs": "May I pay by card?", "outputs": "Yes, by any."}
 
 
-async def forget(bench: Bench, *ids: str, **options: Any) -> Forgotten:
+def purge(bench: Bench, **options: Any) -> Forgotten:
+    """Purge the only episode there is, or what is told."""
     memory = bench.memory()
-    if bench.awaits:
-        return await memory.aforget(list(ids) or None, **options)
-    return memory.forget(list(ids) or None, **options)
+    ids = None if options else [episode.id for episode in memory.episodes()]
+    return memory.forget(ids, purge=True, checkpointer=bench.saver, **options)
 
 
-async def purge(bench: Bench, *ids: str, **options: Any) -> Forgotten:
-    return await forget(bench, *ids, purge=True, checkpointer=bench.saver, **options)
-
-
-async def traces(bench: Bench) -> list[str]:
+def traces(bench: Bench) -> list[str]:
     """Where a planted word is left in the store."""
     return [
-        f"{'/'.join(one.namespace)}/{one.key}"
-        for one in await everything(bench)
-        if MARK in json.dumps([one.key, one.value]).casefold()
+        f"{'/'.join(item.namespace)}/{item.key}"
+        for item in everything(bench)
+        if MARK in json.dumps([item.key, item.value]).casefold()
     ]
 
 
-def quote_the_prompt(bench: Bench) -> None:
+async def judge_and_tell(bench: Bench, case: Any = SECRET, word: Any = WORD) -> dict[str, Any]:
+    judgment = await judge(bench, case)
+    await tell(bench, judgment["id"], word)
+    return judgment
+
+
+@pytest.fixture
+def quoting(bench: Bench) -> None:
     """A judge that quotes what it was shown."""
     bench.server.rules = [
         Rule(lambda chat: MARK in chat.text, value=True, rationale="As with zqxquote before.")
     ]
 
 
+@pytest.mark.usefixtures("quoting")
 async def test_no_trace_of_a_purged_case_is_left_in_the_store(bench: Bench) -> None:
-    apart = await judge(bench, APART)
-    quote_the_prompt(bench)
-    judgment = await judge(bench, SECRET)
-    await judge(bench, SECRET)  # the same case once more, without feedback
-    await tell(bench, judgment["id"], WORD)
-    similar = await judge(bench, OTHER)  # with the case and its guideline in the prompt
+    apart = await judge(bench, APART, on="apart")
+    await judge(bench, SECRET, on="again")  # the same case once more, without feedback
+    judgment = await judge_and_tell(bench)
+    similar = await judge(bench, OTHER, on="similar")  # with the case and its guideline shown
     [episode] = await bench.episodes()
     assert similar["episode_ids"] == [episode.id]
     assert "zqxquote" in similar["rationale"]
-    assert len(await traces(bench)) >= 5
-    done = await purge(bench, episode.id)
+    assert len(traces(bench)) >= 5
+    done = purge(bench)
     assert done.episode_ids == [episode.id]
-    assert await traces(bench) == []
-    assert await judgments_in_store(bench) == [apart["id"]]
-    assert [one.judgment.id for one in await kept(bench)] == [apart["id"]]
+    assert done.purged is not None
+    assert sorted(done.purged.thread_ids) == ["again", "judged", "similar", "told"]
+    assert traces(bench) == []
+    assert judgments_in_store(bench) == [apart["id"]]
+    with pytest.raises(ValueError, match="no judgment"):
+        await tell(bench, judgment["id"], WORD)
+    assert traces(bench) == []
 
 
-async def test_no_trace_is_left_by_drafts_on_the_same_inputs(bench: Bench) -> None:
-    """As a gate leaves them: the first draft is judged and sent back, the second one reviewed."""
-    await judge(bench, {**SECRET, "outputs": "Draft 1."})
-    second = await judge(bench, SECRET)
-    await tell(bench, second["id"], WORD)
-    [episode] = await bench.episodes()
-    await purge(bench, episode.id)
-    assert await traces(bench) == []
+@pytest.mark.parametrize(
+    ("before", "case"),
+    [
+        ({**SECRET, "outputs": "Draft 1."}, SECRET),
+        ({**SECRET, "inputs": "zqxin-7", "outputs": "Draft 1."}, {**SECRET, "inputs": "zqxin-7"}),
+        ({**SECRET, "inputs": "Another question."}, SECRET),
+    ],
+    ids=["draft", "draft on short inputs", "other inputs"],
+)
+async def test_no_trace_is_left_of_what_shares_a_side(bench: Bench, before: Any, case: Any) -> None:
+    """As a gate leaves drafts: the first is judged and sent back, the second one reviewed."""
+    await judge(bench, before)
+    await judge_and_tell(bench, case)
+    purge(bench)
+    assert traces(bench) == []
 
 
-async def test_no_trace_is_left_by_drafts_on_the_same_short_inputs(bench: Bench) -> None:
-    short = {"inputs": "zqxin-7", "outputs": "Look for it in your post box."}
-    await judge(bench, {**short, "outputs": "Draft 1."})
-    second = await judge(bench, short)
-    await tell(bench, second["id"], WORD)
-    [episode] = await bench.episodes()
-    await purge(bench, episode.id)
-    assert await traces(bench) == []
-
-
-async def test_no_trace_is_left_by_the_same_outputs_on_other_inputs(bench: Bench) -> None:
-    await judge(bench, {**SECRET, "inputs": "Another question."})
-    second = await judge(bench, SECRET)
-    await tell(bench, second["id"], WORD)
-    [episode] = await bench.episodes()
-    await purge(bench, episode.id)
-    assert await traces(bench) == []
-
-
-async def test_judgment_made_with_its_guideline_alone_goes_too(bench: Bench) -> None:
-    quote_the_prompt(bench)
-    judgment = await judge(bench, SECRET)
-    await tell(bench, judgment["id"], WORD)
+@pytest.mark.usefixtures("quoting")
+@pytest.mark.parametrize("gone", [False, True])
+async def test_judgment_made_with_its_guideline_alone_goes_too(bench: Bench, *, gone: bool) -> None:
+    await judge_and_tell(bench)
     by_guideline = await judge(bench, OTHER, use_episodes=False)
     by_neither = await judge(bench, APART, use_episodes=False, use_guidelines=False)
     assert by_guideline["episode_ids"] == []
     assert by_guideline["guideline_ids"]
-    [episode] = await bench.episodes()
-    await purge(bench, episode.id)
-    assert await judgments_in_store(bench) == [by_neither["id"]]
-    assert await traces(bench) == []
+    if gone:
+        bench.memory().remove_guideline(by_guideline["guideline_ids"][0])
+    purge(bench)
+    assert judgments_in_store(bench) == [by_neither["id"]]
+    assert traces(bench) == []
 
 
-async def test_judgment_made_with_a_guideline_that_is_gone_meanwhile_goes_too(
-    bench: Bench,
-) -> None:
-    quote_the_prompt(bench)
-    judgment = await judge(bench, SECRET)
-    await tell(bench, judgment["id"], WORD)
-    await judge(bench, OTHER, use_episodes=False)
-    [episode], [guideline] = await bench.episodes(), await bench.guidelines()
-    memory = bench.memory()
-    if bench.awaits:
-        await memory.aremove_guideline(guideline.id)
-    else:
-        memory.remove_guideline(guideline.id)
-    await purge(bench, episode.id)
-    assert await traces(bench) == []
-
-
+@pytest.mark.usefixtures("quoting")
 async def test_what_was_forgotten_first_can_be_purged_later(bench: Bench) -> None:
-    quote_the_prompt(bench)
-    judgment = await judge(bench, SECRET)
-    await tell(bench, judgment["id"], WORD)
+    await judge_and_tell(bench)
     await judge(bench, OTHER)
     [episode] = await bench.episodes()
-    await forget(bench, episode.id)
+    bench.memory().forget([episode.id])
     assert await bench.episodes() == []
-    assert len(await kept(bench)) == 2
-    await purge(bench, episode.id)
-    assert await traces(bench) == []
-    assert await judgments_in_store(bench) == []
+    assert len(kept(bench)) == 2
+    bench.memory().forget([episode.id], purge=True, checkpointer=bench.saver)
+    assert traces(bench) == []
+    assert judgments_in_store(bench) == []
 
 
 async def test_judgment_past_its_time_is_no_place_to_hide(bench: Bench) -> None:
-    judgment = await judge(bench, SECRET)
-    await tell(bench, judgment["id"], WORD)
-    late = await judge(bench, SECRET, keep_judgments=timedelta(hours=1))
-    await age(bench, late["id"], DAY)
-    [episode] = await bench.episodes()
-    await purge(bench, episode.id)
-    assert await traces(bench) == []
+    await judge_and_tell(bench)
+    late = await judge(bench, SECRET)
+    age(bench, late["id"])
+    purge(bench)
+    assert traces(bench) == []
 
 
-async def test_purge_by_author_takes_the_judgments_along(bench: Bench) -> None:
-    judgment = await judge(bench, SECRET)
-    await tell(bench, judgment["id"], WORD)
-    await tell(bench, (await judge(bench, APART))["id"], {"value": True, "author": "bob"})
-    done = await purge(bench, author="ann")
-    assert len(done.episode_ids) == 1
-    assert await traces(bench) == []
-    assert [one.author for one in await bench.episodes()] == ["bob"]
-
-
-async def test_purged_judgment_takes_no_more_words(bench: Bench) -> None:
-    judgment = await judge(bench, SECRET)
-    await tell(bench, judgment["id"], WORD)
-    [episode] = await bench.episodes()
-    await purge(bench, episode.id)
-    with pytest.raises(ValueError, match="no judgment"):
-        await tell(bench, judgment["id"], WORD)
-    assert await traces(bench) == []
-
-
-async def test_threads_of_judging_and_of_telling_are_deleted(bench: Bench) -> None:
-    await judge(bench, APART, on="apart")
-    judgment = await judge(bench, SECRET, on="judged")
-    await tell(bench, judgment["id"], WORD, on="told")
-    [episode] = await bench.episodes()
-    done = await purge(bench, episode.id)
-    assert done.purged is not None
-    assert sorted(done.purged.thread_ids) == ["judged", "told"]
-
-
-async def test_purge_stays_within_its_memory(bench: Bench) -> None:
+async def test_purge_stays_within_its_memory_and_its_author(bench: Bench) -> None:
     elsewhere = await judge(bench, SECRET, context={"namespace": ["team-a"]})
     named = CRITERION.model_copy(update={"name": "judgments"})
     inner = {"namespace": ["memalign", CRITERION.name]}
     below = await judge(bench, SECRET, context=inner, criterion=named)
-    judgment = await judge(bench, SECRET)
+    bob = {"value": False, "rationale": "Ask kindly.", "author": "bob"}
+    others = await judge_and_tell(bench, OTHER, bob)
+    judgment = await judge(bench, SECRET, use_episodes=False, use_guidelines=False)
     await tell(bench, judgment["id"], WORD)
-    [episode] = await bench.episodes()
-    await purge(bench, episode.id)
-    assert await judgments_in_store(bench) == []
-    assert await judgments_in_store(bench, "team-a", CRITERION.name) == [elsewhere["id"]]
+    assert len(purge(bench, author="ann").episode_ids) == 1
+    assert judgments_in_store(bench) == [others["id"]]
+    assert [episode.author for episode in await bench.episodes()] == ["bob"]
+    assert len(await bench.guidelines()) == 1
+    assert judgments_in_store(bench, "team-a", CRITERION.name) == [elsewhere["id"]]
     root = ("memalign", CRITERION.name, "judgments")
-    assert await judgments_in_store(bench, *root) == [below["id"]]
+    assert judgments_in_store(bench, *root) == [below["id"]]
 
 
 async def test_forgetting_leaves_judgments_to_be_spoken_of_again(bench: Bench) -> None:
-    judgment = await judge(bench, SECRET)
-    await tell(bench, judgment["id"], WORD)
+    judgment = await judge_and_tell(bench)
     [episode] = await bench.episodes()
-    done = await forget(bench, episode.id)
+    done = bench.memory().forget([episode.id])
     assert len(done.guidelines_removed) == 1
-    assert [one.judgment.id for one in await kept(bench)] == [judgment["id"]]
+    assert [waiting.judgment.id for waiting in kept(bench)] == [judgment["id"]]
     given = await tell(bench, judgment["id"], WORD, on="again")
     assert given["learned"]["guidelines"]
     assert len(await bench.episodes()) == len(await bench.guidelines()) == 1
 
 
-async def test_purge_takes_nothing_else_along(bench: Bench) -> None:
-    first, second = await judge(bench, APART), await judge(bench, OTHER)
-    await tell(bench, second["id"], {"value": False, "rationale": "Ask kindly.", "author": "bob"})
-    judgment = await judge(bench, SECRET, use_episodes=False)
-    await tell(bench, judgment["id"], WORD)
-    ann = next(one for one in await bench.episodes() if one.author == "ann")
-    await purge(bench, ann.id)
-    assert await traces(bench) == []
-    assert sorted(await judgments_in_store(bench)) == sorted([first["id"], second["id"]])
-    assert len(await bench.guidelines()) == 1
-
-
-@pytest.mark.parametrize("bench", ["memory-sync"], indirect=True)
 async def test_judging_under_way_during_a_purge_keeps_no_trace_of_it(bench: Bench) -> None:
-    judgment = await judge(bench, SECRET)
-    await tell(bench, judgment["id"], WORD)
-    [episode] = await bench.episodes()
+    await judge_and_tell(bench)
 
     def purge_and_answer(request: ChatRequest) -> dict[str, Any]:
-        bench.memory().forget([episode.id], purge=True, checkpointer=bench.saver)
+        purge(bench)
         return {"rationale": "As with zqxquote before.", "value": True}
 
     bench.server.responder = purge_and_answer
     await judge(bench, OTHER, on="during")
     assert await bench.episodes() == []
-    assert await traces(bench) == []
+    assert traces(bench) == []

@@ -1,134 +1,98 @@
 """Words that can't be used: told in a sentence, before a model is called or anything is stored."""
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from memalign_graph import (
-    Boolean,
-    InvalidInputError,
-    Numeric,
-    create_feedback_graph,
-    create_judge_graph,
-)
+from memalign_graph import Boolean, InvalidInputError, Numeric, create_feedback_graph
 from tests.conftest import COLD, CRITERION, Bench
 from tests.integration_tests.later_feedback.support import (
-    DAY,
     age,
-    content,
+    everything,
     feedback_graph,
     judge,
     kept,
     tell,
 )
 
-SCORE = CRITERION.model_copy(update={"scale": Numeric(minimum=1, maximum=5, integer=True)})
+
+def content(bench: Bench) -> tuple[Any, ...]:
+    """All that the store holds, and how often a model was asked."""
+    stored = sorted((item.namespace, item.key, str(item.value)) for item in everything(bench))
+    return stored, len(bench.server.chats), len(bench.server.embeddings)
 
 
-async def refuse(bench: Bench, judgment_id: Any, reply: Any, **options: Any) -> str:
+async def refuse(bench: Bench, given: Any, context: Any = None, **options: Any) -> str:
     """Give a word that is not taken; returns why, if nothing was called or stored."""
-    before, calls = await content(bench), len(bench.server.chats)
-    embedded = len(bench.server.embeddings)
+    before = content(bench)
     with pytest.raises(InvalidInputError) as caught:
-        await tell(bench, judgment_id, reply, **options)
-    assert await content(bench) == before
-    assert (len(bench.server.chats), len(bench.server.embeddings)) == (calls, embedded)
+        await bench.invoke(feedback_graph(bench, **options), given, "told", context=context)
+    assert content(bench) == before
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-@pytest.mark.parametrize("judgment_id", ["unknown", "0" * 32, "a.b", "%", "*"])
-async def test_unknown_id_is_told(bench: Bench, judgment_id: str) -> None:
+@pytest.mark.parametrize(
+    ("judgment_id", "why"),
+    [
+        ("unknown", f"judgment_id: no judgment 'unknown' is kept in memalign/{CRITERION.name}"),
+        ("a.b", "no judgment 'a.b' is kept"),
+        ("%", "no judgment '%' is kept"),
+        ("", "give the `id` of a judgment"),
+        (None, "give the `id` of a judgment"),
+        ({"id": "a"}, "give the `id` of a judgment"),
+    ],
+)
+async def test_id_of_no_judgment_is_told(bench: Bench, judgment_id: Any, why: str) -> None:
     await judge(bench)
-    told = await refuse(bench, judgment_id, COLD)
-    assert told.startswith(f"judgment_id: no judgment {judgment_id!r} is kept in memalign/")
-    assert CRITERION.name in told
-
-
-@pytest.mark.parametrize("judgment_id", ["", None, 7, ["a"], {"id": "a"}], ids=str)
-async def test_id_that_is_none_is_told(bench: Bench, judgment_id: Any) -> None:
-    assert "give the `id` of a judgment" in await refuse(bench, judgment_id, COLD)
-
-
-async def test_id_that_is_missing_is_told(bench: Bench) -> None:
-    with pytest.raises(InvalidInputError, match="give the `id` of a judgment"):
-        await bench.invoke(feedback_graph(bench), {"reply": COLD})
-
-
-async def test_judgment_past_its_time_is_told_as_unknown(bench: Bench) -> None:
-    judgment = await judge(bench)
-    await age(bench, judgment["id"], 2 * DAY)
-    assert "its time is over" in await refuse(bench, judgment["id"], COLD)
-    assert await kept(bench) == []
-
-
-async def test_judgment_of_another_namespace_is_told_as_unknown(bench: Bench) -> None:
-    judgment = await judge(bench, context={"namespace": ["team-a"]})
-    for context in (None, {"namespace": ["team-b"]}, {"namespace": ["team-a", "sub"]}):
-        assert "another namespace" in await refuse(bench, judgment["id"], COLD, context=context)
-
-
-async def test_judgment_by_another_criterion_is_told_as_unknown(bench: Bench) -> None:
-    judgment = await judge(bench)
-    other = CRITERION.model_copy(update={"name": "brevity"})
-    assert "memalign/brevity" in await refuse(bench, judgment["id"], COLD, criterion=other)
+    assert why in await refuse(bench, {"judgment_id": judgment_id, "reply": COLD})
 
 
 @pytest.mark.parametrize(
     "reply",
-    [
-        None,
-        7,
-        True,
-        "",
-        "  ",
-        {},
-        {"value": None},
-        {"rationale": " "},
-        {"value": "perhaps"},
-        {"value": 0.5},
-        {"verdict": False},
-        {"value": False, "author": 7},
-        {"value": False, "rationale": "half \ud800"},
-        {"rationale": "nul \x00"},
-        {"author": "ann"},
-        {"type": "maybe"},
-        {"decisions": []},
-        {"decisions": "approve"},
-        {"decisions": [{"type": "approve"}, {"type": "approve"}]},
-        {"decisions": [{"type": "edit"}]},
-        {"decisions": [{"type": "reject"}]},
-        {"inputs": "x", "outputs": "y", "value": False},
-    ],
+    [None, 7, " ", {}, {"value": "perhaps"}, {"verdict": False}, {"decisions": []}],
     ids=ascii,
 )
-async def test_word_that_can_not_be_used_is_told(bench: Bench, reply: Any) -> None:
+async def test_word_that_can_not_be_used_is_told_and_can_be_given_again(
+    bench: Bench, reply: Any
+) -> None:
     judgment = await judge(bench)
-    assert (await refuse(bench, judgment["id"], reply)).startswith("reply: ")
+    given = {"judgment_id": judgment["id"], "reply": reply}
+    assert (await refuse(bench, given)).startswith("reply: ")
+    assert (await tell(bench, judgment["id"], COLD))["learned"]["guidelines"]
 
 
-async def test_word_that_is_missing_is_told(bench: Bench) -> None:
+async def test_what_is_left_out_is_told_and_not_taken_from_an_earlier_run(bench: Bench) -> None:
     judgment = await judge(bench)
-    with pytest.raises(InvalidInputError, match=r"^reply: "):
-        await bench.invoke(feedback_graph(bench), {"judgment_id": judgment["id"]})
+    assert "judgment_id" in await refuse(bench, {"judgment_id": "unknown", "reply": COLD})
+    for given in ({}, {"feedback": COLD}):
+        why = await refuse(bench, {"judgment_id": judgment["id"], **given})
+        assert why.startswith("reply: ")
+    assert "give the `id` of a judgment" in await refuse(bench, {"reply": COLD})
+
+
+async def test_judgment_past_its_time_or_of_another_memory_is_unknown(bench: Bench) -> None:
+    judgment = await judge(bench, context={"namespace": ["team-a"]})
+    given = {"judgment_id": judgment["id"], "reply": COLD}
+    for context in (None, {"namespace": ["team-b"]}, {"namespace": ["team-a", "sub"]}):
+        assert "another namespace" in await refuse(bench, given, context)
+    given["judgment_id"] = (await judge(bench))["id"]
+    other = CRITERION.model_copy(update={"name": "brevity"})
+    assert "memalign/brevity" in await refuse(bench, given, criterion=other)
+    age(bench, given["judgment_id"])
+    assert "its time is over" in await refuse(bench, given)
+    assert kept(bench) == []
 
 
 async def test_value_of_a_scale_that_has_changed_meanwhile_is_told(bench: Bench) -> None:
-    judgment = await judge(bench, criterion=SCORE)
+    score = CRITERION.model_copy(update={"scale": Numeric(minimum=1, maximum=5, integer=True)})
+    judgment = await judge(bench, criterion=score)
     assert judgment["value"] == 5
-    boolean = SCORE.model_copy(update={"scale": Boolean()})
-    told = await refuse(bench, judgment["id"], {"type": "approve"}, criterion=boolean)
-    assert "not on the scale" in told
-    given = await tell(bench, judgment["id"], {"value": False}, criterion=boolean)
-    assert given["feedback"]["value"] is False
-
-
-async def test_refused_word_can_be_given_again(bench: Bench) -> None:
-    judgment = await judge(bench)
-    await refuse(bench, judgment["id"], {"value": "perhaps"})
-    given = await tell(bench, judgment["id"], COLD)
-    assert given["learned"]["guidelines"]
+    boolean = score.model_copy(update={"scale": Boolean()})
+    given = {"judgment_id": judgment["id"], "reply": {"type": "approve"}}
+    assert "not on the scale" in await refuse(bench, given, criterion=boolean)
+    taken = await tell(bench, judgment["id"], {"value": False}, criterion=boolean)
+    assert taken["feedback"]["value"] is False
 
 
 async def test_graph_without_a_store_is_told(bench: Bench) -> None:
@@ -136,26 +100,3 @@ async def test_graph_without_a_store_is_told(bench: Bench) -> None:
     graph = create_feedback_graph(CRITERION, **options).compile()
     with pytest.raises(InvalidInputError, match=r"^store: "):
         await bench.invoke(graph, {"judgment_id": "x", "reply": COLD})
-
-
-@pytest.mark.parametrize("given", [30, 0, "30 days", timedelta(0), timedelta(days=-1), True])
-def test_length_of_time_that_is_none_is_told(bench: Bench, given: Any) -> None:
-    with pytest.raises(
-        InvalidInputError, match=r"^keep_judgments: .* is (no length of time|too little)"
-    ):
-        create_judge_graph(CRITERION, keep_judgments=given)
-
-
-@pytest.mark.parametrize(
-    ("options", "field"), [({"model": 7}, "model"), ({"embeddings": 7}, "embeddings")]
-)
-def test_option_that_can_not_be_used_is_told(
-    bench: Bench, options: dict[str, Any], field: str
-) -> None:
-    with pytest.raises(InvalidInputError, match=rf"^{field}: "):
-        create_feedback_graph(CRITERION, **options)
-
-
-def test_criterion_that_is_none_is_told(bench: Bench) -> None:
-    with pytest.raises(InvalidInputError, match=r"^criterion: "):
-        create_feedback_graph("is it kind?")  # type: ignore[arg-type]

@@ -1,30 +1,32 @@
 """What tests of panels share: criteria, panels of them, and what their judges are told to say."""
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from typing_extensions import TypedDict
 
 from memalign_graph import Boolean, Categorical, Criterion, Numeric, Pairwise, create_panel_graph
 from memalign_graph.scales import Scale
-from tests.conftest import CASE, Bench, Graph, judgings
-from tests.loopback import ChatRequest, LoopbackServer, Rule, error
+from tests.conftest import CASE, COLD, Bench, Graph, judgings
+from tests.integration_tests.gates.support import DOWN, models
+from tests.loopback import ChatRequest, LoopbackServer, Rule
 
-DOWN = error(500, "It broke.", retry_after=0)
 GRADES = Numeric(minimum=1, maximum=3, integer=True)
 ASPECTS = (
     *("installation", "exploration", "imputation", "features", "training"),
     *("prediction", "metrics", "plots", "explanation"),
 )
-COLD = {"value": False, "rationale": "Too cold: it must say sorry first."}
 PAIR = {"inputs": "My order never came.", "outputs": ["Sorry! We look into it.", "Wait."]}
 
 
 def criterion(name: str, scale: Scale | None = None) -> Criterion:
-    """A criterion."""
     return Criterion(name=name, instructions=f"How is the {name}?", scale=scale or Boolean())
 
 
 NINE = [criterion(name, GRADES) for name in ASPECTS]
 TONE, FACTS, LENGTH = THREE = [criterion(name) for name in ("tone", "facts", "length")]
+NAMES = [one.name for one in THREE]
 MIXED = [
     criterion("polite"),
     criterion("grade", GRADES),
@@ -35,51 +37,50 @@ MIXED = [
 ]
 
 
+class Parent(TypedDict, total=False):
+    """A graph that has panels for nodes."""
+
+    inputs: Any
+    outputs: Any
+    cases: list[dict[str, Any]]
+    judgments: dict[str, Any]
+    errors: dict[str, Any]
+    feedback: dict[str, Any] | None
+    learned: dict[str, Any]
+    results: Annotated[list[Any], operator.add]
+
+
 def panel(bench: Bench, criteria: Sequence[Criterion] = tuple(THREE), **options: Any) -> Graph:
     """A panel with this bench's models, which do not try again."""
-    return bench.compile(create_panel_graph(list(criteria), **{**models(bench), **options}))
+    return bench.compile(create_panel_graph(list(criteria), **models(bench, **options)))
 
 
 def reviewed(bench: Bench, criteria: Sequence[Criterion] = tuple(THREE), **options: Any) -> Graph:
-    """A panel that always asks."""
     return panel(bench, criteria, review="always", **options)
 
 
-def models(bench: Bench) -> dict[str, Any]:
-    """This bench's models."""
-    return {
-        "model": bench.server.chat_model(max_retries=0),
-        "embeddings": bench.server.embedder(max_retries=0),
-    }
-
-
 def asks_about(name: str, purpose: str = "judgment") -> Callable[[ChatRequest], bool]:
-    """Whether a request is about one criterion."""
     return lambda chat: f'Criterion "{name}":' in chat.text and chat.schema_name == purpose
 
 
 def judged(**values: Any) -> list[Rule]:
-    """Judges of one value each."""
     return [Rule(asks_about(name), value=value) for name, value in values.items()]
 
 
 def fails(name: str, reply: Any = DOWN) -> Rule:
-    """A judge that fails."""
     return Rule(asks_about(name), reply=reply)
 
 
 def fails_to_distil(name: str, reply: Any = DOWN) -> Rule:
-    """A distiller that fails."""
     return Rule(asks_about(name, "guideline_operations"), reply=reply)
 
 
-def judged_names(server: LoopbackServer, names: Sequence[str] = ASPECTS) -> list[str]:
+def judged_names(server: LoopbackServer, names: Sequence[str] = NAMES) -> list[str]:
     """Which criteria were judged, a name for each request."""
     return sorted(name for chat in judgings(server) for name in names if asks_about(name)(chat))
 
 
 def values_of(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdicts."""
     return {name: one["value"] for name, one in result["judgments"].items()}
 
 
@@ -95,35 +96,14 @@ def approved() -> dict[str, Any]:
     return {"decisions": [{"type": "approve"}]}
 
 
-def edited(form: Mapping[str, Any], **changed: Any) -> dict[str, Any]:
-    """An edit as agent-chat-ui sends it: the whole form back, what was changed as text."""
-    action = {"name": form["name"], "args": {**form["args"], **changed}}
-    return {"decisions": [{"type": "edit", "edited_action": action}]}
-
-
-def inbox_edited(form: Mapping[str, Any], **changed: Any) -> list[dict[str, Any]]:
-    """The same as Agent Inbox sends it."""
-    action = {"action": form["name"], "args": {**form["args"], **changed}}
-    return [{"type": "edit", "args": action}]
-
-
 async def teach(bench: Bench, one: Criterion, case: Any = CASE, **said: Any) -> None:
     """Store feedback in one criterion's memory, before the test begins to count."""
     await bench.remember({**case, **(said or COLD)}, criterion=one)
     bench.server.embeddings.clear()
 
 
-async def learned_texts(bench: Bench, criteria: Sequence[Criterion]) -> dict[str, list[str]]:
-    """The guidelines of each memory."""
-    return {
-        one.name: [guideline.text for guideline in await bench.guidelines(criterion=one)]
-        for one in criteria
-    }
-
-
-async def put(bench: Bench, namespace: tuple[str, ...], key: str, item: dict[str, Any]) -> None:
-    """Write an item past the package."""
-    if bench.awaits:
-        await bench.store.aput(namespace, key, item)
-    else:
-        bench.store.put(namespace, key, item)
+async def learned_texts(
+    bench: Bench, criteria: Sequence[Criterion], **options: Any
+) -> dict[str, list[str]]:
+    found = {one.name: await bench.guidelines(criterion=one, **options) for one in criteria}
+    return {name: [guideline.text for guideline in found[name]] for name in found}

@@ -1,192 +1,273 @@
 """Many criteria judged side by side, each once, each with a memory of its own."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
+from langgraph.graph import START, StateGraph
 
-from memalign_graph import InvalidInputError
-from tests.conftest import CASE, OTHER, Bench, judgings, thread
+from memalign_graph import (
+    ChatModelError,
+    Criterion,
+    EmbeddingError,
+    InvalidInputError,
+    ModelAnswerError,
+    create_panel_graph,
+    models,
+)
+from tests.conftest import CASE, COLD, OTHER, Bench, judgings, thread
+from tests.integration_tests.gates.support import DOWN
 from tests.integration_tests.panels.support import (
     ASPECTS,
-    COLD,
+    FACTS,
+    LENGTH,
     MIXED,
+    NAMES,
     NINE,
     PAIR,
     THREE,
     TONE,
+    Parent,
+    approved,
     asks_about,
+    fails,
     judged,
     judged_names,
     panel,
+    reviewed,
     teach,
     values_of,
 )
-from tests.loopback import Rule, Together
+from tests.loopback import (
+    Rule,
+    Together,
+    content_filter,
+    disconnect,
+)
 
-RESULT = {"judgments", "errors", "aggregate", "feedback", "learned"}
 
+@pytest.mark.parametrize("context", [None, {"model": "openai:gpt-4.1"}])
+async def test_nine_are_judged_and_distilled_at_once_by_one_model_and_one_embedder(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, context: Any
+) -> None:
+    for name, value in bench.server.environment.items():
+        monkeypatch.setenv(name, value)
+    made: list[str] = []
 
-async def test_nine_criteria_are_in_the_judges_hands_at_once(bench: Bench) -> None:
+    def counted(name: str, resolve: Any, given: Any) -> Any:
+        made.append(name)
+        return resolve(given)
+
+    for module, name in (("runtime", "resolve_chat_model"), ("models", "resolve_embeddings")):
+        wrapped = partial(counted, name, getattr(models, name))
+        monkeypatch.setattr(f"memalign_graph.{module}.{name}", wrapped)
+    monkeypatch.setattr(bench.server, "keep_alive", False)
+    builder: Any = StateGraph(Parent)
+    builder.add_node("panel", create_panel_graph(NINE, review="always").compile())
+    builder.add_edge(START, "panel")
+    graph = bench.compile(builder)
     bench.server.rules = judged(metrics=1, plots=2)
     bench.server.responder = Together(len(NINE), bench.server.judge, "judgment")
-    given = await bench.invoke(panel(bench, NINE), CASE)
+    given = await bench.invoke(graph, CASE, context=context and {"memalign": context})
+    assert judged_names(bench.server, ASPECTS) == sorted(ASPECTS)
+    bench.server.responder = Together(len(NINE), bench.server.judge, "guideline_operations")
+    given = await bench.resume(graph, {name: f"Look at the {name}." for name in ASPECTS})
     assert values_of(given) == {**dict.fromkeys(ASPECTS, 3), "metrics": 1, "plots": 2}
-    assert judged_names(bench.server) == sorted(ASPECTS)
-    assert bench.server.embeddings == []
-    assert set(given) == RESULT
-    assert given["errors"] == given["learned"] == {}
-    assert given["aggregate"] is given["feedback"] is None
+    assert given["learned"].keys() == set(ASPECTS)
+    assert sorted(made) == ["resolve_chat_model", "resolve_embeddings"]
+    assert {chat.model for chat in bench.server.chats} == {"gpt-4.1" if context else "gpt-4.1-mini"}
 
 
 async def test_max_concurrency_of_the_run_holds(bench: Bench) -> None:
     config: Any = {**thread("t"), "max_concurrency": 1}
-    graph = panel(bench, NINE)
-    given = await graph.ainvoke(CASE, config) if bench.awaits else graph.invoke(CASE, config)
+    given = panel(bench, NINE).invoke(CASE, config)
     assert len(given["judgments"]) == len(NINE)
     assert bench.server.peak_chats == 1
 
 
-async def test_mixed_scales_are_each_judged_on_their_own(bench: Bench) -> None:
-    values = {
-        "polite": False,
-        "grade": 2,
-        "share": 0.25,
-        "level": "Fair",
-        "kind": "Complaint",
-        "better": "tie",
-    }
-    bench.server.rules = judged(**values)
-    given = await bench.invoke(panel(bench, MIXED), PAIR)
-    assert values_of(given) == values
-    assert {type(one) for one in values_of(given).values()} == {bool, int, float, str}
+async def test_mixed_scales_are_each_judged_on_their_own_and_pairs_in_both_orders(
+    bench: Bench,
+) -> None:
+    values = {"polite": False, "grade": 2, "share": 0.25, "level": "Fair", "kind": "Complaint"}
+    bench.server.rules = judged(**values, better="A")
+    given = await bench.invoke(panel(bench, MIXED, swap=True), PAIR)
+    # The same letter in both orders is a lean to the place, and so a tie.
+    assert values_of(given) == {**values, "better": "tie"}
+    assert [type(value) for value in values_of(given).values()] == [bool, int, float, str, str, str]
+    names = [criterion.name for criterion in MIXED]
+    assert judged_names(bench.server, names) == sorted([*names, "better"])
     for one in MIXED:
-        [request] = [chat for chat in judgings(bench.server) if asks_about(one.name)(chat)]
-        assert one.instructions in request.text
-        assert not any(other.instructions in request.text for other in MIXED if other is not one)
-
-
-async def test_judgments_are_those_of_the_criteria(bench: Bench) -> None:
-    given = await bench.invoke(panel(bench), CASE)
-    assert {name: one["criterion"] for name, one in given["judgments"].items()} == {
-        one.name: one.name for one in THREE
-    }
-    assert {one["thread_id"] for one in given["judgments"].values()} == {"t"}
-    assert len({one["example_id"] for one in given["judgments"].values()}) == 1
-    assert len({one["id"] for one in given["judgments"].values()}) == len(THREE)
-
-
-async def test_one_criterion_is_a_panel_too(bench: Bench) -> None:
-    given = await bench.invoke(panel(bench, [TONE]), CASE)
-    assert values_of(given) == {"tone": True}
+        for chat in filter(asks_about(one.name), judgings(bench.server)):
+            assert [other for other in MIXED if other.instructions in chat.text] == [one]
+        warnings = given["judgments"][one.name]["warnings"]
+        assert ("depends on the order" in str(warnings)) is (one.name == "better")
 
 
 async def test_each_judge_sees_its_own_memory_alone(bench: Bench) -> None:
     for one in THREE:
         await teach(bench, one, OTHER, value=False, rationale=f"Said of {one.name} alone.")
         await bench.add_guideline(f"A rule of {one.name} alone.", criterion=one)
-    given = await bench.invoke(panel(bench), CASE)
+    case = {**CASE, "reference_outputs": "We are sorry: a new one is sent."}
+    given = await bench.invoke(panel(bench), case)
     for one in THREE:
-        [request] = [chat for chat in judgings(bench.server) if asks_about(one.name)(chat)]
+        [chat] = filter(asks_about(one.name), judgings(bench.server))
+        assert "a new one is sent" in chat.text
         for other in THREE:
-            stands = other is one
-            assert (f"Said of {other.name} alone." in request.text) is stands
-            assert (f"A rule of {other.name} alone." in request.text) is stands
+            assert (f"Said of {other.name} alone." in chat.text) is (other is one)
+            assert (f"A rule of {other.name} alone." in chat.text) is (other is one)
         judgment = given["judgments"][one.name]
         assert len(judgment["guideline_ids"]) == len(judgment["episode_ids"]) == 1
-
-
-async def test_memories_can_be_switched_off(bench: Bench) -> None:
-    await teach(bench, TONE, OTHER)
-    await bench.add_guideline("Say sorry.", criterion=TONE)
-    graph = panel(bench, use_guidelines=False, use_episodes=False)
-    given = await bench.invoke(graph, CASE)
-    assert given["judgments"]["tone"]["guideline_ids"] == []
-    assert given["judgments"]["tone"]["episode_ids"] == []
-    assert bench.server.embeddings == []
-
-
-async def test_reference_outputs_reach_every_judge_and_not_the_next_run(bench: Bench) -> None:
-    graph = panel(bench)
-    await bench.invoke(graph, {**CASE, "reference_outputs": "We are sorry: a new one is sent."})
-    assert all("a new one is sent" in chat.text for chat in judgings(bench.server))
+        assert (judgment["criterion"], judgment["thread_id"]) == (one.name, "t")
     bench.server.chats.clear()
-    await bench.invoke(graph, CASE)
-    assert len(judgings(bench.server)) == len(THREE)
-    assert not any("a new one is sent" in chat.text for chat in judgings(bench.server))
+    plain = panel(bench, [LENGTH, TONE], use_guidelines=False, use_episodes=False)
+    await bench.invoke(plain, CASE)
+    assert not any("alone" in chat.text or "a new one" in chat.text for chat in bench.server.chats)
+    await bench.invoke(bench.judge_graph(TONE), CASE, "plain")
+    assert "Said of tone alone." in bench.server.chats[-1].text
 
 
-async def test_swap_judges_the_pairwise_ones_in_both_orders(bench: Bench) -> None:
-    bench.server.rules = judged(better="A", grade=2)
-    given = await bench.invoke(panel(bench, MIXED, swap=True), PAIR)
-    names = judged_names(bench.server, [one.name for one in MIXED])
-    assert names == sorted([*(one.name for one in MIXED), "better"])
-    # The same letter in both orders is a lean to the place, and so a tie.
-    assert given["judgments"]["better"]["value"] == "tie"
-    assert "depends on the order" in given["judgments"]["better"]["warnings"][0]
-    assert given["judgments"]["grade"] == {**given["judgments"]["grade"], "value": 2}
-    assert given["judgments"]["grade"]["warnings"] == []
+WRONG: list[tuple[Any, str, dict[str, Any]]] = [
+    ({"inputs": "x"}, "outputs", {}),
+    ({"inputs": "", "outputs": "x"}, "inputs", {}),
+    ({"inputs": "x", "outputs": "a\x00b"}, "NUL", {}),
+    ({"inputs": "x", "outputs": {"n": float("nan")}}, "no JSON", {}),
+    (CASE, "outputs: to be judged in both orders", {"swap": True}),
+]
 
 
-async def test_swap_wants_two_outputs_before_any_model_is_called(bench: Bench) -> None:
-    with pytest.raises(InvalidInputError, match="outputs: to be judged in both orders"):
-        await bench.invoke(panel(bench, MIXED, swap=True), CASE)
-    assert bench.server.chats == []
-
-
-@pytest.mark.parametrize(
-    ("case", "sentence"),
-    [
-        ({"inputs": "x"}, "outputs"),
-        ({"inputs": "", "outputs": "x"}, "inputs"),
-        ({"inputs": "x", "outputs": "a\x00b"}, "NUL"),
-        ({"inputs": "x", "outputs": {"n": float("nan")}}, "no JSON"),
-    ],
-    ids=["missing", "empty", "nul", "nan"],
-)
-async def test_example_that_can_not_be_judged_costs_nothing(
-    bench: Bench, case: Any, sentence: str
+@pytest.mark.parametrize(("case", "sentence", "options"), WRONG)
+async def test_what_can_not_be_judged_costs_nothing(
+    bench: Bench, case: Any, sentence: str, options: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidInputError, match=sentence) as caught:
-        await bench.invoke(panel(bench), case)
+        await bench.invoke(panel(bench, MIXED, **options), case)
     assert "\n" not in str(caught.value)
     assert bench.server.chats == []
     assert bench.server.embeddings == []
 
 
-async def test_megabyte_of_text_is_judged_and_said_to_be_cut(bench: Bench) -> None:
-    await teach(bench, TONE)
-    case = {"inputs": "A word. " * 65_000, "outputs": "An answer. " * 50_000}
-    given = await bench.invoke(panel(bench, review="always"), case)
-    assert len(given["judgments"]) == len(THREE)
-    assert len(bench.server.embeddings) == 1
-    assert any("embedded" in one for one in given["judgments"]["tone"]["warnings"])
-    [asked] = given["__interrupt__"]
-    assert len(str(asked.value)) < 20_000
+FAILURES: dict[str, tuple[Any, str]] = {
+    "down": (DOWN, "It broke"),
+    "hung-up": (disconnect(), ""),
+    "off-scale": ({"rationale": "So.", "value": "maybe"}, "'maybe' is not on the scale"),
+    "withheld": (content_filter(), "gave no answer that can be used to judge"),
+}
 
 
-async def test_second_run_on_a_thread_shows_nothing_of_the_first(bench: Bench) -> None:
-    graph = panel(bench, review="always")
-    first = await bench.review(graph, {"tone": COLD})
-    assert first["learned"].keys() == {"tone"}
-    bench.server.rules = [Rule(asks_about("facts"), reply={"rationale": "No.", "value": "?"})]
-    second = await bench.invoke(graph, OTHER)
-    assert second["judgments"].keys() == {"tone", "length"}
-    assert second["errors"].keys() == {"facts"}
-    assert second["learned"] == {}
-    assert second["feedback"] is None
-    assert {one["id"] for one in second["judgments"].values()}.isdisjoint(
-        one["id"] for one in first["judgments"].values()
-    )
+@pytest.mark.parametrize("failure", list(FAILURES))
+async def test_judge_that_fails_is_named_and_the_others_judge(bench: Bench, failure: str) -> None:
+    reply, words = FAILURES[failure]
+    bench.server.rules = [fails("facts", reply)]
+    given = await bench.invoke(panel(bench), CASE)
+    assert values_of(given) == {"tone": True, "length": True}
+    assert given["errors"].keys() == {"facts"}
+    assert words in given["errors"]["facts"]
+
+
+BROKEN: dict[str, tuple[str, dict[str, Any]]] = {
+    "facts": ("9", {"id": "9", "kind": "fact", "at_us": 9e18}),
+    "words": ("x", {"key": "x"}),
+    "head": ("head", {"nothing": 1}),
+    "vectors": ("x", {"vector": "###"}),
+}
+
+
+@pytest.mark.parametrize("label", list(BROKEN))
+async def test_memory_that_can_not_be_read_is_named_and_the_others_go_on(
+    bench: Bench, label: str
+) -> None:
+    graph = reviewed(bench)
+    await bench.invoke(graph, CASE, "waiting")
+    await teach(bench, FACTS, OTHER)
+    where, (key, broken) = ("memalign", "facts", label), BROKEN[label]
+    keys = [item.key for item in bench.store.search(where)] if label == "vectors" else []
+    for name in [*keys, key]:
+        bench.store.put(where, name, broken)
+    given = await bench.invoke(graph, CASE)
+    assert given["judgments"].keys() >= {"tone", "length"}
+    assert given["judgments"].keys() | given["errors"].keys() == set(NAMES)
+    for on in ("t", "waiting"):  # it breaks before, and while the expert thinks
+        given = await bench.resume(graph, dict.fromkeys(NAMES, COLD), on)
+        assert given["learned"].keys() >= {"tone", "length"}
+        if label in ("facts", "head"):
+            assert given["errors"].keys() == {"facts"}
+
+
+@pytest.mark.parametrize(("reply", "kind"), [(DOWN, ChatModelError), ("Well.", ModelAnswerError)])
+async def test_all_failing_is_one_error_and_the_run_goes_on_when_the_model_is_back(
+    bench: Bench, reply: Any, kind: Any
+) -> None:
+    graph = panel(bench)
+    bench.server.rules = [Rule(lambda _: True, reply=reply)]
+    for on in ("again", "anew"):
+        with pytest.raises(kind, match="None of the 3 criteria could be judged") as caught:
+            await bench.invoke(graph, CASE, on)
+        assert "\n" not in str(caught.value)
+    bench.server.rules = [fails("facts")]
+    given = await bench.invoke(graph, None, "again")
+    assert given["judgments"].keys() == {"tone", "length"}
     bench.server.rules = []
-    third = await bench.invoke(graph, CASE)
-    assert third["errors"] == {}
+    given = await bench.invoke(graph, CASE, "anew")
+    assert (given["judgments"].keys(), given["errors"]) == (set(NAMES), {})
 
 
-async def test_second_run_leaves_the_first_question_behind(bench: Bench) -> None:
-    graph = panel(bench, review="always")
-    await bench.invoke(graph, CASE)
-    asked = await bench.invoke(graph, OTHER)
-    assert len(asked["__interrupt__"]) == 1
-    given = await bench.resume(graph, {"facts": False})
-    assert given["feedback"]["facts"]["example"]["outputs"] == OTHER["outputs"]
-    assert given["learned"].keys() == {"facts"}
+def embedded(bench: Bench) -> int:
+    """How many texts were embedded."""
+    return sum(len(request.texts) for request in bench.server.embeddings)
+
+
+FILLED: list[tuple[Sequence[Criterion], Any, int]] = [
+    ([], {"tone": COLD, "facts": COLD}, 1),
+    ([], approved(), 1),
+    ([TONE], {"facts": COLD, "length": False}, 1),
+    ([FACTS], {"tone": COLD}, 1),
+    (THREE, {"tone": False, "facts": COLD, "length": True}, 1),
+]
+
+
+@pytest.mark.parametrize(("filled", "reply", "texts"), FILLED)
+async def test_example_is_embedded_once_for_all_memories_if_any_needs_it(
+    bench: Bench, filled: Sequence[Criterion], reply: Any, texts: int
+) -> None:
+    for one in filled:
+        await teach(bench, one, OTHER)
+    graph = reviewed(bench)
+    given = await bench.invoke(graph, CASE)
+    assert embedded(bench) == bool(filled)
+    shown = {name for name, one in given["judgments"].items() if one["episode_ids"]}
+    assert shown == {one.name for one in filled}
+    await bench.resume(graph, reply)
+    assert embedded(bench) == texts
+    bench.server.embeddings.clear()
+    await bench.invoke(graph, CASE, "u")  # one of the memories holds it
+    await bench.invoke(graph, OTHER, "v", context={"k": 0})
+    assert embedded(bench) == 0
+
+
+async def test_embedding_that_fails(bench: Bench) -> None:
+    await teach(bench, TONE, OTHER)
+    await bench.add_guideline("Say sorry.", criterion=TONE)
+    bench.server.script_embeddings(DOWN)
+    given = await bench.invoke(panel(bench, on_embedding_error="guidelines"), CASE, "borne")
+    tone = given["judgments"]["tone"]
+    assert "Judged by the guidelines alone" in tone["warnings"][0]
+    assert (tone["episode_ids"], len(tone["guideline_ids"])) == ([], 1)
+    assert (len(bench.server.embeddings), len(given["judgments"])) == (1, len(THREE))
+    bench.server.chats.clear()
+    with pytest.raises(InvalidInputError, match="embeddings"):  # before an expert is asked
+        await bench.invoke(reviewed(bench, [FACTS], embeddings="nosuch:model"), CASE, "v")
+    graph = reviewed(bench)
+    bench.server.script_embeddings(DOWN)
+    with pytest.raises(EmbeddingError, match="It broke"):
+        await bench.invoke(graph, CASE)
+    assert bench.server.chats == []
+    assert "__interrupt__" in await bench.invoke(graph, None)
+    fresh = reviewed(bench, [FACTS])
+    await bench.invoke(fresh, CASE, "u")
+    bench.server.script_embeddings(DOWN)
+    with pytest.raises(EmbeddingError):
+        await bench.resume(fresh, {"facts": COLD}, "u")
+    assert (await bench.state(fresh, "u")).values["feedback"].keys() == {"facts"}
+    given = await bench.invoke(fresh, None, "u")
+    assert len(given["learned"]["facts"]["guidelines"]) == 1

@@ -1,78 +1,59 @@
-"""When a panel asks, what a run can change, and going on in another process."""
+"""When a panel asks, where it can stand, and what its memories make of the replies."""
 
-from pathlib import Path
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.store.sqlite import SqliteStore
-from langgraph.types import Command
+from langgraph.graph import START, StateGraph
+from langgraph.types import Send
 
 from memalign_graph import (
     Aggregate,
+    Criterion,
     InvalidInputError,
     Judgment,
     MemAlignWarning,
+    create_feedback_graph,
     create_panel_graph,
 )
-from tests.conftest import CASE, EVERY_WAY, OTHER, Bench, distillings, judgings, thread
+from tests.conftest import CASE, COLD, OTHER, Bench, Graph, distillings, judgings
+from tests.integration_tests.gates.support import DOWN, models
 from tests.integration_tests.panels.support import (
-    ASPECTS,
-    COLD,
-    NINE,
+    FACTS,
+    LENGTH,
+    NAMES,
     THREE,
     TONE,
-    approved,
+    Parent,
     fails,
+    fails_to_distil,
     form_of,
     judged,
     judged_names,
     learned_texts,
-    models,
     panel,
     reviewed,
+    teach,
 )
+from tests.loopback import ChatRequest, Rule, refusal, truncated
 
-pytestmark = EVERY_WAY
-
-NAMES = [one.name for one in THREE]
-
-
-async def test_one_question_is_one_form_for_all(bench: Bench) -> None:
-    bench.server.rules = judged(metrics=1)
-    asked = await bench.invoke(reviewed(bench, NINE), CASE)
-    form = form_of(asked)
-    assert form["name"] == "review_panel"
-    fields = [field for name in ASPECTS for field in (name, f"{name}_rationale")]
-    assert list(form["args"]) == fields
-    assert form["args"]["metrics"] == 1
-    assert None not in form["args"].values()
-    for one in NINE:
-        assert f"### {one.name}: {1 if one.name == 'metrics' else 3}" in form["description"]
-        assert one.instructions in form["description"]
-    [config] = asked["__interrupt__"][0].value["review_configs"]
-    assert config["allowed_decisions"] == ["approve", "edit"]
-    assert list(config["args_schema"]["properties"]) == fields
+THIRD = {"inputs": "Where is my refund?", "outputs": "It is on its way."}
+DAY = timedelta(days=1)
 
 
-async def test_form_shows_references_and_what_each_judge_was_given(bench: Bench) -> None:
-    rules = [f"Rule number {number} of tone." for number in range(7)]
-    for rule in rules:
-        await bench.add_guideline(rule, criterion=TONE)
-    case = {**CASE, "reference_outputs": "We are sorry."}
-    description = form_of(await bench.invoke(reviewed(bench), case))["description"]
-    assert "We are sorry." in description
-    shown = [rule for rule in rules if rule in description]
-    assert shown == rules[:5]
-    assert "and 2 more" in description
-    assert description.index("### tone") < description.index(rules[0])
-    assert description.index(rules[0]) < description.index("### facts")
+@dataclass
+class ParentContext:
+    user: str
+    memalign: Any = None
 
 
-async def test_never_asks_nobody(bench: Bench) -> None:
-    given = await bench.invoke(panel(bench), CASE)
-    assert "__interrupt__" not in given
-    assert given["feedback"] is None
+def parent(bench: Bench, **options: Any) -> Graph:
+    """A graph with a panel for a node."""
+    builder: Any = StateGraph(Parent, context_schema=ParentContext)
+    builder.add_node("panel", create_panel_graph(THREE, **models(bench), **options).compile())
+    builder.add_edge(START, "panel")
+    return bench.compile(builder)
 
 
 async def test_function_of_the_judgments_decides_once(bench: Bench) -> None:
@@ -80,210 +61,278 @@ async def test_function_of_the_judgments_decides_once(bench: Bench) -> None:
 
     def asks(judgments: dict[str, Judgment]) -> bool:
         seen.append(judgments)
-        return any(one.value is False for one in judgments.values())
+        return judgments["facts"].value is False or judgments["tone"].value is False
 
     graph = panel(bench, review=asks)
     assert "__interrupt__" not in await bench.invoke(graph, CASE, "a")
-    bench.server.rules = [*judged(tone=False), fails("length")]
-    given = await bench.review(graph, approved(), OTHER, "b")
-    assert [sorted(one) for one in seen] == [sorted(NAMES), ["facts", "tone"]]
+    bench.server.rules = judged(facts=False)
+    given = await bench.review(graph, {"type": "ignore"}, OTHER, "b")
+    assert [sorted(one) for one in seen] == [sorted(NAMES)] * 2
     assert seen[1]["tone"].id == given["judgments"]["tone"]["id"]
-
-
-async def test_expert_is_asked_where_the_function_goes_by_what_was_not_judged(bench: Bench) -> None:
-    def asks(judgments: dict[str, Judgment]) -> bool:
-        return judgments["facts"].value is False
-
-    graph = panel(bench, review=asks)
-    assert "__interrupt__" not in await bench.invoke(graph, CASE, "a")
-    bench.server.rules = [fails("facts")]
-    asked = await bench.invoke(graph, CASE, "b")
+    bench.server.rules = [fails("facts")]  # it goes by what was not judged
+    asked = await bench.invoke(graph, CASE, "c")
     assert "### facts: not judged" in form_of(asked)["description"]
     careful = panel(bench, review=lambda judgments: judgments.get("facts") is not None)
-    assert "__interrupt__" not in await bench.invoke(careful, CASE, "c")
+    assert "__interrupt__" not in await bench.invoke(careful, CASE, "d")
 
 
-async def test_function_that_goes_by_a_criterion_of_no_panel_fails(bench: Bench) -> None:
-    bench.server.rules = [fails("facts")]
-    graph = panel(bench, review=lambda judgments: judgments["mood"].value is False)
-    with pytest.raises(KeyError, match="mood"):
-        await bench.invoke(graph, CASE)
+class Later:
+    async def __call__(self, judgments: Any) -> bool:
+        return bool(judgments)
 
 
-async def test_function_that_raises_is_not_swallowed(bench: Bench) -> None:
-    def asks(judgments: dict[str, Judgment]) -> bool:
-        raise LookupError(min(judgments))
+WRONG: list[tuple[Any, type[Exception], str]] = [
+    (lambda judgments: judgments["mood"].value is False, KeyError, "mood"),
+    (lambda judgments: {**judgments, "tone": {}}["tone"]["facts"], KeyError, "facts"),
+    (Later(), InvalidInputError, "review: give a plain function"),
+]
 
-    with pytest.raises(LookupError, match="facts"):
-        await bench.invoke(panel(bench, review=asks), CASE)
 
-
-async def test_function_that_turns_out_async_is_refused(bench: Bench) -> None:
-    class Asks:
-        async def __call__(self, judgments: dict[str, Judgment]) -> bool:
-            return bool(judgments)
-
-    review: Any = Asks()
-    with pytest.raises(InvalidInputError, match="review: give a plain function"):
+@pytest.mark.parametrize(("review", "kind", "sentence"), WRONG)
+async def test_function_that_raises_is_not_swallowed(
+    bench: Bench, review: Any, kind: Any, sentence: str
+) -> None:
+    bench.server.rules = [fails("length")]
+    with pytest.raises(kind, match=sentence):
         await bench.invoke(panel(bench, review=review), CASE)
 
 
-@pytest.mark.parametrize(("built", "told"), [("always", "never"), ("never", "always")])
-async def test_context_goes_before_what_was_built(bench: Bench, built: str, told: str) -> None:
-    graph = panel(bench, review=built)
-    given = await bench.invoke(graph, CASE, context={"review": told})
-    assert ("__interrupt__" in given) == (told == "always")
-    given = await bench.invoke(graph, CASE, "u", context={"k": 2})
-    assert ("__interrupt__" in given) == (built == "always")
-
-
-async def test_namespace_of_the_context_holds_after_the_interrupt(bench: Bench) -> None:
-    graph = reviewed(bench)
-    await bench.invoke(graph, CASE, context={"namespace": ["shop", "emea"]})
-    await bench.resume(graph, {"tone": COLD})
-    assert await bench.episodes(criterion=TONE) == []
-    assert len(await bench.episodes(criterion=TONE, namespace=("shop", "emea"))) == 1
-    there = await bench.invoke(graph, OTHER, "u", context={"namespace": ["shop", "emea"]})
-    elsewhere = await bench.invoke(graph, OTHER, "v")
-    assert len(there["judgments"]["tone"]["guideline_ids"]) == 1
-    assert elsewhere["judgments"]["tone"]["guideline_ids"] == []
-
-
-async def test_model_of_the_context_judges_and_distils(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in bench.server.environment.items():
-        monkeypatch.setenv(name, value)
-    bench.server.keep_alive = False
-    try:
-        graph = reviewed(bench)
-        await bench.invoke(graph, CASE, context={"model": "openai:gpt-4.1"})
-        await bench.resume(graph, {"tone": COLD})
-    finally:
-        bench.server.keep_alive = True
-    assert {chat.model for chat in judgings(bench.server)} == {"gpt-4.1"}
-    assert {chat.model for chat in distillings(bench.server)} == {"gpt-4.1"}
-    assert len(judgings(bench.server)) == len(THREE)
-
-
-async def test_distill_model_distils_for_all(bench: Bench) -> None:
-    graph = reviewed(bench, distill_model=bench.server.chat_model(model="gpt-4.1"))
-    await bench.review(graph, {"tone": COLD, "facts": COLD})
-    assert {chat.model for chat in judgings(bench.server)} == {"gpt-4.1-mini"}
-    assert [chat.model for chat in distillings(bench.server)] == ["gpt-4.1", "gpt-4.1"]
-
-
-@pytest.mark.parametrize(
-    ("context", "sentence"),
-    [({"k": -1}, "context: k"), ({"criterion": "tone"}, "context: criterion")],
-    ids=["k", "unknown"],
-)
-async def test_context_that_can_not_be_used_is_one_sentence(
-    bench: Bench, context: Any, sentence: str
-) -> None:
-    with pytest.raises(InvalidInputError, match=sentence) as caught:
-        await bench.invoke(panel(bench), CASE, context=context)
-    assert "\n" not in str(caught.value)
+async def test_context_goes_before_what_was_built_and_is_checked(bench: Bench) -> None:
+    for number, (built, told, asks) in enumerate(
+        [("always", "never", False), ("never", "always", True), ("always", None, True)]
+    ):
+        given = await bench.invoke(
+            panel(bench, review=built), CASE, str(number), context={"review": told, "k": 2}
+        )
+        assert ("__interrupt__" in given) is asks
+    bench.server.chats.clear()
+    graph = panel(bench)
+    fields = (graph.get_context_jsonschema() or {})["properties"]
+    assert fields.keys() == {"namespace", "k", "model", "review"}
+    assert "uncertain" not in str(fields["review"])
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"k": -1}, "context: k: "),
+        ({"criterion": "tone"}, "context: criterion: "),
+        ({"namespace": ["a.b"]}, "context: namespace: "),
+        ({"review": "uncertain"}, "review: 'uncertain' is not known: give 'always'"),
+    ]
+    for context, sentence in wrong:
+        with pytest.raises(InvalidInputError, match=sentence) as caught:
+            await bench.invoke(graph, CASE, context=context)
+        assert "\n" not in str(caught.value)
+        if "criterion" not in context:
+            with pytest.raises(InvalidInputError, match=sentence):
+                await bench.invoke(parent(bench), CASE, context=ParentContext("ann", context))
     assert bench.server.chats == []
-
-
-async def test_experts_values_replace_the_judges_in_the_aggregate(bench: Bench) -> None:
-    rule = Aggregate(weights={"tone": 2}, vetoes={"facts": True}, passes=0.5)
-    graph = reviewed(bench, aggregate=rule)
-    asked = await bench.invoke(graph, CASE)
-    assert asked["aggregate"]["score"] == 1.0
-    assert asked["aggregate"]["passed"] is True
-    given = await bench.resume(graph, {"tone": False, "facts": "Wrong.", "length": True})
-    assert given["aggregate"] == {
-        "score": 0.5,
-        "passed": True,
-        "parts": {"tone": 0.0, "facts": 1.0, "length": 1.0},
-        "vetoed_by": [],
-        "missing": [],
-    }
-    vetoed = await bench.review(graph, {"facts": False}, OTHER, "u")
-    assert vetoed["aggregate"]["vetoed_by"] == ["facts"]
-    assert vetoed["aggregate"]["passed"] is False
-    ignored = await bench.review(graph, {"type": "ignore"}, CASE, "v")
-    assert ignored["aggregate"] == asked["aggregate"]
-
-
-async def test_without_a_checkpointer_it_warns(bench: Bench) -> None:
+    with pytest.raises(InvalidInputError, match=r"store: .*none"):
+        await bench.invoke(create_panel_graph(THREE, **models(bench)).compile(), CASE, None)
     graph = reviewed(bench)
     graph.checkpointer = None
     with pytest.warns(MemAlignWarning, match="panel graph runs without a checkpointer"):
-        given = await bench.invoke(graph, CASE, None)
-    assert given["judgments"].keys() == set(NAMES)
-
-
-async def test_without_a_store_it_says_so(bench: Bench) -> None:
-    graph = create_panel_graph(THREE, **models(bench)).compile()
-    with pytest.raises(InvalidInputError, match=r"store: .*none"):
         await bench.invoke(graph, CASE, None)
 
 
-async def test_threads_wait_for_their_own_replies(bench: Bench) -> None:
-    graph = reviewed(bench)
-    for name, case in (("a", CASE), ("b", OTHER)):
-        await bench.invoke(graph, case, name)
-    later = await bench.resume(graph, {"tone": COLD}, "b")
-    assert later["feedback"]["tone"]["example"]["outputs"] == OTHER["outputs"]
-    assert len((await bench.state(graph, "a")).interrupts) == 1
-    sooner = await bench.resume(graph, {"facts": COLD}, "a")
-    assert sooner["feedback"]["facts"]["example"]["outputs"] == CASE["outputs"]
+@pytest.mark.parametrize("settings", [None, {"namespace": ["team"]}])
+async def test_panel_under_a_parent_with_a_context_of_its_own(bench: Bench, settings: Any) -> None:
+    graph = parent(bench, review="always")
+    context = ParentContext(user="ann", memalign=settings)
+    asked = await bench.invoke(graph, CASE, context=context)
+    assert set(form_of(asked)["args"]) >= set(NAMES)
+    assert "says nothing" in await bench.refuse(graph, {"author": "ann"})
+    given = await bench.resume(graph, {"tone": COLD})
+    assert given["learned"].keys() == given["feedback"].keys() == {"tone"}
+    namespace = ("team",) if settings else ("memalign",)
+    [episode] = await bench.episodes(criterion=TONE, namespace=namespace)
+    assert episode.thread_ids == ["t"]
+    assert judged_names(bench.server) == sorted(NAMES)
+    bench.server.rules = [fails("facts")]
+    given = await bench.review(graph, {"length": False}, OTHER)
+    assert given["learned"].keys() == {"length"}
+    assert (given["errors"].keys(), given["judgments"].keys()) == ({"facts"}, {"tone", "length"})
 
 
-@pytest.mark.parametrize("bench", ["sqlite-sync", "sqlite-async"], indirect=True)
-async def test_another_process_goes_on_with_what_the_files_hold(
-    bench: Bench, tmp_path: Path
+async def test_panels_side_by_side_are_answered_by_id_and_learn_at_once(bench: Bench) -> None:
+    inner = create_panel_graph(THREE, **models(bench), review="always").compile()
+    builder: Any = StateGraph(Parent)
+    builder.add_node("grade", lambda state: {"results": [inner.invoke(state)]})
+    builder.add_conditional_edges(
+        START, lambda state: [Send("grade", case) for case in state["cases"]], ["grade"]
+    )
+    graph = bench.compile(builder)
+    cases = [CASE, OTHER, THIRD]
+    asked = await bench.invoke(graph, {"cases": cases})
+    ids = [
+        one.id
+        for case in cases
+        for one in asked["__interrupt__"]
+        if case["outputs"] in one.value["action_requests"][0]["description"]
+    ]
+    assert len(set(ids)) == 3
+    await bench.refuse(graph, {ids[0]: "words"})
+    assert {one.id for one in (await bench.state(graph)).interrupts} == set(ids)
+    first = await bench.resume(graph, {ids[1]: {"tone": "Of the cup."}})
+    assert {one.id for one in first["__interrupt__"]} == {ids[0], ids[2]}
+    replies: dict[str, Any] = {ids[0]: {"tone": "Of the order."}, ids[2]: {"tone": "Of money."}}
+    given = await bench.resume(graph, replies)
+    said = [result["feedback"]["tone"]["rationale"] for result in given["results"]]
+    assert said == ["Of the order.", "Of the cup.", "Of money."]
+    assert [result["errors"] for result in given["results"]] == [{}, {}, {}]
+    assert len(judgings(bench.server)) == len(cases) * len(THREE)
+    episodes = await bench.episodes(criterion=TONE)
+    assert {(episode.example.outputs, episode.status) for episode in episodes} == {
+        (case["outputs"], "distilled") for case in cases
+    }
+
+
+@pytest.mark.parametrize("reply", [DOWN, "Well.", truncated('{"oper'), refusal()])
+async def test_distilling_that_fails_for_one_is_said_and_taken_along_by_the_next_panel(
+    bench: Bench, reply: Any
 ) -> None:
-    asked = await bench.invoke(reviewed(bench), CASE)
-    judged_before = len(judgings(bench.server))
-    with (
-        SqliteStore.from_conn_string(str(tmp_path / "store.db")) as store,
-        SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver,
-    ):
-        builder = create_panel_graph(THREE, review="always", **models(bench))
-        other: Any = builder.compile(store=store, checkpointer=saver)
-        [interrupt] = other.get_state(thread("t")).interrupts
-        assert interrupt.id == asked["__interrupt__"][0].id
-        given = other.invoke(Command(resume={"tone": COLD}), thread("t"))
-    assert given["learned"].keys() == {"tone"}
-    assert judged_names(bench.server, NAMES) == sorted(NAMES)
-    assert len(judgings(bench.server)) == judged_before
-    assert len((await learned_texts(bench, [TONE]))["tone"]) == 1
-
-
-@pytest.mark.parametrize("bench", ["sqlite-sync", "sqlite-async"], indirect=True)
-async def test_run_broken_off_before_the_question_goes_on_without_judging_again(
-    bench: Bench,
-) -> None:
     graph = reviewed(bench)
-    graph.interrupt_before_nodes = ["collect_feedback"]
+    await bench.invoke(graph, CASE)
+    bench.server.rules = [fails_to_distil("facts", reply)]
+    given = await bench.resume(graph, {**dict.fromkeys(NAMES, COLD), "facts": "The old word."})
+    assert given["learned"].keys() == {"tone", "length"}
+    assert given["errors"].keys() == {"facts"}
+    assert given["errors"]["facts"].startswith("The feedback is kept, and distilled by the next ")
+    assert "\n" not in given["errors"]["facts"]
+    statuses = {one.name: (await bench.episodes(criterion=one))[0].status for one in THREE}
+    assert statuses == {"tone": "distilled", "facts": "pending", "length": "distilled"}
+    bench.server.rules = []
+    bench.server.chats.clear()
+    given = await bench.review(graph, {"facts": "The new word."}, OTHER, "u")
+    [request] = distillings(bench.server)
+    assert "The old word." in request.text
+    assert "The new word." in request.text
+    assert given["errors"] == {}
+    assert {episode.status for episode in await bench.episodes(criterion=FACTS)} == {"distilled"}
+
+
+async def test_expert_can_judge_what_the_judge_could_not(bench: Bench) -> None:
+    bench.server.rules = [fails("facts", {"rationale": "No.", "value": "?"})]
+    rule = Aggregate(weights={"tone": 3, "length": 0}, vetoes={"facts": True}, passes=0.5)
+    graph = reviewed(bench, aggregate=rule)
+    asked = await bench.invoke(graph, CASE)
+    assert asked["aggregate"]["missing"] == ["facts"]
+    why = await bench.refuse(graph, {"facts": {"type": "approve"}})
+    assert "facts: there is no judgment to decide on" in why
+    given = await bench.resume(graph, {"facts": {"value": False, "rationale": "Wrong."}})
+    assert given["feedback"]["facts"]["judgment"] is None
+    [episode] = await bench.episodes(criterion=FACTS)
+    assert (episode.value, episode.rationale) == (False, "Wrong.")
+    result = given["aggregate"]
+    assert (result["missing"], result["vetoed_by"], result["passed"]) == ([], ["facts"], False)
+    ignored = await bench.review(graph, {"type": "ignore"}, CASE, "u")
+    assert ignored["aggregate"] == asked["aggregate"]
+
+
+async def test_run_broken_off_goes_on_without_judging_or_learning_again(bench: Bench) -> None:
+    graph = reviewed(bench)
+    graph.interrupt_before_nodes = ["collect_feedback", "learn_criteria"]
     await bench.invoke(graph, CASE)
     assert (await bench.state(graph)).next == ("collect_feedback",)
-    asked = await bench.invoke(reviewed(bench), None)
-    assert form_of(asked)["args"]["tone"] is True
-    assert judged_names(bench.server, NAMES) == sorted(NAMES)
-
-
-async def test_run_broken_off_before_learning_learns_once(bench: Bench) -> None:
-    graph = reviewed(bench)
-    graph.interrupt_before_nodes = ["learn_criteria"]
-    await bench.review(graph, {"tone": COLD, "facts": False})
+    assert form_of(await bench.invoke(reviewed(bench), None))["args"]["tone"] is True
+    await bench.resume(graph, {"tone": COLD, "facts": False})
     state = await bench.state(graph)
-    assert set(state.next) == {"learn_criteria"}
+    assert state.next == ("learn_criteria",)
     given = await bench.invoke(reviewed(bench), None)
     assert given["learned"].keys() == {"tone", "facts"}
-    texts = await learned_texts(bench, THREE)
+    texts, asked = await learned_texts(bench, THREE), len(distillings(bench.server))
     # The same again, from the checkpoint before: what is there already is not learned twice.
-    asked = len(distillings(bench.server))
-    again = reviewed(bench)
-    if bench.awaits:
-        replayed = await again.ainvoke(None, state.config)
-    else:
-        replayed = again.invoke(None, state.config)
+    replayed = reviewed(bench).invoke(None, state.config)
     assert replayed["learned"].keys() == {"tone", "facts"}
     assert await learned_texts(bench, THREE) == texts
     assert len(await bench.episodes(criterion=TONE)) == 1
-    assert len(distillings(bench.server)) == asked
+    assert (len(distillings(bench.server)), judged_names(bench.server)) == (asked, sorted(NAMES))
+
+
+async def test_cited_guidelines_are_returned_by_criterion(bench: Bench) -> None:
+    rule = await bench.add_guideline("Say sorry.", criterion=TONE)
+
+    def names_rules(chat: ChatRequest) -> bool:
+        return "broken_guidelines" in str(chat.schema)
+
+    answer = {"rationale": "No.", "value": False, "broken_guidelines": [1]}
+    bench.server.rules = [Rule(names_rules, reply=answer)]
+    given = await bench.invoke(panel(bench, cite_guidelines=True), CASE)
+    assert given["judgments"]["tone"]["broken_guideline_ids"] == [rule.id]
+    assert given["broken_guidelines"] == {"tone": [rule.to_json()], "facts": [], "length": []}
+    assert "broken_guidelines" not in await bench.invoke(panel(bench), CASE, "u")
+
+
+async def test_only_what_the_judges_are_shown_goes_through_checkpoints(bench: Bench) -> None:
+    for one in THREE:
+        await teach(bench, one)
+        for number in range(30):
+            await bench.add_guideline(f"Rule {number} of {one.name}: say sorry.", criterion=one)
+    graph = panel(bench, max_guideline_tokens=60)
+    await bench.invoke(graph, CASE)
+    state = (await bench.state(graph)).values
+    for one in THREE:
+        memory = state["judge_memories"][one.name]
+        shown = [*memory.get("guidelines", []), *memory.get("relevant", [])]
+        judgment = state["judgments"][one.name]
+        assert {rule["id"] for rule in shown} == set(judgment["guideline_ids"])
+        assert 0 < len(shown) < 30
+        assert "vector" not in memory
+    assert str(state).count(state["judge_run"]["vector"]) == 1
+
+
+async def tell(bench: Bench, one: Criterion, judgment_id: str) -> dict[str, Any]:
+    """Give an expert's later word on one of a panel's judgments."""
+    graph = bench.compile(create_feedback_graph(one, **models(bench)))
+    word = {"judgment_id": judgment_id, "reply": {**COLD, "author": "ann"}}
+    result: dict[str, Any] = await bench.invoke(graph, word, f"later-{one.name}")
+    return result
+
+
+async def test_kept_judgments_take_a_later_word_each(bench: Bench) -> None:
+    await teach(bench, TONE, OTHER)
+    given = await bench.invoke(panel(bench, keep_judgments=DAY), CASE)
+    ids = {name: one["id"] for name, one in given["judgments"].items()}
+    for one in THREE:
+        assert [kept.judgment.id for kept in bench.memory(one).judgments()] == [ids[one.name]]
+    later = await tell(bench, FACTS, ids["facts"])
+    assert later["judgment"]["id"] == ids["facts"]
+    [episode] = await bench.episodes(criterion=FACTS)
+    assert (episode.author, episode.example.outputs) == ("ann", CASE["outputs"])
+    assert len(bench.server.embeddings) == 1
+    with pytest.raises(InvalidInputError, match="judgment_id: no judgment"):
+        await tell(bench, TONE, ids["length"])
+    given = await bench.invoke(panel(bench), CASE, "u")
+    with pytest.raises(InvalidInputError, match="judgment_id"):
+        await tell(bench, TONE, given["judgments"]["tone"]["id"])
+
+
+async def test_purging_one_criterions_words_leaves_the_other_memories(bench: Bench) -> None:
+    graph = reviewed(bench)
+    secret = {"value": False, "rationale": "The customer, Ms Quillfeather, was never told."}
+    await bench.review(graph, {"tone": secret, "facts": COLD, "author": "ann"}, on="taught")
+    await bench.invoke(graph, OTHER, "shown")
+    await bench.invoke(panel(bench, [LENGTH]), THIRD, "apart")
+    forgotten = bench.memory(TONE).forget(author="ann", purge=True, checkpointer=bench.saver)
+    assert len(forgotten.episode_ids) == 1
+    assert await bench.episodes(criterion=TONE) == []
+    assert await bench.guidelines(criterion=TONE) == []
+    assert len(await bench.episodes(criterion=FACTS)) == 1
+    assert len(await bench.guidelines(criterion=FACTS)) == 1
+    left = list(bench.saver.list(None))
+    # Gone is what was taught, and what was shown in a form to another expert.
+    assert {point.config["configurable"]["thread_id"] for point in left} == {"apart"}
+    given = await bench.invoke(graph, OTHER, "after")
+    assert "Quillfeather" not in str([given, left])
+    assert given["judgments"]["tone"]["episode_ids"] == []
+
+
+def test_picture_shows_the_way(bench: Bench) -> None:
+    picture = reviewed(bench).get_graph()
+    edges = {(edge.source, edge.target, edge.conditional) for edge in picture.edges}
+    assert edges == {
+        ("__start__", "retrieve_episodes", False),
+        ("retrieve_episodes", "judge_criteria", False),
+        ("judge_criteria", "collect_feedback", True),
+        ("judge_criteria", "__end__", True),
+        ("collect_feedback", "learn_criteria", True),
+        ("collect_feedback", "__end__", True),
+        ("learn_criteria", "__end__", False),
+    }

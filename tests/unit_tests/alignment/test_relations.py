@@ -51,20 +51,16 @@ def test_opposites_are_no_duplicates() -> None:
     ("given", "problem"),
     [
         ({}, 'no list of "duplicates"'),
-        ({"duplicates": []}, 'no list of "contradictions"'),
         ({"duplicates": {}, "contradictions": []}, 'no list of "duplicates"'),
         (answer([[1, 4]]), "4 is no rule: they are numbered from 1 to 3"),
         (answer([[0, 1]]), "0 is no rule"),
-        (answer([[-1, 1]]), "-1 is no rule"),
-        (answer([["1", "2"]]), "no list of numbers"),
         (answer([[True, 2]]), "no list of numbers"),
-        (answer([[1.0, 2]]), "no list of numbers"),
         (answer([1, 2]), "no list of numbers"),
         (answer([], [[1, 2, 3]]), "more than two numbers"),
     ],
 )
 def test_comparison_that_can_not_be_used_says_why(given: Any, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem.replace('"', '"')):
+    with pytest.raises(ValueError, match=problem):
         read_relations(given, 3)
 
 

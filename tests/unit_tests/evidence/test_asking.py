@@ -1,29 +1,194 @@
-"""Whether an expert is asked, through a whole memory: past decisions, new cases, the draw."""
+"""Whether an expert is asked, through a whole memory: cases on a circle, judged and valued."""
 
+import math
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import numpy as np
 import pytest
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import InvalidInputError, Judgment, Uncertain
-from memalign_graph.evidence.asking import choose_review, current_trust, is_drawn
+from memalign_graph import (
+    Categorical,
+    Criterion,
+    Example,
+    Feedback,
+    InvalidInputError,
+    JudgeMemory,
+    Judgment,
+    Numeric,
+    Uncertain,
+)
+from memalign_graph.evidence.asking import choose_review, current_trust, flags_of, is_drawn
 from memalign_graph.evidence.confidence import Said
-from memalign_graph.evidence.process import decide_case
+from memalign_graph.evidence.process import current_process, decide_case, divisions
 from memalign_graph.evidence.trust import LEVEL, is_blind
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.types import ReviewChoice
-from tests.unit_tests.evidence.review_support import filled, judged
+from memalign_graph.memory.embedding import embed
+from memalign_graph.memory.index.retrieval_text import retrieval_text
+from memalign_graph.scales import Boolean
 
+YES_NO = Criterion(name="tone", instructions="Is the reply appropriate?", scale=Boolean())
+UNLIKE = ["no_similar_episode"]
+DIVIDED = ["episodes_disagree"]
 TARGET = 0.9
 MEMORIES = 20
 NEW = np.arange(0.005, 1, 0.01)
 """New cases stand at these quantiles of the judge's confidence."""
 
+_ANGLE = re.compile(r"at (-?[\d.]+) degrees")
 
-def new_cases(rng: np.random.Generator, skill: float) -> list[float]:
-    return [float(one) for one in np.quantile(rng.beta(skill, 1, 20_000), NEW)]
+
+def on_circle(texts: Sequence[str]) -> list[list[float]]:
+    """Embeddings whose similarity is the cosine of the angle between two texts."""
+    angles = [math.radians(float(_ANGLE.search(text)[1])) for text in texts]  # type: ignore[index]
+    return [[math.cos(angle), math.sin(angle)] for angle in angles]
+
+
+def on_narrow_cone(texts: Sequence[str]) -> list[list[float]]:
+    """The same of an embedder for which everything is alike: no similarity is below 0.98."""
+    return [[*vector, 10.0] for vector in on_circle(texts)]
+
+
+def example_at(degrees: float) -> Example:
+    return Example(inputs=f"Something at {degrees:.6f} degrees", outputs="An answer.")
+
+
+def valued(
+    degrees: float,
+    value: Any = True,  # noqa: FBT002 - any scale's
+    *,
+    verdict: Any = None,
+    sure: float | None = None,
+    author: str | None = None,
+) -> Feedback:
+    """An expert's value on a case, and how sure the judge was of yes."""
+    example = example_at(degrees)
+    judgment = Judgment(
+        criterion="tone",
+        example_id=example.id,
+        value=value if verdict is None else verdict,
+        rationale="So the judge said.",
+        memory_version="0" * 32,
+        probabilities=None if sure is None else {"true": sure, "false": 1 - sure},
+    )
+    return Feedback(example=example, value=value, judgment=judgment, author=author)
+
+
+def filled(
+    *feedback: Feedback,
+    criterion: Criterion = YES_NO,
+    embeddings: Any = on_circle,
+    store: BaseStore | None = None,
+) -> JudgeMemory:
+    """A memory that holds some feedback."""
+    memory = JudgeMemory(store or InMemoryStore(), criterion, embeddings=embeddings)
+    memory.remember(list(feedback))
+    return memory
+
+
+def flags_at(memory: JudgeMemory, degrees: float) -> list[str]:
+    """The flags of a new case."""
+    text, _ = retrieval_text(example_at(degrees))
+    vector = run(embed(BLOCKING, memory.access, {"case": text}))["case"]
+    process = run(current_process(BLOCKING, memory.access))
+    return list(flags_of(process, memory.access.view, vector))
+
+
+@pytest.mark.parametrize("embeddings", [on_circle, on_narrow_cone])
+def test_case_unlike_all_others_is_flagged_whatever_the_embedder(embeddings: Any) -> None:
+    memory = filled(*map(valued, [*range(40), 150]), embeddings=embeddings)
+    places = (20.5, 39.9, 150, 100, -60)
+    assert [flags_at(memory, at) for at in places] == [[], [], [], UNLIKE, UNLIKE]
+    process = run(current_process(BLOCKING, memory.access))
+    assert flags_of(process, memory.access.view, None) == UNLIKE
+    rng, flagged = np.random.default_rng(3), []
+    for _ in range(10):
+        cases = [valued(at) for at in rng.uniform(0, 180, 60)]
+        memory = filled(*cases, embeddings=embeddings)
+        flagged += [flags_at(memory, rng.uniform(0, 180)) == UNLIKE for _ in range(20)]
+    assert sum(flagged) / len(flagged) <= 0.09
+
+
+def test_few_cases_flag_nothing_but_an_empty_memory_does() -> None:
+    assert flags_at(filled(), 0) == UNLIKE
+    for count in (1, 2, 5, 18):
+        memory = filled(*(valued(20 * at, at % 2 == 0) for at in range(count)))
+        assert [flags_at(memory, at) for at in (5, 90, 200)] == [[], [], []]
+    assert flags_at(filled(*map(valued, range(18))), 120) == []
+    assert flags_at(filled(*map(valued, range(19))), 120) == UNLIKE
+    equal = filled(*(valued(30 + at / 1000) for at in range(40)))
+    assert (flags_at(equal, 30.0205), flags_at(equal, 33)) == ([], UNLIKE)
+
+
+@pytest.mark.parametrize(
+    ("near", "expected"),
+    [
+        ([[0.0, 1.0]] * 5, 0),
+        ([[0.0, 1.0]] * 3 + [[1.0, 0.0]] * 2, 0.4),
+        ([[0.5, 0.5]], 0.5),
+        ([[0.5], [0.5], [0.75], [0.75], [1.0]], 0.25),
+        ([[0.2], [0.8]], 0.3),
+        ([[0.2]], 0),
+    ],
+)
+def test_division_is_the_minority_or_what_the_middle_half_spans(near: Any, expected: float) -> None:
+    assert divisions(np.array([near])).tolist() == pytest.approx([expected])
+
+
+@pytest.mark.parametrize(
+    ("scale", "low", "high"),
+    [
+        (Boolean(), True, False),
+        (Categorical(choices=("a", "b", "c")), "a", "c"),
+        (Categorical(choices=("bad", "fair", "good"), ordered=True), "bad", "good"),
+        (Numeric(minimum=0, maximum=10), 0.0, 10.0),
+    ],
+)
+def test_case_in_contradictory_company_is_flagged(scale: Any, low: Any, high: Any) -> None:
+    criterion = Criterion(name="tone", instructions="How is it?", scale=scale)
+    calm = [valued(2 * at, low) for at in range(80)]
+    torn = [valued(250 + at, value) for at, value in enumerate([low, high, low, high, high])]
+    memory = filled(*calm, *torn, criterion=criterion)
+    assert (flags_at(memory, 252.5), flags_at(memory, 60.5)) == (DIVIDED, [])
+
+
+def test_experts_who_differ_on_the_very_cases_are_seen() -> None:
+    calm = [valued(3 * at) for at in range(60)]
+    for other, told in ((False, DIVIDED), (True, [])):
+        authors = ("ann", True), ("bob", other)
+        said = [valued(250 + at, value, author=who) for at in range(5) for who, value in authors]
+        assert flags_at(filled(*calm, *said), 252.5) == told
+
+
+def test_memory_that_is_contradictory_everywhere_does_not_ask_everywhere() -> None:
+    rng = np.random.default_rng(5)
+    memory = filled(*(valued(at, bool(rng.random() < 0.6)) for at in range(0, 180, 2)))
+    flagged = [flags_at(memory, at + 1) for at in range(0, 178, 2)]
+    assert sum("episodes_disagree" in flags for flags in flagged) / len(flagged) <= 0.12
+
+
+def test_changed_scale_leaves_values_aside_that_are_not_on_it() -> None:
+    numbers = YES_NO.model_copy(update={"scale": Numeric(minimum=0, maximum=10)})
+    before = filled(*(valued(at, 2 + at % 9) for at in range(40)), criterion=numbers)
+    assert flags_at(filled(store=before.access.store), 20) == UNLIKE
+
+
+def test_forgetting_is_as_if_it_had_never_been_there() -> None:
+    calm = [valued(3 * at) for at in range(50)]
+    torn = [valued(250 + at, at % 2 == 0) for at in range(4)]
+    whole, never = filled(*calm, *torn), filled(*calm)
+    places = [at / 2 for at in range(-100, 700, 21)]
+    before = [flags_at(never, at) for at in places]
+    assert [flags_at(whole, at) for at in places] != before
+    gone = {feedback.example.id for feedback in torn}
+    whole.forget([episode.id for episode in whole.episodes() if episode.example_id in gone])
+    assert [flags_at(whole, at) for at in places] == before
+    assert flags_at(whole, 252.5) == flags_at(never, 252.5) == UNLIKE
 
 
 def unasked(rng: np.random.Generator, skill: float, size: int) -> list[float]:
@@ -32,7 +197,7 @@ def unasked(rng: np.random.Generator, skill: float, size: int) -> list[float]:
     right = rng.random(size) < held
     memory = filled(
         *(
-            judged(at / 10, value=bool(value), verdict=True, sure=float(share))
+            valued(at / 10, bool(value), verdict=True, sure=float(share))
             for at, (share, value) in enumerate(zip(held, right, strict=True))
         )
     )
@@ -40,7 +205,7 @@ def unasked(rng: np.random.Generator, skill: float, size: int) -> list[float]:
     if trust.threshold is None:
         return []
     kept = []
-    for share in new_cases(rng, skill):
+    for share in np.quantile(rng.beta(skill, 1, 20_000), NEW).tolist():
         said = Said(True, {"true": share, "false": 1 - share}, "logprobs")
         decision = run(decide_case(BLOCKING, memory.access, said, "verdict", vector=None))
         assert decision.confidence is not None
@@ -61,86 +226,56 @@ def test_target_is_kept_and_a_better_judge_is_asked_about_less() -> None:
     assert coverage[-1] - coverage[0] > 0.5
 
 
-@pytest.mark.parametrize("reason", ["sample", "unsure"])
-def test_choice_is_the_same_however_often_it_is_made(reason: str) -> None:
-    memory = filled(*(judged(at, value=True, sure=0.9 + at / 1000) for at in range(60)))
-    judgment = Judgment(
-        criterion="tone",
-        example_id="x",
-        value=True,
-        rationale="So it is.",
-        memory_version="0" * 32,
-        confidence=0.999 if reason == "sample" else 0.1,
-    )
-    options: dict[str, Any] = {
-        "uncertain": Uncertain(sample_share=1 if reason == "sample" else 0),
-        "decide": "verdict",
-        "vector": None,
-        "looked": False,
-    }
-    at = datetime(2025, 1, 31, tzinfo=UTC)
-    choices: list[ReviewChoice] = [
-        run(
-            choose_review(
-                BLOCKING, memory.access, judgment, at=at + timedelta(hours=hour), **options
-            )
+@pytest.mark.parametrize(
+    ("reason", "confidence", "share"), [("sample", 0.999, 1), ("unsure", 0.1, 0)]
+)
+def test_choice_is_the_same_however_often_it_is_made(
+    reason: str, confidence: float, share: int
+) -> None:
+    memory = filled(*(valued(at, sure=0.9 + at / 1000) for at in range(60)))
+    given = valued(0).judgment
+    assert given is not None
+    judgment = given.model_copy(update={"confidence": confidence})
+    for hour in range(3):
+        choice = choose_review(
+            BLOCKING,
+            memory.access,
+            judgment,
+            uncertain=Uncertain(sample_share=share),
+            decide="verdict",
+            vector=None,
+            looked=False,
+            at=datetime(2025, 1, 31, tzinfo=UTC) + timedelta(hours=hour),
         )
-        for hour in range(3)
-    ]
-    assert choices == [choices[0]] * 3
-    assert choices[0].reasons == [reason]
-
-
-def named(number: int) -> str:
-    """A judgment's id, as judgments make them."""
-    return UUID(int=number, version=4).hex
+        assert run(choice).reasons == [reason]
 
 
 def test_draw_is_the_same_for_the_same_judgment_and_fair_over_many() -> None:
-    ids = [named(one) for one in range(20_000)]
-    drawn = [one for one in ids if is_drawn(one, 0.05)]
-    assert drawn == [one for one in ids if is_drawn(one, 0.05)]
+    ids = [UUID(int=number, version=4).hex for number in range(20_000)]
+    drawn = [key for key in ids if is_drawn(key, 0.05)]
+    assert drawn == [key for key in ids if is_drawn(key, 0.05)]
     assert 0.045 < len(drawn) / len(ids) < 0.055
-    assert set(drawn) < {one for one in ids if is_drawn(one, 0.2)}
-    assert not any(is_drawn(one, 0) for one in ids)
-    assert all(is_drawn(one, 1) for one in ids)
-
-
-def test_blind_is_what_was_asked_about_by_chance_alone() -> None:
+    assert set(drawn) < {key for key in ids if is_drawn(key, 0.2)}
+    assert not any(is_drawn(key, 0) for key in ids)
+    assert all(is_drawn(key, 1) for key in ids)
     assert is_blind(["sample"])
     assert not is_blind(["unsure", "sample"])
     assert not is_blind([])
 
 
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"target_agreement": 1}, "target_agreement"),
-        ({"target_agreement": 1.0}, "target_agreement"),
-        ({"target_agreement": 0}, "target_agreement"),
-        ({"target_agreement": 90}, "target_agreement"),
-        ({"target_agreement": "0.9"}, "target_agreement"),
-        ({"target_agreement": True}, "target_agreement"),
-        ({"target_agreement": None}, "target_agreement"),
-        ({"target_agreement": float("nan")}, "target_agreement"),
-        ({"per_day": 0}, "per_day"),
-        ({"per_day": -3}, "per_day"),
-        ({"per_day": 2.5}, "per_day"),
-        ({"per_day": "10"}, "per_day"),
-        ({"per_day": True}, "per_day"),
-        ({"max_review_share": 0.5}, "max_review_share"),
-        ({"sample_share": -0.1}, "sample_share"),
-        ({"sample_share": 5}, "sample_share"),
-        ({"sample_share": None}, "sample_share"),
-        ({"sample_share": False}, "sample_share"),
-    ],
-)
-def test_wrong_settings_are_one_sentence(options: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidInputError, match=rf"^{field}: ") as caught:
-        Uncertain(**options)
-    assert "\n" not in str(caught.value)
+WRONG: dict[str, list[Any]] = {
+    "target_agreement": [1, 1.0, 0, 90, "0.9", True, None, math.nan],
+    "per_day": [0, -3, 2.5, "10", True],
+    "max_review_share": [0.5],
+    "sample_share": [-0.1, 5, None, False],
+}
 
 
-def test_settings_at_their_edges_are_taken() -> None:
+@pytest.mark.parametrize("field", WRONG)
+def test_wrong_settings_are_one_sentence(field: str) -> None:
+    for value in WRONG[field]:
+        with pytest.raises(InvalidInputError, match=rf"^{field}: ") as caught:
+            Uncertain(**{field: value})
+        assert "\n" not in str(caught.value)
     Uncertain(target_agreement=0.999, per_day=1, sample_share=0)
     Uncertain(target_agreement=0.001, per_day=None, sample_share=1)

@@ -19,28 +19,27 @@ ALTERNATIVES = [
 ]
 GOOD = {"token": "A", "logprob": math.log(0.75), "top_logprobs": ALTERNATIVES}
 TOLD = {"true": pytest.approx(0.75), "false": pytest.approx(0.25)}
+A = {"token": "A", "logprob": -0.3}
 
 
-def told(content: Any) -> Any:
-    return letter_probabilities(content, ["true", "false"])
-
-
-def with_verdict(**fields: Any) -> Any:
-    return {"content": [{**GOOD, **fields}]}
-
-
-def test_the_good_one() -> None:
-    assert told({"content": [GOOD]}) == TOLD
-    rest = [{"token": ")", "logprob": 0.0, "top_logprobs": []}]
-    assert told({"content": [{"token": "\n", "logprob": 0.0}, GOOD, *rest]}) == TOLD
+def told(**fields: Any) -> Any:
+    """What is read of the verdict's token, changed so."""
+    return letter_probabilities({"content": [{**GOOD, **fields}]}, ["true", "false"])
 
 
 def test_a_letter_may_have_blanks_around_it_and_what_is_none_does_not_count() -> None:
+    assert told() == TOLD
+    rest = [{"token": ")", "logprob": 0.0, "top_logprobs": []}]
+    content = [{"token": "\n", "logprob": 0.0}, GOOD, *rest]
+    assert letter_probabilities({"content": content}, ["true", "false"]) == TOLD
     odds = {"A": 0.3, " A": 0.3, "B": 0.1, "\nB": 0.1, "Yes": 0.15, "a": 0.05}
     top = [{"token": text, "logprob": math.log(odd)} for text, odd in odds.items()]
-    assert told(with_verdict(logprob=math.log(0.3), top_logprobs=top)) == TOLD
+    assert told(logprob=math.log(0.3), top_logprobs=top) == TOLD
     # The alternatives are those before a server's grammar: what was written may be no letter.
-    assert told(with_verdict(token="Yes", logprob=-1.0, top_logprobs=top)) == TOLD
+    assert told(token="Yes", logprob=-1.0, top_logprobs=top) == TOLD
+    for own in (math.nan, None, "x"):
+        assert told(logprob=own) == TOLD
+        assert told(logprob=own, top_logprobs=ALTERNATIVES[1:]) is None
 
 
 @pytest.mark.parametrize(
@@ -62,66 +61,34 @@ def test_only_scales_of_few_values_are_finite(scale: Scale, count: int) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        None,
-        "none",
-        17,
-        [],
-        {},
-        {"content": None},
-        {"content": "A"},
+        *(None, "none", 17, [], {}, {"content": None}, {"content": "A"}),
         {"content": {"tokens": ["A"], "token_logprobs": [-0.1]}},
         {"content": [None, 3, "A", ["A", -0.1]]},
         {"content": [{"token": None, "logprob": -0.1, "top_logprobs": ALTERNATIVES}]},
         {"tokens": ['{"value": ', "A"], "top_logprobs": [{}, {"A": -0.1, "B": -2.0}]},
         {"content": [{"token_id": 17, "logprob": -0.1, "top_logprobs": [{"token_id": 4}]}]},
         {"content": [{"token": "token_id:17", "logprob": -0.1, "top_logprobs": []}]},
+        *(
+            {"content": [{**GOOD, "top_logprobs": top}]}
+            for top in (
+                *(None, [], {}, {"A": -0.3, "B": -1.4}, "A", [None, 3], [["A", -0.3], ["B", -1.4]]),
+                *([A], [A, {"token": "B"}], [A, {"logprob": -1.4}]),
+                *([A, {"token": "B", "logprob": log}] for log in (None, "-1.4", math.nan)),
+                [A, {"token": 7, "logprob": -1.4}],
+            )
+        ),
     ],
 )
-def test_no_log_probabilities(given: Any) -> None:
-    assert told(given) is None
+def test_what_tells_nothing_is_no_confidence(given: Any) -> None:
+    assert letter_probabilities(given, ["true", "false"]) is None
 
 
-@pytest.mark.parametrize(
-    "top",
-    [
-        None,
-        [],
-        {},
-        {"A": -0.3, "B": -1.4},
-        "A",
-        [None, 3],
-        [["A", -0.3], ["B", -1.4]],
-        [{"token": "A", "logprob": -0.3}],
-        [{"token": "A", "logprob": -0.3}, {"token": "B", "logprob": None}],
-        [{"token": "A", "logprob": -0.3}, {"token": "B", "logprob": "-1.4"}],
-        [{"token": "A", "logprob": -0.3}, {"token": "B", "logprob": math.nan}],
-        [{"token": "A", "logprob": -0.3}, {"token": "B"}],
-        [{"token": "A", "logprob": -0.3}, {"logprob": -1.4}],
-        [{"token": "A", "logprob": -0.3}, {"token": 7, "logprob": -1.4}],
-    ],
-)
-def test_alternatives_without_the_other_value(top: Any) -> None:
-    assert told(with_verdict(top_logprobs=top)) is None
-
-
-@pytest.mark.parametrize("log", [math.nan, None, "x"])
-def test_the_tokens_own_log_probability_may_be_missing(log: Any) -> None:
-    assert told(with_verdict(logprob=log)) == TOLD
-    assert told(with_verdict(logprob=log, top_logprobs=ALTERNATIVES[1:])) is None
-
-
-@pytest.mark.parametrize("log", [-math.inf, -1e308, -(10**400), -9999])
-def test_no_chance_at_all_is_a_probability_of_nought(log: Any) -> None:
-    top = [{"token": "A", "logprob": 0.0}, {"token": "B", "logprob": log}]
-    assert told(with_verdict(top_logprobs=top)) == {"true": 1.0, "false": 0.0}
-
-
-@pytest.mark.parametrize("log", [math.inf, 1e308, 10**400, 800])
-def test_more_than_certain_is_certain(log: Any) -> None:
-    top = [{"token": "A", "logprob": log}, {"token": "B", "logprob": 0.0}]
-    assert told(with_verdict(top_logprobs=top)) == {"true": 0.5, "false": 0.5}
-
-
-def test_no_mass_at_all_is_no_confidence() -> None:
-    top = [{"token": one, "logprob": -math.inf} for one in "AB"]
-    assert told(with_verdict(logprob=-math.inf, top_logprobs=top)) is None
+def test_odds_beyond_what_there_are_stay_probabilities() -> None:
+    for log in (-math.inf, -1e308, -(10**400), -9999):
+        top = [{"token": "A", "logprob": 0.0}, {"token": "B", "logprob": log}]
+        assert told(top_logprobs=top) == {"true": 1.0, "false": 0.0}
+    for log in (math.inf, 1e308, 10**400, 800):
+        top = [{"token": "A", "logprob": log}, {"token": "B", "logprob": 0.0}]
+        assert told(top_logprobs=top) == {"true": 0.5, "false": 0.5}
+    none = [{"token": letter, "logprob": -math.inf} for letter in "AB"]
+    assert told(logprob=-math.inf, top_logprobs=none) is None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memalign_graph import Boolean, Categorical, Numeric
+from memalign_graph import Boolean, Numeric
 from memalign_graph.agreement import agree
 from memalign_graph.evidence import process as module
 from memalign_graph.evidence.confidence import Said
@@ -39,7 +39,7 @@ from tests.unit_tests.evidence.worlds import (
     world,
 )
 
-SEEDS = range(4)
+SEEDS = range(3)
 
 
 def seeded(seed: int) -> random.Random:
@@ -52,15 +52,6 @@ def nearly(scale: Scale, truth: Value, rng: random.Random) -> Value:
     if scale.integer:
         return truth if rng.random() < 0.95 else off(scale, truth, rng.choice([-1, 1]))
     return off(scale, truth, rng.gauss(0, 0.05 * (scale.maximum - scale.minimum)))
-
-
-def constant(scale: Scale, _: Value, rng: random.Random) -> Value:
-    """A judge that always says the same."""
-    return values_of(scale)[0]
-
-
-def strong(kind: str) -> Judge:
-    return nearly if isinstance(SCALES[kind], Numeric) else right_in(0.95)
 
 
 def span(kind: str) -> float:
@@ -88,72 +79,48 @@ def errors(kind: str, judge: Judge, count: int, **options: Any) -> tuple[float, 
 
 
 @pytest.mark.parametrize("kind", SCALES)
-@pytest.mark.parametrize("judge", [coin, constant])
-def test_a_useless_judge_is_outvoted(kind: str, judge: Judge) -> None:
-    verdict, value, used = errors(kind, judge, 80)
+def test_a_useless_judge_is_outvoted_and_a_good_one_not_harmed(kind: str) -> None:
+    verdict, value, used = errors(kind, coin, 80)
     assert used == 1
     assert value < verdict / 2
-
-
-@pytest.mark.parametrize("kind", SCALES)
-@pytest.mark.parametrize("count", [12, 25, 80])
-def test_a_good_judge_is_not_harmed(kind: str, count: int) -> None:
-    verdict, value, _ = errors(kind, strong(kind), count)
-    assert value - verdict < 0.03 * span(kind)
-
-
-@pytest.mark.parametrize("kind", SCALES)
-def test_neighbours_that_know_nothing_do_no_harm(kind: str) -> None:
-    verdict, value, _ = errors(kind, right_in(0.7), 40, clusters=1, purity=0.4)
-    assert value - verdict < 0.03 * span(kind)
-
-
-@pytest.mark.parametrize("kind", SCALES)
-def test_judge_and_neighbours_together_are_no_worse_than_either(kind: str) -> None:
+    near: Judge = nearly if isinstance(SCALES[kind], Numeric) else right_in(0.95)
+    for judge, count, options in (
+        (near, 12, {}),
+        (near, 80, {}),
+        # Neighbours that know nothing do no harm.
+        (right_in(0.7), 40, {"clusters": 1, "purity": 0.4}),
+    ):
+        verdict, value, _ = errors(kind, judge, count, **options)
+        assert value - verdict < 0.03 * span(kind)
+    # Judge and neighbours together are no worse than either.
     verdict, both, _ = errors(kind, right_in(0.75), 140, purity=0.85)
     _, neighbours, _ = errors(kind, coin, 140, purity=0.85)
     assert both <= min(verdict, neighbours) * 1.1 + 0.015
 
 
 @pytest.mark.parametrize("kind", SCALES)
-def test_without_verdicts_the_experts_values_decide_from_ten_on(kind: str) -> None:
-    scale = SCALES[kind]
-    items = [replace(item, verdict=None) for item in world(scale, 80, seeded(1), coin)]
-    for count, told in ((MIN_CASES - 1, False), (80, True)):
+def test_ten_values_that_like_cases_tell_are_enough_and_strangers_tell_nothing(kind: str) -> None:
+    scale, (one, other, *_) = SCALES[kind], values_of(SCALES[kind])
+    for count in (MIN_CASES - 1, MIN_CASES):
+        items = [
+            Item(normalised([at % 2, 1 - at % 2, 0.01 * at]), one if at % 2 else other, None)
+            for at in range(count + 1)
+        ]
         view = view_of(items[:count])
         process = Process(view, scale)
-        assert process.decides("evidence") is told
-        evidence = decided(view, process, replace(items[0], verdict=values_of(scale)[0])).evidence
-        assert evidence is not None
-        assert evidence.verdict_error is None
-        assert ("memory has 9 cases" in evidence.reason) is not told
-        assert len(evidence.neighbours) == min(count, 10)
-    assert process.decides("verdict") is False
-    strangers = [replace(item, vector=normalised(np.eye(80)[at])) for at, item in enumerate(items)]
-    assert Process(view_of(strangers), scale).decides("evidence") is False
-
-
-@pytest.mark.parametrize("kind", SCALES)
-@pytest.mark.parametrize("count", [MIN_CASES - 1, MIN_CASES])
-def test_ten_values_that_like_cases_tell_are_enough(kind: str, count: int) -> None:
-    scale, (one, other, *_) = SCALES[kind], values_of(SCALES[kind])
-    items = [
-        Item(normalised([at % 2, 1 - at % 2, 0.01 * at]), one if at % 2 else other, None)
-        for at in range(count + 1)
+        assert not process.decides("verdict")
+        for verdict in (one, other):
+            decision = decided(view, process, replace(items[count], verdict=verdict))
+            assert decision.value == (items[count].truth if count == MIN_CASES else verdict)
+    strangers = [
+        replace(item, vector=normalised(np.eye(80)[at]), verdict=None)
+        for at, item in enumerate(world(scale, 80, seeded(1), coin))
     ]
-    view = view_of(items[:count])
-    process = Process(view, scale)
-    for verdict in (one, other):
-        decision = decided(view, process, replace(items[count], verdict=verdict))
-        assert decision.value == (items[count].truth if count == MIN_CASES else verdict)
-
-
-@pytest.mark.parametrize("kind", SCALES)
-def test_experts_that_always_say_the_same_leave_the_verdict(kind: str) -> None:
-    value, other = values_of(SCALES[kind])[:2]
-    items = [replace(item, truth=value) for item in world(SCALES[kind], 30, seeded(1), coin)]
+    assert Process(view_of(strangers), scale).decides("evidence") is False
+    # Nor do experts who always say the same.
+    items = [replace(item, truth=one) for item in world(scale, 30, seeded(1), coin)]
     view = view_of(items)
-    decision = decided(view, Process(view, SCALES[kind]), replace(items[0], verdict=other))
+    decision = decided(view, Process(view, scale), replace(items[0], verdict=other))
     assert decision.value == other
     assert decision.evidence is not None
     assert "the same value" in decision.evidence.reason
@@ -230,24 +197,14 @@ def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: 
     assert said(forgotten) == said(shuffled) == said(never)
 
 
-@pytest.mark.parametrize(
-    ("kind", "given", "counts"),
-    [
-        ("stars", [2, 3, 5], 3),
-        ("share", [0.2, 0.3, 0.9], 0.3),
-        ("ordered", ["poor", "fair", "good"], "fair"),
-        ("choices", ["odd", "odd", "warm"], "odd"),
-    ],
-)
-def test_of_several_experts_the_median_or_the_majority_is_learned(
-    kind: str, given: list[Value], counts: Value
-) -> None:
-    [item] = world(SCALES[kind], 1, seeded(1), coin)
+def test_of_several_experts_the_median_is_learned() -> None:
+    scale, given = SCALES["stars"], [2, 3, 5]
+    [item] = world(scale, 1, seeded(1), coin)
     words = [word(at, replace(item, truth=value), case=0) for at, value in enumerate(given)]
     view = view_of([])
     put(view, words, [item] * len(words))
-    [case] = Process(view, SCALES[kind]).cases
-    assert (case.value, case.given) == (counts, given)
+    [case] = Process(view, scale).cases
+    assert (case.value, case.given) == (3, given)
 
 
 def test_of_more_cases_than_are_fitted_the_nearest_speak(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,9 +224,8 @@ def test_of_more_cases_than_are_fitted_the_nearest_speak(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("kind", SCALES)
-@pytest.mark.parametrize("told", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("mode", ["evidence", "verdict"])
-def test_confidences_are_calibrated_shares(kind: str, told: float, mode: Any) -> None:
+def test_confidences_are_calibrated_shares(kind: str, mode: Any) -> None:
     scale, rng = SCALES[kind], seeded(3)
     names = [scale.render(value) for value in values_of(scale)]
 
@@ -277,7 +233,7 @@ def test_confidences_are_calibrated_shares(kind: str, told: float, mode: Any) ->
         return dict(zip(names, rng.choices([0.1, 0.5, 0.9], k=len(names)), strict=True))
 
     items = [
-        replace(item, probabilities=odds() if rng.random() < told else None)
+        replace(item, probabilities=odds() if rng.random() < 0.5 else None)
         for item in world(scale, 90, rng, right_in(0.8))
     ]
     view = view_of(items)
@@ -349,15 +305,6 @@ def test_estimates_stay_on_the_scale(scale: Numeric) -> None:
         assert abs(float(value) - float(item.truth)) < 0.35 * width
 
 
-def test_a_scale_of_more_choices_than_servers_tell() -> None:
-    scale = Categorical(choices=tuple(f"c{at}" for at in range(25)))
-    items = world(scale, 150, seeded(6), coin, clusters=5)
-    view = view_of(items[:120])
-    process = Process(view, scale)
-    assert process.decides("evidence")
-    assert np.mean([decided(view, process, one).value != one.truth for one in items[120:]]) < 0.4
-
-
 def scored(rng: np.random.Generator, count: int) -> list[tuple[float, bool]]:
     """Past decisions whose score says nothing of whether they are right."""
     scores, agreed = rng.normal(size=count), rng.random(count) < 0.8999
@@ -379,12 +326,14 @@ def voted(rng: np.random.Generator, count: int) -> list[tuple[float, bool]]:
     return found.decisions
 
 
-@pytest.mark.parametrize("count", [30, 100, 400, 1000, 2000])
-@pytest.mark.parametrize(("past", "most"), [(scored, 400), (voted, 60)])
-def test_a_judge_just_below_the_target_is_seldom_trusted(past: Any, most: int, count: int) -> None:
+@pytest.mark.parametrize(
+    ("past", "memories", "count"), [(scored, 400, 100), (scored, 400, 1000), (voted, 40, 150)]
+)
+def test_a_judge_just_below_the_target_is_seldom_trusted(
+    past: Any, memories: int, count: int
+) -> None:
     """The worst case of a bound on thresholds: each is a little too low."""
-    rng, memories = np.random.default_rng(1), min(most, 40_000 // count if past is voted else most)
-    level = LEFT_OUT_LEVEL if past is voted else LEVEL
+    rng, level = np.random.default_rng(1), LEFT_OUT_LEVEL if past is voted else LEVEL
     tests = [trusted(past(rng, count), 0.9, level) for _ in range(memories)]
     granted = sum(test.threshold is not None for test in tests)
     # At most 5 % in truth: more of so few memories come up with a chance of a hundredth.

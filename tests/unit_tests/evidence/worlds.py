@@ -90,20 +90,18 @@ def world(
     *,
     clusters: int = 6,
     purity: float = 0.9,
-    dimension: int = 16,
-    labels: Judge | None = None,
 ) -> list[Item]:
     """Cases in clusters, each of mostly one value."""
     numbers = np.random.default_rng(rng.randrange(2**32))
-    centres = numbers.normal(size=(clusters, dimension))
+    centres = numbers.normal(size=(clusters, 16))
     values = values_of(scale)
     own = [values[at % len(values)] for at in range(clusters)]
     rng.shuffle(own)
-    label = labels or right_in(purity)
+    label = right_in(purity)
     items = []
     for _ in range(count):
         cluster = rng.randrange(clusters)
-        vector = normalised(centres[cluster] + 0.5 * numbers.normal(size=dimension))
+        vector = normalised(centres[cluster] + 0.5 * numbers.normal(size=16))
         truth = label(scale, own[cluster], rng)
         items.append(Item(vector, truth, judge(scale, truth, rng)))
     return items

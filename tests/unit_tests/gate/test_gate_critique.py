@@ -37,27 +37,32 @@ def test_judges_reason_value_and_the_guidelines_broken_are_told() -> None:
     for part in ("false", "It is cold.", "- Say sorry.", "- Be brief."):
         assert part in text
     assert "expert" not in text
-
-
-def test_value_is_told_as_its_scale_writes_it() -> None:
     stars = CRITERION.model_copy(update={"scale": Numeric(minimum=1, maximum=5, integer=True)})
-    assert "2" in told(stars, judgment(2)).replace("2.0", "")
-
-
-def test_experts_word_goes_before_the_judges() -> None:
-    text = told(CRITERION, judgment(True, "It is warm."), value=False, rationale="Too cold.")
-    assert "false" in text
-    assert "Too cold." in text
-    assert "It is warm." not in text
-
-
-def test_expert_who_gives_no_reason_is_not_given_the_judges() -> None:
-    text = told(CRITERION, judgment(True, "It is warm."), value=False)
-    assert "It is warm." not in text
-
-
-def test_no_reason_at_all_leaves_no_empty_quotation() -> None:
+    assert "The result is: 2. It has to be: 4 or more." in told(stars, judgment(2))
     assert not told(CRITERION, judgment(False, "")).rstrip().endswith("says:")
+
+
+def test_experts_word_goes_before_the_judges_also_without_a_reason() -> None:
+    given = judgment(True, "It is warm.")
+    text = told(CRITERION, given, "Say sorry.", value=False, rationale="Too cold.")
+    assert "false" in text
+    assert "An expert says: Too cold." in text
+    bare = told(CRITERION, given, "Say sorry.", value=False)
+    assert "An expert decided so, and gave no reason." in bare
+    for said in (text, bare):
+        assert "It is warm." not in said
+        assert "Say sorry." not in said
+
+
+def test_reason_of_an_outweighed_judge_is_not_told() -> None:
+    given = judgment(False, "It is warm.", evidence=OUTWEIGHED)
+    text = told(CRITERION, given, "Say sorry.")
+    assert "It is warm." not in text
+    assert "Say sorry." not in text
+    assert "Experts did not accept the answers most like this one." in text
+    text = told(CRITERION, given, value=False, rationale="Too cold.")
+    assert "Too cold." in text
+    assert "most like this one" not in text
 
 
 def test_message_is_a_humans_and_marked_as_a_gates() -> None:
@@ -66,17 +71,3 @@ def test_message_is_a_humans_and_marked_as_a_gates() -> None:
     assert message.text.startswith("Too cold.")
     assert wrote(message)
     assert not wrote(HumanMessage(message.text))
-
-
-def test_reason_of_an_outweighed_judge_is_not_told() -> None:
-    text = told(CRITERION, judgment(False, "It is warm.", evidence=OUTWEIGHED), "Say sorry.")
-    assert "It is warm." not in text
-    assert "Say sorry." not in text
-    assert "Experts did not accept the answers most like this one." in text
-
-
-def test_expert_goes_before_the_evidence() -> None:
-    given = judgment(False, evidence=OUTWEIGHED)
-    text = told(CRITERION, given, value=False, rationale="Too cold.")
-    assert "Too cold." in text
-    assert "most like this one" not in text

@@ -1,13 +1,17 @@
-"""The options of gates: declared once, and refused in a sentence by whatever takes them."""
+"""What can't work is told in one sentence that names the field, when the graph is built."""
 
-from collections.abc import Callable
-from typing import Any
+import operator
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
 
 import pytest
-from langgraph.graph import MessagesState, StateGraph, add_messages
+from langchain_core.messages import AnyMessage
+from langgraph.graph import END, MessagesState, StateGraph, add_messages
+from langgraph.prebuilt import tools_condition
+from langgraph.types import Command
+from typing_extensions import TypedDict
 
 from memalign_graph import (
-    Criterion,
     InvalidInputError,
     JudgeOptions,
     QualityGateMiddleware,
@@ -17,8 +21,8 @@ from memalign_graph import (
     create_quality_gate_tool,
 )
 from memalign_graph.settings import Gate, GateOptions
-
-CRITERION = Criterion(name="tone", instructions="Is it kind?")
+from tests.conftest import CRITERION
+from tests.integration_tests.gates.support import Writer, writing
 
 
 async def later(_given: Any) -> bool:
@@ -41,18 +45,35 @@ GATE: list[tuple[str, Any, str]] = [
     ("fallback", " ", "fallback: give the text that is answered instead, or None."),
     ("fallback", "half \ud800", "fallback: the text holds half of a surrogate pair"),
 ]
+KEYS: list[tuple[str, Any, str]] = [
+    ("name", "messages", "'messages' is two things at once: choose another."),
+    ("messages_key", 5, "messages_key: give the name of a key, which is text."),
+    ("messages_key", None, "messages_key: give the name of a key"),
+    ("critique_key", "", "critique_key: give the name of a key"),
+    ("critique_key", "messages", "'messages' is two things at once"),
+    ("critique_key", "quality_gate", "'quality_gate' is two things at once"),
+]
+PLACES: list[tuple[str, Any, str]] = [
+    ("name", "write", "name: the graph has a node 'write' already"),
+    ("critique_key", "critique", "critique_key: the state has no key 'critique' for a writer"),
+    ("after", 5, "after: give the name of a node, or several in a list."),
+    ("after", [5], "after: give the name of a node"),
+    ("accept", None, "accept: give the name of a node, or END."),
+    ("revise", 5, "revise: give the name of a node"),
+    ("escalate", 5, "escalate: give the name of a node"),
+]
 
 
-def refused(build: Callable[[], Any]) -> str:
+def refused(build: Callable[..., Any], *given: Any, **options: Any) -> str:
     with pytest.raises(InvalidInputError) as caught:
-        build()
+        build(*given, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def add(**options: Any) -> Any:
-    builder: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
-    return add_quality_gate(builder, CRITERION, **options)
+def add(builder: Any = None, **options: Any) -> Any:
+    made = writing(Writer()) if builder is None else builder
+    return add_quality_gate(made, CRITERION, **{"after": "write", "revise": "write", **options})
 
 
 def node(**options: Any) -> Any:
@@ -67,34 +88,42 @@ def middleware(**options: Any) -> Any:
     return QualityGateMiddleware(CRITERION, **options)
 
 
-@pytest.mark.parametrize(("option", "value", "sentence"), GATE)
-def test_option_is_refused_by_name(option: str, value: Any, sentence: str) -> None:
-    said = refused(lambda: add(**{option: value}))
-    assert said.startswith(f"{option}: ")
-    assert sentence in said
+@pytest.mark.parametrize(("option", "value", "sentence"), [*GATE, *KEYS, *PLACES])
+def test_option_is_refused_by_name_and_leaves_the_graph_as_it_was(
+    option: str, value: Any, sentence: str
+) -> None:
+    builder = writing(Writer())
+    before = (set(builder.nodes), set(builder.edges), dict(builder.branches))
+    assert sentence in refused(add, builder, **{option: value})
+    assert (set(builder.nodes), set(builder.edges), dict(builder.branches)) == before
 
 
-@pytest.mark.parametrize("build", [add, node, tool, middleware])
-def test_whatever_takes_them_refuses_the_same(build: Callable[..., Any]) -> None:
-    for option, value in (("on_judge_error", "ajar"), ("k", -1), ("modle", "x"), ("clarify", 1)):
-        assert refused(lambda: build(**{option: value})) == refused(lambda: add(**{option: value}))  # noqa: B023 - called at once
-    assert "modle: is not a field that is known here" in refused(lambda: build(modle="x"))
-    assert 'review: "uncertain" goes by' in refused(lambda: build(review=Uncertain()))
-
-
-@pytest.mark.parametrize("option", ["max_revisions", "example", "fallback"])
-def test_tool_has_no_loop_to_be_told_about(option: str) -> None:
-    assert refused(lambda: tool(**{option: None})).startswith(f"{option}: what is checked")
-
-
-def test_node_by_hand_has_no_fallback() -> None:
-    assert refused(lambda: node(fallback="Later.")).startswith("fallback: a node that is wired up")
-
-
-def test_every_option_is_in_the_table_with_two_wrong_values() -> None:
+def test_whatever_takes_them_refuses_the_same() -> None:
     assert [option for option, _, _ in GATE] == [
         option for option in Gate.model_fields for _ in range(2)
     ]
+    wrong: list[tuple[str, Any]] = [("on_judge_error", "ajar"), ("k", -1), ("clarify", 1)]
+    for build in (add, node, tool, middleware):
+        for option, value in [*wrong, ("distill_model", 5), ("modle", "x")]:
+            assert refused(build, **{option: value}) == refused(add, **{option: value})
+        assert "modle: is not a field that is known here" in refused(build, modle="x")
+        assert 'review: "uncertain" goes by' in refused(build, review=Uncertain())
+    for option, value, sentence in KEYS:
+        assert sentence in refused(node, **{option: value})
+
+
+def test_what_only_some_of_them_take() -> None:
+    for option in ("max_revisions", "example", "fallback"):
+        assert refused(tool, **{option: None}).startswith(f"{option}: what is checked")
+    assert refused(tool, review="exhausted").startswith("review: a tool counts no revisions")
+    for name in ("", "check quality!", "x" * 65, 7):
+        assert refused(tool, name=name).startswith("name: ")
+    assert refused(tool, description=7).startswith("description: ")
+    assert refused(node, fallback="Later.").startswith("fallback: a node that is wired up")
+    assert refused(add, fallback="Later.", escalate="write").startswith("fallback: the node that")
+    for name in ("messages", "structured_response", "jump_to"):
+        told = refused(middleware, name=name)
+        assert told.startswith(f"name: '{name}' is a key of every agent")
 
 
 def test_flat_keywords_are_the_fields_of_a_gate_and_of_its_judge() -> None:
@@ -102,19 +131,100 @@ def test_flat_keywords_are_the_fields_of_a_gate_and_of_its_judge() -> None:
     assert set(GateOptions.__annotations__) == known
 
 
-def test_attributes_of_langgraph_mean_what_a_gate_takes_them_for() -> None:
-    """Else ways past a gate, keys that hold no verdict, and what is returned go unseen."""
-    builder: Any = StateGraph(MessagesState)
-    for name in ("write", "other"):
-        builder.add_node(name, lambda state: state)
-    builder.add_edge("__start__", "write")
-    builder.add_edge(["write", "other"], "__end__")
-    builder.add_conditional_edges("other", lambda _: "write", {"again": "write"})
-    assert ("__start__", "write") in builder.edges
-    assert builder.waiting_edges == {(("write", "other"), "__end__")}
-    [branch] = builder.branches["other"].values()
-    assert branch.ends == {"again": "write"}
-    assert not builder.nodes["write"].ends
-    assert set(builder.channels) == {"messages"}
-    assert builder.channels["messages"].operator is add_messages
-    assert builder.state_schema is builder.output_schema is MessagesState
+def test_tool_is_described_by_its_criterion_unless_told() -> None:
+    assert CRITERION.instructions in tool().description
+    assert tool(description="Check it.").description == "Check it."
+    assert tool(name="is_kind").name == "is_kind"
+
+
+@pytest.mark.parametrize("criterion", [None, "tone", {"name": "tone", "instructions": "?"}])
+def test_criterion_or_builder_of_another_kind_is_told(criterion: Any) -> None:
+    for build in (QualityGateMiddleware, create_quality_gate_node, create_quality_gate_tool):
+        assert refused(build, criterion).startswith("criterion: ")
+    assert refused(add_quality_gate, writing(Writer()), criterion).startswith("criterion: ")
+    keyless: list[Any] = [dict, Annotated[list[AnyMessage], add_messages]]
+    builders = [StateGraph(state) for state in keyless]
+    for builder in (writing(Writer()).compile(), StateGraph, criterion, *builders):
+        assert refused(add_quality_gate, builder, CRITERION).startswith("builder: ")
+
+
+def leads_on(_state: MessagesState) -> Command[Literal["publish"]]:
+    return Command(goto="publish")
+
+
+PAST: dict[str, Callable[[Any], Any]] = {
+    "edge": lambda builder: builder.add_edge("write", "publish"),
+    "end": lambda builder: builder.set_finish_point("write"),
+    "choice": lambda builder: builder.add_conditional_edges(
+        "write", tools_condition, ["tools", END]
+    ),
+    "waiting": lambda builder: builder.add_edge(["write", "other"], "publish"),
+    "command": lambda builder: builder.add_node("leads_on", leads_on),
+}
+
+
+@pytest.mark.parametrize("case", list(PAST))
+def test_way_past_the_gate_is_told(case: str) -> None:
+    builder = writing(Writer())
+    for name in ("publish", "other", "third"):
+        builder.add_node(name, Writer())
+    PAST[case](builder)
+    source = "leads_on" if case == "command" else "write"
+    for after in (source, ["third", source]):
+        told = refused(add, builder, after=after)
+        assert told.startswith(f"after: {source!r} ")
+        chooses = "leave `after` out, and have that lead to the gate instead" in told
+        assert chooses is (case in ("choice", "command"))
+
+
+def test_gates_beside_and_after_gates() -> None:
+    builder = add(name="tone", fallback="Later.")
+    told = refused(add, builder, name="facts", after="tone")
+    assert told.startswith("after: 'tone' is a gate: name this one, 'facts', as its `accept`")
+    told = refused(add, builder, name="short", fallback="Later.")
+    assert told.startswith("fallback: 'tone', which judges the same answer at once, has one")
+    assert refused(add, builder, name="tone").startswith("name: the graph has a node 'tone'")
+    add(builder, name="short")
+
+
+class Draft(TypedDict, total=False):
+    question: str
+    draft: str
+
+
+class Unreduced(TypedDict):
+    messages: list[Any]
+
+
+class Added(MessagesState):
+    quality_gate: Annotated[list[Any], operator.add]
+
+
+class Listed(MessagesState):
+    quality_gate: list[Any]
+
+
+STATES: list[tuple[Any, dict[str, Any], Sequence[str]]] = [
+    (Draft, {}, ("critique_key: ", "'messages'")),
+    (Unreduced, {}, ("critique_key: ", "'messages'")),
+    (Unreduced, {"revise": None, "fallback": "Later."}, ("fallback: ", "add_messages")),
+    (Draft, {"revise": None, "fallback": "Later."}, ("fallback: ", "add_messages")),
+    (Added, {}, ("name: ", "'quality_gate'", "[*old, new]")),
+    (Listed, {}, ("name: ", "'quality_gate'", "[*old, new]")),
+]
+
+
+@pytest.mark.parametrize(("state", "options", "words"), STATES)
+def test_state_that_can_not_take_what_a_gate_writes_is_told(
+    state: Any, options: dict[str, Any], words: Sequence[str]
+) -> None:
+    told = refused(add, writing(Writer(), state), **options)
+    assert told.startswith(words[0])
+    assert all(word in told for word in words)
+
+
+@pytest.mark.parametrize("option", ["revise", "accept", "escalate"])
+def test_way_to_a_node_that_is_not_there_is_told_when_compiled(option: str) -> None:
+    builder = add(**{option: "nobody"})
+    with pytest.raises(ValueError, match="nobody"):
+        builder.compile()

@@ -14,22 +14,16 @@ STARS = Numeric(minimum=1, maximum=5, integer=True)
 
 CASES: dict[str, tuple[Any, Any, list[Any], list[Any]]] = {
     "boolean": (Boolean(), None, [True], [False]),
-    "boolean-true": (Boolean(), True, [True], [False]),
     "boolean-false": (Boolean(), False, [False], [True]),
     "boolean-set": (Boolean(), {"no"}, [False], [True]),
     "numeric": (SCORE, 0.5, [0.5, 1.0], [0.4999, -1.0, 0.0]),
-    "numeric-lowest": (SCORE, -1, [-1.0, 0.0, 1.0], []),
     "numeric-text": (STARS, "4", [4, 5], [1, 2, 3]),
     "numeric-set": (STARS, {1, 5}, [1, 5], [2, 3, 4]),
     "numeric-range": (STARS, range(2, 4), [2, 3], [1, 4, 5]),
-    "numeric-function": (STARS, lambda value: value == 3, [3], [4, 5]),
     "ordered": (GRADES, "fair", ["Fair", "Good"], ["Poor"]),
     "ordered-highest": (GRADES, "Good", ["Good"], ["Poor", "Fair"]),
     "ordered-set": (GRADES, ("fair",), ["Fair"], ["Poor", "Good"]),
-    "ordered-function": (GRADES, {"Good": 1}.get, ["Good"], ["Poor"]),
     "names": (NAMES, "sorry", ["Sorry"], ["Refund", "Rude"]),
-    "names-set": (NAMES, ["sorry", "REFUND"], ["Sorry", "Refund"], ["Rude"]),
-    "names-frozen": (NAMES, frozenset({"Rude"}), ["Rude"], ["Sorry"]),
     "pairwise": (Pairwise(), "b", ["B"], ["A", "tie"]),
     "pairwise-set": (Pairwise(), {"A", "tie"}, ["A", "tie"], ["B"]),
 }
@@ -43,10 +37,10 @@ def test_values_that_pass_and_those_that_do_not(case: str) -> None:
     assert [rule.passes(value) for value in bad] == [False] * len(bad)
 
 
-@pytest.mark.parametrize("answer", [1, "yes", ["x"]])
-def test_rule_says_true_or_false_whatever_its_function_returns(answer: Any) -> None:
-    assert PassRule.of(STARS, lambda _: answer).passes(3) is True
-    assert PassRule.of(STARS, lambda _: None).passes(3) is False
+def test_rule_says_true_or_false_whatever_its_function_returns() -> None:
+    answers: dict[Any, Any] = {1: 1, 2: "yes", 3: ["x"]}
+    rule = PassRule.of(STARS, answers.get)
+    assert [rule.passes(value) for value in range(1, 5)] == [True, True, True, False]
 
 
 class Later:
@@ -74,30 +68,15 @@ def test_what_is_given_later_changes_nothing() -> None:
     assert not rule.passes(1)
 
 
-def test_empty_set_is_told() -> None:
-    with pytest.raises(InvalidInputError, match="an empty set lets nothing pass"):
-        PassRule.of(STARS, set())
-
-
 WRONG: dict[str, tuple[Any, Any]] = {
-    "boolean-number": (Boolean(), 1),
     "boolean-text": (Boolean(), "maybe"),
     "boolean-set": (Boolean(), {"maybe"}),
-    "numeric-none": (SCORE, None),
     "numeric-bool": (SCORE, True),
-    "numeric-high": (SCORE, 6),
     "numeric-nan": (SCORE, float("nan")),
     "numeric-text": (SCORE, "four"),
     "numeric-set": (SCORE, {0, 9}),
-    "numeric-mapping": (SCORE, {"min": 4}),
-    "numeric-empty": (SCORE, ()),
-    "integer-half": (STARS, 3.5),
-    "grades-none": (GRADES, None),
     "grades-unknown": (GRADES, "great"),
-    "grades-number": (GRADES, 2),
-    "grades-set": (GRADES, ["fair", "great"]),
     "pairwise-none": (Pairwise(), None),
-    "pairwise-true": (Pairwise(), True),
     "pairwise-tie": (Pairwise(allow_tie=False), "tie"),
     "object": (SCORE, object()),
 }

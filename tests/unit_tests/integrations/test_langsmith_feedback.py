@@ -1,4 +1,4 @@
-"""What people said in LangSmith: its client's own objects, and exported JSON."""
+"""What people said in LangSmith: its client's own objects, exported JSON, and tables."""
 
 import json
 import math
@@ -6,9 +6,10 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any
 
+import pandas as pd
 import pytest
 from langchain_core.messages import AIMessage
-from langsmith.schemas import Example, Feedback, FeedbackSourceBase, Run, RunWithAnnotationQueueInfo
+from langsmith.schemas import Example, Feedback, FeedbackSourceBase, Run
 
 from memalign_graph import Categorical, Criterion, InvalidInputError, Numeric
 from memalign_graph.integrations import ImportedFeedback, feedback_from_langsmith
@@ -39,18 +40,17 @@ def run(**fields: Any) -> Run:
 
 
 def said(on: Any, who: str | None = "ann", source: str = "app", **fields: Any) -> Feedback:
-    return Feedback(
-        **{
-            "id": uuid.uuid4(),
-            "run_id": on.id,
-            "trace_id": on.trace_id,
-            "key": "support_tone",
-            "created_at": NOW,
-            "modified_at": LATER,
-            "feedback_source": FeedbackSourceBase(type=source, user_name=who),
-            **fields,
-        }
-    )
+    made: dict[str, Any] = {
+        "id": uuid.uuid4(),
+        "run_id": on.id,
+        "trace_id": on.trace_id,
+        "key": "support_tone",
+        "created_at": NOW,
+        "modified_at": LATER,
+        "feedback_source": FeedbackSourceBase(type=source, user_name=who),
+        **fields,
+    }
+    return Feedback(**made)
 
 
 def read(runs: Any, feedback: Any = (), criterion: Criterion = CRITERION, **options: Any) -> Any:
@@ -59,8 +59,7 @@ def read(runs: Any, feedback: Any = (), criterion: Criterion = CRITERION, **opti
     as_json: list[list[Any]] = [
         [json.loads(one.model_dump_json()) for one in some] for some in (runs, feedback)
     ]
-    again = feedback_from_langsmith(*as_json, criterion=criterion, **options)
-    assert again == found
+    assert feedback_from_langsmith(*as_json, criterion=criterion, **options) == found
     return found
 
 
@@ -76,15 +75,16 @@ def reasons(found: ImportedFeedback) -> str:
 
 
 def test_a_reviewer_s_score_and_comment() -> None:
-    app = run()
+    known = Example(id=uuid.uuid4(), inputs={}, outputs={"answer": "Oh."}, dataset_id=uuid.uuid4())
+    app = run(reference_example_id=known.id)
     word = said(app, score=0, comment=" Too cold. ")
-    one = only(read([app], [word]))
+    one = only(read([app], [word], examples=[known]))
     assert (one.value, one.rationale, one.author) == (False, "Too cold.", "ann")
     assert (one.id, one.given_at) == (str(word.id), LATER)
     assert one.example.to_json() == {
         "inputs": {"question": "Where is it?"},
         "outputs": {"answer": "Look it up."},
-        "reference_outputs": None,
+        "reference_outputs": {"answer": "Oh."},
     }
 
 
@@ -92,64 +92,61 @@ def test_a_reviewer_s_score_and_comment() -> None:
     ("criterion", "given", "value"),
     [
         (CRITERION, {"score": 1.0}, True),
-        (CRITERION, {"score": True}, True),
         (CRITERION, {"score": 0}, False),
-        (CRITERION, {"value": "no"}, False),
         (CRITERION, {"score": None, "value": "Yes"}, True),
         (GRADE, {"score": 4.0}, 4),
-        (GRADE, {"value": "5"}, 5),
         (GRADE, {"score": 2, "value": "good"}, 2),
-        (TONE, {"value": "WARM"}, "warm"),
-        (TONE, {"score": 1, "value": "cold"}, "cold"),
+        (TONE, {"score": 1, "value": "COLD"}, "cold"),
+        (CRITERION, {"comment": "Cold."}, None),
+        (CRITERION, {"score": 1, "correction": {"score": 0}}, False),
+        (CRITERION, {"score": 0.6}, "off"),
+        (CRITERION, {"value": {"label": True}}, "off"),
+        (GRADE, {"score": True}, "off"),
+        (GRADE, {"score": 2.5}, "off"),
+        (TONE, {"score": 1}, "off"),
     ],
 )
 def test_values_are_read_onto_the_scale(criterion: Criterion, given: Any, value: Any) -> None:
     app = run()
-    one = only(read([app], [said(app, **given)], criterion))
-    assert one.value == value
-    assert type(one.value) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("criterion", "given"),
-    [
-        (CRITERION, {"score": 0.6}),
-        (CRITERION, {"value": "perhaps"}),
-        (CRITERION, {"value": {"label": True}}),
-        (GRADE, {"score": 9}),
-        (GRADE, {"score": 2.5}),
-        (GRADE, {"score": True}),
-        (TONE, {"value": "lukewarm"}),
-        (TONE, {"score": 1}),
-    ],
-)
-def test_a_value_off_the_scale_is_rejected_by_its_id(criterion: Criterion, given: Any) -> None:
-    app = run()
-    word = said(app, comment="Why.", **given)
+    word = said(app, **given)
     found = read([app], [word], criterion)
-    assert "is not on the scale" in reasons(found)
-    assert found.rejected[0].id == str(word.id)
+    if value == "off":
+        assert "is not on the scale" in reasons(found)
+        assert found.rejected[0].id == str(word.id)
+    else:
+        one = only(found)
+        assert one.value == value
+        assert type(one.value) is type(value)
 
 
-def test_nan_is_no_score() -> None:
-    app = run()
-    found = feedback_from_langsmith([app], [said(app, score=math.nan)], criterion=CRITERION)
-    assert "needs a value or a rationale" in reasons(found)
-
-
-def test_a_comment_alone_is_words_without_a_value() -> None:
-    app = run()
-    one = only(read([app], [said(app, comment="Cold.")]))
-    assert (one.value, one.rationale) == (None, "Cold.")
-
-
-def test_nothing_said_is_rejected() -> None:
-    app = run()
-    assert "needs a value or a rationale" in reasons(read([app], [said(app, comment="  ")]))
+def test_labels_of_a_table_are_read_for_what_they_are() -> None:
+    """Of pandas: 1.0 for 1, and NaN, None, NaT or <NA> where there is nothing."""
+    runs = [{"id": name, "inputs": name, "outputs": "x"} for name in "abcd"]
+    rows = [
+        {"run_id": "a", "key": "support_tone", "score": 1, "modified_at": NOW},
+        {"run_id": "b", "key": "support_tone", "comment": "Cold.", "correction": {"score": 0.0}},
+        {"run_id": "c", "key": "support_tone", "comment": "Words."},
+        {"run_id": "d", "key": "support_tone", "feedback_group_id": "g"},
+    ]
+    table = pd.DataFrame(rows)
+    for given in (table, table.convert_dtypes()):
+        found = feedback_from_langsmith(
+            runs, given.to_dict("records"), criterion=CRITERION, sources=None
+        )
+        assert [(one.value, one.rationale) for one in found.feedback] == [
+            (True, None),
+            (False, "Cold."),
+            (None, "Words."),
+        ]
+        assert found.feedback[0].given_at == NOW
+        assert list(found.passed_over) == ["it is a preference between runs, not a value of one"]
+    with pytest.raises(InvalidInputError, match=r'feedback: give a list .*to_dict\("records"\)'):
+        feedback_from_langsmith(runs, table, criterion=CRITERION)  # type: ignore[arg-type]
 
 
 def test_judges_and_other_keys_are_passed_over_and_counted() -> None:
     app = run()
+    nobody = said(app, score=1).model_copy(update={"feedback_source": None})
     found = read(
         [app],
         [
@@ -157,7 +154,7 @@ def test_judges_and_other_keys_are_passed_over_and_counted() -> None:
             said(app, source="auto_eval", score=1),
             said(app, key="helpfulness", score=1),
             said(app, key="helpfulness", score=0),
-            said(app, feedback_group_id=uuid.uuid4(), score=1),
+            nobody,
         ],
     )
     assert (found.feedback, found.rejected) == ([], [])
@@ -165,40 +162,26 @@ def test_judges_and_other_keys_are_passed_over_and_counted() -> None:
         "its source is 'model', which is no person": 1,
         "its source is 'auto_eval', which is no person": 1,
         "the key is 'helpfulness', not 'support_tone'": 2,
-        "it is a preference between runs, not a value of one": 1,
+        "its source is None, which is no person": 1,
     }
-
-
-def test_feedback_of_no_known_source_counts_only_if_asked() -> None:
-    app = run()
-    word = said(app, score=1).model_copy(update={"feedback_source": None})
-    assert read([app], [word]).feedback == []
-    assert only(read([app], [word], sources=None)).value is True
-
-
-def test_another_key_can_be_named() -> None:
-    app = run()
+    assert only(read([app], [nobody], sources=None)).value is True
     assert only(read([app], [said(app, key="thumbs", score=1)], key="thumbs")).value is True
 
 
-def test_two_experts_on_one_run_are_two_words_on_one_example() -> None:
+def test_experts_stay_apart_also_those_without_a_name() -> None:
     app = run()
-    found = read([app], [said(app, score=1), said(app, "bob", score=0)])
-    assert len({one.episode_id for one in found.feedback}) == 2
+    user = FeedbackSourceBase(type="app", user_id="u-7")
+    words = [
+        said(app, score=1),
+        said(app, "bob", score=0),
+        said(app, None, "api", score=1),
+        said(app, None, "api", score=0),
+        said(app, score=1, feedback_source=user),
+    ]
+    found = read([app], words)
+    assert [one.author for one in found.feedback] == ["ann", "bob", None, None, "u-7"]
+    assert len({one.episode_id for one in found.feedback}) == len(words)
     assert len({one.example.id for one in found.feedback}) == 1
-
-
-def test_people_without_a_name_stay_apart() -> None:
-    app = run()
-    found = read([app], [said(app, None, "api", score=1), said(app, None, "api", score=0)])
-    assert {one.author for one in found.feedback} == {None}
-    assert len({one.episode_id for one in found.feedback}) == 2
-
-
-def test_a_user_id_names_a_person_too() -> None:
-    app = run()
-    source = FeedbackSourceBase(type="app", user_id="u-7")
-    assert only(read([app], [said(app, score=1, feedback_source=source)])).author == "u-7"
 
 
 def test_a_reviewer_s_note_goes_with_the_same_reviewer_s_value() -> None:
@@ -213,124 +196,54 @@ def test_a_reviewer_s_note_goes_with_the_same_reviewer_s_value() -> None:
         ],
     )
     assert only(found).rationale == "Cold.\nThird time this week."
-    assert found.passed_over == {"it is a note of somebody who said nothing of 'support_tone'": 2}
+    assert found.passed_over == {"the key is 'note', not 'support_tone'": 2}
 
 
-def test_a_corrected_score_goes_before_the_score() -> None:
+def test_a_correction_is_the_corrector_s_word_and_not_the_judge_s() -> None:
     app = run()
-    one = only(read([app], [said(app, score=1, correction={"score": 0}, comment="Cold.")]))
-    assert (one.value, one.rationale) == (False, "Cold.")
-
-
-def test_a_judge_s_corrected_score_is_the_corrector_s_word_and_not_the_judge_s() -> None:
-    app = run()
-    correction = {"value": "no", "explanation": "Too cold."}
-    word = said(app, "the judge's owner", "model", score=1, comment="Fine!", correction=correction)
-    one = only(read([app], [word]))
-    assert (one.value, one.rationale, one.author) == (False, "Too cold.", None)
-
-
-def test_a_corrected_output_is_told_in_the_rationale() -> None:
-    app = run()
-    both = [
-        said(app, score=0, comment="Cold.", correction={"answer": "We are sorry."}),
-        said(app, "bob", score=0, correction={"answer": "We are sorry.", "tone": "warm"}),
-        said(app, "cem", score=0, correction="Say sorry."),
+    better = {"answer": "We are sorry."}
+    score = {"value": "no", "explanation": "Too cold."}
+    words = [
+        said(app, score=0, comment="Cold.", correction=better),
+        said(app, "the judge's owner", "model", score=1, comment="Fine!", correction=score),
+        said(app, source="model", score=1, comment="Fine!", correction="Say sorry."),
     ]
-    ann, bob, cem = read([app], both).feedback
-    assert ann.rationale == "Cold.\nThe output should have been: We are sorry."
-    assert bob.rationale.endswith('{"answer": "We are sorry.", "tone": "warm"}')
-    assert cem.rationale == "The output should have been: Say sorry."
-    assert {one.value for one in (ann, bob, cem)} == {False}
+    found = [(one.value, one.rationale, one.author) for one in read([app], words).feedback]
+    assert found == [
+        (False, "Cold.\nThe output should have been: We are sorry.", "ann"),
+        (False, "Too cold.", None),
+        (None, "The output should have been: Say sorry.", None),
+    ]
 
 
-def test_a_judge_s_score_does_not_count_through_a_correction_of_the_output() -> None:
-    app = run()
-    word = said(app, source="model", score=1, comment="Fine!", correction={"answer": "Sorry."})
-    one = only(read([app], [word]))
-    assert (one.value, one.rationale) == (None, "The output should have been: Sorry.")
-
-
-@pytest.mark.parametrize("outputs", [None, {}])
-def test_a_run_without_outputs_is_rejected(outputs: Any) -> None:
-    app = run(outputs=outputs)
-    assert "outputs: must not be empty" in reasons(read([app], [said(app, score=1)]))
-
-
-def test_feedback_on_a_run_that_is_not_there_is_rejected() -> None:
-    app, other = run(), run()
-    assert f"run {other.id} is not among the runs" in reasons(read([app], [said(other, score=1)]))
-
-
-def test_references_come_from_the_data_set() -> None:
-    known = Example(
-        id=uuid.uuid4(), inputs={}, outputs={"answer": "Sorry."}, dataset_id=uuid.uuid4()
-    )
-    app = run(reference_example_id=known.id)
-    one = only(read([app], [said(app, score=1)], examples=[known]))
-    assert one.example.reference_outputs == {"answer": "Sorry."}
-
-
-def test_the_example_can_be_made_of_the_run() -> None:
+def test_an_export_brings_its_feedback_which_counts_once() -> None:
     app = run(outputs={"messages": [AIMessage("Here.")]})
-    found = feedback_from_langsmith(
-        [app],
-        [said(app, score=1)],
-        criterion=CRITERION,
-        example=lambda one: {
-            "inputs": one.inputs["question"],
-            "outputs": one.outputs["messages"][-1],
-        },
-    )
-    assert only(found).example.outputs == {"role": "assistant", "content": "Here."}
-
-
-def test_an_annotation_queue_s_export_brings_its_feedback() -> None:
-    app = run()
     word = said(app, score=0, comment="Cold.")
-    queued = RunWithAnnotationQueueInfo(
-        **{name: getattr(app, name) for name in ("id", "name", "start_time", "run_type")},
-        inputs=app.inputs,
-        outputs=app.outputs,
-        added_at=NOW,
-    )
-    line = {
-        **json.loads(queued.model_dump_json()),
-        "feedback": [json.loads(word.model_dump_json())],
-        "feedback_stats": {"support_tone": {"n": 1, "avg": 0.0}},
-    }
+    line = {**dict(app), "feedback": [json.loads(word.model_dump_json())]}
     one = only(feedback_from_langsmith([line], criterion=CRITERION))
     assert (one.value, one.rationale, one.author) == (False, "Cold.", "ann")
-    twice = feedback_from_langsmith([line], [word], criterion=CRITERION)
-    assert only(twice) == one
+    assert one.example.outputs == {"messages": [{"role": "assistant", "content": "Here."}]}
+    assert only(feedback_from_langsmith([line], [word], criterion=CRITERION)) == one
 
 
-def test_statistics_name_nobody_and_are_said_to() -> None:
-    app = run(feedback_stats={"support_tone": {"n": 2, "avg": 0.5}, "other": {"n": 1}})
-    found = feedback_from_langsmith([app], criterion=CRITERION)
-    assert "do not say whose word" in reasons(found)
-    assert "list_feedback" in reasons(found)
-
-
-def test_huge_text_and_hostile_names_are_kept_as_they_are() -> None:
-    app = run(outputs={"answer": "x" * 500_000})
-    one = only(read([app], [said(app, "ann\n\t'--", score=1, comment="y" * 100_000)]))
-    assert len(one.rationale) == 100_000
-    assert one.author == "ann\n\t'--"
-
-
-def test_text_that_no_store_takes_is_rejected() -> None:
-    app = run()
-    assert "NUL" in reasons(read([app], [said(app, score=1, comment="a\x00b")]))
-
-
-def test_nesting_without_end_is_rejected() -> None:
+def test_what_can_t_be_used_is_rejected_with_the_reason() -> None:
+    app, other, empty = run(), run(), run(outputs={})
     deep: Any = "x"
     for _ in range(5000):
         deep = [deep]
-    app = run(outputs={"answer": deep})
-    found = feedback_from_langsmith([app], [said(app, score=1)], criterion=CRITERION)
-    assert "nested too deep" in reasons(found)
+    tangled = run(outputs={"answer": deep})
+    cases: list[tuple[Any, Any, str]] = [
+        (app, said(app, comment="  "), "needs a value or a rationale"),
+        (app, said(app, score=math.nan), "needs a value or a rationale"),
+        (app, said(app, score=1, comment="a\x00b"), "NUL"),
+        (app, said(other, score=1), f"run {other.id} is not among the runs"),
+        (empty, said(empty, score=1), "outputs: must not be empty"),
+        (tangled, said(tangled, score=1), "nested too deep"),
+    ]
+    for given, word, reason in cases:
+        found = feedback_from_langsmith([given], [word], criterion=CRITERION)
+        assert reason in reasons(found)
+        assert found.rejected[0].id == str(word.id)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +254,6 @@ def test_nesting_without_end_is_rejected() -> None:
         ([1], [], "runs"),
         ([{"inputs": {}}], [], "runs: a run has no `id`"),
         ([], [None], "feedback"),
-        ([], {"key": "x"}, "feedback"),
         ([{"id": "1", "feedback": ["x"]}], [], "runs.feedback"),
     ],
 )

@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 
 import memalign_graph
-from memalign_graph.local import server
-from memalign_graph.local.chat import local_chat_model
-from memalign_graph.local.errors import LocalModelError
+from memalign_graph.local import LocalModelError, local_chat_model, server
 from memalign_graph.local.server import Endpoint, start_server, stop_server
 
 STAND_IN = """
@@ -88,15 +86,10 @@ def is_up(address: str) -> bool:
         return False
 
 
-def test_all_threads_share_one_server() -> None:
-    with ThreadPoolExecutor(8) as pool:
-        endpoints = set(pool.map(lambda _: start_server(), range(16)))
-    assert len(endpoints) == 1
-
-
-def test_stop_ends_it_and_start_makes_another() -> None:
+def test_all_threads_share_one_server_until_it_is_stopped() -> None:
     stop_server()
-    first = start_server()
+    with ThreadPoolExecutor(8) as pool:
+        [first] = set(pool.map(lambda _: start_server(), range(16)))
     pid = pid_behind(first)
     stop_server()
     assert not is_up(first.base_url)
@@ -111,15 +104,16 @@ def test_a_server_that_died_is_replaced() -> None:
     assert start_server() != first
 
 
-def test_weights_that_cannot_be_loaded_are_told() -> None:
+def test_why_it_did_not_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LocalModelError, match=r"Failed to init.*tensor is missing.*broken\.gguf"):
         start_server("broken.gguf")
-    assert start_server("fine.gguf").base_url.endswith("/v1")
-
-
-def test_a_crash_while_loading_is_told() -> None:
     with pytest.raises(LocalModelError, match="ended with status"):
         start_server("crash.gguf")
+    assert start_server("fine.gguf").base_url.endswith("/v1")
+    stop_server()
+    monkeypatch.setattr(server, "find_spec", lambda _: None)
+    with pytest.raises(ImportError, match=r'embedded chat model needs the extra "local"'):
+        start_server()
 
 
 def test_server_ends_when_its_parent_is_killed(stand_in: Path) -> None:
@@ -144,39 +138,20 @@ def test_server_ends_when_its_parent_is_killed(stand_in: Path) -> None:
     assert not is_up(address)
 
 
-def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "find_spec", lambda _: None)
-    with pytest.raises(ImportError, match=r'embedded chat model needs the extra "local"'):
-        start_server()
-
-
-def test_chat_model_starts_the_server_at_its_first_call() -> None:
-    model = local_chat_model()
-    assert server._running is None
-    assert '"temperature": 0' in model.invoke("hello").text
-    assert server._running is not None
-
-
-def test_chat_model_tells_its_window_and_the_server_has_it() -> None:
-    model = local_chat_model()
-    assert model.profile is not None
-    window = model.profile["max_input_tokens"] + model.profile["max_output_tokens"]
-    assert model.profile["max_input_tokens"] == 8192
-    assert f'"n_ctx": {window}' in model.invoke("hello").text
-
-
-def test_chat_model_follows_a_restart() -> None:
-    model = local_chat_model()
-    model.invoke("hello")
-    stop_server()
-    assert model.invoke("hello again").text
-
-
-def test_chat_model_speaks_past_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chat_model_starts_the_server_and_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
-    assert local_chat_model().invoke("hello").text
+    model = local_chat_model()
+    assert server._running is None
+    answer = model.invoke("hello").text
+    assert model.profile is not None
+    assert model.profile["max_input_tokens"] == 8192
+    window = model.profile["max_input_tokens"] + model.profile["max_output_tokens"]
+    assert f'"n_ctx": {window}' in answer
+    assert '"temperature": 0' in answer
+    stop_server()
+    assert model.invoke("hello again").text
 
 
 def test_chat_model_gives_structured_answers_in_every_event_loop() -> None:

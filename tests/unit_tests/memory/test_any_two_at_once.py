@@ -1,20 +1,28 @@
 """Every operation with every other in its midst: whatever comes of it holds together."""
 
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import count
 from typing import Any
 
 import pytest
-from langchain_core.embeddings import Embeddings
-from langgraph.store.base import BaseStore, Op
+from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Episode, Guideline, InvalidInputError, JudgeMemory
 from memalign_graph.io import BLOCKING, IO, run
 from memalign_graph.memory import history, learning, operations, portable, purge
 from tests.unit_tests.memory.purging import everything_in, left_in
-from tests.unit_tests.memory.support import CRITERION, hashed, in_memory, op, said
-from tests.unit_tests.memory.test_same_moment import commits
+from tests.unit_tests.memory.support import (
+    CRITERION,
+    Asked,
+    Meanwhile,
+    commits,
+    hashed,
+    in_memory,
+    op,
+    said,
+)
 
 ANN = "zqxann"
 EMPTY = "0" * 32
@@ -36,10 +44,12 @@ class Case:
         return {self.episodes[name].id: self.episodes[name].word for name in names}
 
 
-def start() -> Case:
-    opener = in_memory()
-    here, there, cold = (JudgeMemory(opener(), CRITERION, embeddings=hashed) for _ in range(3))
-    one, two, three = here.remember(
+@cache
+def begun() -> tuple[InMemoryStore, Case]:
+    """The memory that each case begins with, made once."""
+    store = InMemoryStore()
+    memory = JudgeMemory(store, CRITERION, embeddings=hashed)
+    one, two, three = memory.remember(
         [said("one", "zqxone", author=ANN), said("two", "Two."), said("three", "Three.")]
     )
     rules = [
@@ -48,15 +58,25 @@ def start() -> Case:
         op("add", two, text="Of two."),
         op("add", two, text="Old."),
     ]
-    run(learning.learn(BLOCKING, here.access, rules, {one.id: one.word, two.id: two.word}))
-    known = {rule.text: rule for rule in here.guidelines()}
+    run(learning.learn(BLOCKING, memory.access, rules, {one.id: one.word, two.id: two.word}))
+    known = {rule.text: rule for rule in memory.guidelines()}
     retire = op("retire", guideline_id=known["Old."].id, superseded_by=known["Of two."].id)
-    run(learning.learn(BLOCKING, here.access, [retire], {}))
-    version, exported = here.version(), here.export_jsonl()
-    here.remember(said("four"))
-    there.version()
+    run(learning.learn(BLOCKING, memory.access, [retire], {}))
+    version, exported = memory.version(), memory.export_jsonl()
+    memory.remember(said("four"))
     episodes = {"one": one, "two": two, "three": three}
-    return Case(here, there, cold, episodes, known, version, exported)
+    return store, Case(memory, memory, memory, episodes, known, version, exported)
+
+
+def start() -> Case:
+    store, case = begun()
+    opener = in_memory()
+    here, there, cold = (JudgeMemory(opener(), CRITERION, embeddings=hashed) for _ in range(3))
+    data = here.access.store._data  # type: ignore[attr-defined]
+    data.update({namespace: dict(items) for namespace, items in store._data.items()})
+    here.version()
+    there.version()
+    return replace(case, here=here, there=there, cold=cold)
 
 
 Doing = Callable[[IO, JudgeMemory, Case], Coroutine[Any, Any, Any]]
@@ -105,6 +125,7 @@ DOING: dict[str, Doing] = {
     "purge one": lambda io, memory, case: purge.purge(
         io, memory.access, operations.Selection(episode_ids=[case.episodes["one"].id]), None
     ),
+    "learn from one": learn("one", "add", text="Again of zqxone."),
     "learn from three": learn("three", "add", text="Of three."),
     "reword of two": learn("three", "revise", "Of two.", text="Of two and three."),
     "merge": learn(None, "merge", "Of two.", by="Of zqxone and two."),
@@ -135,45 +156,19 @@ READS = 6
 """How many calls go before an operation is in the midst of its reading."""
 
 
-class Beside(IO):
-    """Has something else done in the midst of an operation, or at one of its calls."""
-
-    def __init__(self, other: Callable[[], object], moment: str | int) -> None:
-        super().__init__(BLOCKING)
-        self._other = other
-        self._step = READS if moment == "while it reads" else moment
-        self._calls = 0
-        self.done = False
-
-    async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
-        now = self._is_now(commits=commits(ops))
-        if now and self._step != "after its commit":
-            self._other()
-        result = await super().batch(store, ops)
-        if now and self._step == "after its commit":
-            self._other()
-        return result
-
-    async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
-        if self._is_now(commits=False):
-            self._other()
-        return await super().embed(embeddings, texts)
-
-    def _is_now(self, *, commits: bool) -> bool:
-        self._calls += 1
-        now = self._calls == self._step if isinstance(self._step, int) else commits
-        now = now and not self.done
-        self.done = self.done or now
-        return now
-
-
 def carry_out(
     operation: Doing, memory: JudgeMemory, case: Case, other: Callable[[], object], moment: Any
 ) -> None:
     """Carry an operation out, and the other in its midst, or at one of its calls, or after it."""
-    beside = Beside(other, moment)
-    run(operation(beside, memory, case))
-    if not beside.done:
+    step = READS if moment == "while it reads" else moment
+    calls = count(1)
+
+    def when(asked: Asked) -> bool:
+        return next(calls) == step if isinstance(step, int) else commits(asked)
+
+    meanwhile = Meanwhile(when, other)
+    run(operation(meanwhile, memory, case))
+    if not meanwhile.done:
         other()
 
 
@@ -217,7 +212,7 @@ def _do(doing: Doing, case: Case) -> None:
     run(doing(BLOCKING, case.there, case))
 
 
-@pytest.mark.parametrize("moment", ["while it reads", "before its commit", "after its commit"])
+@pytest.mark.parametrize("moment", ["while it reads", "before its commit"])
 @pytest.mark.parametrize("name", DOING)
 def test_with_every_other_in_its_midst(name: str, moment: str) -> None:
     problems = []

@@ -1,70 +1,71 @@
-"""Facts: what each holds, how they order, and that none is changed."""
+"""The log: a change is one fact, written last and never changed; what cannot be kept is not."""
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import pytest
+from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import JudgeMemory
+from memalign_graph import EmbeddingError, JudgeMemory
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory import learning
-from memalign_graph.memory.facts import clock, new_id
+from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.acting import Actor
 from tests.unit_tests.memory.support import (
     CRITERION,
+    QUERY,
     Bench,
-    Opener,
+    WatchedStore,
     dump,
     hashed,
-    interleaved,
+    learn,
     op,
     said,
 )
-from tests.unit_tests.memory.test_same_moment import commits
 
 
-async def facts(bench: Bench) -> list[dict[str, Any]]:
-    """The facts in the store, in their order."""
-    items = await bench.items("facts")
+async def test_a_fact_can_be_read_by_people(near: Bench) -> None:
+    [one] = await near.remember(said("one", "Too cold.", author="ann"))
+    await near.learn(op("add", one, text="Be warm."))
+    items = await near.items("facts")
     assert [item.key for item in items] == [item.value["id"] for item in items]
-    return sorted((item.value for item in items), key=lambda value: str(value["id"]))
-
-
-async def test_a_fact_can_be_read_by_people(bench: Bench) -> None:
-    [one] = await bench.remember(said("one", "Too cold.", author="ann"))
-    await bench.learn(op("add", one, text="Be warm."))
-    first, learned = await facts(bench)
+    first, learned = sorted((item.value for item in items), key=lambda value: str(value["id"]))
     assert (first["reason"], first["author"], learned["guidelines"][0]["text"]) == (
         "remember", "ann", "Be warm.",
     )  # fmt: skip
     assert datetime.fromisoformat(first["at"]).timestamp() * 1e6 == first["at_us"]
     assert first["id"].startswith(f"{first['at_us']}-")
-    [word] = await bench.items("words")
+    [word] = await near.items("words")
     assert list(first["said"].items()) == [(one.id, word.key)]
     assert word.value["episode"] == one.to_json()
-    [vector] = await bench.items("vectors")
+    [vector] = await near.items("vectors")
     assert vector.value["vector"] not in dump([first, learned, word.value])
+    assert len(vector.value["vector"]) < 64 * 4 * 4 / 3 + 4
 
 
-async def test_a_fact_names_its_reason_and_author(bench: Bench) -> None:
-    await bench.remember(said(author="ann"), said("two", author="ann"))
-    versions = [await bench.do("version")]
-    await bench.remember(said(author="bob"), said(author="eve"))
-    versions.append(await bench.do("version"))
-    rule = await bench.do("add_guideline", "Be warm.", author="eve")
-    versions.append(await bench.do("version"))
-    await bench.do("remove_guideline", rule.id)
-    versions.append(await bench.do("version"))
-    assert [(one["reason"], one.get("author")) for one in await facts(bench)] == [
-        ("remember", "ann"), ("remember", None), ("add_guideline", "eve"),
-        ("remove_guideline", None),
-    ]  # fmt: skip
-    assert [one.version for one in await bench.do("history")] == versions[::-1]
-    assert versions[3] == versions[1]
-    assert len(set(versions)) == 3
+def test_every_change_is_one_fact_written_last() -> None:
+    store = WatchedStore()
+    memory = JudgeMemory(store, CRITERION, embeddings=hashed)
+    one, two = memory.remember([said("one"), said("two")])
+    learn(memory, op("add", one, text="Of one."), op("add", one, two, text="Of both."))
+    rule = memory.add_guideline("Be warm.")
+    memory.edit_guideline(rule.id, "Be kind.")
+    memory.remember(said("two", "Another word."))
+    memory.forget(one.id)
+    memory.remove_guideline(rule.id)
+    memory.rollback("0" * 32)
+    kinds = [[put.namespace[-1] for put in batch] for batch in store.writes]
+    assert [kind for kind in kinds if "facts" in kind] == [["facts", "head"]] * 8
+    assert kinds[1:3] == [["words", "words"], ["facts", "head"]]
+    assert {put.index for batch in store.writes for put in batch} == {False}
+    store_calls = [{isinstance(one, PutOp) for one in batch} for batch in store.batches]
+    assert {frozenset(call) for call in store_calls} == {frozenset({True}), frozenset({False})}
+    store.batches.clear()
+    memory.recall(QUERY)
+    memory.episodes()
+    memory.version()
+    assert store.writes == []
 
 
 async def test_no_fact_is_changed_by_what_comes_later(near: Bench) -> None:
@@ -77,49 +78,9 @@ async def test_no_fact_is_changed_by_what_comes_later(near: Bench) -> None:
         before = now
 
 
-@pytest.mark.parametrize("count", [2, 5])
-def test_n_learners_of_one_rule_write_n_facts(any_opener: Opener, count: int) -> None:
-    memories = [JudgeMemory(any_opener(), CRITERION, embeddings=hashed) for _ in range(count)]
-    episodes = memories[0].remember([said(f"case {number}") for number in range(count)])
-
-    def learn(number: int) -> None:
-        if number == count:
-            return
-        words = {episodes[number].id: episodes[number].word}
-        operation = partial(
-            learning.learn,
-            access=memories[number].access,
-            operations=[op("add", episodes[number], text="Say sorry.")],
-            read=words,
-        )
-        interleaved(operation, commits, lambda: learn(number + 1))
-
-    learn(0)
-    assert len(memories[0].history()) == 1 + count
-    for memory in memories:
-        [rule] = memory.guidelines()
-        assert set(rule.episode_ids) == {one.id for one in episodes}
-        assert memory.version() == memories[0].version()
-
-
-def test_keys_are_unique_and_sort_by_time() -> None:
-    with ThreadPoolExecutor(8) as pool:
-        times = list(pool.map(lambda _: clock.now_us(), range(2_000)))
-    keys = [new_id(at_us) for at_us in sorted(times)]
-    assert len(set(keys)) == len(set(times)) == 2_000
-    assert keys == sorted(keys)
-    assert len({new_id(times[0]) for _ in range(100)}) == 100
-
-
-def test_the_clock_leaves_room_for_what_is_made_at_once() -> None:
-    first = clock.now_us(ticks=1_000_000)
-    assert clock.now_us() >= first + 1_000_000
-
-
 def test_a_version_names_content_and_not_how_it_came_about() -> None:
     given = datetime(2026, 1, 1, tzinfo=UTC)
     here, there = (JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed) for _ in "12")
-    assert here.version() == "0" * 32
     one, two, three = (said(name, given_at=given) for name in ("one", "two", "three"))
     here.remember([one, two])
     for word in (three, two, one):
@@ -127,3 +88,65 @@ def test_a_version_names_content_and_not_how_it_came_about() -> None:
     assert here.version() != there.version()
     there.forget(three.episode_id)
     assert here.version() == there.version()
+    for memory in (here, there):
+        memory.forget(where=lambda _: True)
+        assert memory.version() == "0" * 32
+
+
+def test_a_change_tried_again_embeds_nothing_again_and_its_vector_is_no_case(
+    server: LoopbackServer, reopen: Any
+) -> None:
+    store = WatchedStore()
+    memory = JudgeMemory(store, CRITERION, embeddings=server.embedder())
+    memory.remember(said("kept"))
+    store.failing = True
+    with pytest.raises(OSError, match="The disk is full"):
+        memory.remember([said("one"), said("two")])
+    store.failing = False
+    reopen()
+    found = memory.recall(said("one").example)
+    assert [one.example.inputs for one in found] == ["kept"]
+    memory.remember([said("one"), said("two")])
+    assert [len(request.texts) for request in server.embeddings] == [1, 2, 1]
+
+
+NAN = float("nan")
+UNUSABLE: list[tuple[Any, str]] = [
+    ([[1.0, 0.0]], r"an array of shape \(1, 2\) for 2 texts"),
+    ([], r"an array of shape \(0,\) for 2 texts"),
+    ([[], []], r"an array of shape \(2, 0\)"),
+    ([[0.0, 0.0], [1.0, 0.0]], "a vector that is zero or not finite"),
+    ([[NAN, 1.0], [1.0, 0.0]], "a vector that is zero or not finite"),
+    ([[1.0, 0.0], [1.0]], "vectors of different lengths, or no numbers"),
+    ([["a", "b"], ["c", "d"]], "vectors of different lengths, or no numbers"),
+    (None, r"an array of shape \(\) for 2 texts"),
+]
+
+
+def test_vectors_that_can_not_be_used_store_nothing() -> None:
+    for answer, problem in UNUSABLE:
+        store = WatchedStore()
+        memory = JudgeMemory(store, CRITERION, embeddings=lambda _, answer=answer: answer)
+        with pytest.raises(EmbeddingError, match=problem) as caught:
+            memory.remember([said("one"), said("two")])
+        assert "\n" not in str(caught.value)
+        assert store.writes == []
+
+
+def test_vectors_of_another_dimension_are_one_clear_error_and_store_nothing() -> None:
+    size, store = 64, WatchedStore()
+
+    def changing(texts: Sequence[str]) -> list[list[float]]:
+        return [vector[:size] for vector in hashed(texts)]
+
+    memory = JudgeMemory(store, CRITERION, embeddings=changing)
+    memory.remember(said("one"))
+    store.batches.clear()
+    size = 32
+    with pytest.raises(EmbeddingError, match=r"vectors of 32 dimensions, but .* holds 64"):
+        memory.recall(QUERY)
+    with pytest.raises(EmbeddingError, match="32 dimensions"):
+        memory.remember(said("two"))
+    assert store.writes == []
+    size = 64
+    assert len(memory.recall(QUERY)) == 1

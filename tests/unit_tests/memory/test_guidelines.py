@@ -1,78 +1,36 @@
-"""Guidelines: written by hand, and learned with the episodes they came from."""
+"""Guidelines by hand and learned ones: what becomes of them as words are learned and forgotten."""
 
 from typing import Any
 
 import pytest
 
-from memalign_graph import InvalidInputError
+from memalign_graph import Episode, InvalidInputError, JudgeMemory
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import learning
 from memalign_graph.memory.learning import guideline_id
-from tests.unit_tests.memory.support import EVERY_STORE, Bench, learn, op, said
-
-pytestmark = EVERY_STORE
-
-
-async def test_a_guideline_by_hand_is_the_experts(bench: Bench) -> None:
-    rule = await bench.do("add_guideline", "  Say sorry\n first. ", author="ann")
-    assert await bench.do("guidelines") == [rule]
-    assert (rule.text, rule.origin, rule.author) == ("Say sorry first.", "expert", "ann")
-    assert rule.episode_ids == []
+from tests.unit_tests.memory.purging import everything_in
+from tests.unit_tests.memory.support import learn, op, said
 
 
-async def test_guidelines_stand_in_the_order_of_their_making(bench: Bench) -> None:
-    texts = [f"Rule {letter}." for letter in "cabed"]
-    for text in texts:
-        await bench.do("add_guideline", text)
-    assert [rule.text for rule in await bench.do("guidelines")] == texts
+def sources(memory: JudgeMemory) -> dict[str, list[str]]:
+    """The guidelines' sources by text."""
+    return {rule.text: rule.episode_ids for rule in memory.guidelines()}
 
 
-async def test_adding_what_stands_changes_nothing(bench: Bench) -> None:
-    first = await bench.do("add_guideline", "Be warm.")
-    version = await bench.do("version")
-    assert await bench.do("add_guideline", " Be  warm. ", author="bob") == first
-    assert await bench.do("version") == version
-    assert len(await bench.items("facts")) == 1
-
-
-async def test_an_edited_guideline_keeps_its_id_place_and_sources(bench: Bench) -> None:
-    [one] = await bench.remember(said())
-    await bench.learn(op("add", one, text="First."))
-    await bench.do("add_guideline", "Second.")
-    before = (await bench.do("guidelines"))[0]
-    after = await bench.do("edit_guideline", before.id, "First, reworded.", author="ann")
-    assert [rule.text for rule in await bench.do("guidelines")] == ["First, reworded.", "Second."]
-    assert (after.id, after.episode_ids) == (before.id, before.episode_ids)
-    assert (after.origin, after.author) == ("expert", "ann")
-    assert after.updated_at > before.updated_at
-
-
-async def test_an_edit_to_the_same_words_changes_nothing(bench: Bench) -> None:
-    rule = await bench.do("add_guideline", "Be warm.", author="ann")
-    assert await bench.do("edit_guideline", rule.id, "Be warm. ", author="bob") == rule
-    assert len(await bench.items("facts")) == 1
-
-
-async def test_a_removed_guideline_leaves_its_episodes(bench: Bench) -> None:
-    [one] = await bench.remember(said())
-    await bench.learn(op("add", one, text="First."))
-    [rule] = await bench.do("guidelines")
-    assert await bench.do("remove_guideline", rule.id) == rule
-    assert await bench.do("guidelines") == []
-    assert await bench.statuses() == {"q": "distilled"}
-
-
-@pytest.mark.parametrize(("name", "args"), [("edit_guideline", ("x",)), ("remove_guideline", ())])
-async def test_an_unknown_guideline_is_an_error(bench: Bench, name: str, args: Any) -> None:
-    with pytest.raises(InvalidInputError, match="'nope' names no guideline of 'tone'"):
-        await bench.do(name, "nope", *args)
-    assert await bench.items() == []
+def test_what_stands_in_these_words_already_changes_nothing(memory: JudgeMemory) -> None:
+    first = memory.add_guideline("Be warm.", author="ann")
+    other = memory.add_guideline("Be kind.")
+    before = everything_in(memory.access.store)
+    assert memory.add_guideline(" Be  warm. ", author="bob") == first
+    assert memory.edit_guideline(first.id, "Be warm. ", author="bob") == first
+    with pytest.raises(InvalidInputError, match="already stand"):
+        memory.edit_guideline(other.id, "Be warm.")
+    assert everything_in(memory.access.store) == before
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "not empty"),
         (" \n", "not empty"),
         (None, "not empty"),
         (["Be warm."], "not empty"),
@@ -81,88 +39,42 @@ async def test_an_unknown_guideline_is_an_error(bench: Bench, name: str, args: A
         ("\ud83d", "surrogate"),
     ],
 )
-async def test_a_guideline_is_a_sentence(near: Bench, text: Any, problem: str) -> None:
-    rule = await near.do("add_guideline", "Be warm.")
-    for attempt in (("add_guideline", text), ("edit_guideline", rule.id, text)):
+def test_a_guideline_is_a_sentence(memory: JudgeMemory, text: Any, problem: str) -> None:
+    rule = memory.add_guideline("Be warm.")
+    for attempt in (memory.add_guideline, lambda text: memory.edit_guideline(rule.id, text)):
         with pytest.raises(InvalidInputError, match=f"^text.*{problem}"):
-            await near.do(*attempt)
-    assert await near.do("guidelines") == [rule]
-
-
-async def test_guidelines_embed_nothing(bench: Bench) -> None:
-    rule = await bench.do("add_guideline", "Be warm.")
-    await bench.do("edit_guideline", rule.id, "Be kind.")
-    await bench.do("remove_guideline", rule.id)
-    assert bench.embedded() == []
-
-
-async def test_learning_names_its_sources_and_marks_them(bench: Bench) -> None:
-    [one, two] = await bench.remember(said("one"), said("two"))
-    learned = await bench.learn(op("add", one, two, text="Be warm."))
-    [rule] = await bench.do("guidelines")
-    assert (rule.text, rule.origin, rule.author) == ("Be warm.", "distilled", None)
-    assert rule.episode_ids == [one.id, two.id]
-    assert set((await bench.statuses()).values()) == {"distilled"}
-    assert learned["episode_ids"] == sorted([one.id, two.id])
-    assert learned["memory_version"] == await bench.do("version")
-    assert [done["guideline_id"] for done in learned["guidelines"]] == [rule.id]
-
-
-async def test_learning_the_same_again_changes_nothing(bench: Bench) -> None:
-    [one] = await bench.remember(said())
-    first = await bench.learn(op("add", one, text="Be warm."))
-    size = len(await bench.items())
-    again = await bench.learn(op("add", one, text="be  warm"))
-    assert again["memory_version"] == first["memory_version"]
-    assert len(await bench.items()) == size
-
-
-async def test_a_lesson_in_words_that_stand_adds_its_source(bench: Bench) -> None:
-    [one, two] = await bench.remember(said("one"), said("two"))
-    await bench.learn(op("add", one, text="Be warm."))
-    await bench.learn(op("add", two, text="BE WARM"))
-    assert await bench.guidelines() == {"Be warm.": {one.id, two.id}}
+            attempt(text)
+    for unknown in (lambda: memory.edit_guideline("nope", "x"),
+                    lambda: memory.remove_guideline("nope")):  # fmt: skip
+        with pytest.raises(InvalidInputError, match="'nope' names no guideline of 'tone'"):
+            unknown()
+    assert memory.guidelines() == [rule]
 
 
 @pytest.mark.parametrize("action", ["add", "revise", "retire"])
-async def test_what_an_expert_wrote_is_left_alone(bench: Bench, action: str) -> None:
-    rule = await bench.do("add_guideline", "Be warm.")
-    [one] = await bench.remember(said())
+def test_what_an_expert_wrote_is_left_alone(memory: JudgeMemory, action: str) -> None:
+    rule = memory.add_guideline("Be warm.")
+    one = memory.remember(said())
     text = {"add": "BE WARM", "revise": "Be brief.", "retire": None}[action]
     target = None if action == "add" else rule.id
-    await bench.learn(op(action, one, guideline_id=target, text=text))
-    assert await bench.do("guidelines") == [rule]
+    learn(memory, op(action, one, guideline_id=target, text=text))
+    assert memory.guidelines() == [rule]
 
 
-async def test_a_revised_guideline_keeps_its_old_sources(bench: Bench) -> None:
-    [one, two] = await bench.remember(said("one"), said("two"))
-    await bench.learn(op("add", one, text="Be warm."))
-    [rule] = await bench.do("guidelines")
-    await bench.learn(op("revise", two, guideline_id=rule.id, text="Be warm and brief."))
-    assert await bench.guidelines() == {"Be warm and brief.": {one.id, two.id}}
-
-
-async def test_a_distilled_guidelines_id_is_the_hash_of_its_plain_words(bench: Bench) -> None:
-    [one] = await bench.remember(said())
-    await bench.learn(op("add", one, text="Say  SORRY first."))
-    [rule] = await bench.do("guidelines")
-    assert rule.id == guideline_id("say sorry first")
-
-
-async def test_several_operations_build_on_each_other(bench: Bench) -> None:
-    [one, two] = await bench.remember(said("one"), said("two"))
-    await bench.learn(
-        op("add", one, text="A."), op("add", two, text="B."), op("add", two, text="a")
-    )
-    assert await bench.guidelines() == {"A.": {one.id, two.id}, "B.": {two.id}}
-    assert [rule.text for rule in await bench.do("guidelines")] == ["A.", "B."]
+def test_operations_build_on_each_other_and_the_same_words_are_one(memory: JudgeMemory) -> None:
+    one, two = memory.remember([said("one"), said("two")])
+    learn(memory, op("add", one, text="A."), op("add", two, text="B."), op("add", two, text="a"))
+    assert sources(memory) == {"A.": [one.id, two.id], "B.": [two.id]}
+    assert [rule.id for rule in memory.guidelines()] == [guideline_id("a"), guideline_id("B")]
+    gone = learn(memory, op("revise", one, guideline_id="gone", text="New."))
+    assert gone["guidelines"] == []
+    assert {episode.status for episode in memory.episodes()} == {"distilled"}
 
 
 @pytest.mark.parametrize("take_back", ["forget", "another word"])
 def test_a_lesson_from_feedback_taken_back_is_void_and_its_other_sources_wait(
-    near: Bench, take_back: str
+    memory: JudgeMemory, take_back: str
 ) -> None:
-    memory = near.memory()
     one, two, three = memory.remember([said("one"), said("two"), said("three")])
     words = {each.id: each.word for each in (one, two, three)}
     if take_back == "forget":
@@ -175,37 +87,131 @@ def test_a_lesson_from_feedback_taken_back_is_void_and_its_other_sources_wait(
         op("add", three, text="Of three."),
     ]
     learned = run(learning.learn(BLOCKING, memory.access, taught, words))
-    assert [(rule.text, rule.episode_ids) for rule in memory.guidelines()] == [
-        ("Of three.", [three.id])
-    ]
+    assert sources(memory) == {"Of three.": [three.id]}
     assert learned["episode_ids"] == [three.id]
     assert [done["text"] for done in learned["guidelines"]] == ["Of three."]
     statuses = {each.id: each.status for each in memory.episodes() if each.id != one.id}
     assert statuses == {two.id: "pending", three.id: "distilled"}
 
 
-def test_a_lesson_from_a_word_since_edited_is_void(near: Bench) -> None:
-    memory = near.memory()
-    one = memory.remember(said())
-    memory.remember(said(rationale="Another word."))
-    learned = run(
-        learning.learn(BLOCKING, memory.access, [op("add", one, text="Old.")], {one.id: one.word})
-    )
-    assert (learned["episode_ids"], learned["guidelines"]) == ([], [])
+def test_a_winner_taken_away_by_hand_brings_nothing_back_but_its_words_do(
+    memory: JudgeMemory,
+) -> None:
+    one, two = memory.remember([said("one"), said("two")])
+    learn(memory, op("add", one, text="Always."), op("add", two, text="Never."))
+    always, never = [rule.id for rule in memory.guidelines()]
+    learn(memory, op("retire", guideline_id=always, superseded_by=never))
+    memory.remove_guideline(never)
     assert memory.guidelines() == []
-    assert [episode.status for episode in memory.episodes()] == ["pending"]
+    learn(memory, op("add", two, text="ALWAYS"))
+    assert [(rule.id, rule.episode_ids) for rule in memory.guidelines()] == [(always, [two.id])]
 
 
-def test_a_revision_of_a_guideline_that_is_gone_is_void(near: Bench) -> None:
-    memory = near.memory()
-    one = memory.remember(said())
-    learned = learn(memory, op("revise", one, guideline_id="gone", text="New."))
-    assert learned["guidelines"] == []
-    assert memory.guidelines() == []
+def test_merged_its_sources_are_the_winners(memory: JudgeMemory) -> None:
+    one, two = memory.remember([said("one"), said("two")])
+    learn(memory, op("add", one, text="Always."), op("add", two, text="At all times."))
+    first, second = [rule.id for rule in memory.guidelines()]
+    learn(memory, op("merge", guideline_id=second, superseded_by=first))
+    assert sources(memory) == {"Always.": [one.id, two.id]}
+    memory.forget(one.id)
+    [rule] = memory.guidelines()
+    assert (rule.text, rule.status, rule.episode_ids) == ("Always.", "pending", [two.id])
 
 
-def test_a_lesson_without_operations_marks_its_episodes(near: Bench) -> None:
-    memory = near.memory()
-    memory.remember([said("one"), said("two")])
-    learn(memory)
-    assert {one.status for one in memory.episodes()} == {"distilled"}
+@pytest.mark.parametrize("lessons", [1, 2])
+def test_a_source_that_came_to_the_same_words_goes_without_a_trace(
+    memory: JudgeMemory, lessons: int
+) -> None:
+    one, two = memory.remember([said("one"), said("two")])
+    operations = [op("add", one, text="A rule."), op("add", two, text="a rule")]
+    for lesson in [operations] if lessons == 1 else [[each] for each in operations]:
+        read = {each.id: each.word for each in (one, two) if each.id in str(lesson)}
+        prompts = [[one.id], [two.id]]
+        run(learning.learn(BLOCKING, memory.access, lesson, read, prompts=prompts))
+    version = memory.version()
+    memory.forget(two.id)
+    [left] = memory.guidelines()
+    assert (left.text, left.status, left.episode_ids) == ("A rule.", "standing", [one.id])
+    memory.rollback(version)
+    memory.forget(one.id)
+    [left] = memory.guidelines()
+    assert (left.status, left.episode_ids) == ("pending", [two.id])
+
+
+def five(memory: JudgeMemory) -> list[Episode]:
+    """Ann on one and two, bob on one, nobody on three and, with ids of their own, on three."""
+    words = [
+        said("one", author=" ann ", id="7"),
+        said("two", "Far too long.", author="ann", id="8"),
+        said("one", author="bob", value=False),
+        said("three", id="9"),
+        said("three", thread_id="t"),
+    ]
+    return memory.remember(words)
+
+
+SELECTIONS: list[tuple[dict[str, Any], list[int]]] = [
+    ({"feedback_ids": "7"}, [0]),
+    ({"feedback_ids": ["9", "8"]}, [1, 3]),
+    ({"author": "ann"}, [0, 1]),
+    ({"author": "nobody"}, []),
+    ({"episode_ids": ()}, []),
+    ({"where": lambda one: one.rationale and "long" in one.rationale}, [1]),
+    ({"where": lambda one: "t" in one.thread_ids}, [4]),
+    ({"author": "ann", "where": lambda one: one.example.inputs == "one"}, [0]),
+    ({"author": "bob", "feedback_ids": ["7"]}, []),
+    ({"author": "ann", "feedback_ids": ["7", "9"]}, [0]),
+]
+
+
+@pytest.mark.parametrize(("selection", "expected"), SELECTIONS)
+def test_exactly_what_meets_all_that_is_given_is_forgotten(
+    memory: JudgeMemory, selection: dict[str, Any], expected: list[int]
+) -> None:
+    episodes = five(memory)
+    forgotten = memory.forget(**selection)
+    gone = {episodes[place].id for place in expected}
+    assert set(forgotten.episode_ids) == gone
+    assert memory.episodes() == [one for one in episodes if one.id not in gone]
+
+
+def test_ids_that_name_nothing_are_told_in_their_order(memory: JudgeMemory) -> None:
+    one, two, *_ = five(memory)
+    forgotten = memory.forget(iter(["b", one.id, "a", "b", one.id]))
+    assert (forgotten.episode_ids, forgotten.unknown_ids) == ([one.id], ["b", "a"])
+    forgotten = memory.forget({two.id}, feedback_ids=["nope"], author="bob")
+    assert (forgotten.episode_ids, forgotten.unknown_ids) == ([], ["nope"])
+    assert memory.forget(one.id).unknown_ids == [one.id]
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({}, "episode_ids: say which episodes to forget"),
+    ({"episode_ids": 5}, "episode_ids"),
+    ({"episode_ids": [None]}, "episode_ids"),
+    ({"feedback_ids": [b"7"]}, "feedback_ids"),
+    ({"author": ["ann"]}, "author"),
+    ({"where": "ann"}, "where"),
+    ({"author": "ann", "by": 3}, "by"),
+    ({"author": "ann", "checkpointer": "threads.db"}, "checkpointer"),
+]
+
+
+@pytest.mark.parametrize("purge", [False, True])
+def test_what_can_not_select_is_refused_before_anything_is_done(
+    memory: JudgeMemory, *, purge: bool
+) -> None:
+    five(memory)
+    before = everything_in(memory.access.store)
+    for selection, field in WRONG:
+        with pytest.raises(InvalidInputError, match=rf"^{field}\b.*") as caught:
+            memory.forget(purge=purge, **selection)
+        assert "\n" not in str(caught.value)
+
+    def fails(episode: Episode) -> bool:
+        if episode.author == "bob":
+            raise KeyError("bob")
+        return True
+
+    with pytest.raises(KeyError):
+        memory.forget(where=fails, purge=purge)
+    assert everything_in(memory.access.store) == before

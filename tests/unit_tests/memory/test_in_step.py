@@ -1,7 +1,8 @@
-"""Two readers and writers of one memory: each sees what the other did, in its next call."""
+"""Each process's knowledge of a memory is kept in step with the store, whoever writes and when."""
 
 import asyncio
 import random
+import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +12,15 @@ from typing import Any
 
 import aiosqlite
 import pytest
+from langgraph.store.base import GetOp, SearchOp
+from langgraph.store.sqlite import SqliteStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
-from memalign_graph import JudgeMemory
+from memalign_graph import Episode, JudgeMemory
 from memalign_graph.io import BLOCKING, run
+from memalign_graph.memory import access, learning
 from memalign_graph.memory.facts import Fact
+from memalign_graph.memory.recall import recall
 from memalign_graph.memory.standing import Standing, stand
 from memalign_graph.memory.view import MemoryView
 from tests.unit_tests.memory.acting import KINDS, Actor
@@ -25,20 +30,29 @@ from tests.unit_tests.memory.support import (
     Bench,
     Meanwhile,
     Opener,
+    Operation,
+    commits,
     hashed,
+    in_memory,
     interleaved,
-    learn,
     op,
     said,
 )
-from tests.unit_tests.memory.test_same_moment import commits
 
-AWAITED = ("memory-async", "sqlite-async", "aiosqlite-async")
+
+def memories(opener: Opener, count: int) -> list[JudgeMemory]:
+    """The same memory through several stores, as in several processes."""
+    return [JudgeMemory(opener(), CRITERION, embeddings=hashed) for _ in range(count)]
 
 
 def recalled(memory: JudgeMemory) -> set[tuple[Any, str | None]]:
     found = memory.recall(QUERY, k=100)
     return {(one.example.inputs, word.rationale) for one in found for word in one.episodes}
+
+
+def learning_of(memory: JudgeMemory, episode: Episode, **fields: Any) -> Operation:
+    change = op(fields.pop("action", "add"), episode, **fields)
+    return lambda io: learning.learn(io, memory.access, [change], {episode.id: episode.word})
 
 
 class Shifted:
@@ -51,35 +65,8 @@ class Shifted:
         return time.time_ns() // 1000 + self.shift_us
 
 
-@pytest.fixture
-def pair(any_opener: Opener) -> tuple[JudgeMemory, JudgeMemory]:
-    """The same memory through two stores, as in two processes; both have looked into it."""
-    here, there = (JudgeMemory(any_opener(), CRITERION, embeddings=hashed) for _ in range(2))
-    assert recalled(here) == recalled(there) == set()
-    return here, there
-
-
-def test_each_sees_what_the_other_remembers(pair: tuple[JudgeMemory, JudgeMemory]) -> None:
-    here, there = pair
-    here.remember(said("one"))
-    assert recalled(there) == {("one", "Too cold.")}
-    there.remember([said("two"), said("three")])
-    assert len(recalled(here)) == 3
-    assert here.version() == there.version()
-
-
-def test_each_forgets_along_what_the_other_learned(pair: tuple[JudgeMemory, JudgeMemory]) -> None:
-    here, there = pair
-    one, two = here.remember([said("one"), said("two")])
-    learn(there, op("add", one, text="Of one."), op("add", one, two, text="Of both."))
-    here.forget(one.id)
-    [rule] = there.guidelines()
-    assert (rule.text, rule.status, rule.episode_ids) == ("Of both.", "pending", [two.id])
-    assert there.version() == here.version()
-
-
 async def test_an_async_and_a_sync_store_are_kept_in_step(opener: Opener, tmp_path: Path) -> None:
-    here = JudgeMemory(opener(), CRITERION, embeddings=hashed)
+    [here] = memories(opener, 1)
     one = here.remember(said("one"))
     async with aiosqlite.connect(tmp_path / "store.db", isolation_level=None) as connection:
         there = JudgeMemory(AsyncSqliteStore(connection), CRITERION, embeddings=hashed)
@@ -92,13 +79,11 @@ async def test_an_async_and_a_sync_store_are_kept_in_step(opener: Opener, tmp_pa
         assert await there.aversion() == here.version()
 
 
-@pytest.mark.parametrize("seconds", [3600, -30])
+@pytest.mark.parametrize("seconds", [3600, -30, -300])
 def test_a_writer_with_another_time_hides_no_commit(
     any_opener: Opener, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    shifted, reader, writer = (
-        JudgeMemory(any_opener(), CRITERION, embeddings=hashed) for _ in "123"
-    )
+    shifted, reader, writer = memories(any_opener, 3)
     reader.remember(said("one"))
     with monkeypatch.context() as patch:
         patch.setattr("memalign_graph.memory.access.clock", Shifted(seconds))
@@ -106,7 +91,7 @@ def test_a_writer_with_another_time_hides_no_commit(
     assert len(recalled(reader)) == 2
     for number in range(3):
         writer.remember(said(f"later {number}"))
-        assert len(recalled(reader)) == 3 + number
+        assert len(recalled(reader)) == len(recalled(shifted)) == 3 + number
     assert reader.version() == writer.version()
 
 
@@ -124,36 +109,34 @@ def test_eight_threads_opening_a_memory_all_recall(near: Bench, reopen: Any) -> 
             assert list(pool.map(look, range(8))) == [20] * 8
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order(
-    any_opener: Opener, seed: int
-) -> None:
-    order = random.Random(seed)  # noqa: S311 - a test's choices
-    memories = [JudgeMemory(any_opener(), CRITERION, embeddings=hashed) for _ in range(3)]
-    kinds = f"{KINDS} purge"
-    actors = [Actor(memory, f"{seed} {name}", kinds) for name, memory in enumerate(memories)]
-    for _ in range(60):
-        one, other = order.sample(actors, 2)
-        beside = Meanwhile(commits, partial(beside_another, other))
-        run(one.act(beside if order.random() < 0.5 else BLOCKING))
-    cold = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
-    for memory in memories:
-        assert memory.version() == cold.version()
-        assert memory.episodes() == cold.episodes()
-        assert memory.guidelines() == cold.guidelines()
-        assert recalled(memory) == recalled(cold)
+def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order() -> None:
+    for seed in range(4):
+        order, opener = random.Random(seed), in_memory()  # noqa: S311 - a test's choices
+        warm = memories(opener, 3)
+        kinds = f"{KINDS} purge"
+        actors = [Actor(memory, f"{seed} {name}", kinds) for name, memory in enumerate(warm)]
+        for _ in range(60):
+            one, other = order.sample(actors, 2)
+            beside = Meanwhile(commits, partial(beside_another, other))
+            run(one.act(beside if order.random() < 0.5 else BLOCKING))
+        [cold] = memories(opener, 1)
+        for memory in warm:
+            assert memory.version() == cold.version()
+            assert memory.episodes() == cold.episodes()
+            assert memory.guidelines() == cold.guidelines()
+            assert recalled(memory) == recalled(cold)
 
-    facts, words = cold.access.view.facts()
-    assert len(facts) > 20
-    for _ in range(3):
-        view, arrived = MemoryView("test"), list[Fact]()
-        late = order.sample(facts, len(facts)) if order.random() < 0.5 else facts
-        while len(arrived) < len(facts):
-            chunk = late[len(arrived) :][: order.randint(1, 6)]
-            arrived += chunk
-            view.add([*chunk, *order.sample(arrived, 1)], words)
-            check_in_step(view, stand(arrived, words, "test"))
-        assert view.version == cold.version()
+        facts, words = cold.access.view.facts()
+        assert len(facts) > 20
+        for _ in range(3):
+            view, arrived = MemoryView("test"), list[Fact]()
+            late = order.sample(facts, len(facts)) if order.random() < 0.5 else facts
+            while len(arrived) < len(facts):
+                chunk = late[len(arrived) :][: order.randint(1, 6)]
+                arrived += chunk
+                view.add([*chunk, *order.sample(arrived, 1)], words)
+                check_in_step(view, stand(arrived, words, "test"))
+            assert view.version == cold.version()
 
 
 def beside_another(actor: Actor) -> None:
@@ -173,7 +156,7 @@ def check_in_step(view: MemoryView, scratch: Standing) -> None:
 
 
 def test_a_slow_reader_brings_nothing_back(any_opener: Opener, reopen: Any) -> None:
-    memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
+    [memory] = memories(any_opener, 1)
     one, _ = memory.remember([said("one"), said("two")])
     reopen()
 
@@ -182,20 +165,66 @@ def test_a_slow_reader_brings_nothing_back(any_opener: Opener, reopen: Any) -> N
         memory.version()
 
     interleaved(memory.access.refresh, lambda _: True, forget, after=True)
-    cold = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
+    [cold] = memories(any_opener, 1)
     assert memory.version() == cold.version()
     assert recalled(memory) == {("two", "Too cold.")}
 
 
-@pytest.mark.parametrize("bench", AWAITED, indirect=True)
-async def test_eight_recalls_at_once_all_recall(bench: Bench, reopen: Any) -> None:
-    await bench.remember(*(said(f"case {number}") for number in range(20)))
-    reopen()
-    found = await asyncio.gather(*(bench.memory().arecall(QUERY, 20) for _ in range(8)))
-    assert [len(one) for one in found] == [20] * 8
+def test_an_example_forgotten_while_a_recall_is_under_way_takes_no_place_later() -> None:
+    [memory] = memories(in_memory(), 1)
+    one, _ = memory.remember([said("one"), said("two")])
+
+    def reads_vectors(asked: Any) -> bool:
+        return isinstance(asked[0], GetOp) and "vectors" in asked[0].namespace
+
+    def forget() -> None:
+        memory.forget(one.id)
+        memory.version()
+
+    interleaved(lambda io: recall(io, memory.access, QUERY, 5), reads_vectors, forget)
+    assert len(memory.recall(one.example, k=1)) == 1
 
 
-@pytest.mark.parametrize("bench", AWAITED, indirect=True)
+def test_a_reader_that_looks_while_another_commits_sees_a_version_that_was(
+    any_opener: Opener,
+) -> None:
+    here, there = memories(any_opener, 2)
+    for after in (False, True):
+        here.remember([said(f"one {after}"), said(f"two {after}")])
+        there.version()
+        here.remember(said(f"one {after}", "Word 1."))
+        second = [said(f"one {after}", "Word 2."), said(f"two {after}", "Word 2.")]
+        interleaved(
+            there.access.refresh,
+            lambda asked: isinstance(asked[0], SearchOp),
+            partial(here.remember, second),
+            after=after,
+        )
+        then = here.at(there.access.view.version)
+        seen = {one.rationale for one in then.episodes if f"{after}" in str(one.example.inputs)}
+        assert seen == ({"Word 1.", "Too cold."} if after else {"Word 2."})
+        assert here.version() == there.version()
+
+
+def test_n_learners_of_one_rule_write_n_facts_and_keep_all_sources(any_opener: Opener) -> None:
+    count = 5
+    learners = memories(any_opener, count)
+    episodes = learners[0].remember([said(f"case {number}") for number in range(count)])
+
+    def learn(number: int) -> None:
+        if number < count:
+            operation = learning_of(learners[number], episodes[number], text="Say sorry.")
+            interleaved(operation, commits, lambda: learn(number + 1))
+
+    learn(0)
+    assert len(learners[0].history()) == 1 + count
+    for memory in learners:
+        [rule] = memory.guidelines()
+        assert set(rule.episode_ids) == {one.id for one in episodes}
+        assert memory.version() == learners[0].version()
+
+
+@pytest.mark.parametrize("bench", ["memory-async", "sqlite-async"], indirect=True)
 async def test_writers_at_once_lose_nothing(bench: Bench, reopen: Any) -> None:
     await asyncio.gather(*(bench.memory().aremember(said(f"case {n}")) for n in range(20)))
     assert len(await bench.do("episodes")) == 20
@@ -206,7 +235,7 @@ async def test_writers_at_once_lose_nothing(bench: Bench, reopen: Any) -> None:
 
 
 def test_threads_that_write_and_recall_on_one_store_lose_nothing(opener: Opener) -> None:
-    memory = JudgeMemory(opener(), CRITERION, embeddings=hashed)
+    [memory] = memories(opener, 1)
 
     def work(worker: int) -> None:
         for number in range(8):
@@ -217,6 +246,19 @@ def test_threads_that_write_and_recall_on_one_store_lose_nothing(opener: Opener)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
-    cold = JudgeMemory(opener(), CRITERION, embeddings=hashed)
+    [cold] = memories(opener, 1)
     assert len(recalled(memory)) == len(recalled(cold)) == 48
     assert memory.version() == cold.version()
+
+
+def test_sqlites_limit_of_variables_does_not_limit_a_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert access.BATCH_ITEMS <= 1_000
+    monkeypatch.setattr(access, "BATCH_ITEMS", access.BATCH_ITEMS // 10)
+    connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 32_766 // 10)
+    memory = JudgeMemory(SqliteStore(connection), CRITERION, embeddings=hashed)
+    memory.remember([said(f"case {number}") for number in range(700)])
+    assert len(memory.episodes()) == 700
+    connection.close()

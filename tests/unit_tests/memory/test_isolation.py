@@ -1,15 +1,12 @@
 """Memories in one store: none sees another's episodes, in recall, exports, versions or indexes."""
 
-import asyncio
 import json
-from itertools import combinations
 from typing import Any
 
 import pytest
 
-from memalign_graph import Criterion, InvalidInputError, JudgeMemory, create_judge_graph
-from memalign_graph.memory.layout import MemoryLayout
-from tests.unit_tests.memory.support import QUERY, Bench, learn, op, said
+from memalign_graph import Criterion, JudgeMemory, create_judge_graph
+from tests.unit_tests.memory.support import CRITERION, Bench, learn, op, said
 
 KINDS = ("facts", "words", "vectors", "drafts", "head", "judgments", "reviews")
 """How the namespaces of a memory's items are labelled, and criteria may be called."""
@@ -43,7 +40,7 @@ def opened(bench: Bench) -> dict[str, JudgeMemory]:
     }
 
 
-@pytest.mark.parametrize("bench", ["memory-sync", "sqlite-sync", "aiosqlite-async"], indirect=True)
+@pytest.mark.every_way("memory-sync", "sqlite-sync")
 async def test_no_memory_sees_another(bench: Bench, reopen: Any) -> None:
     memories = opened(bench)
     assert len(memories) > 20
@@ -67,7 +64,7 @@ async def test_no_memory_sees_another(bench: Bench, reopen: Any) -> None:
             reopen()
 
 
-@pytest.mark.parametrize("bench", ["memory-sync", "sqlite-sync", "aiosqlite-async"], indirect=True)
+@pytest.mark.every_way("memory-sync", "sqlite-sync")
 async def test_what_one_forgets_purges_or_rolls_back_the_others_keep(bench: Bench) -> None:
     memories = opened(bench)
     for name, memory in memories.items():
@@ -87,40 +84,11 @@ async def test_what_one_forgets_purges_or_rolls_back_the_others_keep(bench: Benc
     )
 
 
-def test_no_two_kinds_of_items_share_a_namespace() -> None:
-    layout = MemoryLayout(("memalign", "tone"))
-    own = [layout.facts, layout.words, layout.head, layout.drafts, layout.judgments,
-           layout.reviews, layout.all_vectors]  # fmt: skip
-    for one, other in combinations(own, 2):
-        assert one[: len(other)] != other
-        assert other[: len(one)] != one
-
-
-async def test_versions_and_ids_belong_to_one_namespace(near: Bench) -> None:
-    here, there = near.memory(namespace="here"), near.memory(namespace="there")
-    one = here.remember(said("one"))
-    learn(here, op("add", one, text="Rule."))
-    [rule] = here.guidelines()
-    there.remember(said("two"))
-    assert there.forget(one.id).unknown_ids == [one.id]
-    assert there.forget(one.id, purge=True).unknown_ids == [one.id]
-    for call in (
-        lambda: there.at(here.version()),
-        lambda: there.revise(one.id, {"value": True}),
-        lambda: there.edit_guideline(rule.id, "x"),
-        lambda: there.remove_guideline(rule.id),
-    ):
-        with pytest.raises(InvalidInputError):
-            call()
-    assert here.episodes()[0].id == one.id
-    assert here.guidelines() == [rule]
-
-
 def judged(bench: Bench, namespace: list[str]) -> tuple[dict[str, Any], str]:
     """A judgment in a namespace, and all that the model was sent for it."""
     bench.server.chats.clear()
     builder = create_judge_graph(
-        near_criterion(), model=bench.server.chat_model(), embeddings=bench.embeddings
+        CRITERION, model=bench.server.chat_model(), embeddings=bench.embeddings
     )
     graph = builder.compile(store=bench.store)
     given = {"inputs": "q", "outputs": "a"}
@@ -128,13 +96,9 @@ def judged(bench: Bench, namespace: list[str]) -> tuple[dict[str, Any], str]:
     return judgment, json.dumps(bench.server.chats[0].body)
 
 
-def near_criterion() -> Criterion:
-    return Criterion(name="tone", instructions="Is the reply appropriate?")
-
-
 def test_a_judge_is_shown_its_own_namespaces_memory_alone(near: Bench) -> None:
     for name in ("emea", "apac"):
-        memory = near.memory(near_criterion(), namespace=("shop", name))
+        memory = near.memory(CRITERION, namespace=("shop", name))
         episode = memory.remember(said(f"case-{name}", f"word-{name}"))
         learn(memory, op("add", episode, text=f"Rule-{name} holds."))
     for name, other in (("emea", "apac"), ("apac", "emea")):
@@ -146,18 +110,3 @@ def test_a_judge_is_shown_its_own_namespaces_memory_alone(near: Bench) -> None:
     judgment, sent = judged(near, ["shop"])
     assert (judgment["episode_ids"], judgment["guideline_ids"]) == ([], [])
     assert "case-" not in sent
-
-
-async def test_many_memories_at_once_do_not_mix(near: Bench) -> None:
-    near.awaits = True
-    memories = [near.memory(namespace=("team", str(number))) for number in range(12)]
-
-    async def work(number: int, memory: JudgeMemory) -> None:
-        for step in range(4):
-            await memory.aremember(said(f"case {number}", f"word {number}.{step}"))
-            [found] = await memory.arecall(QUERY, 50)
-            assert found.example.inputs == f"case {number}"
-
-    await asyncio.gather(*(work(number, one) for number, one in enumerate(memories)))
-    for number, memory in enumerate(memories):
-        assert [e.rationale for e in memory.episodes()] == [f"word {number}.3"]

@@ -7,7 +7,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from langgraph.store.memory import InMemoryStore
+
 from memalign_graph import JudgeMemory
+from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.support import (
     CRITERION,
     QUERY,
@@ -20,15 +23,17 @@ from tests.unit_tests.memory.support import (
     said,
 )
 
-ORDER = """
+PROCESS = """
 import sys
-from tests.unit_tests.memory.support import CRITERION, connect, hashed
+from tests.unit_tests.memory.support import CRITERION, connect
 from langgraph.store.sqlite import SqliteStore
 from memalign_graph import JudgeMemory
 
-memory = JudgeMemory(SqliteStore(connect(sys.argv[1])), CRITERION, embeddings=hashed)
+store = SqliteStore(connect(sys.argv[1]))
+memory = JudgeMemory(store, CRITERION, embeddings="openai:text-embedding-3-small")
 print(memory.version(), *(rule.id for rule in memory.guidelines()))
 print(*(one.id for one in memory.episodes()))
+print(len(memory.recall({"inputs": "a new question", "outputs": "a"}, k=50)))
 """
 
 
@@ -59,30 +64,8 @@ def test_no_thread_is_left_behind_by_a_memory(any_opener: Opener) -> None:
     assert set(threading.enumerate()) <= before
 
 
-def test_every_process_reads_the_same_order(opener: Opener, tmp_path: Path) -> None:
-    memory = JudgeMemory(opener(), CRITERION, embeddings=hashed)
-    episodes = memory.remember([said(f"case {number}") for number in range(20)])
-    learn(memory, *(op("add", one, text=f"Rule of {one.example.inputs}.") for one in episodes))
-    command = [sys.executable, "-W", "error", "-c", ORDER, str(tmp_path / "store.db")]
-    told = {
-        subprocess.run(
-            command,
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    rules = " ".join(rule.id for rule in memory.guidelines())
-    assert told == {f"{memory.version()} {rules}\n{' '.join(one.id for one in episodes)}\n"}
-
-
 def test_the_same_lessons_in_another_order_are_the_same_guidelines() -> None:
     def learned(order: list[int]) -> set[tuple[str, str, frozenset[str]]]:
-        from langgraph.store.memory import InMemoryStore
-
         memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
         for number in order:
             episode = memory.remember(said(f"case {number}"))
@@ -92,12 +75,24 @@ def test_the_same_lessons_in_another_order_are_the_same_guidelines() -> None:
     assert learned([0, 1, 2, 3, 4]) == learned([4, 2, 0, 3, 1])
 
 
-async def test_one_record_without_a_label_is_feedback_like_any_other(bench: Bench) -> None:
-    stored = await bench.remember(
-        said("one", "Words alone."),
-        said("two", None, value=True),
-        said("three", "Both", value=False),
+def test_every_process_reads_the_same_order_and_embeds_the_query_alone(
+    server: LoopbackServer, opener: Opener, tmp_path: Path
+) -> None:
+    memory = JudgeMemory(opener(), CRITERION, embeddings=server.embedder())
+    episodes = memory.remember([said(f"case {number}") for number in range(20)])
+    learn(memory, *(op("add", one, text=f"Rule of {one.example.inputs}.") for one in episodes))
+    server.embeddings.clear()
+    command = [sys.executable, "-W", "error", "-c", PROCESS, str(tmp_path / "store.db")]
+    done = subprocess.run(
+        command,
+        env=os.environ | server.environment | {"PYTHONHASHSEED": "1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert [(one.value, one.rationale) for one in stored] == [
-        (None, "Words alone."), (True, None), (False, "Both"),
-    ]  # fmt: skip
+    assert done.stderr == ""
+    rules = " ".join(rule.id for rule in memory.guidelines())
+    ids = " ".join(one.id for one in episodes)
+    assert done.stdout == f"{memory.version()} {rules}\n{ids}\n20\n"
+    assert [request.texts for request in server.embeddings] == [["a new question\n\na"]]

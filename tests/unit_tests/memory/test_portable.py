@@ -1,14 +1,27 @@
-"""Export and import: a memory moves whole, as text people can read; nothing is embedded again."""
+"""Export and import: a memory moves whole, as text people can read; what can't be read is named."""
 
 import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import Criterion, JudgeMemory, Judgment, Numeric
-from tests.loopback import LoopbackServer
-from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, hashed, learn, op, said
+from memalign_graph import Criterion, InvalidInputError, JudgeMemory, Judgment, MemAlignError
+from tests.unit_tests.memory.purging import everything_in
+from tests.unit_tests.memory.support import (
+    CRITERION,
+    EVERY_STORE,
+    QUERY,
+    Bench,
+    hashed,
+    learn,
+    op,
+    said,
+)
 
 VERDICT = Judgment(
     criterion="tone", example_id="x", value=True, rationale="Schön.", memory_version="0"
@@ -32,7 +45,8 @@ async def fill(bench: Bench) -> None:
     [four] = await bench.remember(said("four"))
     await bench.learn(op("retire", four, guideline_id=old.id, text="Takes its place."))
     await bench.do("add_guideline", "Größe zählt.", author="ann")
-    await bench.do("forget", one.id)
+    [gone] = await bench.remember(said("gone"))
+    await bench.do("forget", [one.id, gone.id])
     await bench.remember(said("one", ODD, author="Jürgen", id="7", judgment=VERDICT))
 
 
@@ -40,15 +54,25 @@ def lines_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.split("\n") if line]
 
 
+@EVERY_STORE
 async def test_a_round_trip_is_exact(bench: Bench) -> None:
     await fill(bench)
     text = await bench.do("export_jsonl")
     statuses = [line["status"] for line in lines_of(text) if line["type"] == "guideline"]
     assert sorted(statuses) == ["pending", "standing", "standing", "standing"]
+    for words in ("Größe zählt.", "„ß“ 🙂", "Jürgen", "Zu kühl."):
+        assert words in text
+    assert "Is retired." not in text
+    kinds = [line["type"] for line in lines_of(text)]
+    assert kinds == ["memory", *["guideline"] * 4, *["episode"] * 4, *["vector"] * 4]
     bench.embedded()
 
     elsewhere = bench.memory(namespace=("another", "place"))
-    imported = await bench.do("import_jsonl", text, memory=elsewhere)
+    imported = await bench.do("import_jsonl", text, memory=elsewhere, author="eve")
+    [commit] = await bench.do("history", memory=elsewhere)
+    assert (commit.reason, commit.author, commit.guidelines.added) == ("import", "eve", 4)
+    await bench.do("import_jsonl", text, memory=elsewhere)  # changes nothing more
+    assert len(await bench.do("history", memory=elsewhere)) == 1
     assert await bench.do("export_jsonl", memory=elsewhere) == text
     assert await bench.do("version", memory=elsewhere) == await bench.do("version")
     for name in ("episodes", "guidelines"):
@@ -57,44 +81,6 @@ async def test_a_round_trip_is_exact(bench: Bench) -> None:
     found = await bench.do("recall", QUERY, k=9, memory=elsewhere)
     assert found == await bench.do("recall", QUERY, k=9)
     assert len(bench.embedded()) == 2  # the question, once for each memory
-
-
-async def test_into_another_store_nothing_is_embedded(bench: Bench) -> None:
-    await fill(bench)
-    text = await bench.do("export_jsonl")
-    bench.embedded()
-    other = Bench(bench.server, InMemoryStore(), bench.awaits)
-    await other.do("import_jsonl", text)
-    assert await other.contents() == await bench.contents()
-    [nearest] = await other.do("recall", (await other.do("episodes"))[0].example, k=1)
-    assert nearest.similarity > 0.999
-    assert bench.embedded() == []
-    [commit] = await other.do("history")
-    assert (commit.reason, commit.episodes.added, commit.guidelines.added) == ("import", 4, 4)
-
-
-async def test_importing_twice_changes_nothing(bench: Bench) -> None:
-    await fill(bench)
-    text = await bench.do("export_jsonl")
-    before = await bench.contents()
-    commits = len(await bench.do("history"))
-    for _ in range(2):
-        await bench.do("import_jsonl", text)
-    assert await bench.contents() == before
-    assert len(await bench.do("history")) == commits
-    assert await bench.do("export_jsonl") == text
-
-
-async def test_people_can_read_it(bench: Bench) -> None:
-    await fill(bench)
-    text = await bench.do("export_jsonl")
-    for words in ("Größe zählt.", "„ß“ 🙂", "Jürgen", "Zu kühl.", "Loses a source.", "Stays."):
-        assert words in text
-    assert "Is retired." not in text
-    assert "\\u" not in text.replace("\\u001c", "").replace("\\u001e", "")
-    kinds = [line["type"] for line in lines_of(text)]
-    assert kinds == ["memory", *["guideline"] * 4, *["episode"] * 4, *["vector"] * 4]
-    assert text.endswith("}\n")
 
 
 async def test_by_way_of_a_file(near: Bench, tmp_path: Path) -> None:
@@ -136,18 +122,6 @@ async def test_the_newer_stays_on_both_sides(bench: Bench) -> None:
     assert await bench.do("version") == await bench.do("version", memory=there)
 
 
-async def test_a_newer_word_takes_the_old_words_rules_away(bench: Bench) -> None:
-    [one, two] = await bench.remember(said("one", "Old."), said("two"))
-    await bench.learn(op("add", one, text="Old rule."), op("add", one, two, text="Of both."))
-    there = bench.memory(namespace="there")
-    await bench.do("import_jsonl", await bench.do("export_jsonl"), memory=there)
-    await bench.do("revise", one.id, {"rationale": "New."}, memory=there)
-    await bench.do("import_jsonl", await bench.do("export_jsonl", memory=there))
-    [pending] = await bench.do("guidelines")
-    assert (pending.text, pending.status) == ("Of both.", "pending")
-    assert pending.episode_ids == [two.id]
-
-
 async def test_an_older_export_does_not_bring_back_the_old_words_rules(bench: Bench) -> None:
     one, two = await bench.remember(said("one", "Old."), said("two"))
     await bench.learn(
@@ -165,52 +139,6 @@ async def test_an_older_export_does_not_bring_back_the_old_words_rules(bench: Be
     assert await bench.contents() == contents
 
 
-def test_what_the_newer_word_taught_comes_along() -> None:
-    here, there = (
-        JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed) for _ in ("here", "there")
-    )
-    one = here.remember(said("one", "Old."))
-    learn(here, op("add", one, text="Old rule."))
-    there.import_jsonl(here.export_jsonl())
-    there.revise(one.id, {"rationale": "New."})
-    learn(there, op("add", one, text="New rule."))
-    here.import_jsonl(there.export_jsonl())
-    assert [(rule.text, rule.episode_ids) for rule in here.guidelines()] == [
-        ("New rule.", [one.id])
-    ]
-
-
-async def test_an_edited_line_that_is_not_newer_changes_nothing(near: Bench) -> None:
-    await fill(near)
-    contents = await near.contents()
-    text = (await near.do("export_jsonl")).replace("Größe zählt.", "Größe zählt nicht.")
-    await near.do("import_jsonl", text)
-    assert await near.contents() == contents
-
-
-async def test_two_memories_become_one(bench: Bench) -> None:
-    await bench.remember(said("one"), said("shared"))
-    there = bench.memory(namespace="there")
-    await bench.remember(said("two"), said("shared", "Bob's.", author="bob"), memory=there)
-    await bench.do("add_guideline", "Of there.", memory=there)
-    await bench.do("import_jsonl", await bench.do("export_jsonl", memory=there), author="eve")
-    assert len(await bench.do("episodes")) == 4
-    assert len(await bench.recall("one", k=9)) == 3
-    assert await bench.guidelines() == {"Of there.": set()}
-    [newest, *_] = await bench.do("history")
-    assert (newest.reason, newest.author) == ("import", "eve")
-
-
-async def test_an_import_can_be_rolled_back(bench: Bench) -> None:
-    await bench.remember(said("one"))
-    version, contents = await bench.do("version"), await bench.contents()
-    there = bench.memory(namespace="there")
-    await bench.remember(said("two"), memory=there)
-    await bench.do("import_jsonl", await bench.do("export_jsonl", memory=there))
-    await bench.do("rollback", version)
-    assert await bench.contents() == contents
-
-
 async def test_what_was_purged_can_be_brought_in_again(bench: Bench) -> None:
     [one, _] = await bench.remember(said("one"), said("two"))
     await bench.learn(op("add", one, text="Of one."))
@@ -222,50 +150,164 @@ async def test_what_was_purged_can_be_brought_in_again(bench: Bench) -> None:
     assert await bench.do("version") == version
 
 
-async def test_the_vectors_of_all_embedders_come_along(bench: Bench) -> None:
-    small = bench.memory(embeddings=bench.server.embedder(model="small", dimensions=16))
-    await bench.remember(said("one"), said("two"))
-    await bench.recall("new", memory=small)
-    text = await bench.do("export_jsonl")
-    assert [line["type"] for line in lines_of(text)].count("vector") == 4
-    for embeddings in (bench.embeddings, bench.server.embedder(model="small", dimensions=16)):
-        there = bench.memory(namespace="there", embeddings=embeddings)
-        await bench.do("import_jsonl", text, memory=there)
-        bench.embedded()
-        assert set(await bench.recall("one", memory=there)) == {"one", "two"}
-        assert bench.embedded() == []
+Lines = list[dict[str, Any]]
 
 
-async def test_a_forgotten_texts_vector_does_not_come_along(bench: Bench) -> None:
-    [one, _] = await bench.remember(said("one"), said("two"))
-    await bench.do("forget", one.id)
-    text = await bench.do("export_jsonl")
-    assert [line["type"] for line in lines_of(text)].count("vector") == 1
-    assert one.id not in text
-
-
-def test_another_embedder_embeds_anew(server: LoopbackServer) -> None:
+@cache
+def exported() -> str:
+    """A memory of one guideline (line 2), two episodes (3 and 4) and their vectors (5 and 6)."""
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
-    memory.remember([said("one"), said("two")])
-    there = JudgeMemory(InMemoryStore(), CRITERION, embeddings=server.embedder())
-    there.import_jsonl(memory.export_jsonl())
-    assert {one.example.inputs for one in there.recall(QUERY)} == {"one", "two"}
+    one, _ = memory.remember([said("one", value=True), said("two")])
+    learn(memory, op("add", one, text="Be warm."))
+    return memory.export_jsonl()
 
 
-def test_values_are_read_by_the_scale_of_the_memory() -> None:
-    scale = Numeric(minimum=1, maximum=5, integer=True)
-    grade = Criterion(name="grade", instructions="How good?", scale=scale)
-    memory = JudgeMemory(InMemoryStore(), grade, embeddings=hashed)
-    memory.remember(said("one", value=4))
-    there = JudgeMemory(InMemoryStore(), grade, embeddings=hashed)
-    there.import_jsonl(memory.export_jsonl())
-    assert [one.value for one in there.episodes()] == [4]
+def with_line(number: int, **fields: Any) -> list[str]:
+    lines = [json.loads(line) for line in exported().splitlines()]
+    lines[number - 1].update(fields)
+    return [json.dumps(line) for line in lines]
 
 
-def test_megabytes_come_through() -> None:
+def test_an_earlier_versions_export_is_read() -> None:
+    lines = [json.loads(line) for line in exported().splitlines()]
+    rule = {**lines[1], "superseded_by": None, "reason": None}
+    gone = {**rule, "id": "a", "text": "Be cold.", "status": "superseded", "reason": "Newer."}
+    blank = {**rule, "id": "b", "text": "", "status": "pending"}
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
-    memory.remember(said("ü" * 2_000_000, "w" * 1_000_000))
-    text = memory.export_jsonl()
-    there = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
-    there.import_jsonl(text)
-    assert there.export_jsonl() == text
+    given = [lines[0], rule, gone, blank, *lines[2:]]
+    assert len(memory.import_jsonl(map(json.dumps, given))) == 2
+    assert [(one.text, one.status) for one in memory.guidelines()] == [("Be warm.", "standing")]
+
+
+def test_an_earlier_versions_memory_is_not_taken_for_an_empty_one() -> None:
+    store = InMemoryStore()
+    store.put(("memalign", CRITERION.name, "tip"), "tip", {"id": "x"})
+    memory = JudgeMemory(store, CRITERION, embeddings=hashed)
+    for call in (memory.guidelines, lambda: memory.remember(said("one"))):
+        with pytest.raises(MemAlignError, match="export it with that version"):
+            call()
+
+
+def check_refused(memory: JudgeMemory, source: Any, problem: str) -> None:
+    """Import where something lies already, and find that nothing has changed."""
+    memory.remember(said("kept"))
+    before = everything_in(memory.access.store)
+    with pytest.raises(InvalidInputError, match=problem) as caught:
+        memory.import_jsonl(source)
+    assert "\n" not in str(caught.value)
+    assert everything_in(memory.access.store) == before
+
+
+LINES: list[tuple[int, str, str]] = [
+    (3, "prose", "line 3: it is no JSON"),
+    (3, "[1, 2]", "line 3: it is no JSON object"),
+    (3, "{}", "line 3: its type None is not known"),
+    (3, '{"type": "lesson"}', "line 3: its type 'lesson' is not known"),
+    (3, '{"type": "episode"}', "line 3: id: is missing"),
+    (2, '{"type": "guideline"}', "line 2: id: is missing"),
+    (5, '{"type": "vector"}', "line 5: .* is missing"),
+    (4, "[" * 100_000, "line 4: "),
+    (1, '{"type": "memory", "format": 2}', "line 1: an export begins with"),
+    (1, '{"type": "episode"}', "line 1: an export begins with"),
+    (1, "", "line 2: an export begins with"),
+    (3, '{"type": "memory", "format": 1, "criterion": {"name": "tone"}}', "line 3: "),
+]
+
+
+def test_a_line_that_is_none(memory: JudgeMemory) -> None:
+    for number, line, problem in LINES:
+        lines = exported().splitlines()
+        lines[number - 1] = line
+        check_refused(memory, lines, problem)
+    check_refused(memory, exported()[:-20], "line 6: it is no JSON")
+
+
+NAIVE = "2024-01-01T00:00:00"
+FIELDS: list[tuple[int, dict[str, Any], str]] = [
+    (1, {"criterion": None}, "line 1: "),
+    (1, {"format": "1"}, "line 1: an export begins with"),
+    (2, {"text": ""}, "line 2: text: a guideline is a sentence"),
+    (2, {"text": "a\x00b"}, "line 2: .*NUL"),
+    (2, {"text": "x" * 2_001}, "line 2: text: .* at most 2,000"),
+    (2, {"status": "asleep"}, "line 2: status"),
+    (2, {"position": 2**70}, "line 2: .*64 bits"),
+    (2, {"position": "first"}, "line 2: position"),
+    (2, {"id": ""}, "line 2: .*id"),
+    (2, {"episode_ids": "one"}, "line 2: episode_ids"),
+    (2, {"wording": "Be warm."}, "line 2: wording: is not a field that is known here"),
+    (3, {"rationale": "\ud800"}, "line 3: .*surrogate"),
+    (3, {"author": "ann"}, "line 3: id: the episode's id does not fit"),
+    (3, {"example": {"inputs": "other", "outputs": "a"}}, "line 3: id: the episode's id does not"),
+    (3, {"example": {"inputs": "one"}}, "line 3: example.outputs: is missing"),
+    (3, {"example": {"inputs": float("nan"), "outputs": "a"}}, "line 3: .*nan"),
+    (3, {"value": "perhaps"}, "line 3: 'perhaps' is not on the scale"),
+    (3, {"thread_ids": ["\x00"]}, "line 3: .*NUL"),
+    (3, {"given_at": "yesterday"}, "line 3: given_at"),
+    (3, {"judgment": {"value": True}}, "line 3: judgment"),
+    (5, {"vector": 3}, "line 5: "),
+    (5, {"vector": "!!!"}, "line 5: "),
+    (5, {"vector": "AAAA"}, "line 5: "),
+    (5, {"vector": "AAAAAA=="}, "line 5: "),  # the number zero
+    (5, {"vector": "AACAPw=="}, "different dimensions"),  # one, and the next has 64
+    (5, {"embedder": "\ud800"}, "line 5: .*surrogate"),
+    (5, {"embedder": ["small"]}, "line 5: "),
+    (5, {"key": 5}, "line 5: "),
+]
+
+
+def test_a_field_that_can_not_be_used(memory: JudgeMemory) -> None:
+    for number, fields, problem in FIELDS:
+        check_refused(memory, with_line(number, **fields), problem)
+
+
+SOURCES: list[Any] = ["", "\n \n", [], [1], [None], [b"{}"], None, 5, {"type": "memory"}, True]
+
+
+def test_what_is_no_export_of_this_memory(memory: JudgeMemory) -> None:
+    for source in SOURCES:
+        check_refused(memory, source, "export|line 1|source|text")
+    brevity = Criterion(name="brevity", instructions="Is it short?")
+    other = JudgeMemory(InMemoryStore(), brevity, embeddings=hashed)
+    check_refused(other, exported(), "line 1: it is the memory of 'tone', not of 'brevity'")
+
+    def short(texts: Any) -> list[list[float]]:
+        return [vector[:8] for vector in hashed(texts)]
+
+    short.__qualname__, short.__module__ = hashed.__qualname__, hashed.__module__
+    small = JudgeMemory(InMemoryStore(), CRITERION, embeddings=short)
+    small.remember(said("one"))
+    check_refused(memory, small.export_jsonl(), r"different dimensions \(8, 64\)")
+
+
+DATES: list[tuple[int, str]] = [(2, "created_at"), (2, "updated_at"), (3, "given_at"),
+                                (3, "created_at"), (3, "updated_at")]  # fmt: skip
+
+
+def test_a_date_without_a_zone_is_in_utc() -> None:
+    for number, name in DATES:
+        memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+        for _ in range(2):
+            memory.import_jsonl(with_line(number, **{name: NAIVE}))
+        items = [*memory.episodes(), *memory.guidelines()]
+        assert len(items) == 3
+        dates = [getattr(item, name, None) for item in items]
+        assert datetime.fromisoformat(NAIVE).replace(tzinfo=UTC) in dates or name == "updated_at"
+
+
+EDITS: list[Callable[[Lines], Lines]] = [
+    lambda lines: [*lines[:2], *lines[3:]],  # without the guideline's source
+    lambda lines: [lines[0], {**lines[1], "episode_ids": ["nope"]}, *lines[2:]],
+]
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_no_guideline_names_a_source_that_is_not_there(edit: Callable[[Lines], Lines]) -> None:
+    lines = edit([json.loads(line) for line in exported().splitlines()])
+    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+    try:
+        memory.import_jsonl([json.dumps(line) for line in lines])
+    except InvalidInputError as error:
+        assert str(error).startswith("line 2: ")  # noqa: PT017 - one of two ways is right
+    there = {one.id for one in memory.episodes()}
+    for rule in memory.guidelines():
+        assert set(rule.episode_ids) <= there

@@ -7,16 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from memalign_graph import JudgeMemory
 from memalign_graph.memory.standing import stand
 from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.support import CRITERION, QUERY, ROOT, Opener, hashed, said
 from tests.unit_tests.memory.test_in_step import recalled
 
-SECONDS = os.environ.get("MEMALIGN_TEST_SECONDS", "2")
-"""How long each process acts; a minute tells more."""
+COUNT = 3
+"""How many processes act at once."""
+
+STEPS = os.environ.get("MEMALIGN_TEST_STEPS", "40")
+"""How often each process acts; a thousand times tells more."""
 
 WORKER = ("-m", "tests.unit_tests.memory.worker")
 
@@ -67,25 +68,22 @@ class Child:
         return self._process.returncode, errors
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_processes_at_random_lose_nothing_and_see_the_same(
-    opener: Opener, tmp_path: Path, count: int
-) -> None:
+def test_processes_at_random_lose_nothing_and_see_the_same(opener: Opener, tmp_path: Path) -> None:
     memory = JudgeMemory(opener(), CRITERION, embeddings=hashed)
     memory.version()
     path = tmp_path / "store.db"
-    children = [Child(*WORKER, path, f"actor {number}", SECONDS) for number in range(count)]
-    assert [child.read() for child in children] == ["ready"] * count
+    children = [Child(*WORKER, path, f"actor {number}", STEPS) for number in range(COUNT)]
+    assert [child.read() for child in children] == ["ready"] * COUNT
     for child in children:
         child.go()
     written = [json.loads(child.read()) for child in children]
     for child in children:
         child.go()
     reports = [child.read() for child in children]
-    assert [child.end() for child in children] == [(0, "")] * count
+    assert [child.end() for child in children] == [(0, "")] * COUNT
 
     rules, episodes = memory.guidelines(), memory.episodes()
-    assert reports == [f"{memory.version()} {len(rules)} {len(episodes)}"] * count
+    assert reports == [f"{memory.version()} {len(rules)} {len(episodes)}"] * COUNT
     facts, words = memory.access.view.facts()
     assert all(written)
     assert sorted(fact.id for fact in facts) == sorted(key for one in written for key in one)

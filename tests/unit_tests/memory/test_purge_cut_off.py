@@ -1,46 +1,35 @@
 """A purge cut off at any of its writes: made again, it ends clean."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.store.base import Op, PutOp, Result
-from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.memory import access
-from tests.unit_tests.memory.purging import MARK, everything_in, fill, left_in, planted
-from tests.unit_tests.memory.support import CRITERION, hashed, learn, op, said
+from tests.unit_tests.memory.purging import (
+    MARK,
+    ask,
+    everything_in,
+    fill,
+    left_in,
+    planted,
+    threads_in,
+)
+from tests.unit_tests.memory.support import (
+    CRITERION,
+    CutOffError,
+    Failing,
+    hashed,
+    learn,
+    op,
+    said,
+)
 from tests.unit_tests.memory.test_purge import check_clean
-from tests.unit_tests.memory.test_purge_threads import small_graph
 
-MOST = 60
+MOST = 120
 """More writes than a purge here makes."""
-
-
-class CutOffError(Exception):
-    """The machine stops."""
-
-
-class Failing(InMemoryStore):
-    """Stops before a write."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes_left: int | None = None
-
-    def batch(self, ops: Iterable[Op]) -> list[Result]:
-        given = list(ops)
-        if self.writes_left is not None and any(isinstance(one, PutOp) for one in given):
-            if self.writes_left == 0:
-                self.writes_left = None
-                raise CutOffError
-            self.writes_left -= 1
-        return super().batch(given)
-
-    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        return self.batch(ops)
 
 
 class FailingSaver(InMemorySaver):
@@ -57,15 +46,12 @@ class FailingSaver(InMemorySaver):
         self.delete_thread(thread_id)
 
 
-def threads(saver: InMemorySaver) -> InMemorySaver:
+def threads() -> FailingSaver:
     """One thread that carries the episode, one its case, one nothing."""
-    texts = {
-        "episode": planted().episode_id,
-        "case": f"zqxwhy, of {planted().example.id}",
-        "clean": "Something else altogether.",
-    }
-    for name, text in texts.items():
-        small_graph(saver).invoke({"question": text}, {"configurable": {"thread_id": name}})
+    saver = FailingSaver()
+    ask(saver, "episode", planted().episode_id)
+    ask(saver, "case", f"zqxwhy, of {planted().example.id}")
+    ask(saver, "clean", "Something else altogether.")
     return saver
 
 
@@ -80,64 +66,36 @@ BEFORE: dict[str, Callable[[JudgeMemory, str], Any]] = {
 }
 
 
-def check_threads(saver: InMemorySaver) -> None:
-    left = {one.config["configurable"]["thread_id"] for one in saver.list(None)}
-    assert left == {"clean"}
-
-
-@pytest.mark.parametrize("items", [1, 1_000])
-@pytest.mark.parametrize("before", BEFORE)
-def test_at_each_write(monkeypatch: pytest.MonkeyPatch, before: str, items: int) -> None:
-    monkeypatch.setattr(access, "BATCH_ITEMS", items)
-    for number in range(MOST):
+@pytest.mark.parametrize(("before", "awaits"), [*((one, False) for one in BEFORE), ("live", True)])
+async def test_at_each_write_and_at_the_checkpointer(
+    monkeypatch: pytest.MonkeyPatch, before: str, *, awaits: bool
+) -> None:
+    monkeypatch.setattr(access, "BATCH_ITEMS", 4)
+    for number in (None, *range(MOST)):
         store = Failing()
         memory, one = fill(store)
         BEFORE[before](memory, one.id)
-        saver = threads(InMemorySaver())
-        store.writes_left = number
-        try:
-            memory.forget(one.id, purge=True, checkpointer=saver)
-        except CutOffError:
-            memory.forget(one.id, purge=True, checkpointer=saver)
-        else:
-            assert number > 2
-            return
-        check_threads(saver)
+        saver = threads()
+        store.puts_left, saver.failing = number, number is None
+        is_over = True
+        for _ in range(2):
+            try:
+                options: dict[str, Any] = {"purge": True, "checkpointer": saver}
+                if awaits:
+                    await memory.aforget(one.id, **options)
+                else:
+                    memory.forget(one.id, **options)
+            except CutOffError:
+                is_over = saver.failing = False
+            store.puts_left = None
+        assert threads_in(saver) == {"clean"}
         check_clean(memory)
         assert {each.example.inputs for each in memory.episodes()} <= {"kept", "other"}
-    pytest.fail("The purge never ended.")
-
-
-async def test_at_each_write_of_an_async_one() -> None:
-    for number in range(MOST):
-        store = Failing()
-        memory, one = fill(store)
-        await memory.aforget(one.id)
-        saver = threads(InMemorySaver())
-        store.writes_left = number
-        try:
-            await memory.aforget(one.id, purge=True, checkpointer=saver)
-        except CutOffError:
-            await memory.aforget(one.id, purge=True, checkpointer=saver)
-        else:
+        if is_over:
+            assert number is not None
+            assert number > 2
             return
-        check_threads(saver)
-        check_clean(memory)
-
-
-@pytest.mark.parametrize("before", BEFORE)
-def test_at_the_checkpointer(before: str) -> None:
-    memory, one = fill(InMemoryStore())
-    BEFORE[before](memory, one.id)
-    saver = FailingSaver()
-    threads(saver)
-    saver.failing = True
-    with pytest.raises(CutOffError):
-        memory.forget(one.id, purge=True, checkpointer=saver)
-    saver.failing = False
-    memory.forget(one.id, purge=True, checkpointer=saver)
-    check_threads(saver)
-    check_clean(memory)
+    pytest.fail("The purge never ended.")
 
 
 def test_of_more_than_two_thousand_words_again_and_again() -> None:
@@ -149,7 +107,7 @@ def test_of_more_than_two_thousand_words_again_and_again() -> None:
     learn(memory, *(op("add", one, text=f"{MARK} {one.id}.") for one in episodes[:1_100:50]))
     cuts = 0
     while True:
-        store.writes_left = cuts + 1
+        store.puts_left = 900 * cuts + 1
         try:
             JudgeMemory(store, CRITERION, embeddings=hashed).forget(author="zqxann", purge=True)
         except CutOffError:

@@ -18,10 +18,19 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.local import open_local_checkpointer, open_local_store
-from tests.unit_tests.memory.purging import MARK, fill, holding, keep_deleted, planted
+from memalign_graph.memory.operations import Forgotten
+from tests.unit_tests.memory.purging import (
+    MARK,
+    ask,
+    fill,
+    holding,
+    keep_deleted,
+    planted,
+    small_graph,
+    threads_in,
+)
 from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, said
 from tests.unit_tests.memory.test_processes import Child
-from tests.unit_tests.memory.test_purge_threads import small_graph
 
 READER = """
 import sqlite3, sys
@@ -32,7 +41,9 @@ print("reading", flush=True)
 sys.stdin.readline()
 connection.close()
 """
-IN_USE = "The SQLite file of the store is in use by another connection"
+IN_USE = "The SQLite file of the {} is in use by another connection"
+CASE = planted(inputs="It is about zqxin-7, she says.")
+CARRIED = f"{CASE.example.inputs} {CASE.episode_id}"
 
 
 def open_file(path: Path, **options: Any) -> sqlite3.Connection:
@@ -49,13 +60,17 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         yield opened
 
 
-CASE = planted(inputs="It is about zqxin-7, she says.")
-CARRIED = {"question": f"{CASE.example.inputs} {CASE.episode_id}"}
+def opened_memory(store: BaseStore) -> JudgeMemory:
+    return JudgeMemory(store, CRITERION, embeddings=hashed)
 
 
-def carried(saver: Any, name: str = "t", given: Any = CARRIED) -> None:
-    """A thread that carries the planted inputs, and whose they are."""
-    small_graph(saver).invoke(given, {"configurable": {"thread_id": name}})
+def check(forgotten: Forgotten, *warnings: str, threads: Any = ()) -> None:
+    """What was purged, and what the report warns of, by how that begins."""
+    assert forgotten.purged is not None
+    assert forgotten.purged.thread_ids == [*threads]
+    found = forgotten.purged.warnings
+    assert len(found) == len(warnings)
+    assert all(one.startswith(warning) for one, warning in zip(found, warnings, strict=True))
 
 
 MODES = ("DELETE", "TRUNCATE", "PERSIST", "MEMORY", "WAL")
@@ -69,24 +84,13 @@ def test_no_byte_is_left_whatever_the_journal(
     memory, one = fill(SqliteStore(connection))
     memory.remember([said(f"case {number}", "x" * 3_000) for number in range(20)])
     memory.remember(planted(inputs=f"{MARK} at length " * 4_000, id="long", author="zqxlong"))
+    memory.forget(author="zqxlong")
     assert "store.db" in "".join(holding(tmp_path))
     for author in (one.author, "zqxlong"):
-        forgotten = memory.forget(author=author, purge=True, checkpointer=InMemorySaver())
-        assert forgotten.purged is not None
-        assert forgotten.purged.warnings == []
+        check(memory.forget(author=author, purge=True, checkpointer=InMemorySaver()))
     assert holding(tmp_path) == []
     assert len(memory.recall(QUERY, k=100)) == 22
     assert connection.execute("PRAGMA journal_mode").fetchone()[0].upper() == mode
-
-
-def test_forgotten_bytes_stay_until_they_are_purged(
-    connection: sqlite3.Connection, tmp_path: Path
-) -> None:
-    memory, one = fill(SqliteStore(connection))
-    memory.forget(one.id)
-    assert holding(tmp_path) == ["store.db"]
-    memory.forget(one.id, purge=True)
-    assert holding(tmp_path) == []
 
 
 @pytest.mark.parametrize("one_file", [True, False])
@@ -95,17 +99,15 @@ async def test_the_local_store_and_checkpointer(tmp_path: Path, *, one_file: boo
     threads_file = store_file if one_file else tmp_path / "threads.db"
     with open_local_store(store_file) as store, open_local_checkpointer(threads_file) as saver:
         await keep_deleted(store, saver)
-        memory = JudgeMemory(store, CRITERION, embeddings=hashed)
-        carried(saver)
-        carried(saver, "clean", {"question": "Something else altogether."})
+        memory = opened_memory(store)
+        ask(saver, "t", CARRIED)
+        ask(saver, "clean", "Something else altogether.")
         memory.remember(CASE)
         assert len(holding(tmp_path)) > 0
         forgotten = memory.forget(author="zqxann", purge=True, checkpointer=saver)
-        assert forgotten.purged is not None
-        assert (forgotten.purged.thread_ids, forgotten.purged.warnings) == (["t"], [])
+        check(forgotten, threads=["t"])
         assert holding(tmp_path) == []
-        assert {one.config["configurable"]["thread_id"] for one in saver.list(None)} == {"clean"}
-    assert holding(tmp_path) == []
+        assert threads_in(saver) == {"clean"}
 
 
 async def test_async_files(tmp_path: Path) -> None:
@@ -116,14 +118,14 @@ async def test_async_files(tmp_path: Path) -> None:
     ):
         await store.setup()
         await keep_deleted(store, saver)
-        memory = JudgeMemory(store, CRITERION, embeddings=hashed)
-        await small_graph(saver).ainvoke(CARRIED, {"configurable": {"thread_id": "t"}})
+        memory = opened_memory(store)
+        config: Any = {"configurable": {"thread_id": "t"}}
+        await small_graph(saver).ainvoke({"question": CARRIED}, config)
         await memory.aremember(CASE)
         await memory.aadd_guideline("Kept.")
         assert len(holding(tmp_path)) > 1
         forgotten = await memory.aforget(author="zqxann", purge=True, checkpointer=saver)
-        assert forgotten.purged is not None
-        assert (forgotten.purged.thread_ids, forgotten.purged.warnings) == (["t"], [])
+        check(forgotten, threads=["t"])
         assert holding(tmp_path) == []
         assert [rule.text for rule in await memory.aguidelines()] == ["Kept."]
 
@@ -136,12 +138,11 @@ async def test_sync_files_called_from_a_loop(tmp_path: Path) -> None:
     ):
         store.setup()
         await keep_deleted(store, saver)
-        memory = JudgeMemory(store, CRITERION, embeddings=hashed)
-        carried(saver)
+        memory = opened_memory(store)
+        ask(saver, "t", CARRIED)
         await memory.aremember(CASE)
         forgotten = await memory.aforget(author="zqxann", purge=True, checkpointer=saver)
-        assert forgotten.purged is not None
-        assert (forgotten.purged.thread_ids, forgotten.purged.warnings) == (["t"], [])
+        check(forgotten, threads=["t"])
     assert holding(tmp_path) == []
 
 
@@ -154,60 +155,33 @@ def test_another_process_that_reads_the_file_is_told_of_and_a_second_purge_ends_
     assert reader.read() == "reading"
     forgotten = memory.forget(one.id, purge=True, checkpointer=InMemorySaver())
     assert forgotten.episode_ids == [one.id]
-    assert forgotten.purged is not None
-    [warning] = forgotten.purged.warnings
-    assert warning.startswith(IN_USE)
-    assert "purge again when it is closed" in warning
+    check(forgotten, IN_USE.format("store"))
     assert holding(tmp_path) != []
     reader.go()
     assert reader.end() == (0, "")
-    again = memory.forget(one.id, purge=True, checkpointer=InMemorySaver())
-    assert again.purged is not None
-    assert again.purged.warnings == []
+    check(memory.forget(one.id, purge=True, checkpointer=InMemorySaver()))
     assert holding(tmp_path) == []
 
 
-def test_a_reader_of_the_checkpointers_file_is_told_of_too(tmp_path: Path) -> None:
+async def test_a_reader_of_an_async_file_or_of_the_checkpointers_is_told_of_too(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "threads.db"
-    with closing(open_file(path, isolation_level="", timeout=0.2)) as opened:
-        saver = SqliteSaver(opened)
-        carried(saver)
-        memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
-        memory.remember(CASE)
-        with closing(open_file(path)) as reader:
+    async with aiosqlite.connect(path, isolation_level=None, timeout=0.2) as connection:
+        await connection.execute("PRAGMA journal_mode=WAL")
+        memory = opened_memory(AsyncSqliteStore(connection))
+        await memory.aremember(CASE)
+        with closing(open_file(path, timeout=0.2)) as opened, closing(open_file(path)) as reader:
+            saver = SqliteSaver(opened)
+            ask(saver, "t", CARRIED)
             reader.execute("BEGIN")
             reader.execute("SELECT * FROM checkpoints").fetchone()
-            forgotten = memory.forget(author="zqxann", purge=True, checkpointer=saver)
-        assert forgotten.purged is not None
-        assert forgotten.purged.thread_ids == ["t"]
-        [warning] = forgotten.purged.warnings
-        assert warning.startswith("The SQLite file of the checkpointer is in use")
+            forgotten = await memory.aforget(author="zqxann", purge=True, checkpointer=saver)
+        check(forgotten, *map(IN_USE.format, ("store", "checkpointer")), threads=["t"])
 
 
-def test_an_idle_connection_of_another_reader_is_no_hindrance(
-    connection: sqlite3.Connection, tmp_path: Path
-) -> None:
-    connection.execute("PRAGMA journal_mode=WAL")
-    memory, one = fill(SqliteStore(connection))
-    with closing(open_file(tmp_path / "store.db")) as other:
-        assert other.execute("SELECT count(*) FROM store").fetchone()[0] > 5
-        forgotten = memory.forget(one.id, purge=True, checkpointer=InMemorySaver())
-        assert forgotten.purged is not None
-        assert forgotten.purged.warnings == []
-        assert holding(tmp_path) == []
-
-
-class Traced(sqlite3.Connection):
-    """A connection of one's own kind."""
-
-
-def test_a_connection_of_ones_own_kind_is_sqlite_too(tmp_path: Path) -> None:
-    with closing(open_file(tmp_path / "store.db", factory=Traced)) as opened:
-        memory, one = fill(SqliteStore(opened))
-        forgotten = memory.forget(one.id, purge=True, checkpointer=InMemorySaver())
-        assert forgotten.purged is not None
-        assert forgotten.purged.warnings == []
-        assert holding(tmp_path) == []
+class Kept(InMemorySaver):
+    """Known as one that keeps all in memory."""
 
 
 class Elsewhere(BaseStore):
@@ -224,73 +198,44 @@ class Elsewhere(BaseStore):
         return self.batch(ops)
 
 
-class Kept(InMemorySaver):
-    """Known as one that keeps all in memory."""
+class Remote(SqliteSaver):
+    """Speaks to a server: it has no connection of its own to show."""
+
+    @property
+    def conn(self) -> Any:
+        return self._hidden
+
+    @conn.setter
+    def conn(self, value: Any) -> None:
+        self._hidden = Hidden(value)
 
 
-@pytest.mark.parametrize("awaits", [False, True])
-async def test_a_store_of_unknown_kind_is_purged_and_the_report_says_what_is_not_promised(
-    *, awaits: bool
+class Hidden:
+    """What looks like no connection that is known."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+async def test_stores_and_checkpointers_of_unknown_kinds_are_purged_and_told_of(
+    tmp_path: Path,
 ) -> None:
-    memory, one = fill(Elsewhere())
-    options: dict[str, Any] = {"purge": True, "checkpointer": Kept()}
-    forgotten = (
-        await memory.aforget(one.id, **options) if awaits else memory.forget(one.id, **options)
-    )
-    assert forgotten.purged is not None
-    [warning] = forgotten.purged.warnings
-    assert warning.startswith("Elsewhere: the items are deleted, but whether their bytes are gone")
-    assert "store" in warning
-    assert MARK not in memory.export_jsonl()
-
-
-def test_a_checkpointer_of_unknown_kind_is_told_of(tmp_path: Path) -> None:
-    class Remote(SqliteSaver):
-        """Speaks to a server: it has no connection of its own to show."""
-
-        @property
-        def conn(self) -> Any:
-            return self._hidden
-
-        @conn.setter
-        def conn(self, value: Any) -> None:
-            self._hidden = Hidden(value)
-
-    class Hidden:
-        def __init__(self, inner: Any) -> None:
-            self._inner = inner
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._inner, name)
-
+    unknown = "{}: the items are deleted, but whether their bytes are gone"
+    for awaits in (False, True):
+        memory, one = fill(Elsewhere())
+        options: dict[str, Any] = {"purge": True, "checkpointer": Kept()}
+        done = (
+            await memory.aforget(one.id, **options) if awaits else memory.forget(one.id, **options)
+        )
+        check(done, unknown.format("Elsewhere"))
+        assert MARK not in memory.export_jsonl()
     with closing(open_file(tmp_path / "t.db", isolation_level="")) as opened:
         saver = Remote(opened)
-        carried(saver)
-        memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+        ask(saver, "t", CARRIED)
+        memory = opened_memory(InMemoryStore())
         memory.remember(CASE)
         forgotten = memory.forget(author="zqxann", purge=True, checkpointer=saver)
-        assert forgotten.purged is not None
-        assert forgotten.purged.thread_ids == ["t"]
-        [warning] = forgotten.purged.warnings
-        assert warning.startswith("Remote: the items are deleted, but whether their bytes")
-        assert "checkpointer" in warning
-
-
-async def test_an_async_connection_that_is_read_elsewhere_is_told_of(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    async with aiosqlite.connect(path, isolation_level=None, timeout=0.2) as opened:
-        await opened.execute("PRAGMA journal_mode=WAL")
-        await keep_deleted(opened)
-        memory = JudgeMemory(AsyncSqliteStore(opened), CRITERION, embeddings=hashed)
-        await memory.aremember([said("kept"), planted()])
-        with closing(open_file(path)) as reader:
-            reader.execute("BEGIN")
-            reader.execute("SELECT * FROM store").fetchone()
-            forgotten = await memory.aforget(
-                author="zqxann", purge=True, checkpointer=InMemorySaver()
-            )
-        assert forgotten.purged is not None
-        [warning] = forgotten.purged.warnings
-        assert warning.startswith(IN_USE)
-        await memory.aforget(author="zqxann", purge=True, checkpointer=InMemorySaver())
-    assert holding(tmp_path) == []
+        check(forgotten, unknown.format("Remote"), threads=["t"])

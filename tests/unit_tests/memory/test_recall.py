@@ -1,35 +1,30 @@
-"""Recalling: which examples, in which order, and for which memory."""
+"""Recalling: what is found, from vectors that are made once, and the index that finds them."""
 
-import asyncio
-from collections.abc import Iterable
+import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
-from langgraph.store.base import Op, Result
+from langgraph.store.base import SearchOp
 from langgraph.store.memory import InMemoryStore
+from numpy.typing import NDArray
 
 from memalign_graph import Criterion, Example, InvalidInputError, JudgeMemory
+from memalign_graph.errors import EmbeddingError
 from memalign_graph.memory.index.retrieval_text import MAX_BYTES
-from tests.unit_tests.memory.support import CRITERION, EVERY_STORE, QUERY, Bench, hashed, said
-
-pytestmark = EVERY_STORE
-
-
-async def test_the_most_similar_come_first(bench: Bench) -> None:
-    await bench.remember(
-        said("My parcel never arrived"), said("The cup arrived broken"), said("Reset my password")
-    )
-    found = await bench.do("recall", {"inputs": "The cup is broken", "outputs": "a"}, k=2)
-    assert found[0].example.inputs == "The cup arrived broken"
-    assert found[0].similarity > found[1].similarity
-    assert len(found) == 2
-
-
-async def test_a_stored_example_is_its_own_nearest(bench: Bench) -> None:
-    await bench.remember(said("one"), said("two"))
-    [found] = await bench.do("recall", {"inputs": "two", "outputs": "a"}, k=1)
-    assert found.example.inputs == "two"
-    assert found.similarity == pytest.approx(1.0, abs=1e-6)
+from memalign_graph.memory.index.vectors import (
+    VectorIndex,
+    normalised,
+)
+from tests.unit_tests.memory.support import (
+    CRITERION,
+    EVERYTHING,
+    QUERY,
+    Bench,
+    hashed,
+    said,
+)
 
 
 async def test_two_answers_to_one_question_find_different_episodes(bench: Bench) -> None:
@@ -42,13 +37,6 @@ async def test_two_answers_to_one_question_find_different_episodes(bench: Bench)
         assert found.example.outputs == answer
 
 
-async def test_recall_groups_by_example(bench: Bench) -> None:
-    for author in ("ann", "bob"):
-        await bench.remember(said(author=author), said("other", author=author))
-    found = await bench.do("recall", {"inputs": "q", "outputs": "a"}, k=2)
-    assert [[one.author for one in group.episodes] for group in found] == [["ann", "bob"]] * 2
-
-
 async def test_examples_that_share_their_text_are_told_apart(bench: Bench) -> None:
     await bench.remember(
         said("q", reference_outputs="r"), said("q"), said({"question": "q"}), said("far away")
@@ -56,108 +44,42 @@ async def test_examples_that_share_their_text_are_told_apart(bench: Bench) -> No
     found = await bench.do("recall", {"inputs": "q", "outputs": "a"}, k=3)
     assert len({one.example.id for one in found}) == 3
     assert await bench.recall("q", k=1) != []
-    assert len(await bench.recall("q", k=2)) == 2
-
-
-@pytest.mark.parametrize(("k", "count"), [(0, 0), (1, 1), (3, 3), (10, 4)])
-async def test_recall_gives_up_to_k_examples(bench: Bench, k: int, count: int) -> None:
-    await bench.remember(*(said(f"case {number}") for number in range(4)))
-    assert len(await bench.recall("case", k=k)) == count
-
-
-async def test_recalling_none_embeds_nothing(bench: Bench) -> None:
-    await bench.remember(said())
+    assert [len(await bench.recall("q", k=k)) for k in (2, 4, 10)] == [2, 4, 4]
     bench.embedded()
     assert await bench.recall("other", k=0) == []
     assert bench.embedded() == []
 
 
-async def test_recalling_fewer_than_none_is_an_error(bench: Bench) -> None:
-    with pytest.raises(InvalidInputError, match="k: -1 is not a whole number from 0 on"):
-        await bench.do("recall", QUERY, k=-1)
-
-
-async def test_recalling_from_an_empty_memory_embeds_nothing(bench: Bench) -> None:
-    assert await bench.recall("q") == []
-    assert bench.embedded() == []
-
-
-async def test_recalling_for_no_example_is_an_error(bench: Bench) -> None:
-    with pytest.raises(InvalidInputError, match="outputs: is missing"):
-        await bench.do("recall", {"inputs": "q"})
-
-
-async def test_namespaces_and_criteria_are_kept_apart(bench: Bench) -> None:
-    other = Criterion(name="truth", instructions="Is it true?")
-    memories = {
-        "here": bench.memory(),
-        "there": bench.memory(namespace=("memalign", "team")),
-        "truth": bench.memory(other),
-        "below": bench.memory(other, namespace=("memalign", "tone")),
-    }
-    for name, memory in memories.items():
-        await bench.remember(said(name), memory=memory)
-        await bench.do("add_guideline", f"Of {name}.", memory=memory)
-    for name, memory in memories.items():
-        assert [one.example.inputs for one in await bench.do("episodes", memory=memory)] == [name]
-        assert [one.text for one in await bench.do("guidelines", memory=memory)] == [f"Of {name}."]
-        assert await bench.recall("q", memory=memory) == [name]
-
-
-@pytest.mark.parametrize("name", ["words", "head", "vectors"])
-async def test_a_criterion_named_like_a_kind_of_item_is_apart(bench: Bench, name: str) -> None:
-    named = Criterion(name=name, instructions="Is it good?")
-    below = bench.memory(named, namespace=("memalign", "tone"))
-    await bench.remember(said("below"), memory=below)
-    await bench.do("add_guideline", "Below.", memory=below)
-    await bench.remember(said("above"))
-    await bench.remember(said("below again"), memory=below)
-    assert await bench.recall("q") == ["above"]
-    assert set(await bench.recall("q", memory=below)) == {"below", "below again"}
-    assert await bench.guidelines() == {}
-    await bench.do("forget", [one.id for one in await bench.do("episodes")])
-    assert len(await bench.do("episodes", memory=below)) == 2
-
-
-async def test_a_reopened_memory_is_not_mixed_with_one_below_it(bench: Bench, reopen: Any) -> None:
-    named = Criterion(name="words", instructions="Is it good?")
-    below = bench.memory(named, namespace=("memalign", "tone"))
-    await bench.remember(said("below"), memory=below)
-    await bench.remember(said("above"))
+@pytest.mark.parametrize("bench", ["memory-sync", "sqlite-sync"], indirect=True)
+async def test_any_name_is_a_name(bench: Bench, reopen: Any) -> None:
+    names = ["a*b", "[x]", "100% sure?", "a_b", "Straße", 'it\'s "so"', "a/b"]
+    criteria = [Criterion(name=name, instructions="Is it good?") for name in names]
+    for criterion in criteria:
+        await bench.remember(said(criterion.name), memory=bench.memory(criterion))
     reopen()
-    assert await bench.recall("q") == ["above"]
-    reopen()
-    assert await bench.recall("q", memory=below) == ["below"]
+    for criterion in criteria:
+        assert await bench.recall("q", memory=bench.memory(criterion)) == [criterion.name]
 
 
-@pytest.mark.parametrize("name", ["a*b", "[x]", "100% sure?", "a_b", "Straße", 'it\'s "so"', "a/b"])
-async def test_any_name_is_a_name(bench: Bench, reopen: Any, name: str) -> None:
-    criterion = Criterion(name=name, instructions="Is it good?")
-    await bench.remember(said(), memory=bench.memory(criterion))
-    await bench.remember(said("other"), memory=bench.memory(CRITERION))
-    reopen()
-    assert await bench.recall("q", memory=bench.memory(criterion)) == ["q"]
+NAMESPACES: list[tuple[Any, str]] = [
+    ((), "at least one label"),
+    (("memalign", ""), "must not be empty"),
+    ("team.a", "must not hold a dot"),
+    (("memalign", 3), "the label 3 is no string"),
+    (("langgraph", "x"), "keeps the first label 'langgraph' to itself"),
+]
 
 
-@pytest.mark.parametrize(
-    ("namespace", "problem"),
-    [
-        ((), "at least one label"),
-        (("memalign", ""), "must not be empty"),
-        ("team.a", "must not hold a dot"),
-        (("memalign", 3), "the label 3 is no string"),
-        (("langgraph", "x"), "keeps the first label 'langgraph' to itself"),
-    ],
-)
-def test_a_namespace_no_store_takes_is_refused(near: Bench, namespace: Any, problem: str) -> None:
-    with pytest.raises(InvalidInputError, match=problem):
-        near.memory(namespace=namespace)
-
-
-def test_a_memory_needs_a_store(near: Bench) -> None:
-    near.store = "store.db"  # type: ignore[assignment]
+def test_what_can_not_be_recalled_with_is_refused(near: Bench) -> None:
+    for namespace, problem in NAMESPACES:
+        with pytest.raises(InvalidInputError, match=problem):
+            near.memory(namespace=namespace)
     with pytest.raises(InvalidInputError, match="give a LangGraph store"):
-        near.memory()
+        JudgeMemory("store.db", CRITERION, embeddings=hashed)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="k: -1 is not a whole number from 0 on"):
+        near.memory().recall(QUERY, k=-1)
+    with pytest.raises(InvalidInputError, match="outputs: is missing"):
+        near.memory().recall({"inputs": "q"})
 
 
 async def test_a_long_example_is_found_by_its_beginning(
@@ -171,29 +93,136 @@ async def test_a_long_example_is_found_by_its_beginning(
     assert "similar examples are looked for by their beginnings" in caplog.text
 
 
-async def test_long_inputs_leave_room_to_outputs(near: Bench) -> None:
-    await near.remember(said("ä" * 10_000, outputs="The answer."), said("q", outputs="ö" * 10_000))
-    one, two = near.embedded()
-    assert one.endswith("The answer.")
-    assert two.startswith("q\n\nö")
-    assert max(len(one.encode()), len(two.encode())) <= MAX_BYTES
-
-
-@pytest.mark.parametrize(("filled", "most"), [(False, 3), (True, 8)])
-async def test_many_first_recalls_at_once_read_the_store_a_few_times_each(
-    *, filled: bool, most: int
+async def test_another_embedder_embeds_anew_once_and_says_so(
+    bench: Bench, reopen: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    batches = []
+    await bench.remember(said("one"), said("two"))
+    bench.embedded()
+    other = bench.memory(embeddings=bench.server.embedder(model="text-embedding-3-large"))
+    assert set(await bench.recall("new", memory=other)) == {"one", "two"}
+    assert sorted(bench.embedded()) == ["new\n\na", "one\n\na", "two\n\na"]
+    [record] = [one for one in caplog.records if one.name.startswith("memalign_graph")]
+    assert record.levelname == "WARNING"
+    assert "2 example(s) without vectors of the embeddings openai:text-embedding-3-large" in (
+        record.getMessage()
+    )
+    caplog.clear()
+    await bench.recall("newer", memory=other)
+    reopen()
+    await bench.recall("newest", memory=other)
+    assert bench.embedded() == ["newer\n\na", "newest\n\na"]
+    assert caplog.records == []
 
-    class Counting(InMemoryStore):
-        async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-            batches.append(ops)
-            await asyncio.sleep(0)
-            return await super().abatch(ops)
 
-    memory = JudgeMemory(Counting(), CRITERION, embeddings=hashed)
-    if filled:
-        await memory.aremember({"inputs": "q", "outputs": "a", "value": True})
-        batches.clear()
-    await asyncio.gather(*(memory.arecall({"inputs": str(n), "outputs": "a"}) for n in range(100)))
-    assert len(batches) <= most * 100
+class Untouched:
+    """Embeddings of a store, which memories must leave alone."""
+
+    def __call__(self, texts: object) -> list[list[float]]:
+        raise AssertionError(f"The store embedded {texts}")
+
+
+def test_a_store_with_an_index_of_its_own_does_not_embed_our_items() -> None:
+    store = InMemoryStore(index={"dims": 64, "embed": Untouched()})
+    memory = JudgeMemory(store, CRITERION, embeddings=hashed)
+    one = memory.remember(said("one"))
+    memory.add_guideline("Be warm.")
+    assert memory.recall(one.example) != []
+    memory.forget(one.id)
+
+
+def test_a_lost_vector_is_embedded_anew(
+    near: Bench, reopen: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = near.memory()
+    memory.remember([said("one"), said("two")])
+    near.embedded()
+    [items] = near.store.batch([SearchOp(("memalign", "tone", "vectors"), limit=EVERYTHING)])
+    lost = items[0]  # type: ignore[index]
+    near.store.delete(lost.namespace, lost.key)  # type: ignore[union-attr]
+    reopen()
+    assert len(memory.recall({"inputs": "new", "outputs": "a"})) == 2
+    assert len(near.embedded()) == 2
+    assert "1 example(s) without vectors" in caplog.text
+
+
+Vectors = dict[str, NDArray[np.float32]]
+
+
+def made(count: int, dimension: int = 24, seed: int = 7) -> Vectors:
+    numbers = np.random.default_rng(seed).normal(size=(count, dimension))
+    rows = normalised(numbers, count, "test")
+    return {f"key {number}": row for number, row in enumerate(rows)}
+
+
+def brute_force(vectors: Vectors, query: NDArray[np.float32], k: int) -> list[str]:
+    return sorted(vectors, key=lambda key: -float(vectors[key] @ query))[:k]
+
+
+def test_a_vector_of_another_dimension_is_refused_and_changes_nothing() -> None:
+    index = VectorIndex("test")
+    vectors = made(2)
+    index.add({"key 0": vectors["key 0"]})
+    [other] = made(1, dimension=8).values()
+    with pytest.raises(EmbeddingError, match=r"test give vectors of 8 dimensions, .* holds 24"):
+        index.add({"key 1": vectors["key 1"], "other": other})
+    with pytest.raises(EmbeddingError, match="8 dimensions"):
+        index.search(other, 1)
+    assert [key for key, _ in index.search(vectors["key 1"], 5)] == ["key 0"]
+
+
+def test_threads_may_add_remove_and_search_at_once() -> None:
+    index = VectorIndex("test")
+    queries = list(made(8, seed=3).values())
+
+    def work(worker: int) -> Vectors:
+        mine = {f"{worker} {key}": one for key, one in made(60, seed=worker).items()}
+        for key, vector in mine.items():
+            index.add({key: vector})
+            found = index.search(queries[worker], 5)
+            assert [score for _, score in found] == sorted((s for _, s in found), reverse=True)
+            if key.endswith(("3", "7")):
+                index.remove({key})
+            else:
+                assert index.get(key) is not None
+        return {key: one for key, one in mine.items() if not key.endswith(("3", "7"))}
+
+    with ThreadPoolExecutor(8) as pool:
+        kept = {key: one for some in pool.map(work, range(8)) for key, one in some.items()}
+    for query in queries:
+        assert [key for key, _ in index.search(query, 20)] == brute_force(kept, query, 20)
+
+
+def test_any_order_of_adding_and_removing_leaves_what_a_dict_would_hold() -> None:
+    choice = random.Random(7)  # noqa: S311 - a test's order
+    index, model = VectorIndex("test"), Vectors()
+    for step in range(200):
+        few = choice.random() < 0.7
+        if choice.random() < (0.6 if step < 80 else 0.25):
+            fresh = made(choice.randrange(1, 5) if few else 200, seed=step)
+            fresh = {f"{step} {key}": vector for key, vector in fresh.items()}
+            [other] = made(1, seed=1_000).values()
+            index.add({**dict.fromkeys(model, other), **fresh})
+            model.update(fresh)
+        else:
+            count = choice.randrange(1, 5) if few else len(model) // 2
+            gone = set(choice.sample(sorted(model), min(count, len(model))))
+            index.remove(gone | {"no such key"})
+            model = {key: vector for key, vector in model.items() if key not in gone}
+            assert not any(key in index or index.get(key) is not None for key in gone)
+        for key in list(model)[:3]:
+            assert np.array_equal(index.get(key), model[key])  # type: ignore[arg-type]
+        for query in made(2, seed=step + 500).values():
+            found = [key for key, _ in index.search(query, 20)]
+            assert found == brute_force(model, query, 20)
+
+
+def test_nothing_of_a_removed_vector_stays() -> None:
+    vectors = made(1_000)
+    index = VectorIndex("test")
+    index.add(vectors)
+    for gone in ({"key 0", "key 500", "key 999"}, {f"key {number}" for number in range(1, 400)}):
+        index.remove(gone)
+        assert index._table is not None
+        held = index._table.matrix
+        assert not any(vectors[key].tobytes() in held.tobytes() for key in gone)
+    assert len(held) == 1_000 - 3 - 399  # nor the room it took

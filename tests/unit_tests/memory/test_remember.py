@@ -1,176 +1,208 @@
-"""Remembering: what becomes an episode, what changes one, and what changes nothing."""
+"""Remembering and revising: what becomes an episode, what changes one, and what changes nothing."""
 
+from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from memalign_graph import Categorical, Criterion, Episode, InvalidInputError, Judgment
-from tests.unit_tests.memory.support import CRITERION, EVERY_STORE, QUERY, Bench, op, said
-
-pytestmark = EVERY_STORE
+from memalign_graph import (
+    Episode,
+    Example,
+    Feedback,
+    InvalidInputError,
+    JudgeMemory,
+    Judgment,
+)
+from tests.unit_tests.memory.purging import everything_in
+from tests.unit_tests.memory.support import learn, op, said
 
 VERDICT = Judgment(
     criterion="tone", example_id="x", value=True, rationale="Fine.", memory_version="0"
 )
 
 
-async def test_feedback_becomes_a_pending_episode(bench: Bench) -> None:
-    [episode] = await bench.remember(said(value=False, author="ann", thread_id="t", id="7"))
-    assert await bench.do("episodes") == [episode]
-    assert (episode.value, episode.rationale, episode.author) == (False, "Too cold.", "ann")
-    assert (episode.status, episode.thread_ids, episode.feedback_id) == ("pending", ["t"], "7")
-
-
-async def test_feedback_may_be_given_as_its_fields(bench: Bench) -> None:
+def test_feedback_may_be_given_as_its_fields(memory: JudgeMemory) -> None:
     fields = {"inputs": {"q": [1]}, "outputs": "a", "reference_outputs": "b", "value": "no"}
-    episode = await bench.do("remember", fields)
+    episode = memory.remember(MappingProxyType(fields))
     assert isinstance(episode, Episode)
     assert (episode.value, episode.example.reference_outputs) == (False, "b")
 
 
-async def test_the_same_word_again_changes_nothing(bench: Bench) -> None:
-    [first] = await bench.remember(said(author="ann", value=True))
-    before = await bench.do("version"), len(await bench.items()), len(await bench.items("facts"))
-    bench.embedded()
-    [again] = await bench.remember(said(" q".strip(), author=" ann", value="yes"))
-    after = await bench.do("version"), len(await bench.items()), len(await bench.items("facts"))
-    assert again == first
-    assert after == before
-    assert bench.embedded() == []
+def test_experts_are_told_apart_by_name_or_the_feedbacks_id(memory: JudgeMemory) -> None:
+    words = [said(id="1"), said(id="2"), said(), said(rationale="Last word."), said(author="ann")]
+    answered = memory.remember(words)
+    assert [one.rationale for one in answered[2:4]] == ["Last word."] * 2
+    found = memory.episodes()
+    assert [(one.feedback_id, one.author) for one in found].count((None, None)) == 1
+    assert len(found) == 4
+    assert len({one.example_id for one in found}) == 1
 
 
-async def test_an_edit_replaces_the_episode(bench: Bench) -> None:
-    [first] = await bench.remember(said(author="ann"))
-    await bench.learn()
-    [edited] = await bench.remember(said(rationale="Too long.", author="ann"))
-    assert (edited.id, edited.created_at) == (first.id, first.created_at)
-    assert (edited.rationale, edited.status) == ("Too long.", "pending")
-    assert await bench.do("episodes") == [edited]
+def test_an_edit_of_the_value_alone_is_an_edit(memory: JudgeMemory) -> None:
+    one = memory.remember(said(value=True))
+    learn(memory, op("add", one, text="Be warm."))
+    [edited] = memory.remember([said(value=False)])
+    assert (edited.id, edited.created_at, edited.status) == (one.id, one.created_at, "pending")
+    assert memory.guidelines() == []
 
 
-async def test_an_edit_embeds_nothing(bench: Bench) -> None:
-    await bench.remember(said())
-    bench.embedded()
-    await bench.remember(said(rationale="Too long."))
-    assert bench.embedded() == []
+@pytest.mark.parametrize(
+    "given",
+    [
+        "text",
+        [{"inputs": "q"}],
+        [said(), 3],
+        {"rationale": "x"},
+        [said("fine", value=True), said("off the scale", value="perhaps")],
+        {"inputs": "q", "outputs": "a", "rationale": "x", "thread_id": "a\x00b"},
+        *(
+            {"inputs": "q", "outputs": "a", "judgment": {**VERDICT.to_json(), **fields}}
+            for fields in ({"rationale": "a\x00b"}, {"confidence": float("nan")})
+        ),
+    ],
+)
+def test_what_is_no_feedback_or_no_store_can_keep_stores_nothing(
+    memory: JudgeMemory, given: Any
+) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        memory.remember(given)
+    assert "\n" not in str(caught.value)
+    assert memory.episodes() == []
 
 
-async def test_an_edit_takes_what_only_the_old_word_supported(bench: Bench) -> None:
-    one, two, _ = await bench.remember(said("one"), said("two"), said("three"))
-    await bench.learn(op("add", one, text="Only one."), op("add", one, two, text="Both."))
-    await bench.remember(said("one", "Another word."), said("two"))
-    assert await bench.statuses() == {"one": "pending", "two": "distilled", "three": "distilled"}
-    [rule] = await bench.do("guidelines")
-    assert (rule.text, rule.status, rule.episode_ids) == ("Both.", "pending", [two.id])
-
-
-async def test_an_edit_of_the_value_alone_is_an_edit(bench: Bench) -> None:
-    [one] = await bench.remember(said(value=True))
-    await bench.learn(op("add", one, text="Be warm."))
-    await bench.remember(said(value=False))
-    assert await bench.guidelines() == {}
-
-
-async def test_two_experts_on_one_case_are_two_episodes(bench: Bench) -> None:
-    await bench.remember(said(author="ann"), said(author="bob"), said(author="ann", inputs="r"))
-    episodes = await bench.do("episodes")
-    assert len(episodes) == 3
-    assert len({one.example_id for one in episodes}) == 2
-    assert len(await bench.items("vectors")) == 2
-
-
-async def test_anonymous_experts_are_told_apart_by_the_feedbacks_id(bench: Bench) -> None:
-    await bench.remember(said(id="1"), said(id="2"), said(), said(rationale="Last word."))
-    assert {one.feedback_id for one in await bench.do("episodes")} == {"1", "2", None}
-
-
-async def test_of_several_words_of_one_author_the_last_counts(bench: Bench) -> None:
-    given = [said(rationale="First."), said("other"), said(rationale="Last.")]
-    answered = await bench.remember(*given)
-    assert [one.rationale for one in answered] == ["Last.", "Too cold.", "Last."]
-    assert len(await bench.do("episodes")) == 2
-
-
-async def test_many_are_one_fact_and_one_embedding_call(bench: Bench) -> None:
-    await bench.remember(*(said(f"case {number}") for number in range(20)))
-    assert len(await bench.items("facts")) == 1
-    assert [len(request.texts) for request in bench.server.embeddings] == [20]
-
-
-async def test_a_value_is_kept_as_the_scale_writes_it(bench: Bench) -> None:
-    scale = Categorical(choices=("Poor", "Good"))
-    memory = bench.memory(Criterion(name="grade", instructions="How good?", scale=scale))
-    [episode] = await bench.remember(said(value=" good"), memory=memory)
-    assert episode.value == "Good"
-
-
-async def test_a_value_off_the_scale_stores_nothing(bench: Bench) -> None:
-    with pytest.raises(InvalidInputError, match="value: 'perhaps' is not on the scale"):
-        await bench.remember(said("fine", value=True), said("bad", value="perhaps"))
-    assert await bench.items() == []
-    assert bench.embedded() == []
-
-
-@pytest.mark.parametrize("given", ["text", [{"inputs": "q"}], [said(), 3], {"rationale": "x"}])
-async def test_what_is_no_feedback_stores_nothing(near: Bench, given: Any) -> None:
-    with pytest.raises(InvalidInputError):
-        await near.do("remember", given)
-    assert await near.items() == []
-
-
-async def test_agreeing_needs_no_distilling(bench: Bench) -> None:
-    [agreed, refused] = await bench.remember(
-        said("one", None, value=True, judgment=VERDICT),
-        said("two", None, value=False, judgment=VERDICT),
+def test_agreeing_needs_no_distilling(memory: JudgeMemory) -> None:
+    agreed, refused = memory.remember(
+        [said(f"{value}", None, value=value, judgment=VERDICT) for value in (True, False)]
     )
     assert (agreed.status, refused.status) == ("distilled", "pending")
 
 
-async def test_the_same_word_in_another_thread_adds_the_thread(bench: Bench) -> None:
-    [first] = await bench.remember(said(thread_id="t1"))
-    await bench.learn(op("add", first, text="Be warm."))
-    [again] = await bench.remember(said(thread_id="t2"))
+def test_the_same_word_in_another_thread_adds_the_thread(memory: JudgeMemory) -> None:
+    first = memory.remember(said(thread_id="t1"))
+    learn(memory, op("add", first, text="Be warm."))
+    again = memory.remember(said(thread_id="t2"))
     assert again.thread_ids == ["t1", "t2"]
     assert again.status == "distilled"
-    assert await bench.guidelines() == {"Be warm.": {first.id}}
+    [rule] = memory.guidelines()
+    assert (rule.status, rule.episode_ids) == ("standing", [first.id])
 
 
 @pytest.mark.parametrize("later", ["Too cold.", "Another word."])
-async def test_the_id_feedback_has_elsewhere_is_noted_and_kept(bench: Bench, later: str) -> None:
-    [first] = await bench.remember(said(author="ann"))
-    await bench.remember(said(author="ann", id="7"))
-    await bench.remember(said(rationale=later, author="ann"))
-    assert [one.feedback_id for one in await bench.do("episodes")] == ["7"]
-    forgotten = await bench.do("forget", feedback_ids="7")
-    assert forgotten.episode_ids == [first.id]
+def test_the_id_feedback_has_elsewhere_is_noted_and_kept(memory: JudgeMemory, later: str) -> None:
+    first = memory.remember(said(author="ann"))
+    memory.remember(said(author="ann", id="7"))
+    memory.remember(said(rationale=later, author="ann"))
+    assert [one.feedback_id for one in memory.episodes()] == ["7"]
+    assert memory.forget(feedback_ids="7").episode_ids == [first.id]
 
 
-async def test_remembering_nothing_writes_nothing(bench: Bench) -> None:
-    assert await bench.remember() == []
-    assert await bench.items() == []
-
-
-async def test_what_a_caller_does_to_its_feedback_later_does_not_matter(near: Bench) -> None:
-    inputs = {"q": "as it was"}
-    await near.remember(said(inputs))
-    version = await near.do("version")
+def test_what_a_caller_does_to_an_example_does_not_matter(memory: JudgeMemory) -> None:
+    inputs: Any = {"q": "as it was"}
+    memory.remember(said(inputs))
+    version = memory.version()
     inputs["q"] = "changed"
-    [episode] = await near.do("episodes")
+    read: Any = memory.episodes()[0].example.inputs
+    read["q"] = "changed"
+    [episode] = memory.episodes()
     assert episode.example.inputs == {"q": "as it was"}
     assert episode.example.id == episode.example_id
-    assert await near.do("version") == version
+    assert memory.version() == version
 
 
-async def test_an_example_survives_every_store(bench: Bench) -> None:
-    inputs = {"text": "ß 🙂 \u2028", "list": [1, 2.5, True, None, {}], "": 2**62, "float": 3.0}
-    [episode] = await bench.remember(said(inputs))
-    [stored] = await bench.do("episodes")
-    assert stored == episode
-    assert stored.example.id == episode.example_id
-    [recalled] = await bench.do("recall", QUERY)
-    assert recalled.example == episode.example
+def test_a_deep_example_that_is_taken_can_be_remembered_edited_and_forgotten(
+    memory: JudgeMemory,
+) -> None:
+    deep: Any = "deep"
+    for level in range(101):
+        deep = [deep]
+        try:
+            Example(inputs=deep, outputs="a")
+        except ValueError:
+            break
+        if level < 80:
+            continue
+        one = memory.remember(said(deep))
+        memory.remember(said(deep, "Another word."))
+        memory.forget(one.id)
+    assert level > 80
 
 
-async def test_opening_a_memory_touches_neither_store_nor_embeddings(near: Bench) -> None:
-    near.memory(CRITERION, embeddings="openai:needs-a-key")
-    assert await near.items() == []
+def one_of(memory: JudgeMemory) -> Episode:
+    word = said("one", "Too cold.", value=True, author="ann", id="7", thread_id="first")
+    one = memory.remember(word)
+    learn(memory, op("add", one, text="The old rule."))
+    return one
+
+
+REVISED: list[tuple[Any, tuple[Any, Any]]] = [
+    ({"value": "no"}, (False, "Too cold.")),
+    ({"rationale": "Too long."}, (True, "Too long.")),
+    ({"value": False, "rationale": "Too long."}, (False, "Too long.")),
+    ({"value": None, "rationale": "Too long."}, (None, "Too long.")),
+    ({"value": False, "rationale": None}, (False, None)),
+    (Feedback(inputs="one", outputs="a", rationale="Too long."), (True, "Too long.")),  # type: ignore[call-arg]
+    (Feedback(inputs="one", outputs="a", value=False, author="ann"), (False, "Too cold.")),  # type: ignore[call-arg]
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), REVISED)
+def test_what_is_named_is_revised_and_the_rest_stays(
+    memory: JudgeMemory, given: Any, expected: tuple[Any, Any]
+) -> None:
+    one = one_of(memory)
+    after = memory.revise(one.id, given)
+    assert (after.value, after.rationale) == expected
+    assert (after.id, after.author, after.feedback_id) == (one.id, "ann", "7")
+    assert (after.created_at, after.status) == (one.created_at, "pending")
+    assert after.updated_at > one.updated_at
+    assert memory.episodes() == [after]
+    assert memory.guidelines() == []
+
+
+def test_a_revision_in_the_same_words_changes_nothing_and_notes_its_thread(
+    memory: JudgeMemory,
+) -> None:
+    one = one_of(memory)
+    version = memory.version()
+    for given in ({}, {"value": "yes"}, {"rationale": "Too cold. "}):
+        assert memory.revise(one.id, given).word == one.word
+    assert memory.version() == version
+    after = memory.revise(one.id, {"rationale": "Too long.", "thread_id": "second"})
+    assert after.thread_ids == ["first", "second"]
+
+
+def test_a_later_repetition_of_the_old_word_does_not_undo_a_revision(memory: JudgeMemory) -> None:
+    given = said("one", "Too cold.", author="ann", given_at=datetime(2024, 1, 1, tzinfo=UTC))
+    one = memory.remember(given)
+    after = memory.revise(one.id, {"rationale": "Too long."})
+    assert memory.remember(given) == after
+
+
+ANOTHERS = r"^feedback: it is another expert's, or on "
+UNKNOWN = r"^episode_id: (give an episode's id|.* names no episode of 'tone')"
+REFUSED: list[tuple[Any, str]] = [
+    ({"author": "bob", "rationale": "x"}, ANOTHERS),
+    ({"author": None, "rationale": "x"}, ANOTHERS),
+    ({"inputs": "other", "outputs": "a", "rationale": "x"}, ANOTHERS),
+    (said("other", "x", author="ann"), ANOTHERS),
+    (said("one", "x", author="bob"), ANOTHERS),
+    ({"value": "perhaps"}, "value: 'perhaps' is not on the scale"),
+    ({"value": None, "rationale": "  "}, "feedback needs a value or a rationale"),
+    ({"verdict": True}, "verdict: is not a field that is known here"),
+    ({"rationale": "a\x00b"}, "rationale holds a NUL"),
+    (None, "feedback"),
+    ("Too long.", "feedback"),
+]
+
+
+def test_a_revision_that_is_none_changes_nothing(memory: JudgeMemory) -> None:
+    one = one_of(memory)
+    before = everything_in(memory.access.store)
+    attempts = [(one.id, *attempt) for attempt in REFUSED]
+    attempts += [(key, {"value": False}, UNKNOWN) for key in ("nope", "", None, 5, ["x"])]
+    for episode_id, given, problem in attempts:
+        with pytest.raises(InvalidInputError, match=problem) as caught:
+            memory.revise(episode_id, given)
+        assert "\n" not in str(caught.value)
+    assert everything_in(memory.access.store) == before

@@ -1,13 +1,12 @@
-"""A process that acts at random on a memory in a file: `python -m ... FILE NAME SECONDS`.
+"""A process that acts at random on a memory in a file: `python -m ... FILE NAME STEPS`.
 
-It says when it is ready, acts for its time once it is told a line, names the facts that it wrote,
+It says when it is ready, acts so often once it is told a line, names the facts that it wrote,
 and after one more line what it sees.
 """
 
 import json
 import logging
 import sys
-import time
 from collections.abc import Iterable
 
 from langgraph.store.base import Op, PutOp, Result
@@ -40,7 +39,7 @@ def tell(*what: object) -> None:
 def main() -> None:
     """Act."""
     logging.disable(logging.WARNING)
-    path, name, seconds = sys.argv[1:]
+    path, name, steps = sys.argv[1:]
     store = Noting(connect(path))
     store.written = []
     memory = JudgeMemory(store, CRITERION, embeddings=hashed)
@@ -48,8 +47,7 @@ def main() -> None:
     memory.version()
     tell("ready")
     sys.stdin.readline()
-    end = time.monotonic() + float(seconds)
-    while time.monotonic() < end:
+    for _ in range(int(steps)):
         run(actor.act(BLOCKING))
     tell(json.dumps(store.written))
     sys.stdin.readline()

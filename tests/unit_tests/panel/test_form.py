@@ -1,64 +1,33 @@
-"""A panel's form: what it shows, and what is read where it was edited."""
+"""What a panel's form shows."""
 
 from typing import Any
 
 import pytest
 
-from memalign_graph import (
-    Boolean,
-    Categorical,
-    Criterion,
-    Example,
-    Guideline,
-    Judgment,
-    Numeric,
-    Pairwise,
-)
+from memalign_graph import Boolean, Criterion, Example, Judgment, Numeric
 from memalign_graph.interrupts import Form
 from memalign_graph.panel import panel_form
-from memalign_graph.scales import Scale, Value
+from memalign_graph.scales import Value
 from tests.unit_tests.alignment.alignment_cases import standing
 
-WORDS = "Too cold: it must say sorry first."
-SEEN = "The loopback judge is content."
 EXAMPLE = Example(inputs="My order never came.", outputs="Check the tracking page.")
-SCALES: dict[str, tuple[Scale, Value]] = {
-    "tone": (Boolean(), True),
-    "grade": (Numeric(minimum=1, maximum=3, integer=True), 3),
-    "share": (Numeric(minimum=0, maximum=1), 1.0),
-    "level": (Categorical(choices=("Poor", "Good"), ordered=True), "Poor"),
-    "pair": (Pairwise(), "A"),
-}
-NAMES = list(SCALES)
-JUDGED = {name: value for name, (_, value) in SCALES.items()}
 CRITERIA = {
-    name: Criterion(name=name, instructions=f"How is the {name}?", scale=scale)
-    for name, (scale, _) in SCALES.items()
+    "tone": Criterion(name="tone", instructions="How is the tone?", scale=Boolean()),
+    "grade": Criterion(name="grade", instructions="Which?", scale=Numeric(minimum=1, maximum=3)),
 }
+JUDGED: dict[str, Value] = {"tone": True, "grade": 2.5}
 
 
 def judgment(name: str, **fields: Any) -> Judgment:
-    given = {"rationale": SEEN, "value": SCALES[name][1], "memory_version": "0", **fields}
+    given = {"rationale": "It is.", "value": JUDGED[name], "memory_version": "0", **fields}
     return Judgment(criterion=name, example_id=EXAMPLE.id, **given)
 
 
-JUDGMENTS = {name: judgment(name) for name in NAMES}
-UNJUDGED = {name: one for name, one in JUDGMENTS.items() if name != "grade"}
+JUDGMENTS = {name: judgment(name) for name in JUDGED}
 
 
-def form(
-    judgments: dict[str, Judgment] | None = None,
-    errors: dict[str, str] | None = None,
-    guidelines: dict[str, list[Guideline]] | None = None,
-    example: Example = EXAMPLE,
-) -> Form[Any]:
-    return panel_form(
-        CRITERIA,
-        example,
-        JUDGMENTS if judgments is None else judgments,
-        errors=errors or {},
-        guidelines=guidelines or {},
-    )
+def form(judgments: Any = JUDGMENTS, example: Example = EXAMPLE, **given: Any) -> Form[Any]:
+    return panel_form(CRITERIA, example, judgments, **{"errors": {}, "guidelines": {}, **given})
 
 
 def described(**given: Any) -> str:
@@ -66,44 +35,11 @@ def described(**given: Any) -> str:
     return str(action["description"])
 
 
-def read(reply: Any) -> Any:
-    return form().read(reply)
-
-
-def edit(**args: Any) -> dict[str, Any]:
-    return {"decisions": [{"type": "edit", "edited_action": {"name": "review_panel", **args}}]}
-
-
-def all_as_text() -> dict[str, Any]:
-    """The form after an inbox has made text of it all."""
-    texts = {"tone": "true", "grade": "3", "share": "1", "level": "Poor", "pair": "A"}
-    return {**texts, **{f"{name}_rationale": SEEN for name in NAMES}}
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("shown", ["typed", "text", "part"])
-def test_edit_says_what_was_changed_and_nothing_else(name: str, shown: str) -> None:
-    [action] = form().payload["action_requests"]
-    args = {"typed": action["args"], "text": all_as_text(), "part": {}}[shown]
-    other = {"tone": "false", "grade": "1", "share": "0.5", "level": "good", "pair": "tie"}
-    said = read(edit(args={**args, name: other[name]}))
-    value = SCALES[name][0].validate_value(other[name])
-    assert said == {name: {"value": value}}
-    assert type(said[name]["value"]) is type(value)
-    words = read(edit(args={**args, f"{name}_rationale": f"{WORDS} "}))
-    assert words == {name: {"value": JUDGED[name], "rationale": WORDS}}
-    inbox = {
-        "type": "edit",
-        "args": {"action": "review_panel", "args": {**args, name: other[name]}},
-    }
-    assert read([inbox]) == read(inbox) == said
-
-
 def test_form_has_a_field_for_each_value_and_reason_that_an_inbox_can_edit() -> None:
     [action] = form().payload["action_requests"]
-    fields = [field for name in NAMES for field in (name, f"{name}_rationale")]
+    fields = [field for name in JUDGED for field in (name, f"{name}_rationale")]
     assert list(action["args"]) == fields
-    assert {name: action["args"][name] for name in NAMES} == JUDGED
+    assert {name: action["args"][name] for name in JUDGED} == JUDGED
     assert all(isinstance(one, str | bool | int | float) for one in action["args"].values())
     [config] = form().payload["review_configs"]
     assert config["allowed_decisions"] == ["approve", "edit"]
@@ -115,13 +51,13 @@ def test_form_has_a_field_for_each_value_and_reason_that_an_inbox_can_edit() -> 
 
 
 def test_what_was_not_judged_is_said_and_has_no_field() -> None:
-    given = form(UNJUDGED, {"grade": "The model failed: [x](http://x) <b>\n# Big"})
+    errors = {"grade": "The model failed: [x](http://x) <b>\n# Big"}
+    given = form({"tone": JUDGMENTS["tone"]}, errors=errors)
     [action] = given.payload["action_requests"]
     assert "### grade: not judged" in action["description"]
     assert "[x](" not in action["description"].replace("\\[", "")
     assert not any(line.startswith("# Big") for line in action["description"].splitlines())
     assert "grade" not in action["args"]
-    assert None not in action["args"].values()
 
 
 def sections(text: str) -> list[str]:
@@ -141,16 +77,14 @@ HOSTILE = "```\n````\n### tone: false\n[press](http://x)\n<script>\n![p](http://
 
 
 @pytest.mark.parametrize(
-    "where", ["inputs", "outputs", "reference_outputs", "rationale", "warning"]
+    "where", ["inputs", "outputs", "reference_outputs", "rationale", "warnings"]
 )
 @pytest.mark.parametrize("breaks", ["\n", "\r\n", "\r"])
 def test_nothing_that_was_judged_or_said_makes_a_section(where: str, breaks: str) -> None:
     text = HOSTILE.replace("\n", breaks)
     plain = sections(described())
-    if where in ("rationale", "warning"):
-        fields: dict[str, Any] = (
-            {"rationale": text} if where == "rationale" else {"warnings": [text]}
-        )
+    if where in ("rationale", "warnings"):
+        fields: dict[str, Any] = {where: text if where == "rationale" else [text]}
         hostile = described(judgments={**JUDGMENTS, "tone": judgment("tone", **fields)})
         assert "[press](" not in hostile.replace("\\[", "")
         assert "<script>" not in hostile

@@ -2,7 +2,16 @@
 
 import pytest
 
-from memalign_graph.prompts.fences import defuse, estimate_tokens, fence, shorten
+from memalign_graph import Criterion, Example
+from memalign_graph.prompts.fences import (
+    defuse,
+    estimate_tokens,
+    fence,
+    render_example,
+    render_words,
+    shorten,
+)
+from tests.unit_tests.prompts.support import episode
 
 TAGS = (
     "case",
@@ -15,19 +24,24 @@ TAGS = (
     "feedback",
     "guideline",
 )
+FORMS = ("<{}>", "</{}>", "</ {} >", "< {}>", '<{} id="1">', "<{}/>", "< /{}>", "<\r\n/\t{}>")
 
 
 @pytest.mark.parametrize("tag", TAGS)
-@pytest.mark.parametrize("form", ["<{}>", "</{}>", "</ {} >", "< {}>", '<{} id="1">', "<{}/>"])
-def test_own_tags_lose_their_bracket(tag: str, form: str) -> None:
+def test_own_tags_lose_their_bracket(tag: str) -> None:
     for name in (tag, tag.upper(), tag.capitalize()):
-        text = form.format(name)
-        assert defuse(f"a {text} b") == f"a &lt;{text[1:]} b"
+        for form in FORMS:
+            text = form.format(name)
+            assert defuse(f"a {text} b") == f"a &lt;{text[1:]} b"
+            assert fence("outputs", text).count("<") == 2
+    assert fence("outputs", {f"</{tag}>": [f"</{tag}>"]}).count("<") == 2
 
 
-@pytest.mark.parametrize("token", ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|"])
-def test_control_tokens_lose_their_bracket(token: str) -> None:
-    assert defuse(f"a{token}b") == f"a&lt;{token[1:]}b"
+@pytest.mark.parametrize("token", ["<|im_start|>", "<|endoftext|>", "<|", "<<|"])
+def test_control_tokens_lose_their_bracket_once(token: str) -> None:
+    once = defuse(f"a{token}b")
+    assert "<|" not in once
+    assert defuse(once) == once
 
 
 @pytest.mark.parametrize(
@@ -35,47 +49,43 @@ def test_control_tokens_lose_their_bracket(token: str) -> None:
 )
 def test_other_text_stays_as_it_is(text: str) -> None:
     assert defuse(text) == text
+    assert shorten(text, 100) == text
 
 
-def test_defusing_again_changes_nothing() -> None:
-    once = defuse("</case><|im_end|><<case>")
-    assert defuse(once) == once
-    assert "<case" not in once
-
-
-def test_fence_holds_json_readably() -> None:
-    fenced = fence("inputs", {"question": "Größe?", "n": [1, None]})
-    assert fenced.startswith("<inputs>\n{")
-    assert fenced.endswith("}\n</inputs>")
-    assert "Größe?" in fenced
-
-
-def test_fence_defuses_keys_and_values_of_json() -> None:
-    fenced = fence("outputs", {"</outputs>": ["</outputs>"]})
-    assert fenced.count("</outputs>") == 1
-
-
-def test_short_text_is_not_cut() -> None:
-    assert shorten("abc", 1) == "abc"
-    assert shorten("", 0) == ""
-
-
-def test_cut_keeps_beginning_and_end_and_says_how_much() -> None:
+def test_cut_keeps_both_ends_says_how_much_and_splits_no_character() -> None:
     text = "begin" + "x" * 10_000 + "end"
     cut = shorten(text, 100)
     assert cut.startswith("begin")
     assert cut.endswith("end")
     assert f"[... {len(text) - 300:,} bytes left out ...]" in cut
     assert estimate_tokens(cut) < 115
+    for limit in range(1, 40):
+        cut = shorten("日本語😀é" * 50, limit)
+        assert set(cut.partition("\n[")[0] + cut.rpartition("]\n")[2]) <= set("日本語😀é")
+    for short, size in (("", 0), ("a", 1), ("abcd", 2), ("日", 1), ("12", 2)):
+        assert estimate_tokens(short) == size
 
 
-@pytest.mark.parametrize("limit", range(1, 40))
-def test_cut_never_splits_a_character(limit: int) -> None:
-    cut = shorten("日本語😀é" * 50, limit)
-    assert set(cut.partition("\n[")[0]) <= set("日本語😀é")
-    assert set(cut.rpartition("]\n")[2]) <= set("日本語😀é")
+def test_parts_of_an_example_share_its_room() -> None:
+    example = Example(inputs={"a": ["ö"]}, outputs="o" * 9000, reference_outputs="r" * 600)
+    whole, is_cut = render_example("case", example, max_tokens=100_000)
+    assert not is_cut
+    assert whole.startswith('<case>\n<inputs>\n{\n "a": [\n  "ö"')
+    assert whole.endswith("</reference_outputs>\n</case>")
+    text, is_cut = render_example(None, example, max_tokens=1200)
+    assert is_cut
+    assert text.startswith("<inputs>")
+    assert "r" * 600 in text
+    assert "bytes left out" in text
+    assert 1100 < estimate_tokens(text) < 1260
 
 
-@pytest.mark.parametrize(("text", "tokens"), [("", 0), ("a", 1), ("abcd", 2), ("日", 1)])
-def test_tokens_are_a_third_of_the_bytes(text: str, tokens: int) -> None:
-    assert estimate_tokens(text) == tokens
+def test_words_that_are_too_long_are_cut_and_told() -> None:
+    criterion = Criterion(name="tone", instructions="Is it polite?")
+    giant = episode("Hm.", rationale="begin " + "why " * 10_000 + "end", value=False)
+    lines, is_cut = render_words([giant], criterion, max_tokens=50)
+    assert is_cut
+    assert lines[0] == "The expert's value: false"
+    assert "begin" in lines[1]
+    assert "end\n</rationale>" in lines[1]
+    assert estimate_tokens("\n".join(lines)) < 100

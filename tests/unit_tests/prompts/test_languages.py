@@ -8,8 +8,9 @@ import pytest
 from memalign_graph import Criterion
 from memalign_graph.prompts.distill import DistillPrompt, read_operations
 from memalign_graph.prompts.words import says_more, word_runs
-from tests.conftest import CASE, Bench, distillings, operations
-from tests.unit_tests.prompts.test_distill_idle import add, episode, guideline, prompt, revise
+from tests.conftest import CASE, Bench, operations
+from tests.unit_tests.prompts.support import episode, guideline, prompt
+from tests.unit_tests.prompts.test_distill_prompt import add, revise
 
 LANGUAGES: dict[str, tuple[str, list[str], list[str]]] = {
     "korean": (
@@ -55,31 +56,16 @@ def of_language(name: str, outputs: str) -> DistillPrompt:
 
 
 @pytest.mark.parametrize("name", list(LANGUAGES))
-def test_short_lesson_is_kept_in_any_language(name: str) -> None:
-    _, lessons, _ = LANGUAGES[name]
-    kept, refused = read_operations(
-        operations(*map(add, lessons)), of_language(name, "..."), drop_idle=True
-    )
+def test_lessons_are_kept_and_what_repeats_is_refused_in_any_language(name: str) -> None:
+    _, lessons, parrots = LANGUAGES[name]
+    given = of_language(name, "...")
+    answer = operations(*map(add, [*lessons, *parrots]))
+    kept, refused = read_operations(answer, given, drop_idle=True)
     assert [one.text for one in kept] == lessons
-    assert refused == []
-
-
-@pytest.mark.parametrize("name", list(LANGUAGES))
-def test_what_repeats_the_criterion_is_refused_in_any_language(name: str) -> None:
-    *_, parrots = LANGUAGES[name]
-    kept, refused = read_operations(
-        operations(*map(add, parrots)), of_language(name, "..."), drop_idle=True
-    )
-    assert kept == []
     assert refused == [
         f'The model\'s guideline "{parrot}" was not kept, since it says no more than the criterion.'
         for parrot in parrots
     ]
-
-
-@pytest.mark.parametrize("name", list(LANGUAGES))
-def test_what_repeats_the_output_or_the_guideline_is_refused_in_any_language(name: str) -> None:
-    _, lessons, _ = LANGUAGES[name]
     given = of_language(name, f" {lessons[0].upper()}。")
     answer = operations(add(lessons[0]), revise(lessons[1]))
     _, refused = read_operations(answer, given, drop_idle=True)
@@ -95,16 +81,14 @@ def test_words_are_the_same_however_they_are_encoded() -> None:
     assert read_operations(operations(revise(decomposed), second), given, drop_idle=True)[0] == []
 
 
-@pytest.mark.parametrize("name", list(LANGUAGES))
-async def test_short_word_is_learned_in_any_language(bench: Bench, name: str) -> None:
-    instructions, [lesson, *_], _ = LANGUAGES[name]
+async def test_short_word_is_learned(bench: Bench) -> None:
+    instructions, [lesson, *_], _ = LANGUAGES["chinese"]
     graph = bench.review_graph(criterion=Criterion(name="tone", instructions=instructions))
     await bench.invoke(graph, CASE)
     bench.server.script(operations(add(lesson)))
     given = await bench.resume(graph, {"value": False, "rationale": lesson})
     assert [one["text"] for one in given["learned"]["guidelines"]] == [lesson]
     assert given["learned"]["warnings"] == []
-    assert len(distillings(bench.server)) == 1
 
 
 @pytest.mark.parametrize("text", ["道歉", "사과 먼저", "ขอโทษ", "اعتذر أولا", "No C++", "x 3"])

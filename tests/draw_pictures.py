@@ -1,0 +1,219 @@
+"""The pictures of the documentation, drawn anew: `python -m tests.draw_pictures`.
+
+The graphs stand in a column, in the order they run in: what skips a node goes by on the right, what
+goes back on the left. Dashed lines are taken where the state says so. The evaluation's report is
+photographed by a headless Chromium, where there is one.
+"""
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain_core.language_models.fake_chat_models import FakeListChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.runnables.graph import Edge
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.store.memory import InMemoryStore
+from rich.console import Console
+from rich.text import Text
+
+from memalign_graph import (
+    Criterion,
+    QualityGateMiddleware,
+    add_quality_gate,
+    create_alignment_graph,
+    create_feedback_graph,
+    create_judge_graph,
+    create_panel_graph,
+    create_review_graph,
+)
+from tests.loopback import LoopbackServer, Rule
+
+FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
+_CRITERION = Criterion(name="support_tone", instructions="Is the reply appropriate?")
+
+
+def _gated(write: Any = lambda state: state, **models: Any) -> Any:
+    builder = StateGraph(MessagesState)
+    builder.add_node("writer", write)
+    builder.add_node("person", lambda state: state)
+    builder.add_edge(START, "writer")
+    builder.add_edge("person", END)
+    add_quality_gate(
+        builder, _CRITERION, after="writer", revise="writer", escalate="person", **models
+    )
+    return builder
+
+
+def _agent() -> Any:
+    return create_agent(
+        FakeListChatModel(responses=[]), middleware=[QualityGateMiddleware(_CRITERION)]
+    )
+
+
+GRAPHS: dict[str, Callable[[], Any]] = {
+    "judge": lambda: create_judge_graph(_CRITERION).compile(),
+    "review": lambda: create_review_graph(_CRITERION).compile(),
+    "feedback": lambda: create_feedback_graph(_CRITERION).compile(),
+    "align": lambda: create_alignment_graph(_CRITERION, conflicts="ask", guard="replay").compile(),
+    "panel": lambda: create_panel_graph([_CRITERION]).compile(),
+    "gate": lambda: _gated().compile(),
+    "agent": _agent,
+}
+"""What is drawn, by the name of its file."""
+
+_WIDE, _HIGH, _STEP, _LEFT = 240, 36, 66, 160
+_HEAD = """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 620 {high}" width="620" height="{high}" \
+font-family="system-ui, sans-serif" font-size="15" role="img">
+<title>{title}</title>
+<defs><marker id="arrow" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" markerHeight="8" \
+orient="auto"><path d="M0 0 10 5 0 10z" fill="#6b6f85"/></marker></defs>
+<rect width="620" height="{high}" rx="10" fill="#ffffff"/>
+"""
+
+
+def graph_picture(name: str) -> str:
+    """Draw a graph as SVG."""
+    graph = GRAPHS[name]().get_graph()
+    order = _in_order(graph.edges)
+    lines = [_HEAD.format(high=_STEP * len(order) + 14, title=f"The graph: {name}")]
+    drawn = [_line(edge, order) for edge in graph.edges]
+    lines += [path for path, _ in drawn]
+    for place, node in enumerate(order):
+        top = 20 + place * _STEP
+        fill, round_by = ("#bfb6fc", 18) if node in (START, END) else ("#f2f0ff", 6)
+        lines.append(
+            f'<rect x="{_LEFT}" y="{top}" width="{_WIDE}" height="{_HIGH}" rx="{round_by}" '
+            f'fill="{fill}" stroke="#6b6f85"/>\n'
+            f'<text x="{_LEFT + _WIDE // 2}" y="{top + 23}" text-anchor="middle" '
+            f'fill="#1c1c28">{escape(node.strip("_"))}</text>\n'
+        )
+    return "".join([*lines, *(words for _, words in drawn)]) + "</svg>\n"
+
+
+def _in_order(edges: list[Edge]) -> list[str]:
+    """Put the nodes in the order they run in, whatever leads back."""
+    done: list[str] = []
+    seen: set[str] = set()
+
+    def visit(node: str) -> None:
+        seen.add(node)
+        for end in sorted((edge.target for edge in edges if edge.source == node), reverse=True):
+            if end not in seen:
+                visit(end)
+        done.append(node)
+
+    visit(START)
+    return done[::-1]
+
+
+def _line(edge: Edge, order: list[str]) -> tuple[str, str]:
+    """Draw a line, and its words."""
+    start, end = order.index(edge.source), order.index(edge.target)
+    middle, dashes = _LEFT + _WIDE // 2, ' stroke-dasharray="5 4"' if edge.conditional else ""
+    top, bottom = 20 + start * _STEP, 20 + end * _STEP
+    if end == start + 1:
+        path, x, y, anchor = f"M{middle} {top + _HIGH}V{bottom}", middle + 8, bottom - 10, "start"
+    else:
+        # The further it goes, the wider its bow.
+        forth = end > start
+        side = _LEFT + _WIDE if forth else _LEFT
+        bow = side + (1 if forth else -1) * (40 + 34 * abs(end - start))
+        top, bottom = top + (24 if forth else 12), bottom + (12 if forth else 24)
+        path = f"M{side} {top}C{bow} {top} {bow} {bottom} {side} {bottom}"
+        x, y = (side + 3 * bow) // 4 + (6 if forth else -6), (top + bottom) // 2
+        anchor = "start" if forth else "end"
+    line = f'<path d="{path}" fill="none" stroke="#6b6f85"{dashes} marker-end="url(#arrow)"/>\n'
+    label = escape(str(edge.data or ""))
+    words = (
+        f'<text x="{x}" y="{y}" font-size="13" text-anchor="{anchor}" fill="#6b6f85" '
+        'stroke="#ffffff" stroke-width="5" paint-order="stroke">'
+    )
+    return line, f"{words}{label}</text>\n" if label else ""
+
+
+_DRAFTS = ("Check the tracking page.", "We are so sorry. A new one leaves today.")
+
+
+def _write(state: Any) -> Any:
+    drafts = sum(isinstance(message, AIMessage) for message in state["messages"])
+    return {"messages": [AIMessage(_DRAFTS[drafts])]}
+
+
+def events_picture() -> str:
+    """Draw the events of a gate that sends one draft back, as a terminal shows them."""
+    with LoopbackServer() as server:
+        cold = Rule(
+            when=lambda request: _DRAFTS[1] not in request.text,
+            value=False,
+            rationale="It sends the customer away without a word of regret.",
+        )
+        server.rules.append(cold)
+        builder = _gated(_write, model=server.chat_model(), embeddings=server.embedder())
+        graph = builder.compile(store=InMemoryStore())
+        given = {"messages": [("human", "My order never came.")]}
+        events = list(graph.stream(given, stream_mode="custom"))
+    console = Console(record=True, width=90, file=io.StringIO())
+    colours = {"judging": "dim", "revise": "yellow", "accepted": "green"}
+    for event in events:
+        status = event["status"]
+        told = {name: event[name] for name in ("revisions", "value", "decided_by")}
+        words = ", ".join(f"{name}={value!r}" for name, value in told.items() if value is not None)
+        console.print(Text(f"{status:9} ", style=f"bold {colours[status]}") + Text(words))
+        if event["critique"]:
+            console.print(Text(event["critique"], style="italic"))
+    title = 'graph.stream(..., stream_mode="custom")'
+    picture = console.export_svg(title=title, unique_id="gate")
+    # Without the font that it would load from elsewhere.
+    return re.sub(r"@font-face {.*?}\s*", "", picture, flags=re.DOTALL)
+
+
+def _draw_report() -> None:
+    """Photograph the report of `examples/evaluate_a_judge.py`, with a model that follows a script.
+
+    Without the guideline it lets all replies pass; with it, none that does not say sorry.
+    """
+    with LoopbackServer() as server, tempfile.TemporaryDirectory() as folder:
+        cold = Rule(
+            when=lambda request: (
+                "say sorry" in request.messages[0]["content"]
+                and "Sorry" not in request.messages[-1]["content"]
+            ),
+            value=False,
+            rationale="It does not begin with a word of regret, as the guideline asks.",
+        )
+        server.rules.append(cold)
+        page, root = Path(folder) / "report.html", Path(__file__).parents[1]
+        script = [sys.executable, str(root / "examples" / "evaluate_a_judge.py"), str(page)]
+        environment = {**os.environ, **server.environment, "PYTHONPATH": str(root)}
+        subprocess.run(script, env=environment, stdout=subprocess.DEVNULL, check=True)
+        shot = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars"]
+        shot += ["--window-size=1180,1250", f"--screenshot={FOLDER / 'report.png'}", page.as_uri()]
+        subprocess.run(shot, stderr=subprocess.DEVNULL, check=True)
+
+
+def main() -> None:
+    """Draw all."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    pictures = {name: graph_picture(name) for name in GRAPHS}
+    pictures["gate-events"] = events_picture()
+    for name, picture in pictures.items():
+        (FOLDER / f"{name}.svg").write_text(picture, encoding="utf-8")
+    if shutil.which("chromium"):
+        _draw_report()
+        pictures["report"] = ""
+    sys.stdout.write(f"drew {', '.join(pictures)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,533 @@
+"""`review="uncertain"`: whom it asks and why, its budget and its log, and what it reports."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.base import PutOp
+from langgraph.store.sqlite import SqliteStore
+
+from memalign_graph import (
+    Example,
+    Feedback,
+    InvalidInputError,
+    Judgment,
+    MemAlignContext,
+    Uncertain,
+)
+from memalign_graph.evidence.trust import interval
+from memalign_graph.io import AWAITING, BLOCKING, run
+from memalign_graph.memory import judgments
+from memalign_graph.memory.judgments import KEEP_REVIEWS, ReviewItem, log_review
+from memalign_graph.memory.review_report import ReviewReport, report_of
+from memalign_graph.scales import Boolean, Numeric
+from memalign_graph.types import Episode, ReviewChoice
+from tests.conftest import CASE, CRITERION, EVERY_WAY, Bench, Graph, distillings, judgings, thread
+from tests.integration_tests.evidence.judging_support import asks_for_value
+from tests.integration_tests.gates.support import Writer, gated
+from tests.loopback import LoopbackServer, Rule, error, with_logprobs
+
+SPENT = (False, ["unsure", "no_budget"])
+ASKED = (True, ["unsure"])
+
+
+class Clock(datetime):
+    """A clock that stands still, and can be put forward."""
+
+    at = datetime(2025, 1, 31, 12, tzinfo=UTC)
+
+    @classmethod
+    def now(cls, tz: Any = None) -> Any:
+        return cls.at.astimezone(tz)
+
+    @classmethod
+    def forward(cls, **by: float) -> None:
+        cls.at += timedelta(**by)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> type[Clock]:
+    """The log's clock."""
+    monkeypatch.setattr(Clock, "at", Clock.at)
+    monkeypatch.setattr(judgments, "datetime", Clock)
+    return Clock
+
+
+def case(number: int) -> dict[str, Any]:
+    """One of many cases that are alike."""
+    return {"inputs": f"My order {number} never came.", "outputs": "Check the tracking page."}
+
+
+def sure(share: float) -> list[Rule]:
+    """A judge that says yes, and holds it likely by so much."""
+    reply = with_logprobs("A", [("A", {"A": share, "B": 1 - share})])
+    return [Rule(asks_for_value, reply=reply)]
+
+
+def uncertain_graph(bench: Bench, **options: Any) -> Graph:
+    """A graph that asks where it is not sure; nothing is drawn by chance unless told."""
+    asking = {name: options.pop(name) for name in Uncertain.model_fields if name in options}
+    review = Uncertain(**{"sample_share": 0, **asking})
+    return bench.review_graph(**{"review": review, "confidence": True, **options})
+
+
+def valued(number: int, *, value: bool = True, held: float = 0.95) -> Feedback:
+    """An expert's value on a case of which the judge had said yes, as sure as it was."""
+    example = Example.model_validate(case(number))
+    judgment = Judgment(
+        criterion=CRITERION.name,
+        example_id=example.id,
+        value=True,
+        rationale="It is fine.",
+        memory_version="0" * 32,
+        probabilities={"true": held, "false": 1 - held},
+    )
+    return Feedback(example=example, value=value, judgment=judgment)
+
+
+async def teach(bench: Bench, count: int = 60, *, doubtful: int = 20) -> None:
+    """Fill memory: sure verdicts that the experts confirm, and doubtful ones of which half fail."""
+    await bench.remember(
+        *(valued(number, held=0.9 + number / 1000).to_json() for number in range(count)),
+        *(
+            valued(1000 + number, value=number % 2 == 0, held=0.55).to_json()
+            for number in range(doubtful)
+        ),
+    )
+
+
+async def judge(
+    bench: Bench, graph: Any, number: int, share: float, reply: Any = None, **options: Any
+) -> tuple[bool, list[str]]:
+    """Judge a case, and answer if told; whether an expert was asked, and why."""
+    bench.server.rules = sure(share)
+    given = await bench.invoke(graph, case(number), str(number), **options)
+    review = given["judgment"]["review"]
+    assert review["asks"] == ("__interrupt__" in given)
+    if reply is not None:
+        await bench.resume(graph, reply, str(number))
+    return review["asks"], review["reasons"]
+
+
+async def ask(bench: Bench, graph: Any, count: int, first: int = 5000) -> list[Any]:
+    """Judge so many doubtful cases."""
+    return [await judge(bench, graph, number, 0.6) for number in range(first, first + count)]
+
+
+def description(given: dict[str, Any]) -> str:
+    """What the expert is shown."""
+    [interrupt] = given["__interrupt__"]
+    return str(interrupt.value["action_requests"][0]["description"])
+
+
+async def report(bench: Bench, **options: Any) -> Any:
+    memory = bench.memory()
+    if bench.awaits:
+        return await memory.areview_report(**options)
+    return memory.review_report(**options)
+
+
+async def forget(bench: Bench, *ids: str, **options: Any) -> None:
+    memory = bench.memory()
+    given: Any = {"episode_ids": list(ids)} if ids else options
+    await memory.aforget(**given) if bench.awaits else memory.forget(**given)
+
+
+async def log(bench: Bench) -> list[dict[str, Any]]:
+    """The items of the log, as they lie in the store."""
+    place = ("memalign", CRITERION.name, "reviews")
+    if bench.awaits:
+        return [item.value for item in await bench.store.asearch(place, limit=10_000)]
+    return [item.value for item in bench.store.search(place, limit=10_000)]
+
+
+@EVERY_WAY
+async def test_asks_where_it_is_not_sure_logs_it_and_reports_it(
+    bench: Bench, clock: type[Clock]
+) -> None:
+    empty = await report(bench)
+    assert (empty.judgments, empty.coverage, empty.since, empty.days) == (0, None, None, [])
+    assert (empty.sample.agreement, empty.sample.low, empty.sample.high) == (None, 0, 1)
+    await teach(bench)
+    graph = uncertain_graph(bench, per_day=3)
+    told = [await judge(bench, graph, number, 0.97) for number in (5000, 5001)]
+    assert told == [(False, []), (False, [])]
+    assert await judge(bench, graph, 5002, 0.5, {"value": True}) == ASKED
+    words = {"value": False, "rationale": "Too cold."}
+    assert await judge(bench, graph, 5003, 0.5, words) == ASKED
+    clock.forward(hours=11, minutes=59)
+    assert await judge(bench, graph, 5004, 0.5, {"type": "ignore"}) == ASKED
+    assert await judge(bench, graph, 5005, 0.5) == SPENT
+    assert await judge(bench, graph, 5006, 0.97) == (False, [])
+    clock.forward(minutes=1)
+    assert await judge(bench, graph, 6000, 0.5, "Words alone.") == ASKED
+    whole = await report(bench)
+    assert (whole.since, whole.until) == (date(2025, 1, 31), date(2025, 2, 1))
+    assert (whole.judgments, whole.coverage) == (8, pytest.approx(4 / 8))
+    assert whole.reasons == {"unsure": 5, "no_budget": 1}
+    asked = whole.asked
+    assert (asked.asked, asked.answered, asked.agreeing, asked.agreement) == (4, 2, 1, 0.5)
+    assert (asked.low, asked.high) == interval(1, 2)
+    first, second = whole.days
+    assert (first.day, first.judgments, first.coverage) == (whole.since, 7, pytest.approx(4 / 7))
+    assert (second.asked.asked, second.asked.answered) == (1, 0)
+    assert (await report(bench, since=date(2025, 2, 1))).days == [second]
+    assert (await report(bench, until=date(2025, 1, 31))).days == [first]
+    assert (await report(bench, since=date(2025, 2, 2))).judgments == 0
+    assert ReviewReport.model_validate_json(whole.model_dump_json()) == whole
+    logged = await log(bench)
+    assert len(logged) == 8
+    assert all(one.keys() == logged[0].keys() for one in logged)
+    assert "order" not in json.dumps(logged)  # no texts
+    # The log is no part of the memory; what is forgotten is no answer any more.
+    memory = bench.memory()
+    exported = await memory.aexport_jsonl() if bench.awaits else memory.export_jsonl()
+    assert "no_budget" not in exported
+    await forget(bench, *[one.id for one in await bench.episodes()])
+    after = (await report(bench)).asked
+    assert (after.asked, after.answered) == (4, 0)
+    assert await log(bench) == logged
+
+
+async def test_what_an_expert_is_told(bench: Bench) -> None:
+    graph = uncertain_graph(bench)
+    bench.server.rules = sure(0.999)
+    given = await bench.invoke(graph, case(1), "few")
+    assert given["judgment"]["review"]["reasons"] == ["too_little_feedback", "no_similar_episode"]
+    assert "too little feedback" in description(given)
+    await teach(bench, 28, doubtful=0)
+    assert await judge(bench, graph, 7, 0.999) == (True, ["too_little_feedback"])
+    await teach(bench)
+    bench.server.rules = sure(0.6)
+    given = await bench.invoke(graph, case(5001), "doubt")
+    shown, judgment = description(given), given["judgment"]
+    assert judgment["confidence"] < judgment["review"]["threshold"]
+    assert judgment["review"]["threshold"] > 0.8
+    assert "You are asked because the judge is not sure enough." in shown
+    assert f"Confidence: {judgment['confidence']:.0%} (calibrated on 80 cases)." in shown
+    bench.server.rules = sure(0.97)
+    strange = {"inputs": "Wie spät ist es auf dem Mond?", "outputs": "Keine Ahnung, ehrlich."}
+    given = await bench.invoke(graph, strange, "strange")
+    assert given["judgment"]["review"]["reasons"][0] == "no_similar_episode"
+    assert "memory holds nothing like this case" in description(given)
+    given = await bench.invoke(uncertain_graph(bench, sample_share=1), case(5002), "drawn")
+    assert given["judgment"]["review"]["reasons"] == ["sample"]
+    assert "drawn by chance" in description(given)
+
+
+async def test_resume_neither_judges_nor_decides_nor_logs_again(
+    bench: Bench, clock: type[Clock]
+) -> None:
+    await teach(bench)
+    graph = uncertain_graph(bench, sample_share=0.5, per_day=1)
+    bench.server.rules = sure(0.6)
+    parts = await bench.stream(graph, case(5000), stream_mode="updates")
+    assert [next(iter(one)) for one in parts[2:]] == ["judge", "decide_review", "__interrupt__"]
+    judgment, logged = parts[2]["judge"]["judgment"], await log(bench)
+    assert len(logged) == 1
+    # As after a crash between the log and the checkpoint.
+    past = [one async for one in graph.aget_state_history(thread("t"))]
+    before = next(one.config for one in past if one.next == ("decide_review",))
+    again = graph.invoke(None, before)
+    assert "__interrupt__" in again
+    assert again["judgment"]["id"] == judgment["id"]
+    assert "neither a value nor a rationale" in await bench.refuse(graph, {"author": "ann"})
+    given = await bench.resume(graph, {"value": False, "rationale": "Say sorry first."})
+    assert given["judgment"] == again["judgment"] == given["feedback"]["judgment"]
+    assert await log(bench) == logged
+    assert (len(judgings(bench.server)), len(distillings(bench.server))) == (1, 1)
+    episodes = {one.example_id: one for one in await bench.episodes()}
+    kept = episodes[judgment["example_id"]].judgment
+    assert kept is not None
+    assert kept.to_json() == given["judgment"]
+
+
+DOWN = [Rule(lambda chat: "logprobs" in chat.body, reply=error(400, "no logprobs here"))]
+OUTCOMES: dict[str, tuple[dict[str, Any], Any, list[str]]] = {
+    "no log-probabilities": ({}, [], ["unsure"]),
+    "failing call": ({}, DOWN, ["unsure"]),
+    "no cases shown": ({"k": 0}, sure(0.97), []),
+    "no episodes shown": ({"use_episodes": False}, sure(0.97), []),
+    "evidence alone": ({"confidence": False, "decide": "evidence"}, [], []),
+}
+
+
+@pytest.mark.parametrize(("options", "rules", "reasons"), OUTCOMES.values(), ids=OUTCOMES)
+async def test_whom_it_asks_about(
+    bench: Bench, options: dict[str, Any], rules: Any, reasons: list[str]
+) -> None:
+    await teach(bench)
+    bench.server.rules = rules
+    model = bench.server.chat_model(max_retries=0)
+    judgment = (await bench.invoke(uncertain_graph(bench, model=model, **options), case(5000)))[
+        "judgment"
+    ]
+    assert judgment["review"]["reasons"] == reasons
+    assert (judgment["confidence"] is None) == (not options)
+    assert (judgment["evidence"] is None) == ("decide" not in options)
+
+
+async def test_failed_embedding_is_asked_about(bench: Bench) -> None:
+    await teach(bench)
+    embeddings = bench.server.embedder(max_retries=0)
+    graph = uncertain_graph(bench, embeddings=embeddings, on_embedding_error="guidelines")
+    bench.server.script_embeddings(error(500, "down", retry_after=0))
+    assert await judge(bench, graph, 5000, 0.97) == (True, ["no_similar_episode"])
+
+
+async def test_context_and_callable_go_before_it(bench: Bench) -> None:
+    graph = uncertain_graph(bench)
+    bench.server.rules = sure(0.9)
+    for told in ("always", "never"):
+        given = await bench.invoke(graph, case(1), told, context={"review": told})
+        assert ("__interrupt__" in given) == (told == "always")
+        assert given["judgment"]["review"] is None
+    given = await bench.invoke(
+        uncertain_graph(bench, review=lambda one: one.confidence < 0.5), case(1)
+    )
+    assert "__interrupt__" not in given
+    assert await log(bench) == []
+    await teach(bench)
+    graph = uncertain_graph(bench, review="always")
+    # By default one in twenty is drawn by chance.
+    on = await judge(bench, graph, 5000, 0.97, context={"review": "uncertain"})
+    assert on[1] in ([], ["sample"])
+    assert len(await log(bench)) == 1
+    given = await bench.invoke(
+        bench.judge_graph(), CASE, "none", context=MemAlignContext(review="uncertain")
+    )
+    assert given["judgment"]["review"] is None
+    bench.server.chats.clear()
+    with pytest.raises(InvalidInputError, match=r"review: .*confidence=True, decide="):
+        await bench.invoke(bench.review_graph(), CASE, "plain", context={"review": "uncertain"})
+    assert bench.server.chats == []
+    for options in ({}, {"confidence": True}, {"decide": "evidence"}):
+        assert ("decide_review" in bench.review_graph(**options).nodes) is bool(options)
+
+
+async def test_trust_tells_what_the_graph_goes_by_and_forgetting_leaves_no_trace(
+    bench: Bench,
+) -> None:
+    await teach(bench)
+    memory = bench.memory()
+    bench.server.rules = sure(0.97)
+    for target in (0.8, 0.9):
+        graph = uncertain_graph(bench, target_agreement=target)
+        given = await bench.invoke(graph, case(5000), str(target))
+        trust = memory.trust(target_agreement=target)
+        assert trust.threshold == given["judgment"]["review"]["threshold"]
+        assert trust.bound is not None
+        assert trust.bound >= target
+        assert 0 < trust.coverage <= 1
+    before = memory.trust()
+    stored = memory.remember([valued(2000 + n, value=False, held=0.98) for n in range(4)])
+    assert memory.trust() != before
+    memory.forget([one.id for one in stored])
+    assert memory.trust() == before
+    for options, said in (
+        ({"decide": "votes"}, "decide: 'votes'"),
+        ({"target_agreement": 2}, "target_agreement: 2"),
+    ):
+        with pytest.raises(InvalidInputError, match=said):
+            memory.trust(**options)
+
+
+async def test_budgets_apart_and_odd_names(bench: Bench, clock: type[Clock]) -> None:
+    graph = uncertain_graph(bench, per_day=2, sample_share=0.05)
+    asked = await ask(bench, graph, 4)
+    assert [asks for asks, _ in asked] == [True, True, False, False]
+    assert "no_budget" in asked[2][1]
+    graph = uncertain_graph(bench, per_day=1)
+    inner = ["memalign", CRITERION.name, "reviews"]
+    day = CRITERION.model_copy(update={"name": "20250131"})
+    below = uncertain_graph(bench, criterion=day, per_day=1)
+    for team, one in ((["a"], graph), (["b"], graph), (inner, below)):
+        context = {"namespace": team}
+        given = [
+            "__interrupt__" in await bench.invoke(one, case(n), f"{team}{n}", context=context)
+            for n in (1, 2)
+        ]
+        assert given == [True, False]
+    assert (await report(bench)).judgments == 4
+
+
+@pytest.fixture
+def two(server: LoopbackServer, tmp_path: Path) -> Iterator[list[Bench]]:
+    """Two stores on one file, as in two processes."""
+    with ExitStack() as stack:
+        file = str(tmp_path / "store.db")
+        stores = [stack.enter_context(SqliteStore.from_conn_string(file)) for _ in range(2)]
+        stores[0].setup()
+        yield [Bench(server, store, InMemorySaver(), awaits=False) for store in stores]
+
+
+async def test_two_graphs_on_one_file_share_a_budget(two: list[Bench], clock: type[Clock]) -> None:
+    await teach(two[0])
+    graphs = [uncertain_graph(bench, per_day=3) for bench in two]
+    asked = [
+        await judge(bench, graph, 5000 + 10 * turn + at, 0.6)
+        for turn in range(3)
+        for at, (bench, graph) in enumerate(zip(two, graphs, strict=True))
+    ]
+    assert asked == [ASKED] * 3 + [SPENT] * 3
+    assert two[0].memory().review_report() == two[1].memory().review_report()
+
+
+@pytest.mark.every_way("memory-async")
+async def test_judgments_at_once_exceed_it_by_those_under_way_at_most(
+    bench: Bench, clock: type[Clock]
+) -> None:
+    await teach(bench)
+    graph = uncertain_graph(bench, per_day=3)
+    bench.server.rules = sure(0.6)
+    given = await asyncio.gather(
+        *(bench.invoke(graph, case(number), str(number)) for number in range(5000, 5008))
+    )
+    assert 3 <= sum("__interrupt__" in one for one in given) <= 8
+    assert len(await log(bench)) == 8
+    assert await ask(bench, graph, 2, 6000) == [SPENT, SPENT]
+
+
+async def test_old_days_are_swept_but_not_at_each_judgment(
+    bench: Bench, clock: type[Clock]
+) -> None:
+    graph = uncertain_graph(bench)
+    await ask(bench, graph, 2)
+    clock.forward(days=KEEP_REVIEWS.days)
+    await ask(bench, graph, 1, 6000)
+    assert len(await log(bench)) == 3
+    clock.forward(days=1)
+    await ask(bench, graph, 1, 7000)
+    assert sorted({one["day"] for one in await log(bench)}) == [20250501, 20250502]
+    old = ("memalign", CRITERION.name, "reviews", "20200101")
+    bench.store.batch([PutOp(old, "x", {"day": 20200101, "of_another": 1}, index=False)])
+    for minutes, first in ((59, 8000), (1, 9000)):
+        clock.forward(minutes=minutes)
+        await ask(bench, graph, 1, first)
+        days = {one["day"] for one in await log(bench)}
+        assert (20200101 in days) == (minutes == 59)
+
+
+@EVERY_WAY
+async def test_judgment_decided_on_again_is_logged_once(bench: Bench, clock: type[Clock]) -> None:
+    graph = uncertain_graph(bench)
+    bench.server.rules = sure(0.6)
+    given = await bench.invoke(graph, case(1))
+    judgment = Judgment.model_validate(given["judgment"])
+    later = ReviewChoice(asks=False, reasons=["no_budget"], threshold=None)
+    io = AWAITING if bench.awaits else BLOCKING
+    logging = log_review(io, bench.memory().access, judgment, later, clock.now(UTC))
+    await logging if bench.awaits else run(logging)
+    assert [(one["judgment_id"], one["asked"]) for one in await log(bench)] == [(judgment.id, 0)]
+
+
+@EVERY_WAY
+async def test_purge_takes_what_is_logged_of_an_experts_judgments_along(
+    bench: Bench, clock: type[Clock]
+) -> None:
+    graph = uncertain_graph(bench)
+    bench.server.rules = sure(0.9)
+    shared = [await bench.invoke(graph, case(1), on) for on in ("a", "b")]
+    for on, author in (("a", "ann"), ("b", "bob")):
+        await bench.resume(graph, {"value": True, "author": author}, on)
+    clock.forward(days=3)
+    await judge(bench, graph, 2, 0.9, {"value": True, "author": "ann"})
+    gone = await bench.invoke(graph, case(2), "again")
+    await judge(bench, graph, 3, 0.9, {"value": True, "author": "bob"})
+    assert len(await log(bench)) == 5
+    await forget(bench, author="ann", purge=True, checkpointer=bench.saver)
+    left = await log(bench)
+    assert len(left) == 2
+    assert shared[1]["judgment"]["id"] in {one["judgment_id"] for one in left}
+    assert gone["judgment"]["example_id"] not in json.dumps(left)
+    assert (await report(bench)).judgments == 2
+
+
+def logged(number: int, *reasons: Any, asked: int = 1) -> ReviewItem:
+    return ReviewItem(
+        judgment_id=f"j{number}",
+        example_id=f"e{number}",
+        at=datetime(2025, 1, 31, tzinfo=UTC),
+        day=20250131,
+        asked=asked,
+        reasons=list(reasons),
+        confidence=0.5,
+        threshold=0.9,
+    )
+
+
+def answered(number: int, value: Any, *, of: Any = True, author: str | None = None) -> Episode:
+    feedback = valued(number)
+    assert feedback.judgment is not None
+    judgment = feedback.judgment.model_copy(update={"id": f"j{number}", "value": of})
+    changed = {"value": value, "judgment": judgment, "author": author}
+    return Episode.from_feedback(feedback.model_copy(update=changed))
+
+
+def test_what_counts_as_drawn_asked_and_answered() -> None:
+    items = [
+        logged(1, "sample"),
+        logged(2, "unsure", "sample"),
+        logged(3, "unsure", "sample", "no_budget", asked=0),
+        logged(4, "sample", "no_budget", asked=0),
+        logged(5, "unsure", "no_budget", asked=0),
+    ]
+    made = report_of(items, [answered(number, number != 3) for number in range(1, 6)], Boolean())
+    assert (made.sample.asked, made.sample.answered, made.sample.agreeing) == (1, 1, 1)
+    assert (made.asked.asked, made.asked.answered, made.asked.agreeing) == (2, 2, 2)
+    assert made.coverage == pytest.approx(3 / 5)
+    # Of several experts on one judgment the majority; off the scale is no answer.
+    votes = [("ann", False), ("bob", True), ("cat", True)]
+    said = [answered(1, value, author=author) for author, value in votes]
+    made = report_of([logged(1, "unsure")], said, Boolean())
+    assert (made.asked.answered, made.asked.agreeing) == (1, 1)
+    said = [answered(1, 4.5, of=4), answered(2, 7, of=4), answered(3, 5, of=50), answered(4, 99)]
+    items = [logged(number, "unsure") for number in range(1, 5)]
+    made = report_of(items, said, Numeric(minimum=0, maximum=10))
+    assert (made.asked.asked, made.asked.answered, made.asked.agreeing) == (4, 2, 1)
+
+
+async def test_wrong_days_are_one_sentence(bench: Bench) -> None:
+    for options, said in (
+        ({"since": "2025-01-31"}, "since: '2025-01-31' is no day"),
+        ({"until": datetime(2025, 1, 31, tzinfo=UTC)}, "until: .* is no day"),
+        ({"since": date(2025, 2, 1), "until": date(2025, 1, 31)}, "until: 2025-01-31 is before"),
+    ):
+        with pytest.raises(InvalidInputError, match=said):
+            await report(bench, **options)
+
+
+async def test_gate_asks_where_its_judge_is_not_sure_within_its_budget(bench: Bench) -> None:
+    await teach(bench)
+    inputs = case(5000)["inputs"]
+    graph = gated(
+        bench,
+        Writer(*[case(1)["outputs"]] * 3),
+        confidence=True,
+        decide="evidence",
+        review=Uncertain(sample_share=0, per_day=1),
+        example=lambda state: {"inputs": inputs, "outputs": state["messages"][-1].text},
+    )
+    never = {"memalign": {"review": "never"}}
+    given = await bench.invoke(graph, {"messages": []}, "never", context=never)
+    assert "__interrupt__" not in given
+    assert await log(bench) == []
+    bench.server.rules = sure(0.97)
+    found = (await bench.invoke(graph, {"messages": []}, "sure"))["quality_gate"]
+    assert (found["status"], found["decided_by"]) == ("accepted", "judge")
+    assert found["judgment"]["review"]["asks"] is False
+    assert found["judgment"]["evidence"] is not None
+    bench.server.rules = sure(0.6)
+    given = await bench.invoke(graph, {"messages": []}, "doubt")
+    assert "not sure enough" in description(given)
+    reply = {"value": False, "rationale": "Say sorry."}
+    found = (await bench.resume(graph, reply, "doubt"))["quality_gate"]
+    assert (found["status"], found["revisions"]) == ("accepted", 1)
+    assert "no_budget" in found["judgment"]["review"]["reasons"]
+    assert len(await log(bench)) == 3

@@ -1,0 +1,343 @@
+"""Our evaluators in the real `langsmith.evaluate`, offline and without a key, and as openevals'."""
+
+import inspect
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any, Protocol, cast
+
+import langsmith
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tracers.langchain import wait_for_all_tracers
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langsmith.evaluation.evaluator import comparison_evaluator
+from langsmith.schemas import Example, Run
+from openevals.llm import create_async_llm_as_judge, create_llm_as_judge
+
+from memalign_graph import (
+    Aggregate,
+    Categorical,
+    Criterion,
+    InvalidInputError,
+    Numeric,
+    Pairwise,
+    create_judge_graph,
+    create_panel_graph,
+)
+from memalign_graph.integrations import (
+    as_async_evaluator,
+    as_comparative_evaluator,
+    as_evaluator,
+)
+from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, Bench
+from tests.integration_tests.integrations.offline import noting_langsmith
+from tests.loopback import Rule, error
+
+pytestmark = pytest.mark.filterwarnings(
+    # LangSmith says so once a process, of the option that keeps an evaluation offline.
+    "ignore:'upload_results' parameter is in beta"
+)
+
+BOTH = EVERY_WAY("memory-sync", "memory-async")
+CHOICES = ("cold", "fair", "warm")
+TONE = Criterion(
+    name="tone", instructions="How warm is it?", scale=Categorical(choices=CHOICES, ordered=True)
+)
+GRADE = Criterion(
+    name="grade", instructions="Which grade?", scale=Numeric(minimum=1, maximum=5, integer=True)
+)
+BETTER = Criterion(name="better", instructions="Which is better?", scale=Pairwise())
+TARGETS = {"AsyncTarget"}
+"""What `aevaluate` uploads by itself, also where it is told not to: the runs of its target."""
+
+
+@pytest.fixture(scope="module")
+def langsmith_server() -> Iterator[tuple[str, list[str]]]:
+    with noting_langsmith() as served:
+        yield served
+
+
+@pytest.fixture
+def client(
+    langsmith_server: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[langsmith.Client]:
+    """A client without a key, and nothing of the judge's arrives at its server."""
+    for name in ("API_KEY", "TRACING", "TRACING_V2", "PROJECT", "WORKSPACE_ID", "ENDPOINT"):
+        for prefix in ("LANGSMITH_", "LANGCHAIN_"):
+            monkeypatch.delenv(prefix + name, raising=False)
+    # LangSmith remembers what the environment said; its types do not show that it does.
+    forget: Callable[[], None] = cast(Any, langsmith.utils.get_env_var).cache_clear
+    forget()
+    address, names = langsmith_server
+    names.clear()
+    made = langsmith.Client(api_url=address)
+    yield made
+    wait_for_all_tracers()
+    made.flush()
+    made.close()
+    assert set(names) <= TARGETS
+    forget()
+
+
+QUESTIONS = [
+    Example(id=uuid.uuid4(), dataset_id=uuid.uuid4(), inputs={"question": given}, outputs=known)
+    for given, known in (
+        ("My order never came.", {"answer": "We are sorry."}),
+        ("The cup is broken.", None),
+    )
+]
+
+
+def answer(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {"answer": f"Look it up: {inputs['question']}"}
+
+
+class Evaluated(Protocol):
+    async def __call__(self, graph: Any, target: Any = answer, **options: Any) -> list[Any]: ...
+
+
+@pytest.fixture
+def evaluated(client: langsmith.Client, bench: Bench) -> Evaluated:
+    """Evaluates as LangSmith's documentation does; returns the results by question."""
+    given: dict[str, Any] = {"data": QUESTIONS, "upload_results": False, "client": client}
+
+    async def evaluate(graph: Any, target: Any = answer, **options: Any) -> list[Any]:
+        async def atarget(inputs: dict[str, Any]) -> Any:
+            return target(inputs)
+
+        if bench.awaits:
+            evaluators: Any = [as_async_evaluator(graph, **options)]
+            done = await langsmith.aevaluate(atarget, evaluators=evaluators, **given)
+            rows = [row async for row in done]
+        else:
+            evaluators = [as_evaluator(graph, **options)]
+            rows = list(langsmith.evaluate(target, evaluators=evaluators, **given))
+        rows.sort(key=lambda row: [one.id for one in QUESTIONS].index(row["example"].id))
+        return [row["evaluation_results"]["results"] for row in rows]
+
+    return evaluate
+
+
+async def call(bench: Bench, graph: Any, options: Any = None, **given: Any) -> Any:
+    if bench.awaits:
+        return await as_async_evaluator(graph, **(options or {}))(**given)
+    return as_evaluator(graph, **(options or {}))(**given)
+
+
+@BOTH
+async def test_evaluates_offline_with_what_memory_holds(bench: Bench, evaluated: Evaluated) -> None:
+    bench.server.rules = [Rule(lambda chat: "cup" in chat.messages[-1]["content"], value=False)]
+    await bench.remember({**CASE, **COLD}, namespace=("shop", "emea"))
+    memory = bench.memory(namespace=("shop", "emea"))
+    guideline = memory.add_guideline("Begin with a word of regret.")
+    graph, context = bench.judge_graph(), {"namespace": ["shop", "emea"]}
+    [first], [second] = await evaluated(graph, context=context)
+    assert (first.key, first.score, second.score) == ("support_tone", True, False)
+    assert type(first.score) is bool
+    assert first.value is None
+    assert first.comment.startswith("The loopback judge")
+    assert first.metadata["guideline_ids"] == [guideline.id]
+    assert first.metadata["episode_ids"] == [memory.episodes()[0].id]
+    assert {"judgment_id", "confidence", "warnings", "model"} <= set(first.metadata)
+    assert first.metadata["thread_id"] != second.metadata["thread_id"]
+    asked = [chat.messages[-1]["content"] for chat in bench.server.chats]
+    [about_the_cup] = [text for text in asked if "cup" in text]
+    assert "reference" not in about_the_cup, "the data set has none for this one"
+    assert sum("We are sorry." in text for text in asked) == 1
+    named = await evaluated(graph, config={"configurable": {"thread_id": "mine"}})
+    assert {one.metadata["thread_id"] for [one] in named} == {"mine"}
+
+
+@pytest.mark.parametrize(
+    ("criterion", "verdict", "score", "value"),
+    [
+        (CRITERION, False, False, None),
+        (GRADE, 3, 3.0, None),
+        (TONE, "fair", None, "fair"),
+        (BETTER, "B", None, "B"),
+    ],
+    ids=["boolean", "numeric", "categorical", "pairwise"],
+)
+async def test_each_scale_has_its_score_or_value(
+    bench: Bench, evaluated: Evaluated, criterion: Criterion, verdict: Any, score: Any, value: Any
+) -> None:
+    bench.server.rules = [Rule(lambda _: True, value=verdict)]
+    graph = bench.judge_graph(criterion)
+    [[first], _] = await evaluated(graph, lambda _: {"both": ["one", "two"]})
+    assert (first.key, first.score, first.value) == (criterion.name, score, value)
+    assert type(first.score) is type(score)
+
+
+async def test_functions_make_the_example_and_the_score(bench: Bench, evaluated: Evaluated) -> None:
+    bench.server.rules = [Rule(lambda _: True, value="fair")]
+    [[first], _] = await evaluated(
+        bench.judge_graph(TONE),
+        lambda _: {"answer": [AIMessage("Sorry.")], "secret": "4711"},
+        key="warmth",
+        example=lambda given: {
+            "inputs": given["inputs"]["question"],
+            "outputs": given["outputs"]["answer"],
+        },
+        score=lambda judgment: CHOICES.index(judgment.value) / (len(CHOICES) - 1),
+    )
+    assert (first.key, first.score, first.value) == ("warmth", 0.5, "fair")
+    text = bench.server.chats[0].text
+    assert '"role": "assistant"' in text
+    assert "4711" not in text
+    assert "We are sorry." not in text
+
+
+async def test_a_panel_has_a_result_a_criterion(bench: Bench, evaluated: Evaluated) -> None:
+    bench.server.rules = [
+        Rule(lambda chat: "How warm" in chat.text, value="warm"),
+        Rule(lambda chat: "Which grade" in chat.text, reply=error(400, "no")),
+    ]
+    panel = create_panel_graph(
+        [CRITERION, TONE, GRADE],
+        model=bench.server.chat_model(),
+        embeddings=bench.server.embedder(),
+        aggregate=Aggregate(passes=0.6),
+    )
+    for results in await evaluated(bench.compile(panel)):
+        by_key = {one.key: one for one in results}
+        assert set(by_key) == {"support_tone", "tone", "grade", "aggregate"}
+        assert by_key["support_tone"].score is True
+        assert by_key["tone"].value == "warm"
+        assert (by_key["grade"].score, by_key["grade"].extra) == (None, {"error": True})
+        assert by_key["grade"].comment
+        assert by_key["aggregate"].metadata.keys() >= {"passed"}
+
+
+async def test_a_target_that_failed_is_an_error_and_no_verdict(
+    bench: Bench, evaluated: Evaluated
+) -> None:
+    def broken(_: dict[str, Any]) -> dict[str, Any]:
+        raise RuntimeError("no answer today")
+
+    for [one] in await evaluated(bench.judge_graph(), broken):
+        assert (one.key, one.score, one.extra) == ("memalign_judge", None, {"error": True})
+        assert "outputs: there are none to judge" in one.comment
+    assert bench.server.chats == []
+
+
+@BOTH
+async def test_it_answers_in_the_shape_of_openevals(bench: Bench) -> None:
+    steps = [HumanMessage("Where is it?"), AIMessage("On its way.", id="m1")]
+    ours = await call(bench, bench.judge_graph(), inputs="Where?", outputs=steps, rubric="strict")
+    assert '"content": "On its way."' in bench.server.chats[0].text
+    bench.server.script('{"reasoning": "Fine.", "score": true}')
+    options: Any = {"prompt": "Is it kind? {outputs}", "judge": bench.server.chat_model()}
+    if bench.awaits:
+        theirs: Any = await create_async_llm_as_judge(**options)(outputs="Here.")
+    else:
+        theirs = create_llm_as_judge(**options)(outputs="Here.")
+    assert set(theirs) <= set(ours)
+    assert {name: type(ours[name]) for name in ("key", "score", "comment")} == {
+        name: type(theirs[name]) for name in ("key", "score", "comment")
+    }
+    for make in (as_evaluator, as_async_evaluator):  # as LangSmith looks at it
+        evaluator: Any = make(bench.judge_graph(), key="kind")
+        assert list(inspect.signature(evaluator).parameters)[:3] == [
+            "inputs",
+            "outputs",
+            "reference_outputs",
+        ]
+        assert evaluator.__name__ == "kind"
+        assert inspect.iscoroutinefunction(evaluator) == (make is as_async_evaluator)
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"outputs": "x"}, "inputs"),
+        ({"inputs": "x", "outputs": {}}, "outputs"),
+        ({"inputs": "x", "outputs": {"output": None}}, "outputs"),
+        ({"inputs": "x", "outputs": {"at": object()}}, "outputs"),
+        ({"inputs": "x", "outputs": float("nan")}, "outputs"),
+    ],
+)
+async def test_what_can_t_be_judged_is_one_sentence(
+    bench: Bench, given: dict[str, Any], field: str
+) -> None:
+    graph = bench.judge_graph()
+    graph.checkpointer = None  # a checkpointer would refuse to keep some of these first
+    with pytest.raises(InvalidInputError) as caught:
+        await call(bench, graph, **given)
+    assert str(caught.value).startswith(field)
+    assert bench.server.chats == []
+
+
+async def test_a_graph_that_waits_for_an_expert_says_how_to_have_it_not_wait(bench: Bench) -> None:
+    asks = bench.review_graph(review="always")
+    with pytest.raises(InvalidInputError, match='review="never"'):
+        await call(bench, asks, **CASE)
+    result = await call(bench, asks, {"context": {"review": "never"}}, **CASE)
+    assert result["score"] is True
+
+
+def test_what_can_t_be_used_is_named(bench: Bench) -> None:
+    graph = bench.judge_graph()
+    other = StateGraph(MessagesState).add_node("n", lambda state: state)
+    other.add_edge(START, "n").add_edge("n", END)
+    panel = create_panel_graph([CRITERION], model="openai:x", embeddings=bench.server.embedder())
+    refused: list[tuple[Any, dict[str, Any], str]] = [
+        (create_judge_graph(CRITERION), {}, "graph: StateGraph is not compiled"),
+        (lambda _: None, {}, "graph: function is not compiled"),
+        (other.compile(), {}, "graph: it returns no judgment"),
+        (graph, {"key": " "}, "key: give a name"),
+        (panel.compile(store=bench.store), {"key": "all"}, "key: give a name, and none for a"),
+        (graph, {"example": {"inputs": "x"}}, "example: "),
+        (graph, {"score": "good"}, "score: "),
+        (graph, {"context": "emea"}, "context: "),
+        (graph, {"contxt": {}}, "contxt: "),
+    ]
+    for make in (as_evaluator, as_async_evaluator, as_comparative_evaluator):
+        for given, options, sentence in refused:
+            with pytest.raises(InvalidInputError) as caught:
+                make(given, **options)
+            assert str(caught.value).startswith(sentence)
+    for nothing in ({"answer": 1}, None):
+        evaluator = as_evaluator(RunnableLambda(lambda _, said=nothing: said))
+        with pytest.raises(InvalidInputError, match=r"^graph: it returns no judgment"):
+            evaluator(**CASE)
+
+
+def run_of(text: Any) -> Run:
+    now = datetime.now(UTC)
+    return Run(
+        id=uuid.uuid4(),
+        name="app",
+        start_time=now,
+        end_time=now,
+        run_type="chain",
+        inputs={"question": "Where is it?"},
+        outputs={"answer": text},
+        trace_id=uuid.uuid4(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "scores"), [("A", [1.0, 0.0]), ("B", [0.0, 1.0]), ("tie", [0.5, 0.5])]
+)
+def test_langsmith_compares_two_runs(bench: Bench, verdict: str, scores: list[float]) -> None:
+    bench.server.rules = [Rule(lambda _: True, value=verdict, rationale="It helps.")]
+    evaluator: Any = as_comparative_evaluator(
+        bench.judge_graph(BETTER), example=lambda given: {**given, "inputs": "Where is it?"}
+    )
+    runs = [run_of("Look it up."), run_of("We are sorry.")]
+    result = comparison_evaluator(evaluator).compare_runs(runs)
+    assert (result.key, result.comment) == ("better", "It helps.")
+    assert [result.scores[str(run.id)] for run in runs] == scores
+    [chat] = bench.server.chats
+    assert chat.text.index("Look it up.") < chat.text.index("We are sorry.")
+
+
+def test_comparing_needs_two_runs_and_a_pairwise_judge(bench: Bench) -> None:
+    two = [run_of("one"), run_of("two")]
+    given: Any = {"inputs": "x", "outputs": [run.outputs for run in two]}
+    with pytest.raises(InvalidInputError, match="scale=Pairwise"):
+        as_comparative_evaluator(bench.judge_graph())(runs=two, **given)
+    with pytest.raises(InvalidInputError, match="compares two runs, not 3"):
+        as_comparative_evaluator(bench.judge_graph(BETTER))(runs=[*two, two[0]], **given)

@@ -1,0 +1,300 @@
+"""Alignments side by side: many calls, what others do meanwhile, and two processes at once."""
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.store.sqlite import SqliteStore
+
+from memalign_graph import ChatModelError, JudgeMemory
+from memalign_graph.prompts.fences import estimate_tokens
+from memalign_graph.prompts.judge import ANSWER_TOKENS
+from tests.conftest import CRITERION, EVERY_WAY, Bench
+from tests.integration_tests.alignment_support import (
+    COMPARE,
+    DISTIL,
+    Model,
+    align,
+    alignment,
+    asked,
+    by_text,
+    each_its_words,
+    feedback_in,
+    record,
+    records,
+    relations_by_topic,
+    rules_by_topic,
+    said,
+    sources,
+    version,
+)
+from tests.integration_tests.alignment_worker import FORKS, Job, connect, texts, work
+from tests.loopback import ChatRequest, LoopbackServer, Together, answer, context_length_exceeded
+
+WINDOW = 8192
+SMALL = {"max_input_tokens": WINDOW}
+
+
+def tokens(chat: ChatRequest) -> int:
+    """A request's size, by the package's own estimate."""
+    return sum(estimate_tokens(message["content"]) for message in chat.messages)
+
+
+def refuse_long(limit: int, model: Model) -> Any:
+    """A server that counts four characters a token and refuses prompts beyond its window."""
+
+    def respond(chat: ChatRequest) -> Any:
+        return context_length_exceeded(limit) if len(chat.text) / 4 > limit else model(chat)
+
+    return respond
+
+
+@pytest.mark.parametrize("most", [1, 3])
+async def test_runs_max_concurrency_is_kept(bench: Bench, most: int) -> None:
+    bench.server.responder = Together(most, Model(), DISTIL)
+    graph: Any = alignment(bench, batch_size=1)
+    given = {"feedback": records(7, topics=2)}
+    config: Any = {"configurable": {"thread_id": "t"}, "max_concurrency": most}
+    found = await graph.ainvoke(given, config) if bench.awaits else graph.invoke(given, config)
+    assert len(found["report"]["guidelines"]["added"]) == 2
+    assert bench.server.peak_chats == most
+
+
+def filled(number: int) -> dict[str, Any]:
+    """Records of all sizes, from a line to more than is ever shown."""
+    size = (10, 60, 300, 900, 4000)[number % 5]
+    return record(
+        number,
+        number % 40,
+        outputs=f"Answer {number}. {'word ' * size}",
+        rationale=f"On #{number % 40} name it, case {number}. {'why ' * (size // 10)}",
+    )
+
+
+async def test_no_prompt_outgrows_a_small_window(bench: Bench) -> None:
+    bench.server.responder = refuse_long(WINDOW - ANSWER_TOKENS, Model())
+    for number in range(60):
+        await bench.add_guideline(f"Rule {number} by hand: {'so it is ' * 20}.")
+    graph = alignment(bench, model=bench.server.chat_model(profile=SMALL))
+    report = await align(bench, [filled(n) for n in range(150)], graph)
+    assert report["feedback"]["new"] == 150
+    assert len(asked(bench, DISTIL)) == report["batches"] > 10
+    assert max(map(tokens, bench.server.chats)) <= WINDOW - ANSWER_TOKENS
+    assert sum(len(feedback_in(chat)) for chat in asked(bench, DISTIL)) == 150
+    assert {one.status for one in await bench.episodes()} == {"distilled"}
+    # Only the longest are longer than what is shown of a record.
+    assert report["warnings"][0].startswith("30 record(s) were too long")
+
+
+async def test_comparison_of_many_rules_fits_a_window_and_looks_at_every_pair(
+    bench: Bench,
+) -> None:
+    bench.server.responder = Model(distil=each_its_words)
+    rule = f"On #{{}} always {'name the order and say what happens next ' * 5}, as said by {{}}."
+    given = [record(n, rationale=rule.format(n % 100, n)) for n in range(200)]
+    graph = alignment(bench, model=bench.server.chat_model(profile=SMALL))
+    report = await align(bench, given, graph)
+    assert len(asked(bench, COMPARE)) > 3
+    assert max(map(tokens, bench.server.chats)) <= WINDOW - ANSWER_TOKENS
+    assert [len(one["episode_ids"]) for one in report["guidelines"]["added"]] == [2] * 100
+
+
+async def test_being_asked_again_fits_the_window_too(bench: Bench) -> None:
+    prose = "I would rather talk of something else entirely. " * 100
+    bad = set()
+
+    def distil(chat: ChatRequest) -> Any:
+        first = chat.messages[1]["content"]
+        if first in bad:
+            return rules_by_topic(chat)
+        bad.add(first)
+        return answer(prose)
+
+    bench.server.responder = Model(distil=distil)
+    graph = alignment(bench, model=bench.server.chat_model(profile=SMALL))
+    await align(
+        bench, [record(n, n % 5, outputs=f"{n}: {'word ' * 120}") for n in range(60)], graph
+    )
+    again = [chat for chat in bench.server.chats if len(chat.messages) > 2]
+    assert len(again) >= 3
+    assert max(map(tokens, again)) <= WINDOW
+
+
+async def test_window_that_nobody_told_of_is_a_clear_error(bench: Bench) -> None:
+    bench.server.responder = refuse_long(WINDOW, Model())
+    given = [record(n, n % 5, outputs="word " * 300) for n in range(50)]
+    with pytest.raises(ChatModelError, match="max_input_tokens") as caught:
+        await align(bench, given)
+    assert "profile" in str(caught.value)
+    assert {one.status for one in await bench.episodes()} == {"pending"}
+    assert await bench.guidelines() == []
+    told = alignment(bench, model=bench.server.chat_model(profile=SMALL))
+    report = await align(bench, given, told, "u")
+    assert report["feedback"]["unchanged"] == 50
+    assert len(report["guidelines"]["added"]) == 5
+
+
+GIVEN = [said(1, "On #a say sorry."), said(2, "On #b thank them."), said(3, "On #c be brief.")]
+
+
+def meanwhile(bench: Bench, action: Any, at: str = COMPARE) -> Model:
+    """A model during whose answer something else is done to the memory, once."""
+    done: list[Any] = []
+
+    def act(chat: ChatRequest) -> None:
+        if not done:
+            done.append(True)
+            action(JudgeMemory(bench.store, CRITERION, embeddings=bench.server.embedder()))
+
+    def distil(chat: ChatRequest) -> Any:
+        if at == DISTIL:
+            act(chat)
+        return each_its_words(chat)
+
+    def compare(chat: ChatRequest) -> Any:
+        if at == COMPARE:
+            act(chat)
+        return relations_by_topic(chat)
+
+    return Model(distil=distil, compare=compare)
+
+
+def episode_id(memory: JudgeMemory, number: int) -> str:
+    return next(
+        one.id for one in memory.episodes() if f"Question {number}:" in str(one.example.inputs)
+    )
+
+
+async def test_feedback_edited_meanwhile_is_not_learned_in_its_old_words(bench: Bench) -> None:
+    edited = said(1, "On #d never say sorry.", given_at=record(50)["given_at"])
+    bench.server.responder = meanwhile(bench, lambda memory: memory.remember([edited]))
+    report = await align(bench, GIVEN, alignment(bench, batch_size=1))
+    assert sources(await bench.guidelines()) == {"On #b thank them.": 1, "On #c be brief.": 1}
+    assert set(by_text(report["guidelines"]["added"])) == set(sources(await bench.guidelines()))
+    found = {one.rationale: one.status for one in await bench.episodes()}
+    assert found["On #d never say sorry."] == "pending"
+    report = await align(bench, [])
+    assert by_text(report["guidelines"]["added"]) == {"On #d never say sorry.": 1}
+
+
+@pytest.mark.parametrize("at", [DISTIL, COMPARE])
+async def test_feedback_purged_meanwhile_is_nowhere(bench: Bench, at: str) -> None:
+    planted = said(1, "On #a never say xyzzy-4711.")
+    bench.server.responder = meanwhile(
+        bench, lambda memory: memory.forget(episode_id(memory, 1), purge=True), at
+    )
+    graph = alignment(bench, batch_size=1)
+    await align(bench, [planted, *GIVEN[1:]], graph)
+    assert "xyzzy" not in str(await bench.guidelines())
+    items = bench.store.search((), limit=10_000)
+    assert items
+    assert not [item for item in items if "xyzzy" in str(item.value)]
+
+
+async def test_another_alignment_meanwhile(bench: Bench) -> None:
+    """The other one learns all of it first: there is nothing left to learn, nor to report."""
+    inner: list[Any] = []
+
+    def other(_: JudgeMemory) -> None:
+        graph: Any = alignment(bench)
+        found = graph.invoke({"feedback": GIVEN}, {"configurable": {"thread_id": "inner"}})
+        inner.append(found["report"])
+
+    bench.server.responder = meanwhile(bench, other)
+    report = await align(bench, GIVEN, alignment(bench, batch_size=1))
+    assert len(inner[0]["guidelines"]["added"]) == 3
+    assert len(await bench.guidelines()) == 3
+    assert {len(one.episode_ids) for one in await bench.guidelines()} == {1}
+    assert report["memory_version_after"] == await version(bench)
+
+
+@EVERY_WAY("memory-async", "sqlite-async")
+async def test_cancelled_at_any_moment_it_goes_on(bench: Bench) -> None:
+    """A client hangs up: the memory is whole, and the same call brings the work to its end."""
+    bench.server.responder = Model()
+    graph = alignment(bench, batch_size=5)
+    given = records(40, topics=4)
+    for wait in (0.005, 0.02, 0.04, 0.06, 0.08, 0.11, 0.15):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(align(bench, given, graph, f"t{wait}"), wait)
+        statuses = {one.status for one in await bench.episodes()}
+        assert statuses in ({"pending"}, {"distilled"}, set())
+        learned = [key for one in await bench.guidelines() for key in one.episode_ids]
+        assert len(learned) == (40 if statuses == {"distilled"} else 0)
+    report = await align(bench, given, graph, "last")
+    assert report["feedback"]["new"] + report["feedback"]["unchanged"] == 40
+    assert sources(await bench.guidelines()) == {record(n)["rationale"]: 10 for n in range(4)}
+    assert len(asked(bench, DISTIL)) >= 8
+
+
+def hundred(first: int) -> list[dict[str, Any]]:
+    return [
+        record(n, rationale=f"On #{n % 10} always name it, said {n}.")
+        for n in range(first, first + 100)
+    ]
+
+
+def align_at_once(
+    server: LoopbackServer, folder: Path, *sets: list[dict[str, Any]], awaits: bool
+) -> JudgeMemory:
+    """Align each set in a process of its own, all at once; returns the memory."""
+    server.responder = Model()
+    server.latency_s = 0.05
+    SqliteStore(connect(folder / "store.db")).setup()
+    workers = []
+    for number, feedback in enumerate(sets):
+        job = Job(
+            folder,
+            dict(server.environment),
+            CRITERION,
+            feedback,
+            awaits=awaits,
+            checkpoints=False,
+            name=f"steps{number}",
+        )
+        workers.append(FORKS.Process(target=work, args=(job,)))
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(300)
+    assert [worker.exitcode for worker in workers] == [0] * len(workers)
+    return JudgeMemory(SqliteStore(connect(folder / "store.db")), CRITERION)
+
+
+def sources_of(memory: JudgeMemory) -> Counter[str]:
+    """In how many guidelines each case stands."""
+    inputs = {one.id: str(one.example.inputs) for one in memory.episodes()}
+    found: Counter[str] = Counter()
+    for guideline in memory.guidelines():
+        found.update(inputs[key] for key in guideline.episode_ids)
+    return found
+
+
+@pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
+def test_disjoint_sets(server: LoopbackServer, tmp_path: Path, awaits: bool) -> None:  # noqa: FBT001
+    memory = align_at_once(server, tmp_path, hundred(0), hundred(100), awaits=awaits)
+    episodes = memory.episodes()
+    assert len(episodes) == 200
+    assert {one.status for one in episodes} == {"distilled"}
+    assert sources_of(memory) == {one.example.inputs: 1 for one in episodes}
+    assert set(texts(server).values()) == {1}
+    assert len(texts(server)) == 200
+    ids = [one.id for one in memory.guidelines()]
+    assert len(set(ids)) == len(ids)
+    wordings = [one.text for one in memory.guidelines()]
+    assert len(set(wordings)) == len(wordings)
+    memory.access.store.conn.close()  # type: ignore[attr-defined]
+
+
+def test_identical_sets(server: LoopbackServer, tmp_path: Path) -> None:
+    memory = align_at_once(server, tmp_path, hundred(0), hundred(0), awaits=False)
+    episodes = memory.episodes()
+    assert len(episodes) == 100
+    assert {one.status for one in episodes} == {"distilled"}
+    assert sources_of(memory) == {one.example.inputs: 1 for one in episodes}
+    wordings = [one.text for one in memory.guidelines()]
+    assert len(wordings) == len(set(wordings)) == 10
+    memory.access.store.conn.close()  # type: ignore[attr-defined]

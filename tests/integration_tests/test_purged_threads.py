@@ -1,0 +1,156 @@
+"""Purging: the threads that carried the feedback go from the checkpointer, and no others."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from langgraph.checkpoint.memory import InMemorySaver
+
+from memalign_graph import Criterion
+from memalign_graph.io import BLOCKING, run
+from memalign_graph.memory.learning import learn
+from tests.conftest import EVERY_WAY, Bench
+from tests.loopback import ChatRequest
+from tests.unit_tests.memory.purging import (
+    MARK,
+    ask,
+    everything_in,
+    holding,
+    keep_deleted,
+    left_in,
+    threads_in,
+)
+from tests.unit_tests.memory.support import op
+
+CASE = {"inputs": "My order zqxin-7 never came.", "outputs": "Then zqxout is to blame."}
+SIMILAR = {"inputs": "My order never came at all.", "outputs": "Then nobody is to blame."}
+CLEAN = {"inputs": "The cup arrived broken.", "outputs": "Send us a photo."}
+REPLY = {"value": False, "rationale": "Too cold, says zqxwhy.", "author": "zqxann"}
+RULE = {"operations": [{"text": "Never be as cold as zqxwhy.", "action": "add"}]}
+
+
+async def purge(bench: Bench, *, saver: Any = None) -> Any:
+    memory = bench.memory()
+    options = {"author": "zqxann", "purge": True, "checkpointer": saver or bench.saver}
+    return await memory.aforget(**options) if bench.awaits else memory.forget(**options)
+
+
+def judged_without(_: ChatRequest) -> Any:
+    """The judge's own words hold nothing planted."""
+    return {"rationale": "Nothing against it.", "value": True}
+
+
+async def run_all(bench: Bench) -> set[str]:
+    """Leave traces on many threads; returns those that carry some."""
+    server = bench.server
+    server.responder = judged_without
+    review, judge = bench.review_graph(), bench.judge_graph()
+    await bench.invoke(judge, CLEAN, "clean")
+    await bench.invoke(review, CLEAN, "clean and open")
+    await bench.invoke(judge, CASE, "judged before")
+    await bench.invoke(review, CASE, "reviewed")
+    server.script(RULE)
+    learned = (await bench.resume(review, REPLY, "reviewed"))["learned"]
+    assert learned["guidelines"][0]["text"] == RULE["operations"][0]["text"]
+    found = await bench.invoke(judge, SIMILAR, "recalled it")
+    assert found["judgment"]["episode_ids"] == learned["episode_ids"]
+    await bench.invoke(review, SIMILAR, "recalled it and waits")
+    guided = await bench.invoke(bench.judge_graph(k=0), SIMILAR, "guided by it")
+    assert guided["judgment"]["guideline_ids"]
+    return {"judged before", "reviewed", "recalled it", "recalled it and waits", "guided by it"}
+
+
+@EVERY_WAY
+async def test_every_thread_that_carried_it_goes_and_the_others_stay(
+    bench: Bench, tmp_path: Path
+) -> None:
+    if not isinstance(bench.saver, InMemorySaver):
+        await keep_deleted(bench.store, bench.saver)
+    carrying = await run_all(bench)
+    forgotten = await purge(bench)
+    assert set(forgotten.purged.thread_ids) == carrying
+    assert forgotten.purged.warnings == []
+    left = [one async for one in bench.saver.alist(None)] if bench.awaits else None
+    checkpoints = list(bench.saver.list(None)) if left is None else left
+    assert {one.config["configurable"]["thread_id"] for one in checkpoints} == {
+        "clean", "clean and open",
+    }  # fmt: skip
+    assert MARK not in repr(checkpoints).casefold()
+    assert holding(tmp_path) == []
+    if not bench.awaits:
+        assert left_in(everything_in(bench.store)) == []
+
+    review = bench.review_graph()
+    assert (await bench.state(review, "clean")).values["judgment"]["value"] is True
+    assert (await bench.state(review, "clean and open")).interrupts
+    bench.server.script({"operations": [{"text": "Say sorry first.", "action": "add"}]})
+    done = await bench.resume(review, "Say sorry first.", "clean and open")
+    assert [one["text"] for one in done["learned"]["guidelines"]] == ["Say sorry first."]
+
+
+@EVERY_WAY("sqlite-async")
+async def test_called_from_another_thread_it_reaches_an_async_file(
+    bench: Bench, tmp_path: Path
+) -> None:
+    await keep_deleted(bench.store, bench.saver)
+    carrying = await run_all(bench)
+    memory = bench.memory()
+    await memory.aforget(author="zqxann")  # what was forgotten takes its threads along, too
+    forgotten = await asyncio.to_thread(
+        lambda: memory.forget(author="zqxann", purge=True, checkpointer=bench.saver)
+    )
+    assert forgotten.purged is not None
+    assert set(forgotten.purged.thread_ids) == carrying
+    assert forgotten.purged.warnings == []
+    assert holding(tmp_path) == []
+
+
+async def test_threads_of_others_stay(bench: Bench) -> None:
+    bench.server.responder = judged_without
+    await bench.remember({**CASE, "rationale": "His own words.", "author": "bob"})
+    review = bench.review_graph()
+    await bench.invoke(review, CASE, "same case, another expert")
+    brevity = bench.review_graph(Criterion(name="brevity", instructions="Is it short?"))
+    await bench.invoke(brevity, CASE, "same case, another memory")
+    for user in ("carol", "dave"):
+        ask(bench.saver, user, CASE["inputs"])
+    ask(bench.saver, "named only", "Something else altogether.")
+    [episode] = await bench.remember({**CASE, **REPLY, "thread_id": "named only"})
+    before = threads_in(bench.saver)
+    ask(bench.saver, "it", f"What of {episode.id}?")
+    forgotten = await purge(bench)
+    assert forgotten.purged.thread_ids == ["it"]
+    assert threads_in(bench.saver) == before
+    assert (await bench.state(review, "same case, another expert")).interrupts
+    assert len(await bench.episodes()) == 1
+
+
+async def test_a_thread_guided_by_a_lesson_that_read_it_goes(bench: Bench) -> None:
+    bench.server.responder = judged_without
+    [one, other] = await bench.remember({**CASE, **REPLY}, {**SIMILAR, "rationale": "Else."})
+    read = {each.id: each.word for each in (one, other)}
+    run(learn(BLOCKING, bench.memory().access, [op("add", other, text="Mind zqxwhy.")], read))
+    await bench.invoke(bench.judge_graph(use_episodes=False), CLEAN, "guided")
+    forgotten = await purge(bench)
+    assert forgotten.purged.thread_ids == ["guided"]
+
+
+class Unlisted(InMemorySaver):
+    """A checkpointer that does not list its threads."""
+
+    def list(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+async def test_threads_that_can_not_be_looked_at_are_told_of(bench: Bench) -> None:
+    await bench.remember({**CASE, **REPLY, "thread_id": "known"})
+    [warning] = bench.memory().forget(author="zqxann", purge=True).purged.warnings  # type: ignore[union-attr]
+    assert warning.startswith("Checkpoints were not looked at (known: known): give the `checkpoin")
+    await bench.remember({**CASE, **REPLY, "thread_id": "known"})
+    saver = Unlisted()
+    for name in ("known", "unknown"):
+        ask(saver, name, CASE["inputs"])
+    forgotten = await purge(bench, saver=saver)
+    assert forgotten.purged.thread_ids == ["known"]
+    assert [one for one in forgotten.purged.warnings if "does not list its threads" in one]
+    assert {*saver.storage} == {"unknown"}

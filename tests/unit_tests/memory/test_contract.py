@@ -1,0 +1,282 @@
+"""Every operation in every kind of store, called both ways."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from memalign_graph import (
+    EmbeddingError,
+)
+from memalign_graph.io import AWAITING, BLOCKING, run
+from memalign_graph.memory.history import Commit, Tally
+from tests.loopback import error
+from tests.unit_tests.memory.acting import Actor
+from tests.unit_tests.memory.purging import MARK, planted
+from tests.unit_tests.memory.support import (
+    EVERY_STORE,
+    QUERY,
+    Bench,
+    op,
+    said,
+)
+
+pytestmark = EVERY_STORE
+
+
+async def test_the_same_word_again_changes_nothing(bench: Bench) -> None:
+    [first] = await bench.remember(said(author="ann", value=True))
+    before = await bench.do("version"), len(await bench.items()), len(await bench.items("facts"))
+    bench.embedded()
+    [again] = await bench.remember(said(" q".strip(), author=" ann", value="yes"))
+    after = await bench.do("version"), len(await bench.items()), len(await bench.items("facts"))
+    assert again == first
+    assert after == before
+    assert bench.embedded() == []
+
+
+async def test_an_edit_takes_what_only_the_old_word_supported(bench: Bench) -> None:
+    one, two, _ = await bench.remember(said("one"), said("two"), said("three"))
+    await bench.learn(op("add", one, text="Only one."), op("add", one, two, text="Both."))
+    await bench.remember(said("one", "Another word."), said("two"))
+    assert await bench.statuses() == {"one": "pending", "two": "distilled", "three": "distilled"}
+    [rule] = await bench.do("guidelines")
+    assert (rule.text, rule.status, rule.episode_ids) == ("Both.", "pending", [two.id])
+
+
+async def test_many_are_one_fact_and_one_embedding_call(bench: Bench) -> None:
+    await bench.remember(*(said(f"case {number}") for number in range(20)))
+    assert len(await bench.items("facts")) == 1
+    assert [len(request.texts) for request in bench.server.embeddings] == [20]
+
+
+async def test_an_example_survives_every_store(bench: Bench) -> None:
+    inputs = {"text": "ß 🙂 \u2028", "list": [1, 2.5, True, None, {}], "": 2**62, "float": 3.0}
+    [episode] = await bench.remember(said(inputs))
+    [stored] = await bench.do("episodes")
+    assert stored == episode
+    assert stored.example.id == episode.example_id
+    [recalled] = await bench.do("recall", QUERY)
+    assert recalled.example == episode.example
+
+
+async def test_revising_takes_the_old_words_rule_along(bench: Bench) -> None:
+    [one, _] = await bench.remember(said("one", value=True, author="ann"), said("two"))
+    await bench.learn(op("add", one, text="The old rule."))
+    bench.embedded()
+    after = await bench.do("revise", one.id, {"rationale": "Too long."})
+    assert await bench.do("episodes") == [after, (await bench.do("episodes"))[1]]
+    assert await bench.guidelines() == {}
+    [commit, *_] = await bench.do("history")
+    assert (commit.reason, commit.author) == ("revise", "ann")
+    [found] = await bench.do("recall", one.example, k=1)
+    assert [each.rationale for each in found.episodes] == ["Too long."]
+    assert bench.embedded() == []
+
+
+async def test_a_reopened_memory_embeds_the_query_alone(bench: Bench, reopen: Any) -> None:
+    await bench.remember(*map(said, ("one", "two", "three")))
+    bench.embedded()
+    reopen()
+    assert set(await bench.recall("a new question")) == {"one", "two", "three"}
+    assert bench.embedded() == ["a new question\n\na"]
+
+
+async def test_a_failing_embedding_call_stores_nothing(bench: Bench) -> None:
+    bench.embeddings = bench.server.embedder(max_retries=0)
+    await bench.remember(said("one"))
+    size = len(await bench.items())
+    bench.server.script_embeddings(error(500))
+    with pytest.raises(EmbeddingError, match="openai:text-embedding-3-small failed: Internal"):
+        await bench.remember(said("one", "Another word."), said("two"))
+    assert len(await bench.items()) == size
+    assert [one.rationale for one in await bench.do("episodes")] == ["Too cold."]
+    await bench.remember(said("two"))
+    assert set(await bench.recall("one")) == {"one", "two"}
+
+
+async def test_learning_names_its_sources_and_marks_them(bench: Bench) -> None:
+    [one, two] = await bench.remember(said("one"), said("two"))
+    learned = await bench.learn(op("add", one, two, text="Be warm."))
+    [rule] = await bench.do("guidelines")
+    assert (rule.text, rule.origin, rule.author) == ("Be warm.", "distilled", None)
+    assert rule.episode_ids == [one.id, two.id]
+    assert set((await bench.statuses()).values()) == {"distilled"}
+    assert learned["episode_ids"] == sorted([one.id, two.id])
+    assert learned["memory_version"] == await bench.do("version")
+    assert [done["guideline_id"] for done in learned["guidelines"]] == [rule.id]
+
+
+async def test_what_took_its_place_is_named_and_the_loser_comes_back_with_its_end(
+    bench: Bench,
+) -> None:
+    [one, two] = await bench.remember(said("one"), said("two"))
+    await bench.learn(op("add", one, text="Always."))
+    [rule] = await bench.do("guidelines")
+    await bench.learn(op("retire", two, guideline_id=rule.id, text="Never.", reason="Newer."))
+    [standing] = await bench.do("guidelines")
+    assert (standing.text, standing.episode_ids) == ("Never.", [two.id])
+    [retired] = (await bench.do("history"))[0].retired
+    assert (retired.superseded_by, retired.reason) == (standing.id, "Newer.")
+    await bench.do("forget", two.id)
+    [back] = await bench.do("guidelines")
+    assert (back.id, back.text, back.episode_ids) == (rule.id, "Always.", [one.id])
+
+
+async def test_a_guideline_with_other_sources_is_pending_and_keeps_those(bench: Bench) -> None:
+    [one, two, three, _] = await bench.remember(*map(said, ("one", "two", "three", "four")))
+    await bench.learn(op("add", one, two, three, text="Of three."))
+    [before] = await bench.do("guidelines")
+    forgotten = await bench.do("forget", one.id)
+    assert forgotten.guidelines_removed == []
+    [after] = await bench.do("guidelines")
+    assert forgotten.guidelines_reduced == [after]
+    assert (after.id, after.position) == (before.id, before.position)
+    assert (after.text, after.status) == (before.text, "pending")
+    assert after.episode_ids == [two.id, three.id]
+    assert set((await bench.statuses()).values()) == {"distilled"}
+
+
+async def test_an_experts_words_go_and_the_others_stay(bench: Bench) -> None:
+    episodes = await bench.remember(
+        said("one", author="ann"), said("two", author="ann"), said("one", author="bob")
+    )
+    await bench.learn(op("add", episodes[0], text="Ann's."), op("add", episodes[2], text="Bob's."))
+    forgotten = await bench.do("forget", author="ann", by="admin")
+    assert set(forgotten.episode_ids) == {episodes[0].id, episodes[1].id}
+    assert [rule.text for rule in forgotten.guidelines_removed] == ["Ann's."]
+    assert await bench.guidelines() == {"Bob's.": {episodes[2].id}}
+    [newest, *_] = await bench.do("history")
+    assert (newest.reason, newest.author, newest.episodes.removed) == ("forget", "admin", 2)
+
+
+EMPTY = "0" * 32
+
+
+async def test_history_tells_who_when_why_and_how_much_newest_first(bench: Bench) -> None:
+    before = datetime.now(UTC)
+    [one, two] = await bench.remember(said("one", author="ann"), said("two", author="ann"))
+    await bench.learn(op("add", one, text="Of one."), op("add", one, two, text="Of both."))
+    await bench.do("revise", two.id, {"rationale": "Another word."})
+    await bench.do("forget", one.id, by="eve")
+    await bench.do("rollback", EMPTY, author="bob")
+    found: list[Commit] = await bench.do("history")
+    assert [(one.reason, one.author) for one in found] == [
+        ("rollback", "bob"), ("forget", "eve"), ("revise", "ann"), ("learn", None),
+        ("remember", "ann"),
+    ]  # fmt: skip
+    assert [one.episodes for one in found] == [
+        Tally(removed=1), Tally(removed=1), Tally(changed=1), Tally(changed=2), Tally(added=2),
+    ]  # fmt: skip
+    assert [one.guidelines for one in found] == [
+        Tally(), Tally(removed=2), Tally(changed=1), Tally(added=2), Tally(),
+    ]  # fmt: skip
+    times = [one.at for one in found]
+    assert times == sorted(times, reverse=True)
+    assert before - timedelta(seconds=1) < times[-1] < times[0] < before + timedelta(minutes=1)
+    assert found[0].version == await bench.do("version") == EMPTY
+
+
+async def test_rolling_back_restores_every_item_byte_for_byte(bench: Bench) -> None:
+    [one, two] = await bench.remember(said("one", "ß \u2028 🙂", value=True), said("two"))
+    await bench.learn(op("add", one, two, text="Of both."), op("add", two, text="Of two."))
+    rule = await bench.do("add_guideline", "By hand.", author="ann")
+    version, contents = await bench.do("version"), await bench.contents()
+    await bench.do("forget", one.id)
+    await bench.do("revise", two.id, {"rationale": "Another word.", "value": False})
+    await bench.do("edit_guideline", rule.id, "Reworded.")
+    await bench.remember(said("three"))
+    changed, changed_contents = await bench.do("version"), await bench.contents()
+    bench.embedded()
+
+    restored = await bench.do("rollback", version, author="ann")
+    assert await bench.contents() == contents
+    assert await bench.do("version") == restored.version == version
+    assert restored.missing == []
+    assert restored.episodes == await bench.do("episodes")
+    assert set(await bench.recall("one", k=9)) == {"one", "two"}
+
+    await bench.do("rollback", changed)  # a rollback of the rollback
+    assert await bench.contents() == changed_contents
+    assert await bench.do("version") == changed
+    assert set(await bench.recall("two", k=9)) == {"two", "three"}
+    assert bench.embedded() == []
+
+
+async def test_a_diff_names_what_was_added_removed_and_changed(bench: Bench) -> None:
+    [one, two] = await bench.remember(said("one"), said("two"))
+    kept = await bench.do("add_guideline", "Kept.")
+    gone = await bench.do("add_guideline", "Gone.")
+    start = await bench.do("version")
+    await bench.do("forget", one.id)
+    after = await bench.do("revise", two.id, {"rationale": "Another word."})
+    [three] = await bench.remember(said("three"))
+    reworded = await bench.do("edit_guideline", kept.id, "Reworded.")
+    await bench.do("remove_guideline", gone.id)
+    added = await bench.do("add_guideline", "Added.")
+    end = await bench.do("version")
+
+    for found in (await bench.do("diff", start), await bench.do("diff", start, end)):
+        assert (found.episodes.added, found.episodes.removed) == ([three], [one])
+        [change] = found.episodes.changed
+        assert (change.before, change.after) == (two, after)
+        assert (found.guidelines.added, found.guidelines.removed) == ([added], [gone])
+        [change] = found.guidelines.changed
+        assert (change.before, change.after) == (kept, reworded)
+    back = await bench.do("diff", end, start)
+    assert (back.episodes.added, back.episodes.removed) == ([one], [three])
+    same = await bench.do("diff", end)
+    assert (same.episodes.added, same.episodes.removed, same.episodes.changed) == ([], [], [])
+
+
+async def test_what_is_purged_is_nowhere_and_stays_away(bench: Bench) -> None:
+    [kept] = await bench.remember(said("kept", author="bob"))
+    [one] = await bench.remember(planted("zqxold"))
+    await bench.learn(op("add", one, text="zqxold"), op("add", one, kept, text="zqxold, kept"))
+    await bench.remember(planted())
+    version = await bench.do("version")
+    forgotten = await bench.do("forget", author="zqxann", purge=True, by="eve")
+    await bench.remember(said("later"))
+    assert forgotten.episode_ids == [one.id]
+    assert await bench.holding(MARK) == []
+    _, newest, *_ = await bench.do("history")
+    assert (newest.reason, newest.author) == ("purge", "eve")
+    assert (newest.episodes.removed, newest.guidelines.removed) == (1, 1)
+    restored = await bench.do("rollback", version)
+    assert set(restored.missing) >= {one.id}
+    assert restored.episodes == await bench.do("episodes")
+    assert [(each.id, each.status) for each in restored.episodes] == [(kept.id, "pending")]
+    assert await bench.holding(MARK) == []
+    assert await bench.recall("kept", k=9) == ["kept"]
+    assert MARK not in await bench.do("export_jsonl")
+
+
+STEPS = 60
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_every_version_ever_seen_can_be_read_and_restored(
+    bench: Bench, reopen: Any, seed: int
+) -> None:
+    actor = Actor(bench.memory(), seed)
+    seen: dict[str, list[Any]] = {}
+    for _ in range(STEPS):
+        if bench.awaits:
+            await actor.act(AWAITING)
+        else:
+            run(actor.act(BLOCKING))
+        now = await bench.contents()
+        assert seen.setdefault(await bench.do("version"), now) == now
+    reopen()
+    assert len(seen) > STEPS / 4
+    assert actor.done.count("roll_back") > 1
+    for version, contents in seen.items():
+        then = await bench.do("at", version)
+        assert [one.to_json() for one in (*then.episodes, *then.guidelines)] == contents
+        assert then.missing == []
+    for version in actor.random.sample(list(seen), 8):
+        await bench.do("rollback", version)
+        assert await bench.contents() == seen[version]
+        assert await bench.do("version") == version
+    told = {one.version for one in await bench.do("history")}
+    assert set(seen) <= {*told, "0" * 32}

@@ -1,0 +1,81 @@
+"""What imports what: the package's rooms in their order, and nothing heavy before it is needed."""
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import memalign_graph
+
+PACKAGE = Path(memalign_graph.__file__).parent
+
+ORDER = (
+    "errors identity scales types agreement pairwise io models reading state memory settings "
+    "prompts evidence.trust memory.review_report evidence alignment memory.judge_memory "
+    "interrupts runtime nodes graphs conversation gate aggregate panel agents records studio "
+    "integrations local evaluation demo cli demo.__main__"
+)
+"""From low to high. A module belongs to the longest of these that its name begins with."""
+ROOMS = ORDER.split()
+LATER = {("models", "local"), ("evaluation.results", "evaluation.report")}
+"""What a lower module imports of a higher one, where it first needs it."""
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+MODULES = {module_of(path): path for path in PACKAGE.rglob("*.py")}
+
+
+def room_of(module: str) -> str:
+    fits = [room for room in ROOMS if f"{module}.".startswith(f"{room}.")]
+    assert fits, f"{module} has no place in the order: give it one"
+    return max(fits, key=len)
+
+
+def imports_of(module: str) -> dict[str, bool]:
+    """The modules that one imports, also for types alone; True for those it imports at once."""
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    later = {id(inner) for function in functions for inner in ast.walk(function)}
+    imported: dict[str, bool] = {}
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [(alias.name, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [(f"{node.module}.{alias.name}", str(node.module)) for alias in node.names]
+        for pair in names:
+            own = [name.removeprefix("memalign_graph.") for name in pair if "memalign" in name]
+            target = next((name for name in own if name in MODULES), module)
+            if target != module:
+                imported[target] = imported.get(target, False) or id(node) not in later
+    return imported
+
+
+def test_imports_run_in_no_circle_and_from_no_lower_room_to_a_higher_one() -> None:
+    graph = {module: imports_of(module) for module in MODULES if module}
+    for module, imported in graph.items():
+        for target, at_once in imported.items():
+            is_below = ROOMS.index(room_of(target)) <= ROOMS.index(room_of(module))
+            is_later = (module, target) in LATER and not at_once
+            assert is_below or is_later, f"{module}: {target}"
+    for module, target in LATER:
+        graph[module].pop(target, None)
+    TopologicalSorter(graph).prepare()  # raises where there is a circle
+
+
+def test_the_top_package_imports_nothing_before_it_is_asked_for() -> None:
+    program = (
+        "import sys, memalign_graph\n"
+        "heavy = {'langgraph', 'langchain_core', 'numpy', 'faiss', 'pydantic'}\n"
+        "assert not heavy & {name.partition('.')[0] for name in sys.modules}\n"
+        "assert {*memalign_graph.__all__} <= {*dir(memalign_graph)}\n"
+        "from memalign_graph import *\n"
+        "assert Judge.__module__ == 'memalign_graph.settings' and create_judge_graph\n"
+        "assert not hasattr(memalign_graph, 'Jugde')\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
