@@ -340,6 +340,7 @@ def _render(template: str, **names: Any) -> str:
         loader=jinja2.PackageLoader("memalign_graph.evaluation"),
     )
     filters = (inline, clean, _text, _count, _estimate, _passage, _title)
+    environment.filters["known"] = lambda key, numbers: numbers.get(key, key)
     environment.filters |= {filter_.__name__.lstrip("_"): filter_ for filter_ in filters}
     return environment.get_template(template).render(**names)
 
