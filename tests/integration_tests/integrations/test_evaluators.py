@@ -49,6 +49,7 @@ GRADE = Criterion(
     name="grade", instructions="Which grade?", scale=Numeric(minimum=1, maximum=5, integer=True)
 )
 BETTER = Criterion(name="better", instructions="Which is better?", scale=Pairwise())
+NOW = datetime(2025, 3, 1, tzinfo=UTC)
 TARGETS = {"AsyncTarget"}
 """What `aevaluate` uploads by itself, also where it is told not to: the runs of its target."""
 
@@ -303,12 +304,11 @@ def test_what_can_t_be_used_is_named(bench: Bench) -> None:
 
 
 def run_of(text: Any) -> Run:
-    now = datetime.now(UTC)
     return Run(
         id=uuid.uuid4(),
         name="app",
-        start_time=now,
-        end_time=now,
+        start_time=NOW,
+        end_time=NOW,
         run_type="chain",
         inputs={"question": "Where is it?"},
         outputs={"answer": text},
