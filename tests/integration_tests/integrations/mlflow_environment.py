@@ -52,21 +52,15 @@ def run_steps(server: LoopbackServer, folder: Path, *steps: str) -> None:
 
 
 def _made(folder: Path) -> str:
-    python = folder / "bin" / "python"
-    mark = folder / "made-of"
-    wanted = _wanted()
+    python, mark = folder / "bin" / "python", folder / "made-of"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = json.dumps([project["dependencies"], project["optional-dependencies"]["mlflow"]])
     if not (mark.exists() and mark.read_text() == wanted):
         _call(sys.executable, "-m", "venv", str(folder))
         pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         _call(*pip, "--editable", f"{ROOT}[mlflow]")
         mark.write_text(wanted)
     return str(python)
-
-
-def _wanted() -> str:
-    """What such an environment holds."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return json.dumps([project["dependencies"], project["optional-dependencies"]["mlflow"]])
 
 
 def _call(*command: str) -> None:

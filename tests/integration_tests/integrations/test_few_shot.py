@@ -25,19 +25,15 @@ def episode(**fields: Any) -> Episode:
 def test_several_experts_are_one_example_with_the_majority_s_words() -> None:
     words = [("ann", False, "Cold."), ("bob", True, "Fine."), ("cem", False, "No help.")]
     said = [episode(author=who, value=value, rationale=why) for who, value, why in words]
+    said += [episode(rationale="Words alone."), episode(value=7, author="of an earlier scale")]
     expected = {**CASE, "score": False, "reasoning": "Cold.\nNo help."}
     assert few_shot_examples(said, CRITERION) == [expected]
-
-
-def test_what_shows_no_score_is_left_out() -> None:
-    words_alone = episode(rationale="Cold.")
-    on_an_earlier_scale = episode(value=7, author="ann")
-    assert few_shot_examples([words_alone, on_an_earlier_scale], CRITERION) == []
+    assert few_shot_examples(said[3:], CRITERION) == []
 
 
 @pytest.mark.parametrize(
     ("criterion", "value", "score"),
-    [(GRADE, "3", 3), (GRADE, 0, 0), (TONE, "WARM", "warm"), (CRITERION, 1, True)],
+    [(GRADE, "3", 3), (TONE, "WARM", "warm"), (CRITERION, 1, True)],
 )
 def test_scores_are_as_the_scale_writes_them(criterion: Criterion, value: Any, score: Any) -> None:
     [made] = few_shot_examples([episode(value=value)], criterion)
@@ -56,10 +52,9 @@ def test_text_can_t_end_its_example() -> None:
         assert tag not in made["outputs"]
 
 
-@pytest.mark.parametrize("wrong", [[COLD], [None]])
-def test_what_is_no_episode_is_named(wrong: Any) -> None:
+def test_what_is_no_episode_is_named() -> None:
     with pytest.raises(InvalidInputError, match=r"^episodes: give Episodes"):
-        few_shot_examples(wrong, CRITERION)
+        few_shot_examples([COLD], CRITERION)  # type: ignore[list-item]
     with pytest.raises(InvalidInputError, match=r"^criterion: "):
         few_shot_examples([], "support_tone")  # type: ignore[arg-type]
 

@@ -32,51 +32,35 @@ async def refuse(bench: Bench, given: Any, context: Any = None, **options: Any) 
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("judgment_id", "why"),
-    [
-        ("unknown", f"judgment_id: no judgment 'unknown' is kept in memalign/{CRITERION.name}"),
-        ("a.b", "no judgment 'a.b' is kept"),
-        ("%", "no judgment '%' is kept"),
-        ("", "give the `id` of a judgment"),
-        (None, "give the `id` of a judgment"),
-        ({"id": "a"}, "give the `id` of a judgment"),
-    ],
-)
-async def test_id_of_no_judgment_is_told(bench: Bench, judgment_id: Any, why: str) -> None:
-    await judge(bench)
-    assert why in await refuse(bench, {"judgment_id": judgment_id, "reply": COLD})
+NO_ID = "give the `id` of a judgment"
+IDS: list[tuple[Any, str]] = [
+    ("unknown", f"judgment_id: no judgment 'unknown' is kept in memalign/{CRITERION.name}"),
+    ("a.b", "no judgment 'a.b' is kept"),
+    ("%", "no judgment '%' is kept"),
+    ("", NO_ID),
+    (None, NO_ID),
+    ({"id": "a"}, NO_ID),
+]
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [None, 7, " ", {}, {"value": "perhaps"}, {"verdict": False}, {"decisions": []}],
-    ids=ascii,
-)
-async def test_word_that_can_not_be_used_is_told_and_can_be_given_again(
-    bench: Bench, reply: Any
+async def test_what_can_not_be_used_or_is_left_out_is_told_and_can_be_given_again(
+    bench: Bench,
 ) -> None:
-    judgment = await judge(bench)
-    given = {"judgment_id": judgment["id"], "reply": reply}
-    assert (await refuse(bench, given)).startswith("reply: ")
-    assert (await tell(bench, judgment["id"], COLD))["learned"]["guidelines"]
-
-
-async def test_what_is_left_out_is_told_and_not_taken_from_an_earlier_run(bench: Bench) -> None:
-    judgment = await judge(bench)
-    assert "judgment_id" in await refuse(bench, {"judgment_id": "unknown", "reply": COLD})
-    for given in ({}, {"feedback": COLD}):
-        why = await refuse(bench, {"judgment_id": judgment["id"], **given})
+    judgment_id = (await judge(bench))["id"]
+    for unknown, why in IDS:
+        assert why in await refuse(bench, {"judgment_id": unknown, "reply": COLD})
+    for reply in (None, 7, " ", {"value": "perhaps"}, {"verdict": False}, {"decisions": []}):
+        why = await refuse(bench, {"judgment_id": judgment_id, "reply": reply})
         assert why.startswith("reply: ")
-    assert "give the `id` of a judgment" in await refuse(bench, {"reply": COLD})
+    # Nor is it taken from an earlier run on the thread.
+    assert (await refuse(bench, {"judgment_id": judgment_id})).startswith("reply: ")
+    assert NO_ID in await refuse(bench, {"reply": COLD})
+    assert (await tell(bench, judgment_id, COLD))["learned"]["guidelines"]
 
 
 async def test_judgment_past_its_time_or_of_another_memory_is_unknown(bench: Bench) -> None:
-    judgment = await judge(bench, context={"namespace": ["team-a"]})
-    given = {"judgment_id": judgment["id"], "reply": COLD}
-    for context in (None, {"namespace": ["team-b"]}, {"namespace": ["team-a", "sub"]}):
-        assert "another namespace" in await refuse(bench, given, context)
-    given["judgment_id"] = (await judge(bench))["id"]
+    given = {"judgment_id": (await judge(bench))["id"], "reply": COLD}
+    assert "another namespace" in await refuse(bench, given, {"namespace": ["memalign", "sub"]})
     other = CRITERION.model_copy(update={"name": "brevity"})
     assert "memalign/brevity" in await refuse(bench, given, criterion=other)
     age(bench, given["judgment_id"])
