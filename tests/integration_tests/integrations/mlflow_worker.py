@@ -1,12 +1,10 @@
-"""What the real MLflow has to do: steps in processes of their own, for it needs an older `openai`.
+"""What the real MLflow has to do, in a process of its own, for it needs an older `openai`.
 
-Started with a step's name; a step ends with an AssertionError where something is not as it should.
+It ends with an AssertionError where something is not as it should.
 """
 
 import asyncio
 import json
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import mlflow
@@ -100,7 +98,7 @@ def export() -> None:
 
 
 def judge_and_come_back() -> None:
-    """Load the judge that another process registered, ask it, and read it into a memory."""
+    """Load the judge that was registered, ask it, and read it into a memory."""
     experiment = mlflow.set_experiment("support")
     loaded = get_scorer(name="support_tone", experiment_id=experiment.experiment_id)
     verdict = loaded(inputs={"question": "My order never came!"}, outputs="Look at the page.")
@@ -230,10 +228,6 @@ def log_trace(inputs: Any, outputs: Any) -> str:
     return str(span.trace_id)
 
 
-STEPS: dict[str, Callable[[], None]] = {
-    step.__name__: step for step in (export, judge_and_come_back, align_there, assess)
-}
-
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        STEPS[name]()
+    for step in (export, judge_and_come_back, align_there, assess):
+        step()

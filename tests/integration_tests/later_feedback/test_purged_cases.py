@@ -89,15 +89,13 @@ async def test_no_trace_is_left_of_what_shares_a_side_or_is_past_its_time(
 
 
 @pytest.mark.usefixtures("quoting")
-@pytest.mark.parametrize("gone", [False, True])
-async def test_judgment_made_with_its_guideline_alone_goes_too(bench: Bench, *, gone: bool) -> None:
+async def test_judgment_made_with_its_guideline_alone_goes_too(bench: Bench) -> None:
     await judge_and_tell(bench)
     by_guideline = await judge(bench, OTHER, use_episodes=False)
     by_neither = await judge(bench, APART, use_episodes=False, use_guidelines=False)
     assert by_guideline["episode_ids"] == []
     assert by_guideline["guideline_ids"]
-    if gone:
-        bench.memory().remove_guideline(by_guideline["guideline_ids"][0])
+    bench.memory().remove_guideline(by_guideline["guideline_ids"][0])
     purge(bench)
     assert judgments_in_store(bench) == [by_neither["id"]]
     assert traces(bench) == []
