@@ -58,7 +58,7 @@ def shown_by_chat_ui(interrupt: Any) -> bool:
     """Whether agent-chat-ui shows an interrupt as a form, and not as raw JSON."""
     first = interrupt[0] if isinstance(interrupt, list) else interrupt
     actions, configs = first["value"]["action_requests"], first["value"]["review_configs"]
-    typed = [(one.get("name"), str) for one in actions]
+    typed: list[tuple[Any, type]] = [(one.get("name"), str) for one in actions]
     typed += [(one.get("args"), dict) for one in actions]
     typed += [(one.get("action_name"), str) for one in configs]
     typed += [(one.get("allowed_decisions"), list) for one in configs]

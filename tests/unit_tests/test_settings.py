@@ -149,7 +149,8 @@ def test_context_goes_before_what_was_built_and_keeps_the_rest() -> None:
     given = {"namespace": ["a", "b"], "k": 0, "model": "openai:x", "review": "never"}
     assert resolve_context(context, built) == given
     foreign = SimpleNamespace(user="ann", k=9)
-    for other in ({"k": 9, "model": "not ours"}, foreign, {"memalign": {}}, "text", 7):
+    others: list[Any] = [{"k": 9, "model": "not ours"}, foreign, {"memalign": {}}, "text", 7]
+    for other in others:
         assert resolve_context(other, built) == built
     for parent in ({"memalign": {"k": 1}}, SimpleNamespace(memalign=MemAlignContext(k=1))):
         assert resolve_context(parent, built) == {**built, "k": 1}

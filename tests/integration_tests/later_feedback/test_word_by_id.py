@@ -200,7 +200,8 @@ async def test_what_can_not_be_used_or_is_left_out_is_told_and_can_be_given_agai
     judgment_id = (await judge(bench))["id"]
     for unknown, why in IDS:
         assert why in await refuse(bench, {"judgment_id": unknown, "reply": COLD})
-    for reply in (None, 7, " ", {"value": "perhaps"}, {"verdict": False}, {"decisions": []}):
+    wrong: list[Any] = [None, 7, " ", {"value": "perhaps"}, {"verdict": False}, {"decisions": []}]
+    for reply in wrong:
         why = await refuse(bench, {"judgment_id": judgment_id, "reply": reply})
         assert why.startswith("reply: ")
     # Nor is it taken from an earlier run on the thread.
