@@ -201,20 +201,6 @@ async def test_k_comes_from_the_context(bench: Bench) -> None:
     assert len(bench.server.embeddings) == asked
 
 
-async def test_namespace_from_the_context_keeps_memories_apart(bench: Bench) -> None:
-    graph = bench.review_graph()
-    context = {"namespace": ["team", "a"]}
-    await bench.invoke(graph, CASE, context=context)
-    await bench.resume(graph, COLD)  # the context is gone here
-    assert await bench.episodes() == []
-    assert len(await bench.episodes(namespace=("team", "a"))) == 1
-    assert len(await bench.guidelines(namespace=("team", "a"))) == 1
-    elsewhere = await bench.invoke(graph, OTHER, "u", context={"namespace": ["team", "b"]})
-    there = await bench.invoke(graph, OTHER, "v", context=context)
-    assert elsewhere["judgment"]["guideline_ids"] == []
-    assert len(there["judgment"]["guideline_ids"]) == 1
-
-
 async def test_bad_context_is_refused_before_any_call(bench: Bench) -> None:
     for field, wrong in (("k", 101), ("namespace", ["a.b"]), ("review", "maybe")):
         with pytest.raises(ValueError, match=field):

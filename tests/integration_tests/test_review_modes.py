@@ -44,15 +44,6 @@ async def test_callable_decides_on_the_judgment_once(bench: Bench) -> None:
     assert seen[1].id == given["judgment"]["id"]
 
 
-@pytest.mark.parametrize(("built", "told"), [("always", "never"), ("never", "always")])
-async def test_context_goes_before_what_was_built(bench: Bench, built: str, told: str) -> None:
-    graph = bench.review_graph(review=built)
-    given = await bench.invoke(graph, CASE, context={"review": told})
-    assert ("__interrupt__" in given) == (told == "always")
-    given = await bench.invoke(graph, CASE, "u", context={"k": 2})
-    assert ("__interrupt__" in given) == (built == "always")
-
-
 async def test_second_run_on_a_thread_shows_nothing_of_the_first(bench: Bench) -> None:
     graph = bench.review_graph()
     first = await bench.review(graph, COLD)
