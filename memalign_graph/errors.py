@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 _PLAIN_WORDS = {
     "missing": "is missing: give it.",
@@ -54,7 +56,7 @@ def excerpt(text: str, chars: int) -> str:
     return text if len(text) <= chars else f"{text[:chars]}…"
 
 
-def explain(error: ValidationError) -> str:
+def explain(error: "ValidationError") -> str:
     """Put a pydantic error into one sentence that names the field and what is wrong with it."""
     first, *more = error.errors(include_url=False)
     message = first["msg"].removeprefix("Value error, ")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +25,19 @@ STDIN = "-"
 
 _EXAMPLE_FIELDS = ("inputs", "outputs", "reference_outputs")
 _FIELDS = (*_EXAMPLE_FIELDS, "value", "rationale", "author", "id", "given_at")
-"""What feedback can have in any file."""
 _JSON_FIELDS = {"example", "judgment", "thread_id"}
-"""What feedback can have beyond that in JSON, as this package writes it."""
-_LEARN_SETTINGS = {"learn_from", "guard", "batch_size", "replay_cases", "judge_cases"}
+"""What feedback can have besides `_FIELDS`, as this package writes it."""
+_SETTINGS = {
+    "learn": {"learn_from", "guard", "batch_size", "replay_cases", "judge_cases"},
+    "evaluate": {"folds", "seed", "group_by", "learning_curve", "credit_cases", "test_share"},
+}
+"""What sections of a criterion's file may hold, besides `judge`."""
 _RANGE = re.compile(r"\s*(-?\d+)\s*(?:-|\.\.)\s*(-?\d+)\s*")
 _SQLITE = b"SQLite format 3\0"
 _LEAST_ID_CHARS = 4
 
-Row = tuple[int, dict[str, Any]]
-"""A record, and the line it ends on, or in a list of JSON, which of the list it is."""
+Record = tuple[str, dict[str, Any]]
+"""Where it is, such as `line 7`, and its fields."""
 
 
 @dataclass(frozen=True)
@@ -44,36 +48,31 @@ class CriterionFile:
     criterion: "Criterion"
     judge: dict[str, Any]
     learn: dict[str, Any]
+    evaluate: dict[str, Any]
 
 
 def read_text(path: str, option: str) -> str:
     """Read a file of text, or the standard input."""
-    where = f"{option}: {name_of(path)}"
     try:
         data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InvalidInputError(
-            f"{where}, line {line}: this is not UTF-8 text: save the file as UTF-8."
+            f"{option}: {path}, line {line}: this is not UTF-8 text: save the file as UTF-8."
         ) from error
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or error
-        raise InvalidInputError(f"{where} can't be read: {problem}.") from error
-
-
-def name_of(path: str) -> str:
-    """Name a file in a sentence."""
-    return "the standard input" if path == STDIN else path
+        raise InvalidInputError(f"{option}: {path} can't be read: {problem}.") from error
 
 
 def load_criterion(path: str) -> CriterionFile:
     """Read a criterion from a file in YAML or JSON."""
-    import yaml
     from pydantic import ValidationError
 
     from memalign_graph.types import Criterion
 
+    yaml: Any = import_module("yaml")
     where, text = f"--criterion: {path}", read_text(path, "--criterion")
     try:
         content = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
@@ -85,18 +84,18 @@ def load_criterion(path: str) -> CriterionFile:
             f"{where} is no criterion: give an object such as name: support_tone, instructions: Is "
             "the reply appropriate?, scale: boolean."
         )
-    judge, learn = (content.pop(section, None) or {} for section in ("judge", "learn"))
-    if not (isinstance(judge, dict) and {*learn} <= _LEARN_SETTINGS):
-        names = ", ".join(sorted(_LEARN_SETTINGS))
-        raise InvalidInputError(
-            f"{where}: judge and learn hold settings by name, such as k: 3; learn has {names}."
-        )
+    sections = {name: content.pop(name, None) or {} for name in ("judge", *_SETTINGS)}
+    for name, settings in sections.items():
+        if not isinstance(settings, dict) or settings.keys() - _SETTINGS.get(name, settings.keys()):
+            names = ", ".join(sorted(_SETTINGS.get(name, {"k", "model", "swap"})))
+            raise InvalidInputError(f"{where}: {name}: give settings by name: {names}.")
+    judge = sections["judge"]
     if isinstance(days := judge.get("keep_judgments"), int | float):
         judge["keep_judgments"] = timedelta(days=days)
     try:
         if "scale" in content:
             content["scale"] = _scale(content["scale"])
-        return CriterionFile(path, Criterion.model_validate(content), judge, learn)
+        return CriterionFile(path, Criterion.model_validate(content), **sections)
     except ValueError as error:
         problem = explain(error) if isinstance(error, ValidationError) else str(error)
         raise InvalidInputError(f"{where}: {problem}") from error
@@ -148,7 +147,7 @@ def has_table(path: Path, name: str) -> bool:
 def check_output(path: Path, option: str, *sources: str | None) -> None:
     """Check a file that is to be written, so that no other is lost by a slip of the pen."""
     if not path.parent.is_dir():
-        raise InvalidInputError(f"{option}: there is no folder {path.parent}: make it.")
+        raise InvalidInputError(f"{option}: {path}: there is no folder {path.parent}: make it.")
     read = [Path(source) for source in sources if source and Path(source).exists()]
     if path.is_file() and (_is_database(path) or any(map(path.samefile, read))):
         raise InvalidInputError(f"{option}: {path} is a database, or read from: name another file.")
@@ -168,52 +167,31 @@ def find_id(beginning: str, ids: Iterable[str], what: str) -> str:
     if len(found) == 1 and len(typed) >= _LEAST_ID_CHARS:
         return found[0]
     raise InvalidInputError(
-        f"ID: {beginning!r} names {len(found) or 'no'} {what}{'s' * (len(found) > 1)}: give "
-        f"{_LEAST_ID_CHARS} characters or more of one id; `memalign memory list` and `history` "
-        "show them."
+        f"ID: {beginning!r} names {len(found) or 'no'} {what}: give {_LEAST_ID_CHARS} characters "
+        "or more of one id; `memalign memory list` and `history` show them."
     )
-
-
-@dataclass(frozen=True)
-class Records:
-    """The records of one file, by the names this package knows."""
-
-    source: str
-    rows: list[Row]
-    unit: str = "line"
-
-    def place(self, index: int) -> str:
-        """Say where a record is, such as `line 7`."""
-        return f"{self.unit} {self.rows[index][0]}"
 
 
 def read_records(
     path: str, option: str, columns: Sequence[str] | None, warn: Callable[[str], None]
-) -> Records:
+) -> list[Record]:
     """Read a file of records whole: by its suffix, or by how it begins where that says nothing."""
     mapping = _mapping(columns or ())
-    text, source = read_text(path, option), name_of(path)
-    where, suffix = f"{option}: {source}", Path(path).suffix.lower()
+    text, where, suffix = read_text(path, option), f"{option}: {path}", Path(path).suffix.lower()
     if suffix not in (".jsonl", ".ndjson", ".json", ".csv", ".tsv"):
         suffix = {"{": ".jsonl", "[": ".json"}.get(text.lstrip()[:1], ".csv")
-    if suffix in (".csv", ".tsv"):
-        names, rows = _table(text, where)
-    else:
-        rows = _json_records(text, where, is_list=suffix == ".json")
-        names = list(dict.fromkeys(name for _, fields in rows for name in fields))
+    rows = _table(text, where) if suffix in (".csv", ".tsv") else _json(text, where, suffix)
     if not rows:
         raise InvalidInputError(f"{where}: it has no records.")
+    names = list(dict.fromkeys(name for _, fields in rows for name in fields))
     taken = {name for wanted in mapping.values() for name in wanted}
-    if missing := [name for name in taken if name not in names]:
-        raise InvalidInputError(
-            f"--field: {source} has no column {missing[0]!r}: it has "
-            f"{', '.join(filter(None, names))}."
-        )
+    if missing := sorted(taken - {*names}):
+        there = ", ".join(filter(None, names))
+        raise InvalidInputError(f"--field: {path} has no column {missing[0]!r}: it has {there}.")
     own = {*_FIELDS, *_JSON_FIELDS} - mapping.keys() - taken
     if unused := ", ".join(name for name in names if name and name not in own | taken):
         warn(f"{option}: not used: {unused} (--field FIELD=COLUMN names what a column is).")
-    read = [(at, _fields(fields, mapping, own)) for at, fields in rows]
-    return Records(source, read, "record" if suffix == ".json" else "line")
+    return [(at, _fields(fields, mapping, own)) for at, fields in rows]
 
 
 def example_of(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,49 +233,46 @@ def _is_gap(name: str, value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _json_records(text: str, where: str, *, is_list: bool) -> list[Row]:
-    numbered = [(at, line) for at, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    at, unit = 0, "record" if is_list else "line"
-    try:
-        if is_list:
-            rows = list(enumerate(json.loads(text), start=1))
+def _json(text: str, where: str, suffix: str) -> list[Record]:
+    lines = [(at, line) for at, line in enumerate(text.split("\n"), 1) if line.strip()]
+    rows: list[tuple[str, Any]] = []
+    for at, line in lines if suffix != ".json" else [(1, text)] * bool(lines):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInputError(f"{where}, line {at}: this is no JSON: {error}.") from error
+        if suffix == ".json" and isinstance(value, list):
+            rows = [(f"record {number}", fields) for number, fields in enumerate(value, 1)]
         else:
-            rows = []
-            for at, line in numbered:
-                rows.append((at, json.loads(line)))
-    except (TypeError, ValueError, RecursionError) as error:
-        place = f", line {at}" if at else ""
-        raise InvalidInputError(f"{where}{place}: this is no JSON: {error}.") from error
-    for at, fields in rows:
+            rows.append((f"line {at}", value))
+    for place, fields in rows:
         if not isinstance(fields, dict):
-            raise InvalidInputError(
-                f'{where}, {unit} {at}: give an object, such as {{"inputs": ..., "outputs": ...}}.'
-            )
+            raise InvalidInputError(f"{where}, {place}: give an object with inputs and outputs.")
     return rows
 
 
-def _table(text: str, where: str) -> tuple[list[str], list[Row]]:
+def _table(text: str, where: str) -> list[Record]:
     """Read a table; its header tells what parts the cells, semicolons in some countries."""
     first = next((line for line in text.split("\n") if line.strip()), "")
     csv.field_size_limit(2**31 - 1)
     delimiter = max(",;\t", key=first.count)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    where = f"{where}, line "
     try:
         names = [name.strip() for name in reader.fieldnames or ()]
-        lines = [(reader.line_num, cells) for cells in reader]
+        rows = [(f"line {reader.line_num}", cells) for cells in reader]
     except csv.Error as error:
-        raise InvalidInputError(f"{where}{reader.line_num}: {error}: check its quotes.") from error
+        where = f"{where}, line {reader.line_num + 1}"
+        raise InvalidInputError(f"{where}: {error}: check its quotes.") from error
     if len({*names}) < len(names):
-        raise InvalidInputError(f"{where}1: two columns have the same name: {', '.join(names)}.")
-    for line, cells in lines:
+        raise InvalidInputError(f"{where}: two columns have the same name: {', '.join(names)}.")
+    records = []
+    for at, cells in rows:
         if None in cells or None in cells.values():
             raise InvalidInputError(
-                f"{where}{line}: it has not {len(names)} cells, as the header has: put a cell that "
+                f"{where}, {at}: it has not {len(names)} cells, as the header has: put a cell that "
                 "holds the delimiter or a line break in quotes."
             )
-    return names, [
-        (line, fields)
-        for line, cells in lines
-        if (fields := {name.strip(): cell for name, cell in cells.items() if cell.strip()})
-    ]
+        if any(cell.strip() for cell in cells.values()):
+            values = zip(names, cells.values(), strict=True)
+            records.append((at, {name: cell if cell.strip() else None for name, cell in values}))
+    return records

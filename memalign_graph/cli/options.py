@@ -1,7 +1,7 @@
 """The options that commands share, in groups: each is declared once."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from enum import IntEnum
@@ -35,7 +35,8 @@ class Status(IntEnum):
 
 def grouped(command: Callable[..., int]) -> Callable[..., int]:
     """Let a parameter that is a dataclass stand for the options that are its fields."""
-    groups, parameters = {}, []
+    groups: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         if not is_dataclass(parameter.annotation):
             parameters.append(parameter)
@@ -115,10 +116,7 @@ class Place:
         """Check that it can be opened, without making or changing it."""
         from memalign_graph.memory.layout import check_namespace
 
-        try:
-            check_namespace(self.context["namespace"])
-        except InvalidInputError as error:
-            raise InvalidInputError(f"--namespace: {error}") from error
+        check_namespace(self.context["namespace"])
         check_database(self.memory, "--memory", holds="store" if must_exist else None)
 
     @contextmanager
@@ -151,9 +149,6 @@ class JudgeFlags:
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="The chat model that judges.")
     ] = None
-    distill_model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The chat model that distils feedback.")
-    ] = None
     embeddings: Annotated[
         str | None, typer.Option(metavar="NAME", help="What finds similar cases.")
     ] = None
@@ -166,31 +161,10 @@ class JudgeFlags:
 
         flags = {name: value for name, value in asdict(self).items() if value is not None}
         chosen = dict(zip(("model", "embeddings"), models.models_from_environment(), strict=True))
-        with naming(file, flags):
-            judge = Judge(criterion=file.criterion, **{**chosen, **file.judge, **flags})
-            models.resolve_chat_model(judge.model)
-            models.resolve_embeddings(judge.embeddings)
-        distils = ""
+        judge = Judge(criterion=file.criterion, **{**chosen, **file.judge, **flags})
+        models.resolve_chat_model(judge.model)
+        models.resolve_embeddings(judge.embeddings)
         if judge.distill_model:
-            with naming(file, flags, "distill_model"):
-                models.resolve_chat_model(judge.distill_model)
-            distils = f", distilled by {judge.distill_model}"
-        terminal.note(f"chat model {judge.model}{distils}, embeddings {judge.embeddings}")
+            models.resolve_chat_model(judge.distill_model)
+        terminal.note(f"chat model {judge.model}, embeddings {judge.embeddings}")
         return judge
-
-
-@contextmanager
-def naming(
-    file: CriterionFile, flags: Mapping[str, Any], name: str | None = None
-) -> Iterator[None]:
-    """Name where a setting that is refused was given: by its flag, or in the criterion's file."""
-    try:
-        yield
-    except InvalidInputError as error:
-        field, _, rest = str(error).partition(":")
-        field = name or field
-        sections = {"judge": file.judge, "learn": file.learn}
-        where = [f"--criterion: {file.path}: {at}: {field}" for at in sections if field in sections[at]]
-        if field in flags:
-            where = [f"--{field.replace('_', '-')}"]
-        raise InvalidInputError(f"{where[0]}:{rest}" if where else str(error)) from error

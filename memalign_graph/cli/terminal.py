@@ -8,17 +8,19 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from rich.markdown import Markdown
+
     from memalign_graph.scales import Scale
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -45,24 +47,46 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Make a table, a line a row but where the last column needs more."""
+def table(rows: Sequence[Mapping[str, Any]], columns: str) -> Table:
+    """Make a table of those columns that have values: a line a row, but for the last column."""
+    names = columns.split()
+    shown = [name for name in names if any(row.get(name) not in (None, "") for row in rows)]
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in header:
-        made.add_column(name, no_wrap=name != header[-1], overflow="fold")
+    for name in shown:
+        made.add_column(name, no_wrap=name != shown[-1], overflow="fold")
     for row in rows:
-        made.add_row(*(Text(one_line(cell, 2_000)) for cell in row))
+        made.add_row(*(Text(one_line(_cell(name, row.get(name)))) for name in shown))
     return made
+
+
+def _cell(name: str, value: Any) -> str:
+    if isinstance(value, str) and name in ("id", "version"):
+        return value[:8]
+    if isinstance(value, dict):
+        return " ".join(f"{key} {item}" for key, item in value.items())
+    return str(len(value)) if isinstance(value, list) else _plain(value)
+
+
+def _plain(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def listed(fields: Mapping[str, Any]) -> Table:
     """Make a list of what has a value, by name."""
     made = Table.grid("name", "value", padding=(0, 2, 0, 0))
     for name, value in fields.items():
-        if value not in (None, "", []):
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            made.add_row(name, Text(clean(text), overflow="fold"))
+        if value not in (None, "", [], {}):
+            made.add_row(name, Text(clean(_plain(value)), overflow="fold"))
     return made
+
+
+def markdown(text: str) -> "Markdown":
+    """Make what shows a document."""
+    from rich.markdown import Markdown
+
+    return Markdown(clean(text))
 
 
 @dataclass
@@ -77,18 +101,29 @@ class Terminal:
     def __post_init__(self) -> None:
         self._stderr = Console(stderr=True, markup=False, highlight=False, emoji=False)
 
-    def result(self, document: Any, *parts: str | RenderableType) -> None:
-        """Write the result: a document for machines, or lines and tables for people."""
+    def result(
+        self, document: Any, shown: "Mapping[str, Any] | Markdown | None" = None, **columns: str
+    ) -> None:
+        """Write the result: a document for machines, and for people the same, or what is `shown`.
+
+        Of the lists that `columns` names, people see a table with these columns.
+        """
         if self.as_json:
             self.document(document)
             return
         width = None if sys.stdout.isatty() else _WIDTH
-        console = Console(file=sys.stdout, width=width, highlight=False)
-        for part in parts:
-            if isinstance(part, str):
-                sys.stdout.write(f"{clean(part)}\n")
-            else:
-                console.print(part)
+        console = Console(file=sys.stdout, width=width, highlight=False, markup=False)
+        shown = document if shown is None else shown
+        if not isinstance(shown, Mapping):
+            console.print(shown)
+            return
+        scalars = {name: value for name, value in shown.items() if name not in columns}
+        if scalars:
+            console.print(listed(scalars))
+        for name, names in columns.items():
+            if rows := shown[name]:
+                console.print(f"\n{name}: {len(rows):,}")
+                console.print(table(rows, names))
 
     def document(self, value: Any, *, indent: int | None = 2) -> None:
         """Write the result, or a line of it, as JSON without control characters."""

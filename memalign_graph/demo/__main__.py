@@ -1,4 +1,4 @@
-"""`python -m memalign_graph.demo` is `memalign demo`."""
+"""`python -m memalign_graph.demo`: the same as `memalign demo`."""
 
 import sys
 

@@ -13,6 +13,8 @@ from tests.loopback import ChatRequest, LoopbackServer, Rule
 
 __all__ = ["example_server"]
 
+_DEMO_COLUMNS = ["case", "expert", "before", "after"]
+
 
 def test_the_quickstart_judges_by_what_it_learned(server: LoopbackServer) -> None:
     server.rules.append(Rule(when=lambda request: "sorry" in request.text, value=False))
@@ -66,76 +68,48 @@ def test_an_evaluation_with_langsmith_shows_what_the_expert_said(server: Loopbac
 def test_the_demo_learns_and_starts_aligned_the_second_time(
     server: LoopbackServer, tmp_path: Path
 ) -> None:
-    command = ["-m", "memalign_graph.demo", "--memory", str(tmp_path / "demo.sqlite")]
+    memory = ["--memory", str(tmp_path / "demo.sqlite")]
+    command = ["-m", "memalign_graph.demo", *memory]
     first = run_example(server, *command)
-    assert first.count("the memory is empty") == 2
-    assert "Guidelines in memory, with the feedback they came from:" in first
-    assert "must read finance.certified_orders" in first
+    assert [line for line in first.splitlines() if line.split() == _DEMO_COLUMNS]
+    assert len([line for line in first.splitlines() if line.endswith(("true", "false"))]) >= 4
     chats = len(server.chats)
-    second = run_example(server, *command)
-    assert second.count("starting aligned") == 2
-    assert len(server.chats) - chats < chats, "what is known is not distilled again"
+    server.chats.clear()
+    run_example(server, *command)
+    assert len(server.chats) < chats, "what is known is not distilled again"
+    other = tmp_path / "demo.sqlite.csv"
+    other.write_text("mine")
+    server.chats.clear()
+    typed = "\n\nskip\nfalse\nNever from the raw tables.\n" + "skip\n" * 9
+    printed = run_example(server, *command, "--fresh", "--interactive", "-q", typed=typed)
+    assert printed.count(" taught") == 5
+    assert other.read_text() == "mine"
+    assert any("Never from the raw tables." in chat.text for chat in server.chats)
 
 
-def test_the_demo_takes_answers_from_the_terminal(server: LoopbackServer, tmp_path: Path) -> None:
-    command = ["-m", "memalign_graph.demo", "--interactive", "--cases", "sql"]
-    memory = str(tmp_path / "demo.sqlite")
-    printed = run_example(
-        server, *command, "--memory", memory, typed="\ns\nfalse Never from the raw tables.\n"
-    )
-    assert "the judge is right" in printed
-    assert "skipped: nothing is stored" in printed
-    assert "Never from the raw tables." in printed
-
-
-def test_the_demo_says_in_a_sentence_that_the_model_is_down(
-    server: LoopbackServer, tmp_path: Path
+@pytest.mark.parametrize("is_down", [True, False])
+def test_the_demo_says_in_a_sentence_why_it_stopped(
+    server: LoopbackServer,
+    tmp_path: Path,
+    is_down: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    environment = {**os.environ, **server.environment, "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
-    environment["OPENAI_API_BASE"] = environment["OPENAI_BASE_URL"]
+    environment = {**os.environ, **server.environment}
+    if is_down:
+        environment["OPENAI_BASE_URL"] = environment["OPENAI_API_BASE"] = "http://127.0.0.1:9/v1"
+    notes = tmp_path / "notes.txt"
+    notes.write_text("" if is_down else "These are my notes, and no database at all. " * 50)
     done = subprocess.run(
-        [sys.executable, "-m", "memalign_graph.demo", "--memory", str(tmp_path / "demo.sqlite")],
+        [sys.executable, "-m", "memalign_graph.demo", "--memory", str(notes), "--fresh"],
         env=environment,
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
-    assert done.returncode == 1
-    assert "could not be reached" in done.stderr or "failed" in done.stderr
+    assert done.returncode == (3 if is_down else 2)
+    assert "memalign: error: " in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_starting_over_removes_the_memory_and_no_other_file(
-    server: LoopbackServer, tmp_path: Path
-) -> None:
-    other = tmp_path / "demo.sqlite.csv"
-    other.write_text("mine")
-    command = ["-m", "memalign_graph.demo", "--cases", "saf"]
-    memory = ["--memory", str(tmp_path / "demo.sqlite")]
-    run_example(server, *command, *memory)
-    assert "the memory is empty" in run_example(server, *command, *memory, "--fresh")
-    assert other.read_text() == "mine"
-
-
-@pytest.mark.parametrize("arguments", [["--fresh"], []])
-def test_a_memory_that_is_no_database_is_left_as_it_is(
-    server: LoopbackServer, tmp_path: Path, arguments: list[str]
-) -> None:
-    notes = tmp_path / "notes.txt"
-    notes.write_text("These are my notes, and no database at all. " * 50)
-    done = subprocess.run(
-        [sys.executable, "-m", "memalign_graph.demo", "--memory", str(notes), *arguments],
-        env={**os.environ, **server.environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "The demo stopped:" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert notes.read_text().startswith("These are my notes")
+    assert is_down or notes.read_text().startswith("These are my notes")
 
 
 def test_align_many_shows_a_bar_and_costs_nothing_the_second_time(
@@ -150,15 +124,6 @@ def test_align_many_shows_a_bar_and_costs_nothing_the_second_time(
     second = run_example(server, "examples/align_many.py", memory)
     assert "'unchanged': 7" in second
     assert second.splitlines()[-1] == "0 chat call(s), 0 text(s) embedded"
-
-
-def test_align_many_takes_a_file_and_says_what_it_does_not_take(
-    server: LoopbackServer, tmp_path: Path
-) -> None:
-    file = tmp_path / "feedback.jsonl"
-    file.write_text('{"inputs": "q", "outputs": "a", "value": true}\n\n{"inputs": "q"}\n')
-    printed = run_example(server, "examples/align_many.py", str(tmp_path / "m.sqlite"), str(file))
-    assert "not taken: record 1: example.outputs: is missing: give it." in printed
 
 
 def test_memory_life_goes_back_takes_back_and_moves(server: LoopbackServer) -> None:

@@ -1,6 +1,5 @@
 """`memalign evaluate`: numbers for people, thresholds for builds, a cache for both."""
 
-import json
 import signal
 import subprocess
 import time
@@ -52,27 +51,18 @@ def learner(shell: Shell) -> Shell:
 def test_people_see_both_judges(learner: Shell) -> None:
     ran = evaluate(learner)
     assert ran.status == 0
-    assert "12 cases that the judge had not learned from, in 2 folds" in ran.out
-    rows = {line.split()[0]: line.split() for line in ran.out.splitlines() if line.strip()}
-    assert rows["base"][1:3] == ["12", "0.50"]
-    assert rows["aligned"][1:3] == ["12", "1.00"]
+    [base] = [line for line in ran.out.splitlines() if line.strip().startswith("base ")]
+    [aligned] = [line for line in ran.out.splitlines() if line.strip().startswith("aligned ")]
+    assert "0.50" in base
+    assert "1.00" in aligned
     assert not (learner.folder / "memalign.db").exists()
-
-
-def test_json_is_the_report(learner: Shell) -> None:
-    ran = evaluate(learner, "--json")
-    assert ran.status == 0
-    report = Report.model_validate(ran.document)
-    assert report.metric("aligned", "kappa").value == 1
 
 
 @pytest.mark.parametrize(
     ("options", "status"),
     [
-        (["--min-kappa", "0.6"], 0),
         (["--min-kappa", "1"], 0),
         (["--min-kappa", "1.01"], 1),
-        (["--min-agreement", "0.9", "--min-kappa", "0.9"], 0),
         (["--min-agreement", "0.9", "--min-kappa", "2"], 1),
     ],
 )
@@ -114,30 +104,18 @@ def test_numbers(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("scale", "options", "says"),
     [
-        (
-            "boolean",
-            ["--max-mae", "1"],
-            "--max-mae: there is no mae on the criterion's scale, which",
-        ),
+        ("boolean", ["--max-mae", "1"], "--max-mae: there is no mae on the criterion's scale"),
         ("boolean", ["--min-ccc", "1"], "--min-ccc: there is no ccc"),
         ("{minimum: 0, maximum: 1}", ["--min-kappa", "0.5"], "--min-kappa: there is no kappa"),
-        ("boolean", ["--min-kappa", "nan"], "--min-kappa: nan is no number"),
         ("boolean", ["--folds", "1"], "Invalid value for '--folds'"),
         ("boolean", ["--folds", "50"], "folds: 50 folds need at least as many items"),
-        ("boolean", ["--seed", "-1"], "Invalid value for '--seed'"),
-        ("boolean", ["--k", "-1"], "--k: -1 is too little"),
-        ("boolean", ["--max-concurrency", "0"], "Invalid value for '--max-concurrency'"),
-        (
-            "boolean",
-            ["--report", "r.pdf"],
-            "--report: end the name of r.pdf in .html, .md or .json.",
-        ),
-        ("boolean", ["--report", "no/r.md"], "--report: no/r.md can't be made"),
-        ("boolean", ["--report", "feedback.jsonl"], "--report: feedback.jsonl is also read from"),
+        ("boolean", ["--k", "-1"], "k: -1 is too little"),
+        ("boolean", ["--report", "r.pdf"], "--report: end the name of r.pdf in .html, .md or"),
+        ("boolean", ["--report", "no/r.md"], "--report: no/r.md: there is no folder no"),
+        ("boolean", ["--report", "feedback.jsonl"], "--report: feedback.jsonl is a database, or"),
         ("boolean", ["--test", "feedback.jsonl"], "--test: it is the same file"),
         ("boolean", ["--test", "none.jsonl"], "--test: none.jsonl can't be read"),
         ("boolean", ["--cache", "tone.yaml"], "--cache: tone.yaml is no SQLite file"),
-        ("boolean", ["--cache", "."], "Invalid value for '--cache'"),
     ],
 )
 def test_what_can_not_be_used_is_said_before_a_model_is_asked(
@@ -158,39 +136,29 @@ def test_records_that_can_not_be_used_are_named_and_left_out(learner: Shell) -> 
     assert ran.status == 4
     assert "--feedback: feedback.jsonl, line 13: " in ran.err
     assert "--feedback: feedback.jsonl, line 14: value: 'perhaps' is not on the scale" in ran.err
-    assert "12 cases" in ran.out
-    assert evaluate(learner, "--min-kappa", "2", records=records).status == 1
     ran = evaluate(learner, records=[{"inputs": "x"}])
     assert (ran.status, "no record can be used" in ran.error) == (2, True)
 
 
-def test_a_test_of_its_own(learner: Shell) -> None:
+def test_a_test_of_its_own_and_reports(learner: Shell) -> None:
     learner.write_csv("test.csv", *(record(n) for n in range(20, 26)))
-    ran = evaluate(learner, "--test", "test.csv")
+    ran = evaluate(learner, "--test", "test.csv", "--report", "r.html", "--json")
     assert ran.status == 0, ran.err
-    assert "6 cases that the judge had not learned from, on cases set aside" in ran.out
-
-
-def test_reports_are_written(learner: Shell) -> None:
-    for name, begins in (("r.html", "<"), ("r.md", "#"), ("r.json", "{")):
-        assert evaluate(learner, "--report", name).status == 0
-        assert (learner.folder / name).read_text(encoding="utf-8").lstrip().startswith(begins)
-    assert json.loads((learner.folder / "r.json").read_text(encoding="utf-8"))["cases"]
+    report = Report.model_validate(ran.document)
+    assert len(report.cases) == 6
+    assert report.metric("aligned", "kappa").value == 1
+    assert (learner.folder / "r.html").read_text(encoding="utf-8").startswith("<")
 
 
 def test_a_second_run_with_a_cache_asks_nothing(learner: Shell) -> None:
-    first = evaluate(learner, "--cache", "evaluation.db")
+    learner.settings(evaluate={"group_by": "inputs", "learning_curve": True})
+    first = evaluate(learner, "--cache", "evaluation.db", "--json")
     asked = len(learner.server.chats), len(learner.server.embeddings)
-    second = evaluate(learner, "--cache", "evaluation.db")
+    second = evaluate(learner, "--cache", "evaluation.db", "--json")
     assert (first.status, second.status) == (0, 0)
-    assert second.out == first.out
+    assert second.document["scores"] == first.document["scores"]
+    assert first.document["curve"]["steps"]
     assert (len(learner.server.chats), len(learner.server.embeddings)) == asked
-
-
-def test_a_learning_curve(learner: Shell) -> None:
-    ran = evaluate(learner, "--learning-curve", "--group-by", "inputs", "--json")
-    assert ran.status == 0
-    assert ran.document["learning_curve"]["steps"]
 
 
 def test_a_model_that_fails_is_status_3(shell: Shell) -> None:

@@ -5,6 +5,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from langgraph.types import Command
 
 from memalign_graph import create_review_graph
 from memalign_graph.cli.terminal import Terminal
@@ -15,26 +16,13 @@ from tests.integration_tests.cli.support import ANN, BOB, CRITERION, Shell
 def test_forgetting_takes_the_guideline_along_and_can_be_undone(shell: Shell) -> None:
     shell.align(ANN)
     before = shell.opened()
-    ran = shell.memory("forget", before[1][0].id[:8], "--yes", "--by", "eve")
-    assert ran.status == 0
-    assert "1 episode forgotten" in ran.out
-    assert "1 guideline gone" in ran.out
+    told = shell.memory("forget", before[1][0].id[:8], "--yes", "--json").document
+    assert told["episode_ids"] == [before[1][0].id]
+    assert [one["id"] for one in told["guidelines_removed"]] == [before[0][0].id]
+    assert told["version"] == shell.opened()[2]
     assert shell.opened()[:2] == ([], [])
     assert shell.memory("rollback", before[2][:8]).status == 0
     assert shell.opened() == before
-
-
-@pytest.mark.parametrize(
-    "selection",
-    [["--author", "ann"], ["--feedback-id", "f-1"], ["--feedback-id", "f-1", "--author", "ann"]],
-)
-def test_by_author_and_by_the_id_of_the_feedback(shell: Shell, selection: list[str]) -> None:
-    shell.align(ANN, BOB)
-    told = shell.memory("forget", *selection, "--yes", "--json").document
-    [episode] = shell.opened()[1]
-    assert episode.author == "bob"
-    assert len(told["episode_ids"]) == 1
-    assert told["version"] == shell.opened()[2]
 
 
 def test_only_what_meets_all_is_forgotten(shell: Shell) -> None:
@@ -50,43 +38,23 @@ def test_a_guideline_is_removed_and_its_feedback_stays(shell: Shell) -> None:
     ids = shell.ids()
     ran = shell.memory("forget", ids["guideline"][:6], "--purge", "--yes")
     assert (ran.status, "is a guideline" in ran.error) == (2, True)
-    ran = shell.memory("forget", ids["guideline"][:6], "--yes", "--by", "eve")
-    assert ran.status == 0
-    assert "1 guideline gone" in ran.out
+    ran = shell.memory("forget", ids["guideline"][:6], "--yes")
+    assert (ran.status, "guidelines_removed: 1" in ran.out) == (0, True)
     assert shell.opened()[0] == []
     assert len(shell.opened()[1]) == 1
 
 
-def two_sources(shell: Shell) -> None:
-    shell.server.script(
-        {
-            "operations": [
-                {"action": "add", "guideline": "", "text": "Say sorry.", "feedback": ["F1", "F2"]}
-            ]
-        }
-    )
+def test_a_guideline_with_another_source_waits_for_align(shell: Shell) -> None:
+    operation = {"action": "add", "guideline": "", "text": "Say sorry.", "feedback": ["F1", "F2"]}
+    shell.server.script({"operations": [operation]})
     shell.align(ANN, {**BOB, "rationale": "Where is the apology?"})
     [guideline] = shell.opened()[0]
     assert len(guideline.episode_ids) == 2
-
-
-def test_a_guideline_with_another_source_waits_for_align(shell: Shell) -> None:
-    two_sources(shell)
     asked = len(shell.server.chats)
-    ran = shell.memory("forget", "--author", "bob", "--yes")
-    assert "1 guideline yet to be distilled again" in ran.out
+    assert "guidelines_reduced: 1" in shell.memory("forget", "--author", "bob", "--yes").out
     assert len(shell.server.chats) == asked
     assert [one.status for one in shell.opened()[0]] == ["pending"]
-    assert "  pending  " in shell.memory("list").out
     assert shell.run("align", "-c", "tone.yaml", "--pending").status == 0
-    assert [one.status for one in shell.opened()[0]] == ["standing"]
-
-
-def test_a_guideline_with_another_source_is_distilled_at_once(shell: Shell) -> None:
-    two_sources(shell)
-    ran = shell.memory("forget", "--author", "bob", "--yes", "--model", "openai:gpt-4.1-mini")
-    assert ran.status == 0
-    assert "1 guideline distilled again from other feedback" in ran.out
     assert [one.status for one in shell.opened()[0]] == ["standing"]
 
 
@@ -113,7 +81,8 @@ def test_at_a_terminal_it_asks(
     monkeypatch.setattr(Terminal, "ask", reply)
     ran = shell.memory("forget", "--author", "ann")
     assert asked == ["Forget 1 episode? [y/N]"]
-    assert "ann: false - Too cold" in ran.err
+    assert "ann" in ran.err
+    assert "Too cold" in ran.err
     assert ran.status == (0 if left == 0 else 2)
     assert len(shell.opened()[1]) == left
 
@@ -126,7 +95,6 @@ def test_a_purge_leaves_nothing_in_the_file(shell: Shell) -> None:
     version = shell.opened()[2]
     ran = shell.memory("forget", "--author", "ann", "--purge", "--yes")
     assert ran.status == 0
-    assert "1 episode erased" in ran.out
     assert word.encode() not in b"".join(
         one.read_bytes() for one in shell.folder.glob("memalign.db*")
     )
@@ -146,25 +114,19 @@ def test_what_was_forgotten_can_still_be_purged(shell: Shell) -> None:
     assert word.encode() not in (shell.folder / "memalign.db").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["memalign.db", "threads.db"])
-def test_a_purge_erases_threads(shell: Shell, name: str) -> None:
-    with (
-        open_local_store("memalign.db") as store,
-        open_local_checkpointer(name) as checkpointer,
-    ):
+def test_a_purge_erases_threads_in_the_same_file(shell: Shell) -> None:
+    name = "memalign.db"
+    with open_local_store(name) as store, open_local_checkpointer(name) as checkpointer:
         graph = create_review_graph(
             CRITERION, model=shell.server.chat_model(), embeddings=shell.server.embedder()
         ).compile(store=store, checkpointer=checkpointer)
         config: Any = {"configurable": {"thread_id": "t-1"}}
         graph.invoke({"inputs": ANN["inputs"], "outputs": ANN["outputs"]}, config)
-        from langgraph.types import Command
-
         graph.invoke(Command(resume={"rationale": "Too cold.", "author": "ann"}), config)
     count = "SELECT count(*) FROM checkpoints"
     with closing(sqlite3.connect(name)) as connection:
         assert connection.execute(count).fetchone()[0] > 0
-    options = [] if name == "memalign.db" else ["--checkpoints", name]
-    told = shell.memory("forget", "--author", "ann", "--purge", "--yes", "--json", *options)
+    told = shell.memory("forget", "--author", "ann", "--purge", "--yes", "--json")
     assert told.status == 0
     assert told.document["purged"]["thread_ids"] == ["t-1"]
     with closing(sqlite3.connect(name)) as connection:
@@ -178,9 +140,6 @@ def test_a_purge_erases_threads(shell: Shell, name: str) -> None:
         (["--author", "carol"], "ID: no feedback in the memory meets this"),
         (["--author", ""], "ID: say what to forget"),
         (["zzzz"], "ID: 'zzzz' names no guideline or episode"),
-        (["--author", "ann", "--checkpoints", "x"], "--checkpoints: it is for --purge"),
-        (["--author", "ann", "--purge", "--checkpoints", "x"], "--checkpoints: x is not there"),
-        (["--author", "ann", "--model", "gpt"], "--model: 'gpt' names no model"),
     ],
 )
 def test_what_can_not_be_used(shell: Shell, arguments: list[str], says: str) -> None:
@@ -189,4 +148,3 @@ def test_what_can_not_be_used(shell: Shell, arguments: list[str], says: str) -> 
     assert ran.status == 2
     assert ran.error.startswith(says)
     assert len(shell.opened()[1]) == 1
-    assert not (shell.folder / "x").exists()

@@ -1,6 +1,5 @@
 """`memalign judge`: one example or a file of them, with or without a memory."""
 
-import json
 import threading
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,8 @@ import pytest
 from memalign_graph import Judgment
 from tests.conftest import judgings
 from tests.integration_tests.cli.support import ANN, BOB, Shell
+from tests.integration_tests.evidence.judging_support import Judge as UncertainJudge
+from tests.integration_tests.evidence.judging_support import case, truth, words
 from tests.loopback import Answer, Rule, Together, error
 
 CASE = {"inputs": "The plate is cracked.", "outputs": "Sorry! Send us a photo."}
@@ -34,12 +35,29 @@ def test_a_file_becomes_a_table(shell: Shell) -> None:
     shell.align(ANN)
     ran = shell.judge({**CASE, "id": "p-1"}, {"inputs": "only"}, {**CASE, "inputs": {"a": [1]}})
     assert ran.status == 4
-    rows = ran.out.splitlines()
-    assert rows[0].split() == ["line", "id", "value", "rationale"]
-    assert rows[1].split()[:3] == ["1", "p-1", "true"]
-    assert "not judged: outputs: is missing: give it." in rows[2]
-    assert rows[3].split()[:2] == ["3", "true"]
+    rows = ran.out.strip().splitlines()
+    assert rows[0] == "judgments: 3"
+    assert rows[1].split() == ["line", "id", "value", "rationale"]
+    assert rows[2].split()[:3] == ["1", "p-1", "true"]
+    assert "not judged: outputs: is missing: give it." in rows[3]
+    assert rows[4].split()[:2] == ["3", "true"]
     assert "warning: line 2: not judged: outputs: is missing" in ran.err
+
+
+def test_what_decided_and_how_sure_it_is(shell: Shell) -> None:
+    shell.server.responder = UncertainJudge(value=truth, belief=lambda _: 0.8)
+    shell.settings(judge={"k": 0, "confidence": True}, learn={"judge_cases": True})
+    assert shell.align(*words(24)).status == 0
+    shell.settings(judge={"k": 0, "confidence": True, "decide": "evidence"})
+    asked = ["judge", "-c", "tone.yaml", "--inputs", str(case(34)["inputs"])]
+    asked += ["--outputs", str(case(34)["outputs"])]
+    told = dict(line.split(maxsplit=1) for line in shell.run(*asked).out.splitlines())
+    assert {"confidence", "confidence_source", "decided_by", "reason"} <= told.keys()
+    assert "24 cases" in told["reason"]
+    [line] = shell.run(*asked, "--json").lines
+    judgment = Judgment.model_validate(line["judgment"])
+    assert judgment.evidence is not None
+    assert judgment.evidence.decided_by == told["decided_by"].strip()
 
 
 def test_json_lines_come_in_the_order_of_the_file(shell: Shell) -> None:
@@ -73,25 +91,13 @@ def test_a_failing_example_takes_no_other_along(shell: Shell) -> None:
     assert "No poison." in ran.lines[1]["error"]
 
 
-def test_all_failing_is_status_3(shell: Shell) -> None:
+def test_all_failing_is_the_fault_of_the_model_or_of_the_file(shell: Shell) -> None:
     shell.server.responder = lambda _: error(401, "Who are you?")
     ran = shell.judge(CASE, {**CASE, "inputs": "x"}, options=["--json"])
-    assert ran.status == 3
-    assert len(ran.lines) == 2
-
-
-def test_only_unusable_examples_are_status_2(shell: Shell) -> None:
-    ran = shell.judge({"inputs": "x"}, {"outputs": "y"})
-    assert ran.status == 2
+    assert (ran.status, len(ran.lines)) == (3, 2)
+    shell.server.reset()
+    assert shell.judge({"inputs": "x"}, {"outputs": "y"}).status == 2
     assert shell.server.chats == []
-
-
-def test_output_to_a_file(shell: Shell) -> None:
-    ran = shell.judge(CASE, CASE, options=["-o", "verdicts.jsonl"])
-    assert ran.status == 0
-    assert ran.out == "2 judgments in verdicts.jsonl\n"
-    lines = (shell.folder / "verdicts.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["line"] for line in lines] == [1, 2]
 
 
 def test_at_most_so_many_at_a_time(shell: Shell) -> None:
@@ -111,14 +117,10 @@ def test_without_a_memory_it_says_so_and_makes_none(shell: Shell) -> None:
     assert not list(shell.folder.glob("memalign.db*"))
 
 
-def test_a_memory_that_is_named_has_to_be_there(shell: Shell) -> None:
+def test_a_memory_that_is_named_has_to_be_there_and_to_hold_something(shell: Shell) -> None:
     ran = shell.run("judge", "-c", "tone.yaml", "-m", "typo.db", *ONE)
-    assert ran.status == 2
-    assert ran.error.startswith("--memory: typo.db is not there")
+    assert (ran.status, ran.error) == (2, "--memory: typo.db is not there.")
     assert shell.server.chats == []
-
-
-def test_the_memory_of_another_criterion_is_warned_of(shell: Shell) -> None:
     shell.align(ANN)
     shell.write("other.yaml", "name: other\ninstructions: Is it true?\n")
     ran = shell.run("judge", "-c", "other.yaml", *ONE)
@@ -126,16 +128,12 @@ def test_the_memory_of_another_criterion_is_warned_of(shell: Shell) -> None:
     assert "warning: memalign.db (namespace memalign, criterion other) holds nothing" in ran.err
 
 
-def test_settings_are_those_of_the_file(shell: Shell) -> None:
+def test_settings_are_those_of_the_file_and_flags_go_before_them(shell: Shell) -> None:
     shell.align(ANN, BOB)
     shell.settings(judge={"use_guidelines": False, "k": 0})
     [line] = shell.run("judge", "-c", "tone.yaml", *ONE, "--k", "1", "--json").lines
     assert line["judgment"]["guideline_ids"] == []
     assert len(line["judgment"]["episode_ids"]) == 1
-    shell.settings(judge={"use_episodes": False})
-    [line] = shell.run("judge", "-c", "tone.yaml", *ONE, "--json").lines
-    assert line["judgment"]["episode_ids"] == []
-    assert len(line["judgment"]["guideline_ids"]) == 1
 
 
 def test_another_embedder_embeds_the_memory_once(shell: Shell) -> None:
@@ -147,24 +145,6 @@ def test_another_embedder_embeds_the_memory_once(shell: Shell) -> None:
     texts = [text for one in shell.server.embeddings for text in one.texts if "known" in text]
     assert len(texts) == 6
     assert ran.err.count("without vectors of the embeddings openai:another") == 1
-
-
-def test_embeddings_that_fail_are_told_for_each(shell: Shell) -> None:
-    shell.align(ANN)
-    shell.server.script_embeddings(*[error(400, "No vectors today.")] * 9)
-    ran = shell.judge(CASE, {**CASE, "inputs": "x"}, options=["--json"])
-    assert ran.status == 3
-    assert all("No vectors today." in one["error"] for one in ran.lines)
-
-
-def test_both_orders(shell: Shell) -> None:
-    pair = {"name": "p", "instructions": "Better?", "scale": "pairwise", "judge": {"swap": True}}
-    shell.write("pair.json", json.dumps(pair))
-    shell.write_lines("e.jsonl", {"inputs": "q", "outputs": ["a", "b"]})
-    ran = shell.run("judge", "-c", "pair.json", "-e", "e.jsonl", "--json")
-    assert ran.status == 0
-    assert ran.lines[0]["judgment"]["value"] == "tie"
-    assert len(judgings(shell.server)) == 2
 
 
 def test_feedback_can_be_judged_as_it_is(shell: Shell) -> None:
@@ -181,14 +161,11 @@ def test_feedback_can_be_judged_as_it_is(shell: Shell) -> None:
         (["--inputs", "", "--outputs", "y"], "--inputs: must not be empty"),
         ([], "--examples: give a file, or --inputs"),
         (["-e", "e.jsonl", "--outputs", "y"], "--examples: give a file, or --inputs"),
-        (["-e", "e.jsonl", "-o", "e.jsonl"], "--output: e.jsonl is also read from"),
-        (["-e", "e.jsonl", "-o", "."], "Invalid value for '--output'"),
-        (["-e", "e.jsonl", "-o", "no/such/x"], "--output: no/such/x can't be made"),
         (["-e", "e.jsonl", "--max-concurrency", "0"], "Invalid value for '--max-concurrency'"),
-        (["-e", "e.jsonl", "--k", "-1"], "--k: -1 is too little: give 0 or more."),
-        (["-e", "e.jsonl", "--model", "gpt"], "--model: 'gpt' names no model"),
-        (["-e", "e.jsonl", "--embeddings", "x"], "--embeddings: 'x' names no model"),
-        (["-e", "e.jsonl", "--namespace", "a..b"], "--namespace: "),
+        (["-e", "e.jsonl", "--k", "-1"], "k: -1 is too little: give 0 or more."),
+        (["-e", "e.jsonl", "--model", "gpt"], "model: 'gpt' names no model"),
+        (["-e", "e.jsonl", "--embeddings", "x"], "embeddings: 'x' names no model"),
+        (["-e", "e.jsonl", "--namespace", "a..b"], "a label of the namespace must not be"),
     ],
 )
 def test_what_can_not_be_used_is_said_before_a_model_is_asked(
@@ -205,13 +182,12 @@ def test_what_can_not_be_used_is_said_before_a_model_is_asked(
 @pytest.mark.parametrize(
     ("sections", "says"),
     [
-        ({"judge": {"k": -1}}, "--criterion: tone.yaml: judge: k: -1 is too little"),
-        ({"judge": {"swap": True}}, "--criterion: tone.yaml: judge: swap: only a criterion with"),
-        ({"judge": {"model": "gpt"}}, "--criterion: tone.yaml: judge: model: 'gpt' names no model"),
-        ({"judge": {"distill_model": "gpt"}}, "--criterion: tone.yaml: judge: distill_model: "),
-        ({"judge": {"stars": 3}}, "--criterion: tone.yaml: judge: stars: is not a field"),
-        ({"judge": [1]}, "--criterion: tone.yaml: judge and learn hold settings by name"),
-        ({"learn": {"k": 3}}, "--criterion: tone.yaml: judge and learn hold settings by name"),
+        ({"judge": {"k": -1}}, "k: -1 is too little"),
+        ({"judge": {"swap": True}}, "swap: only a criterion with"),
+        ({"judge": {"distill_model": "gpt"}}, "model: 'gpt' names no model"),
+        ({"judge": {"stars": 3}}, "stars: is not a field"),
+        ({"judge": [1]}, "--criterion: tone.yaml: judge: give settings by name"),
+        ({"learn": {"k": 3}}, "--criterion: tone.yaml: learn: give settings by name: batch_size"),
     ],
 )
 def test_settings_that_can_not_be_used(shell: Shell, sections: Any, says: str) -> None:

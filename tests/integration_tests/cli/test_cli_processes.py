@@ -45,17 +45,11 @@ def test_feedback_from_stdin(shell: Shell) -> None:
     process = shell.process("align", "-c", "tone.yaml", "-f", "-", stdin=subprocess.PIPE)
     out, err = process.communicate(json.dumps(ANN) + "\n" + json.dumps(BOB), timeout=_WAIT_S)
     assert process.returncode == 0, err
-    assert "feedback: 2 new" in out
+    assert '"new": 2' in out
     process = shell.process("align", "-c", "tone.yaml", "-f", "-", stdin=subprocess.PIPE)
     _, err = process.communicate("nonsense", timeout=_WAIT_S)
     assert process.returncode == 2
-    assert "--feedback: the standard input: it has no records" in err
-
-
-def test_csv_from_stdin(shell: Shell) -> None:
-    process = shell.process("align", "-c", "tone.yaml", "-f", "-", stdin=subprocess.PIPE)
-    _, err = process.communicate("inputs,outputs,value\na,b,no\n", timeout=_WAIT_S)
-    assert process.returncode == 0, err
+    assert "--feedback: -: it has no records" in err
 
 
 @pytest.mark.parametrize(
@@ -69,9 +63,8 @@ def test_csv_from_stdin(shell: Shell) -> None:
         ["align", "-c", "tone.yaml", "-f", "feedback.jsonl", "-q"],
     ],
 )
-@pytest.mark.parametrize("size", [1, 200_000])
-def test_a_reader_that_went_away(shell: Shell, arguments: list[str], size: int) -> None:
-    shell.align({**ANN, "inputs": "x" * size})
+def test_a_reader_that_went_away(shell: Shell, arguments: list[str]) -> None:
+    shell.align({**ANN, "inputs": "x" * 200_000})
     read, write = os.pipe()
     os.close(read)
     process = shell.process(*arguments, stdout=write)
@@ -107,31 +100,19 @@ def test_ctrl_c_ends_at_once_and_loses_nothing(shell: Shell, command: str) -> No
 
 def test_two_processes_at_once(shell: Shell) -> None:
     shell.settings(learn={"batch_size": 5})
+    shell.align(ANN)
     shell.server.latency_s = 0.1
     shell.write_lines("a.jsonl", *({**ANN, "inputs": f"a {n}"} for n in range(20)))
     shell.write_lines("b.jsonl", *({**BOB, "inputs": f"b {n}"} for n in range(20)))
-    both = [
-        shell.process("align", "-c", "tone.yaml", "-f", name) for name in ("a.jsonl", "b.jsonl")
-    ]
-    for process in both:
+    command = ["align", "-c", "tone.yaml", "-f"]
+    all_three = [shell.process(*command, name) for name in ("a.jsonl", "b.jsonl")]
+    all_three.append(shell.process("judge", "-c", "tone.yaml", "-e", "a.jsonl", "-q"))
+    for process in all_three:
         _, err = process.communicate(timeout=_WAIT_S)
         assert process.returncode == 0, err
     _, episodes, _ = shell.opened()
-    assert len(episodes) == 40
+    assert len(episodes) == 41
     assert {one.status for one in episodes} == {"distilled"}
-
-
-def test_judging_while_another_learns(shell: Shell) -> None:
-    shell.settings(learn={"batch_size": 5})
-    shell.align(ANN)
-    shell.write_lines("b.jsonl", *({**BOB, "inputs": f"b {n}"} for n in range(20)))
-    shell.write_lines("e.jsonl", *({**BOB, "inputs": f"e {n}"} for n in range(20)))
-    learns = shell.process("align", "-c", "tone.yaml", "-f", "b.jsonl")
-    judges = shell.process("judge", "-c", "tone.yaml", "-e", "e.jsonl", "--json")
-    for process in (learns, judges):
-        out, err = process.communicate(timeout=_WAIT_S)
-        assert process.returncode == 0, err
-    assert len(out.splitlines()) == 20
 
 
 @pytest.mark.parametrize(("typed", "status"), [("y\n", 0), ("n\n", 2), ("\x03", 130)])
@@ -171,7 +152,7 @@ def test_progress_at_a_terminal(shell: Shell) -> None:
     os.close(master)
     assert process.returncode == 0
     assert "memalign: distill 3 of 3" in seen
-    assert out.startswith("feedback: 6 new")
+    assert '"new": 6' in out
 
 
 def test_ascii_terminals_get_what_they_can_show(shell: Shell) -> None:
@@ -182,24 +163,6 @@ def test_ascii_terminals_get_what_they_can_show(shell: Shell) -> None:
         out, err = process.communicate(timeout=_WAIT_S)
         assert process.returncode == 0, err
     assert json.loads(out)["episodes"][0]["author"] == "Zoë"
-
-
-def test_the_demo_takes_its_own_arguments(shell: Shell) -> None:
-    process = shell.process("demo", "--help")
-    out, _ = process.communicate(timeout=_WAIT_S)
-    assert process.returncode == 0
-    assert "--interactive" in out
-    process = shell.process("demo", "--cases", "nonsense")
-    _, err = process.communicate(timeout=_WAIT_S)
-    assert process.returncode == 2
-    assert "Traceback" not in err
-
-
-def test_the_demo_runs(shell: Shell) -> None:
-    process = shell.process("demo", "--cases", "saf")
-    out, err = process.communicate(timeout=_WAIT_S)
-    assert process.returncode == 0, err
-    assert "Mean distance to the expert" in out
 
 
 def _until(master: int, text: bytes) -> bytes:

@@ -28,7 +28,7 @@ def review(
 def test_values_and_words_are_learned(waiting: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = review(waiting, monkeypatch, "no", "Too cold: say sorry.", "true", "")
     assert ran.status == 0
-    assert ran.out.startswith("2 answers, 0 still waiting; memory at version ")
+    assert "waiting 0 version " in " ".join(ran.out.split())
     for text in ("1 of 2", ANN["inputs"], BOB["outputs"], "learned: add: ", "heed the expert"):
         assert text in ran.err
     [guideline], episodes, _ = waiting.opened()
@@ -37,7 +37,7 @@ def test_values_and_words_are_learned(waiting: Shell, monkeypatch: pytest.Monkey
         ("ann", False, "Too cold: say sorry."),
         ("ann", True, None),
     }
-    assert review(waiting, monkeypatch).out.startswith("0 answers, 0 still waiting")
+    assert review(waiting, monkeypatch, options=("--json",)).document["waiting"] == 0
 
 
 def test_words_alone_skip_undo_and_quit(waiting: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,8 +48,9 @@ def test_words_alone_skip_undo_and_quit(waiting: Shell, monkeypatch: pytest.Monk
     assert "taken back" in ran.err
     assert "'perhaps' is not on the scale" in ran.err
     assert waiting.opened()[:2] == ([], [])
-    ran = review(waiting, monkeypatch, "", "", "", "Too cold.")  # nothing said is skipped
-    assert ran.out.startswith("1 answer, 1 still waiting")
+    lines = ["", "", "", "Too cold."]  # nothing said is skipped
+    ran = review(waiting, monkeypatch, *lines, options=("--json",))
+    assert ran.document["waiting"] == 1
     assert [one.value for one in waiting.opened()[1]] == [None]
 
 
@@ -64,10 +65,29 @@ def test_undo_takes_nobody_elses_words_back(
     assert [one.author for one in waiting.opened()[1]] == ["bob"] * 6
 
 
+def test_undo_takes_back_the_last_word_and_an_earlier_one_counts_again(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.settings(judge={"keep_judgments": 30})
+    assert shell.judge(CASES[0], CASES[0]).status == 0  # the same case, judged twice
+    before = ["no", "Too cold: say sorry.", "q"]
+    assert review(shell, monkeypatch, *before).status == 0
+    learned = shell.opened()
+    assert shell.judge(CASES[0]).status == 0
+    lines = ["yes", "It is fine after all.", "undo", "q"]
+    ran = review(shell, monkeypatch, *lines)
+    assert "taken back" in ran.err, ran.err
+    [episode], guidelines = shell.opened()[1], shell.opened()[0]
+    assert (episode.value, episode.rationale) == (False, "Too cold: say sorry.")
+    assert episode.status == "distilled"
+    assert [one.text for one in guidelines] == [one.text for one in learned[0]]
+
+
 def test_an_end_of_input_keeps_what_was_said(
     waiting: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert review(waiting, monkeypatch, "y").out.startswith("1 answer, 1 still waiting")
+    ran = review(waiting, monkeypatch, "y", options=("--json",))
+    assert ran.document["waiting"] == 1
     assert len(waiting.opened()[1]) == 1
 
 

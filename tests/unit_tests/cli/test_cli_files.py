@@ -11,7 +11,7 @@ import pytest
 from memalign_graph import Boolean, Categorical, Criterion, InvalidInputError, Numeric, Pairwise
 from memalign_graph.cli import main
 from memalign_graph.cli.files import example_of, find_id, load_criterion, read_records
-from memalign_graph.cli.terminal import Terminal, clean, listed, one_line, table
+from memalign_graph.cli.terminal import Terminal, clean, one_line
 
 warnings: list[str] = []
 HEAD = "name: tone\ninstructions: Is it kind?\n"
@@ -28,6 +28,10 @@ def records(folder: Path, name: str, content: str, *columns: str) -> Any:
     path = folder / name
     path.write_bytes(content.encode())
     return read_records(str(path), "--feedback", columns, warnings.append)
+
+
+def fields(read: Any) -> list[Any]:
+    return [fields for _, fields in read]
 
 
 @pytest.mark.parametrize(
@@ -57,26 +61,25 @@ def test_scales(tmp_path: Path, scale: str, expected: Any) -> None:
 def test_json_as_this_package_writes_it(tmp_path: Path) -> None:
     criterion = Criterion(name="a", instructions="b?", scale=Boolean())
     assert load(tmp_path, json.dumps(criterion.to_json(), indent="\t"), "c.json") == criterion
-    assert load(tmp_path, json.dumps([criterion.to_json()]), "c.json") == criterion
     assert load(tmp_path, "\ufeff" + json.dumps(criterion.to_json()), "c.yml") == criterion
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("", "is not one criterion: give an object such as"),
-        ("just words", "is not one criterion"),
-        ("- 1\n- 2", "is not one criterion"),
-        ("name: a\n\tinstructions: b", "is no YAML: "),
-        ("!!python/object/apply:os.system [ls]", "is no YAML: "),
+        ("", "is no criterion: give an object such as"),
+        ("just words", "is no criterion"),
+        ("- 1\n- 2", "is no criterion"),
+        ("name: a\n\tinstructions: b", "is no YAML or JSON: "),
+        ("!!python/object/apply:os.system [ls]", "is no YAML or JSON: "),
         (HEAD + "model: x", "model: is not a field"),
         ("name: tone", "instructions: is missing: give it."),
         ("name: ''\ninstructions: b", "the criterion's name must not be empty"),
-        (HEAD + "scale: stars", "the scale 'stars' is not known: write boolean"),
+        (HEAD + "scale: stars", "stars"),
         (HEAD + "scale: 5-1", "minimum must be below maximum"),
         (HEAD + "scale: 5", "the scale 5 is not known"),
         (HEAD + "scale:", "the scale None is not known"),
-        (HEAD + "scale: {}", "the scale {} is not known"),
+        (HEAD + "scale: {}", "minimum"),
         (HEAD + "scale: [one]", "give at least two choices"),
         (HEAD + "scale: [yes, no]", "YAML reads a bare yes, no, on or off as a truth value"),
         (HEAD + "scale: {choices: [yes, no]}", "YAML reads a bare yes"),
@@ -92,9 +95,8 @@ def test_what_is_no_criterion(tmp_path: Path, content: str, says: str) -> None:
 
 def test_lines_are_counted_with_those_that_are_blank(tmp_path: Path) -> None:
     read = records(tmp_path, "f.jsonl", '\n{"id": 1}\r\n \n{"id": "x\u2028y\x85z"}')
-    assert read.rows == [(2, {"id": 1}), (4, {"id": "x\u2028y\x85z"})]
-    assert read.place(1) == "line 4"
-    assert records(tmp_path, "f.json", '[{"id": 1}, {"id": 2}]').place(1) == "record 2"
+    assert read == [("line 2", {"id": 1}), ("line 4", {"id": "x\u2028y\x85z"})]
+    assert records(tmp_path, "f.json", '[{"id": 1}, {"id": 2}]')[1][0] == "record 2"
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
@@ -103,29 +105,29 @@ def test_tables_of_all_countries(tmp_path: Path, delimiter: str, line_break: str
     lines = ["inputs|outputs|value", '"a|b"|"c\n""d"""|yes', "||", "e|f|"]
     text = line_break.join(lines).replace("|", delimiter)
     read = records(tmp_path, "f.csv", "\ufeff" + text)
-    assert read.rows == [
-        (2, {"inputs": f"a{delimiter}b", "outputs": 'c\n"d"', "value": "yes"}),
-        (5, {"inputs": "e", "outputs": "f"}),  # an empty cell is missing
+    assert read == [
+        ("line 3", {"inputs": f"a{delimiter}b", "outputs": 'c\n"d"', "value": "yes"}),
+        ("line 5", {"inputs": "e", "outputs": "f"}),  # an empty cell is missing
     ]
 
 
 def test_cells_stay_as_they_are(tmp_path: Path) -> None:
     text = ',inputs,outputs,id,author\n0, 1 ,NaN,007,"{""x"": 1}"\n'
     read = records(tmp_path, "f.csv", text)  # a column without a name is an index
-    assert read.fields == [{"inputs": " 1 ", "outputs": "NaN", "id": "007", "author": '{"x": 1}'}]
+    assert fields(read) == [{"inputs": " 1 ", "outputs": "NaN", "id": "007", "author": '{"x": 1}'}]
     assert warnings == []
 
 
 def test_columns_by_other_names(tmp_path: Path) -> None:
     text = '{"question": "q", "outputs": "o", "value": "model\'s", "label": true, "x": 2}'
     read = records(tmp_path, "f.jsonl", text, "inputs=question", "value = label ")
-    assert read.fields == [{"inputs": "q", "outputs": "o", "value": True}]
+    assert fields(read) == [{"inputs": "q", "outputs": "o", "value": True}]
     assert warnings.pop().startswith("--feedback: not used: value, x (--field")
     text = '{"inputs": "q", "outputs": "o", "rationale": "no"}'
     read = records(tmp_path, "f", text, "value=rationale")
-    assert read.fields == [{"inputs": "q", "outputs": "o", "value": "no"}]
+    assert fields(read) == [{"inputs": "q", "outputs": "o", "value": "no"}]
     read = records(tmp_path, "f.csv", "inputs,outputs,label\na,b,\n", "value=label")
-    assert read.fields == [{"inputs": "a", "outputs": "b"}]
+    assert fields(read) == [{"inputs": "a", "outputs": "b"}]
     with pytest.raises(InvalidInputError, match="once for each field"):
         records(tmp_path, "f.csv", "a\nb\n", "value=a", "value=a")
 
@@ -141,9 +143,10 @@ def test_beginnings_of_ids() -> None:
     for given, found in (("abcd1", ids[0]), (" BEEF0000 ", "beef0000")):
         assert find_id(given, ids, "episode") == found
     for given, says in (
-        ("abcd", r"'abcd' names 2 of them \(abcd1111, abcd2222, …\): give more of the id"),
-        ("abc", "'abc' is too short to name a version: give 4"),
-        ("", "too short"),
+        ("abcd", "'abcd' names 2 version: give 4 characters or more of one id"),
+        ("abc", "'abc' names 2 version: give 4"),
+        ("bee", "'bee' names 2 version: give 4"),
+        ("", "names 4 version"),
         ("ffff", "'ffff' names no version"),
     ):
         with pytest.raises(InvalidInputError, match=says):
@@ -156,8 +159,7 @@ def test_control_characters_are_spelt_out(capsys: pytest.CaptureFixture[str]) ->
     assert one_line(" a\n\tb\x0b c ") == "a b c"
     assert one_line("abcdef", 4) == "abc…"
     terminal = Terminal()
-    lists = listed({"a": EVIL, "b": [EVIL]}), table(["a", "b"], [[EVIL, EVIL]])
-    terminal.result(None, EVIL, *lists)
+    terminal.result(None, {"a": EVIL, "b": [EVIL], "c": [{"d": EVIL}]}, c="d")
     terminal.document({EVIL: EVIL})
     out, _ = capsys.readouterr()
     assert out.replace("\n", "").isprintable()
@@ -180,7 +182,7 @@ def test_messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
 def test_what_the_encoding_has_no_place_for(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii", errors="backslashreplace"))
-    Terminal().result(None, "Zoë \udcff")
+    sys.stdout.write("Zoë \udcff\n")
     Terminal().document({"a": "Zoë"})
     first, rest = raw.getvalue().split(b"\n", 1)
     assert first == b"Zo\\xeb \\udcff"

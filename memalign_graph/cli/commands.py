@@ -1,0 +1,439 @@
+"""The commands that judge and learn: align, judge, evaluate, review."""
+
+from collections.abc import Coroutine, Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from memalign_graph.cli.files import (
+    CriterionFile,
+    Record,
+    check_database,
+    check_output,
+    example_of,
+    read_records,
+)
+from memalign_graph.cli.options import (
+    DEFAULT_MEMORY,
+    CriterionOption,
+    Field,
+    JudgeFlags,
+    MaxConcurrency,
+    Place,
+    Status,
+)
+from memalign_graph.cli.terminal import Terminal, listed, markdown
+from memalign_graph.errors import InvalidInputError, MemAlignError
+
+if TYPE_CHECKING:
+    from memalign_graph.evaluation import Report
+    from memalign_graph.settings import Judge
+    from memalign_graph.types import Feedback
+
+Limit = Annotated[float | None, typer.Option(metavar="X", help="Exit with 1 where it is missed.")]
+Text = Annotated[str | None, typer.Option(help="Of one example.")]
+Verdict = dict[str, Any]
+"""What came of one example: its line and id, and its judgment, or why there is none."""
+_COLUMNS = "line id value confidence confidence_source calibrated_on decided_by rationale"
+_LEARN = ("learn_from", "guard", "batch_size")
+"""What of the file's `learn` an evaluation can be told."""
+
+
+def _finished(running: Coroutine[Any, Any, Any]) -> Any:
+    """Run what is awaited, so that Ctrl-C ends it in order."""
+    import asyncio  # not where --help would wait for it
+
+    return asyncio.run(running)
+
+
+def align(
+    *,
+    place: Place,
+    flags: JudgeFlags,
+    terminal: Terminal,
+    feedback: Annotated[
+        str | None, typer.Option("--feedback", "-f", metavar="FILE", help="What experts said.")
+    ] = None,
+    pending: Annotated[
+        bool,
+        typer.Option("--pending", help="No file: distil what an earlier run, or a forget, left."),
+    ] = False,
+    field: Field = None,
+    max_concurrency: MaxConcurrency = 32,
+) -> int:
+    """Learn from much feedback at once; what the memory knows already costs nothing.
+
+    A run that failed or was stopped pays only for what is left when it is made again. A record that
+    can't be used is listed, and keeps no other out.
+    """
+    from memalign_graph.graphs import create_alignment_graph
+
+    if (feedback is None) is not pending:
+        raise InvalidInputError("--feedback: give a file, or --pending: one of the two.")
+    place.check(must_exist=pending)
+    records = read_records(feedback, "--feedback", field, terminal.warn) if feedback else []
+    judge = flags.judge(place.criterion, terminal)
+    builder = create_alignment_graph(judge.criterion, **judge.options, **place.criterion.learn)
+    terminal.note(f"memory {place}")
+    report = _finished(_align(builder, place, records, max_concurrency, terminal))
+    for rejected in report["rejected"]:
+        at, reason = records[rejected["index"]][0], rejected["reason"].removeprefix("example.")
+        rejected["reason"] = f"{at}: {reason}"
+    changes = [
+        {"change": name, **change}
+        for name in ("added", "revised", "retired")
+        for change in report["guidelines"][name]
+    ]
+    conflicts = [
+        {name: conflict[name]["text"] for name in ("first", "second")}
+        | {"newer": conflict["newer"]}
+        for conflict in report["conflicts"]
+    ]
+    columns = {"rejected": "reason", "guidelines": "change id episode_ids text"}
+    shown = {**report, "guidelines": changes, "conflicts": conflicts, "agreement": None}
+    terminal.result(report, shown, **columns, conflicts="newer first second")
+    return Status.PARTLY if report["rejected"] else Status.DONE
+
+
+async def _align(
+    builder: Any, place: Place, records: list[Record], max_concurrency: int, terminal: Terminal
+) -> dict[str, Any]:
+    from memalign_graph.local import open_local_store_async
+
+    state: Any = {}
+    async with open_local_store_async(place.memory) as store:
+        parts = builder.compile(store=store).astream(
+            {"feedback": [fields for _, fields in records]},
+            {"max_concurrency": max_concurrency},
+            context=place.context,
+            stream_mode=["custom", "values"],
+        )
+        with terminal.progress() as progress:
+            async for mode, part in parts:
+                if mode == "values":
+                    state = part
+                elif part.get("type") == "alignment_progress":
+                    progress(part["stage"], part["done"], part["of"])
+    return dict(state["report"])
+
+
+def judge(
+    *,
+    examples: Annotated[
+        str | None, typer.Option("--examples", "-e", metavar="FILE", help="What to judge.")
+    ] = None,
+    field: Field = None,
+    inputs: Text = None,
+    outputs: Text = None,
+    reference_outputs: Text = None,
+    place: Place,
+    flags: JudgeFlags,
+    max_concurrency: MaxConcurrency = 32,
+    terminal: Terminal,
+) -> int:
+    """Judge examples; one that fails keeps no other from being judged: its line tells why."""
+    # A file that is named has to be there: a slip of the pen is no reason to judge without it.
+    place.check(must_exist=place.memory != DEFAULT_MEMORY)
+    texts = {"inputs": inputs, "outputs": outputs, "reference_outputs": reference_outputs}
+    example = {name: text for name, text in texts.items() if text is not None}
+    if (examples is None) is not bool(example):
+        raise InvalidInputError("--examples: give a file, or --inputs and --outputs: one of both.")
+    rows: list[Record] = [("line 1", example)]
+    if examples:
+        rows = read_records(examples, "--examples", field, terminal.warn)
+    verdicts = [_verdict(at, fields) for at, fields in rows]
+    if example and verdicts[0]["error"]:
+        raise InvalidInputError(f"--{verdicts[0]['error']}")
+    deployed = flags.judge(place.criterion, terminal)
+    usable = {
+        at: example_of(fields) for at, (_, fields) in enumerate(rows) if not verdicts[at]["error"]
+    }
+    _finished(_judge(place, deployed, usable, max_concurrency, verdicts, terminal))
+    failed = [verdict for verdict in verdicts if verdict["error"]]
+    if not terminal.as_json:
+        shown = [{**verdict, **_shown(verdict)} for verdict in verdicts]
+        if example and not failed:
+            terminal.result(None, shown[0])
+        else:
+            terminal.result(None, {"judgments": shown}, judgments=_COLUMNS)
+    for verdict in failed:
+        terminal.warn(f"line {verdict['line']}: not judged: {verdict['error']}")
+    if len(failed) == len(verdicts):
+        return Status.MODEL_FAILED if usable else Status.UNUSABLE
+    return Status.PARTLY if failed else Status.DONE
+
+
+def _verdict(at: str, fields: Mapping[str, Any]) -> Verdict:
+    from memalign_graph.reading import read_example
+
+    problem, key = None, fields.get("id")
+    try:
+        read_example(example_of(fields))
+    except InvalidInputError as error:
+        problem = str(error)
+    name = None if key is None else str(key)
+    return {"line": int(at.split()[1]), "id": name, "judgment": None, "error": problem}
+
+
+def _shown(verdict: Verdict) -> dict[str, Any]:
+    """Return what people see of a verdict."""
+    if verdict["error"]:
+        return {"value": "-", "rationale": f"not judged: {verdict['error']}"}
+    judgment, evidence = verdict["judgment"], verdict["judgment"]["evidence"] or {}
+    reasons = {name: evidence.get(name) for name in ("decided_by", "reason")}
+    hidden = {"id": verdict["id"], "judgment": None, "evidence": None}
+    return {**judgment, **reasons, **hidden}
+
+
+async def _judge(
+    place: Place,
+    judge: "Judge",
+    examples: Mapping[int, dict[str, Any]],
+    max_concurrency: int,
+    verdicts: list[Verdict],
+    terminal: Terminal,
+) -> None:
+    """Judge side by side; as JSON, each verdict is written once those before it are."""
+    from langgraph.store.memory import InMemoryStore
+
+    from memalign_graph.graphs import create_judge_graph
+    from memalign_graph.local import open_local_store_async
+    from memalign_graph.memory.judge_memory import JudgeMemory
+
+    unwritten = iter(verdicts)
+    upcoming = next(unwritten, None)
+
+    def write() -> None:
+        nonlocal upcoming
+        while terminal.as_json and upcoming and (upcoming["judgment"] or upcoming["error"]):
+            terminal.document(upcoming, indent=None)
+            upcoming = next(unwritten, None)
+
+    write()
+    store: Any = InMemoryStore()
+    async with AsyncExitStack() as stack:
+        if place.memory.exists() or judge.keep_judgments is not None:
+            store = await stack.enter_async_context(open_local_store_async(place.memory))
+            options = {**place.context, "embeddings": judge.embeddings}
+            memory = JudgeMemory(store, judge.criterion, **options)
+            terminal.note(f"memory {place}: guidelines: {len(await memory.aguidelines())}")
+            if not (await memory.aversion()).strip("0"):
+                terminal.warn(f"{place} holds nothing: judged by the criterion alone.")
+            if len(examples) > 1 and ((judge.use_episodes and judge.k) or judge.measures):
+                # Examples side by side need not all embed what lacks vectors.
+                with suppress(MemAlignError):
+                    await memory.arecall(next(iter(examples.values())), 1)
+        else:
+            terminal.note(f"there is no {place.memory}: judged by the criterion alone")
+        graph = create_judge_graph(judge.criterion, **judge.options).compile(store=store)
+        results = graph.abatch_as_completed(
+            list(examples.values()),
+            {"max_concurrency": max_concurrency},
+            return_exceptions=True,
+            context=place.context,
+        )
+        with terminal.progress() as progress:
+            done, places = 0, list(examples)
+            async for position, result in results:
+                verdict = verdicts[places[position]]
+                if isinstance(result, MemAlignError):
+                    verdict["error"] = str(result)
+                elif isinstance(result, BaseException):
+                    raise result
+                else:
+                    verdict["judgment"] = result["judgment"]
+                done += 1
+                progress("judged", done, len(examples))
+                write()
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What the aligned judge has to reach, or to stay below."""
+
+    min_agreement: Limit = None
+    min_kappa: Limit = None
+    min_ccc: Limit = None
+    max_mae: Limit = None
+
+
+def evaluate(
+    *,
+    feedback: Annotated[
+        str, typer.Option("--feedback", "-f", metavar="FILE", help="What experts said.")
+    ],
+    test: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Learn from --feedback, test on this.")
+    ] = None,
+    field: Field = None,
+    report: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write it there: .html, .md or .json.")
+    ] = None,
+    thresholds: Thresholds,
+    folds: Annotated[int | None, typer.Option(min=2, help="Of the cross-validation.")] = None,
+    cache: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Keeps models' answers for the next run.")
+    ] = None,
+    max_concurrency: MaxConcurrency = 32,
+    criterion: CriterionOption,
+    flags: JudgeFlags,
+    terminal: Terminal,
+) -> int:
+    """Measure how far the judge agrees with the experts, before and after it learns from them.
+
+    By cross-validation, unless --test is given; in a memory of its own: yours stays as it is.
+    """
+    from memalign_graph.evaluation import aevaluate
+
+    limits = {name: limit for name, limit in asdict(thresholds).items() if limit is not None}
+    _check_limits(limits, criterion)
+    if report:
+        check_output(report, "--report", feedback, test, criterion.path)
+        if report.suffix.lower() not in (".html", ".md", ".json"):
+            raise InvalidInputError(f"--report: end the name of {report} in .html, .md or .json.")
+    if cache:
+        check_database(cache, "--cache")
+    if feedback == test:
+        raise InvalidInputError("--test: it is the same file as --feedback: leave it out.")
+    known, left_out = _read(feedback, "--feedback", field, criterion, terminal)
+    tested, more = _read(test, "--test", field, criterion, terminal) if test else (None, 0)
+    learn = {name: criterion.learn[name] for name in _LEARN if name in criterion.learn}
+    settings = {**learn, **criterion.evaluate, **({"folds": folds} if folds else {})}
+    judge = flags.judge(criterion, terminal)
+    with terminal.progress() as progress:
+        evaluating = aevaluate(
+            criterion.criterion,
+            known,
+            test=tested,
+            progress=lambda done, of: progress("evaluated", done, of),
+            cache=cache,
+            max_concurrency=max_concurrency,
+            **settings,
+            **judge.options,
+        )
+        measured = _finished(evaluating)
+    terminal.result(measured.to_json(), markdown(measured.summary()))
+    if report:
+        measured.save(report)
+        terminal.note(f"report in {report}")
+    met = [_meets(measured, name, limit, terminal) for name, limit in limits.items()]
+    if not all(met):
+        return Status.MISSED
+    failed = left_out + more + measured.of("aligned").failed
+    return Status.PARTLY if failed else Status.DONE
+
+
+def _check_limits(limits: dict[str, float], file: CriterionFile) -> None:
+    """Check, before anything is paid for, that the scale has the thresholds' metrics."""
+    from memalign_graph.scales import Numeric
+
+    scale = file.criterion.scale
+    has = {"min_agreement"} | ({"min_ccc", "max_mae"} if isinstance(scale, Numeric) else set())
+    if not isinstance(scale, Numeric) or scale.integer:
+        has.add("min_kappa")
+    for name in limits.keys() - has:
+        raise InvalidInputError(
+            f"{_flag(name)}: there is no {name[4:]} on the criterion's scale, which is "
+            f"{scale.type}: give {' or '.join(sorted(map(_flag, has)))}."
+        )
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _read(
+    path: str, option: str, columns: list[str] | None, file: CriterionFile, terminal: Terminal
+) -> tuple[list["Feedback"], int]:
+    """Read feedback, and tell of records that can't be used, and how many they are."""
+    from memalign_graph.memory.operations import check_feedback
+    from memalign_graph.reading import read_feedback
+
+    records = read_records(path, option, columns, terminal.warn)
+    feedback = []
+    for at, fields in records:
+        try:
+            feedback.append(check_feedback(read_feedback(fields), file.criterion))
+        except InvalidInputError as error:
+            terminal.warn(f"{option}: {path}, {at}: {error}")
+    if not feedback:
+        raise InvalidInputError(f"{option}: {path}: no record can be used.")
+    return feedback, len(records) - len(feedback)
+
+
+def _meets(report: "Report", name: str, limit: float, terminal: Terminal) -> bool:
+    """Hold the aligned judge against a threshold, and say how it stands to it."""
+    found = report.metric("aligned", name[4:])
+    is_met, how = False, ", which is not defined on these cases: give more, with different values"
+    if found.value is not None:
+        is_met = found.value <= limit if name == "max_mae" else found.value >= limit
+        interval = "" if found.low is None else f" [{found.low:.2f}, {found.high:.2f}]"
+        how = f" of {found.value:.2f}{interval}"
+    tell = terminal.note if is_met else terminal.error
+    verdict = "met" if is_met else "missed"
+    tell(f"{_flag(name)} {limit:g}: {verdict} by the aligned judge's {name[4:]}{how}.")
+    return is_met
+
+
+def review(
+    *,
+    author: Annotated[str | None, typer.Option(metavar="NAME", help="Who answers.")] = None,
+    place: Place,
+    flags: JudgeFlags,
+    terminal: Terminal,
+) -> int:
+    """Walk through the judgments that wait for an expert's word, and learn from each answer.
+
+    They are those that were kept: by a graph with `keep_judgments`, or by `memalign judge` where
+    the criterion's file says so.
+    """
+    from memalign_graph.graphs import create_feedback_graph
+    from memalign_graph.types import Feedback
+
+    answers: list[
+        tuple[int, str, Any]
+    ] = []  # where each was, its episode, and what the same expert had said of it before
+    at = 0
+    place.check(must_exist=True)
+    with place.open(is_new=True) as memory:
+        judge = flags.judge(place.criterion, terminal)
+        scale = judge.criterion.scale
+        builder = create_feedback_graph(judge.criterion, **judge.options)
+        graph = builder.compile(store=memory.access.store)
+        waiting = memory.judgments(waiting=True)
+        while at < len(waiting):
+            kept, judgment = waiting[at], waiting[at].judgment
+            said = f"{scale.show(judgment.value)}: {judgment.rationale}"
+            case = {"case": f"{at + 1} of {len(waiting)}", **kept.example.to_json(), "judge": said}
+            terminal.show(listed({**case, "confidence": judgment.confidence}))
+            reply = terminal.ask_expert(scale)
+            if reply == "quit":
+                break
+            if reply == "undo":
+                if answers:
+                    at, episode_id, earlier = answers.pop()
+                    if earlier is None:
+                        memory.forget(episode_id, by=author)
+                    else:
+                        words = {"value": earlier.value, "rationale": earlier.rationale}
+                        memory.revise(episode_id, words)
+                    terminal.note("taken back")
+                continue
+            if isinstance(reply, dict):
+                known = {episode.id: episode for episode in memory.episodes()}
+                answer = {"judgment_id": judgment.id, "reply": {**reply, "author": author}}
+                result = graph.invoke(answer, context=place.context)
+                # Not what was learned of: that can be others' words that were pending, too.
+                episode_id = Feedback.model_validate(result["feedback"]).episode_id
+                answers.append((at, episode_id, known.get(episode_id)))
+                for change in result["learned"]["guidelines"]:
+                    terminal.note(f"learned: {change['action']}: {change['text']}")
+            at += 1
+        version = memory.version()
+    left = len(waiting) - len(answers)
+    ids = [episode_id for _, episode_id, _ in answers]
+    terminal.result({"episode_ids": ids, "waiting": left, "version": version})
+    return Status.DONE
