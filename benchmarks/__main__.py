@@ -5,222 +5,184 @@ import json
 import os
 import platform
 import shutil
-import subprocess
+import statistics
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks import environments, plot, table
-from benchmarks.plan import GROUPS, Job, Sizes
-from benchmarks.remote import Measured, Remote
-from benchmarks.rows import with_shares
+from benchmarks.plan import (
+    PEER_VENV,
+    QUICK,
+    SIZES,
+    Results,
+    peer_python,
+    run_side,
+    serving,
+)
 
-_IMPORTS = {
-    "ours": "from memalign_graph import JudgeMemory, create_alignment_graph, create_judge_graph",
-    "peer": "from mlflow.genai.judges import make_judge; "
-    "from mlflow.genai.judges.optimizers import MemAlignOptimizer",
-}
 
-_IMPORT_REPEATS = 5
+class Row(NamedTuple):
+    """A quantity that both sides are measured by."""
 
-Results = dict[str, list[Measured]]
+    group: str
+    title: str  # sizes are filled in
+    source: str  # which measurements it is read off
+    key: str = "wall_s"  # and which of their numbers
+    unit: str = "s"
+    digits: int = 2
+    best: Callable[[list[float]], float] = min
+
+    def show(self, results: Results) -> str:
+        """Write the median of one side's measurements, and the best of them in brackets."""
+        values = [float(measured[self.key]) for measured in results.get(self.source, [])]
+        if not values:
+            return ""
+        numbers = (statistics.median(values), self.best(values))
+        median, best = (f"{number:,.{self.digits}f}" for number in numbers)
+        return f"{median}{f' ({best})' if best != median else ''} {self.unit}".rstrip()
+
+
+_TEXTS, _TOKENS = ("texts_embedded", "", 0), ("prompt_tokens", "", 0)
+_AT_ONCE = "{concurrent} judgments, {at_once} at once, share of the latency bound"
+ROWS = (
+    Row("align", "align {small}", "align_small"),
+    Row("align", "align {large}", "align_large"),
+    Row("align", "align {large}, server without latency", "align_zero"),
+    Row("align", "align {large}, prompt tokens", "align_large", *_TOKENS),
+    Row("change", "one more on {large}, texts embedded", "one_more", *_TEXTS),
+    Row("change", "one more on {large}", "one_more"),
+    Row("change", "remove one of {large}, texts embedded", "remove_one", *_TEXTS),
+    Row("change", "remove one of {large}", "remove_one", digits=3),
+    Row("reopen", "reopen {large} and judge, texts embedded", "reopen", *_TEXTS),
+    Row("reopen", "reopen {large} and judge", "reopen"),
+    Row("judge", "overhead of a judgment, {large} episodes", "judge", "overhead", "ms", 1),
+    Row("judge", "prompt tokens of a judgment", "judge", *_TOKENS),
+    Row("judge", "share of it in common", "judge", "prefix", "", 2, max),
+    Row("concurrency", _AT_ONCE, "concurrent", "share", "", 2, max),
+    Row("panel", "one example, one criterion", "panel_one"),
+    Row("panel", "one example, {criteria} criteria", "panel"),
+    Row("scale", "overhead of a judgment, {scale} episodes", "scale", "overhead", "ms", 1),
+    Row("scale", "reopen {scale} and judge", "scale_open", digits=1),
+)
+GROUPS = tuple(dict.fromkeys(row.group for row in ROWS))
+"""The groups of rows."""
+
+
+def as_markdown(groups: Sequence[str], sizes: dict[str, int], *sides: Results) -> str:
+    """Write what was asked for and measured of ours, the peer, and the peer with a warm cache."""
+    for results in sides:
+        _work_out(results, sizes)
+    lines = ["| | ours | peer | peer, cache warm |", "|---|---:|---:|---:|"]
+    filled = {name: f"{value:,}" for name, value in sizes.items()}
+    for row in ROWS:
+        if row.group in groups:
+            cells = [row.title.format(**filled), *map(row.show, sides)]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _work_out(results: Results, sizes: dict[str, int]) -> None:
+    """Add what is worked out from several measurements; see the README."""
+    judged = results.get("judge", [])
+    for one in (*judged, *results.get("scale", [])):
+        one["overhead"] = 1_000 * (one["wall_s"] - one["held_s"])
+    if not judged:
+        return
+    prompts = [prompt for one in judged for prompt in one["prompts"]]
+    # What the first and the last in order have in common, all between them have, too.
+    pairs = zip(min(prompts), max(prompts), strict=False)
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    for one in judged:
+        one["prefix"] = common / statistics.mean(map(len, prompts))
+    latency = statistics.median(one["held_s"] for one in judged)
+    for one in results.get("concurrent", []):
+        one["share"] = sizes["concurrent"] / sizes["at_once"] * latency / one["wall_s"]
 
 
 class Bench:
     """One run of the benchmark: which rows, at which sizes, against which server."""
 
-    def __init__(self, options: argparse.Namespace, sizes: Sizes, server: Remote) -> None:
-        self.groups: tuple[str, ...] = tuple(options.rows)
-        self.sizes = sizes
-        self.server = server
-        self.folder: Path = options.results / "work"
-        self.peer_python = None if options.no_peer else environments.ensure_peer(options.peer_venv)
+    def __init__(self, options: argparse.Namespace, sizes: dict[str, int], server: str) -> None:
+        self.groups, self.sizes, self.server = options.rows, sizes, server
+        self.folder: Path = options.results.absolute() / "work"
+        self.peer = None if options.no_peer else peer_python(options.peer_venv)
 
-    def run(self) -> tuple[Results, Results, Results]:
-        """Measure everything asked for, one side after the other, part by part.
+    def run(self) -> list[Results]:
+        """Measure ours, the peer, and the peer with a warm cache, one after the other."""
+        sides = [("ours", False), ("peer", False), ("peer", True)]
+        found = []
+        for side, cache in sides:
+            results = self._job(side, "session", cache=cache) if {*self.groups} - {"scale"} else {}
+            for attempt in range(self.sizes["repeats"] if "reopen" in self.groups else 0):
+                reopened = self._job(side, "reopen", attempt=attempt, cache=cache)
+                results["reopen"] = results.get("reopen", []) + reopened.get("reopen", [])
+            if side == "ours" and "scale" in self.groups:
+                results |= self._job(side, "scale")
+            found.append(results)
+        return found
 
-        Returns:
-            Our measurements, the peer's, and the peer's with a warm cache.
-        """
-        ours: Results = {}
-        peer: Results = {}
-        cached: Results = {}
-        if self._wants("align", "judge", "panel", "concurrency", "change", "reopen"):
-            ours |= self._job("ours", "session")
-            peer |= self._job("peer", "session")
-            cached |= self._job("peer", "session", cache=True)
-        if self._wants("reopen"):
-            for attempt in range(self.sizes.repeats):
-                _extend(ours, self._job("ours", "reopen", attempt=attempt))
-                _extend(peer, self._job("peer", "reopen", attempt=attempt))
-                _extend(cached, self._job("peer", "reopen", attempt=attempt, cache=True))
-        if self._wants("scale"):
-            ours |= self._job("scale", "scale")
-        if self._wants("import"):
-            ours["import"] = self._import("ours", Path(sys.executable))
-            if self.peer_python:
-                peer["import"] = self._import("peer", self.peer_python)
-        if self._wants("install"):
-            ours["install"] = self._install(
-                environments.install_ours(self.folder / "venv"), "a clean environment"
-            )
-            if self.peer_python:
-                peer["install"] = self._install(self.peer_python, "the peer's environment")
-        return ours, peer, cached
-
-    def _wants(self, *groups: str) -> bool:
-        return any(group in self.groups for group in groups)
-
-    def _job(self, module: str, what: str, *, attempt: int = 0, cache: bool = False) -> Results:
+    def _job(self, side: str, what: str, *, attempt: int = 0, cache: bool = False) -> Results:
         """Run one part in its own process; nothing comes of a side that is left out."""
-        python = self.peer_python if module == "peer" else Path(sys.executable)
-        # Only what is done again profits from a cache.
-        useful = ("change", "reopen") if cache else GROUPS
-        groups = tuple(group for group in useful if group in self.groups)
+        python = self.peer if side == "peer" else sys.executable
+        # A cache changes nothing where nothing is done again.
+        groups = [it for it in self.groups if not cache or it in ("change", "reopen")]
         if python is None or not groups:
             return {}
-        name = f"{module}{'-cached' if cache else ''}"
-        job = Job(
-            module=module,
-            what=what,
-            server=self.server.base_url,
-            folder=(self.folder / name).absolute(),
-            groups=groups,
-            sizes=self.sizes,
-            attempt=attempt,
-            cache=cache,
-        )
-        path = self.folder / f"{name}-{what}.json"
-        with _told(f"{name}: {what}"):
-            environments.run_job(python, job, path.absolute())
-        results: Results = json.loads(path.read_text())
+        folder = self.folder / f"{side}{'-cached' if cache else ''}"
+        folder.mkdir(parents=True, exist_ok=True)
+        job: dict[str, Any] = {"what": what, "server": self.server, "folder": str(folder)}
+        job |= {"groups": groups, "attempt": attempt, "cache": cache, **self.sizes}
+        print(f"{folder.name}: {what} ...", end="", flush=True)
+        began, file = time.perf_counter(), folder / f"{what}.json"
+        run_side(python, side, [json.dumps(job), str(file)], self.server, folder)
+        print(f" {time.perf_counter() - began:.0f} s", flush=True)
+        results: Results = json.loads(file.read_text())
         return results
-
-    def _import(self, side: str, python: Path) -> list[Measured]:
-        with _told(f"{side}: import"):
-            times = environments.measure_import(python, _IMPORTS[side], _IMPORT_REPEATS)
-        return [{"wall_s": seconds} for seconds in times]
-
-    def _install(self, python: Path, what: str) -> list[Measured]:
-        with _told(f"counting {what}"):
-            return [dict(environments.measure_install(python))]
 
 
 def main() -> None:
-    """Measure both sides, and write a table, a picture and all measurements."""
-    options = _options()
-    load_before = os.getloadavg()[0]
+    """Measure both sides, and write a table and all measurements."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
+    add, here = parser.add_argument, Path(__file__).parent
+    add("--quick", action="store_true", help="small sizes: only that it runs")
+    add("--no-peer", action="store_true", help="measure this package alone")
+    add("--rows", type=_groups, default=GROUPS, help=f"some groups of rows: {','.join(GROUPS)}")
+    add("--repeats", type=int, help="how often each thing is timed")
+    add("--peer-venv", type=Path, default=PEER_VENV, help="made where it is not there")
+    add("--results", type=Path, default=here / "results", help="the folder to write to")
+    options = parser.parse_args()
     work = options.results / "work"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    sizes = Sizes().quick() if options.quick else Sizes()
-    if options.repeats:
-        sizes = replace(sizes, repeats=options.repeats)
+    sizes = SIZES | (QUICK if options.quick else {})
+    sizes["repeats"] = options.repeats or sizes["repeats"]
+    load = os.getloadavg()[0]
     with serving() as server:
-        ours, peer, cached = Bench(options, sizes, server).run()
-    run = table.Run(
-        sizes=sizes,
-        groups=tuple(options.rows),
-        quick=options.quick,
-        machine=_machine(load_before),
-        command=" ".join(["python -m benchmarks", *sys.argv[1:]]),
-        ours=with_shares(ours, sizes),
-        peer=with_shares(peer, sizes),
-        peer_cached=with_shares(cached, sizes),
+        sides = Bench(options, sizes, server).run()
+    title = "Quick run: the sizes are too small to say anything" if options.quick else "Benchmark"
+    text = (
+        f"# {title}\n\n`{' '.join(['python -m benchmarks', *sys.argv[1:]])}` on {os.cpu_count()} "
+        f"cores, {platform.system()}, Python {platform.python_version()}, load average {load:.1f} "
+        f"before and {os.getloadavg()[0]:.1f} after. The median of {sizes['repeats']}, of "
+        f"judgments one by one {sizes['judgments']}, with the best in brackets. [What each row "
+        f"means](../README.md).\n\n{as_markdown(options.rows, sizes, *sides)}\n"
     )
-    name = "quick" if options.quick else "results"
-    text = table.as_markdown(run)
-    (options.results / f"{name}.md").write_text(text)
-    document = json.dumps(table.as_json(run), indent=1, ensure_ascii=False)
-    (options.results / f"{name}.json").write_text(document)
-    plot.draw(run, options.results / f"{name}.svg")
-    if not options.keep:
-        shutil.rmtree(work)
+    file = options.results / ("quick.md" if options.quick else "results.md")
+    file.write_text(text, encoding="utf-8")
+    file.with_suffix(".json").write_text(json.dumps(sides), encoding="utf-8")
+    shutil.rmtree(work)
     print(text)
-    print(f"Written to {options.results / name}.md, .json and .svg.")
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes: only that it runs")
-    parser.add_argument("--no-peer", action="store_true", help="measure this package alone")
-    parser.add_argument(
-        "--rows",
-        type=_groups,
-        default=GROUPS,
-        help=f"some groups of rows, with commas between: {','.join(GROUPS)}",
-    )
-    parser.add_argument(
-        "--skip",
-        type=_groups,
-        default=(),
-        help="groups of rows to leave out; install takes longest",
-    )
-    parser.add_argument("--repeats", type=int, help="how often each thing is timed")
-    parser.add_argument(
-        "--peer-venv",
-        type=Path,
-        default=environments.ROOT / ".venv-peer",
-        help="the peer's environment, made where it is not there",
-    )
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=Path(__file__).with_name("results"),
-        help="the folder to write to",
-    )
-    parser.add_argument("--keep", action="store_true", help="keep the memories and logs")
-    options = parser.parse_args()
-    options.rows = [group for group in options.rows if group not in options.skip]
-    return options
+    print(f"Written to {file} and {file.with_suffix('.json').name}.")
 
 
 def _groups(text: str) -> tuple[str, ...]:
     groups = tuple(text.split(","))
-    unknown = [group for group in groups if group not in GROUPS]
-    if unknown:
+    if unknown := {*groups} - {*GROUPS}:
         raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there is {', '.join(GROUPS)}")
     return groups
-
-
-@contextmanager
-def serving() -> Iterator[Remote]:
-    """Run the model server for as long as the block lasts."""
-    command = [sys.executable, "-m", "benchmarks.server"]
-    with subprocess.Popen(
-        command, cwd=environments.ROOT, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            url = process.stdout.readline().strip() if process.stdout else ""
-            if not url:
-                raise RuntimeError("The model server did not start.")
-            yield Remote(url)
-        finally:
-            process.terminate()
-
-
-@contextmanager
-def _told(what: str) -> Iterator[None]:
-    print(f"{what} ...", end="", flush=True)
-    began = time.perf_counter()
-    yield
-    print(f" {time.perf_counter() - began:.0f} s", flush=True)
-
-
-def _extend(results: Results, more: dict[str, Any]) -> None:
-    for key, measured in more.items():
-        results.setdefault(key, []).extend(measured)
-
-
-def _machine(load_before: float) -> str:
-    return (
-        f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, load "
-        f"average {load_before:.1f} before and {os.getloadavg()[0]:.1f} after"
-    )
 
 
 if __name__ == "__main__":

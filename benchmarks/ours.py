@@ -4,9 +4,9 @@ What the package imports when it is first needed is imported here, as the peer's
 what is done, and the time to import has a row of its own.
 """
 
-import asyncio
-import json
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,12 @@ from typing import Any
 import faiss  # noqa: F401 - imported before anything is timed
 import langgraph.store.sqlite  # noqa: F401 - likewise
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
-from langgraph.store.base import BaseStore
-from langgraph.store.memory import InMemoryStore
 
 from benchmarks import data, plan
-from benchmarks.remote import Measured, Remote
+from benchmarks.plan import Job, Results
 from memalign_graph import (
     Criterion,
+    Feedback,
     JudgeMemory,
     create_alignment_graph,
     create_judge_graph,
@@ -29,269 +28,124 @@ from memalign_graph import (
 from memalign_graph.local import open_local_store
 
 CRITERION = Criterion(name=data.NAME, instructions=data.INSTRUCTIONS)
-"""What is judged."""
 
-Results = dict[str, list[Measured]]
-"""Measurements by what was measured."""
+_AT_ONCE = 5_000  # how many episodes are remembered in one go
+_GUIDELINES = 100  # beside 100,000 episodes
 
 
 class Ours:
-    """The package as its README uses it, in front of the model server."""
+    """The package as its README uses it, on a `SqliteStore` in a file."""
 
-    def __init__(self, job: plan.Job) -> None:
-        self.remote = Remote(job.server)
-        """The model server."""
-        self.sizes = job.sizes
-        """How much of everything."""
-        self.model = ChatOpenAI(model=plan.MODEL, max_retries=0)
-        """The chat model."""
-        self.embeddings = OpenAIEmbeddings(
-            model=plan.EMBEDDINGS,
-            dimensions=plan.DIMENSIONS,
-            check_embedding_ctx_length=False,
-            max_retries=0,
-        )
-        """The embeddings."""
-        self.loop = asyncio.Runner()
-        """The one event loop: the clients' connections belong to it."""
+    def __init__(self, file: str = "memory.db") -> None:
+        self.file, self.stack = Path(file), ExitStack()
+        self.options: Any = {
+            "model": ChatOpenAI(model=plan.MODEL, max_retries=0),
+            "embeddings": OpenAIEmbeddings(
+                model=plan.EMBEDDINGS, dimensions=plan.DIMENSIONS, check_embedding_ctx_length=False
+            ),
+        }
 
-    def alignment_graph(self, store: BaseStore) -> Any:
-        """Return the graph that learns.
+    def prepare(self, records: Sequence[data.Record]) -> list[Any]:
+        """Write records as feedback."""
+        said = [{"value": it.value, "rationale": it.rationale, "author": "ann"} for it in records]
+        return [record.case | more for record, more in zip(records, said, strict=True)]
 
-        Args:
-            store: Where the memory is.
-        """
-        builder = create_alignment_graph(CRITERION, model=self.model, embeddings=self.embeddings)
-        return builder.compile(store=store)
-
-    def judge_graph(self, store: BaseStore) -> Any:
-        """Return the graph that judges.
-
-        Args:
-            store: Where the memory is.
-        """
-        builder = create_judge_graph(CRITERION, model=self.model, embeddings=self.embeddings)
-        return builder.compile(store=store)
-
-    def memory(self, store: BaseStore) -> JudgeMemory:
-        """Return the memory.
-
-        Args:
-            store: Where it is.
-        """
-        return JudgeMemory(store, CRITERION, embeddings=self.embeddings)
-
-
-def feedback(records: Sequence[data.Record]) -> list[dict[str, Any]]:
-    """Write records as feedback.
-
-    Args:
-        records: The records.
-
-    Returns:
-        What the alignment graph takes.
-    """
-    return [
-        case(record) | {"value": record.value, "rationale": record.rationale, "author": "ann"}
-        for record in records
-    ]
-
-
-def case(record: data.Record) -> dict[str, Any]:
-    """Write a record's reply as a case to judge.
-
-    Args:
-        record: The record.
-
-    Returns:
-        What the judge graph takes.
-    """
-    return {"inputs": {"question": record.question}, "outputs": record.answer}
-
-
-def session(job: plan.Job) -> Results:
-    """Measure what one process does, from aligning to forgetting.
-
-    Args:
-        job: What is asked for.
-
-    Returns:
-        The measurements.
-    """
-    ours, sizes = Ours(job), job.sizes
-    results: Results = {}
-    large = feedback(data.records(sizes.large))
-    if job.wants("align"):
-        small = feedback(data.records(sizes.small, seed=3))
-        results["align_small"] = align_anew(ours, job.folder, small, sizes.repeats)
-        with ours.remote.without_latency():
-            results["align_zero"] = align_anew(ours, job.folder, large, sizes.repeats)
-    repeats = sizes.repeats if job.wants("align") else 1
-    results["align_large"] = align_anew(ours, job.folder, large, repeats)
-    with open_local_store(job.folder / "memory.db") as store:
-        results |= judging(ours, job, store)
-        if job.wants("panel"):
-            results |= panels(ours, store)
-        if job.wants("change"):
-            results |= changing(ours, store)
-    if job.wants("judge", "concurrency"):
-        variant = InMemoryStore()
-        with ours.remote.without_latency():
-            ours.alignment_graph(variant).invoke({"feedback": large})
-        results |= {f"{key}_in_memory": one for key, one in judging(ours, job, variant).items()}
-    return results
-
-
-def align_anew(
-    ours: Ours, folder: Path, given: Sequence[dict[str, Any]], repeats: int
-) -> list[Measured]:
-    """Align an empty memory some times; the last one stays as `memory.db`.
-
-    Args:
-        ours: The package.
-        folder: Where the memory is kept.
-        given: The feedback.
-        repeats: How often.
-
-    Returns:
-        What each time took.
-
-    Raises:
-        RuntimeError: If not all feedback was taken in, or nothing was learned from it.
-    """
-    measured = []
-    for _ in range(repeats):
-        for left in folder.glob("memory.db*"):
+    def begin(self) -> None:
+        """Begin with an empty file."""
+        self.keep()
+        for left in Path().glob(f"{self.file}*"):
             left.unlink()
-        with open_local_store(folder / "memory.db") as store:
-            graph, memory = ours.alignment_graph(store), ours.memory(store)
-            one = ours.remote.measure(partial(graph.invoke, {"feedback": given}))
-            learned = {"episodes": len(memory.episodes()), "guidelines": len(memory.guidelines())}
-        if learned["episodes"] != len(given) or not learned["guidelines"]:
-            raise RuntimeError(f"Of {len(given)} records, memory has {learned}.")
-        measured.append(one | {"learned": learned})
-    return measured
+        self.open()
+
+    def open(self) -> None:
+        """Open the file, and compile what works on it."""
+        self.store = store = self.stack.enter_context(open_local_store(self.file))
+        self.memory = self.memory_of(CRITERION)
+        self.alignment_graph: Any = create_alignment_graph(CRITERION, **self.options).compile(
+            store=store
+        )
+        self.judge_graph: Any = create_judge_graph(CRITERION, **self.options).compile(store=store)
+
+    def memory_of(self, criterion: Criterion) -> JudgeMemory:
+        """Return the memory of a criterion."""
+        return JudgeMemory(self.store, criterion, embeddings=self.options["embeddings"])
+
+    def align(self, given: list[Any]) -> None:
+        """Learn by the alignment graph."""
+        report = self.alignment_graph.invoke({"feedback": given})["report"]
+        if report["feedback"]["new"] != len(given) or not report["guidelines"]["added"]:
+            raise RuntimeError(f"Of {len(given)} records not all were learned: {report}")
+
+    def remove(self, given: Any) -> None:
+        """Forget a record."""
+        self.memory.forget(Feedback.model_validate(given).episode_id)
+
+    def judge(self, case: dict[str, Any]) -> None:
+        """Judge by the judge graph."""
+        self.judge_graph.invoke(case)
+
+    def judge_all(self, cases: list[dict[str, Any]], at_once: int) -> None:
+        """Judge by the judge graph's `batch`."""
+        self.judge_graph.batch(cases, {"max_concurrency": at_once})
+
+    def keep(self) -> None:
+        """Close the file."""
+        self.stack.close()
 
 
-def judging(ours: Ours, job: plan.Job, store: BaseStore) -> Results:
-    """Measure judgments one by one, and many at once.
-
-    Args:
-        ours: The package.
-        job: What is asked for.
-        store: Where the memory is.
-
-    Returns:
-        The measurements.
-    """
-    sizes, measure = job.sizes, ours.remote.measure
-    results: Results = {}
-    cases = [case(record) for record in data.records(sizes.concurrent + 50, seed=2)]
-    graph = ours.judge_graph(store)
-    if job.wants("judge", "concurrency"):
-        results["judge"] = one_by_one(ours, graph, cases[: sizes.judgments + 2])
-    if job.wants("concurrency"):
-        config = {"max_concurrency": sizes.at_once}
-        chosen = cases[: sizes.concurrent]
-        results["concurrent"] = [
-            measure(lambda: graph.batch(chosen, config)) for _ in range(sizes.repeats)
-        ]
-
-        async def judge_all() -> None:
-            await graph.abatch(chosen, config)
-
-        results["concurrent_async"] = [
-            measure(lambda: ours.loop.run(judge_all())) for _ in range(sizes.repeats)
-        ]
-    return results
-
-
-def panels(ours: Ours, store: BaseStore) -> Results:
-    """Measure one example judged by one criterion and by many, which have memories, too.
-
-    Args:
-        ours: The package.
-        store: Where the memories are.
-
-    Returns:
-        The measurements.
-    """
-    repeats, measure = ours.sizes.repeats, ours.remote.measure
-    names = [f"{CRITERION.name}_{number}" for number in range(ours.sizes.criteria)]
+def session(job: Job) -> Results:
+    """Measure what one process does; and, of ours alone, a panel beside one criterion."""
+    ours = Ours()
+    results = plan.session(ours, job)
+    if "panel" not in job.groups:
+        return results
+    ours.open()
+    repeats, measure = job.repeats, plan.Remote(job.server).measure
+    names = [f"{CRITERION.name}_{number}" for number in range(job.criteria)]
     criteria = [CRITERION.model_copy(update={"name": name}) for name in names]
-    known = feedback(data.records(20, seed=6))
     for criterion in criteria:
-        JudgeMemory(store, criterion, embeddings=ours.embeddings).remember(known)
-    unseen = [case(record) for record in data.records(2 * repeats + 2, seed=7)]
-    results: Results = {}
+        ours.memory_of(criterion).remember(ours.prepare(data.records(20, seed=6)))
+    unseen = [record.case for record in data.records(2 * repeats + 2, seed=7)]
     for key, chosen in {"panel_one": criteria[:1], "panel": criteria}.items():
-        builder = create_panel_graph(chosen, model=ours.model, embeddings=ours.embeddings)
-        graph = builder.compile(store=store)
+        graph: Any = create_panel_graph(chosen, **ours.options).compile(store=ours.store)
         graph.invoke(unseen.pop())  # warms up
         results[key] = [measure(partial(graph.invoke, unseen.pop())) for _ in range(repeats)]
+    ours.keep()
     return results
 
 
-def one_by_one(ours: Ours, graph: Any, cases: Sequence[dict[str, Any]]) -> list[Measured]:
-    """Measure judgments one after another; the first two only warm up.
-
-    Args:
-        ours: The package.
-        graph: The graph that judges.
-        cases: The cases.
-
-    Returns:
-        What each took, with its prompt.
-    """
-    measured = [ours.remote.measure(partial(graph.invoke, one), prompts=True) for one in cases]
-    return measured[2:]
-
-
-def changing(ours: Ours, store: BaseStore) -> Results:
-    """Measure one more piece of feedback, and one forgotten.
-
-    Args:
-        ours: The package.
-        store: Where the memory is.
-
-    Returns:
-        The measurements.
-    """
-    repeats, measure = ours.sizes.repeats, ours.remote.measure
-    graph, memory = ours.alignment_graph(store), ours.memory(store)
-    fresh = feedback(data.records(repeats, seed=4))
-    one_more = [measure(partial(graph.invoke, {"feedback": [one]})) for one in fresh]
-    ids = [episode.id for episode in memory.episodes()]
-    chosen = ids[:: max(1, len(ids) // repeats)][:repeats]
-    remove_one = [measure(partial(memory.forget, one)) for one in chosen]
-    return {"one_more": one_more, "remove_one": remove_one}
-
-
-def reopen(job: plan.Job) -> Results:
-    """Measure opening the memory that a session left, and the first judgment with it.
-
-    Args:
-        job: What is asked for.
-
-    Returns:
-        The measurement.
-    """
-    unseen = case(data.records(job.attempt + 1, seed=5)[-1])
+def reopen(job: Job) -> Results:
+    """Measure opening the memory that a session left, and the first judgment with it."""
+    unseen = data.records(job.attempt + 1, seed=5)[-1].case
 
     def work() -> None:
-        ours = Ours(job)
-        with open_local_store(job.folder / "memory.db") as store:
-            ours.judge_graph(store).invoke(unseen)
+        ours = Ours()
+        ours.open()
+        ours.judge(unseen)
+        ours.keep()
 
-    return {"reopen": [Remote(job.server).measure(work)]}
+    return {"reopen": [plan.Remote(job.server).measure(work)]}
 
 
-def main() -> None:
-    """Do one job."""
-    job, path = plan.Job.from_arguments()
-    results = {"session": session, "reopen": reopen}[job.what](job)
-    path.write_text(json.dumps(results))
+def scale(job: Job) -> Results:
+    """Fill a memory, open it anew, and judge with it; its search is exact, as any flat one."""
+    ours, remote, records = Ours("scale.db"), plan.Remote(job.server), data.records(job.scale)
+    ours.begin()
+    began = time.perf_counter()
+    with remote.without_latency():
+        for first in range(0, len(records), _AT_ONCE):
+            ours.memory.remember(ours.prepare(records[first : first + _AT_ONCE]))
+        for number in range(_GUIDELINES):
+            ours.memory.add_guideline(data.guideline_text(number))
+    filled_s = time.perf_counter() - began
+    ours.keep()
+    cases = [record.case for record in data.records(job.judgments + 2, seed=2)]
+    ours.open()
+    opened = remote.measure(partial(ours.judge, cases[0])) | {"filled_s": filled_s}
+    judged = [remote.measure(partial(ours.judge, case)) for case in cases]
+    ours.keep()
+    return {"scale_open": [opened], "scale": judged[2:]}
 
 
 if __name__ == "__main__":
-    main()
+    plan.do_job(session=session, reopen=reopen, scale=scale)

@@ -4,11 +4,11 @@ Nothing of this project's package is imported here, and nothing that its environ
 """
 
 import json
-import os
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import dspy
 import mlflow
@@ -18,185 +18,136 @@ from mlflow.genai.judges.optimizers import MemAlignOptimizer
 from mlflow.genai.scorers import get_scorer
 
 from benchmarks import data, plan
-from benchmarks.remote import Measured, Remote
-
-_EXPERIMENT = "benchmark"
-
-_INSTRUCTIONS = f"{data.INSTRUCTIONS} The question: {{{{ inputs }}}} The reply: {{{{ outputs }}}}"
+from benchmarks.plan import Job, Results
 
 _EXPERT = AssessmentSource(source_type="HUMAN", source_id="ann")
-
-_BATCH = 50
-"""How many records it distils by one call."""
+_FIELDS = "The inputs: {{ inputs }}\nThe outputs: {{ outputs }}"
+_REFERENCE = "reference"
+_BATCH = 50  # how many records it distils by one call
 
 
 class Peer:
     """MemAlign as its documentation uses it."""
 
-    def __init__(self, job: plan.Job) -> None:
+    def __init__(self, name: str, instructions: str, model: str, **options: Any) -> None:
+        kept = ("feedback_value_type", "inference_params")
+        self.experiment = mlflow.set_experiment("benchmark")
+        self.empty = make_judge(
+            name=name,
+            instructions=instructions,
+            model=f"openai:/{model}",
+            **{key: options.pop(key) for key in kept if key in options},
+        )
+        self.aligned = self.empty
+        embeddings = f"openai:/{plan.EMBEDDINGS}"
+        self.optimizer = MemAlignOptimizer(
+            reflection_lm=f"openai:/{model}", embedding_model=embeddings, **options
+        )
+
+    @classmethod
+    def of(cls, job: Job) -> "Peer":
+        """Return the peer of the speed program."""
         if not job.cache:
             dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
-        self.remote = Remote(job.server)
-        """The model server."""
-        self.sizes = job.sizes
-        """How much of everything."""
-        self.experiment = mlflow.set_experiment(_EXPERIMENT)
-        """Where its traces and its judge are kept."""
-        self.judge = make_judge(
-            name=data.NAME,
-            instructions=_INSTRUCTIONS,
-            model=f"openai:/{plan.MODEL}",
-            feedback_value_type=bool,
-        )
-        """The judge before it learned anything."""
-        self.optimizer = MemAlignOptimizer(
-            reflection_lm=f"openai:/{plan.MODEL}", embedding_model=f"openai:/{plan.EMBEDDINGS}"
-        )
-        """What aligns it."""
+        instructions = f"{data.INSTRUCTIONS} {_FIELDS}"
+        return cls(data.NAME, instructions, plan.MODEL, feedback_value_type=bool)
 
-    def traces(self, count: int, seed: int = 1) -> list[Trace]:
-        """Store records as traces with an expert's assessment, and read them back.
+    def prepare(self, records: Sequence[data.Record]) -> list[Any]:
+        """Store records as traces."""
+        said = [{"label": record.value, "feedback": record.rationale} for record in records]
+        return self.store([one.case | more for one, more in zip(records, said, strict=True)])
 
-        Args:
-            count: How many.
-            seed: Which records.
-
-        Returns:
-            The traces, as aligning takes them.
-        """
-        made = []
-        for record in data.records(count, seed):
-            with mlflow.start_span("support") as span:
-                span.set_inputs({"question": record.question})
-                span.set_outputs(record.answer)
-            made.append((span.trace_id, record))
+    def store(self, rows: Sequence[dict[str, Any]]) -> list[Trace]:
+        """Store rows as traces with an expert's assessment, and read them back."""
+        ids = []
+        for row in rows:
+            with mlflow.start_span("case") as span:
+                span.set_inputs(row["inputs"])
+                span.set_outputs(row["outputs"])
+            ids.append(span.trace_id)
         mlflow.flush_trace_async_logging()
-        for trace_id, record in made:
-            mlflow.log_feedback(
-                trace_id=trace_id,
-                name=data.NAME,
-                value=record.value,
-                rationale=record.rationale,
-                source=_EXPERT,
-            )
-        return [mlflow.get_trace(trace_id) for trace_id, _ in made]
+        for trace_id, row in zip(ids, rows, strict=True):
+            said = {"name": self.empty.name, "value": row["label"], "rationale": row["feedback"]}
+            mlflow.log_feedback(trace_id=trace_id, source=_EXPERT, **said)
+            if row.get("reference_outputs") is not None:
+                expected = {"name": _REFERENCE, "value": row["reference_outputs"]}
+                mlflow.log_expectation(trace_id=trace_id, source=_EXPERT, **expected)
+        return list(map(mlflow.get_trace, ids))
 
-    def align(self, judge: Any, traces: Sequence[Trace]) -> Any:
-        """Align a judge, and make sure that it learned what the server taught.
+    def begin(self) -> None:
+        """Begin with the judge that learned nothing."""
+        self.aligned = self.empty
 
-        Args:
-            judge: The judge.
-            traces: The feedback.
-
-        Returns:
-            The aligned judge.
-
-        Raises:
-            RuntimeError: If the judge learned less.
-        """
-        before = len(getattr(judge, "_semantic_memory", []))
-        aligned = judge.align(traces=list(traces), optimizer=self.optimizer)
-        learned = len(aligned._semantic_memory) - before  # noqa: SLF001 - it has no public name
-        full, rest = divmod(len(traces), _BATCH)
-        taught = 5 * full + min(5, 2 * rest)
-        if learned != taught:
+    def align(self, given: list[Any]) -> None:
+        """Align the judge, and make sure that it learned what the speed program's server taught."""
+        before = len(getattr(self.aligned, "_semantic_memory", []))
+        self.aligned = self.aligned.align(traces=given, optimizer=self.optimizer)
+        learned = len(self.aligned._semantic_memory) - before  # noqa: SLF001 - it has no public name
+        full, rest = divmod(len(given), _BATCH)
+        if self.empty.name == data.NAME and learned != (taught := 5 * full + min(5, 2 * rest)):
             raise RuntimeError(f"The peer learned {learned} guidelines of {taught}.")
-        return aligned
+
+    def remove(self, given: Any) -> None:
+        """Forget a record."""
+        self.aligned.unalign(traces=[given])
+
+    def judge(self, case: dict[str, Any]) -> None:
+        """Judge a case, and make sure that the answer was understood."""
+        answer = self.aligned(**case)
+        if answer.value is not True:
+            raise RuntimeError(f"The peer's judge did not understand the answer: {answer}")
+
+    def judge_all(self, cases: list[dict[str, Any]], at_once: int) -> None:
+        """Judge by as many threads."""
+        with ThreadPoolExecutor(at_once) as executor:
+            list(executor.map(self.judge, cases))
+
+    def keep(self) -> None:
+        """Register the judge."""
+        self.aligned.register(experiment_id=self.experiment.experiment_id)
 
 
-def session(job: plan.Job) -> dict[str, list[Measured]]:
-    """Measure what one process of the peer does.
-
-    Args:
-        job: What is asked for.
-
-    Returns:
-        The measurements by what was measured.
-    """
-    peer, sizes = Peer(job), job.sizes
-    measure = peer.remote.measure
-    results: dict[str, list[Measured]] = {}
-    if job.wants("align"):
-        small = peer.traces(sizes.small, seed=3)
-        results["align_small"] = [
-            measure(lambda: peer.align(peer.judge, small)) for _ in range(sizes.repeats)
-        ]
-    traces = peer.traces(sizes.large)
-    kept: list[Any] = []
-    repeats = sizes.repeats if job.wants("align") else 1
-    results["align_large"] = [
-        measure(lambda: kept.append(peer.align(peer.judge, traces))) for _ in range(repeats)
-    ]
-    aligned = kept[-1]
-    if job.wants("align"):
-        with peer.remote.without_latency():
-            results["align_zero"] = [
-                measure(lambda: peer.align(peer.judge, traces)) for _ in range(sizes.repeats)
-            ]
-    cases = [_case(record) for record in data.records(sizes.concurrent + 50, seed=2)]
-    if job.wants("judge", "concurrency"):
-        results["judge"] = [
-            measure(partial(_judge, aligned, case), prompts=True)
-            for case in cases[: sizes.judgments + 2]
-        ][2:]
-    if job.wants("concurrency"):
-        results["concurrent"] = [
-            measure(lambda: _judge_all(aligned, cases[: sizes.concurrent], sizes.at_once))
-            for _ in range(sizes.repeats)
-        ]
-    if job.wants("change"):
-        fresh = peer.traces(sizes.repeats, seed=4)
-        results["one_more"] = [measure(partial(peer.align, aligned, [one])) for one in fresh]
-        results["remove_one"] = [
-            measure(partial(aligned.unalign, traces=[one]))
-            for one in traces[:: max(1, len(traces) // sizes.repeats)][: sizes.repeats]
-        ]
-    if job.wants("reopen"):
-        aligned.register(experiment_id=peer.experiment.experiment_id)
-    return results
-
-
-def reopen(job: plan.Job) -> dict[str, list[Measured]]:
-    """Measure loading the judge that a session registered, and its first judgment.
-
-    Args:
-        job: What is asked for.
-
-    Returns:
-        The measurement.
-    """
-    peer = Peer(job)
-    case = _case(data.records(job.attempt + 1, seed=5)[-1])
+def reopen(job: Job) -> Results:
+    """Measure loading the judge that a session registered, and its first judgment."""
+    peer, unseen = Peer.of(job), data.records(job.attempt + 1, seed=5)[-1].case
 
     def work() -> None:
-        judge = get_scorer(name=data.NAME, experiment_id=peer.experiment.experiment_id)
-        _judge(judge, case)
+        peer.aligned = get_scorer(name=data.NAME, experiment_id=peer.experiment.experiment_id)
+        peer.judge(unseen)
 
-    return {"reopen": [peer.remote.measure(work)]}
-
-
-def _case(record: data.Record) -> dict[str, Any]:
-    return {"inputs": {"question": record.question}, "outputs": record.answer}
+    return {"reopen": [plan.Remote(job.server).measure(work)]}
 
 
-def _judge(judge: Any, case: dict[str, Any]) -> None:
-    answer = judge(**case)
-    if answer.value is not True:
-        raise RuntimeError(f"The peer's judge did not understand the answer: {answer}")
-
-
-def _judge_all(judge: Any, cases: Sequence[dict[str, Any]], at_once: int) -> None:
-    with ThreadPoolExecutor(at_once) as executor:
-        list(executor.map(lambda case: _judge(judge, case), cases))
-
-
-def main() -> None:
-    """Do one job."""
-    job, path = plan.Job.from_arguments()
-    os.chdir(job.folder)
-    results = {"session": session, "reopen": reopen}[job.what](job)
-    path.write_text(json.dumps(results))
+def judge_rows(task: dict[str, Any], results: Path) -> None:
+    """Learn from labelled rows and judge others, a line each as they come; see `agreement`."""
+    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
+    first, has_reference = task["test"][0], task["test"][0]["reference_outputs"] is not None
+    low, high = first["range"] or (0, 0)
+    kinds = {"bool": bool, "numeric": int if high - low > 1 else float}
+    more = ["The reference: {{ expectations }}"] if has_reference else []
+    peer = Peer(
+        first["criterion"].replace(".", "_"),
+        "\n".join([first["instructions"], _FIELDS, *more]),
+        task["model"],
+        feedback_value_type=kinds.get(first["scale"]) or Literal[tuple(first["choices"] or ())],
+        inference_params={"temperature": 0, "max_tokens": 512},
+        retrieval_k=task["k"],
+    )
+    peer.align(peer.store(task["train"]))
+    for row in task["test"]:
+        expected = {_REFERENCE: row["reference_outputs"]}
+        given = {name: row[name] for name in ("inputs", "outputs")}
+        try:
+            answer = peer.aligned(**given, **({"expectations": expected} if has_reference else {}))
+            verdict = {"value": answer.value, "rationale": answer.rationale}
+        except mlflow.MlflowException as error:
+            verdict = {"value": None, "rationale": str(error)}
+        with results.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"id": row["id"], **verdict}) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1].endswith(".json"):
+        judge_rows(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), Path(sys.argv[2]))
+    else:
+        plan.do_job(session=lambda job: plan.session(Peer.of(job), job), reopen=reopen)

@@ -1,16 +1,23 @@
 """The model server both sides speak to, as a process of its own: `python -m benchmarks.server`.
 
-It speaks OpenAI's protocol, takes a fixed time for an answer, and counts what it is asked.
+It speaks OpenAI's protocol. By itself it takes a fixed time for an answer, and counts what it is
+asked; with `--upstream` it passes chat on to a real model's server, and embeds with the embedded
+model. It shares its cores with the clients it measures, so it does as little as it can.
 """
 
 import argparse
 import asyncio
 import base64
-import signal
+import itertools
+import re
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+import urllib.error
+import urllib.request
+from collections import Counter
+from contextlib import suppress
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any
 from uuid import uuid4
 
@@ -18,203 +25,206 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from benchmarks import hashing
-from benchmarks.answers import Answers
-from benchmarks.http_service import Response, serve
+from benchmarks.data import guideline_text
+from benchmarks.plan import DIMENSIONS
+from tests.loopback.judge_double import instance
 from tests.loopback.requests import ChatRequest, EmbeddingRequest
-from tests.loopback.wire import count_tokens, fault_in_chat, fault_in_embeddings
+from tests.loopback.wire import count_tokens
 
-_KEPT_PROMPTS = 64
-"""How many prompts since the last reset can be read back."""
-
-_KEPT_VECTORS = 20_000
-
-
-@dataclass
-class Latency:
-    """How long the model takes, in seconds."""
-
-    chat: float = 0.4
-    """For any answer."""
-
-    token: float = 0.005
-    """For each token of the answer, besides."""
-
-    embedding: float = 0.08
-    """For a request of embeddings, however many texts it has."""
+_GUIDELINES_PER_CALL = 5  # that a call to distil brings
+_GUIDELINES_PER_RECORD = 2  # at most: one record alone does not teach five rules
+_RATIONALE = (
+    "The reply names what was asked for and the step that follows, but leaves out the date by "
+    "which the customer can expect it."
+)
+_COUNTED = ("held_s", "chat_calls", "prompt_tokens", "embedding_calls", "texts_embedded")
+_KEPT_PROMPTS = 64  # how many prompts since the last reset can be read back
+_LONG_WORD = 6  # longer words weigh no more than this; short ones are mostly filler
+_WORD = re.compile(r"\w+")
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_TIMEOUT_S = 1_800
 
 
-@dataclass
-class Counters:
-    """What the server was asked since the last reset."""
-
-    chat_calls: int = 0
-    """Chat requests."""
-
-    prompt_tokens: int = 0
-    """Tokens of all their messages: a quarter of the characters."""
-
-    completion_tokens: int = 0
-    """Tokens of all answers, counted alike."""
-
-    embedding_calls: int = 0
-    """Requests of embeddings."""
-
-    texts_embedded: int = 0
-    """Texts in them."""
-
-    held_s: float = 0.0
-    """How long requests were held, all of them together: the latency, as it really was."""
-
-    most_at_once: int = 0
-    """The most requests in hand at one time."""
-
-    refused: int = 0
-    """Requests that were answered with an error."""
-
-    by_schema: dict[str, int] = field(default_factory=dict)
-    """Chat requests by the name of the schema they asked for."""
-
-    prompts: list[str] = field(default_factory=list)
-    """The first prompts, as one text each."""
+_LATENCY = {
+    "chat": 0.4,  # seconds for any answer
+    "token": 0.005,  # for each token of it, besides; a token is four characters
+    "embedding": 0.08,  # for a request of embeddings, however many texts it has
+}
 
 
 class ModelServer:
-    """Answers requests, and knows nothing of sockets."""
+    """Answers requests by the shape of the schema they bring, each call to distil anew."""
 
-    def __init__(self) -> None:
-        self.latency = Latency()
-        """How long it takes."""
-        self.counters = Counters()
-        """What it was asked."""
-        self._answers = Answers()
-        self._in_hand = 0
+    def __init__(self, upstream: str | None = None, key: str = "none") -> None:
+        self.latency, self.prompts = _LATENCY, list[str]()
+        self.counters: Any = Counter()
+        self._numbers = itertools.count()
+        self._upstream, self._key = upstream, key
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._embeddings: Any = None
+        if upstream:
+            from memalign_graph.local import LocalEmbeddings
 
-    def respond(self, method: str, path: str, body: bytes) -> Response:
-        """Answer a request.
+            self.latency, self._embeddings = dict.fromkeys(_LATENCY, 0.0), LocalEmbeddings()
 
-        Args:
-            method: GET or POST.
-            path: Its path.
-            body: Its body.
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection, one after another."""
+        clock = asyncio.get_running_loop().time
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = _LENGTH.search(head)
+                body = await reader.readexactly(int(length[1]) if length else 0)
+                arrived, counters = clock(), self.counters
+                status, answer, delay_s = await self.respond(head.split(b" ", 2)[1].decode(), body)
+                # However long it took to answer, it is held for exactly that long.
+                await asyncio.sleep(max(0.0, arrived + delay_s - clock()))
+                counters["held_s"] += clock() - arrived if delay_s else 0.0  # as it really was
+                writer.write(
+                    b"HTTP/1.1 %d Answered\r\ncontent-type: application/json\r\n"
+                    b"content-length: %d\r\n\r\n%b" % (status, len(answer), answer)
+                )
+        writer.close()
 
-        Returns:
-            The response.
-        """
-        match method, path.partition("?")[0]:
-            case "POST", "/v1/chat/completions":
-                return self._chat(ChatRequest(orjson.loads(body), {}))
-            case "POST", "/v1/embeddings":
-                return self._embed(EmbeddingRequest(orjson.loads(body), {}))
-            case "GET", "/bench/counters":
-                return Response(orjson.dumps(asdict(self.counters)))
-            case "POST", "/bench/reset":
-                self.counters = Counters()
-                return Response(b"{}")
-            case "POST", "/bench/latency":
-                self.latency = Latency(**orjson.loads(body))
-                return Response(b"{}")
+    async def respond(self, path: str, body: bytes) -> tuple[int, bytes, float]:
+        """Return the status, JSON, and how long after its arrival a request is answered."""
+        match path.partition("?")[0]:
+            case "/v1/chat/completions":
+                return (
+                    await asyncio.to_thread(self._pass_on, body)
+                    if self._upstream
+                    else self._chat(body)
+                )
+            case "/v1/embeddings":
+                return self._embed(body)
+            case "/bench/counters":
+                return (
+                    200,
+                    orjson.dumps(
+                        {**dict.fromkeys(_COUNTED, 0), **self.counters, "prompts": self.prompts}
+                    ),
+                    0.0,
+                )
+            case "/bench/reset":
+                self.counters, self.prompts = Counter(), []
+            case "/bench/latency":
+                self.latency = _LATENCY | orjson.loads(body)
             case _:
-                return self._refuse(404, f"Unknown path: {path}")
+                return 404, b'{"error": {"message": "There is no such path."}}', 0.0
+        return 200, b"{}", 0.0
 
-    def _chat(self, request: ChatRequest) -> Response:
-        fault = fault_in_chat(request)
-        if fault:
-            return self._refuse(400, fault)
+    def _pass_on(self, body: bytes) -> tuple[int, bytes, float]:
+        headers = {"content-type": "application/json", "authorization": f"Bearer {self._key}"}
+        request = urllib.request.Request(f"{self._upstream}/chat/completions", body, headers)  # noqa: S310 - the caller's address
+        try:
+            with self._opener.open(request, timeout=_TIMEOUT_S) as response:
+                return 200, response.read(), 0.0
+        except urllib.error.HTTPError as error:
+            return error.code, error.read(), 0.0
+
+    def _chat(self, body: bytes) -> tuple[int, bytes, float]:
+        request = ChatRequest(orjson.loads(body), {})
         text = request.text
-        content = self._answers.content(request.schema, text)
-        answer = orjson.dumps(content).decode()
-        usage = _usage(count_tokens(text), count_tokens(answer))
+        answer = orjson.dumps(self._content(request.schema, text)).decode()
         message = {"role": "assistant", "content": answer, "refusal": None}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+        prompt, completion = count_tokens(text), count_tokens(answer)
         reply = {
             "id": f"chatcmpl-{uuid4().hex}",
             "object": "chat.completion",
             "created": int(time.time()),
             "model": request.model,
-            "choices": [
-                {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
-            ],
-            "usage": usage,
+            "choices": [choice],
+            "usage": _usage(prompt, completion),
         }
-        counters = self.counters
-        counters.chat_calls += 1
-        counters.prompt_tokens += usage["prompt_tokens"]
-        counters.completion_tokens += usage["completion_tokens"]
-        name = request.schema_name or "none"
-        counters.by_schema[name] = counters.by_schema.get(name, 0) + 1
-        if len(counters.prompts) < _KEPT_PROMPTS:
-            counters.prompts.append(text)
-        latency = self.latency.chat + usage["completion_tokens"] * self.latency.token
-        return self._held(reply, latency)
+        self.counters.update(chat_calls=1, prompt_tokens=prompt)
+        self.prompts += [text] if len(self.prompts) < _KEPT_PROMPTS else []
+        delay_s = self.latency["chat"] + completion * self.latency["token"]
+        return 200, orjson.dumps(reply), delay_s
 
-    def _embed(self, request: EmbeddingRequest) -> Response:
-        fault = fault_in_embeddings(request)
-        if fault:
-            return self._refuse(400, fault)
-        size = int(request.body.get("dimensions") or hashing.DIMENSION)
-        as_text = request.body.get("encoding_format") == "base64"
-        vectors = [_vector(text, size) for text in request.texts]
+    def _content(self, schema: dict[str, Any] | None, prompt: str) -> Any:
+        """Return a JSON value that the schema allows."""
+        content: Any = instance(schema) if schema else {"rationale": "", "value": True}
+        properties = schema.get("properties", {}) if schema else {}
+        if "rationale" in content:
+            content["rationale"] = _RATIONALE
+        if "operations" in properties:  # as our distiller asks for them
+            items = properties["operations"]["items"]["properties"]
+            handles = items.get("feedback", {}).get("items", {}).get("enum", [])
+            add = {"action": "add", "guideline": "none"}
+            made = [{**add, "text": text, "feedback": ids} for text, ids in self._taught(handles)]
+            content["operations"] = [{name: one[name] for name in items} for one in made]
+        if "guidelines" in properties:  # as the peer's does
+            handles = list(map(int, re.findall(r'^\s*"id": (\d+),', prompt, re.MULTILINE)))
+            taught = self._taught(handles)
+            content["guidelines"] = [
+                {"guideline_text": text, "source_trace_ids": ids} for text, ids in taught
+            ]
+        return content
+
+    def _taught(self, handles: list[Any]) -> list[tuple[str, list[Any]]]:
+        """Write guidelines, each with two sources at most, spread over all there are."""
+        count = min(_GUIDELINES_PER_CALL, _GUIDELINES_PER_RECORD * max(1, len(handles)))
+        step = max(1, len(handles) // (2 * _GUIDELINES_PER_CALL))
+        spread = [handles[at * step % len(handles)] for at in range(2 * count) if handles]
+        sources = [list(dict.fromkeys(spread[2 * at : 2 * at + 2])) for at in range(count)]
+        return [(guideline_text(next(self._numbers)), ids) for ids in sources]
+
+    def _embed(self, body: bytes) -> tuple[int, bytes, float]:
+        request = EmbeddingRequest(orjson.loads(body), {})
+        size = int(request.body.get("dimensions") or DIMENSIONS)
+        vectors = [_embedded(text, size) for text in request.texts if not self._embeddings]
+        if self._embeddings:
+            vectors = list(np.array(self._embeddings.embed_documents(request.texts), np.float32))
+        shown: list[Any] = [vector.tolist() for vector in vectors]
+        if request.body.get("encoding_format") == "base64":
+            shown = [base64.b64encode(one.astype("<f4").tobytes()).decode() for one in vectors]
         data = [
-            {"object": "embedding", "index": index, "embedding": _encoded(one, as_text=as_text)}
-            for index, one in enumerate(vectors)
+            {"object": "embedding", "index": index, "embedding": one}
+            for index, one in enumerate(shown)
         ]
         usage = _usage(sum(map(count_tokens, request.texts)), 0)
         reply = {"object": "list", "data": data, "model": request.model, "usage": usage}
-        self.counters.embedding_calls += 1
-        self.counters.texts_embedded += len(vectors)
-        return self._held(reply, self.latency.embedding)
-
-    def _held(self, reply: dict[str, Any], delay_s: float) -> Response:
-        counters = self.counters
-        self._in_hand += 1
-        counters.most_at_once = max(counters.most_at_once, self._in_hand)
-
-        def sent(held_s: float) -> None:
-            self._in_hand -= 1
-            counters.held_s += held_s
-
-        body = orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
-        return Response(body, delay_s=delay_s, sent=sent)
-
-    def _refuse(self, status: int, message: str) -> Response:
-        self.counters.refused += 1
-        error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
-        return Response(orjson.dumps({"error": error}), status=status)
+        self.counters.update(embedding_calls=1, texts_embedded=len(vectors))
+        return 200, orjson.dumps(reply), self.latency["embedding"]
 
 
 def _usage(prompt: int, completion: int) -> dict[str, int]:
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-    }
+    total = prompt + completion
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
 
 
-@lru_cache(maxsize=_KEPT_VECTORS)
-def _vector(text: str, dimension: int) -> NDArray[np.float32]:
-    return hashing.embed(text, dimension)
+@lru_cache(maxsize=20_000)
+def _embedded(text: str, dimension: int) -> NDArray[np.float32]:
+    counts = Counter(_WORD.findall(text.lower())) or Counter([""])
+    rows = np.stack([_word_vector(word, dimension) for word in counts])
+    vector: NDArray[np.float32] = np.asarray(list(counts.values()), dtype=np.float32) @ rows
+    return vector / np.float32(float(np.linalg.norm(vector)) or 1.0)
 
 
-def _encoded(vector: NDArray[np.float32], *, as_text: bool) -> Any:
-    return base64.b64encode(vector.astype("<f4").tobytes()).decode() if as_text else vector
+@lru_cache(maxsize=100_000)
+def _word_vector(word: str, dimension: int) -> NDArray[np.float32]:
+    """Draw a word's direction; the same word has the same one in every process."""
+    seed = int.from_bytes(blake2b(word.encode(), digest_size=8).digest())
+    drawn = np.random.default_rng(seed).standard_normal(dimension, dtype=np.float32)
+    return drawn * np.float32(max(1, min(len(word), _LONG_WORD)))
 
 
-def main() -> None:
+async def main() -> None:
     """Serve until told to stop; the base URL is the only line written."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.server", description=main.__doc__)
     parser.add_argument("--port", type=int, default=0, help="0 takes a free port")
+    parser.add_argument("--upstream", help="an OpenAI-compatible server that answers chat")
+    parser.add_argument("--key", default="none", help="its key")
     options = parser.parse_args()
-
-    def started(port: int) -> None:
-        sys.stdout.write(f"http://127.0.0.1:{port}/v1\n")
-        sys.stdout.flush()
-
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    try:
-        asyncio.run(serve(ModelServer().respond, options.port, started))
-    except KeyboardInterrupt:
-        sys.exit(0)
+    model = ModelServer(options.upstream, options.key)
+    server = await asyncio.start_server(
+        model.handle, "127.0.0.1", options.port, backlog=256, limit=2**26
+    )
+    sys.stdout.write(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1\n")
+    sys.stdout.flush()
+    await server.serve_forever()
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

@@ -1,11 +1,9 @@
 """Learn from many comments at once, with a progress bar: three experts, some of whom disagree.
 
-Run it twice: the second time nothing is new, and it costs nothing. A file of your own works, too:
-`python examples/align_many.py memory.sqlite feedback.jsonl`, a JSON object a line with `inputs`,
-`outputs`, and `value` (true or false), `rationale` or both.
+Run it twice on one file (`python examples/align_many.py memory.sqlite`): the second time nothing is
+new, and it costs nothing.
 """
 
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -22,38 +20,35 @@ CRITERION = Criterion(
 )
 SORRY = "A reply about something lost or broken must say sorry before anything else."
 PHONE = "Never send a customer to the phone line: give the answer in the reply."
-CASES: list[tuple[str, str, dict[str, str | None]]] = [
-    ("My order never came.", "Check the tracking page.", {"ann": SORRY, "bob": "Too cold."}),
-    ("The cup arrived broken.", "Send us a photo.", {"ann": SORRY}),
-    ("Where is my invoice?", "Call us between 9 and 5.", {"cem": PHONE}),
-    ("How do I change my address?", "Please call our hotline.", {"cem": PHONE, "bob": None}),
-    ("How do I reset my password?", "Click on 'Forgot it?'.", {"ann": None}),
+FEEDBACK = [
+    {
+        "inputs": inputs,
+        "outputs": outputs,
+        "value": words is None,
+        "rationale": words,
+        "author": who,
+    }
+    for inputs, outputs, who, words in (
+        ("My order never came.", "Check the tracking page.", "ann", SORRY),
+        ("My order never came.", "Check the tracking page.", "bob", "Too cold."),
+        ("The cup arrived broken.", "Send us a photo.", "ann", SORRY),
+        ("Where is my invoice?", "Call us between 9 and 5.", "cem", PHONE),
+        ("How do I change my address?", "Please call our hotline.", "cem", PHONE),
+        ("How do I change my address?", "Please call our hotline.", "bob", None),
+        ("How do I reset my password?", "Click on 'Forgot it?'.", "ann", None),
+    )
 ]
+"""An expert without words only says that the reply is right."""
 
 
-def sample_feedback() -> list[dict[str, Any]]:
-    """Write the cases as feedback; an expert without words only says that the reply is right."""
-    return [
-        {
-            "inputs": inputs,
-            "outputs": outputs,
-            "value": words is None,
-            "rationale": words,
-            "author": author,
-        }
-        for inputs, outputs, said in CASES
-        for author, words in said.items()
-    ]
-
-
-def align(path: Path, feedback: list[dict[str, Any]]) -> dict[str, Any]:
+def align(path: Path) -> dict[str, Any]:
     """Align the memory in a file, and show how far it is."""
     model, embeddings = models_from_environment()
     builder = create_alignment_graph(CRITERION, model=model, embeddings=embeddings)
     report: dict[str, Any] = {}
     with open_local_store(path) as store, tqdm(unit="step", file=sys.stdout) as bar:
         graph = builder.compile(store=store)
-        for mode, part in graph.stream({"feedback": feedback}, stream_mode=["custom", "values"]):
+        for mode, part in graph.stream({"feedback": FEEDBACK}, stream_mode=["custom", "values"]):
             if mode == "values" and isinstance(part, dict):
                 report = part.get("report", report)
             elif isinstance(part, dict) and part["type"] == "alignment_progress":
@@ -63,12 +58,10 @@ def align(path: Path, feedback: list[dict[str, Any]]) -> dict[str, Any]:
     return report
 
 
-def main(path: Path, feedback: list[dict[str, Any]]) -> None:
+def main(path: Path) -> None:
     """Align, and say what came of it."""
-    report = align(path, feedback)
+    report = align(path)
     print("feedback:", report["feedback"])
-    for rejected in report["rejected"]:
-        print(f"not taken: record {rejected['index']}: {rejected['reason']}")
     agreement = report["agreement"]
     print(
         f"experts: {len(agreement['disagreements'])} of {agreement['examples']} case(s) that "
@@ -82,12 +75,5 @@ def main(path: Path, feedback: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    given = sample_feedback()
-    if len(sys.argv) > 2:  # noqa: PLR2004 - a memory and a file of feedback
-        lines = Path(sys.argv[2]).read_text(encoding="utf-8").splitlines()
-        given = [json.loads(line) for line in lines if line.strip()]
-    if len(sys.argv) > 1:
-        main(Path(sys.argv[1]), given)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            main(Path(folder) / "memory.sqlite", given)
+    with tempfile.TemporaryDirectory() as folder:
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else f"{folder}/memory.sqlite"))

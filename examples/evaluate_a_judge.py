@@ -1,12 +1,9 @@
 """Does the judge agree with the experts? A report on feedback that is there already.
 
 It needs the extra `evaluation`. Answers are kept beside the report: run it twice, and the second
-time no model is called. A file of your own works, too: `python examples/evaluate_a_judge.py
-report.html feedback.jsonl`, a JSON object a line with `inputs`, `outputs`, `value` (true or false)
-and, where there is one, `rationale`.
+time no model is called. For files of your own there is `memalign evaluate`.
 """
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,16 +36,11 @@ def sample_feedback() -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure the judge before and after it learned, and write the report."""
-    arguments = sys.argv[1:]
-    report_file = Path(arguments[0] if arguments else "evaluation/report.html")
-    feedback = sample_feedback()
-    if len(arguments) > 1:
-        lines = Path(arguments[1]).read_text(encoding="utf-8").splitlines()
-        feedback = [json.loads(line) for line in lines if line.strip()]
+    report_file = Path(sys.argv[1] if len(sys.argv) > 1 else "evaluation/report.html")
     model, embeddings = models_from_environment()
     report = evaluate(
         CRITERION,
-        feedback,
+        sample_feedback(),
         folds=3,
         group_by="inputs",  # two replies to one question go into one fold
         credit_cases=4,

@@ -14,7 +14,6 @@ from langgraph.store.memory import InMemoryStore
 from langsmith.schemas import Example
 
 from memalign_graph import Criterion, Feedback, JudgeMemory, create_judge_graph
-from memalign_graph import Example as JudgedExample
 from memalign_graph.integrations import as_evaluator
 from memalign_graph.models import models_from_environment
 
@@ -59,14 +58,10 @@ def main() -> None:
     print("Before:")
     evaluate(evaluator)
     memory = JudgeMemory(store, CRITERION, embeddings=embeddings)
-    question: dict[str, Any] = {"question": QUESTIONS[0]}
+    question = {"question": QUESTIONS[0]}
+    said = {"value": False, "rationale": "Too cold: it must say sorry before anything else."}
     memory.remember(
-        Feedback(
-            example=JudgedExample(inputs=question, outputs=application(question)),
-            value=False,
-            rationale="Too cold: it must say sorry before anything else.",
-            author="ann",
-        )
+        Feedback.model_validate({"inputs": question, "outputs": application(question), **said})
     )
     memory.add_guideline("A reply about something lost or broken says sorry first.", author="ann")
     print("After:")

@@ -11,24 +11,18 @@ from pathlib import Path
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import Criterion, Example, Feedback, JudgeMemory, create_judge_graph
+from memalign_graph import Criterion, Feedback, JudgeMemory, create_judge_graph
 from memalign_graph.local import open_local_store
 from memalign_graph.models import models_from_environment
 
 CRITERION = Criterion(name="support_tone", instructions="Is the reply appropriate?")
-FEEDBACK = [
-    Feedback(
-        example=Example(inputs="My order never came.", outputs="Check the tracking page."),
-        value=False,
-        rationale="Too cold: no word of regret.",
-        author="ann",
-    ),
-    Feedback(
-        example=Example(inputs="How do I reset my password?", outputs="Click on 'Forgot it?'."),
-        value=True,
-        author="bob",
-    ),
-]
+SAID = {
+    "inputs": "My order never came.",
+    "outputs": "Check the tracking page.",
+    "value": False,
+    "rationale": "Too cold: no word of regret.",
+    "author": "ann",
+}
 CASE = {"inputs": "My parcel is lost.", "outputs": "Check the tracking page again."}
 
 
@@ -36,16 +30,15 @@ def teach(store: BaseStore) -> None:
     """Keep feedback, and write a guideline by hand."""
     _, embeddings = models_from_environment()
     memory = JudgeMemory(store, CRITERION, namespace=("shop", "emea"), embeddings=embeddings)
-    memory.remember(FEEDBACK)
+    memory.remember(Feedback.model_validate(SAID))
     memory.add_guideline("A reply about a loss begins with a word of regret.", author="ann")
 
 
 async def judge(store: BaseStore) -> None:
     """Judge a case with what the store holds."""
     model, embeddings = models_from_environment()
-    graph = create_judge_graph(CRITERION, model=model, embeddings=embeddings, k=1).compile(
-        store=store
-    )
+    builder = create_judge_graph(CRITERION, model=model, embeddings=embeddings, k=1)
+    graph = builder.compile(store=store)
     result = await graph.ainvoke(CASE, context={"namespace": ("shop", "emea")})
     judgment = result["judgment"]
     print(
@@ -59,7 +52,6 @@ def main(path: Path) -> None:
     in_memory = InMemoryStore()
     teach(in_memory)
     asyncio.run(judge(in_memory))
-
     with open_local_store(path) as store:
         teach(store)
     with open_local_store(path) as store:
@@ -67,8 +59,5 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(Path(sys.argv[1]))
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            main(Path(folder) / "memory.sqlite")
+    with tempfile.TemporaryDirectory() as folder:
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else f"{folder}/memory.sqlite"))

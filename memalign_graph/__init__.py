@@ -8,9 +8,11 @@ What they return besides is in `memalign_graph.records`.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as typing has it; importing that takes longer than all else here
 if TYPE_CHECKING:
+    from typing import Any
+
     from memalign_graph.agents import QualityGateMiddleware as QualityGateMiddleware
     from memalign_graph.errors import (
         ChatModelError,
@@ -90,7 +92,7 @@ _ROOMS = {
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import what is asked for, and nothing before."""
     if name not in _ROOM_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -520,10 +520,7 @@ class ToolInput(BaseModel):
 
 
 def create_quality_gate_tool(
-    criterion: Criterion,
-    *,
-    description: str | None = None,
-    **options: Unpack[GateOptions],
+    criterion: Criterion, *, description: str | None = None, **options: Unpack[GateOptions]
 ) -> BaseTool:
     """Create a tool that judges an answer and tells the agent what to change.
 

@@ -223,14 +223,11 @@ def create_alignment_graph(
     # distilled again, and nobody is asked where nothing contradicts.
     for before, after, beyond in zip(names, names[1:], [*names[2:], END], strict=False):
         if after == "distill_batches":
-            way = _where_any("batches", after, "commit_alignment")
-            builder.add_conditional_edges(before, way, [after, "commit_alignment"])
+            _go_where_any(builder, "batches", before, after, "commit_alignment")
         elif before == "distill_batches":
-            way = _where_any("failed", before, after)
-            builder.add_conditional_edges(before, way, [before, after])
+            _go_where_any(builder, "failed", before, before, after)
         elif after == "settle_conflicts":
-            way = _where_any("conflicts", after, beyond)
-            builder.add_conditional_edges(before, way, [after, beyond])
+            _go_where_any(builder, "conflicts", before, after, beyond)
         else:
             builder.add_edge(before, after)
     return builder
@@ -316,6 +313,8 @@ def _add_judging(builder: Graph, parts: Parts) -> None:
     builder.add_edge("assemble_guidelines", "judge")
 
 
-def _where_any(key: str, there: str, otherwise: str) -> Callable[[State], str]:
-    """Make the way to a node that has something to do only if the lesson holds something."""
-    return lambda state: there if state["judge_lesson"][key] else otherwise
+def _go_where_any(builder: Graph, key: str, before: str, there: str, otherwise: str) -> None:
+    """Add the way to a node that has something to do only if the lesson holds something."""
+    builder.add_conditional_edges(
+        before, lambda state: there if state["judge_lesson"][key] else otherwise, [there, otherwise]
+    )

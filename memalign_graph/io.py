@@ -216,17 +216,36 @@ def twins(
     async def twin(self: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await operation(self, AWAITING, *args, **kwargs)
 
-    own, its_io, *others = signature(operation).parameters.values()
-    shown = signature(operation).replace(parameters=[own, *others])
+    _name(operation, method, twin)
+    return method, twin
+
+
+def twin_functions(
+    operation: Callable[Concatenate[IO, P], Coroutine[Any, Any, R]],
+) -> tuple[Callable[P, R], Callable[P, Coroutine[Any, Any, R]]]:
+    """Make a blocking function and its async twin of a function that is handed an `IO`."""
+
+    def function(*args: P.args, **kwargs: P.kwargs) -> R:
+        return run(operation(BLOCKING, *args, **kwargs))
+
+    async def twin(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await operation(AWAITING, *args, **kwargs)
+
+    _name(operation, function, twin)
+    return function, twin
+
+
+def _name(operation: Callable[..., Any], *twins: Callable[..., Any]) -> None:
+    """Name twins by the operation they are made of, and show its parameters but for the `IO`."""
+    shown = [it for name, it in signature(operation).parameters.items() if name != "io"]
     name = operation.__name__.removeprefix("_")
-    for function, its_name in ((method, name), (twin, f"a{name}")):
+    for function, its_name in zip(twins, (name, f"a{name}"), strict=True):
         update_wrapper(function, operation)
         function.__name__ = its_name
         function.__qualname__ = operation.__qualname__.replace(operation.__name__, its_name)
-        vars(function)["__signature__"] = shown
-        function.__annotations__.pop(its_io.name, None)
-    twin.__doc__ = f"Async twin of `{name}`."
-    return method, twin
+        vars(function)["__signature__"] = signature(operation).replace(parameters=shown)
+        function.__annotations__.pop("io", None)
+    twins[-1].__doc__ = f"Async twin of `{name}`."
 
 
 async def _abatch(store: BaseStore, ops: Sequence[Op]) -> Any:

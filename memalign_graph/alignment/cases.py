@@ -62,7 +62,7 @@ async def choose_cases(
     ids = [episode for key in nearest for episode in view.episodes_at(key)]
     near_cases = _cases(await access.episodes(io, ids), ids, access.criterion.scale)
     picked = near_cases[: max(cases - cases // _SAMPLE_SHARE, 1)]
-    rest = [key for key in view.all_episodes() if key not in set(ids)]
+    rest = [row.id for row in view.rows() if row.id not in set(ids)]
     # The same sample for the same memory, so that a run made again judges the same cases.
     chooser = random.Random(view.version)  # noqa: S311 - nothing secret
     sample = chooser.sample(rest, min(len(rest), cases))

@@ -33,7 +33,7 @@ class KeepReplies(IO):
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
         """Return the reply that was kept, or ask."""
         key = self._key(model, messages)
-        drafts = self._access.layout.drafts
+        drafts = self._access.layout.of("drafts")
         wanted = [] if self._asks_anew else [key]
         kept = await self._access.get(self.io, drafts, wanted, lambda item: item["reply"])
         if key in kept:
@@ -55,7 +55,7 @@ class KeepReplies(IO):
             check_json(item, "the reply")
         except ValueError:
             return  # a model can write what some stores refuse, such as NUL
-        await self._access.put(self.io, self._access.layout.drafts, {key: item})
+        await self._access.put(self.io, self._access.layout.of("drafts"), {key: item})
 
     def _key(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> str:
         prompt = digest([model.key, *([one.type, one.text] for one in messages)])

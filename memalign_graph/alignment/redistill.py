@@ -1,7 +1,7 @@
 """Guidelines that lost a source, distilled again from the sources that are left."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memalign_graph.alignment.batches import pack
@@ -10,7 +10,7 @@ from memalign_graph.errors import MemAlignError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.learning import GuidelineOperation, learn
-from memalign_graph.memory.operations import Forgotten, clear_drafts
+from memalign_graph.memory.operations import Forgotten, clear_drafts, left_without
 from memalign_graph.models import BaseChatModel, ask, max_input_tokens, with_schema
 from memalign_graph.prompts.distill import (
     DistillPrompt,
@@ -63,27 +63,50 @@ async def distil(
     return prompt, (await ask(io, model, prompt.messages, read, purpose="distil feedback"))[0]
 
 
+@dataclass
+class Reading:
+    """What was made of feedback that was read batch by batch."""
+
+    operations: list[GuidelineOperation] = field(default_factory=list)
+    read: dict[str, str] = field(default_factory=dict)
+    """What was read: the word of each episode by its id."""
+    refused: list[str] = field(default_factory=list)
+    """Which guidelines were not kept, and why."""
+    cut: list[str] = field(default_factory=list)
+    """The episodes that were too long to be read whole."""
+
+
+async def distil_all(
+    io: IO, access: MemoryAccess, chat: BaseChatModel, episodes: Sequence[Episode]
+) -> Reading:
+    """Distil feedback beside the guidelines that stand, in as many prompts as it takes."""
+    reading, guidelines = Reading(), await access.guidelines(io)
+    while waiting := [episode for episode in episodes if episode.id not in reading.read]:
+        prompt, proposed = await distil(io, access, chat, waiting, guidelines)
+        reading.operations += proposed.operations
+        reading.refused += proposed.refused
+        reading.read |= {episode.id: episode.word for episode in prompt.episodes.values()}
+        reading.cut += prompt.cut
+    return reading
+
+
 async def reword(
     io: IO, access: MemoryAccess, chat: BaseChatModel, guideline: Guideline
 ) -> Rewording:
     """Ask for a pending guideline's wording, from its sources alone."""
-    retire = GuidelineOperation(action="retire", guideline_id=guideline.id)
+    change: dict[str, Any] = {"action": "retire"}
     sources = await access.episodes(io, guideline.episode_ids)
     newest = sorted(sources.values(), key=lambda one: (one.given_at, one.id))[-_SOURCES:]
-    if not newest:
-        return Rewording(retire, {}, [])
-    prompt, proposed = await distil(io, access, chat, newest[::-1], most_operations=1)
-    words = {episode.id: episode.word for episode in prompt.episodes.values()}
-    if not proposed.operations:
-        return Rewording(retire, words, proposed.refused)
-    revise = GuidelineOperation(
-        action="revise",
-        guideline_id=guideline.id,
-        text=proposed.operations[0].text,
-        before=guideline.text,
-        episode_ids=list(words),
-    )
-    return Rewording(revise, words, proposed.refused)
+    words: dict[str, str] = {}
+    refused: list[str] = []
+    if newest:
+        prompt, proposed = await distil(io, access, chat, newest[::-1], most_operations=1)
+        words = {episode.id: episode.word for episode in prompt.episodes.values()}
+        refused = proposed.refused
+        for operation in proposed.operations:
+            change = {"action": "revise", "text": operation.text, "before": guideline.text}
+            change["episode_ids"] = list(words)
+    return Rewording(GuidelineOperation(guideline_id=guideline.id, **change), words, refused)
 
 
 async def reword_all(
@@ -101,12 +124,11 @@ async def reword_all(
         except MemAlignError as error:
             return error
 
-    reworded: list[Rewording] = []
-    for outcome in await io.gather([attempt(guideline) for guideline in guidelines], limit):
+    outcomes = await io.gather([attempt(guideline) for guideline in guidelines], limit)
+    for outcome in outcomes:
         if isinstance(outcome, MemAlignError):
             raise outcome
-        reworded.append(outcome)
-    return reworded
+    return [outcome for outcome in outcomes if isinstance(outcome, Rewording)]
 
 
 async def redistill(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[str, Any]:
@@ -139,37 +161,18 @@ async def redistilled(
     io: IO, access: MemoryAccess, chat: Callable[[], BaseChatModel], forgotten: Forgotten
 ) -> Forgotten:
     """Distil again what lost a source, and what was read along with what is purged."""
-    waiting = forgotten.purged.pending if forgotten.purged is not None else []
-    is_outdated = any(one.status == "pending" for one in forgotten.guidelines_reduced)
-    if is_outdated:
+    read_along = forgotten.purged.pending if forgotten.purged is not None else []
+    reduced = forgotten.guidelines_reduced
+    if any(one.status == "pending" for one in reduced):
         await redistill(io, access, chat())
-    if waiting:
-        await _learn_anew(io, access, chat(), waiting)
-    if not is_outdated and not waiting:
-        return forgotten
-    standing = {one.id: one for one in await access.guidelines(io)}
-    return replace(
-        forgotten,
-        guidelines_reduced=[
-            standing[one.id] for one in forgotten.guidelines_reduced if one.id in standing
-        ],
-        guidelines_removed=[
-            *forgotten.guidelines_removed,
-            *(one for one in forgotten.guidelines_reduced if one.id not in standing),
-        ],
-    )
-
-
-async def _learn_anew(
-    io: IO, access: MemoryAccess, chat: BaseChatModel, episode_ids: Sequence[str]
-) -> None:
-    """Distil feedback whose lessons are gone, batch after batch."""
-    episodes = await access.episodes(io, episode_ids)
-    window, standing = max_input_tokens(chat), await access.guidelines(io)
-    batches = pack(list(episodes.values()), access.criterion, standing, max_input_tokens=window)
-    for batch in batches:
-        guidelines = await access.guidelines(io)
-        shown = [episodes[key] for key in batch]
-        prompt, proposed = await distil(io, access, chat, shown, guidelines)
-        read = {episode.id: episode.word for episode in prompt.episodes.values()}
-        await learn(io, access, proposed.operations, read)
+    if read_along:
+        episodes, standing = await access.episodes(io, read_along), await access.guidelines(io)
+        window = max_input_tokens(chat())
+        for batch in pack(
+            list(episodes.values()), access.criterion, standing, max_input_tokens=window
+        ):
+            reading = await distil_all(io, access, chat(), [episodes[key] for key in batch])
+            await learn(io, access, reading.operations, reading.read)
+    removed, left = left_without(reduced, await access.guidelines(io))
+    gone = [*forgotten.guidelines_removed, *removed]
+    return replace(forgotten, guidelines_reduced=left, guidelines_removed=gone)

@@ -22,19 +22,6 @@ Judging = Callable[[Example, list[Guideline], frozenset[str]], Coroutine[Any, An
 """Judges an example with some guidelines, as if some episodes were not there."""
 
 
-@dataclass
-class _Guard:
-    """The operations as they are after what was found so far."""
-
-    operations: list[GuidelineOperation]
-    standing: dict[str, str] = field(default_factory=dict)
-    """The wordings of the guidelines that are there, by id."""
-    gone: list[GuidelineOperation] = field(default_factory=list)
-    """What takes away guidelines that rest on what was taken back, whatever turns."""
-    broken: list[BrokenCase] = field(default_factory=list)
-    turned_by_episodes: list[str] = field(default_factory=list)
-
-
 async def replay(
     io: Metered,
     access: MemoryAccess,
@@ -49,56 +36,33 @@ async def replay(
     tell: Callable[[int, int], None],
 ) -> tuple[list[GuidelineOperation], list[GuidelineOperation], Replay]:
     """Judge seen cases with what operations would make of the memory, and drop what breaks."""
-    guard = _Guard(
-        [*(one for one in rewordings if one.action != "retire"), *operations],
-        gone=[one for one in rewordings if one.action == "retire"],
-    )
+    worded = [one for one in rewordings if one.action != "retire"]
+    gone = [one for one in rewordings if one.action == "retire"]
+    guard = _Guard(judge, access.criterion.scale, [*worded, *operations], gone)
     without_new, calls = frozenset(new_episodes), io.usage.chat_calls
     chosen = await choose_cases(io, access, guard.operations, cases)
-    standing = await access.guidelines(io)
-    guard.standing = {one.id: one.text for one in standing}
+    guard.standing = await access.guidelines(io)
     tell(0, len(chosen))
 
-    lost: set[str] = set()
+    async def agreeing(
+        cases: Sequence[Case], guidelines: list[Guideline], without: frozenset[str] = frozenset()
+    ) -> tuple[list[Case], list[tuple[Case, Value]]]:
+        """Judge cases; returns those that agree with their experts, and the others as judged."""
+        judging = [guard.judged(case, guidelines, without) for case in cases]
+        verdicts = list(zip(cases, await io.gather(judging, limit), strict=True))
+        agreed = [case for case, got in verdicts if guard.agrees(case, got)]
+        return agreed, [(case, got) for case, got in verdicts if not guard.agrees(case, got)]
 
-    def with_first(count: int) -> list[Guideline]:
-        given = _candidate(standing, [*guard.gone, *guard.operations[:count]])
-        return [one for one in given if one.id not in lost]
-
-    async def judged(case: Case, guidelines: list[Guideline], without: frozenset[str]) -> Value:
-        own = frozenset(episode.id for episode in case.episodes)
-        return await judge(case.example, guidelines, own | without)
-
-    first: list[Value] = await io.gather(
-        [judged(case, [*before], without_new) for case in chosen], limit
-    )
-    scale = access.criterion.scale
-    agreed = [
-        case for case, got in zip(chosen, first, strict=True) if agree(scale, got, case.expected)
-    ]
-    disagreed = [case for case in chosen if case not in agreed]
+    agreed, others = await agreeing(chosen, [*before], without_new)
+    disagreed = [case for case, _ in others]
     while True:
-        # What the whole list retires again never comes to stand, and can break nothing.
-        lost = _gone_again(standing, [*guard.gone, *guard.operations])
-        everything = with_first(len(guard.operations))
-        verdicts: list[Value] = await io.gather(
-            [judged(case, everything, frozenset()) for case in agreed], limit
-        )
-        turned = [
-            (case, got)
-            for case, got in zip(agreed, verdicts, strict=True)
-            if not agree(scale, got, case.expected)
-        ]
+        everything = guard.begin()
+        _, turned = await agreeing(agreed, everything)
         tell(len(chosen) - len(turned), len(chosen))
         if not turned:
             break
-        if not guard.operations:
-            guard.turned_by_episodes += [case.example_id for case, _ in turned]
-            agreed = [case for case in agreed if case not in [one for one, _ in turned]]
-            break
         culprits: list[int | None] = await io.gather(
-            [_culprit(guard, case, with_first, judged, scale) for case, _ in turned],
-            limit,
+            [guard.culprit(case) for case, _ in turned], limit
         )
         found: dict[int, tuple[Case, Value]] = {}
         for (case, got), place in zip(turned, culprits, strict=True):
@@ -107,13 +71,10 @@ async def replay(
                 agreed.remove(case)
             else:
                 found.setdefault(place, (case, got))
-        _drop(guard, found, rewordings)
-    after: list[Value] = await io.gather(
-        [judged(case, everything, frozenset()) for case in disagreed], limit
-    )
-    newly = sum(
-        agree(scale, got, case.expected) for case, got in zip(disagreed, after, strict=True)
-    )
+        if not guard.operations:
+            break
+        guard.drop(found, rewordings)
+    newly, _ = await agreeing(disagreed, everything)
     tell(len(chosen), len(chosen))
     kept = [one for one in guard.operations if one not in rewordings]
     again = [*guard.gone, *(one for one in guard.operations if one in rewordings)]
@@ -121,7 +82,7 @@ async def replay(
         cases=len(chosen),
         agreed_before=len(agreed) + len(guard.turned_by_episodes),
         agree_after=len(agreed),
-        newly_agree=newly,
+        newly_agree=len(newly),
         chat_calls=io.usage.chat_calls - calls,
         broken=guard.broken,
         turned_by_episodes=guard.turned_by_episodes,
@@ -129,78 +90,81 @@ async def replay(
     return kept, again, seen
 
 
-def _gone_again(
-    standing: Sequence[Guideline], operations: Sequence[GuidelineOperation]
-) -> set[str]:
-    """Return the new guidelines that do not stand when all operations are done."""
-    known = {one.id for one in standing}
-    after = {one.id for one in _candidate(standing, operations)}
-    added = {
-        one.guideline_id or guideline_id(one.text or "")
-        for one in operations
-        if one.action == "add"
-    }
-    return added - known - after
+@dataclass
+class _Guard:
+    """The operations as they are after what was found so far."""
 
+    judge: Judging
+    scale: Scale
+    operations: list[GuidelineOperation]
+    gone: list[GuidelineOperation]
+    """What takes away guidelines that rest on what was taken back, whatever turns."""
+    standing: list[Guideline] = field(default_factory=list)
+    lost: set[str] = field(default_factory=set)
+    """The new guidelines that do not stand when all is done: they can break nothing."""
+    broken: list[BrokenCase] = field(default_factory=list)
+    turned_by_episodes: list[str] = field(default_factory=list)
 
-def _candidate(
-    standing: Sequence[Guideline], operations: Sequence[GuidelineOperation]
-) -> list[Guideline]:
-    """Return what the judge would be given if some operations were committed."""
-    return sorted(applied(standing, operations), key=lambda one: (one.position, one.id))
+    def begin(self) -> list[Guideline]:
+        """Return what the judge would be given if all operations were committed."""
+        added = {
+            one.guideline_id or guideline_id(one.text or "")
+            for one in self.operations
+            if one.action == "add"
+        }
+        self.lost = set()
+        after = {one.id for one in self.with_first(len(self.operations))}
+        self.lost = added - {one.id for one in self.standing} - after
+        return self.with_first(len(self.operations))
 
+    def with_first(self, count: int) -> list[Guideline]:
+        """Return what the judge would be given if the first operations were committed."""
+        given = applied(self.standing, [*self.gone, *self.operations[:count]])
+        given.sort(key=lambda one: (one.position, one.id))
+        return [one for one in given if one.id not in self.lost]
 
-async def _culprit(
-    guard: _Guard,
-    case: Case,
-    with_first: Callable[[int], list[Guideline]],
-    judged: Callable[[Case, list[Guideline], frozenset[str]], Coroutine[Any, Any, Value]],
-    scale: Scale,
-) -> int | None:
-    """Find the operation at which a case turns; None if it is turned by none of them."""
-    right, wrong = 0, len(guard.operations)
-    got = await judged(case, with_first(right), frozenset())
-    if not agree(scale, got, case.expected):
-        return None
-    while wrong - right > 1:
-        middle = (right + wrong) // 2
-        got = await judged(case, with_first(middle), frozenset())
-        if agree(scale, got, case.expected):
-            right = middle
-        else:
-            wrong = middle
-    return wrong - 1
+    async def judged(
+        self, case: Case, guidelines: list[Guideline], without: frozenset[str] = frozenset()
+    ) -> Value:
+        """Judge a case as if its own episodes were not there, nor some others."""
+        own = frozenset(episode.id for episode in case.episodes)
+        return await self.judge(case.example, guidelines, own | without)
 
+    def agrees(self, case: Case, got: Value) -> bool:
+        """Tell whether a verdict agrees with the experts."""
+        return agree(self.scale, got, case.expected)
 
-def _drop(
-    guard: _Guard,
-    found: Mapping[int, tuple[Case, Value]],
-    rewordings: Sequence[GuidelineOperation],
-) -> None:
-    """Drop the operations that turned a case; with its new wording a guideline goes."""
-    kept: list[GuidelineOperation] = []
-    for place, operation in enumerate(guard.operations):
-        if place not in found:
-            kept.append(operation)
-            continue
-        case, got = found[place]
-        if operation in rewordings:
-            target = operation.guideline_id
-            guard.gone.append(GuidelineOperation(action="retire", guideline_id=target))
-        guard.broken.append(
-            BrokenCase(
-                example_id=case.example_id,
-                episode_ids=[episode.id for episode in case.episodes],
-                expected=case.expected,
-                got=got,
-                guideline=_shown(operation, guard.standing),
+    async def culprit(self, case: Case) -> int | None:
+        """Find the operation at which a case turns; None if it is turned by none of them."""
+        right, wrong = 0, len(self.operations)
+        if not wrong or not self.agrees(case, await self.judged(case, self.with_first(0))):
+            return None
+        while wrong - right > 1:
+            middle = (right + wrong) // 2
+            if self.agrees(case, await self.judged(case, self.with_first(middle))):
+                right = middle
+            else:
+                wrong = middle
+        return wrong - 1
+
+    def drop(
+        self, found: Mapping[int, tuple[Case, Value]], rewordings: Sequence[GuidelineOperation]
+    ) -> None:
+        """Drop the operations that turned a case; with its new wording a guideline goes."""
+        texts = {one.id: one.text for one in self.standing}
+        for place, (case, got) in sorted(found.items()):
+            operation, target = self.operations[place], self.operations[place].guideline_id
+            if operation in rewordings:
+                self.gone.append(GuidelineOperation(action="retire", guideline_id=target))
+            is_worded = operation.action in ("add", "revise") and operation.text
+            shown = f"({operation.action}) {texts.get(target or '', target)}"
+            self.broken.append(
+                BrokenCase(
+                    example_id=case.example_id,
+                    episode_ids=[episode.id for episode in case.episodes],
+                    expected=case.expected,
+                    got=got,
+                    guideline=operation.text or "" if is_worded else shown,
+                )
             )
-        )
-    guard.operations = kept
-
-
-def _shown(operation: GuidelineOperation, standing: Mapping[str, str]) -> str:
-    if operation.action in ("add", "revise") and operation.text:
-        return operation.text
-    target = standing.get(operation.guideline_id or "", operation.guideline_id)
-    return f"({operation.action}) {target}"
+        self.operations = [one for place, one in enumerate(self.operations) if place not in found]

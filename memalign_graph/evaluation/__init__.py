@@ -7,38 +7,13 @@ which verdicts. Each has an async twin whose name begins with `a`. It needs the 
 """
 
 from memalign_graph.evaluation.credit import aflips, aguideline_credit, flips, guideline_credit
-from memalign_graph.evaluation.evaluate import (
-    aevaluate,
-    alearning_curve,
-    evaluate,
-    learning_curve,
-)
+from memalign_graph.evaluation.evaluate import aevaluate, alearning_curve, evaluate, learning_curve
 from memalign_graph.evaluation.experiment import EvaluationOptions, ablations
-from memalign_graph.evaluation.metrics import Comparison, Estimate, JudgeScores
-from memalign_graph.evaluation.results import (
-    EvaluatedCase,
-    Flip,
-    GuidelineCredit,
-    LearningCurve,
-    LearningStep,
-    Report,
-    ReportComparison,
-    UsageRow,
-)
+from memalign_graph.evaluation.report import Report
 
 __all__ = [
-    "Comparison",
-    "Estimate",
-    "EvaluatedCase",
     "EvaluationOptions",
-    "Flip",
-    "GuidelineCredit",
-    "JudgeScores",
-    "LearningCurve",
-    "LearningStep",
     "Report",
-    "ReportComparison",
-    "UsageRow",
     "ablations",
     "aevaluate",
     "aflips",

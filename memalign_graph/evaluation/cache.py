@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -22,7 +22,7 @@ from langgraph.store.base import BaseStore, GetOp, PutOp
 
 from memalign_graph.evaluation.results import UsageRow
 from memalign_graph.identity import digest
-from memalign_graph.io import AWAITING, BLOCKING, IO, run
+from memalign_graph.io import BLOCKING, IO, run, twins
 from memalign_graph.memory.index.vectors import (
     decode_vector,
     encode_vector,
@@ -52,8 +52,7 @@ class Ledger:
     def add(self, judge: str, stage: str, purpose: str, **counts: float) -> None:
         """Count a call."""
         with self._lock:
-            row = self._counts.setdefault((judge, stage, purpose), Counter())
-            row.update(counts)
+            self._counts.setdefault((judge, stage, purpose), Counter()).update(counts)
 
     def rows(self, *stages: str) -> list[UsageRow]:
         """Return what was counted, all or of some stages."""
@@ -81,8 +80,7 @@ class AnswerCache(BaseCache):
     def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
         """Find the answer to a prompt."""
         key = self._key(prompt, llm_string)
-        touched = _touched.get()
-        if touched is not None:
+        if (touched := _touched.get()) is not None:
             touched.append(key)
         [item] = run(BLOCKING.batch(self._store, [GetOp(_CHAT, key)]))
         if item is None:
@@ -111,8 +109,7 @@ class AnswerCache(BaseCache):
         raise NotImplementedError("Answers are not cleared: take another store, or file.")
 
     def _count(self, llm_string: str, message: Any = None, **counts: float) -> None:
-        found = message.usage_metadata if isinstance(message, AIMessage) else None
-        usage: Mapping[str, Any] = found or {}
+        usage: Any = (message.usage_metadata if isinstance(message, AIMessage) else None) or {}
         is_sample = re.search(r"---sample \d+$", llm_string)
         titles = [title for title in _PURPOSES if title in llm_string and not is_sample]
         purpose = _PURPOSES[titles[0]] if titles else "confidence"
@@ -130,67 +127,13 @@ class AnswerCache(BaseCache):
 
 def _is_structured(message: Any) -> bool:
     # One letter whose log-probabilities were asked for is an answer, too.
-    if isinstance(message, AIMessage) and (
-        message.tool_calls or message.response_metadata.get("logprobs")
-    ):
+    if getattr(message, "tool_calls", None) or message.response_metadata.get("logprobs"):
         return True
     try:
         json.loads(message.text)
     except ValueError:
         return False
     return True
-
-
-class CachedEmbeddings(Embeddings):
-    """Embeddings whose vectors are kept in a LangGraph store; counts what is asked."""
-
-    def __init__(
-        self, embeddings: EmbeddingsLike, store: BaseStore, ledger: Ledger, judge: str, stage: str
-    ) -> None:
-        self._embedder = Embedder(embeddings)
-        self.model = self._embedder.id
-        self._store, self._ledger = store, ledger
-        self._judge, self._stage = judge, stage
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Embed texts, but for those whose vectors are there."""
-        return run(self._embed(BLOCKING, texts))
-
-    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Async twin of `embed_documents`."""
-        return await self._embed(AWAITING, texts)
-
-    def embed_query(self, text: str) -> list[float]:
-        """Embed one text, the same way."""
-        return self.embed_documents([text])[0]
-
-    async def aembed_query(self, text: str) -> list[float]:
-        """Async twin of `embed_query`."""
-        return (await self.aembed_documents([text]))[0]
-
-    async def _embed(self, io: IO, texts: Sequence[str]) -> list[list[float]]:
-        keys = {vector_key(self.model, text): text for text in texts}
-        items = await io.batch(self._store, [GetOp(_VECTORS, key) for key in keys])
-        vectors = {
-            key: decode_vector(item.value["vector"]).tolist()
-            for key, item in zip(keys, items, strict=True)
-            if item is not None
-        }
-        missing = [key for key in keys if key not in vectors]
-        if missing:
-            count = len(missing)
-            self._ledger.add(
-                self._judge, self._stage, "embed", embedding_calls=1, texts_embedded=count
-            )
-            answer = await embed_texts(io, self._embedder.embeddings, [keys[k] for k in missing])
-            new = dict(zip(missing, normalised(answer, count, self.model), strict=True))
-            puts = [
-                PutOp(_VECTORS, key, {"vector": encode_vector(vector)}, index=False)
-                for key, vector in new.items()
-            ]
-            await io.batch(self._store, puts)
-            vectors |= {key: vector.tolist() for key, vector in new.items()}
-        return [vectors[vector_key(self.model, text)] for text in texts]
 
 
 def note_answers() -> list[str]:
@@ -205,3 +148,44 @@ async def drop_answers(io: IO, store: BaseStore, keys: Iterable[str]) -> None:
     puts = [PutOp(_CHAT, key, None) for key in dict.fromkeys(keys)]
     if puts:
         await io.batch(store, puts)
+
+
+class CachedEmbeddings(Embeddings):
+    """Embeddings whose vectors are kept in a LangGraph store; counts what is asked."""
+
+    def __init__(
+        self, embeddings: EmbeddingsLike, store: BaseStore, ledger: Ledger, judge: str, stage: str
+    ) -> None:
+        self._embedder = Embedder(embeddings)
+        self.model = self._embedder.id
+        self._store, self._ledger = store, ledger
+        self._judge, self._stage = judge, stage
+
+    async def _embed_query(self, io: IO, text: str) -> list[float]:
+        """Embed one text."""
+        [vector] = await self._embed_documents(io, [text])
+        return vector
+
+    async def _embed_documents(self, io: IO, texts: Sequence[str]) -> list[list[float]]:
+        """Embed texts, but for those whose vectors are there."""
+        keys = {vector_key(self.model, text): text for text in texts}
+        items = await io.batch(self._store, [GetOp(_VECTORS, key) for key in keys])
+        vectors = {
+            key: decode_vector(item.value["vector"])
+            for key, item in zip(keys, items, strict=True)
+            if item is not None
+        }
+        missing = [key for key in keys if key not in vectors]
+        if missing:
+            counts = {"embedding_calls": 1, "texts_embedded": len(missing)}
+            self._ledger.add(self._judge, self._stage, "embed", **counts)
+            answer = await embed_texts(io, self._embedder.embeddings, [keys[k] for k in missing])
+            new = dict(zip(missing, normalised(answer, len(missing), self.model), strict=True))
+            values = {key: {"vector": encode_vector(vector)} for key, vector in new.items()}
+            puts = [PutOp(_VECTORS, key, value, index=False) for key, value in values.items()]
+            await io.batch(self._store, puts)
+            vectors |= new
+        return [vectors[vector_key(self.model, text)].tolist() for text in texts]
+
+    embed_query, aembed_query = twins(_embed_query)
+    embed_documents, aembed_documents = twins(_embed_documents)

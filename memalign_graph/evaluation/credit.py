@@ -18,21 +18,12 @@ from memalign_graph.alignment.cases import Case, cases_of
 from memalign_graph.errors import InvalidInputError, ModelAnswerError
 from memalign_graph.evaluation.experiment import (
     EvaluationOptions,
-    Experiment,
-    both,
-    label_of,
+    Subject,
     opened,
     read_options,
-    way_of,
 )
-from memalign_graph.evaluation.results import (
-    ALIGNED,
-    ChangedVerdict,
-    Flip,
-    GuidelineCredit,
-    TurnedBy,
-)
-from memalign_graph.io import IO
+from memalign_graph.evaluation.results import ALIGNED, ChangedCase, GuidelineCredit
+from memalign_graph.io import IO, twin_functions
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.history import Snapshot, snapshot
@@ -40,15 +31,12 @@ from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.memory.portable import export_jsonl, import_jsonl
 from memalign_graph.nodes.judge import judge_again, value_judge
 from memalign_graph.runtime import Parts, Run, Step
-from memalign_graph.settings import Alignment
-from memalign_graph.types import Example, Guideline, Judgment
-
-DEFAULT_CREDIT_CASES = 20
+from memalign_graph.types import Guideline, Judgment
 
 
 async def _flips(
     io: IO, memory: JudgeMemory, *, since: str, **options: Unpack[EvaluationOptions]
-) -> list[Flip]:
+) -> list[ChangedCase]:
     """Find the cases that memory held at a version (`since`), were right then, and no longer are.
 
     Each is judged as it was and as it is, its own episode included, as the deployed judge would.
@@ -56,19 +44,15 @@ async def _flips(
     and votes are weighed as they are today. The memory is only read.
     """
     checked = _check_memory(memory)
-    plan, learning, judging = read_options(options)
-    way = way_of(checked.criterion, learning, judging)
+    plan, ways = read_options(checked.criterion, options)
     with opened(checked.criterion, plan) as experiment:
         then = await snapshot(io, checked.access, since)
-        return await find_flips(io, experiment, checked, then, ALIGNED, way)
+        subject = Subject(experiment, ALIGNED, ways[ALIGNED], "flips")
+        return await find_flips(io, subject, checked, then)
 
 
 async def _guideline_credit(
-    io: IO,
-    memory: JudgeMemory,
-    *,
-    cases: int = DEFAULT_CREDIT_CASES,
-    **options: Unpack[EvaluationOptions],
+    io: IO, memory: JudgeMemory, *, cases: int = 20, **options: Unpack[EvaluationOptions]
 ) -> list[GuidelineCredit]:
     """Leave each guideline out in turn, and see which verdicts change; harmful ones come first.
 
@@ -79,14 +63,14 @@ async def _guideline_credit(
     checked = _check_memory(memory)
     if isinstance(cases, bool) or not isinstance(cases, int) or cases < 1:
         raise InvalidInputError(f"cases: {cases!r} is not a whole number from 1 on.")
-    plan, learning, judging = read_options({**options, "credit_cases": cases})
-    way = way_of(checked.criterion, learning, judging)
+    plan, ways = read_options(checked.criterion, {**options, "credit_cases": cases})
     with opened(checked.criterion, plan) as experiment:
-        return await give_credit(io, experiment, checked, ALIGNED, way)
+        subject = Subject(experiment, ALIGNED, ways[ALIGNED], "credit")
+        return await give_credit(io, subject, checked)
 
 
-flips, aflips = both(_flips)
-guideline_credit, aguideline_credit = both(_guideline_credit)
+flips, aflips = twin_functions(_flips)
+guideline_credit, aguideline_credit = twin_functions(_guideline_credit)
 
 
 def _check_memory(memory: object) -> JudgeMemory:
@@ -110,14 +94,14 @@ class _Copy:
     async def verdict(
         self,
         io: IO,
-        example: Example,
+        case: Case,
         guidelines: Sequence[Guideline],
         besides: AbstractSet[str] = frozenset(),
     ) -> Judgment | None:
         """Judge a case with some guidelines; None where the model gives no usable answer."""
         step = Step(io, self.parts, Run(self.access.store), self.parts.defaults, self.access)
         try:
-            return await judge_again(step, example, guidelines=guidelines, besides=besides)
+            return await judge_again(step, case.example, guidelines=guidelines, besides=besides)
         except ModelAnswerError:
             return None
 
@@ -127,26 +111,20 @@ class _Copy:
         return verdict is not None and agree(scale, verdict.value, case.expected)
 
 
-async def _copied(
-    io: IO, experiment: Experiment, memory: JudgeMemory, name: str, way: Alignment, stage: str
-) -> _Copy:
+async def _copied(io: IO, subject: Subject, memory: JudgeMemory) -> _Copy:
     own = memory.access
-    lines = await export_jsonl(io, own)
     access = MemoryAccess(InMemoryStore(), memory.criterion, own.layout, own.embedder)
-    await import_jsonl(io, access, lines.split("\n"))
+    await import_jsonl(io, access, (await export_jsonl(io, own)).split("\n"))
     await index_missing(io, access, await access.refresh(io))
-    episodes = await access.all_episodes(io)
-    judge = value_judge(way.judge)
-    parts = Parts(judge.but(model=experiment.model(judge.model, name, stage)))
-    cases = cases_of(episodes, memory.criterion.scale)
-    return _Copy(access, parts, await access.guidelines(io), cases)
+    cases = cases_of(await access.all_episodes(io), memory.criterion.scale)
+    return _Copy(access, Parts(value_judge(subject.judge)), await access.guidelines(io), cases)
 
 
 async def find_flips(
-    io: IO, experiment: Experiment, memory: JudgeMemory, then: Snapshot, name: str, way: Alignment
-) -> list[Flip]:
+    io: IO, subject: Subject, memory: JudgeMemory, then: Snapshot
+) -> list[ChangedCase]:
     """Find the flips since a memory was what a snapshot shows."""
-    copy = await _copied(io, experiment, memory, name, way, "flips")
+    copy, experiment = await _copied(io, subject, memory), subject.experiment
     known = {episode.id: episode for episode in then.episodes}
     new = frozenset(
         episode.id
@@ -156,103 +134,89 @@ async def find_flips(
     )
     cases = [case for case in copy.cases if not new & {one.id for one in case.episodes}]
     before = [guideline for guideline in then.guidelines if guideline.status == "standing"]
+    stood, stands = (
+        {(rule.id, rule.text) for rule in rules} for rules in (before, copy.guidelines)
+    )
+    fresh = [rule for rule in copy.guidelines if (rule.id, rule.text) not in stood]
+    gone = [rule for rule in before if (rule.id, rule.text) not in stands]
 
-    async def look(case: Case) -> Flip | None:
-        flip = None
-        was = await copy.verdict(io, case.example, before, new)
+    async def look(case: Case) -> ChangedCase | None:
+        was, now = await copy.verdict(io, case, before, new), None
         if was is not None and copy.is_right(case, was):
-            now = await copy.verdict(io, case.example, copy.guidelines)
-            if now is not None and not copy.is_right(case, now):
-                flip = await _explain(io, copy, case, before, was, now)
+            now = await copy.verdict(io, case, copy.guidelines)
         experiment.progress.step()
-        return flip
+        if was is None or now is None or copy.is_right(case, now):
+            return None
+        guilty = []
+        # One after another: cases are looked at side by side.
+        for rule in fresh:
+            others = [other for other in copy.guidelines if other.id != rule.id]
+            if copy.is_right(case, await copy.verdict(io, case, others)):
+                guilty.append(rule)
+        # Where it would be right with none of what changed, all of it may have a part in it.
+        together = not guilty and copy.is_right(case, await copy.verdict(io, case, before))
+        return ChangedCase(
+            example=case.example,
+            expected=case.expected,
+            before=was.value,
+            after=now.value,
+            rationale=now.rationale,
+            guidelines=fresh if together else guilty,
+            removed=gone if together else [],
+        )
 
     experiment.progress.step(0, len(cases))
     looks = await io.gather([look(case) for case in cases], experiment.limit)
     return [flip for flip in looks if flip is not None]
 
 
-async def _explain(
-    io: IO, copy: _Copy, case: Case, before: list[Guideline], was: Judgment, now: Judgment
-) -> Flip:
-    stood = {(guideline.id, guideline.text) for guideline in before}
-    stands = {(guideline.id, guideline.text) for guideline in copy.guidelines}
-    fresh = [one for one in copy.guidelines if (one.id, one.text) not in stood]
-    gone = [one for one in before if (one.id, one.text) not in stands]
-
-    async def right_with(guidelines: Sequence[Guideline]) -> bool:
-        return copy.is_right(case, await copy.verdict(io, case.example, guidelines))
-
-    # One after another: cases are looked at side by side.
-    guilty = [
-        one
-        for one in fresh
-        if await right_with([other for other in copy.guidelines if other.id != one.id])
-    ]
-    turned_by: TurnedBy = "guideline"
-    if not guilty:
-        turned_by = "episodes"
-        ids = {guideline.id for guideline in gone}
-        others = [guideline for guideline in copy.guidelines if guideline.id not in ids]
-        if gone and await right_with([*others, *gone]):
-            turned_by, guilty = "removed", gone
-        elif fresh and await right_with(before):
-            turned_by, guilty = "guidelines", fresh
-    return Flip(
-        example=case.example,
-        expected=case.expected,
-        experts=[label_of(episode) for episode in case.episodes],
-        before=was.value,
-        after=now.value,
-        rationale=now.rationale,
-        turned_by=turned_by,
-        guidelines=guilty,
-    )
-
-
-async def give_credit(
-    io: IO, experiment: Experiment, memory: JudgeMemory, name: str, way: Alignment
-) -> list[GuidelineCredit]:
+async def give_credit(io: IO, subject: Subject, memory: JudgeMemory) -> list[GuidelineCredit]:
     """Leave each guideline of a memory out in turn, on a sample of its cases."""
-    copy = await _copied(io, experiment, memory, name, way, "credit")
+    copy, experiment = await _copied(io, subject, memory), subject.experiment
     chooser = random.Random(experiment.options.seed)  # noqa: S311 - nothing secret
     most = min(experiment.options.credit_cases, len(copy.cases))
-    chosen = chooser.sample(copy.cases, most)
 
-    async def tried(case: Case) -> tuple[Case, Judgment | None, dict[str, Judgment | None]]:
+    async def tried(case: Case) -> tuple[Case, Judgment | None, dict[str, Judgment]]:
         own = frozenset(episode.id for episode in case.episodes)
-        whole = await copy.verdict(io, case.example, copy.guidelines, own)
-        without = {
-            key: await copy.verdict(
-                io, case.example, [one for one in copy.guidelines if one.id != key], own
-            )
-            for key in (whole.guideline_ids if whole else [])
-        }
+        whole = await copy.verdict(io, case, copy.guidelines, own)
+        without = {}
+        for key in whole.guideline_ids if whole else []:
+            others = [rule for rule in copy.guidelines if rule.id != key]
+            if judgment := await copy.verdict(io, case, others, own):
+                without[key] = judgment
         experiment.progress.step()
         return case, whole, without
 
-    experiment.progress.step(0, len(chosen))
+    experiment.progress.step(0, most)
+    chosen = chooser.sample(copy.cases, most)
     rows = await io.gather([tried(case) for case in chosen], experiment.limit)
-    listed = []
-    for guideline in copy.guidelines:
-        shown = helped = harmed = 0
-        changed = []
-        for case, whole, without in rows:
-            other = without.get(guideline.id)
-            if whole is None or other is None:
-                continue
-            shown += 1
-            is_right, was_right = copy.is_right(case, whole), copy.is_right(case, other)
-            helped += is_right and not was_right
-            harmed += was_right and not is_right
-            if whole.value != other.value:
-                values = {"with_it": whole.value, "without_it": other.value}
-                change = ChangedVerdict(example=case.example, expected=case.expected, **values)
-                changed.append(change)
-        listed.append(
-            GuidelineCredit(
-                guideline=guideline, shown_for=shown, helped=helped, harmed=harmed, changed=changed
-            )
+
+    def credit(rule: Guideline) -> GuidelineCredit:
+        pairs = [
+            (case, whole, without[rule.id])
+            for case, whole, without in rows
+            if whole is not None and rule.id in without
+        ]
+        right = [(copy.is_right(case, one), copy.is_right(case, no)) for case, one, no in pairs]
+        return GuidelineCredit(
+            guideline=rule,
+            shown_for=len(pairs),
+            helped=right.count((True, False)),
+            harmed=right.count((False, True)),
+            changed=[
+                ChangedCase(
+                    example=case.example,
+                    expected=case.expected,
+                    before=other.value,
+                    after=whole.value,
+                    rationale=whole.rationale,
+                    guidelines=[rule],
+                )
+                for case, whole, other in pairs
+                if whole.value != other.value
+            ],
         )
-    order = {"harmful": 0, "useless": 1, "useful": 2}
-    return sorted(listed, key=lambda credit: (order[credit.worth], credit.helped - credit.harmed))
+
+    order = ("harmful", "useless", "useful")
+    every = map(credit, copy.guidelines)
+    return sorted(every, key=lambda one: (order.index(one.worth), one.helped - one.harmed))

@@ -4,7 +4,6 @@ All feedback on one item goes the same way, so that nothing a judge learned from
 measured on.
 """
 
-import random
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -37,8 +36,8 @@ GroupBy = Annotated[
 ]
 """What counts as one item: the same example, the same inputs, or what a function returns."""
 
-MAJORITY, MEDIAN, KNN, EVIDENCE = "majority", "median", "kNN", "evidence"
-"""The baselines: predictions that ask no judge."""
+BASELINES = MAJORITY, MEDIAN, KNN, EVIDENCE = "majority", "median", "kNN", "evidence"
+"""The predictions that ask no judge."""
 
 
 @dataclass(frozen=True)
@@ -132,41 +131,14 @@ def make_folds(
             chosen = [test for _, test in splitter.split(cases, labels, groups)]
         if all(len(test) for test in chosen):  # of few items stratifying may leave a fold empty
             break
-    tests = [[cases[index] for index in sorted(test)] for test in chosen]
-    return [Fold(_without(feedback, test, group_by), tuple(test)) for test in tests]
+    return [fold_of(feedback, [cases[at] for at in sorted(test)], group_by) for test in chosen]
 
 
-def hold_out(
-    feedback: Sequence[Feedback], criterion: Criterion, share: float, group_by: GroupBy, seed: int
-) -> Fold:
-    """Set a share of the items aside to be judged."""
-    cases = labelled_cases(feedback, criterion, group_by)
-    groups = list(dict.fromkeys(case.group for case in cases))
-    random.Random(seed).shuffle(groups)  # noqa: S311 - nothing secret
-    aside = set(groups[: round(share * len(groups))])
-    test = tuple(case for case in cases if case.group in aside)
-    train = _without(feedback, test, group_by)
-    if not test or not train:
-        raise InvalidInputError(
-            f"feedback: {len(groups)} items with a value are too few to set a share of {share} "
-            "aside: give more feedback."
-        )
-    return Fold(train, test)
-
-
-def held_out_by(
-    feedback: Sequence[Feedback], test: Sequence[Feedback], criterion: Criterion, group_by: GroupBy
-) -> Fold:
-    """Judge cases that were told, and learn from the rest but for what is on the same items."""
-    cases = labelled_cases(test, criterion, group_by)
-    if not cases:
-        raise InvalidInputError("test: no case has a value: give cases that experts valued.")
-    train = _without(feedback, cases, group_by)
-    if not train:
-        raise InvalidInputError(
-            "feedback: nothing is left to learn from beside the items in `test`: give more."
-        )
-    return Fold(train, tuple(cases))
+def fold_of(feedback: Sequence[Feedback], test: Sequence[LabelledCase], group_by: GroupBy) -> Fold:
+    """Judge cases, and learn from the feedback but for what is on the same items."""
+    aside = {case.group for case in test}
+    train = tuple(item for item in feedback if group_of(item.example, group_by) not in aside)
+    return Fold(train, tuple(test))
 
 
 def baselines(
@@ -175,8 +147,7 @@ def baselines(
     """Predict a case by what was learned from: one value for all, or that of similar cases."""
     if not train:
         return {}
-    counts = Counter((type(value) is bool, value) for value in train)
-    [((_, most), _)] = counts.most_common(1)
+    [(most, _)] = Counter(train).most_common(1)
     predictions = {MAJORITY: most}
     if is_ordered(scale):
         predictions[MEDIAN] = majority(train, scale)
@@ -211,10 +182,3 @@ def _strata(values: Sequence[Value], scale: Scale) -> list[str]:
         cuts = ranked[:: max(len(ranked) // 4, 1)]
         return [str(sum(float(value) > cut for cut in cuts)) for value in values]
     return [scale.render(value) for value in values]
-
-
-def _without(
-    feedback: Sequence[Feedback], test: Sequence[LabelledCase], group_by: GroupBy
-) -> tuple[Feedback, ...]:
-    aside = {case.group for case in test}
-    return tuple(item for item in feedback if group_of(item.example, group_by) not in aside)

@@ -3,8 +3,9 @@
 Intervals are bootstrap intervals over source items: whole items are drawn with replacement, so that
 several cases of one item do not count as independent. Judges are compared on the same draws
 (paired), which takes away what only makes items harder or easier. A draw is a weight for each case,
-so that all draws of a metric are one product of matrices; scikit-learn's metrics take one draw at a
-time. Source: B. Efron and R. Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13.
+so that all draws of a metric are one product of matrices; scikit-learn's metrics, which the tests
+hold these to, take a millisecond a draw. Source: B. Efron and R. Tibshirani, An Introduction to the
+Bootstrap, 1993, chapter 13.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,16 +17,14 @@ from numpy.typing import NDArray
 from memalign_graph.agreement import agree
 from memalign_graph.evaluation.dataset import is_ordered
 from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale, Value
-from memalign_graph.types import FrozenModel, Judgment
+from memalign_graph.types import FrozenModel
 
 LOWER_IS_BETTER = frozenset({"mae", "ece"})
 """The metrics of which less is better."""
 
-COVERAGE = 0.95
-"""How much of the bootstrap distribution an interval holds."""
-
 _MOST_LABELS = 11
 _BINS = 10
+_QUANTILES = (0.025, 0.975)
 
 Array = NDArray[np.float64]
 Measure = Callable[["Column", Array], Array]
@@ -38,6 +37,17 @@ class Estimate(FrozenModel):
     value: float | None = None  # None where it is undefined
     low: float | None = None  # None where too few draws defined it
     high: float | None = None
+
+    @classmethod
+    def of(cls, draws: Array) -> "Estimate":
+        """Take the first as the number, and the interval from the others."""
+        value = None if np.isnan(draws[0]) else float(draws[0])
+        defined = draws[1:][~np.isnan(draws[1:])]
+        # Where most draws leave a number undefined, the others do not tell how far it varies.
+        if not len(defined) or 2 * len(defined) < len(draws) - 1:
+            return cls(value=value)
+        low, high = map(float, np.quantile(defined, _QUANTILES))
+        return cls(value=value, low=low, high=high)
 
 
 class LabelScores(FrozenModel):
@@ -75,11 +85,10 @@ class Comparison(FrozenModel):
     def is_ahead(self, metric: str) -> bool | None:
         """Tell whether the one is better by this metric; None where that may be chance."""
         difference = self.differences.get(metric, Estimate())
-        if difference.low is None or difference.high is None:
+        low, high = difference.low, difference.high
+        if low is None or high is None or low <= 0 <= high:
             return None
-        if difference.low <= 0 <= difference.high:
-            return None
-        return (difference.low > 0) == (metric not in LOWER_IS_BETTER)
+        return (low > 0) == (metric not in LOWER_IS_BETTER)
 
 
 class Prediction(FrozenModel):
@@ -87,13 +96,6 @@ class Prediction(FrozenModel):
 
     value: Value | None = None
     confidence: float | None = None
-
-    @classmethod
-    def of(cls, judgment: Judgment | str) -> "Prediction":
-        """Take it from a judgment; there is none where it is told why there is no judgment."""
-        if isinstance(judgment, str):
-            return cls()
-        return cls(value=judgment.value, confidence=judgment.confidence)
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,8 @@ class Column:
         """Encode predictions: a number by itself, a label by its position."""
         labels = labels_of(scale)
 
-        def code(value: Value) -> float:
-            position = labels.index(value) if labels else value
-            return float(position)
+        def code(value: Value | None) -> float:
+            return 0.0 if value is None else float(labels.index(value) if labels else value)
 
         values = [prediction.value for prediction in said]
         pairs = list(zip(values, expected, strict=True))
@@ -124,7 +125,7 @@ class Column:
             right=np.array([v is not None and agree(scale, v, want) for v, want in pairs], float),
             same=np.array([v == want for v, want in pairs], float),
             truth=np.array([code(value) for value in expected], float),
-            value=np.array([0.0 if v is None else code(v) for v in values], float),
+            value=np.array([code(value) for value in values], float),
             confidence=np.array([np.nan if p.confidence is None else p.confidence for p in said]),
             labels=len(labels or ()),
         )
@@ -160,14 +161,13 @@ def measures_of(scale: Scale) -> dict[str, Measure]:
         "exact_match": lambda column, weights: _mean(weights, column.same),
     }
     if labels_of(scale):
-        measures["kappa"] = lambda column, weights: kappa(
-            column.counts(weights), ordered=is_ordered(scale)
+        ordered = is_ordered(scale)
+        measures["kappa"] = lambda column, weights: kappa(column.counts(weights), ordered=ordered)
+        measures["macro_f1"] = lambda column, weights: _nanmean(
+            _label_rates(column.counts(weights))[2]
         )
-        measures["macro_f1"] = macro_f1
     if isinstance(scale, Numeric):
-        measures["mae"] = lambda column, weights: _mean(
-            weights, np.abs(column.truth - column.value)
-        )
+        measures["mae"] = lambda column, weights: _mean(weights, abs(column.truth - column.value))
         measures["ccc"] = lambda column, weights: concordance(column.truth, column.value, weights)
     if isinstance(scale, Boolean):
         measures["auc"] = roc_auc
@@ -187,62 +187,48 @@ def score(
     """Score judges on the same cases, and compare some of them."""
     columns = {name: Column.of(scale, expected, said) for name, said in judges.items()}
     weights = _weights(groups, resamples, seed)
-    measures = measures_of(scale)
 
-    def measured(name: str, cases: NDArray[np.bool_]) -> dict[str, Array]:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return {
-                metric: measure(columns[name], weights * cases)
-                for metric, measure in measures.items()
-                if metric not in ("auc", "ece") or not np.isnan(columns[name].confidence).all()
-            }
-
-    scores = [_score(scale, name, column, weights, measured) for name, column in columns.items()]
-    comparisons = []
-    for one, other in pairs:
-        both = columns[one].given & columns[other].given
-        mine, theirs = measured(one, both), measured(other, both)
-        differences = {
-            name: _estimate(mine[name] - theirs[name]) for name in mine if name in theirs
+    def measured(column: Column, cases: NDArray[np.bool_]) -> dict[str, Array]:
+        return {
+            metric: measure(column, weights * cases)
+            for metric, measure in measures_of(scale).items()
+            if metric not in ("auc", "ece") or not np.isnan(column.confidence).all()
         }
-        comparisons.append(
-            Comparison(judge=one, against=other, cases=int(both.sum()), differences=differences)
+
+    def scored(name: str, column: Column) -> JudgeScores:
+        metrics = measured(column, column.given)
+        labels, confusion = [], None
+        if column.labels:
+            counts = column.counts(weights * column.given)
+            confusion = counts[0].astype(int).tolist()
+            rates = zip(*(rate.T for rate in _label_rates(counts)), strict=True)
+            for label, support, of_label in zip(
+                labels_of(scale) or (), counts[0].sum(1), rates, strict=True
+            ):
+                precision, recall, f1 = map(Estimate.of, of_label)
+                scores = {"precision": precision, "recall": recall, "f1": f1}
+                shown = scale.render(label)
+                labels.append(LabelScores(label=shown, support=int(support), **scores))
+        return JudgeScores(
+            judge=name,
+            cases=int(column.given.sum()),
+            failed=int((~column.given).sum()),
+            metrics={key: Estimate.of(draws) for key, draws in metrics.items()},
+            labels=labels,
+            confusion=confusion,
         )
-    return scores, comparisons
 
+    def compared(one: str, other: str) -> Comparison:
+        both = columns[one].given & columns[other].given
+        mine, theirs = measured(columns[one], both), measured(columns[other], both)
+        differences = {
+            name: Estimate.of(mine[name] - theirs[name]) for name in mine if name in theirs
+        }
+        return Comparison(judge=one, against=other, cases=int(both.sum()), differences=differences)
 
-def _score(
-    scale: Scale,
-    name: str,
-    column: Column,
-    weights: Array,
-    measured: Callable[[str, NDArray[np.bool_]], dict[str, Array]],
-) -> JudgeScores:
-    labels: list[LabelScores] = []
-    confusion = None
-    if column.labels:
-        counts = column.counts(weights * column.given)
-        confusion = counts[0].astype(int).tolist()
-        with np.errstate(invalid="ignore", divide="ignore"):
-            rates = _label_rates(counts)
-        labels = [
-            LabelScores(
-                label=scale.render(label),
-                precision=_estimate(rates[0][:, at]),
-                recall=_estimate(rates[1][:, at]),
-                f1=_estimate(rates[2][:, at]),
-                support=int(counts[0, at].sum()),
-            )
-            for at, label in enumerate(labels_of(scale) or ())
-        ]
-    return JudgeScores(
-        judge=name,
-        cases=int(column.given.sum()),
-        failed=int((~column.given).sum()),
-        metrics={key: _estimate(draws) for key, draws in measured(name, column.given).items()},
-        labels=labels,
-        confusion=confusion,
-    )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scores = [scored(name, column) for name, column in columns.items()]
+        return scores, [compared(one, other) for one, other in pairs]
 
 
 def kappa(counts: Array, *, ordered: bool) -> Array:
@@ -254,22 +240,14 @@ def kappa(counts: Array, *, ordered: bool) -> Array:
     return np.where(chance > 0, 1 - (cost * counts).sum((1, 2)) / chance, np.nan)
 
 
-def macro_f1(column: Column, weights: Array) -> Array:
-    """Return the mean F1 of the labels that experts or judge gave."""
-    f1 = _label_rates(column.counts(weights))[2]
-    mean: Array = np.nansum(f1, axis=1) / (~np.isnan(f1)).sum(1)
-    return mean
-
-
 def concordance(truth: Array, value: Array, weights: Array) -> Array:
     """Return Lin's concordance correlation coefficient (1989)."""
     # Around a value near to all of them, or the digits of large numbers cancel.
     middle = truth.mean() if len(truth) else 0.0
     x, y = truth - middle, value - middle
     mean_x, mean_y = _mean(weights, x), _mean(weights, y)
-    variance_x = _mean(weights, x * x) - mean_x**2
-    variance_y = _mean(weights, y * y) - mean_y**2
-    apart = variance_x + variance_y + (mean_x - mean_y) ** 2
+    spread = _mean(weights, x * x) - mean_x**2 + _mean(weights, y * y) - mean_y**2
+    apart = spread + (mean_x - mean_y) ** 2
     span = max(float(np.ptp(np.append(x, y))), 1.0) if len(x) else 1.0
     agreed: Array = 2 * (_mean(weights, x * y) - mean_x * mean_y) / apart
     return np.where(apart > 1e-12 * span**2, agreed, np.nan)
@@ -305,6 +283,11 @@ def _label_rates(counts: Array) -> tuple[Array, Array, Array]:
     return hits / columns, hits / rows, 2 * hits / (rows + columns)
 
 
+def _nanmean(rates: Array) -> Array:
+    mean: Array = np.nansum(rates, axis=1) / (~np.isnan(rates)).sum(1)
+    return mean
+
+
 def _mean(weights: Array, values: Array) -> Array:
     mean: Array = (weights @ values) / weights.sum(1)
     return mean
@@ -312,24 +295,11 @@ def _mean(weights: Array, values: Array) -> Array:
 
 def _weights(groups: Sequence[str], resamples: int, seed: int) -> Array:
     """Return how often each case is drawn: first each once, then whole items at random."""
-    names, first, items = np.unique(np.array(groups, str), return_index=True, return_inverse=True)
+    items = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     once = np.ones((1, len(groups)))
     # One item drawn again and again varies no way, which would look like certainty.
-    if len(names) <= 1 or not resamples:
+    if len(items) <= 1 or not resamples:
         return once
-    rank = np.argsort(np.argsort(first))  # by the first case, whatever an item is called
-    shares = np.full(len(names), 1 / len(names))
-    drawn = np.random.default_rng(seed).multinomial(len(names), shares, size=resamples)
-    return np.vstack([once, drawn[:, rank[items]]])
-
-
-def _estimate(measured: Array) -> Estimate:
-    value, draws = measured[0], measured[1:]
-    point = None if np.isnan(value) else float(value)
-    defined = draws[~np.isnan(draws)]
-    # Where most draws leave a number undefined, the others do not tell how far it varies.
-    if not len(defined) or 2 * len(defined) < len(draws):
-        return Estimate(value=point)
-    rest = (1 - COVERAGE) / 2
-    low, high = np.quantile(defined, [rest, 1 - rest])
-    return Estimate(value=point, low=float(low), high=float(high))
+    shares = np.full(len(items), 1 / len(items))
+    drawn = np.random.default_rng(seed).multinomial(len(items), shares, size=resamples)
+    return np.vstack([once, drawn[:, [items[group] for group in groups]]])

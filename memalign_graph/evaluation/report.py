@@ -1,4 +1,4 @@
-"""A report as Markdown for a pull request, and that document as one offline HTML page.
+"""A report: Markdown for a pull request, and that document as one offline HTML page.
 
 Texts of others stay text: they can't end a table's cell, a fence or a folded part, link to
 anything, call anybody, or run.
@@ -8,44 +8,46 @@ import base64
 import hashlib
 import json
 import re
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from io import StringIO
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
-from memalign_graph.agreement import agree
-from memalign_graph.errors import needs_extra
-from memalign_graph.evaluation.metrics import COVERAGE, Estimate, headline_metric, labels_of
-from memalign_graph.evaluation.results import (
-    CaseChange,
-    EvaluatedCase,
-    LearningCurve,
-    Report,
-    ReportComparison,
+from memalign_graph.agreement import Agreement, agree
+from memalign_graph.errors import InvalidInputError, needs_extra
+from memalign_graph.evaluation import results
+from memalign_graph.evaluation.metrics import (
+    Comparison,
+    Estimate,
+    JudgeScores,
+    Prediction,
+    headline_metric,
+    score,
 )
-from memalign_graph.scales import Numeric, Value
-from memalign_graph.types import Guideline
+from memalign_graph.scales import Numeric, Scale, Value
+from memalign_graph.types import Criterion, Episode, FrozenModel, Guideline
 
 MOST_BYTES = 40_000
 """How long the Markdown is at most; GitHub takes comments of up to 65,536 characters."""
 
+_JUDGED = {"rationale", "guideline_ids", "episode_ids"}
 _TEXT_CHARS = 700
-_CUT = "\0"  # parts of the document: no text of others holds one
+_CUT, _SUMMARY_ENDS = "\0", "\1"  # parts of the document: no text of others holds one
 _FEW = 20
 _FINE = 100
 
-# What Markdown reads anywhere in a line, and what it reads at the beginning of one.
-_MARKS = re.compile(r"[\\`*_\[\]|~$]|^[-+=#](?=[-+=#\s]|$)")
-_NUMBERED = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
-# What GitHub makes a mention, a reference or a link of, though to Markdown it is plain text.
+# What Markdown reads anywhere in a line, and what it or GitHub makes more than text of.
+_MARKS = re.compile(r"[\\`*_\[\]|~$]")
 _CALLS = re.compile(
-    r"(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=\bGH-)(?=\d)|(?<=:)(?=//)|(?<=\bwww)(?=\.)", re.IGNORECASE
+    r"^(?=[-+=#]+(?:\s|$)|\d{1,9}[.)](?:\s|$))|(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=\bGH-)(?=\d)|(?<=:)(?=//)|(?<=\bwww)(?=\.)",
+    re.IGNORECASE,
 )
 _JOINER = "\u2060"
 _UNFIT = re.compile(
@@ -53,19 +55,222 @@ _UNFIT = re.compile(
 )
 """Control characters, halves of surrogate pairs, and what turns the direction of writing."""
 
-_SIGNS = {"good": "🟢", "warn": "🟡", "bad": "🔴", "plain": "⚪"}
-_TURNED = {
-    "guideline": "Without this new guideline alone it would still be right:",
-    "guidelines": "The new guidelines turned it together:",
-    "removed": "It would be right with guidelines that were removed or reworded:",
-    "episodes": "New episodes in the prompt turned it.",
-}
-_MATPLOTLIB = threading.Lock()
+
+class ReportComparison(FrozenModel):
+    """What became of the cases that two reports share."""
+
+    judge: str
+    cases: int
+    better: list[results.ChangedCase]
+    worse: list[results.ChangedCase]
+
+    def to_markdown(self) -> str:
+        """Return it as Markdown."""
+        return _render("comparison.md.jinja", compared=self).strip() + "\n"
 
 
-def count(number: int, noun: str) -> str:
-    """Write how many there are."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+class Report(FrozenModel):
+    """Everything an evaluation found."""
+
+    criterion: Criterion
+    settings: results.RunSettings
+    judges: list[str]
+    """The first is what others are compared with, the last what the report is about."""
+    cases: list[results.EvaluatedCase]
+    scores: list[JudgeScores]  # those of the baselines come first
+    comparisons: list[Comparison]  # on the same draws of cases
+    memories: list[results.FoldMemory]
+    experts: Agreement  # how far they agree among themselves
+    usage: list[results.UsageRow]  # every call, by judge and purpose
+    warnings: list[str]  # what has to be known to read the numbers
+    guidelines: list[Guideline]  # learned from all the feedback together
+    sources: list[Episode]  # the episodes that they rest on
+    credit: list[results.GuidelineCredit] = Field(default_factory=list)
+    curve: results.LearningCurve | None = None
+
+    def of(self, judge: str) -> JudgeScores:
+        """Return the scores of a judge or a baseline."""
+        known = {scores.judge: scores for scores in self.scores}
+        if judge not in known:
+            raise KeyError(f"{judge!r} was not measured: there is {list(known)}")
+        return known[judge]
+
+    def metric(self, judge: str, name: str) -> Estimate:
+        """Return one number."""
+        return self.of(judge).metrics.get(name, Estimate())
+
+    def comparison(self, judge: str, against: str) -> Comparison | None:
+        """Return one judge beside another, if they were compared."""
+        pairs = {(pair.judge, pair.against): pair for pair in self.comparisons}
+        return pairs.get((judge, against))
+
+    def is_right(self, case: results.EvaluatedCase, judge: str) -> bool | None:
+        """Tell whether a judge is right on a case; None where it gave no verdict."""
+        value = case.value_of(judge)
+        return None if value is None else agree(self.criterion.scale, value, case.expected)
+
+    def wrong(self, judge: str) -> list[results.EvaluatedCase]:
+        """Return the cases on which a judge disagrees with the experts."""
+        return [case for case in self.cases if self.is_right(case, judge) is False]
+
+    def guidelines_for(self, case: results.EvaluatedCase, judge: str) -> list[Guideline]:
+        """Return the guidelines in a judge's prompt on a case."""
+        shown = case.judgments[judge].guideline_ids if judge in case.judgments else []
+        known = {
+            guideline.id: guideline
+            for memory in self.memories
+            if (memory.fold, memory.judge) == (case.fold, judge)
+            for guideline in memory.guidelines
+        }
+        return [known[key] for key in shown if key in known]
+
+    def compare(self, before: "Report", judge: str | None = None) -> ReportComparison:
+        """Tell which cases of an earlier report got better or worse, and by which guideline."""
+        now, then = judge or self.judges[-1], judge or before.judges[-1]
+        known = {case.example.id: case for case in before.cases}
+        shared = [(known[c.example.id], c) for c in self.cases if c.example.id in known]
+        if not shared:
+            raise InvalidInputError("before: the reports share no case: give one of the same data.")
+        changed: dict[bool, list[results.ChangedCase]] = {True: [], False: []}
+        for old, new in shared:
+            was, is_now, is_right = old.value_of(then), new.value_of(now), self.is_right(new, now)
+            if was is None or is_now is None or before.is_right(old, then) == is_right:
+                continue
+            rules, old_rules = self.guidelines_for(new, now), before.guidelines_for(old, then)
+            texts, old_texts = ({rule.text for rule in some} for some in (rules, old_rules))
+            change = results.ChangedCase(
+                example=new.example,
+                expected=new.expected,
+                before=was,
+                after=is_now,
+                rationale=new.judgments[now].rationale if now in new.judgments else "",
+                guidelines=[rule for rule in rules if rule.text not in old_texts],
+                removed=[rule for rule in old_rules if rule.text not in texts],
+            )
+            changed[bool(is_right)].append(change)
+        better, worse = changed[True], changed[False]
+        return ReportComparison(judge=now, cases=len(shared), better=better, worse=worse)
+
+    def with_judge(self, name: str, values: Mapping[str, Value | None]) -> "Report":
+        """Return the report with one more judge: another library's verdicts, by example id."""
+        scale, cases = self.criterion.scale, []
+        for case in self.cases:
+            value = values.get(case.example.id)
+            said = Prediction(value=None if value is None else scale.validate_value(value))
+            update = {"predictions": {**case.predictions, name: said}}
+            cases.append(case.model_copy(update=update))
+        names = [*(scores.judge for scores in self.scores), name]
+        pairs = [(pair.judge, pair.against) for pair in self.comparisons]
+        pairs += [(name, self.judges[0]), (self.judges[-1], name)]
+        settings = (self.settings.resamples, self.settings.seed)
+        scores, comparisons = score_cases(cases, scale, names, pairs, *settings)
+        found = {"cases": cases, "scores": scores, "comparisons": comparisons}
+        return self.model_copy(update=found)
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame: a row a case and judge or baseline."""
+        with needs_extra("evaluation", "to_pandas"):
+            import pandas as pd
+        return pd.DataFrame(
+            {
+                **case.example.to_json(),
+                "example_id": case.example.id,
+                **case.model_dump(include={"group", "fold", "expected"}),
+                "authors": [expert.author for expert in case.experts],
+                "judge": name,
+                **case.predictions.get(name, Prediction()).model_dump(),
+                "right": self.is_right(case, name),
+                "failure": case.failures.get(name),
+                **(judged.model_dump(include=_JUDGED) if judged else dict.fromkeys(_JUDGED)),
+            }
+            for case, name in product(self.cases, (scores.judge for scores in self.scores))
+            for judged in [case.judgments.get(name)]
+        )
+
+    def summary(self) -> str:
+        """Return the beginning of the Markdown: headline, warnings, and the table of judges."""
+        text, _, _ = self._document().partition(_SUMMARY_ENDS)
+        return "\n\n".join(_parts(text)) + "\n"
+
+    def to_markdown(self) -> str:
+        """Return the report as Markdown for a pull request, headline first."""
+        written: list[str] = []
+        room, left_out = MOST_BYTES - 200, False
+        for part in _parts(self._document()):
+            size = len(part.encode(errors="replace")) + 2
+            left_out |= size > room
+            if size <= room:  # what no longer fits is left out, never cut in the middle
+                room -= size
+                written.append(part)
+        if left_out:
+            written.append("_More than fits here: the HTML page and the JSON have it._")
+        return "\n\n".join(written) + "\n"
+
+    def to_html(self) -> str:
+        """Return the report as one HTML page that needs no network, with every case."""
+        with needs_extra("evaluation", "an HTML report"):
+            from markdown_it import MarkdownIt
+        folder = files("memalign_graph.evaluation").joinpath("templates")
+        style, script = (
+            folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
+        )
+        hashes = [
+            base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in (style, script)
+        ]
+        markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
+        summary, _, rest = self._document(cases=False).partition(_SUMMARY_ENDS)
+        text = _render(
+            "report.html.jinja",
+            report=self,
+            shown=_Shown(self),
+            plots=_plots(self),
+            documents=[markdown.render("\n\n".join(_parts(text))) for text in (summary, rest)],
+            style=style,
+            script=script,
+            hashes=[digest.decode() for digest in hashes],
+        )
+        return text.encode(errors="replace").decode()
+
+    def _document(self, *, cases: bool = True) -> str:
+        more = {"cases": cases, "cut": _CUT, "summary_ends": _SUMMARY_ENDS}
+        return _render("report.md.jinja", report=self, shown=_Shown(self), **more)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the report to a file, its kind by the file's ending."""
+        file = Path(path)
+        kinds: dict[str, Callable[[], str]] = {
+            ".html": self.to_html,
+            ".md": self.to_markdown,
+            ".json": lambda: self.model_dump_json(indent=1),
+        }
+        if file.suffix.lower() not in kinds:
+            raise InvalidInputError(
+                f"path: {file.name!r} does not tell what to write: end it in .html, .md or .json."
+            )
+        text = kinds[file.suffix.lower()]()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8", errors="replace")
+        return file
+
+
+def score_cases(
+    cases: Sequence[results.EvaluatedCase],
+    scale: Scale,
+    judges: Sequence[str],
+    pairs: Iterable[tuple[str, str]],
+    resamples: int,
+    seed: int,
+) -> tuple[list[JudgeScores], list[Comparison]]:
+    """Score judges and baselines on the same cases, and compare some of them."""
+    return score(
+        scale,
+        [case.expected for case in cases],
+        [case.group for case in cases],
+        {name: [case.predictions.get(name, Prediction()) for case in cases] for name in judges},
+        pairs=list(dict.fromkeys(pairs)),
+        resamples=resamples,
+        seed=seed,
+    )
 
 
 def clean(text: str, most: int = 10_000) -> str:
@@ -76,151 +281,164 @@ def clean(text: str, most: int = 10_000) -> str:
 
 def inline(text: str, most: int = 400) -> str:
     """Write a text of others in a line of Markdown."""
+    line = _one_line(text, most)
+    return escape(_MARKS.sub(r"\\\g<0>", _CALLS.sub(_JOINER, line)), quote=False)
+
+
+def _one_line(text: str, most: int) -> str:
     whole = " ".join(clean(text[: most * 10], most * 10).split())
-    line = whole if len(whole) <= most else f"{whole[:most].rstrip()}…"
-    line = _NUMBERED.sub(r"\1\\\2", _MARKS.sub(r"\\\g<0>", line))
-    return escape(_CALLS.sub(_JOINER, line), quote=False)
+    return whole if len(whole) <= most else f"{whole[:most].rstrip()}…"
 
 
-def as_text(value: Any) -> str:
+def _passage(text: str, title: str) -> str:
+    """Write a text in a fence that is longer than any in it, so that nothing in it ends it."""
+    text = clean(text, _TEXT_CHARS)
+    ticks = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"**{inline(title, 80)}**\n\n{ticks}text\n{text}\n{ticks}"
+
+
+def _title(text: str) -> str:
+    """Write a line of HTML: Markdown's marks are plain text there."""
+    return escape(_CALLS.sub(_JOINER, _one_line(text, 200)), quote=False)
+
+
+def _text(value: Any) -> str:
     """Write what an application was given, or answered."""
-    return clean(
-        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
-    )
+    plain = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+    return clean(plain)
 
 
-def number(value: float | None, sign: str = "") -> str:
-    """Write a number of a metric."""
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _number(value: float | None, sign: str = "") -> str:
     return "n/a" if value is None else f"{value:{sign},.{2 if abs(value) < _FINE else 0}f}"
 
 
-def estimate(found: Estimate, sign: str = "") -> str:
+def _estimate(found: Estimate | None, sign: str = "") -> str:
     """Write a number with its interval."""
-    if found.low is None or found.high is None:
-        return number(found.value, sign)
-    return f"{number(found.value, sign)} [{number(found.low, sign)}, {number(found.high, sign)}]"
+    if found is None or found.low is None or found.high is None:
+        return _number(found.value if found else None, sign)
+    low, high = _number(found.low, sign), _number(found.high, sign)
+    return f"{_number(found.value, sign)} [{low}, {high}]"
+
+
+def _parts(text: str) -> list[str]:
+    parts = [part.strip() for part in text.replace(_SUMMARY_ENDS, _CUT).split(_CUT)]
+    return [part for part in parts if part]
+
+
+def _render(template: str, **names: Any) -> str:
+    with needs_extra("evaluation", "a report"):
+        import jinja2
+    environment = jinja2.Environment(
+        autoescape=template.endswith(".html.jinja"),  # Markdown is escaped by `inline`
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.PackageLoader("memalign_graph.evaluation"),
+    )
+    filters = (inline, clean, _text, _count, _estimate, _passage, _title)
+    environment.filters["known"] = lambda key, numbers: numbers.get(key, key)
+    environment.filters |= {filter_.__name__.lstrip("_"): filter_ for filter_ in filters}
+    return environment.get_template(template).render(**names)
 
 
 class _Shown:
-    """A report beside what its sentences are about."""
+    """What a report's sentences say."""
 
     def __init__(self, report: Report) -> None:
-        self.report = report
-        self.scale = report.criterion.scale
+        self.report, self.scale = report, report.criterion.scale
         self.main, self.first = report.judges[-1], report.judges[0]
         self.metric = headline_metric(self.scale)
         self.scores = report.of(self.main)
-        self.found = report.metric(self.main, self.metric)
-        self.metrics = list(dict.fromkeys(name for row in report.scores for name in row.metrics))
+        names = dict.fromkeys(name for row in report.scores for name in row.metrics)
+        # Only on a continuous scale is what agrees not the same.
+        self.metrics = [name for name in names if name != "exact_match" or not self.scores.labels]
         self.credit = {row.guideline.id: row for row in report.credit}
-        self.sources = {episode.id: episode for episode in report.sources}
         self.numbers = {case.example.id: at for at, case in enumerate(report.cases, 1)}
+        self.number_of = {
+            expert.episode_id: self.numbers[case.example.id]
+            for case in report.cases
+            for expert in case.experts
+        }
 
     def value(self, value: Value | None) -> str:
         """Write a value of the scale."""
         if isinstance(value, float):
-            return number(value)
+            return _number(value)
         return "no verdict" if value is None else clean(self.scale.show(value), 200)
 
     def verdict(self) -> tuple[str, str, str]:
-        """Say what learning changed: how good it is, in few words, and in a sentence."""
+        """Say what learning changed: a sign, in few words, and in a sentence."""
         compared = self.report.comparison(self.main, self.first)
-        if compared is None:
-            return "plain", "measured", ""
-        difference = compared.differences[self.metric]
-        if difference.value is None:
-            return "warn", "not comparable", ""
-        shown = estimate(difference, "+")
-        if difference.value == 0 and difference.low in (0, None) and difference.high in (0, None):
-            return "plain", "no change", f"It does as well as {self.first!r} on these cases."
-        if difference.low is None:
-            return "plain", "difference untested", f"Difference to {self.first!r}: {shown}."
-        ahead = compared.is_ahead(self.metric)
+        difference = compared.differences.get(self.metric) if compared else None
+        if compared is None or difference is None or difference.value is None:
+            return "⚪", "measured", ""
+        ahead, shown = compared.is_ahead(self.metric), _estimate(difference, "+")
         if ahead is None:
-            text = f"The difference to {self.first!r}, {shown}, may be chance: try more cases."
-            return "warn", "may be chance", text
+            return "🟡", "may be chance", f"The difference to {self.first}, {shown}, may be chance."
         word = "better" if ahead else "worse"
-        text = f"That is {word} than {self.first!r} by more than chance is likely to do: {shown}."
-        return ("good" if ahead else "bad"), f"{word} than {self.first}", text
+        sentence = f"That is {word} than {self.first} by more than chance is likely to do: {shown}."
+        return "🟢" if ahead else "🔴", f"{word} than {self.first}", sentence
 
     def sentence(self) -> str:
         """Say how far the judge agrees."""
-        cases = count(self.scores.cases, "unseen case")
-        found = self.found
+        cases, found = self.scores.cases, self.report.metric(self.main, self.metric)
+        before = self.report.metric(self.first, self.metric).value
         if found.value is None:
             return f"{self.main}: no verdict that can be used on {len(self.report.cases):,} cases."
-        before = self.report.metric(self.first, self.metric).value
-        then = "" if before is None or self.first == self.main else f"; {self.first}: "
-        if isinstance(self.scale, Numeric):
-            then = then and f"{then}{number(before)}"
-            return f"{self.main}: on average {estimate(found)} from the experts on {cases}{then}."
-        right, all_ = round(found.value * self.scores.cases), self.scores.cases
-        then = then and f"{then}{before:.0%}"
-        between = f", {found.low:.0%} to {found.high:.0%}" if found.low != found.high else ""
-        return (
-            f"{self.main}: agrees with the experts on {right:,} of {all_:,} unseen cases "
-            f"({found.value:.0%}{between}){then}."
-        )
+        of, then = _count(cases, "unseen case"), ""
+        is_number = isinstance(self.scale, Numeric)
+        if before is not None and self.first != self.main:
+            then = f"; {self.first}: {_number(before) if is_number else f'{before:.0%}'}"
+        if is_number:
+            return f"{self.main}: on average {_estimate(found)} from the experts on {of}{then}."
+        right = f"{round(found.value * cases):,} of {of} ({found.value:.0%}"
+        between = "" if found.low is None else f", {found.low:.0%} to {found.high:.0%}"
+        return f"{self.main}: agrees with the experts on {right}{between}){then}."
 
-    def notes(self) -> Iterator[tuple[str, str]]:
+    def notes(self) -> Iterator[str]:
         """Say what has to be known beside the headline."""
         report, cases = self.report, self.scores.cases
-        for baseline in (scores.judge for scores in report.scores):
+        for baseline in ("majority", "median", "kNN", "evidence"):
             compared = report.comparison(self.main, baseline)
-            if baseline in report.judges or compared is None or baseline.endswith("verdict"):
+            found = compared.differences.get(self.metric) if compared else None
+            if compared is None or found is None or found.value is None:
                 continue
-            ahead, shown = compared.is_ahead(self.metric), compared.differences[self.metric]
-            if shown.value is None or ahead:
-                continue
-            how = "worse" if ahead is False else "not clearly better"
-            tone = "bad" if ahead is False else "warn"
-            yield tone, f"It is {how} than the {baseline} baseline ({estimate(shown, '+')})."
-        if self.scores.failed:
-            yield "warn", f"It gave no verdict on {count(self.scores.failed, 'case')}."
+            if not (ahead := compared.is_ahead(self.metric)):
+                sign, how = ("🟡", "not clearly better") if ahead is None else ("🔴", "worse")
+                yield f"{sign} It is {how} than the {baseline} baseline ({_estimate(found, '+')})."
         if 0 < cases < _FEW:
-            yield "warn", f"{count(cases, 'case')} {'is' if cases == 1 else 'are'} few."
-        right = report.metric(self.main, "agreement").value
-        if right == 1 and cases >= _FEW:
-            most = 1 - (1 - COVERAGE) ** (1 / cases)
-            text = f"Right on all of {cases:,} cases: of new ones up to {most:.0%} may be wrong."
-            yield "plain", text
-        experts = report.experts
-        if experts.examples and experts.alpha is not None:
-            shared = count(experts.examples, "case")
-            text = f"Krippendorff's alpha of the experts is {experts.alpha:.2f} on {shared}"
-            yield "plain", f"{text} that several labelled; a judge can hardly agree more."
+            yield f"🟡 {_count(cases, 'case')} {'is' if cases == 1 else 'are'} few."
+        if report.experts.examples and report.experts.alpha is not None:
+            shared = _count(report.experts.examples, "case")
+            text = f"Krippendorff's alpha of the experts is {report.experts.alpha:.2f} on {shared}"
+            yield f"⚪ {text} that several labelled; a judge can hardly agree more."
+        yield from (f"🟡 {warning}" for warning in report.warnings[:5])
 
-    def ranked(self) -> list[EvaluatedCase]:
+    def ranked(self) -> list[results.EvaluatedCase]:
         """Order cases: wrong ones first, among them those that the first judge has right."""
 
-        def key(case: EvaluatedCase) -> tuple[int, int, float]:
-            right = self.report.is_right(case, self.main)
-            value = case.value_of(self.main)
+        def key(case: results.EvaluatedCase) -> tuple[int, bool, float]:
+            right, value = self.report.is_right(case, self.main), case.value_of(self.main)
             off = 0.0
             if isinstance(self.scale, Numeric) and value is not None:
                 off = -abs(float(value) - float(case.expected))
             first = self.report.is_right(case, self.first) is True
-            return (2 if right else 1 if right is None else 0), -int(first), off
+            return (2 if right else 1 if right is None else 0), not first, off
 
         return sorted(self.report.cases, key=key)
 
-    def wrong(self) -> list[EvaluatedCase]:
+    def wrong(self) -> list[results.EvaluatedCase]:
         """Return the cases that the judge has wrong, or gave no verdict on."""
         return [case for case in self.ranked() if not self.report.is_right(case, self.main)]
 
-    def said(self, guideline: Guideline) -> list[str]:
+    def comments(self, guideline: Guideline) -> list[str]:
         """Return the comments that a guideline rests on, the first two."""
-        known = [self.sources[key] for key in guideline.episode_ids if key in self.sources]
-        return [episode.rationale for episode in known if episode.rationale][:2]
-
-    def cost(self) -> str:
-        """Add up what was asked of models."""
-        usage = self.report.usage
-        chats = count(sum(row.chat_calls for row in usage), "chat call")
-        embeddings = count(sum(row.embedding_calls for row in usage), "embedding call")
-        cached, seconds = sum(r.cached_calls for r in usage), sum(r.seconds for r in usage)
-        rest = f"{cached:,} from the cache, {seconds:,.0f} s of models"
-        return f"Cost: {chats}, {embeddings}, {rest}"
+        known = {episode.id: episode.rationale for episode in self.report.sources}
+        return [text for key in guideline.episode_ids if (text := known.get(key))][:2]
 
     def by_author(self) -> list[tuple[tuple[str, str], list[bool]]]:
         """Tell by expert and judge on which cases the judge says what that expert does."""
@@ -234,203 +452,59 @@ class _Shown:
         return sorted(tallies.items())
 
 
-def render_markdown(report: Report) -> str:
-    """Write a report as Markdown; what no longer fits is left out, never cut in the middle."""
-    written: list[str] = []
-    room, left_out = MOST_BYTES - 200, False
-    for part in _parts(report):
-        size = len(part.encode(errors="replace")) + 2
-        left_out |= size > room
-        if size <= room:
-            room -= size
-            written.append(part)
-    if left_out:
-        written.append("_More than fits here: the HTML page and the JSON of this report have it._")
-    return "\n\n".join(written) + "\n"
-
-
-def render_summary(report: Report) -> str:
-    """Write what a report says first: headline, warnings, and the table of judges."""
-    parts = _parts(report, cases=False)
-    end = next(at for at, part in enumerate(parts, 1) if part.startswith("<sub>"))
-    return "\n\n".join(parts[:end]) + "\n"
-
-
-def _parts(report: Report, *, cases: bool = True) -> list[str]:
-    text = _render("report.md.jinja", report, cases=cases, cut=_CUT, signs=_SIGNS, turned=_TURNED)
-    return [part.strip() for part in text.split(_CUT) if part.strip()]
-
-
-def _render(template: str, report: Report, **more: Any) -> str:
-    with needs_extra("evaluation", "a report"):
-        import jinja2
-    environment = jinja2.Environment(
-        autoescape=template.endswith(".html.jinja"),  # Markdown is escaped by `inline`
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=jinja2.PackageLoader("memalign_graph.evaluation"),
-    )
-    environment.filters |= {
-        "line": inline,
-        "text": as_text,
-        "count": count,
-        "estimate": estimate,
-        "of": lambda name, metrics, sign="": estimate(metrics.get(name, Estimate()), sign),
-        "passage": _passage,
-        "summary": _summary,
-        "clean": clean,
-    }
-    page = environment.get_template(template)
-    return page.render(report=report, shown=_Shown(report), **more)
-
-
-def comparison_markdown(compared: ReportComparison) -> str:
-    """Write what became of the cases that two reports share."""
-
-    def line(change: CaseChange) -> str:
-        new = "; ".join(f"“{inline(text, 200)}”" for text in change.guidelines)
-        gone = "; ".join(f"“{inline(text, 200)}”" for text in change.removed)
-        by = "".join([f" New: {new}." if new else "", f" Gone: {gone}." if gone else ""])
-        return (
-            f"- {inline(as_text(change.example.outputs), 160)}: experts "
-            f"{inline(str(change.expected))}, judge {inline(str(change.before))}, then "
-            f"{inline(str(change.after))}.{by}"
-        )
-
-    of = f"worse of {count(compared.cases, 'case')}"
-    changed = f"{len(compared.better):,} better, {len(compared.worse):,} {of}"
-    parts = [f"## {inline(compared.judge)}: {changed}"]
-    for title, changes in (("Worse", compared.worse), ("Better", compared.better)):
-        if changes:
-            parts.append("\n".join([f"### {title}", "", *map(line, changes)]))
-    return "\n\n".join(parts) + "\n"
-
-
-def _passage(text: str, title: str) -> str:
-    """Write a text in a fence that is longer than any in it, so that nothing in it ends it."""
-    text = clean(text, _TEXT_CHARS)
-    ticks = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    return f"**{inline(title, 80)}**\n\n{ticks}text\n{text}\n{ticks}"
-
-
-def _summary(text: str) -> str:
-    """Write a line of HTML: Markdown's marks are plain text there."""
-    return escape(_CALLS.sub(_JOINER, " ".join(clean(text, 200).split())), quote=False)
-
-
-def render_html(report: Report) -> str:
-    """Write the Markdown as a page, with plots and every case."""
-    with needs_extra("evaluation", "an HTML report"):
-        from markdown_it import MarkdownIt
-    folder = files("memalign_graph.evaluation").joinpath("templates")
-    style, script = (
-        folder.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
-    )
-    markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
-    known = {
-        expert.episode_id: at for at, case in enumerate(report.cases, 1) for expert in case.experts
-    }
-    text = _render(
-        "report.html.jinja",
-        report,
-        retrieved=lambda ids: dict.fromkeys(known.get(key, f"{key[:8]}…") for key in ids),
-        plots=_plots(report),
-        document=markdown.render("\n\n".join(_parts(report, cases=False))),
-        style=style,
-        script=script,
-        hashes=[_hash(style), _hash(script)],
-    )
-    return text.encode(errors="replace").decode()
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
 def _plots(report: Report) -> dict[str, str]:
     """Draw what there is to draw, as data URIs by title."""
     with needs_extra("evaluation", "plots"):
-        import matplotlib as mpl
         from matplotlib.figure import Figure
-    main = report.judges[-1]
-    sure = [
-        (said.confidence, bool(report.is_right(case, main)))
-        for case in report.cases
-        if (said := case.predictions.get(main)) and said.confidence is not None
-    ]
-    finite = labels_of(report.criterion.scale)
-    drawings: dict[str, Callable[[Any], object]] = {
-        "Experts and judge": lambda axes: (_draw_confusion if finite else _draw_scatter)(
-            report, axes
-        )
-    }
-    if curve := report.curve:
-        drawings["Learning curve"] = lambda axes: _draw_curve(curve, axes)
-    if sure:
-        drawings["Calibration"] = lambda axes: _draw_calibration(sure, axes)
-        drawings["Risk by coverage"] = lambda axes: _draw_risk(sure, axes)
-    drawn = {}
-    unset = ("backend", "backend_fallback", "timezone", "interactive", "toolbar")
-    plain = {name: value for name, value in mpl.rcParamsDefault.items() if name not in unset}
-    # Settings of matplotlib are the process's: a thread at a time, and they are put back.
-    with _MATPLOTLIB, mpl.rc_context({**plain, "svg.hashsalt": "memalign"}):
-        for title, draw in drawings.items():
-            figure = Figure(figsize=(4.6, 3.4), layout="constrained")
-            draw(figure.subplots())
-            written = StringIO()
-            figure.savefig(written, format="svg", metadata={"Date": None})
-            encoded = base64.b64encode(written.getvalue().encode()).decode()
-            drawn[title] = f"data:image/svg+xml;base64,{encoded}"
-    return drawn
+        from sklearn.calibration import CalibrationDisplay
+        from sklearn.metrics import ConfusionMatrixDisplay, PredictionErrorDisplay
+    figures: dict[str, Any] = {}
 
-
-def _draw_curve(curve: LearningCurve, axes: Any) -> None:
-    name = headline_metric(curve.criterion.scale)
-    for what in ("unseen", "seen"):
-        steps = [(step.feedback, getattr(step, what)) for step in curve.steps]
-        points = [(size, scores.metrics[name]) for size, scores in steps if scores]
-        known = [(size, one) for size, one in points if one.value is not None]
-        # A skewed interval may leave out the value.
-        below = [0 if one.low is None else max(one.value - one.low, 0) for _, one in known]
-        above = [0 if one.high is None else max(one.high - one.value, 0) for _, one in known]
-        sizes, values = [size for size, _ in known], [one.value for _, one in known]
-        axes.errorbar(sizes, values, yerr=[below, above], marker="o", capsize=3, label=what)
-    axes.set(xlabel="pieces of feedback", ylabel=name)
-    axes.legend()
-
-
-def _draw_confusion(report: Report, axes: Any) -> None:
-    from sklearn.metrics import ConfusionMatrixDisplay
+    def draw(title: str) -> Any:
+        figures[title] = Figure(figsize=(3.8, 3.2), layout="constrained")
+        return figures[title].subplots()
 
     scores = report.of(report.judges[-1])
-    labels = [clean(row.label, 20).replace("$", r"\$") for row in scores.labels]
-    display = ConfusionMatrixDisplay(np.array(scores.confusion), display_labels=labels)
-    display.plot(ax=axes, colorbar=False, xticks_rotation=45)
-    axes.set(xlabel="judge", ylabel="experts")
-
-
-def _draw_scatter(report: Report, axes: Any) -> None:
-    pairs = [
-        (float(case.expected), float(value))
+    said = [
+        (case.expected, prediction, report.is_right(case, scores.judge))
         for case in report.cases
-        if (value := case.value_of(report.judges[-1])) is not None
+        if (prediction := case.predictions.get(scores.judge)) and prediction.value is not None
     ]
-    axes.scatter([x for x, _ in pairs], [y for _, y in pairs], alpha=0.5)
-    axes.axline((0, 0), slope=1, color="gray", linewidth=1)
-    axes.set(xlabel="experts", ylabel="judge")
-
-
-def _draw_calibration(sure: Sequence[tuple[float, bool]], axes: Any) -> None:
-    from sklearn.calibration import CalibrationDisplay
-
-    right, confidence = [right for _, right in sure], [confidence for confidence, _ in sure]
-    CalibrationDisplay.from_predictions([*right], confidence, n_bins=10, pos_label=True, ax=axes)
-    axes.set(xlabel="confidence", ylabel="share that agrees with the experts")
-
-
-def _draw_risk(sure: Sequence[tuple[float, bool]], axes: Any) -> None:
-    wrong = np.array([not right for _, right in sorted(sure, reverse=True)])
-    ranks = np.arange(1, len(wrong) + 1)
-    axes.step(ranks / len(wrong), np.cumsum(wrong) / ranks, where="post")
-    axes.set(xlabel="share judged, surest first", ylabel="share wrong", ylim=(0, None))
+    if scores.confusion:
+        labels = [clean(row.label, 20).replace("$", r"\$") for row in scores.labels]
+        display = ConfusionMatrixDisplay(np.array(scores.confusion), display_labels=labels)
+        display.plot(ax=draw("Experts and judge"), colorbar=False, cmap="Blues")
+        display.ax_.set(xlabel="judge", ylabel="experts")
+    elif said:
+        truth, values = np.array([(truth, one.value) for truth, one, _ in said], float).T
+        axes = draw("Experts and judge")
+        PredictionErrorDisplay(y_true=truth, y_pred=values).plot(
+            ax=axes, kind="actual_vs_predicted"
+        )
+        axes.set(xlabel="judge", ylabel="experts")
+    if report.curve:
+        name, axes = headline_metric(report.criterion.scale), draw("Learning curve")
+        for what in ("unseen", "seen"):
+            found = [(step.feedback, getattr(step, what)) for step in report.curve.steps]
+            points = [(x, scores.metrics[name]) for x, scores in found if scores]
+            rows = [(x, one.value, one.low, one.high) for x, one in points]
+            feedback, values, low, high = np.array(rows, float).reshape(-1, 4).T
+            axes.plot(feedback, values, marker="o", label=what)
+            axes.fill_between(feedback, low, high, alpha=0.2)
+        axes.set(xlabel="pieces of feedback", ylabel=name)
+        axes.legend()
+    sure = [(one.confidence, right) for _, one, right in said if one.confidence is not None]
+    if sure:
+        confidence, right = map(np.array, zip(*sorted(sure, reverse=True), strict=True))
+        axes = draw("Calibration")
+        CalibrationDisplay.from_predictions(right, confidence, n_bins=10, pos_label=True, ax=axes)
+        axes.set(xlabel="confidence", ylabel="share that agrees with the experts")
+        ranks, axes = np.arange(1, len(right) + 1), draw("Risk by coverage")
+        axes.step(ranks / len(right), np.cumsum(~right) / ranks, where="post")
+        axes.set(xlabel="share judged, surest first", ylabel="share wrong", ylim=(0, None))
+    drawn = {}
+    for title, figure in figures.items():
+        figure.savefig(written := StringIO(), format="svg", metadata={"Date": None})
+        encoded = base64.b64encode(written.getvalue().encode()).decode()
+        drawn[title] = f"data:image/svg+xml;base64,{encoded}"
+    return drawn

@@ -130,8 +130,9 @@ def letter_probabilities(logprobs: Any, names: Sequence[str]) -> Probabilities |
     alternatives: dict[str, float] = {}
     for entry in _entries([*_entries(first.get("top_logprobs")), first]):
         log = entry.get("logprob")
-        if isinstance(log, int | float) and not math.isnan(log):
-            odd = math.exp(max(min(log, 0.0), -9999.0))
+        inside = max(min(log, 0.0), -9999.0) if isinstance(log, int | float) else math.nan
+        if not math.isnan(inside):
+            odd = math.exp(inside)
             alternatives[entry["token"]] = max(odd, alternatives.get(entry["token"], 0.0))
     odds = dict.fromkeys((text.strip() for text in alternatives), 0.0)
     for text, odd in alternatives.items():

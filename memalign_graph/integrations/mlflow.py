@@ -24,7 +24,6 @@ from memalign_graph.integrations.feedback import (
     reject,
     scale_of,
 )
-from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.memory.operations import check_guideline_text
 from memalign_graph.memory.portable import FORMAT
@@ -169,24 +168,7 @@ class ExportedJudge(NamedTuple):
     left_out: dict[str, str]  # why an episode is not among its examples
 
 
-def export_to_mlflow(memory: JudgeMemory, **options: Any) -> ExportedJudge:
-    """Make of a memory a judge of MLflow's MemAlign, with its guidelines and its examples.
-
-    MLflow keeps examples as traces with human assessments: so each example becomes a trace in the
-    active experiment, each episode on it an assessment. Another export writes new traces. The
-    options are MLflow's: `model`, `reflection_lm` (that distils when the judge is aligned further),
-    `embedding_model`, `embedding_dim`, and `retrieval_k`, how many examples it is shown.
-    """
-    return run(_export(BLOCKING, memory, **options))
-
-
-async def aexport_to_mlflow(memory: JudgeMemory, **options: Any) -> ExportedJudge:
-    """Async twin of `export_to_mlflow`; MLflow, which has no async calls, runs in a thread."""
-    return await _export(AWAITING, memory, **options)
-
-
-async def _export(
-    io: IO,
+def export_to_mlflow(
     memory: JudgeMemory,
     *,
     model: str = "openai:/gpt-4.1-mini",
@@ -195,34 +177,21 @@ async def _export(
     embedding_dim: int = 512,
     retrieval_k: int = 5,
 ) -> ExportedJudge:
+    """Make of a memory a judge of MLflow's MemAlign, with its guidelines and its examples.
+
+    MLflow keeps examples as traces with human assessments: so each example becomes a trace in the
+    active experiment, each episode on it an assessment. Another export writes new traces. Models
+    are called as MLflow calls them; `reflection_lm` distils when the judge is aligned further.
+    """
     with needs_extra("mlflow", "export_to_mlflow"):
         import dspy  # noqa: F401 - MLflow's MemAlign looks for it at its first call only
-        import mlflow  # noqa: F401
-    options = {
-        "reflection_lm": reflection_lm or model,
-        "embedding_model": embedding_model,
-        "embedding_dim": embedding_dim,
-        "retrieval_k": retrieval_k,
-    }
-    episodes = await io.call(memory.episodes, memory.aepisodes)
-    guidelines = await io.call(memory.guidelines, memory.aguidelines)
-    write = partial(_write_judge, memory.criterion, episodes, guidelines, model, options)
-    return await io.call(write, lambda: asyncio.to_thread(write))
+        from mlflow.genai.judges import make_judge
+        from mlflow.genai.scorers import Scorer
 
-
-def _write_judge(
-    criterion: Criterion,
-    episodes: Iterable[Episode],
-    guidelines: Iterable[Guideline],
-    model: str,
-    options: Fields,
-) -> ExportedJudge:
-    from mlflow.genai.judges import make_judge
-    from mlflow.genai.scorers import Scorer
-
+    criterion = memory.criterion
     shown: defaultdict[str, list[Episode]] = defaultdict(list)
     left_out: dict[str, str] = {}
-    for episode in episodes:
+    for episode in memory.episodes():
         value = on_scale(episode.value, criterion.scale)
         if value is None:
             left_out[episode.id] = "it has no value on the scale, and MLflow's examples show one."
@@ -240,20 +209,27 @@ def _write_judge(
     trace_ids = {key: _write_trace(group, criterion) for key, group in shown.items()}
     trace_of = {one.id: trace_ids[key] for key, group in shown.items() for one in group}
     semantic_memory = []
-    for guideline in guidelines:
-        sources = {trace_of[key] for key in guideline.episode_ids if key in trace_of}
-        text = guideline.text
-        semantic_memory.append({"guideline_text": text, "source_trace_ids": list(sources) or None})
+    for guideline in memory.guidelines():
+        sources = sorted({trace_of[key] for key in guideline.episode_ids if key in trace_of})
+        given = {"guideline_text": guideline.text, "source_trace_ids": sources or None}
+        semantic_memory.append(given)
     shared = ("name", "description", "aggregations", "mlflow_version", "serialization_version")
-    memory = {
+    fields: Fields = {name: base[name] for name in shared if name in base}
+    fields[_MEMORY] = {
         "base_judge": base,
         "episodic_trace_ids": list(trace_ids.values()),
         "semantic_memory": semantic_memory,
-        **options,
+        "reflection_lm": reflection_lm or model,
+        "embedding_model": embedding_model,
+        "embedding_dim": embedding_dim,
+        "retrieval_k": retrieval_k,
     }
-    fields = {name: base[name] for name in shared if name in base}
-    judge = Scorer.model_validate({**fields, _MEMORY: memory})
-    return ExportedJudge(judge=judge, trace_ids=trace_ids, left_out=left_out)
+    return ExportedJudge(Scorer.model_validate(fields), trace_ids, left_out)
+
+
+async def aexport_to_mlflow(memory: JudgeMemory, **options: Any) -> ExportedJudge:
+    """Async twin of `export_to_mlflow`: MLflow has no async calls, so that it runs in a thread."""
+    return await asyncio.to_thread(export_to_mlflow, memory, **options)
 
 
 def _instructions(criterion: Criterion, *, expects: bool) -> str:

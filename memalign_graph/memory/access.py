@@ -63,7 +63,11 @@ class MemoryAccess:
             # In this order: a fact that is seen is seen with its words.
             layout, earlier = self.layout, (*self.layout.root, _OF_EARLIER)
             items, words, vectors, old = await self.search(
-                io, layout.facts, layout.words, layout.vectors(self.embedder.id), earlier
+                io,
+                layout.of("facts"),
+                layout.of("words"),
+                layout.vectors(self.embedder.id),
+                earlier,
             )
             if old and not items:
                 raise MemAlignError(
@@ -77,14 +81,15 @@ class MemoryAccess:
         else:
             # The kind first: a store in memory compares the dates of nothing else then.
             dated = {"kind": _KIND, "at_us": {"$gte": since}}
-            search = SearchOp(self.layout.facts, filter=dated, limit=EVERYTHING)
+            search = SearchOp(self.layout.of("facts"), filter=dated, limit=EVERYTHING)
             [below] = await io.batch(self.store, [search])
-            found = [item for item in below if tuple(item.namespace) == self.layout.facts]
-            fresh = set(view.unknown(item.key for item in found))
-            facts = [read_fact(item.value) for item in found if item.key in fresh]
+            own = {
+                item.key: item for item in below if tuple(item.namespace) == self.layout.of("facts")
+            }
+            facts = [read_fact(own[key].value) for key in view.unknown(own)]
             known, stored = {}, {}
         missing = [key for key in view.unknown_words(facts) if key not in known]
-        known |= await self.get(io, self.layout.words, missing, lambda item: item)
+        known |= await self.get(io, self.layout.of("words"), missing, lambda item: item)
         for fact in facts:
             for key in fact.said.values():
                 if key in missing and key not in known:
@@ -119,11 +124,11 @@ class MemoryAccess:
                 raise InvalidInputError(f"{reason}: {error}") from error
         by_key = {item["key"]: item for item in items.values()}
         new = view.unknown_words([fact])
-        await self.put(io, self.layout.words, {key: by_key[key] for key in new})
+        await self.put(io, self.layout.of("words"), {key: by_key[key] for key in new})
         # Last, so that whoever sees it sees the fact in any store.
-        head = PutOp(self.layout.head, _HEAD, {"id": fact.id}, index=False)
+        head = PutOp(self.layout.of("head"), _HEAD, {"id": fact.id}, index=False)
         try:
-            put = PutOp(self.layout.facts, fact.id, told, index=False)
+            put = PutOp(self.layout.of("facts"), fact.id, told, index=False)
             await io.batch(self.store, [put, head])
         finally:
             view.look_again()
@@ -133,11 +138,11 @@ class MemoryAccess:
     async def overwrite(self, io: IO, facts: Iterable[Fact]) -> None:
         """Write facts again, as a purge leaves them."""
         items: dict[str, Item | None] = {fact.id: _item_of(fact) for fact in facts}
-        await self.put(io, self.layout.facts, items)
+        await self.put(io, self.layout.of("facts"), items)
 
     async def _head(self, io: IO) -> str | None:
         """Read which fact was the last to be written."""
-        [found] = await io.batch(self.store, [GetOp(self.layout.head, _HEAD)])
+        [found] = await io.batch(self.store, [GetOp(self.layout.of("head"), _HEAD)])
         if found is None:
             return None
         if "id" not in found.value:

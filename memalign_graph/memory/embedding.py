@@ -63,7 +63,7 @@ async def store_vectors(io: IO, access: MemoryAccess, vectors: Mapping[str, Vect
 
 async def embedder_namespaces(io: IO, access: MemoryAccess) -> dict[str, Namespace]:
     """Find the embedders that made vectors for a memory."""
-    prefix = access.layout.all_vectors
+    prefix = access.layout.of("vectors")
     search = ListNamespacesOp(match_conditions=(MatchCondition("prefix", prefix),), limit=_MANY)
     [namespaces] = await io.batch(access.store, [search])
     found: dict[str, Namespace] = {}

@@ -1,7 +1,7 @@
 """What lies outside a memory's items: threads in a checkpointer, and the bytes of SQLite files."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.io import IO
+from memalign_graph.io import IO, run
 
 Mark = frozenset[str]
 """Texts that together tell a checkpoint which carries something."""
@@ -136,44 +136,40 @@ def _texts(value: Any) -> Iterator[str]:
             yield repr(value)
 
 
-_VACUUM = "VACUUM"
-_EMPTY_LOG = "PRAGMA wal_checkpoint(TRUNCATE)"
-_JOURNAL = "PRAGMA journal_mode"
-_DELETE_JOURNAL = "PRAGMA journal_mode=DELETE"
-_PERSIST_JOURNAL = "PRAGMA journal_mode=PERSIST"
+Execute = Callable[[str], Awaitable[Any]]
+"""Carries out a statement; returns the first value of its first row."""
+
+
+async def _rewrite(execute: Execute) -> bool:
+    """Rewrite a file; tells whether another connection hindered it."""
+    import sqlite3
+
+    try:
+        await execute("VACUUM")
+    except sqlite3.OperationalError:
+        return True
+    if await execute("PRAGMA journal_mode") == "persist":
+        # A journal that persists keeps old pages; changing the mode removes it.
+        await execute("PRAGMA journal_mode=DELETE")
+        await execute("PRAGMA journal_mode=PERSIST")
+    return bool(await execute("PRAGMA wal_checkpoint(TRUNCATE)"))
 
 
 def _vacuum(owner: Any) -> bool:
-    import sqlite3
+    async def execute(statement: str) -> Any:
+        return (owner.conn.execute(statement).fetchone() or [None])[0]
 
     with owner.lock:
-        try:
-            owner.conn.execute(_VACUUM)
-        except sqlite3.OperationalError:
-            return True
-        if owner.conn.execute(_JOURNAL).fetchone()[0] == "persist":
-            # A journal that persists keeps old pages; changing the mode removes it.
-            owner.conn.execute(_DELETE_JOURNAL)
-            owner.conn.execute(_PERSIST_JOURNAL)
-        return bool(owner.conn.execute(_EMPTY_LOG).fetchone()[0])
+        return run(_rewrite(execute))
 
 
 async def _avacuum(owner: Any) -> bool:
-    import sqlite3
-
-    async def first(statement: str) -> Any:
+    async def execute(statement: str) -> Any:
         async with owner.conn.execute(statement) as cursor:
             return (await cursor.fetchone() or [None])[0]
 
     async with owner.lock:
-        try:
-            await first(_VACUUM)
-        except sqlite3.OperationalError:
-            return True
-        if await first(_JOURNAL) == "persist":
-            await first(_DELETE_JOURNAL)
-            await first(_PERSIST_JOURNAL)
-        return bool(await first(_EMPTY_LOG))
+        return await _rewrite(execute)
 
 
 def _vacuum_on_its_loop(owner: Any) -> bool:

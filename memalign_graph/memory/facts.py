@@ -132,8 +132,8 @@ class Fact(FrozenModel):
     undone: list[str] = Field(default_factory=list)
     """The facts that count no more."""
 
-    purged: Words = Field(default_factory=dict)
-    """What lessons knew the words by that were erased, by the words' keys."""
+    purged: list[str] = Field(default_factory=list)
+    """The keys of the words that were erased."""
 
     scrubbed: dict[str, list[str]] = Field(default_factory=dict)
     """The guidelines whose wordings were erased, by the facts that worded them: they count no more,
@@ -193,20 +193,23 @@ def _revision(guideline: Guideline) -> str:
     return digest([guideline.text, guideline.origin, guideline.author])
 
 
-def word_item(episode: Episode, taken: Collection[str] = ()) -> Item:
-    """Write what an expert said as an item; its key is the hash of its content, if that is free."""
+def word_item(episode: Episode, word: str, taken: Collection[str]) -> Item:
+    """Write what an expert said as an item; its key is the hash of its content, if that is free.
+
+    `word` is what lessons know it by.
+    """
     content = episode.to_json()
     key = digested = digest({name: content[name] for name in content.keys() - _SAID_ANEW})
     while key in taken:
         key = digest([key])
-    return {"key": key, "content": digested, "word": episode.word, "episode": content}
+    return {"key": key, "content": digested, "word": word, "episode": content}
 
 
-def purged_word(item: Mapping[str, Any], word: str) -> Item:
-    """Return a word's item without what was said; `word` is what lessons knew it by."""
+def purged_word(item: Mapping[str, Any]) -> Item:
+    """Return a word's item without what was said."""
     status = item["episode"]["status"] if "episode" in item else item["status"]
-    kept = {name: item[name] for name in ("key", "content")}
-    return {**kept, "word": word, "status": status, "purged": True}
+    return {**{name: item[name] for name in ("key", "content", "word")}, "status": status,
+            "purged": True}  # fmt: skip
 
 
 def new_id(at_us: int) -> str:

@@ -138,30 +138,29 @@ async def history(io: IO, access: MemoryAccess) -> list[Commit]:
         touched = standing.changed | (episodes.keys() if fact.undone else set())
         rows: dict[str, object] = {
             key: (standing.rows[key].key, key in standing.pending)
-            for key in touched
-            if key in standing.rows
+            for key in touched & standing.rows.keys()
         }
-        before = {key: episodes.pop(key) for key in touched if key in episodes}
+        before = {key: episodes.pop(key) for key in touched & episodes.keys()}
         episodes |= rows
         standing.changed = set()
         worded: dict[str, object] = {
             key: weight_of(one) for key, one in standing.guidelines.items()
         }
-        commits.append(
-            Commit(
-                id=fact.id,
-                at=utc(fact.at_us),
-                author=fact.author,
-                reason=fact.reason,
-                episodes=_tally(before, rows),
-                guidelines=_tally(guidelines, worded),
-                retired=[
-                    Retired(guideline_id=gone.id, superseded_by=gone.by, reason=gone.reason)
-                    for gone in fact.retired
-                ],
-                version=standing.version,
-            )
+        retired = [
+            Retired(guideline_id=gone.id, superseded_by=gone.by, reason=gone.reason)
+            for gone in fact.retired
+        ]
+        commit = Commit(
+            id=fact.id,
+            at=utc(fact.at_us),
+            author=fact.author,
+            reason=fact.reason,
+            episodes=_tally(before, rows),
+            guidelines=_tally(guidelines, worded),
+            retired=retired,
+            version=standing.version,
         )
+        commits.append(commit)
         guidelines = worded
     return commits[::-1]
 
@@ -254,14 +253,10 @@ def _tally(before: Mapping[str, object], after: Mapping[str, object]) -> Tally:
 
 
 def _diff(before: list[T], after: list[T]) -> ItemsDiff[T]:
-    old = {one.id: one for one in before}
-    new = {one.id: one for one in after}
+    old, new = ({one.id: one for one in items} for items in (before, after))
+    both = [ItemChange(old[key], one) for key, one in new.items() if key in old]
     return ItemsDiff(
         added=[one for key, one in new.items() if key not in old],
         removed=[one for key, one in old.items() if key not in new],
-        changed=[
-            ItemChange(before=old[key], after=one)
-            for key, one in new.items()
-            if key in old and old[key] != one
-        ],
+        changed=[change for change in both if change.before != change.after],
     )

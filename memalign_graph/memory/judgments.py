@@ -134,7 +134,7 @@ async def keep_judgment(
         embedder=access.embedder.id,
         vector=vector,
     )
-    await _put(io, access, access.layout.judgments, judgment.id, kept, until - at)
+    await _put(io, access, access.layout.of("judgments"), judgment.id, kept, until - at)
     await _sweep(io, access, at)
     return None
 
@@ -145,7 +145,7 @@ async def find_judgment(io: IO, access: MemoryAccess, judgment_id: str) -> KeptJ
         raise InvalidInputError(
             "judgment_id: give the `id` of a judgment, such as result['judgment']['id']."
         )
-    found = await access.get(io, access.layout.judgments, [judgment_id], lambda item: item)
+    found = await access.get(io, access.layout.of("judgments"), [judgment_id], lambda item: item)
     kept = _read(KeptJudgment, found[judgment_id]) if judgment_id in found else None
     if kept is None or kept.kept_until <= now():
         raise InvalidInputError(
@@ -160,7 +160,7 @@ async def kept_judgments(
     io: IO, access: MemoryAccess, *, waiting: bool = False
 ) -> list[KeptJudgment]:
     """Read the judgments that are kept."""
-    [items] = await access.search(io, access.layout.judgments)
+    [items] = await access.search(io, access.layout.of("judgments"))
     at = now()
     kept = [one for one in (_read(KeptJudgment, item) for item in items) if one.kept_until > at]
     episodes = await access.all_episodes(io) if kept and waiting else []
@@ -213,7 +213,7 @@ async def remove_traces(
     io: IO, access: MemoryAccess, is_traced: Callable[[Mapping[str, Any]], bool]
 ) -> None:
     """Remove some of what is kept."""
-    for namespace in [access.layout.judgments, *await _days(io, access)]:
+    for namespace in [access.layout.of("judgments"), *await _days(io, access)]:
         await _remove(io, access, namespace, is_traced)
 
 
@@ -233,7 +233,7 @@ async def _sweep(io: IO, access: MemoryAccess, at: datetime) -> None:
     if at - view.swept_at < _SWEEP_EVERY:
         return
     view.swept_at = at
-    await _remove(io, access, access.layout.judgments, _is_over)
+    await _remove(io, access, access.layout.of("judgments"), _is_over)
     first = day_number((at - KEEP_REVIEWS).date())
     for namespace, day in (await _days(io, access)).items():
         if day < first:
@@ -253,7 +253,7 @@ async def _remove(
 
 async def _days(io: IO, access: MemoryAccess) -> dict[Namespace, int]:
     """Return where the days that the log of reviews has lie."""
-    prefix = access.layout.reviews
+    prefix = access.layout.of("reviews")
     search = ListNamespacesOp(
         match_conditions=(MatchCondition("prefix", prefix),),
         max_depth=len(prefix) + 1,  # what lies deeper is another memory's

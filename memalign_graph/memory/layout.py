@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import check_label
@@ -14,6 +15,17 @@ _RESERVED_ROOT = "langgraph"
 
 Namespace = tuple[str, ...]
 
+Kind = Literal["facts", "words", "head", "drafts", "judgments", "reviews", "vectors"]
+"""What lies where.
+
+- `facts`: one item a fact, by its id.
+- `words`: one item a word of an expert on an example, by a key made of its content.
+- `head`: one item, which names the fact that was the last to be written.
+- `drafts`: one item an answer of a model that is not committed yet; gone once it is.
+- `judgments`: one item a judgment that is kept for feedback, by its id.
+- `reviews`, `vectors`: what the days of the log of reviews, and the embedders, lie under.
+"""
+
 
 @dataclass(frozen=True)
 class MemoryLayout:
@@ -22,44 +34,13 @@ class MemoryLayout:
     root: Namespace
     """The caller's namespace and the criterion's name."""
 
-    @property
-    def facts(self) -> Namespace:
-        """One item a fact, by its id."""
-        return (*self.root, "facts")
-
-    @property
-    def words(self) -> Namespace:
-        """One item a word of an expert on an example, by a key made of its content."""
-        return (*self.root, "words")
-
-    @property
-    def head(self) -> Namespace:
-        """One item, which names the fact that was the last to be written."""
-        return (*self.root, "head")
-
-    @property
-    def drafts(self) -> Namespace:
-        """One item an answer of a model that is not committed yet; gone once it is."""
-        return (*self.root, "drafts")
-
-    @property
-    def judgments(self) -> Namespace:
-        """One item a judgment that is kept for feedback, by its id; gone when its time is over."""
-        return (*self.root, "judgments")
-
-    @property
-    def reviews(self) -> Namespace:
-        """What the days of the log of reviews lie under."""
-        return (*self.root, "reviews")
+    def of(self, kind: Kind) -> Namespace:
+        """Return where one kind of item lies."""
+        return (*self.root, kind)
 
     def reviews_on(self, day: int, *, asked: bool) -> Namespace:
         """One item a judgment about which an expert was asked on this day, or was not."""
         return (*self.root, "reviews", f"{day}-{'asked' if asked else 'not-asked'}")
-
-    @property
-    def all_vectors(self) -> Namespace:
-        """What the vectors of all embedders lie under."""
-        return (*self.root, "vectors")
 
     def vectors(self, embedder: str) -> Namespace:
         """One item a text embedded by this embedder, by `vectors.vector_key`."""

@@ -65,18 +65,14 @@ async def remember(
         episode = Episode.from_feedback(one, "distilled" if one.agrees else "pending")
         said[episode.id] = newer_word(said.get(episode.id), episode)
     after = {key: newer_word(stored.get(key), episode) for key, episode in said.items()}
+    changed = {key for key, old in stored.items() if not old.says_the_same_as(after[key])}
     if not note_threads:
-        same = {key for key, old in stored.items() if old.says_the_same_as(after[key])}
-        after |= {key: stored[key] for key in same}
+        after |= {key: old for key, old in stored.items() if key not in changed}
     authors = {one.author for one in checked}
     by = authors.pop() if len(authors) == 1 else None
     words = [said[key] for key, episode in after.items() if episode != stored.get(key)]
     await say(io, access, words, reason="remember", author=by)
-    return Remembered(
-        episodes=[after[key] for key in ids],
-        new=after.keys() - stored.keys(),
-        changed={key for key, old in stored.items() if not old.says_the_same_as(after[key])},
-    )
+    return Remembered([after[key] for key in ids], after.keys() - stored.keys(), changed)
 
 
 async def say(
@@ -300,8 +296,8 @@ def left_without(
 
 async def clear_drafts(io: IO, access: MemoryAccess) -> None:
     """Remove answers of models that wait to be committed."""
-    [items] = await access.search(io, access.layout.drafts)
-    await access.put(io, access.layout.drafts, {item["id"]: None for item in items})
+    [items] = await access.search(io, access.layout.of("drafts"))
+    await access.put(io, access.layout.of("drafts"), {item["id"]: None for item in items})
 
 
 async def add_guideline(
@@ -424,10 +420,13 @@ def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[s
 async def note_judgments(io: IO, access: MemoryAccess, judgments: Mapping[str, Judgment]) -> None:
     """Keep judgments on the episodes of their cases: the experts' words again, with a verdict."""
     view = await access.refresh(io)
-    ids = [row.id for row in view.rows() if row.example_id in judgments and row.judged is None]
     now = datetime.now(UTC)
     judged = [
-        episode.model_copy(update={"judgment": judgments[episode.example_id], "updated_at": now})
-        for episode in view.words_said(ids)
+        # As it was said, whether or not it was learned from since.
+        Episode.model_validate(
+            {**row.content, "judgment": judgments[row.example_id], "updated_at": now}
+        )
+        for row in view.rows()
+        if row.example_id in judgments and row.judged is None
     ]
     await say(io, access, judged, reason="judge cases", author=None)

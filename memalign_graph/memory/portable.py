@@ -72,13 +72,13 @@ async def import_jsonl(
     ]
     # A rule comes with the words that it rests on, or without those of its cases that are not here.
     spoken = {
-        key: view.word_after(one)
+        key: view.word_item(one)["word"]
         for key, one in episodes.items()
         if one.word == read.episodes[key].word
     }
     named = {key for one in read.guidelines.values() for key in one.episode_ids}
-    here = {key: view.word(key) for key in named - episodes.keys()}
-    spoken |= {key: word for key, word in here.items() if word is not None}
+    here = view.all_words()
+    spoken |= {key: here[key] for key in named - episodes.keys() if key in here}
     guidelines: list[Wording] = []
     kept = [key for key, one in read.episodes.items() if one.word != episodes[key].word]
     left_out = 0

@@ -12,8 +12,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess, read_fact
 from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.erasure import carries, check_checkpointer, erase_threads, vacuum
-from memalign_graph.memory.facts import PURGE, Fact, Wording, Words, purged_word
-from memalign_graph.memory.history import past
+from memalign_graph.memory.facts import PURGE, Fact, Wording, purged_word
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.judgments import remove_traces
@@ -38,7 +37,7 @@ async def purge(
     """Erase episodes and all that is left of them: also what was forgotten or revised before."""
     check_checkpointer(checkpointer)
     # From the store: the view of a purge that was cut off knows these words no more.
-    told, found = await access.search(io, access.layout.facts, access.layout.words)
+    told, found = await access.search(io, access.layout.of("facts"), access.layout.of("words"))
     facts, items = list(map(read_fact, told)), {item["key"]: item for item in found}
     view = await access.refresh(io)
     words = {
@@ -60,10 +59,9 @@ async def purge(
     marks |= {frozenset([one.id, one.text]) for one in wordings if one.text}
     threads, warnings = await erase_threads(io, checkpointer, marks, known)
     removed = await _remove_vectors(io, access, list(gone.values()), kept)
-    known_as = _known_as(access, {key: items[key]["word"] for key in sorted(gone)})
     before, standing = view.guidelines, view.episodes(meant)
     if gone:
-        change = {"forgotten": sorted(meant), "purged": known_as, "scrubbed": scrubs}
+        change = {"forgotten": sorted(meant), "purged": sorted(gone), "scrubbed": scrubs}
         await access.write(io, PURGE, change, author=None if author in authors else author)
         now = (await access.refresh(io)).facts()[0]
         known_scrubs = scrubs
@@ -77,8 +75,7 @@ async def purge(
     await access.overwrite(io, changed)
     # Judgments that were made meanwhile.
     await remove_traces(io, access, is_traced)
-    stubs = {key: purged_word(items[key], word) for key, word in known_as.items()}
-    await access.put(io, access.layout.words, dict(stubs))
+    await access.put(io, access.layout.of("words"), {key: purged_word(items[key]) for key in gone})
     warnings += await vacuum(io, access.store, "store")
     if checkpointer is not None:
         warnings += await vacuum(io, checkpointer, "checkpointer")
@@ -129,15 +126,6 @@ def _scrubs(
         if any(not fact.shown(one.sources).isdisjoint(episode_ids) for one in fact.retired):
             found.setdefault(fact.id, [])
     return found, wordings, read_along
-
-
-def _known_as(access: MemoryAccess, words: Words) -> Words:
-    """Tell what lessons knew some words by: one that only adds to another goes by that one."""
-    for fact, standing in past(*access.view.facts(), access.embedder.id):
-        for episode_id, key in fact.said.items():
-            if key in words and episode_id in standing.rows:
-                words[key] = standing.rows[episode_id].word
-    return words
 
 
 def _ids(episodes: Iterable[Episode]) -> set[str]:

@@ -74,29 +74,8 @@ async def recall(
     vector = vector if known is None else known
     if vector is None:
         vector = (await embed(io, access, {key: text}))[key]
-    # Guidelines are chosen by their sources, of which there are more than similar examples.
-    wide = _search(view, vector, max(k, _NEAR) if view.has_many_guidelines else k) if k else []
-    nearest = wide[:k]
-    ids = [episode for near, _ in nearest for episode in view.episodes_at(near)]
-    episodes = view.episodes(ids)
-    found = [
-        recalled
-        for near, similarity in nearest
-        for recalled in _group(
-            [episodes[one] for one in view.episodes_at(near) if one in episodes], similarity
-        )
-    ]
-    return Recall(
-        examples=found[:k],
-        version=version,
-        vector=encode_vector(vector),
-        nearness={
-            episode: round(similarity, 4)
-            for near, similarity in wide[k:]
-            for episode in view.episodes_at(near)
-        },
-        warning=warning,
-    )
+    found, nearness = _find(view, vector, k) if k else ([], {})
+    return Recall(found, version, encode_vector(vector), nearness, warning)
 
 
 async def embed_once(
@@ -126,6 +105,16 @@ def recall_besides(
     vector = view.index.get(vector_key(access.embedder.id, text)) if k else None
     if vector is None:
         return Recall(examples=[], version=view.version)
+    found, nearness = _find(view, vector, k, besides)
+    warning = _TRUNCATED if truncated else None
+    return Recall(found, view.version, nearness=nearness, warning=warning)
+
+
+def _find(
+    view: MemoryView, vector: Vector, k: int, besides: AbstractSet[str] = frozenset()
+) -> tuple[list[RecalledExample], dict[str, float]]:
+    """Find similar examples, and how similar further episodes are, as if some were not there."""
+    # Guidelines are chosen by their sources, of which there are more than similar examples.
     wanted = max(k, _NEAR) if view.has_many_guidelines else k
     near: list[tuple[list[str], float]] = []
     for key, similarity in _search(view, vector, wanted + len(besides)):
@@ -138,8 +127,7 @@ def recall_besides(
         for recalled in _group([episodes[one] for one in ids if one in episodes], similarity)
     ]
     further = {one: round(similarity, 4) for ids, similarity in near[k:wanted] for one in ids}
-    warning = _TRUNCATED if truncated else None
-    return Recall(examples=found[:k], version=view.version, nearness=further, warning=warning)
+    return found[:k], further
 
 
 def _search(view: MemoryView, vector: Vector, k: int) -> list[tuple[str, float]]:

@@ -2,15 +2,14 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from sys import intern
 from typing import Any
 
-from memalign_graph.memory.facts import Fact, Item, Retirement, Wording, Words, word_item
+from memalign_graph.memory.facts import Fact, Item, Retirement, Wording, Words
 from memalign_graph.memory.index.retrieval_text import text_of
 from memalign_graph.memory.index.vectors import vector_key
-from memalign_graph.memory.words import newer_word, takes_back
 from memalign_graph.types import Episode, Guideline
 
 _VERSION_SPACE = 2**128
@@ -127,25 +126,12 @@ class Standing:
             is_touched |= self._set(key, None)
         for episode_id, key in fact.said.items():
             item = self._words[key]
-            row = row_of(episode_id, item, self._embedder)
-            if not row.is_purged:
-                row = self._joined(self.rows.get(episode_id), row, fact)
-            is_touched |= self._set(
-                episode_id, row if self._with_purged or not row.is_purged else None
-            )
+            row, before = row_of(episode_id, item, self._embedder), self.rows.get(episode_id)
+            if row.is_purged and not self._with_purged:
+                is_touched |= self._set(episode_id, None)
+            elif before is None or row.is_purged or before.given_at <= row.given_at:
+                is_touched |= self._set(episode_id, row)
         return is_touched
-
-    def _joined(self, before: EpisodeRow | None, said: EpisodeRow, fact: Fact) -> EpisodeRow:
-        """Bring an expert's word together with an earlier one of the same expert."""
-        if before is None or before.is_purged or before.key == said.key:
-            return before if before is not None and before.key == said.key else said
-        stored, new = (Episode.model_validate(one.content) for one in (before, said))
-        kept = newer_word(stored, new, replaces=fact.reason == "revise")
-        if kept == stored:
-            return before
-        row = row_of(said.id, word_item(kept), self._embedder)
-        # What was learned from the earlier word rests on this one as well.
-        return row if takes_back(stored, kept) else replace(row, word=before.word)
 
     def _set(self, key: str, row: EpisodeRow | None) -> bool:
         old = self.rows.pop(key, None)

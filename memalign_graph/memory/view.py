@@ -96,11 +96,6 @@ class MemoryView:
         """Tell whether there is a guideline of this id."""
         return guideline_id in self._standing.guidelines
 
-    def word(self, episode_id: str) -> str | None:
-        """Return what lessons know an episode's word by."""
-        row = self._standing.rows.get(episode_id)
-        return None if row is None else row.word
-
     def all_words(self) -> dict[str, str]:
         """Return what lessons know the words of all episodes by."""
         with self._lock:
@@ -125,29 +120,19 @@ class MemoryView:
             found.sort(key=lambda episode: (episode.created_at, episode.id))
         return {episode.id: episode for episode in found}
 
-    def words_said(self, ids: Iterable[str]) -> list[Episode]:
-        """Return some episodes as they were said, whether or not they were learned from since."""
-        with self._lock:
-            return [Episode.model_validate(self._standing.rows[key].content) for key in ids]
-
-    def word_item(self, said: Episode, *, replaces: bool) -> Item:
-        """Write a word as it will stand, under a key at which nothing was purged."""
+    def word_item(self, said: Episode, *, replaces: bool = False) -> Item:
+        """Write a word as it will stand beside an earlier one of the same expert."""
         with self._lock:
             row = self._standing.rows.get(said.id)
-            before = None if row is None else Episode.model_validate(row.content)
-            return word_item(newer_word(before, said, replaces=replaces), self._purged)
-
-    def word_after(self, episode: Episode) -> str:
-        """Return what lessons will know an episode's word by, once it is said."""
-        stored = self.episodes([episode.id]).get(episode.id)
-        if stored is None or takes_back(stored, episode):
-            return episode.word
-        return self.word(episode.id) or episode.word
-
-    def all_episodes(self) -> list[str]:
-        """Return the ids of all episodes, in a stable order."""
-        with self._lock:
-            return sorted(self._standing.rows)
+            if row is None:
+                item = word_item(said, said.word, self._purged)
+            else:
+                before = Episode.model_validate(row.content)
+                after = newer_word(before, said, replaces=replaces)
+                # What was learned from the earlier word may rest on this one as well.
+                word = after.word if takes_back(before, after) else row.word
+                item = word_item(after, word, self._purged)
+            return self._words.get(item["key"], item)
 
     def shared(self) -> list[str]:
         """Return the ids of the episodes whose example has several, in a stable order."""
@@ -253,11 +238,11 @@ class MemoryView:
 
     def _purge(self, fact: Fact) -> None:
         """Keep nothing of what a purge erased, as its own process leaves the store."""
-        purged = fact.purged.keys() & self._words.keys()
+        purged = self._words.keys() & fact.purged
         erased = _authors(self._words[key] for key in purged)
         for key in purged:
-            self._words[key] = purged_word(self._words[key], fact.purged[key])
-        self._purged |= fact.purged.keys()
+            self._words[key] = purged_word(self._words[key])
+        self._purged.update(fact.purged)
         erased -= _authors(self._words.values())
         for key, known in self._facts.items():
             if key > fact.id:

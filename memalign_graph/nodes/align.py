@@ -15,7 +15,7 @@ from memalign_graph.alignment.batches import pack
 from memalign_graph.alignment.consolidate import merge_proposals
 from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.alignment.merging import Conflict, settle
-from memalign_graph.alignment.redistill import distil, learn_again, reword
+from memalign_graph.alignment.redistill import distil_all, learn_again, reword
 from memalign_graph.alignment.replay import replay
 from memalign_graph.alignment.report import AlignmentReport, compare_guidelines, total_cost
 from memalign_graph.errors import ChatModelError, InvalidInputError, ModelAnswerError
@@ -383,15 +383,9 @@ async def _propose(
     found = await access.episodes(io, batch["episode_ids"])
     # Another run may have learned some of it meanwhile.
     waiting = [episode for episode in found.values() if episode.status == "pending"]
-    guidelines = await access.guidelines(io)
-    while waiting:
-        prompt, proposed = await distil(io, access, chat, waiting, guidelines)
-        proposal["operations"] += saved(proposed.operations)
-        proposal["refused"] += proposed.refused
-        proposal["read"] |= {episode.id: episode.word for episode in prompt.episodes.values()}
-        proposal["cut"] += prompt.cut
-        waiting = [episode for episode in waiting if episode.id not in proposal["read"]]
-    return proposal
+    reading = await distil_all(io, access, chat, waiting)
+    told = {"read": reading.read, "refused": reading.refused, "cut": reading.cut}
+    return {**proposal, **told, "operations": saved(reading.operations)}
 
 
 def _read(

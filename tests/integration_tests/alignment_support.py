@@ -25,7 +25,6 @@ _REASON = re.compile(
     r"(?:(F\d+)\. )?(?:The expert's reason:\n)?<rationale>\n(.*?)\n</rationale>", re.DOTALL
 )
 _LABEL = re.compile(r"(?:(F\d+)\. )?The expert's value: (\S+)")
-_HANDLE = re.compile(r"^(G\d+): (.*)$", re.MULTILINE)
 _RULE = re.compile(r"^(\d+)\. (.*)$", re.MULTILINE)
 _TOPIC = re.compile(r"#(\w+)")
 
@@ -78,11 +77,6 @@ def feedback_in(request: ChatRequest) -> dict[str, str]:
             for one in pattern.finditer(block):
                 found[one[1] or handles[0]] = " ".join(one[2].split())
     return dict(sorted(found.items(), key=lambda one: int(one[0][1:])))
-
-
-def guidelines_in(request: ChatRequest) -> dict[str, str]:
-    """The guidelines in a distiller's prompt that it may change, by handle."""
-    return dict(_HANDLE.findall(request.text))
 
 
 def rules_in(request: ChatRequest) -> list[str]:

@@ -1,7 +1,5 @@
 """Distilling that fails: an error, nothing claimed, nothing paid for twice."""
 
-import threading
-import time
 from typing import Any
 
 import pytest
@@ -22,7 +20,6 @@ from tests.integration_tests.alignment_support import (
     rules_by_topic,
 )
 from tests.loopback import (
-    ChatRequest,
     disconnect,
     error,
     refusal,
@@ -108,36 +105,6 @@ async def test_without_a_checkpointer_the_same_call_pays_for_what_failed(bench: 
     bench.server.chats.clear()
     await align(bench, GIVEN, graph, None)
     assert bench.server.chats == []
-
-
-async def test_slow_second_try_is_not_lost_when_another_fails(bench: Bench) -> None:
-    """Two batches fail at first; at the second try one fails at once, the other answers late."""
-    tries: dict[str, int] = {}
-    failed_again = threading.Event()
-
-    def distil(chat: ChatRequest) -> Any:
-        case = next((one for one in ("case 5", "case 9") if one in chat.text), None)
-        if case is None:
-            return rules_by_topic(chat)
-        tries[case] = tries.get(case, 0) + 1
-        if tries[case] == 1:
-            return DOWN
-        if case == "case 5":
-            failed_again.set()
-            return DOWN
-        assert failed_again.wait(60)
-        time.sleep(0.2)  # by now the failure is known: a bounded wait
-        return rules_by_topic(chat)
-
-    bench.server.responder = Model(distil=distil)
-    graph = patient(bench)
-    with pytest.raises(ChatModelError):
-        await align(bench, GIVEN, graph)
-    assert tries == {"case 5": 2, "case 9": 2}
-    bench.server.responder = Model()
-    bench.server.chats.clear()
-    await all_is_learned(bench, await align(bench, GIVEN, graph, "u"))
-    assert len(asked(bench, DISTIL)) == 1
 
 
 async def test_embedding_outage_stores_nothing(bench: Bench) -> None:

@@ -26,7 +26,6 @@ from tests.integration_tests.alignment_support import (
     progress_of,
     record,
     rules_by_topic,
-    rules_in,
     sources,
     version,
 )
@@ -82,24 +81,6 @@ async def test_revision_that_breaks_a_case_is_undone(bench: Bench) -> None:
     report = await align(bench, [record(101, value=True)], guarded(bench))
     assert await bench.guidelines() == [before]
     assert report["guidelines"]["revised"] == []
-
-
-async def test_two_bad_ones_among_many_good_are_both_found(bench: Bench) -> None:
-    await seed(bench, 10)
-    good = [words(100 + n, f"On #good{n} it is false of cases {200 + n}.") for n in range(12)]
-    bad = [
-        words(150, "On #bad1 it is false of cases 2."),
-        words(151, "On #bad2 it is false of cases 7."),
-    ]
-    given = [*good[:4], bad[0], *good[4:9], bad[1], *good[9:]]
-    bench.server.responder = teaching()
-    report = await align(bench, given, guarded(bench))
-    assert set(sources(await bench.guidelines())) == {one["rationale"] for one in good}
-    found = {one["guideline"] for one in report["replay"]["broken"]}
-    assert found == {one["rationale"] for one in bad}
-    assert len(report["guidelines"]["added"]) == 12
-    # Halving finds them: far fewer judgments than guidelines times cases.
-    assert report["replay"]["chat_calls"] < 24 * 5
 
 
 async def test_what_agreed_before_agrees_with_the_committed_memory(bench: Bench) -> None:
@@ -213,23 +194,6 @@ async def test_verdict_turned_by_new_episodes_alone_is_told_as_such(bench: Bench
     assert sources(await bench.guidelines()) == {HARMLESS: 1}
 
 
-async def test_numbers_are_true_where_all_guidelines_are_dropped(bench: Bench) -> None:
-    """The only guideline breaks case 1, and is what keeps case 2 right against a new episode."""
-    await seed(bench, 6)
-    rule = "On #both it is false of cases 1. So it is true of cases 2."
-    bench.server.responder = teaching(
-        judge=lambda chat: (
-            judge_by_rules()(chat) if rule in rules_in(chat) else turned_by(101, 2)(chat)
-        ),
-    )
-    report = await align(bench, [words(101, rule)], guarded(bench, k=20))
-    assert await bench.guidelines() == []
-    replay = report["replay"]
-    assert len(replay["broken"]) == 1
-    assert (replay["agreed_before"], replay["agree_after"]) == (7, 6)
-    assert len(replay["turned_by_episodes"]) == 1
-
-
 @pytest.mark.parametrize("value", ["good", 7.5])
 async def test_values_of_an_earlier_scale_are_no_cases(bench: Bench, value: Any) -> None:
     """The scale was changed since: what experts said by the old one can't be compared."""
@@ -273,25 +237,3 @@ async def test_failing_judge_fails_the_run_and_loses_nothing(bench: Bench) -> No
     assert [chat.schema_name for chat in bench.server.chats].count("guideline_operations") == 0
     # Nothing waits in the memory any more.
     assert (await align(bench, [], graph, "u"))["cost"]["chat_calls"] == 0
-
-
-async def test_same_run_judges_the_same_cases_again(bench: Bench) -> None:
-    """Which cases are a sample depends on the memory alone: a run made again finds its answers."""
-    await seed(bench, 30)
-    model = bench.server.chat_model(max_retries=0)
-    down = error(500, retry_after=0)
-    right = teaching()
-    asked_for: list[set[int]] = []
-    for _ in range(2):
-        bench.server.chats.clear()
-        bench.server.responder = lambda chat: down if chat.schema_name == JUDGE else right(chat)
-        with pytest.raises(ChatModelError):
-            await align(bench, [words(101, HARMLESS)], guarded(bench, model=model, replay_cases=8))
-        asked_for.append({judged_case(chat) for chat in asked(bench, JUDGE)})
-    bench.server.responder = right
-    bench.server.chats.clear()
-    graph = guarded(bench, model=model, replay_cases=8)
-    report = await align(bench, [words(101, HARMLESS)], graph)
-    cases = {judged_case(chat) for chat in asked(bench, JUDGE)}
-    assert asked_for[0] | asked_for[1] <= cases
-    assert report["replay"]["cases"] == len(cases) == 8

@@ -10,7 +10,6 @@ from typing_extensions import TypedDict
 from memalign_graph import (
     ChatModelError,
     Criterion,
-    Feedback,
     InvalidInputError,
     Numeric,
     create_alignment_graph,
@@ -140,19 +139,6 @@ async def test_report_tells_of_revised_and_retired_guidelines(bench: Bench) -> N
     assert retired["superseded_by"] is None
     assert report["memory_version_before"] == first["memory_version_after"]
     assert report["memory_version_after"] == await version(bench)
-
-
-async def test_feedback_objects_outlast_a_failure_of_the_first_node(bench: Bench) -> None:
-    """The checkpoint holds them when the run goes on, also under strict msgpack."""
-    bench.server.responder = Model()
-    graph = alignment(bench, embeddings=bench.server.embedder(max_retries=0))
-    bench.server.script_embeddings(error(500, retry_after=0))
-    given = [Feedback.model_validate(one) for one in records(3)]
-    with pytest.raises(Exception, match="failed"):
-        await align(bench, given, graph)
-    report = (await bench.invoke(graph, None))["report"]
-    assert (report["feedback"]["new"], report["rejected"]) == (3, [])
-    assert len(report["guidelines"]["added"]) == 3
 
 
 async def test_expert_who_agrees_costs_no_chat_call(bench: Bench) -> None:
@@ -425,15 +411,6 @@ async def test_what_can_not_be_used_is_told_in_one_sentence(bench: Bench) -> Non
     graph: Any = builder(bench).compile()
     with pytest.raises(InvalidInputError, match=r"^store: the graph has none"):
         await bench.invoke(graph, {"feedback": records(1)})
-
-
-async def test_graph_can_be_drawn_and_its_schemas_be_read(bench: Bench) -> None:
-    graph = alignment(bench, conflicts="ask", guard="replay")
-    drawn = graph.get_graph().draw_mermaid()
-    for node in ("remember_feedback", "distill_batches", "settle_conflicts", "replay_cases"):
-        assert node in drawn
-    assert set(graph.get_input_jsonschema()["properties"]) == {"feedback"}
-    assert set(graph.get_output_jsonschema()["properties"]) == {"report"}
 
 
 async def test_progress_is_streamed_until_all_is_done(bench: Bench) -> None:

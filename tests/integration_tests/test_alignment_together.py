@@ -26,13 +26,12 @@ from tests.integration_tests.alignment_support import (
     record,
     records,
     relations_by_topic,
-    rules_by_topic,
     said,
     sources,
     version,
 )
 from tests.integration_tests.alignment_worker import FORKS, Job, connect, texts, work
-from tests.loopback import ChatRequest, LoopbackServer, Together, answer, context_length_exceeded
+from tests.loopback import ChatRequest, LoopbackServer, Together, context_length_exceeded
 
 WINDOW = 8192
 SMALL = {"max_input_tokens": WINDOW}
@@ -100,27 +99,6 @@ async def test_comparison_of_many_rules_fits_a_window_and_looks_at_every_pair(
     assert len(asked(bench, COMPARE)) > 3
     assert max(map(tokens, bench.server.chats)) <= WINDOW - ANSWER_TOKENS
     assert [len(one["episode_ids"]) for one in report["guidelines"]["added"]] == [2] * 100
-
-
-async def test_being_asked_again_fits_the_window_too(bench: Bench) -> None:
-    prose = "I would rather talk of something else entirely. " * 100
-    bad = set()
-
-    def distil(chat: ChatRequest) -> Any:
-        first = chat.messages[1]["content"]
-        if first in bad:
-            return rules_by_topic(chat)
-        bad.add(first)
-        return answer(prose)
-
-    bench.server.responder = Model(distil=distil)
-    graph = alignment(bench, model=bench.server.chat_model(profile=SMALL))
-    await align(
-        bench, [record(n, n % 5, outputs=f"{n}: {'word ' * 120}") for n in range(60)], graph
-    )
-    again = [chat for chat in bench.server.chats if len(chat.messages) > 2]
-    assert len(again) >= 3
-    assert max(map(tokens, again)) <= WINDOW
 
 
 async def test_window_that_nobody_told_of_is_a_clear_error(bench: Bench) -> None:

@@ -1,28 +1,57 @@
-"""The benchmark runs: small sizes, ours alone."""
+"""The benchmarks run: small sizes, ours alone, one of them with a report."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.integration_tests.evaluation.support import Model
+from tests.loopback import LoopbackServer
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_benchmark_measures_and_writes_its_table(tmp_path: Path) -> None:
+def ran(*arguments: str) -> str:
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "benchmarks", "--quick", "--no-peer"),
-            *("--rows", "change", "--results", str(tmp_path)),
-        ],
+        [sys.executable, "-m", *arguments],
         cwd=ROOT,
-        env=dict(os.environ),
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "one more on 120, texts embedded | 1 |" in done.stdout
-    assert (tmp_path / "quick.md").read_text(encoding="utf-8") in done.stdout
+    return done.stdout
+
+
+def test_speed_measures_and_writes_its_table(tmp_path: Path) -> None:
+    options = ("--quick", "--no-peer", "--rows", "change", "--results", str(tmp_path))
+    shown = ran("benchmarks", *options)
+    assert "one more on 120, texts embedded | 1 |" in shown
+    assert (tmp_path / "quick.md").read_text(encoding="utf-8") in shown
     assert json.loads((tmp_path / "quick.json").read_text(encoding="utf-8"))
+
+
+def test_agreement_reports_on_labelled_rows(server: LoopbackServer, tmp_path: Path) -> None:
+    server.responder = Model()
+    row = {
+        "criterion": "tone",
+        "instructions": "Is it fine?",
+        "scale": "bool",
+        "range": None,
+        "choices": None,
+        "reference_outputs": None,
+        "feedback": "So it is.",
+    }
+    rows = [
+        {**row, "id": str(n), "split": "train" if n < 4 else "test", "label": n % 2 > 0}
+        | {"inputs": f"Case {n}: where is it?", "outputs": f"On its way, number {n}."}
+        for n in range(8)
+    ]
+    (tmp_path / "tone.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    options = ["--data", str(tmp_path), "--sets", "tone", "--base-url", server.base_url]
+    shown = ran(
+        "benchmarks.agreement", *options, "--no-peer", "--port", "0", "--results", str(tmp_path)
+    )
+    assert "agrees with the experts on 2 of 4 unseen cases" in shown
+    assert (tmp_path / "tone" / "report.html").exists()

@@ -126,15 +126,6 @@ def test_align_many_shows_a_bar_and_costs_nothing_the_second_time(
     assert second.splitlines()[-1] == "0 chat call(s), 0 text(s) embedded"
 
 
-def test_align_many_takes_a_file_and_says_what_it_does_not_take(
-    server: LoopbackServer, tmp_path: Path
-) -> None:
-    file = tmp_path / "feedback.jsonl"
-    file.write_text('{"inputs": "q", "outputs": "a", "value": true}\n\n{"inputs": "q"}\n')
-    printed = run_example(server, "examples/align_many.py", str(tmp_path / "m.sqlite"), str(file))
-    assert "not taken: record 1: example.outputs: is missing: give it." in printed
-
-
 def test_memory_life_goes_back_takes_back_and_moves(server: LoopbackServer) -> None:
     printed = run_example(server, "examples/memory_life.py")
     assert printed.splitlines()[0] == "commits: ['align', 'remember']"

@@ -31,7 +31,11 @@ RULE = {"operations": [{"text": "Never be as cold as zqxwhy.", "action": "add"}]
 
 async def purge(bench: Bench, *, saver: Any = None) -> Any:
     memory = bench.memory()
-    options = {"author": "zqxann", "purge": True, "checkpointer": saver or bench.saver}
+    options: dict[str, Any] = {
+        "author": "zqxann",
+        "purge": True,
+        "checkpointer": saver or bench.saver,
+    }
     return await memory.aforget(**options) if bench.awaits else memory.forget(**options)
 
 

@@ -9,15 +9,7 @@ from langgraph.graph import MessagesState
 
 from memalign_graph import GateVerdict
 from tests.conftest import COLD, CRITERION, Bench, Graph, judgings
-from tests.integration_tests.agents.support import (
-    AgentModel,
-    agent,
-    ask,
-    calls,
-    fails,
-    gate,
-    said,
-)
+from tests.integration_tests.agents.support import AgentModel, agent, ask, calls, fails, gate, said
 from tests.integration_tests.gates.support import LENGTH, inputs, outputs, pending, writing
 from tests.loopback import ChatRequest, Rule
 
@@ -28,10 +20,7 @@ TONE_ASKED = CRITERION.instructions
 
 def pair(bench: Bench, **options: Any) -> list[Any]:
     """Two gates."""
-    return [
-        gate(bench, name="tone", **options),
-        gate(bench, LENGTH, name="length", **options),
-    ]
+    return [gate(bench, name="tone", **options), gate(bench, LENGTH, name="length", **options)]
 
 
 def objects(text: str, *, to_tone: bool) -> Rule:

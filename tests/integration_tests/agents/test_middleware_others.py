@@ -67,9 +67,7 @@ class Guard(AgentMiddleware[Any, Any, Any]):
         return {"messages": [AIMessage("I may not help with that.")], "jump_to": "end"}
 
 
-async def test_conversation_that_is_summarised_is_judged_by_its_last_question(
-    bench: Bench,
-) -> None:
+async def test_conversation_that_is_summarised_is_judged_by_its_last_question(bench: Bench) -> None:
     """Also where the summary takes the question away while its answer is revised."""
     summary = SummarizationMiddleware(
         bench.server.chat_model(max_retries=0), trigger=("messages", 3), keep=("messages", 1)

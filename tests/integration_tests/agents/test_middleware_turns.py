@@ -21,14 +21,7 @@ from tests.integration_tests.agents.support import (
     said,
     track,
 )
-from tests.integration_tests.gates.support import (
-    DOWN,
-    QUESTION,
-    gather,
-    inputs,
-    outputs,
-    pending,
-)
+from tests.integration_tests.gates.support import DOWN, QUESTION, gather, inputs, outputs, pending
 from tests.loopback import ChatRequest, Reply, Rule, refusal
 from tests.loopback.replies import as_reply
 

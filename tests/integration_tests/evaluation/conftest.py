@@ -1,5 +1,5 @@
 """Fixtures of the tests of evaluations."""
 
-from tests.integration_tests.evaluation.support import call, once
+from tests.integration_tests.evaluation.support import call
 
-__all__ = ["call", "once"]
+__all__ = ["call"]

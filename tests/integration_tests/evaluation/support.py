@@ -232,15 +232,8 @@ class Caller:
 
 
 @pytest.fixture
-def call(request: pytest.FixtureRequest, server: LoopbackServer) -> Caller:
-    """Evaluations called both ways."""
-    server.responder = Model()
-    return Caller(server, awaits=getattr(request, "param", "sync") == "async")
-
-
-@pytest.fixture
-def once(server: LoopbackServer) -> Caller:
-    """Evaluations called with blocking calls, for long tables."""
+def call(server: LoopbackServer) -> Caller:
+    """Evaluations called with blocking calls."""
     server.responder = Model()
     return Caller(server, awaits=False)
 
@@ -280,7 +273,7 @@ def calls(found: Any, **of: str) -> int:
 def answers(found: Any, **of: str) -> int:
     """How many answers a report needed, those from the cache included."""
     rows = [row for row in found.usage if all(getattr(row, k) == v for k, v in of.items())]
-    return sum(row.chat_calls + row.cached_calls for row in rows)
+    return calls(found, **of) + sum(int(row.cached_calls) for row in rows)
 
 
 def named(found: Any) -> tuple[int, int]:

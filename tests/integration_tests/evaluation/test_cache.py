@@ -1,6 +1,5 @@
 """Answers that are cached: nothing is paid for twice, nothing stale is found."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.store.memory import InMemoryStore
 from pydantic import SecretStr
 
-from memalign_graph import Criterion, Judge
-from memalign_graph.errors import MemAlignError
+from memalign_graph import Judge
 from tests.conftest import CRITERION
 from tests.integration_tests.evaluation.support import (
     Caller,
@@ -31,9 +29,6 @@ from tests.loopback import (
     ChatRequest,
     LoopbackServer,
     Reply,
-    answer,
-    error,
-    raw,
     refusal,
     truncated,
 )
@@ -64,12 +59,6 @@ async def test_repeated_run_costs_nothing(
     assert asked(server) == (0, 0)
 
 
-async def test_every_text_is_embedded_once(call: Caller, server: LoopbackServer) -> None:
-    await call.evaluate(CRITERION, WORDS)
-    texts = [text for request in server.embeddings for text in request.texts]
-    assert len(texts) == len(set(texts)) == 9
-
-
 @pytest.mark.parametrize(
     ("changed", "new"),
     [
@@ -82,25 +71,25 @@ async def test_every_text_is_embedded_once(call: Caller, server: LoopbackServer)
     ],
 )
 async def test_other_settings_of_the_model_are_asked_anew(
-    once: Caller, server: LoopbackServer, changed: dict[str, Any], *, new: bool
+    call: Caller, server: LoopbackServer, changed: dict[str, Any], *, new: bool
 ) -> None:
     store = InMemoryStore()
-    first = await once.evaluate(CRITERION, WORDS, cache=store)
+    first = await call.evaluate(CRITERION, WORDS, cache=store)
     asked(server)
-    again = await once.evaluate(CRITERION, WORDS, cache=store, model=server.chat_model(**changed))
+    again = await call.evaluate(CRITERION, WORDS, cache=store, model=server.chat_model(**changed))
     assert calls(again) == (calls(first) if new else 0)
     assert server.embeddings == []
 
 
 async def test_model_that_was_changed_after_use_is_asked_anew(
-    once: Caller, server: LoopbackServer
+    call: Caller, server: LoopbackServer
 ) -> None:
     store = InMemoryStore()
     model = server.chat_model(temperature=0)
     model.invoke("Hello?")
-    first = await once.evaluate(CRITERION, WORDS, cache=store, model=model)
+    first = await call.evaluate(CRITERION, WORDS, cache=store, model=model)
     model.temperature = 0.5
-    again = await once.evaluate(CRITERION, WORDS, cache=store, model=model)
+    again = await call.evaluate(CRITERION, WORDS, cache=store, model=model)
     assert calls(again) == calls(first)
 
 
@@ -120,7 +109,7 @@ class Plain(ChatOpenAI):
 
 
 async def test_models_of_a_users_own_class_are_told_apart(
-    once: Caller, server: LoopbackServer
+    call: Caller, server: LoopbackServer
 ) -> None:
     server.responder = Model(judge=lambda chat: chat.model == "right")
     shared = server.chat_model()
@@ -133,32 +122,32 @@ async def test_models_of_a_users_own_class_are_told_apart(
         )
         for name in ("wrong", "right")
     }
-    report = await once.evaluate(CRITERION, words(6), judges=judges)
+    report = await call.evaluate(CRITERION, words(6), judges=judges)
     assert {case.value_of("wrong") for case in report.cases} == {False}
     assert {case.value_of("right") for case in report.cases} == {True}
 
 
 async def test_what_changes_a_prompt_is_asked_anew_where_it_shows(
-    once: Caller, server: LoopbackServer
+    call: Caller, server: LoopbackServer
 ) -> None:
     store = InMemoryStore()
-    first = await once.evaluate(CRITERION, WORDS, cache=store, k=2)
+    first = await call.evaluate(CRITERION, WORDS, cache=store, k=2)
     asked(server)
-    wider = await once.evaluate(CRITERION, WORDS, cache=store, k=3)
+    wider = await call.evaluate(CRITERION, WORDS, cache=store, k=3)
     assert (calls(wider, judge="base"), calls(wider), len(server.chats)) == (0, 9, 9)
     edited = [*WORDS[:4], {**WORDS[4], "rationale": "On #t4 because4so, newly said."}, *WORDS[5:]]
     asked(server)
-    await once.evaluate(CRITERION, edited, cache=store, k=2)
+    await call.evaluate(CRITERION, edited, cache=store, k=2)
     folds = {int(str(case.example.inputs)[5]): case.fold for case in first.cases}
     others = [number for number in range(9) if folds[number] != folds[4]]
     assert sorted(judged(chat) for chat in judgings(server)) == others
     other = CRITERION.model_copy(update={"instructions": "Is it polite?"})
     asked(server)
-    anew = await once.evaluate(other, WORDS, cache=store, k=2)
+    anew = await call.evaluate(other, WORDS, cache=store, k=2)
     assert calls(anew) == calls(first)
     referenced = [word(n, reference_outputs="Late.") for n in range(9)]
-    assert calls(await once.evaluate(CRITERION, referenced, cache=store), judge="base") == 9
-    reseeded = await once.evaluate(CRITERION, WORDS, cache=store, k=2, seed=1)
+    assert calls(await call.evaluate(CRITERION, referenced, cache=store), judge="base") == 9
+    reseeded = await call.evaluate(CRITERION, WORDS, cache=store, k=2, seed=1)
     assert calls(reseeded, judge="base") == 0
 
 
@@ -182,25 +171,6 @@ async def test_answers_that_are_no_use_are_not_kept(call: Caller, server: Loopba
         assert {judged(chat) for chat in judgings(server)} <= {4}
 
 
-async def test_models_that_tell_no_usage(call: Caller, server: LoopbackServer) -> None:
-    follow = Model(judge=lambda chat: judged(chat) % 2 > 0)
-
-    def no_usage(chat: ChatRequest) -> Any:
-        reply: Any = follow(chat)
-        message = {"role": "assistant", "content": reply.content}
-        head = {"id": "x", "object": "chat.completion", "created": 1, "model": "m"}
-        return raw(json.dumps({**head, "choices": [{"index": 0, "message": message}]}))
-
-    server.responder = no_usage
-    store = InMemoryStore()
-    first = await call.evaluate(CRITERION, WORDS, cache=store)
-    asked(server)
-    again = await call.evaluate(CRITERION, WORDS, cache=store)
-    assert asked(server) == (0, 0)
-    assert plain(first) == plain(again)
-    assert sum(row.input_tokens for row in again.usage) == 0
-
-
 async def test_the_users_model_caches_and_store_stay_as_they_are(
     call: Caller, server: LoopbackServer
 ) -> None:
@@ -222,47 +192,3 @@ async def test_the_users_model_caches_and_store_stay_as_they_are(
 
 def refuse(_: Any) -> list[list[float]]:
     raise AssertionError("what is cached is not embedded")
-
-
-async def test_dead_endpoint_loses_nothing(
-    call: Caller, server: LoopbackServer, tmp_path: Path
-) -> None:
-    """The judge fails for one case; what was answered before is there the next time."""
-    follow = Model()
-
-    def dies(chat: ChatRequest) -> Any:
-        if chat.schema_name == "judgment" and judged(chat) == 7:
-            return error(500, "Down.")
-        return follow(chat)
-
-    server.responder = dies
-    options: dict[str, Any] = {"cache": tmp_path / "kept.db", "max_concurrency": 1}
-    with pytest.raises(MemAlignError, match=r"gpt-4.1-mini"):
-        await call.evaluate(CRITERION, WORDS, **options)
-    answered = len({chat.text for chat in server.chats}) - 1
-    server.reset()
-    server.responder = follow
-    whole = await call.evaluate(CRITERION, WORDS, **options)
-    cached = sum(row.cached_calls for row in whole.usage)
-    assert (cached, calls(whole)) == (answered, len(server.chats))
-
-
-async def test_distilling_that_fails_is_asked_anew(call: Caller, server: LoopbackServer) -> None:
-    store = InMemoryStore()
-    server.responder = Model(distil=lambda _: answer("I can't say."))
-    with pytest.raises(MemAlignError, match="distil"):
-        await call.evaluate(CRITERION, WORDS, cache=store)
-    assert judgings(server) == []
-    asked(server)
-    server.responder = Model()
-    report = await call.evaluate(CRITERION, WORDS, cache=store)
-    assert asked(server)[1] == 0
-    assert report.of("aligned").cases == 9
-
-
-async def test_other_criterion_of_one_name(call: Caller, server: LoopbackServer) -> None:
-    store = InMemoryStore()
-    await call.evaluate(Criterion(name="a", instructions="One?"), WORDS, cache=store)
-    asked(server)
-    await call.evaluate(Criterion(name="a", instructions="Two?"), WORDS, cache=store)
-    assert not any("One?" in chat.text for chat in server.chats)

@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import JudgeMemory
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.evaluation import GuidelineCredit
+from memalign_graph.evaluation.results import GuidelineCredit
 from tests.conftest import CRITERION
 from tests.integration_tests.evaluation.support import (
-    SCALES,
     Caller,
     Model,
     asked,
@@ -23,12 +21,11 @@ from tests.integration_tests.evaluation.support import (
     memory_of,
     remember,
     remembered,
-    rules,
     shown,
     word,
     words,
 )
-from tests.loopback import LoopbackServer, Together, answer
+from tests.loopback import LoopbackServer, Together
 
 TRUE = [word(number, values=(True,)) for number in range(8)]
 
@@ -63,7 +60,7 @@ async def test_credit(call: Caller, server: LoopbackServer) -> None:
     assert {one.shown_for for one in found} == {6}
     helpful, harmful = by_text["#helpful"], by_text["#harmful"]
     assert (helpful.helped, helpful.harmed, harmful.helped, harmful.harmed) == (2, 0, 0, 2)
-    changed = {one.example.inputs: (one.with_it, one.without_it) for one in harmful.changed}
+    changed = {one.example.inputs: (one.after, one.before) for one in harmful.changed}
     assert changed == {TRUE[0]["inputs"]: (False, True), TRUE[4]["inputs"]: (False, True)}
     assert by_text["#useless"].changed == []
     # One judgment a case, and one more a guideline.
@@ -106,64 +103,6 @@ async def test_credit_of_a_sample(call: Caller, server: LoopbackServer) -> None:
             await call("guideline_credit", memory, cases=cases)
 
 
-async def test_credit_of_guidelines_that_are_not_in_the_prompt(
-    call: Caller, server: LoopbackServer
-) -> None:
-    """What does not fit is not shown, and not tried."""
-    memory = memory_of(server)
-    remember(memory, *TRUE[:3])
-    for number in range(6):
-        memory.add_guideline(f"On #{number} it is false of cases {number}, " + "indeed " * 20)
-    found = await call("guideline_credit", memory, max_guideline_tokens=90)
-    assert len(found) == 6
-    shown_for = {one.guideline.text: one.shown_for for one in found}
-    # A case is first judged with all of them; without one there is room for another.
-    first = {judged(chat): chat for chat in reversed(judgings(server))}
-    in_prompts = Counter(
-        rule for chat in first.values() for rule in shown_for if rule.strip() in chat.text
-    )
-    assert 0 in shown_for.values()
-    for text, times in shown_for.items():
-        assert times == in_prompts[text]
-
-
-async def test_credit_without_guidelines_or_values(call: Caller, server: LoopbackServer) -> None:
-    memory = memory_of(server)
-    remember(memory, *TRUE[:3])
-    assert await call("guideline_credit", memory) == []
-    other = memory_of(server)
-    remember(other, word(0, value=None))
-    other.add_guideline("On #x thank them; true if they are thanked.")
-    asked(server)
-    (found,) = await call("guideline_credit", other)
-    assert (found.shown_for, found.worth, found.changed) == (0, "useless", [])
-    assert judgings(server) == []
-
-
-async def test_credit_passes_over_answers_that_are_no_use(
-    call: Caller, server: LoopbackServer
-) -> None:
-    server.responder = Model(
-        judge=lambda chat: answer("Well.") if judged(chat) == 1 and not rules(chat) else True
-    )
-    memory = memory_of(server)
-    remember(memory, *TRUE[:3])
-    memory.add_guideline("On #x thank them; true if they are thanked.")
-    (found,) = await call("guideline_credit", memory)
-    assert (found.shown_for, found.changed) == (2, [])
-
-
-async def test_pairs_are_judged_in_both_orders(call: Caller, server: LoopbackServer) -> None:
-    server.responder = Model(judge=lambda _: "A")
-    criterion = SCALES["pairwise"]
-    memory = JudgeMemory(InMemoryStore(), criterion, embeddings=server.embedder())
-    remember(memory, *words(3, "pairwise"))
-    memory.add_guideline("On #x take the shorter one: A where A is shorter.")
-    (found,) = await call("guideline_credit", memory, swap=True)
-    assert len(judgings(server)) == 2 * 2 * 3
-    assert found.worth == "useless"
-
-
 async def test_limit_is_kept(call: Caller, server: LoopbackServer) -> None:
     memory, since = remembered(server, TRUE[:5])
     for number in range(5):
@@ -186,7 +125,7 @@ async def test_flip_by_a_guideline(call: Caller, server: LoopbackServer) -> None
     # Of case 4 the judge was wrong before.
     assert [flip.example.inputs for flip in found] == [TRUE[1]["inputs"], TRUE[3]["inputs"]]
     for flip in found:
-        assert (flip.turned_by, flip.guidelines) == ("guideline", [bad])
+        assert (flip.guidelines, flip.removed) == ([bad], [])
     # Each is judged as the deployed judge would: with its own episode.
     assert all(judged(chat) in shown(chat) for chat in judgings(server))
 
@@ -198,8 +137,7 @@ async def test_flip_by_guidelines_together(call: Caller, server: LoopbackServer)
         memory.add_guideline(f"On #{name} it is false of cases 2, {name}.") for name in ("a", "b")
     ]
     (flip,) = await call("flips", memory, since=since)
-    assert flip.turned_by == "guidelines"
-    assert flip.guidelines == both
+    assert (flip.guidelines, flip.removed) == (both, [])
 
 
 async def test_flip_by_episodes(call: Caller, server: LoopbackServer) -> None:
@@ -210,14 +148,13 @@ async def test_flip_by_episodes(call: Caller, server: LoopbackServer) -> None:
     memory.add_guideline("On #good thank them; true if they are thanked.")
     found = await call("flips", memory, since=since, k=10)
     assert len(found) == 5
-    assert {(flip.turned_by, len(flip.guidelines)) for flip in found} == {("episodes", 0)}
+    assert {(len(flip.guidelines), len(flip.removed)) for flip in found} == {(0, 0)}
 
 
 @pytest.mark.parametrize("besides", [False, True])
 async def test_flip_by_a_guideline_that_went(
     call: Caller, server: LoopbackServer, *, besides: bool
 ) -> None:
-    """What is new and has no part in it is not named."""
     server.responder = Model(judge=by_rules(wrong=(2,)))
     rule = "On #keep it is true of cases 2, which look false."
     memory, _ = remembered(server, TRUE[:5])
@@ -227,19 +164,8 @@ async def test_flip_by_a_guideline_that_went(
     if besides:
         memory.add_guideline("On #good thank them; true if they are thanked.")
     (flip,) = await call("flips", memory, since=since)
-    assert flip.turned_by == "removed"
-    assert [one.text for one in flip.guidelines] == [rule]
-
-
-async def test_flip_by_a_guideline_in_other_words(call: Caller, server: LoopbackServer) -> None:
-    server.responder = Model(judge=by_rules())
-    memory, _ = remembered(server, TRUE[:5])
-    rule = memory.add_guideline("On #x it is false of cases 90, always.")
-    since = memory.version()
-    edited = memory.edit_guideline(rule.id, "On #x it is false of cases 2 90, always.")
-    (flip,) = await call("flips", memory, since=since)
-    assert flip.turned_by == "guideline"
-    assert [one.text for one in flip.guidelines] == [edited.text]
+    assert [one.text for one in flip.removed] == [rule]
+    assert len(flip.guidelines) == besides
 
 
 async def test_no_flips_where_nothing_is_new(call: Caller, server: LoopbackServer) -> None:

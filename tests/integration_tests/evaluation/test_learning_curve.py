@@ -3,10 +3,8 @@
 import random
 from typing import Any
 
-import pytest
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph.errors import InvalidInputError
 from tests.conftest import CRITERION
 from tests.integration_tests.evaluation.support import (
     Caller,
@@ -63,17 +61,6 @@ async def test_first_step_is_the_base_judge(call: Caller, server: LoopbackServer
     assert first.seen is None
 
 
-async def test_repeated_curve_costs_nothing(call: Caller, server: LoopbackServer) -> None:
-    store = InMemoryStore()
-    server.responder = Model(judge=by_rules(wrong=(1, 4)))
-    options: dict[str, Any] = {"sizes": [3, 5], "cache": store}
-    first = await call("learning_curve", CRITERION, words(9), **options)
-    assert named(first) == asked(server) > (20, 1)
-    again = await call("learning_curve", CRITERION, words(9), **options)
-    assert asked(server) == (0, 0)
-    assert plain(first) == plain(again)
-
-
 async def test_curve_finds_the_flip_and_the_guideline(call: Caller, server: LoopbackServer) -> None:
     """The last word makes a rule that breaks what was right."""
     bad = "On #bad it is false of cases 0 1 2 3 4 5, always."
@@ -87,9 +74,7 @@ async def test_curve_finds_the_flip_and_the_guideline(call: Caller, server: Loop
     assert len(after.flips) == 6
     for flip in after.flips:
         assert (flip.before, flip.after, flip.expected) == (True, False, True)
-        assert flip.turned_by == "guideline"
         assert [one.text for one in flip.guidelines] == [bad]
-        assert [one.author for one in flip.experts] == ["ann"]
         assert flip.rationale == "Seen."
     assert after.seen.metrics["agreement"].value < before.seen.metrics["agreement"].value
     assert after.guidelines == before.guidelines + 1
@@ -102,49 +87,21 @@ def last_learned(given: list[Any], seed: int) -> int:
     return int(given[order[-1]]["inputs"].split(":")[0][5:])
 
 
-async def test_curve_learns_in_random_order(once: Caller, server: LoopbackServer) -> None:
+async def test_curve_learns_in_random_order(call: Caller, server: LoopbackServer) -> None:
     """Also where cases are told; `evaluate` does as `learning_curve` does."""
     firsts = set()
     for seed in range(4):
         asked(server)
-        await once("learning_curve", CRITERION, TRUE, test=[word(70)], sizes=[2], seed=seed)
+        await call("learning_curve", CRITERION, TRUE, test=[word(70)], sizes=[2], seed=seed)
         distilled = next(chat for chat in server.chats if chat.schema_name != "judgment")
         firsts.add(frozenset(shown(distilled)))
         store = InMemoryStore()
         options: dict[str, Any] = {"test": [word(70)], "sizes": [2], "seed": seed}
-        report = await once(
+        report = await call(
             "evaluate", CRITERION, TRUE, **options, learning_curve=True, cache=store
         )
         asked(server)
-        curve = await once("learning_curve", CRITERION, TRUE, **options, cache=store)
+        curve = await call("learning_curve", CRITERION, TRUE, **options, cache=store)
         assert asked(server) == (0, 0)
         assert plain(report.curve) == plain(curve)
     assert len(firsts) > 1
-
-
-async def test_curve_by_item(once: Caller, server: LoopbackServer) -> None:
-    """Intervals of seen cases, too, draw whole items."""
-    given = [{**word(n // 4), "outputs": f"Answer {n}."} for n in range(16)]
-    server.responder = Model(judge=lambda chat: judged(chat) % 2 > 0, distil=nothing_to_learn)
-    options: dict[str, Any] = {"test": [word(70)], "sizes": [], "resamples": 60}
-    apart = await once("learning_curve", CRITERION, given, **options)
-    grouped = await once("learning_curve", CRITERION, given, **options, group_by="inputs")
-    found = [one.steps[-1].seen.metrics["agreement"] for one in (apart, grouped)]
-    assert found[0].value == found[1].value
-    assert found[1].high - found[1].low > found[0].high - found[0].low
-
-
-@pytest.mark.parametrize("sizes", [[0], [True], [2.5], ["2"], 5, "12", None, [-1]])
-async def test_sizes_that_are_none(once: Caller, server: LoopbackServer, sizes: Any) -> None:
-    for name in ("learning_curve", "evaluate"):
-        options = {"learning_curve": True} if name == "evaluate" else {}
-        with pytest.raises(InvalidInputError, match=r"^sizes"):
-            await once(name, CRITERION, words(9), sizes=sizes, **options)
-    assert asked(server) == (0, 0)
-
-
-async def test_share_that_leaves_too_little(once: Caller, server: LoopbackServer) -> None:
-    for share in (0, 1, 0.01, "a"):
-        with pytest.raises(InvalidInputError):
-            await once("learning_curve", CRITERION, words(4), test_share=share)
-    assert asked(server) == (0, 0)

@@ -166,7 +166,7 @@ async def test_dead_embeddings(bench: Bench, k: int, caplog: pytest.LogCaptureFi
     # Nor does a memory count that was embedded otherwise.
     other = bench.server.embedder(model="text-embedding-3-large", max_retries=0)
     bench.server.script_embeddings(*dead)
-    options = {"embeddings": other, "on_embedding_error": "guidelines", "confidence": True}
+    options: Any = {"embeddings": other, "on_embedding_error": "guidelines", "confidence": True}
     found = await judged(bench, k=k, on="v", **options)
     assert (found["evidence"]["cases"], found["calibrated_on"]) == (0, None)
     assert found["confidence"] == pytest.approx(0.7)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import Example, InvalidInputError
+from memalign_graph import Example
 from memalign_graph import Judge as Settings
 from memalign_graph.evaluation import ablations
 from memalign_graph.evaluation.results import ALIGNED, BASE
@@ -180,17 +180,6 @@ async def test_reports_curves_and_ablations_by_evidence(
     found = await lab.evaluate(CRITERION, GIVEN, folds=2, judges=ablations(judge))
     for name in ("semantic only", "episodic only", ALIGNED, "labels only"):
         assert found.metric(name, "agreement").value == 1.0
-
-
-async def test_what_can_not_be_used(lab: Caller, server: LoopbackServer) -> None:
-    for options, says in (
-        ({"decide": "votes"}, "decide: 'votes' is not known"),
-        ({"samples": 2}, "samples: they measure the confidence"),
-        ({"use_episodes": False, "decide": "verdict"}, "use_episodes: a judge without guidelines"),
-    ):
-        with pytest.raises(InvalidInputError, match=f"^{says}"):
-            await lab.evaluate(CRITERION, GIVEN, **options)
-    assert server.chats == []
 
 
 async def test_a_guideline_that_turns_verdicts_turns_no_decision(

@@ -11,9 +11,7 @@ from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import (
     ChatModelError,
-    Criterion,
     JudgeMemory,
-    Pairwise,
 )
 from tests.conftest import CRITERION, EVERY_WAY, Bench, distillings, judgings
 from tests.integration_tests.alignment_support import progress_of
@@ -65,7 +63,7 @@ async def test_each_case_is_judged_once(bench: Bench) -> None:
     memory = bench.memory()
     past = await memory.ahistory() if bench.awaits else memory.history()
     assert [one.reason for one in past] == ["judge cases", "remember"]
-    drafts = memory.access.layout.drafts
+    drafts = memory.access.layout.of("drafts")
     found = await bench.store.asearch(drafts) if bench.awaits else bench.store.search(drafts)
     assert found == []
     again = await learn(bench, given, "again", confidence=True)
@@ -235,17 +233,6 @@ async def test_how_sure_it_is_by_samples_or_not_at_all_is_said(bench: Bench) -> 
     assert any(one.startswith("1 case(s) were judged so: Inputs and outputs are") for one in said)
 
 
-async def test_two_outputs_in_both_orders(bench: Bench) -> None:
-    criterion = Criterion(name="better", instructions="Which is better?", scale=Pairwise())
-    bench.server.responder = Judge(value=lambda _: "A")
-    given = [{**one, "outputs": ["It left.", "Ask them."], "value": "A"} for one in words(2)]
-    report = await learn(bench, given, criterion=criterion, swap=True)
-    assert report["judged_cases"] == 2
-    assert len(judgings(bench.server)) == 4
-    judgments = [one.judgment for one in await bench.episodes(criterion=criterion)]
-    assert [one.value for one in judgments if one] == ["tie", "tie"]
-
-
 async def test_progress_is_told_and_no_more_calls_are_under_way_than_allowed(bench: Bench) -> None:
     bench.server.responder = Together(2, without_logprobs(Judge()), "judgment")
     graph = learning(bench, confidence=True, samples=3).with_config(max_concurrency=2)
@@ -286,20 +273,6 @@ async def test_what_was_answered_is_found_again(bench: Bench, *, goes_on: bool) 
         assert one.judgment.probabilities is not None
         assert one.judgment.probabilities["true"] == pytest.approx(0.5 + number / 100)
         assert one.judgment.model
-
-
-async def test_what_no_store_can_keep_is_asked_for_again(bench: Bench) -> None:
-    seen: list[int] = []
-
-    def writes(chat: ChatRequest) -> Any:
-        seen.append(number_of(chat))
-        text = "Cut\0here." if seen.count(seen[-1]) == 1 else "Seen whole."
-        return {"rationale": text, "value": True}
-
-    bench.server.responder = writes
-    report = await learn(bench, words(2))
-    assert (report["judged_cases"], report["warnings"]) == (2, [])
-    assert len(judgings(bench.server)) == 4
 
 
 def meanwhile(bench: Bench, folder: Path, do: Callable[[JudgeMemory], object]) -> None:

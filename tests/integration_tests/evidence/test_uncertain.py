@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
@@ -449,7 +449,7 @@ async def test_purge_takes_what_is_logged_of_an_experts_judgments_along(
     assert (await report(bench)).judgments == 2
 
 
-def logged(number: int, *reasons: Any, asked: int = 1) -> ReviewItem:
+def logged(number: int, *reasons: Any, asked: Literal[0, 1] = 1) -> ReviewItem:
     return ReviewItem(
         judgment_id=f"j{number}",
         example_id=f"e{number}",

@@ -97,16 +97,6 @@ async def test_gate_of_a_subgraph_begins_each_turn_of_its_parent_anew(
     assert inputs(bench.server)[::2] == [QUESTION, "The cup is broken.", "The cup is broken."]
 
 
-async def test_gated_graph_called_by_a_nodes_own_function(bench: Bench) -> None:
-    worker = inside(bench, Writer(), review="always")
-    builder = writing(lambda state: {"messages": worker.invoke(state)["messages"]})
-    graph = bench.compile(builder)
-    await bench.invoke(graph, asked())
-    given = await bench.resume(graph, {"value": True})
-    assert given["messages"][-1].text == "Draft 1."
-    assert len(judgings(bench.server)) == 1
-
-
 @dataclass
 class DataclassContext:
     tenant: str = "x"

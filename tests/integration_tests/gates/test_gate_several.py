@@ -1,17 +1,17 @@
-"""Several gates in one graph: in a chain, side by side, and one a worker under `Send`."""
+"""Several gates in one graph: in a chain, side by side, and under `Send`."""
 
 import operator
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
-from langgraph.graph import END, START, MessagesState, StateGraph
+from langchain_core.messages import HumanMessage
+from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send
 from typing_extensions import TypedDict
 
 from memalign_graph import GateVerdict
-from tests.conftest import COLD, CRITERION, Bench, Graph, judgings
+from tests.conftest import CRITERION, Bench, Graph, judgings
 from tests.integration_tests.gates.support import (
     LENGTH,
     REASON,
@@ -23,7 +23,6 @@ from tests.integration_tests.gates.support import (
     gate_on,
     gather,
     judges,
-    pending,
     writing,
 )
 from tests.loopback import ChatRequest, Rule
@@ -60,17 +59,6 @@ async def test_each_gate_of_a_chain_counts_its_own_revisions(bench: Bench) -> No
     assert ["cold" in told[0], "long" in told[1]] == [True, True]
 
 
-async def test_questions_of_both_gates_are_asked_in_turn(bench: Bench) -> None:
-    graph = chain(bench, Writer(), review="always")
-    first = await bench.invoke(graph, asked())
-    second = await bench.resume(graph, {"value": True})
-    shown = [pending(given)["description"].split()[1] for given in (first, second)]
-    assert shown == [CRITERION.name, LENGTH.name]
-    given = await bench.resume(graph, {"value": False, "rationale": "Too long."})
-    assert "Too long." in given["messages"][-2].text
-    assert len(await bench.episodes()) == len(await bench.episodes(criterion=LENGTH)) == 1
-
-
 @pytest.mark.parametrize("bad", ["short", "tone"])
 async def test_gates_side_by_side_that_share_a_critique_key(bench: Bench, bad: str) -> None:
     writer = Writer()
@@ -86,81 +74,11 @@ async def test_gates_side_by_side_that_share_a_critique_key(bench: Bench, bad: s
     assert (len(writer.seen), len(judgings(bench.server))) == (2, 4)
 
 
-async def test_questions_of_gates_side_by_side_are_answered_by_id(bench: Bench) -> None:
-    builder = writing(Writer())
-    for name, criterion in (("tone", CRITERION), ("short", LENGTH)):
-        gate_on(bench, builder, criterion, name=name, review="always")
-    graph = bench.compile(builder)
-    given = await bench.invoke(graph, asked())
-    by_gate = {
-        one.value["action_requests"][0]["description"].split()[1]: one.id
-        for one in given["__interrupt__"]
-    }
-    given = await bench.resume(graph, {by_gate[LENGTH.name]: {"value": True}})
-    assert [one.id for one in given["__interrupt__"]] == [by_gate[CRITERION.name]]
-    given = await bench.resume(graph, {by_gate[CRITERION.name]: {"value": True}})
-    assert (given["tone"]["status"], given["short"]["status"]) == ("accepted", "accepted")
-    assert len(judgings(bench.server)) == 2
-
-
 class FanState(TypedDict, total=False):
     items: list[str]
     done: Annotated[list[str], operator.add]
     item: dict[str, Any]
     quality_gate: Annotated[list[GateVerdict], gather]
-
-
-class WorkerState(MessagesState, total=False):
-    item: str
-    done: Annotated[list[str], operator.add]
-
-
-class WorkerOutput(TypedDict):
-    done: list[str]
-
-
-def fan(bench: Bench, **options: Any) -> Graph:
-    """A worker for each item; each goes round its own loop."""
-
-    def write(state: Any) -> Any:
-        drafts = sum(isinstance(one, AIMessage) for one in state["messages"]) + 1
-        return {"messages": [AIMessage(f"{state['item']}: draft {drafts}.")]}
-
-    worker: Builder = StateGraph(WorkerState, output_schema=WorkerOutput)
-    worker.add_node("write", write)
-    worker.add_node("hand_in", lambda state: {"done": [state["messages"][-1].text]})
-    worker.add_edge(START, "write")
-    worker.add_edge("hand_in", END)
-    gate_on(bench, worker, CRITERION, **{"accept": "hand_in", **options})
-
-    def send(state: Any) -> list[Send]:
-        return [Send("worker", {"item": it, **asked(f"Write on {it}.")}) for it in state["items"]]
-
-    builder: Builder = StateGraph(FanState)
-    builder.add_node("worker", worker.compile())
-    builder.add_conditional_edges(START, send, ["worker"])
-    return bench.compile(builder)
-
-
-def item_of(interrupt: Any) -> str:
-    shown = interrupt.value["action_requests"][0]["description"].partition("### The judge")[0]
-    return next(item for item in ITEMS if f"{item}: draft" in shown)
-
-
-async def test_workers_questions_are_answered_by_their_ids_in_any_order(bench: Bench) -> None:
-    graph = fan(bench, review="always", max_revisions=1)
-    given = await bench.invoke(graph, {"items": ITEMS})
-    ids = {item_of(one): one.id for one in given["__interrupt__"]}
-    assert sorted(ids) == sorted(ITEMS)
-    given = await bench.resume(graph, {ids["three"]: {"value": True}})
-    assert {item_of(one) for one in given["__interrupt__"]} == {"one", "two"}
-    given = await bench.resume(graph, {ids["one"]: {"value": True}, ids["two"]: COLD})
-    [again] = given["__interrupt__"]
-    assert item_of(again) == "two"
-    given = await bench.resume(graph, {again.id: {"value": True}})
-    assert given["done"] == ["one: draft 1.", "two: draft 2.", "three: draft 1."]
-    assert len(judgings(bench.server)) == 4
-    assert len(await bench.episodes()) == 4
 
 
 def straight(bench: Bench, **options: Any) -> Graph:

@@ -105,7 +105,7 @@ def judge_and_come_back() -> None:
     loaded = get_scorer(name="support_tone", experiment_id=experiment.experiment_id)
     verdict = loaded(inputs={"question": "My order never came!"}, outputs="Look at the page.")
     assert verdict.value is False
-    assert len(verdict.metadata["retrieved_example_trace_ids"]) == 3
+    assert len(set(verdict.metadata["retrieved_example_trace_ids"])) == 3
     imported = memory_from_mlflow(loaded, CRITERION)
     assert (imported.rejected, imported.missing_trace_ids) == ([], [])
     memory, original = memory_of(imported.lines), taught()

@@ -1,22 +1,48 @@
-"""A panel in every store, blocking and awaited; each call on a new graph."""
+"""A panel in every way; many criteria judged side by side, each with a memory of its own."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from memalign_graph import Aggregate
-from tests.conftest import CASE, COLD, EVERY_WAY, OTHER, Bench, Graph, distillings
+import pytest
+from langgraph.graph import START, StateGraph
+
+from memalign_graph import (
+    Aggregate,
+    ChatModelError,
+    Criterion,
+    EmbeddingError,
+    InvalidInputError,
+    ModelAnswerError,
+    create_panel_graph,
+    models,
+)
+from tests.conftest import CASE, COLD, EVERY_WAY, OTHER, Bench, Graph, distillings, judgings, thread
+from tests.integration_tests.gates.support import DOWN
 from tests.integration_tests.panels.support import (
+    ASPECTS,
     FACTS,
     LENGTH,
+    MIXED,
     NAMES,
+    NINE,
+    PAIR,
     THREE,
     TONE,
+    Parent,
     approved,
+    asks_about,
     fails,
     form_of,
+    judged,
     judged_names,
     learned_texts,
+    panel,
     reviewed,
+    teach,
+    values_of,
 )
+from tests.loopback import Rule, Together, content_filter, disconnect
 
 HEED = "When judging, heed the expert: "
 WHERE = {"namespace": ["shop", "emea"]}
@@ -43,10 +69,7 @@ async def test_panel(bench: Bench) -> None:
         ("Too cold.", "a reply of type str is not understood"),
         ({"mood": 1}, "which is no criterion"),
         ({"tone": 7}, "tone: 7 is not on the scale"),
-        (
-            {"decisions": [same]},
-            "nothing in the form was changed",
-        ),
+        ({"decisions": [same]}, "nothing in the form was changed"),
         ({"tone": False, "author": "a\x00b"}, "`author` holds a NUL character"),
     ]
     for reply, problem in replies:
@@ -55,7 +78,7 @@ async def test_panel(bench: Bench) -> None:
     reply = {"tone": COLD, "facts": "Name the order.", "author": "ann"}
     given = await bench.resume(graph(), reply)
     assert set(given) - {*CASE, "__interrupt__"} == {
-        *("judgments", "errors", "aggregate", "feedback", "learned"),
+        *("judgments", "errors", "aggregate", "feedback", "learned")
     }
     assert given["learned"].keys() == given["feedback"].keys() == {"tone", "facts"}
     assert given["judgments"] == state.values["judgments"]
@@ -93,3 +116,229 @@ async def test_panel(bench: Bench) -> None:
     assert given["feedback"].keys() == given["learned"].keys() == {"tone", "facts"}
     assert len(distillings(bench.server)) == 2
     assert await bench.episodes(criterion=LENGTH, namespace=("shop", "emea")) == []
+
+
+@pytest.mark.parametrize("context", [None, {"model": "openai:gpt-4.1"}])
+async def test_nine_are_judged_and_distilled_at_once_by_one_model_and_one_embedder(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, context: Any
+) -> None:
+    for name, value in bench.server.environment.items():
+        monkeypatch.setenv(name, value)
+    made: list[str] = []
+
+    def counted(name: str, resolve: Any, given: Any) -> Any:
+        made.append(name)
+        return resolve(given)
+
+    for module, name in (("runtime", "resolve_chat_model"), ("models", "resolve_embeddings")):
+        wrapped = partial(counted, name, getattr(models, name))
+        monkeypatch.setattr(f"memalign_graph.{module}.{name}", wrapped)
+    monkeypatch.setattr(bench.server, "keep_alive", False)
+    builder: Any = StateGraph(Parent)
+    builder.add_node("panel", create_panel_graph(NINE, review="always").compile())
+    builder.add_edge(START, "panel")
+    graph = bench.compile(builder)
+    bench.server.rules = judged(metrics=1, plots=2)
+    bench.server.responder = Together(len(NINE), bench.server.judge, "judgment")
+    given = await bench.invoke(graph, CASE, context=context and {"memalign": context})
+    assert judged_names(bench.server, ASPECTS) == sorted(ASPECTS)
+    bench.server.responder = Together(len(NINE), bench.server.judge, "guideline_operations")
+    given = await bench.resume(graph, {name: f"Look at the {name}." for name in ASPECTS})
+    assert values_of(given) == {**dict.fromkeys(ASPECTS, 3), "metrics": 1, "plots": 2}
+    assert given["learned"].keys() == set(ASPECTS)
+    assert sorted(made) == ["resolve_chat_model", "resolve_embeddings"]
+    assert {chat.model for chat in bench.server.chats} == {"gpt-4.1" if context else "gpt-4.1-mini"}
+
+
+async def test_max_concurrency_of_the_run_holds(bench: Bench) -> None:
+    config: Any = {**thread("t"), "max_concurrency": 1}
+    given = panel(bench, NINE).invoke(CASE, config)
+    assert len(given["judgments"]) == len(NINE)
+    assert bench.server.peak_chats == 1
+
+
+async def test_mixed_scales_are_each_judged_on_their_own_and_pairs_in_both_orders(
+    bench: Bench,
+) -> None:
+    values = {"polite": False, "grade": 2, "share": 0.25, "level": "Fair", "kind": "Complaint"}
+    bench.server.rules = judged(**values, better="A")
+    given = await bench.invoke(panel(bench, MIXED, swap=True), PAIR)
+    # The same letter in both orders is a lean to the place, and so a tie.
+    assert values_of(given) == {**values, "better": "tie"}
+    assert [type(value) for value in values_of(given).values()] == [bool, int, float, str, str, str]
+    names = [criterion.name for criterion in MIXED]
+    assert judged_names(bench.server, names) == sorted([*names, "better"])
+    for one in MIXED:
+        for chat in filter(asks_about(one.name), judgings(bench.server)):
+            assert [other for other in MIXED if other.instructions in chat.text] == [one]
+        warnings = given["judgments"][one.name]["warnings"]
+        assert ("depends on the order" in str(warnings)) is (one.name == "better")
+
+
+async def test_each_judge_sees_its_own_memory_alone(bench: Bench) -> None:
+    for one in THREE:
+        await teach(bench, one, OTHER, value=False, rationale=f"Said of {one.name} alone.")
+        await bench.add_guideline(f"A rule of {one.name} alone.", criterion=one)
+    case = {**CASE, "reference_outputs": "We are sorry: a new one is sent."}
+    given = await bench.invoke(panel(bench), case)
+    for one in THREE:
+        [chat] = filter(asks_about(one.name), judgings(bench.server))
+        assert "a new one is sent" in chat.text
+        for other in THREE:
+            assert (f"Said of {other.name} alone." in chat.text) is (other is one)
+            assert (f"A rule of {other.name} alone." in chat.text) is (other is one)
+        judgment = given["judgments"][one.name]
+        assert len(judgment["guideline_ids"]) == len(judgment["episode_ids"]) == 1
+        assert (judgment["criterion"], judgment["thread_id"]) == (one.name, "t")
+    bench.server.chats.clear()
+    plain = panel(bench, [LENGTH, TONE], use_guidelines=False, use_episodes=False)
+    await bench.invoke(plain, CASE)
+    assert not any("alone" in chat.text or "a new one" in chat.text for chat in bench.server.chats)
+    await bench.invoke(bench.judge_graph(TONE), CASE, "plain")
+    assert "Said of tone alone." in bench.server.chats[-1].text
+
+
+WRONG: list[tuple[Any, str, dict[str, Any]]] = [
+    ({"inputs": "x"}, "outputs", {}),
+    ({"inputs": "", "outputs": "x"}, "inputs", {}),
+    ({"inputs": "x", "outputs": "a\x00b"}, "NUL", {}),
+    ({"inputs": "x", "outputs": {"n": float("nan")}}, "no JSON", {}),
+    (CASE, "outputs: to be judged in both orders", {"swap": True}),
+]
+
+
+@pytest.mark.parametrize(("case", "sentence", "options"), WRONG)
+async def test_what_can_not_be_judged_costs_nothing(
+    bench: Bench, case: Any, sentence: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidInputError, match=sentence) as caught:
+        await bench.invoke(panel(bench, MIXED, **options), case)
+    assert "\n" not in str(caught.value)
+    assert bench.server.chats == []
+    assert bench.server.embeddings == []
+
+
+FAILURES: dict[str, tuple[Any, str]] = {
+    "down": (DOWN, "It broke"),
+    "hung-up": (disconnect(), ""),
+    "off-scale": ({"rationale": "So.", "value": "maybe"}, "'maybe' is not on the scale"),
+    "withheld": (content_filter(), "gave no answer that can be used to judge"),
+}
+
+
+@pytest.mark.parametrize("failure", list(FAILURES))
+async def test_judge_that_fails_is_named_and_the_others_judge(bench: Bench, failure: str) -> None:
+    reply, words = FAILURES[failure]
+    bench.server.rules = [fails("facts", reply)]
+    given = await bench.invoke(panel(bench), CASE)
+    assert values_of(given) == {"tone": True, "length": True}
+    assert given["errors"].keys() == {"facts"}
+    assert words in given["errors"]["facts"]
+
+
+BROKEN: dict[str, tuple[str, dict[str, Any]]] = {
+    "facts": ("9", {"id": "9", "kind": "fact", "at_us": 9e18}),
+    "words": ("x", {"key": "x"}),
+    "head": ("head", {"nothing": 1}),
+    "vectors": ("x", {"vector": "###"}),
+}
+
+
+@pytest.mark.parametrize("label", list(BROKEN))
+async def test_memory_that_can_not_be_read_is_named_and_the_others_go_on(
+    bench: Bench, label: str
+) -> None:
+    graph = reviewed(bench)
+    await bench.invoke(graph, CASE, "waiting")
+    await teach(bench, FACTS, OTHER)
+    where, (key, broken) = ("memalign", "facts", label), BROKEN[label]
+    keys = [item.key for item in bench.store.search(where)] if label == "vectors" else []
+    for name in [*keys, key]:
+        bench.store.put(where, name, broken)
+    given = await bench.invoke(graph, CASE)
+    assert given["judgments"].keys() >= {"tone", "length"}
+    assert given["judgments"].keys() | given["errors"].keys() == set(NAMES)
+    for on in ("t", "waiting"):  # it breaks before, and while the expert thinks
+        given = await bench.resume(graph, dict.fromkeys(NAMES, COLD), on)
+        assert given["learned"].keys() >= {"tone", "length"}
+        if label in ("facts", "head"):
+            assert given["errors"].keys() == {"facts"}
+
+
+@pytest.mark.parametrize(("reply", "kind"), [(DOWN, ChatModelError), ("Well.", ModelAnswerError)])
+async def test_all_failing_is_one_error_and_the_run_goes_on_when_the_model_is_back(
+    bench: Bench, reply: Any, kind: Any
+) -> None:
+    graph = panel(bench)
+    bench.server.rules = [Rule(lambda _: True, reply=reply)]
+    for on in ("again", "anew"):
+        with pytest.raises(kind, match="None of the 3 criteria could be judged") as caught:
+            await bench.invoke(graph, CASE, on)
+        assert "\n" not in str(caught.value)
+    bench.server.rules = [fails("facts")]
+    given = await bench.invoke(graph, None, "again")
+    assert given["judgments"].keys() == {"tone", "length"}
+    bench.server.rules = []
+    given = await bench.invoke(graph, CASE, "anew")
+    assert (given["judgments"].keys(), given["errors"]) == (set(NAMES), {})
+
+
+def embedded(bench: Bench) -> int:
+    """How many texts were embedded."""
+    return sum(len(request.texts) for request in bench.server.embeddings)
+
+
+FILLED: list[tuple[Sequence[Criterion], Any, int]] = [
+    ([], {"tone": COLD, "facts": COLD}, 1),
+    ([], approved(), 1),
+    ([TONE], {"facts": COLD, "length": False}, 1),
+    ([FACTS], {"tone": COLD}, 1),
+    (THREE, {"tone": False, "facts": COLD, "length": True}, 1),
+]
+
+
+@pytest.mark.parametrize(("filled", "reply", "texts"), FILLED)
+async def test_example_is_embedded_once_for_all_memories_if_any_needs_it(
+    bench: Bench, filled: Sequence[Criterion], reply: Any, texts: int
+) -> None:
+    for one in filled:
+        await teach(bench, one, OTHER)
+    graph = reviewed(bench)
+    given = await bench.invoke(graph, CASE)
+    assert embedded(bench) == bool(filled)
+    shown = {name for name, one in given["judgments"].items() if one["episode_ids"]}
+    assert shown == {one.name for one in filled}
+    await bench.resume(graph, reply)
+    assert embedded(bench) == texts
+    bench.server.embeddings.clear()
+    await bench.invoke(graph, CASE, "u")  # one of the memories holds it
+    await bench.invoke(graph, OTHER, "v", context={"k": 0})
+    assert embedded(bench) == 0
+
+
+async def test_embedding_that_fails(bench: Bench) -> None:
+    await teach(bench, TONE, OTHER)
+    await bench.add_guideline("Say sorry.", criterion=TONE)
+    bench.server.script_embeddings(DOWN)
+    given = await bench.invoke(panel(bench, on_embedding_error="guidelines"), CASE, "borne")
+    tone = given["judgments"]["tone"]
+    assert "Judged by the guidelines alone" in tone["warnings"][0]
+    assert (tone["episode_ids"], len(tone["guideline_ids"])) == ([], 1)
+    assert (len(bench.server.embeddings), len(given["judgments"])) == (1, len(THREE))
+    bench.server.chats.clear()
+    with pytest.raises(InvalidInputError, match="embeddings"):  # before an expert is asked
+        await bench.invoke(reviewed(bench, [FACTS], embeddings="nosuch:model"), CASE, "v")
+    graph = reviewed(bench)
+    bench.server.script_embeddings(DOWN)
+    with pytest.raises(EmbeddingError, match="It broke"):
+        await bench.invoke(graph, CASE)
+    assert bench.server.chats == []
+    assert "__interrupt__" in await bench.invoke(graph, None)
+    fresh = reviewed(bench, [FACTS])
+    await bench.invoke(fresh, CASE, "u")
+    bench.server.script_embeddings(DOWN)
+    with pytest.raises(EmbeddingError):
+        await bench.resume(fresh, {"facts": COLD}, "u")
+    assert (await bench.state(fresh, "u")).values["feedback"].keys() == {"facts"}
+    given = await bench.invoke(fresh, None, "u")
+    assert len(given["learned"]["facts"]["guidelines"]) == 1

@@ -322,17 +322,3 @@ async def test_purging_one_criterions_words_leaves_the_other_memories(bench: Ben
     given = await bench.invoke(graph, OTHER, "after")
     assert "Quillfeather" not in str([given, left])
     assert given["judgments"]["tone"]["episode_ids"] == []
-
-
-def test_picture_shows_the_way(bench: Bench) -> None:
-    picture = reviewed(bench).get_graph()
-    edges = {(edge.source, edge.target, edge.conditional) for edge in picture.edges}
-    assert edges == {
-        ("__start__", "retrieve_episodes", False),
-        ("retrieve_episodes", "judge_criteria", False),
-        ("judge_criteria", "collect_feedback", True),
-        ("judge_criteria", "__end__", True),
-        ("collect_feedback", "learn_criteria", True),
-        ("collect_feedback", "__end__", True),
-        ("learn_criteria", "__end__", False),
-    }

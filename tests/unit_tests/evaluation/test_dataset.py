@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import Boolean, Categorical, Criterion, Example, Feedback, Numeric
-from memalign_graph.errors import InvalidInputError
+from memalign_graph import Boolean, Categorical, Criterion, Feedback, Numeric
 from memalign_graph.evaluation.dataset import (
     Fold,
     baselines,
     group_of,
-    hold_out,
     labelled_cases,
     make_folds,
     read_all,
@@ -97,41 +95,6 @@ def test_most_experts_decide_and_the_newest_word_of_each() -> None:
         assert one.value is False
 
 
-def test_values_of_tables_are_read() -> None:
-    nan = float("nan")
-    given = [
-        word(0, value=1.0, rationale=nan),
-        word(1, value="no"),
-        word(2, value=nan, rationale="x"),
-    ]
-    assert [one.value for one in read(iter(given))] == [True, False, None]
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ("text", "feedback: give a list"),
-        (Feedback.model_validate(word(1)), "feedback: give a list"),
-        (5, "feedback: give a list"),
-        ([word(1), {"inputs": "x"}], r"feedback\[1\]: "),
-        ([word(1, value="perhaps")], r"feedback\[0\]: value: 'perhaps' is not on the scale"),
-        ([word(1), 7], r"feedback\[1\]: "),
-    ],
-)
-def test_what_can_not_be_used_is_told_by_its_place(given: Any, says: str) -> None:
-    with pytest.raises(InvalidInputError, match=f"^{says}"):
-        read(given)
-
-
-def test_a_share_is_held_out() -> None:
-    given = read([word(number) for number in range(20)])
-    fold = hold_out(given, CRITERION, 0.3, "inputs", 0)
-    assert len({case.group for case in fold.test}) == 3
-    assert not {c.group for c in fold.test} & {group_of(x.example, "inputs") for x in fold.train}
-    with pytest.raises(InvalidInputError, match="too few to set a share"):
-        hold_out(given[:1], CRITERION, 0.3, "example", 0)
-
-
 def recalled(*values: Any) -> list[RecalledExample]:
     episodes = [
         Episode.from_feedback(Feedback.model_validate(word(n, value=value, rationale="x")))
@@ -156,9 +119,3 @@ def recalled(*values: Any) -> list[RecalledExample]:
 def test_baselines(scale: Any, train: Any, near: Any, predicted: Any) -> None:
     given = None if near is None else recalled(*near)
     assert baselines(train, given, scale) == predicted
-
-
-def test_items_are_named() -> None:
-    example = Example(inputs="a", outputs="b")
-    assert group_of(example, "example") == example.id
-    assert group_of(example, lambda one: 5 if one.outputs == "b" else 6) == "5"  # type: ignore[arg-type,return-value] # any name will do

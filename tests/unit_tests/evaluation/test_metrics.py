@@ -17,7 +17,6 @@ from memalign_graph.evaluation.metrics import (
     JudgeScores,
     Prediction,
     concordance,
-    kappa,
     score,
 )
 
@@ -97,22 +96,6 @@ def test_as_scikit_learn() -> None:
         )
         wanted = sklearn.roc_auc_score(truth, belief) if len(set(truth)) > 1 else None
         assert found["auc"] == (None if wanted is None else pytest.approx(wanted))
-
-
-@pytest.mark.parametrize(
-    ("table", "value"),
-    [
-        # J. Cohen, A coefficient of agreement for nominal scales, 1960: both worked examples.
-        ([[88, 14, 18], [10, 40, 10], [2, 6, 12]], 0.492),
-        ([[50, 26, 24], [24, 4, 32], [6, 30, 4]], (0.29 - 0.35) / (1 - 0.35)),
-        ([[3, 0], [0, 5]], 1),
-        ([[0, 4], [4, 0]], -1),
-        ([[4, 4], [4, 4]], 0),
-    ],
-)
-def test_kappa_published(table: list[list[int]], value: float) -> None:
-    [found] = kappa(np.array([table], float), ordered=False)
-    assert found == pytest.approx(value, abs=5e-4)
 
 
 def test_concordance_is_correlation_times_bias() -> None:

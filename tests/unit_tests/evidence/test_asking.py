@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -23,10 +22,9 @@ from memalign_graph import (
     Numeric,
     Uncertain,
 )
-from memalign_graph.evidence.asking import choose_review, current_trust, flags_of, is_drawn
-from memalign_graph.evidence.confidence import Said
-from memalign_graph.evidence.process import current_process, decide_case, divisions
-from memalign_graph.evidence.trust import LEVEL, is_blind
+from memalign_graph.evidence.asking import flags_of, is_drawn
+from memalign_graph.evidence.process import current_process, divisions
+from memalign_graph.evidence.trust import is_blind
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.embedding import embed
 from memalign_graph.memory.index.retrieval_text import retrieval_text
@@ -35,10 +33,6 @@ from memalign_graph.scales import Boolean
 YES_NO = Criterion(name="tone", instructions="Is the reply appropriate?", scale=Boolean())
 UNLIKE = ["no_similar_episode"]
 DIVIDED = ["episodes_disagree"]
-TARGET = 0.9
-MEMORIES = 20
-NEW = np.arange(0.005, 1, 0.01)
-"""New cases stand at these quantiles of the judge's confidence."""
 
 _ANGLE = re.compile(r"at (-?[\d.]+) degrees")
 
@@ -189,65 +183,6 @@ def test_forgetting_is_as_if_it_had_never_been_there() -> None:
     whole.forget([episode.id for episode in whole.episodes() if episode.example_id in gone])
     assert [flags_at(whole, at) for at in places] == before
     assert flags_at(whole, 252.5) == flags_at(never, 252.5) == UNLIKE
-
-
-def unasked(rng: np.random.Generator, skill: float, size: int) -> list[float]:
-    """How likely the judge is right on each new case that nobody is asked about."""
-    held = rng.beta(skill, 1, size)
-    right = rng.random(size) < held
-    memory = filled(
-        *(
-            valued(at / 10, bool(value), verdict=True, sure=float(share))
-            for at, (share, value) in enumerate(zip(held, right, strict=True))
-        )
-    )
-    trust = run(current_trust(BLOCKING, memory.access, "verdict", TARGET))
-    if trust.threshold is None:
-        return []
-    kept = []
-    for share in np.quantile(rng.beta(skill, 1, 20_000), NEW).tolist():
-        said = Said(True, {"true": share, "false": 1 - share}, "logprobs")
-        decision = run(decide_case(BLOCKING, memory.access, said, "verdict", vector=None))
-        assert decision.confidence is not None
-        if decision.confidence >= trust.threshold:
-            kept.append(share)
-    return kept
-
-
-def test_target_is_kept_and_a_better_judge_is_asked_about_less() -> None:
-    rng = np.random.default_rng(11)
-    coverage = []
-    for skill in (4, 12, 40):
-        found = [unasked(rng, skill, 150) for _ in range(MEMORIES)]
-        missed = sum(bool(kept) and float(np.mean(kept)) < TARGET for kept in found)
-        assert missed / MEMORIES <= 1 - LEVEL
-        coverage.append(sum(map(len, found)) / MEMORIES / len(NEW))
-    assert coverage == sorted(coverage)
-    assert coverage[-1] - coverage[0] > 0.5
-
-
-@pytest.mark.parametrize(
-    ("reason", "confidence", "share"), [("sample", 0.999, 1), ("unsure", 0.1, 0)]
-)
-def test_choice_is_the_same_however_often_it_is_made(
-    reason: str, confidence: float, share: int
-) -> None:
-    memory = filled(*(valued(at, sure=0.9 + at / 1000) for at in range(60)))
-    given = valued(0).judgment
-    assert given is not None
-    judgment = given.model_copy(update={"confidence": confidence})
-    for hour in range(3):
-        choice = choose_review(
-            BLOCKING,
-            memory.access,
-            judgment,
-            uncertain=Uncertain(sample_share=share),
-            decide="verdict",
-            vector=None,
-            looked=False,
-            at=datetime(2025, 1, 31, tzinfo=UTC) + timedelta(hours=hour),
-        )
-        assert run(choice).reasons == [reason]
 
 
 def test_draw_is_the_same_for_the_same_judgment_and_fair_over_many() -> None:

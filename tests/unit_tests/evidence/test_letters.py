@@ -18,7 +18,7 @@ ALTERNATIVES = [
     {"token": "B", "logprob": math.log(0.25)},
 ]
 GOOD = {"token": "A", "logprob": math.log(0.75), "top_logprobs": ALTERNATIVES}
-TOLD = {"true": pytest.approx(0.75), "false": pytest.approx(0.25)}
+TOLD: Any = {"true": pytest.approx(0.75), "false": pytest.approx(0.25)}
 A = {"token": "A", "logprob": -0.3}
 
 

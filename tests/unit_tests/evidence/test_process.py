@@ -10,7 +10,6 @@ import pytest
 from memalign_graph import Boolean, Numeric
 from memalign_graph.agreement import agree
 from memalign_graph.evidence import process as module
-from memalign_graph.evidence.confidence import Said
 from memalign_graph.evidence.process import (
     MIN_CALIBRATING,
     MIN_CASES,
@@ -124,18 +123,6 @@ def test_ten_values_that_like_cases_tell_are_enough_and_strangers_tell_nothing(k
     assert decision.value == other
     assert decision.evidence is not None
     assert "the same value" in decision.evidence.reason
-
-
-def test_without_an_embedding_the_verdict_decides_and_that_is_said() -> None:
-    view = view_of(world(Boolean(), 60, seeded(1), coin))
-    process = Process(view, Boolean())
-    said = Said(True, {"true": 0.3, "false": 0.7}, "logprobs")
-    decision = process.decide(view, said, None, "evidence")
-    assert process.decides("evidence")
-    assert decision.value is True
-    assert decision.confidence == pytest.approx(0.3)
-    assert decision.evidence is not None
-    assert "the case has no embedding" in decision.evidence.reason
 
 
 def test_probabilities_are_weighed_where_they_tell_more() -> None:

@@ -221,10 +221,3 @@ def test_state_that_can_not_take_what_a_gate_writes_is_told(
     told = refused(add, writing(Writer(), state), **options)
     assert told.startswith(words[0])
     assert all(word in told for word in words)
-
-
-@pytest.mark.parametrize("option", ["revise", "accept", "escalate"])
-def test_way_to_a_node_that_is_not_there_is_told_when_compiled(option: str) -> None:
-    builder = add(**{option: "nobody"})
-    with pytest.raises(ValueError, match="nobody"):
-        builder.compile()

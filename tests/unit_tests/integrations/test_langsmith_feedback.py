@@ -141,7 +141,7 @@ def test_labels_of_a_table_are_read_for_what_they_are() -> None:
         assert found.feedback[0].given_at == NOW
         assert list(found.passed_over) == ["it is a preference between runs, not a value of one"]
     with pytest.raises(InvalidInputError, match=r'feedback: give a list .*to_dict\("records"\)'):
-        feedback_from_langsmith(runs, table, criterion=CRITERION)  # type: ignore[arg-type]
+        feedback_from_langsmith(runs, table, criterion=CRITERION)
 
 
 def test_judges_and_other_keys_are_passed_over_and_counted() -> None:

@@ -82,7 +82,7 @@ def fill(
     memory.edit_guideline(reworded.id, "By hand: zqxwhy alone.", author="zqxann")
     memory.add_guideline("By hand, of nothing in particular.", author="zqxann")
     drafts = {"waiting": {"id": "waiting", "answer": {"text": "zqxwhy"}}}
-    run(memory.access.put(BLOCKING, memory.access.layout.drafts, drafts))
+    run(memory.access.put(BLOCKING, memory.access.layout.of("drafts"), drafts))
     return memory, one
 
 

@@ -1,5 +1,6 @@
 """Guidelines by hand and learned ones: what becomes of them as words are learned and forgotten."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ def test_what_stands_in_these_words_already_changes_nothing(memory: JudgeMemory)
 )
 def test_a_guideline_is_a_sentence(memory: JudgeMemory, text: Any, problem: str) -> None:
     rule = memory.add_guideline("Be warm.")
-    for attempt in (memory.add_guideline, lambda text: memory.edit_guideline(rule.id, text)):
+    for attempt in (memory.add_guideline, partial(memory.edit_guideline, rule.id)):
         with pytest.raises(InvalidInputError, match=f"^text.*{problem}"):
             attempt(text)
     for unknown in (lambda: memory.edit_guideline("nope", "x"),
@@ -105,17 +106,6 @@ def test_a_winner_taken_away_by_hand_brings_nothing_back_but_its_words_do(
     assert memory.guidelines() == []
     learn(memory, op("add", two, text="ALWAYS"))
     assert [(rule.id, rule.episode_ids) for rule in memory.guidelines()] == [(always, [two.id])]
-
-
-def test_merged_its_sources_are_the_winners(memory: JudgeMemory) -> None:
-    one, two = memory.remember([said("one"), said("two")])
-    learn(memory, op("add", one, text="Always."), op("add", two, text="At all times."))
-    first, second = [rule.id for rule in memory.guidelines()]
-    learn(memory, op("merge", guideline_id=second, superseded_by=first))
-    assert sources(memory) == {"Always.": [one.id, two.id]}
-    memory.forget(one.id)
-    [rule] = memory.guidelines()
-    assert (rule.text, rule.status, rule.episode_ids) == ("Always.", "pending", [two.id])
 
 
 @pytest.mark.parametrize("lessons", [1, 2])

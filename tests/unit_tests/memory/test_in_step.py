@@ -18,7 +18,7 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import Episode, JudgeMemory
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory import access, learning
+from memalign_graph.memory import access, learning, operations
 from memalign_graph.memory.facts import Fact
 from memalign_graph.memory.recall import recall
 from memalign_graph.memory.standing import Standing, stand
@@ -185,6 +185,10 @@ def test_an_example_forgotten_while_a_recall_is_under_way_takes_no_place_later()
     assert len(memory.recall(one.example, k=1)) == 1
 
 
+def reads_facts(asked: Any) -> bool:
+    return isinstance(asked[0], SearchOp)
+
+
 def test_a_reader_that_looks_while_another_commits_sees_a_version_that_was(
     any_opener: Opener,
 ) -> None:
@@ -196,7 +200,7 @@ def test_a_reader_that_looks_while_another_commits_sees_a_version_that_was(
         second = [said(f"one {after}", "Word 2."), said(f"two {after}", "Word 2.")]
         interleaved(
             there.access.refresh,
-            lambda asked: isinstance(asked[0], SearchOp),
+            reads_facts,
             partial(here.remember, second),
             after=after,
         )
@@ -204,6 +208,20 @@ def test_a_reader_that_looks_while_another_commits_sees_a_version_that_was(
         seen = {one.rationale for one in then.episodes if f"{after}" in str(one.example.inputs)}
         assert seen == ({"Word 1.", "Too cold."} if after else {"Word 2."})
         assert here.version() == there.version()
+
+
+def test_of_two_words_said_at_once_the_newer_counts(any_opener: Opener) -> None:
+    here, there = memories(any_opener, 2)
+    here.remember(said("one", "First."))
+    there.version()
+    older, newer = said("one", "Older."), said("one", "Newer.")
+    interleaved(
+        partial(operations.remember, access=here.access, feedback=[older]),
+        commits,
+        partial(there.remember, newer),
+    )
+    for memory in (here, there):
+        assert [episode.rationale for episode in memory.episodes()] == ["Newer."]
 
 
 def test_n_learners_of_one_rule_write_n_facts_and_keep_all_sources(any_opener: Opener) -> None:

@@ -67,7 +67,9 @@ def test_nothing_is_left_in_any_item_and_no_rollback_brings_it_back(
     for word in (*WORDS, "/words:", "/facts:", "/drafts:"):
         assert any(word in one for one in traces)
     other = JudgeMemory(store, CRITERION, namespace="elsewhere", embeddings=hashed)
-    run(other.access.put(BLOCKING, other.access.layout.drafts, {"waiting": {"id": "waiting"}}))
+    run(
+        other.access.put(BLOCKING, other.access.layout.of("drafts"), {"waiting": {"id": "waiting"}})
+    )
     if before == "forgotten":
         memory.forget(one.id)
     elif before == "revised":

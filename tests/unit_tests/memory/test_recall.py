@@ -214,15 +214,3 @@ def test_any_order_of_adding_and_removing_leaves_what_a_dict_would_hold() -> Non
         for query in made(2, seed=step + 500).values():
             found = [key for key, _ in index.search(query, 20)]
             assert found == brute_force(model, query, 20)
-
-
-def test_nothing_of_a_removed_vector_stays() -> None:
-    vectors = made(1_000)
-    index = VectorIndex("test")
-    index.add(vectors)
-    for gone in ({"key 0", "key 500", "key 999"}, {f"key {number}" for number in range(1, 400)}):
-        index.remove(gone)
-        assert index._table is not None
-        held = index._table.matrix
-        assert not any(vectors[key].tobytes() in held.tobytes() for key in gone)
-    assert len(held) == 1_000 - 3 - 399  # nor the room it took

@@ -199,7 +199,7 @@ REFUSED: list[tuple[Any, str]] = [
 def test_a_revision_that_is_none_changes_nothing(memory: JudgeMemory) -> None:
     one = one_of(memory)
     before = everything_in(memory.access.store)
-    attempts = [(one.id, *attempt) for attempt in REFUSED]
+    attempts: list[tuple[Any, Any, str]] = [(one.id, *attempt) for attempt in REFUSED]
     attempts += [(key, {"value": False}, UNKNOWN) for key in ("nope", "", None, 5, ["x"])]
     for episode_id, given, problem in attempts:
         with pytest.raises(InvalidInputError, match=problem) as caught:

@@ -17,10 +17,7 @@ SCALES: dict[str, tuple[Scale, dict[Any, Fraction | None]]] = {
         Numeric(minimum=-2, maximum=2, integer=True),
         {value: Fraction(value + 2, 4) for value in range(-2, 3)},
     ),
-    "share": (
-        Numeric(minimum=0, maximum=1),
-        {value / 8: Fraction(value, 8) for value in range(9)},
-    ),
+    "share": (Numeric(minimum=0, maximum=1), {value / 8: Fraction(value, 8) for value in range(9)}),
     "level": (
         Categorical(choices=("poor", "fair", "good", "best"), ordered=True),
         {value: Fraction(at, 3) for at, value in enumerate(("poor", "fair", "good", "best"))},
@@ -94,7 +91,8 @@ def test_weights_of_any_size_give_a_score_from_zero_to_one(weight: float) -> Non
     panel = [criterion(name, SCALES["signed"][0]) for name in ("a", "b", "c")]
     rule = Aggregate(weights=dict.fromkeys(("a", "b", "c"), weight), passes=0.5)
     result = rule.bind(panel)({"a": 2, "b": -2, "c": 0})
-    assert (result["score"], result["passed"]) == (pytest.approx(0.5), True)
+    assert result["score"] == pytest.approx(0.5)
+    assert result["passed"] is True
 
 
 def test_nothing_judged_has_no_score_and_does_not_pass() -> None:

@@ -35,21 +35,6 @@ def described(**given: Any) -> str:
     return str(action["description"])
 
 
-def test_form_has_a_field_for_each_value_and_reason_that_an_inbox_can_edit() -> None:
-    [action] = form().payload["action_requests"]
-    fields = [field for name in JUDGED for field in (name, f"{name}_rationale")]
-    assert list(action["args"]) == fields
-    assert {name: action["args"][name] for name in JUDGED} == JUDGED
-    assert all(isinstance(one, str | bool | int | float) for one in action["args"].values())
-    [config] = form().payload["review_configs"]
-    assert config["allowed_decisions"] == ["approve", "edit"]
-    for one in CRITERIA.values():
-        assert config["args_schema"]["properties"][one.name] == {
-            "description": one.instructions,
-            **one.scale.value_schema(),
-        }
-
-
 def test_what_was_not_judged_is_said_and_has_no_field() -> None:
     errors = {"grade": "The model failed: [x](http://x) <b>\n# Big"}
     given = form({"tone": JUDGMENTS["tone"]}, errors=errors)

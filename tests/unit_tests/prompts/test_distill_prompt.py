@@ -14,7 +14,7 @@ from memalign_graph.prompts.distill import (
     operations_schema,
     read_operations,
 )
-from tests.conftest import CASE, COLD, OTHER, Bench, distillings, operations
+from tests.conftest import COLD, OTHER, Bench, distillings, operations
 from tests.unit_tests.prompts.support import (
     CRITERION,
     START,
@@ -315,13 +315,3 @@ def test_a_small_window_is_asked_for_few_operations(
     given = prompt(*said, window=window, most_operations=told)
     schema = operations_schema(given)["properties"]["operations"]
     assert schema["maxItems"] == given.most_operations == most
-
-
-async def test_first_guideline_is_not_made_of_the_output(bench: Bench) -> None:
-    graph = bench.review_graph()
-    await bench.invoke(graph, CASE)
-    bench.server.script(*[operations(add(CASE["outputs"]))] * 2)
-    given = await bench.resume(graph, COLD)
-    assert given["learned"]["guidelines"] == await bench.guidelines() == []
-    [one] = await bench.episodes()
-    assert (one.status, given["learned"]["episode_ids"]) == ("distilled", [one.id])

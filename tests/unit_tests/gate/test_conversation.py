@@ -1,20 +1,23 @@
-"""The question and the answer found in a conversation."""
+"""What a gate finds in a conversation, and what a writer is told."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from langchain_core.messages import (
-    AIMessage,
-    ChatMessage,
-    HumanMessage,
-    SystemMessage,
-    ToolMessage,
-)
+from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
 from pydantic import BaseModel
 
-from memalign_graph import Example, InvalidInputError
-from memalign_graph.conversation import NO_ANSWER, critique_message, example_in
+from memalign_graph import Criterion, Example, Feedback, InvalidInputError, Judgment, Numeric
+from memalign_graph.conversation import (
+    NO_ANSWER,
+    critique_message,
+    critique_text,
+    example_in,
+    wrote,
+)
+from memalign_graph.reading import PassRule
+from memalign_graph.types import Evidence
+from tests.conftest import CRITERION
 
 ASKED = HumanMessage("Where is it?")
 CALL = {"name": "find", "args": {}, "id": "1", "type": "tool_call"}
@@ -24,10 +27,6 @@ CRITIQUE = critique_message("Too cold.", "quality_gate")
 
 FINDS: dict[str, tuple[list[Any], tuple[str, str] | None]] = {
     "tuples": ([("user", "Q"), ("assistant", "A")], ("Q", "A")),
-    "dicts": (
-        [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}],
-        ("Q", "A"),
-    ),
     "blocks": (
         [
             HumanMessage([{"type": "text", "text": "Where "}, {"type": "text", "text": "is it?"}]),
@@ -51,10 +50,6 @@ FINDS: dict[str, tuple[list[Any], tuple[str, str] | None]] = {
     "turn-after-critique": (
         [ASKED, AIMessage("a"), CRITIQUE, AIMessage("b"), HumanMessage("2"), AIMessage("c")],
         ("2", "c"),
-    ),
-    "critique-as-dict": (
-        [ASKED, AIMessage("a"), CRITIQUE.model_dump(), AIMessage("b")],
-        ("Where is it?", "b"),
     ),
     "no-text-asked": ([HumanMessage([]), AIMessage("A")], ("(no text)", "A")),
     "calls-tools": ([ASKED, CALLING], None),
@@ -117,3 +112,66 @@ def test_function_may_give_an_example_or_its_fields() -> None:
     example = Example(inputs="Q", outputs="A", reference_outputs="R")
     assert example_in({}, lambda _: example, "messages") == example
     assert example_in({}, lambda _: example.to_json(), "messages") == example
+
+
+EXAMPLE = Example(inputs="Q", outputs="A")
+OUTWEIGHED = Evidence(decided_by="evidence", reason="It foretells better.", verdict=True)
+
+
+def judgment(value: Any, rationale: str = "It is cold.", **more: Any) -> Judgment:
+    return Judgment(
+        criterion=CRITERION.name,
+        example_id=EXAMPLE.id,
+        value=value,
+        rationale=rationale,
+        memory_version="",
+        **more,
+    )
+
+
+def told(criterion: Criterion, given: Judgment, *broken: str, **said: Any) -> str:
+    feedback = Feedback(example=EXAMPLE, **said) if said else None
+    passes = 4 if isinstance(criterion.scale, Numeric) else True
+    rule = PassRule.of(criterion.scale, passes)
+    return critique_text(criterion, rule, given, feedback, broken)
+
+
+def test_judges_reason_value_and_the_guidelines_broken_are_told() -> None:
+    text = told(CRITERION, judgment(False), "Say sorry.", "Be brief.")
+    for part in ("false", "It is cold.", "- Say sorry.", "- Be brief."):
+        assert part in text
+    assert "expert" not in text
+    stars = CRITERION.model_copy(update={"scale": Numeric(minimum=1, maximum=5, integer=True)})
+    assert "The result is: 2. It has to be: 4 or more." in told(stars, judgment(2))
+    assert not told(CRITERION, judgment(False, "")).rstrip().endswith("says:")
+
+
+def test_experts_word_goes_before_the_judges_also_without_a_reason() -> None:
+    given = judgment(True, "It is warm.")
+    text = told(CRITERION, given, "Say sorry.", value=False, rationale="Too cold.")
+    assert "false" in text
+    assert "An expert says: Too cold." in text
+    bare = told(CRITERION, given, "Say sorry.", value=False)
+    assert "An expert decided so, and gave no reason." in bare
+    for said in (text, bare):
+        assert "It is warm." not in said
+        assert "Say sorry." not in said
+
+
+def test_reason_of_an_outweighed_judge_is_not_told() -> None:
+    given = judgment(False, "It is warm.", evidence=OUTWEIGHED)
+    text = told(CRITERION, given, "Say sorry.")
+    assert "It is warm." not in text
+    assert "Say sorry." not in text
+    assert "Experts did not accept the answers most like this one." in text
+    text = told(CRITERION, given, value=False, rationale="Too cold.")
+    assert "Too cold." in text
+    assert "most like this one" not in text
+
+
+def test_message_is_a_humans_and_marked_as_a_gates() -> None:
+    message = critique_message("Too cold.", "quality_gate")
+    assert type(message) is HumanMessage
+    assert message.text.startswith("Too cold.")
+    assert wrote(message)
+    assert not wrote(HumanMessage(message.text))

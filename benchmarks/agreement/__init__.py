@@ -1,1 +1,0 @@
-"""How far judges agree with human experts: the base judge, ours and the peer, on real labels."""
