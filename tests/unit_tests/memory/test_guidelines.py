@@ -46,8 +46,11 @@ def test_a_guideline_is_a_sentence(memory: JudgeMemory, text: Any, problem: str)
     for attempt in attempts:
         with pytest.raises(InvalidInputError, match=f"^text.*{problem}"):
             attempt(text)
-    for unknown in (lambda: memory.edit_guideline("nope", "x"),
-                    lambda: memory.remove_guideline("nope")):  # fmt: skip
+    unknown: Any
+    for unknown in (
+        partial(memory.edit_guideline, "nope", "x"),
+        partial(memory.remove_guideline, "nope"),
+    ):
         with pytest.raises(InvalidInputError, match="'nope' names no guideline of 'tone'"):
             unknown()
     assert memory.guidelines() == [rule]
