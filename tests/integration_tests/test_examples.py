@@ -192,6 +192,8 @@ def test_the_demo_learns_and_starts_aligned_the_second_time(
     first = demo(*memory).stdout
     columns = ["case", "expert", "before", "after"]
     assert [line for line in first.splitlines() if line.split() == columns]
+    verdicts = [line for line in first.splitlines() if line.rstrip().endswith(("true", "false"))]
+    assert len(verdicts) >= 4
     chats = len(server.chats)
     server.chats.clear()
     assert demo(*memory).returncode == 0
