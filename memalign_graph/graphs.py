@@ -9,7 +9,7 @@ from typing_extensions import TypedDict, Unpack
 from memalign_graph import state as schemas
 from memalign_graph.nodes import review as asking
 from memalign_graph.nodes.judge import assemble_guidelines, judge_example, retrieve_episodes
-from memalign_graph.nodes.learn import commit_memory, distill_feedback
+from memalign_graph.nodes.review import commit_memory, distill_feedback
 from memalign_graph.reading import decided
 from memalign_graph.runtime import Node, Parts, State
 from memalign_graph.settings import (

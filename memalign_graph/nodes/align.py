@@ -33,7 +33,7 @@ from memalign_graph.memory.operations import (
 )
 from memalign_graph.models import BaseChatModel, Metered, max_input_tokens
 from memalign_graph.nodes.judge import judge_again, value_judge
-from memalign_graph.nodes.learn import read_saved, saved
+from memalign_graph.nodes.review import read_saved, saved
 from memalign_graph.reading import read_feedback
 from memalign_graph.runtime import Node, Parts, Step, Update, own_channel
 from memalign_graph.settings import Alignment, LearnFrom

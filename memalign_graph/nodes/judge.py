@@ -28,11 +28,10 @@ from memalign_graph.memory.recall import (
 )
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import ask, max_input_tokens
-from memalign_graph.pairwise import settle_orders, swap_outputs
 from memalign_graph.prompts.judge import fit_guidelines, judge_prompt, read_answer, read_broken
 from memalign_graph.reading import read_example
 from memalign_graph.runtime import Step, Update, own_channel
-from memalign_graph.scales import Pairwise
+from memalign_graph.scales import Pairwise, Value
 from memalign_graph.settings import CANT_CHOOSE, Judge
 from memalign_graph.types import Example, FrozenModel, Guideline, Judgment, RecalledExample
 
@@ -148,6 +147,43 @@ async def _verdict(step: Step, example: Example, retrieved: Retrieved) -> tuple[
     if warning is not None:
         settled["broken_guideline_ids"] = []
     return straight | settled, measured
+
+
+# Judges lean to what they read first; the lean is described, and swapping proposed against it, in
+# Zheng et al., "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena" (2023), section 3.4,
+# https://arxiv.org/abs/2306.05685.
+def swap_outputs(example: Example) -> Example:
+    """Return the example with its two outputs in the other order."""
+    match example.outputs:
+        case [first, second]:
+            return Example(**{**example.to_json(), "outputs": [second, first]})
+        case dict() as named if len(named) == 2:  # noqa: PLR2004 - a pair
+            swapped = dict(zip(named, reversed(named.values()), strict=True))
+            return Example(**{**example.to_json(), "outputs": swapped})
+    raise InvalidInputError(
+        "outputs: to be judged in both orders (`swap=True`) they have to be two: give a list of "
+        "the two outputs, or an object with two fields, such as {'A': ..., 'B': ...}."
+    )
+
+
+def settle_orders(
+    scale: Pairwise, straight: tuple[Value, str], swapped: tuple[Value, str]
+) -> tuple[Value, str, str | None]:
+    """Make one verdict of those on both orders."""
+    value, rationale = straight
+    other = {"A": "B", "B": "A"}.get(str(swapped[0]), swapped[0])
+    if value == other:
+        return value, rationale, None
+    tie = "so that it is a tie" if scale.allow_tie else "and the scale has no tie: the first stands"
+    both = (
+        f"In the order given ({value}): {rationale} With A and B in each other's place, and named "
+        f"so ({other} as given): {swapped[1]}"
+    )
+    warning = (
+        f"The verdict depends on the order of the outputs: {value} as they were given, {other} "
+        f"when they were swapped, {tie}."
+    )
+    return "tie" if scale.allow_tie else value, both, warning
 
 
 async def _ask(step: Step, example: Example, retrieved: Retrieved) -> tuple[Update, Measured]:

@@ -16,9 +16,10 @@ from memalign_graph.prompts.fences import (
     fence,
     render_criterion,
     render_example,
+    word_runs,
+    words,
 )
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
-from memalign_graph.prompts.words import word_runs, words
 from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline
 
 MAX_QUESTION_CHARS = 300  # of an example, too: what is longer, nobody reads for two words

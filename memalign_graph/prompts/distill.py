@@ -16,6 +16,7 @@ from memalign_graph.errors import excerpt
 from memalign_graph.memory.learning import GuidelineOperation, plain_words
 from memalign_graph.memory.operations import MAX_GUIDELINE_CHARS
 from memalign_graph.prompts.fences import (
+    OF_ANY_RULE,
     as_text,
     closed_schema,
     defuse,
@@ -23,9 +24,11 @@ from memalign_graph.prompts.fences import (
     render_criterion,
     render_example,
     render_words,
+    says_more,
+    word_runs,
+    words,
 )
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
-from memalign_graph.prompts.words import OF_ANY_RULE, says_more, word_runs, words
 from memalign_graph.types import Criterion, Episode, Guideline
 
 _FIELD_TOKENS = 600  # of one text of an example that the distiller reads
