@@ -62,7 +62,6 @@ def majority(values: Sequence[Value], scale: Scale) -> Value:
 
 
 def agree(scale: Scale, got: Value, expected: Value) -> bool:
-    """Tell whether a verdict agrees with an expert's value."""
     if isinstance(scale, Numeric) and not scale.integer:
         return abs(float(got) - float(expected)) <= reach(scale)
     return _same(got) == _same(expected)
@@ -107,7 +106,6 @@ def krippendorff_alpha(units: Iterable[Sequence[Value]], level: Level) -> float 
 
 
 def expert_agreement(episodes: Iterable[Episode], scale: Scale) -> Agreement:
-    """Measure how far the experts of a memory agree, and say where they do not."""
     by_example: defaultdict[str, list[tuple[Episode, Value]]] = defaultdict(list)
     for episode in sorted(episodes, key=lambda episode: (episode.given_at, episode.id)):
         value = on_scale(episode.value, scale)

@@ -50,7 +50,6 @@ def was_sent_back(messages: Any, name: str) -> bool:
 
 
 def critique_message(critique: str, name: str) -> HumanMessage:
-    """Make the message that asks a writer for another answer."""
     return HumanMessage(
         f"{critique}\n\nWrite the whole answer again so that it passes. Reply with the new answer "
         "alone, without a word about this review.",
@@ -105,7 +104,6 @@ def fallback_messages(messages: Any, fallback: str, loop: Loop) -> list[BaseMess
 
 
 def is_human(message: BaseMessage) -> bool:
-    """Tell whether a human wrote a message, and no gate."""
     return isinstance(message, HumanMessage) and not wrote(message)
 
 
@@ -192,5 +190,4 @@ def _is_json(value: Any) -> bool:
 
 
 def read_key(state: Any, key: str) -> Any:
-    """Read a key of a state, whatever its class."""
     return state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)

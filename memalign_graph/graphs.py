@@ -258,7 +258,6 @@ def begin_graph(
 
 
 def add_learning(builder: Graph, parts: Parts, *, after: str, clarify: bool = False) -> None:
-    """Add what learns from the feedback that a node leaves in the state."""
     builder.add_node(Node(distill_feedback, parts))
     builder.add_node(Node(commit_memory, parts))
     builder.add_edge("distill_feedback", "commit_memory")

@@ -61,7 +61,6 @@ class Form(Generic[T]):
 
     @property
     def payload(self) -> dict[str, Any]:
-        """What the interrupt shows."""
         config = {
             "action_name": self.action,
             "allowed_decisions": list(self.decisions),
@@ -84,7 +83,6 @@ class Form(Generic[T]):
         return create_model(f"the {self.title}", __base__=_Answer, root=root)
 
     def ask(self) -> T:
-        """Interrupt the run until a reply can be used; return what was read of it."""
         answer: RootModel[T] = interrupt(self.payload, response_schema=self.schema)
         return answer.root
 
@@ -100,7 +98,6 @@ class Reply(NamedTuple):
     """What errors call the words."""
 
     def edited(self) -> dict[str, Any]:
-        """Return the arguments as edited."""
         if isinstance(self.content, dict):
             return self.content
         raise ValueError("an edit needs the edited arguments: an object with the form's fields.")
@@ -139,7 +136,6 @@ def _read_one(reply: Any, shapes: str) -> Reply:
 
 
 def read_reply(reply: Any, shapes: str, *, subject: str) -> Reply:
-    """Read a reply to a form with one action."""
     replies = read_replies(reply, shapes)
     if len(replies) == 1:
         return replies[0]
@@ -273,7 +269,6 @@ def _read_fields(fields: Mapping[str, Any], criterion: Criterion, shapes: str) -
 
 
 def read_text(given: Any, name: str) -> str | None:
-    """Read text that may be left out."""
     if given is not None and not isinstance(given, str):
         raise ValueError(f"`{name}` is text, not a value of type {type(given).__name__}.")
     check_json(given, f"`{name}`")
@@ -431,7 +426,6 @@ def _side(title: str, side: Side) -> str:
 
 
 def describe_example(example: Example) -> list[str]:
-    """Show an example, its texts fenced."""
     shown = {"Inputs": example.inputs, "Outputs": example.outputs}
     if example.reference_outputs is not None:
         shown["Reference outputs"] = example.reference_outputs
@@ -439,7 +433,6 @@ def describe_example(example: Example) -> list[str]:
 
 
 def bullets(lines: Iterable[str]) -> str:
-    """Show lines as a list."""
     return "\n".join(f"- {line}" for line in lines)
 
 
@@ -450,7 +443,6 @@ def escape(text: str) -> str:
 
 
 def show_block(value: Any) -> str:
-    """Show a JSON value as it is, fenced."""
     text = _text(value)
     if len(text) > _MAX_SHOWN_CHARS:
         text = f"{text[:_MAX_SHOWN_CHARS]}\n[... {len(text) - _MAX_SHOWN_CHARS:,} more characters]"

@@ -61,7 +61,6 @@ class StructuredModel:
             return self._read_failure(error)
 
     async def ainvoke(self, messages: Sequence[BaseMessage]) -> ChatReply:
-        """Async twin of `invoke`."""
         try:
             return self._read(await self.runnable.ainvoke(list(messages)))
         except Exception as error:  # noqa: BLE001 - likewise
@@ -107,7 +106,6 @@ class IO:
         return await self.io.batch(store, ops)
 
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
-        """Ask a chat model."""
         return await self.io.chat(model, messages)
 
     async def keep(self, reply: ChatReply) -> None:
@@ -116,7 +114,6 @@ class IO:
             await self.io.keep(reply)
 
     async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
-        """Embed texts."""
         return await self.io.embed(embeddings, texts)
 
     async def gather(self, operations: Sequence[Coroutine[Any, Any, T]], limit: int) -> list[T]:
@@ -195,7 +192,6 @@ AWAITING = _Awaiting()
 
 
 def run(operation: Coroutine[Any, Any, T]) -> T:
-    """Finish an operation that was handed a blocking `IO`."""
     try:
         operation.send(None)
     except StopIteration as stop:
@@ -333,5 +329,4 @@ def reason_of(error: Exception) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says, in a line."""
     return excerpt(str(error).strip().partition("\n")[0], 300)

@@ -79,12 +79,10 @@ class Embedder(OncePerLoop[Embeddings]):
 
     @property
     def embeddings(self) -> Embeddings:
-        """The embeddings of the running event loop."""
         return self.get()
 
 
 def is_chat_model(given: Any) -> bool:
-    """Tell whether something is a chat model, or may name one."""
     from langchain_core.language_models import BaseChatModel as ChatModel
 
     return isinstance(given, str | ChatModel)
@@ -151,7 +149,6 @@ def _openai(text: str, field: Literal["model", "embeddings"], name: str) -> Any:
 
 
 def embedder_id(embeddings: EmbeddingsLike) -> str:
-    """Name an embedder, so that vectors of one are never compared with those of another."""
     if isinstance(embeddings, str):
         is_local = embeddings.partition(":")[0] == "local"
         return "local:universal-sentence-encoder-multilingual-v3" if is_local else embeddings
@@ -178,7 +175,6 @@ def models_from_environment() -> tuple[str, str]:
 
 
 def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
-    """Bind a chat model to answer in the shape of a JSON Schema."""
     key = digest([model_key(model), schema])
     model, name = _untransformed(model), model_name_of(model)
     parameters = inspect.signature(type(model).with_structured_output).parameters
@@ -253,7 +249,6 @@ def max_input_tokens(model: BaseChatModel) -> int:
 
 
 def model_name_of(model: BaseChatModel) -> str:
-    """Return what a chat model is called by its provider."""
     names = [getattr(model, attribute, None) for attribute in ("model_name", "model")]
     return next((name for name in names if isinstance(name, str)), type(model).__name__)
 
@@ -328,14 +323,12 @@ class Metered(IO):
         self.usage = Usage()
 
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
-        """Ask a chat model, and count its answer."""
         reply = await super().chat(model, messages)
         read, wrote = reply.input_tokens or 0, reply.output_tokens or 0
         self._count(Usage(chat_calls=1, input_tokens=read, output_tokens=wrote))
         return reply
 
     async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
-        """Embed texts, and count them."""
         vectors = await super().embed(embeddings, texts)
         self._count(Usage(embedding_calls=1, texts_embedded=len(texts)))
         return vectors

@@ -80,25 +80,7 @@ class Aggregate:
     ) -> Callable[[Mapping[str, Value]], AggregateResult]:
         """Check this against a panel's criteria; return what makes one score of their values."""
         scales = {criterion.name: criterion.scale for criterion in criteria}
-        for option, given in {"weights": self.weights, "vetoes": self.vetoes}.items():
-            if not isinstance(given, Mapping):
-                raise InvalidInputError(f"{option}: give a dict by the criteria's names.")
-            for name in given:
-                if name not in scales:
-                    known = f"no criterion of this panel: {', '.join(scales)}."
-                    raise InvalidInputError(f"{option}: {name!r} is {known}")
-        for name, weight in self.weights.items():
-            if not _is_number(weight) or not 0 <= weight < math.inf:
-                raise InvalidInputError(
-                    f"weights: {weight!r} for {name!r} is not a number from 0 on."
-                )
-            if weight and not _is_ordered(scales[name]):
-                raise InvalidInputError(
-                    f"weights: the scale of {name!r} has no order, so that it has no place in a "
-                    "mean: give it a veto instead, or `ordered=True`."
-                )
-        if self.passes is not None and not (_is_number(self.passes) and 0 <= self.passes <= 1):
-            raise InvalidInputError(f"passes: {self.passes!r} is not a number from 0 to 1.")
+        self._check(scales)
         ordered = [name for name, scale in scales.items() if _is_ordered(scale)]
         weights = {name: float(self.weights.get(name, 1.0)) for name in ordered}
         if not any(weights.values()) and not self.vetoes:
@@ -132,6 +114,27 @@ class Aggregate:
 
         return score_of
 
+    def _check(self, scales: Mapping[str, Scale]) -> None:
+        for option, given in {"weights": self.weights, "vetoes": self.vetoes}.items():
+            if not isinstance(given, Mapping):
+                raise InvalidInputError(f"{option}: give a dict by the criteria's names.")
+            for name in given:
+                if name not in scales:
+                    known = f"no criterion of this panel: {', '.join(scales)}."
+                    raise InvalidInputError(f"{option}: {name!r} is {known}")
+        for name, weight in self.weights.items():
+            if not _is_number(weight) or not 0 <= weight < math.inf:
+                raise InvalidInputError(
+                    f"weights: {weight!r} for {name!r} is not a number from 0 on."
+                )
+            if weight and not _is_ordered(scales[name]):
+                raise InvalidInputError(
+                    f"weights: the scale of {name!r} has no order, so that it has no place in a "
+                    "mean: give it a veto instead, or `ordered=True`."
+                )
+        if self.passes is not None and not (_is_number(self.passes) and 0 <= self.passes <= 1):
+            raise InvalidInputError(f"passes: {self.passes!r} is not a number from 0 to 1.")
+
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
@@ -142,7 +145,6 @@ def _is_ordered(scale: Scale) -> bool:
 
 
 def _place(scale: Scale, value: Any) -> float:
-    """Tell where a value lies on its scale, from 0 to 1."""
     if isinstance(scale, Numeric):
         return float((value - scale.minimum) / (scale.maximum - scale.minimum))
     if isinstance(scale, Categorical):

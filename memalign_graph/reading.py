@@ -24,7 +24,6 @@ Passes = bool | int | float | str | Collection[Any] | Callable[[Any], Any]
 
 
 def read_feedback(feedback: FeedbackLike) -> Feedback:
-    """Read feedback from its fields."""
     if isinstance(feedback, Mapping):
         # A table has cells without a value: what is not told is not there.
         given = {name: plain(value) for name, value in feedback.items()}
@@ -41,7 +40,6 @@ def read_feedback(feedback: FeedbackLike) -> Feedback:
 
 
 def read_example(example: ExampleLike) -> Example:
-    """Read an example from its fields."""
     wanted = "example: give an Example, or an object with `inputs` and `outputs`"
     return _read(Example, example, wanted)
 
@@ -56,7 +54,6 @@ def _read(model: type[Read], given: Any, wanted: str) -> Read:
 
 
 def decided(answer: Any, field: str) -> bool:
-    """Read what a caller's function decided."""
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()
@@ -73,7 +70,6 @@ class PassRule:
     wanted: str | None = None  # which values do, in words; None where a function decides
 
     def passes(self, value: Value) -> bool:
-        """Tell whether a value passes."""
         return decided(self.test(value), "passes")
 
     @classmethod

@@ -68,7 +68,6 @@ class Run:
 
 
 def current_run() -> Run:
-    """Return the run of the node that calls."""
     runtime: Any = get_runtime()
     if runtime is None:
         raise InvalidInputError(
@@ -135,7 +134,6 @@ class Parts:
         self.schemas = [answer_schema(self.criterion, cites=cites) for cites in (False, True)]
 
     def memory(self, store: BaseStore, settings: RunSettings) -> MemoryAccess:
-        """Return the way to the memory of a run."""
         layout = MemoryLayout((*settings["namespace"], self.criterion.name))
         return MemoryAccess(store, self.criterion, layout, self.clients.embedder)
 
@@ -153,28 +151,23 @@ class Step:
 
     @property
     def chat(self) -> BaseChatModel:
-        """The chat model that judges."""
         return self.parts.clients.chat(self.settings["model"] or self.parts.judge.model)
 
     @property
     def distiller(self) -> BaseChatModel:
-        """The chat model that distils."""
         own = self.parts.judge
         return self.parts.clients.chat(own.distill_model or self.settings["model"] or own.model)
 
     @property
     def example(self) -> Example:
-        """What is judged."""
         return Example.model_validate(own_channel(self.state, "judge_run")["example"])
 
     @property
     def judgment(self) -> Judgment:
-        """What was judged."""
         return Judgment.model_validate(self.state["judgment"])
 
     @property
     def feedback(self) -> Feedback:
-        """What the expert said."""
         return Feedback.model_validate(self.state["feedback"])
 
 
@@ -204,11 +197,9 @@ class Node(Runnable[Any, Any]):
         self.name = self.name or self.operation.__name__
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002, ARG002 - Runnable's own names
-        """Run the node with blocking calls."""
         return run(self._named(BLOCKING, input))
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002, ARG002 - likewise
-        """Run the node with awaited calls."""
         return await self._named(AWAITING, input)
 
     async def _named(self, io: IO, state: Any) -> Update:

@@ -436,7 +436,6 @@ RunSettings = dict[str, Any]
 
 
 def default_settings(judge: Judge, review: Any = "never") -> RunSettings:
-    """Return what a run's context can change of a judge."""
     return {
         "namespace": list(DEFAULT_NAMESPACE),
         "k": judge.k,
@@ -446,7 +445,6 @@ def default_settings(judge: Judge, review: Any = "never") -> RunSettings:
 
 
 def resolve_context(context: Any, built: Mapping[str, Any]) -> RunSettings:
-    """Work out one run's settings."""
     own = own_context(context)
     given = {} if own is None else own.model_dump(exclude_unset=True, exclude_none=True)
     settings = {**built, **given}

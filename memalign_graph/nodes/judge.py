@@ -52,7 +52,6 @@ class Retrieved(FrozenModel):
 
     @classmethod
     def of(cls, found: Recall) -> "Retrieved":
-        """Take what a look into memory gave."""
         recalled = {
             episode.id: case.similarity for case in found.examples for episode in case.episodes
         }
@@ -65,7 +64,6 @@ class Retrieved(FrozenModel):
         )
 
     def with_guidelines(self, standing: Sequence[Guideline], step: Step) -> "Retrieved":
-        """Add the guidelines that fit into the judge's prompt."""
         judge = step.parts.judge
         fitted = fit_guidelines(
             standing if judge.use_guidelines else [],
@@ -78,7 +76,6 @@ class Retrieved(FrozenModel):
         return self.model_copy(update={**more, "warnings": warnings})
 
     def named(self, ids: Iterable[str]) -> list[Guideline]:
-        """Return the guidelines of some ids."""
         known = {guideline.id: guideline for guideline in (*self.guidelines, *self.relevant)}
         return [known[key] for key in ids if key in known]
 
@@ -153,7 +150,6 @@ async def _verdict(step: Step, example: Example, retrieved: Retrieved) -> tuple[
 # Zheng et al., "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena" (2023), section 3.4,
 # https://arxiv.org/abs/2306.05685.
 def swap_outputs(example: Example) -> Example:
-    """Return the example with its two outputs in the other order."""
     match example.outputs:
         case [first, second]:
             return Example(**{**example.to_json(), "outputs": [second, first]})
@@ -169,7 +165,6 @@ def swap_outputs(example: Example) -> Example:
 def settle_orders(
     scale: Pairwise, straight: tuple[Value, str], swapped: tuple[Value, str]
 ) -> tuple[Value, str, str | None]:
-    """Make one verdict of those on both orders."""
     value, rationale = straight
     other = {"A": "B", "B": "A"}.get(str(swapped[0]), swapped[0])
     if value == other:

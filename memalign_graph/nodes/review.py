@@ -103,7 +103,6 @@ async def clarify_feedback(step: Step) -> Update:
 
 
 async def find_the_judgment(step: Step) -> Update:
-    """Find the judgment which an expert's later word is on."""
     kept = await find_judgment(step.io, step.access, step.state.get("judgment_id", ""))
     try:
         said = read_review(step.state.get("reply"), step.parts.criterion, kept.judgment)
@@ -124,7 +123,6 @@ async def find_the_judgment(step: Step) -> Update:
 def feedback_json(
     said: dict[str, Any] | None, example: Example, judgment: Judgment | None, step: Step
 ) -> dict[str, Any] | None:
-    """Make feedback of what an expert said of a judgment, as JSON."""
     if said is None:
         return None
     thread_id = step.run.thread_id
@@ -136,7 +134,6 @@ _MAX_PENDING = 20
 
 
 async def distill_feedback(step: Step) -> Update:
-    """Distil feedback, with what is pending already."""
     io, access = step.io, step.access
     lesson = own_channel(step.state, "judge_lesson")
     # Stored before the model is asked: if that fails, the next distilling takes it along.
@@ -188,12 +185,10 @@ async def commit_memory(step: Step) -> Update:
 
 
 def saved(operations: Sequence[GuidelineOperation]) -> list[dict[str, Any]]:
-    """Make of operations what the state can hold."""
     return [operation.model_dump(mode="json") for operation in operations]
 
 
 def read_saved(operations: list[dict[str, Any]] | None) -> list[GuidelineOperation]:
-    """Read operations that an earlier node left in the state."""
     return [GuidelineOperation.model_validate(fields) for fields in operations or []]
 
 

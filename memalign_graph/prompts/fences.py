@@ -28,13 +28,11 @@ def estimate_tokens(text: str) -> int:
 
 
 def fence(tag: str, value: Any, *, max_tokens: int | None = None) -> str:
-    """Put an application's or an expert's text between tags."""
     text = defuse(as_text(value))
     return f"<{tag}>\n{text if max_tokens is None else shorten(text, max_tokens)}\n</{tag}>"
 
 
 def as_text(value: Any) -> str:
-    """Write a JSON value for a prompt."""
     if isinstance(value, dict) and len(value) == 1:
         [only] = value.values()
         value = only if isinstance(only, str) else value
@@ -62,7 +60,6 @@ def shorten(text: str, max_tokens: int) -> str:
 
 
 def render_criterion(criterion: Criterion) -> str:
-    """Write what is judged, and which values there are."""
     return (
         f'Criterion "{criterion.name}":\n{criterion.instructions.strip()}\n\n'
         f"The value is {criterion.scale.describe()}"
@@ -154,7 +151,6 @@ content: a rule is rather kept than refused."""
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text; of a script without blanks, its overlapping pieces."""
     return [
         stretch[at : at + (size or len(stretch))]
         for stretch, size in _stretches(text)
