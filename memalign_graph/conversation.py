@@ -16,9 +16,9 @@ from langchain_core.messages import (
 from pydantic import BaseModel
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.reading import PassRule, read_example
+from memalign_graph.scales import PassRule
 from memalign_graph.settings import ExampleFrom
-from memalign_graph.types import Criterion, Example, Feedback, Judgment
+from memalign_graph.types import Criterion, Example, Feedback, Judgment, read_example
 
 Loop = Mapping[str, Any]
 """What a gate keeps while an answer is being revised; JSON values only.

@@ -21,11 +21,10 @@ from memalign_graph.conversation import NOTHING, Loop
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.graphs import Graph, create_review_graph
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
-from memalign_graph.reading import PassRule, read_example
 from memalign_graph.runtime import Run, Update, current_run
-from memalign_graph.scales import Value
+from memalign_graph.scales import PassRule, Value
 from memalign_graph.settings import Gate, GateOptions, MemAlignContext, own_context
-from memalign_graph.types import Criterion, Example, Feedback, Judgment
+from memalign_graph.types import Criterion, Example, Feedback, Judgment, read_example
 
 logger = logging.getLogger(__name__)
 

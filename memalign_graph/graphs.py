@@ -10,8 +10,8 @@ from memalign_graph import state as schemas
 from memalign_graph.nodes import review as asking
 from memalign_graph.nodes.judge import assemble_guidelines, judge_example, retrieve_episodes
 from memalign_graph.nodes.review import commit_memory, distill_feedback
-from memalign_graph.reading import decided
 from memalign_graph.runtime import Node, Parts, State
+from memalign_graph.scales import decided
 from memalign_graph.settings import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_REPLAY_CASES,

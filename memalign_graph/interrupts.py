@@ -47,16 +47,12 @@ class Form(Generic[T]):
     action: str
     actions: Sequence[tuple[Mapping[str, Any], Sequence[str]]]
     """The `args` and the paragraphs of the description of each action of that name."""
-    fields: Mapping[str, Any]
-    """The JSON Schema of each argument, which inboxes let the expert edit."""
+    fields: Mapping[str, Any]  # the JSON Schema of each argument, which inboxes let the expert edit
     title: str
     about: str
-    properties: Mapping[str, Any]
-    """The JSON Schema of each of its fields."""
-    read: Callable[[Any], T]
-    """Reads any reply; raises a ValueError that says what to reply instead."""
-    decisions: Sequence[str] = _DECISIONS
-    """What inboxes offer."""
+    properties: Mapping[str, Any]  # the JSON Schema of each of its fields
+    read: Callable[[Any], T]  # reads any reply; raises a ValueError that says what to reply instead
+    decisions: Sequence[str] = _DECISIONS  # what inboxes offer
     required: Sequence[str] = ()
 
     @property
@@ -90,12 +86,9 @@ class Form(Generic[T]):
 class Reply(NamedTuple):
     """What an expert replied to one action, whichever client sent it."""
 
-    kind: str
-    """`text`, `object`, or what was decided: approve, edit, reject, respond or ignore."""
-    content: Any
-    """The words, or the fields; from outside, and so of any type."""
-    name: str = "the reply"
-    """What errors call the words."""
+    kind: str  # `text`, `object`, or what was decided: approve, edit, reject, respond or ignore
+    content: Any  # the words, or the fields; from outside, and so of any type
+    name: str = "the reply"  # what errors call the words
 
     def edited(self) -> dict[str, Any]:
         if isinstance(self.content, dict):

@@ -284,14 +284,15 @@ _HINTS = {
     "ModelAPIError": "the provider failed; try later.",
 }
 
-
 # Why an answer is no use, by the reason it ended for, and by the client's error that says so.
+_CUT_OFF = "it was cut off at the output limit: answer more briefly"
+_FILTERED = "a content filter stopped it"
 _STOPPED = {
-    "length": "it was cut off at the output limit: answer more briefly",
-    "content_filter": "a content filter stopped it",
+    "length": _CUT_OFF,
+    "content_filter": _FILTERED,
+    "LengthFinishReasonError": _CUT_OFF,
+    "ContentFilterFinishReasonError": _FILTERED,
 }
-_STOPPED["LengthFinishReasonError"] = _STOPPED["length"]
-_STOPPED["ContentFilterFinishReasonError"] = _STOPPED["content_filter"]
 
 
 def _read_output(raw: Any, parsed: Any, parsing_error: BaseException | None = None) -> ChatReply:

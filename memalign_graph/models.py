@@ -167,10 +167,9 @@ def embedder_id(embeddings: EmbeddingsLike) -> str:
 
 def models_from_environment() -> tuple[str, str]:
     """Choose the models of a program that was told none: the demo, or what Studio serves."""
-    chat, embeddings = DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS
-    if not os.environ.get("OPENAI_API_KEY"):
-        chat = embeddings = "local"
     get = os.environ.get
+    has_key = bool(get("OPENAI_API_KEY"))
+    chat, embeddings = (DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS) if has_key else ("local", "local")
     return get("MEMALIGN_MODEL") or chat, get("MEMALIGN_EMBEDDINGS") or embeddings
 
 
@@ -194,26 +193,15 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
     return StructuredModel(whole, None, name, key)
 
 
-OF_NO_MATTER = frozenset(
-    {
-        "name",
-        "cache",
-        "callbacks",
-        "tags",
-        "metadata",
-        "verbose",
-        "max_retries",
-        "request_timeout",
-        "timeout",
-    }
-)
-"""The fields of a chat model that do not change what it answers."""
+# The fields of a chat model that do not change what it answers.
+_OF_NO_MATTER = {"name", "cache", "callbacks", "tags", "metadata", "verbose", "max_retries"}
+_OF_NO_MATTER |= {"request_timeout", "timeout"}
 
 
 def model_key(model: BaseChatModel) -> str:
     """Name a chat model with its settings; LangChain's name leaves them out for some classes."""
     kind = type(model)
-    names = kind.model_fields.keys() - OF_NO_MATTER
+    names = kind.model_fields.keys() - _OF_NO_MATTER
     fields = {name: getattr(model, name, None) for name in names}
     # Clients and keys have no place in a name.
     plain = json.dumps(fields, sort_keys=True, skipkeys=True, default=lambda _: None)

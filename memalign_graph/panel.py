@@ -29,9 +29,17 @@ from memalign_graph.memory.index.vectors import Vector, encode_vector
 from memalign_graph.memory.recall import embed_once
 from memalign_graph.nodes import judge as judging
 from memalign_graph.nodes.review import commit_memory, distill_feedback, feedback_json
-from memalign_graph.reading import Passes, PassRule
 from memalign_graph.runtime import Clients, Node, Parts, State, Step, Update, own_channel
-from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale, Value
+from memalign_graph.scales import (
+    Boolean,
+    Categorical,
+    Numeric,
+    Pairwise,
+    Passes,
+    PassRule,
+    Scale,
+    Value,
+)
 from memalign_graph.settings import Judge, JudgeOptions, PanelContext, Paneling, PanelReview
 from memalign_graph.state import ExampleInput
 from memalign_graph.types import Criterion, Example, Guideline, Judgment
@@ -159,18 +167,15 @@ class PanelOutput(TypedDict):
     errors: dict[str, str]
     """Why a criterion could not be judged, or an expert's word on it not distilled."""
     aggregate: dict[str, Any] | None
-    feedback: dict[str, Any] | None
-    """None if none was asked or given."""
-    learned: dict[str, Any]
-    """What each memory made of it, as in a review graph."""
+    feedback: dict[str, Any] | None  # none if none was asked or given
+    learned: dict[str, Any]  # what each memory made of it, as in a review graph
 
 
 class PanelState(ExampleInput, PanelOutput):
     """All channels of a panel's graph; the last two are the nodes' own."""
 
     broken_guidelines: dict[str, Any]
-    judge_run: dict[str, Any]
-    """The `example`, its `vector` and the run's `settings`."""
+    judge_run: dict[str, Any]  # the `example`, its `vector` and the run's `settings`
     judge_memories: dict[str, Any]
     """What each memory gave (`Retrieved`), but for the vector, which is the example's."""
 

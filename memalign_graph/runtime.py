@@ -43,17 +43,13 @@ class Run:
     """The run a node is part of; of itself, none of a graph's."""
 
     store: BaseStore
-    context: Any = None
-    """The graph's context; None after an interrupt."""
-    thread_id: str | None = None
-    """The thread; None without a checkpointer."""
-    is_nested: bool = False
-    """Whether the graph is a node of another, or called by one."""
+    context: Any = None  # the graph's context; None after an interrupt
+    thread_id: str | None = None  # the thread; None without a checkpointer
+    is_nested: bool = False  # whether the graph is a node of another, or called by one
     resuming: bool = False
     """Whether this is the first step of a run that goes on with one that ended in the middle."""
     max_concurrency: int = 1
-    write: Callable[[Any], None] = lambda _event: None
-    """Streams a custom event."""
+    write: Callable[[Any], None] = lambda _event: None  # streams a custom event
 
     def warn_without_checkpointer(self, graph: str) -> None:
         """Warn where an expert is to be asked and nobody can answer."""

@@ -28,10 +28,9 @@ from memalign_graph.memory.learning import learn
 from memalign_graph.models import BaseChatModel, Metered, max_input_tokens
 from memalign_graph.nodes.judge import judge_again, value_judge
 from memalign_graph.nodes.review import read_saved, saved
-from memalign_graph.reading import read_feedback
 from memalign_graph.runtime import Node, Parts, Step, Update, own_channel
 from memalign_graph.settings import Alignment, LearnFrom
-from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
+from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment, read_feedback
 
 logger = logging.getLogger(__name__)
 
@@ -302,9 +301,7 @@ async def replay_cases(step: _Step) -> Update:
         tell=partial(step.progress, "replay"),
     )
     return step.learned(
-        operations=saved(kept),
-        rewordings=saved(again),
-        replay=seen.model_dump(mode="json"),
+        operations=saved(kept), rewordings=saved(again), replay=seen.model_dump(mode="json")
     )
 
 

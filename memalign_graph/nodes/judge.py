@@ -29,11 +29,17 @@ from memalign_graph.memory.recall import (
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import ask, max_input_tokens
 from memalign_graph.prompts.judge import fit_guidelines, judge_prompt, read_answer, read_broken
-from memalign_graph.reading import read_example
 from memalign_graph.runtime import Step, Update, own_channel
 from memalign_graph.scales import Pairwise, Value
 from memalign_graph.settings import CANT_CHOOSE, Judge
-from memalign_graph.types import Example, FrozenModel, Guideline, Judgment, RecalledExample
+from memalign_graph.types import (
+    Example,
+    FrozenModel,
+    Guideline,
+    Judgment,
+    RecalledExample,
+    read_example,
+)
 
 
 class Retrieved(FrozenModel):
