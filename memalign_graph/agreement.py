@@ -49,10 +49,7 @@ def majority_value(episodes: Iterable[Episode], scale: Scale) -> Value | None:
 
 
 def majority(values: Sequence[Value], scale: Scale) -> Value:
-    """Find the median of values in an order, else the most frequent, or of several such the last.
-
-    Between two whole numbers or choices in an order the lower one is their median.
-    """
+    """Find the (lower) median of values in an order, else the last of the most frequent ones."""
     if isinstance(scale, Numeric):
         return scale.validate_value((median_low if scale.integer else median)(map(float, values)))
     if isinstance(scale, Categorical) and scale.ordered:

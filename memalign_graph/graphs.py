@@ -125,7 +125,7 @@ def create_review_graph(
     if measured:
         builder.add_node(Node(asking.decide_review, parts))
         builder.add_conditional_edges("decide_review", to_ask, ends)
-    add_learning(builder, parts, after="collect_feedback", clarify=clarify)
+    _add_learning(builder, parts, after="collect_feedback", clarify=clarify)
     return builder
 
 
@@ -152,7 +152,7 @@ def create_feedback_graph(criterion: Criterion, **judge: Unpack[JudgeOptions]) -
     )
     builder.add_node(Node(asking.find_the_judgment, parts, name="find_judgment", is_first=True))
     builder.add_edge(START, "find_judgment")
-    add_learning(builder, parts, after="find_judgment")
+    _add_learning(builder, parts, after="find_judgment")
     return builder
 
 
@@ -257,10 +257,8 @@ def begin_graph(
     )
 
 
-def add_learning(builder: Graph, parts: Parts, *, after: str, clarify: bool = False) -> None:
-    builder.add_node(Node(distill_feedback, parts))
-    builder.add_node(Node(commit_memory, parts))
-    builder.add_edge("distill_feedback", "commit_memory")
+def _add_learning(builder: Graph, parts: Parts, *, after: str, clarify: bool = False) -> None:
+    builder.add_sequence([Node(distill_feedback, parts), Node(commit_memory, parts)])
     builder.add_edge("commit_memory", END)
 
     def way_out(state: State) -> str:

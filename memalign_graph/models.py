@@ -47,11 +47,7 @@ EmbeddingsLike = (
 
 
 class OncePerLoop(Generic[T]):
-    """Something made once for each event loop, and once for calls outside of any.
-
-    A client's pooled connections die with the event loop they were opened in, and its next calls
-    fail, each after a request was sent for nothing; so what is made here has a client of its own.
-    """
+    """Something made once for each event loop, since a client's connections die with their loop."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -209,12 +205,9 @@ def model_key(model: BaseChatModel) -> str:
 
 
 def _untransformed(model: BaseChatModel) -> BaseChatModel:
-    """Return the same model of OpenAI's family, with clients that send a body as it is.
-
-    The client's own `parse` walks every message through all types that a message may have: a dozen
-    of them cost more than all else that a judgment does. It also raises where an answer was cut
-    off, which `StructuredModel` tells by the reason it ended for.
-    """
+    """Return the same model of OpenAI's family, with clients that send a body as it is."""
+    # Their `parse` walks each message through all types of one, which costs more than all else that
+    # a judgment does, and raises where an answer was cut off.
     clients = {}
     for name in ("root_client", "root_async_client"):
         if client := copy(getattr(model, name, None)):

@@ -13,7 +13,7 @@ from langgraph.store.base import BaseStore
 from memalign_graph.errors import InvalidInputError, MemAlignError, MemAlignWarning
 from memalign_graph.io import AWAITING, BLOCKING, IO, StructuredModel, run
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.layout import MemoryLayout
+from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout
 from memalign_graph.models import (
     BaseChatModel,
     Embedder,
@@ -23,7 +23,7 @@ from memalign_graph.models import (
     with_schema,
 )
 from memalign_graph.prompts.judge import answer_schema
-from memalign_graph.settings import Judge, RunSettings, default_settings, resolve_context
+from memalign_graph.settings import Judge, RunSettings, mode_of, resolve_context
 from memalign_graph.types import Example, Feedback, Judgment
 
 State = Mapping[str, Any]
@@ -125,7 +125,13 @@ class Parts:
         self.criterion = judge.criterion
         self.review = review
         """When an expert is asked; None where there is none to ask."""
-        self.defaults = default_settings(judge, "never" if review is None else review)
+        self.defaults: RunSettings = {
+            "namespace": list(DEFAULT_NAMESPACE),
+            "k": judge.k,
+            "model": None,
+            "review": "never" if review is None else mode_of(review),
+        }
+        """What a run's context can change of it."""
         self.clients = clients or Clients(judge.embeddings)
         self.schemas = [answer_schema(self.criterion, cites=cites) for cites in (False, True)]
 

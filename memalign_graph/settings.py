@@ -409,15 +409,6 @@ RunSettings = dict[str, Any]
 """One run's settings by the names of `MemAlignContext`'s fields; JSON values."""
 
 
-def default_settings(judge: Judge, review: Any = "never") -> RunSettings:
-    return {
-        "namespace": list(DEFAULT_NAMESPACE),
-        "k": judge.k,
-        "model": None,
-        "review": mode_of(review),
-    }
-
-
 def resolve_context(context: Any, built: Mapping[str, Any]) -> RunSettings:
     own = own_context(context)
     given = {} if own is None else own.model_dump(exclude_unset=True, exclude_none=True)

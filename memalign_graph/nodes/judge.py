@@ -124,14 +124,13 @@ async def judge(
         memory_version=retrieved.version,
         thread_id=step.run.thread_id,
     )
-    if settings.keep_judgments is None:
-        return judgment
-    warning = await keep_judgment(
-        io, access, judgment, example, vector=retrieved.vector, keep_for=settings.keep_judgments
-    )
-    if warning is None:
-        return judgment
-    return judgment.model_copy(update={"warnings": [*judgment.warnings, warning]})
+    if keep_for := settings.keep_judgments:
+        warning = await keep_judgment(
+            io, access, judgment, example, vector=retrieved.vector, keep_for=keep_for
+        )
+        if warning is not None:
+            return judgment.model_copy(update={"warnings": [*judgment.warnings, warning]})
+    return judgment
 
 
 async def _verdict(step: Step, example: Example, retrieved: Retrieved) -> tuple[Update, Measured]:
@@ -316,10 +315,7 @@ async def judge_again(
     besides: AbstractSet[str],
     limit: int = 1,
 ) -> Judgment:
-    """Judge an example that memory holds, with some guidelines, as if some episodes were not there.
-
-    The same answer is not paid for twice until something is committed.
-    """
+    """Judge a case in memory as if some episodes were not there; no answer is paid for twice."""
     io, access = step.io, step.access
     k = step.settings["k"] if step.parts.judge.use_episodes else 0
     found = Retrieved.of(recall_besides(access, example, k, besides))
