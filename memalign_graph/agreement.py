@@ -1,7 +1,7 @@
 """What several experts on one case make together: the value that counts, and how far they agree."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median, median_low
 from typing import Any, Literal
 
@@ -42,10 +42,15 @@ class Agreement(FrozenModel):
 
 def majority_value(episodes: Iterable[Episode], scale: Scale) -> Value | None:
     """Find the value that counts of those that experts gave on one case."""
-    by_time = sorted(episodes, key=lambda episode: (episode.given_at, episode.id))
-    values = [on_scale(episode.value, scale) for episode in by_time]
-    known = [value for value in values if value is not None]
-    return majority(known, scale) if known else None
+    values = [value for _, value in _valued(episodes, scale)]
+    return majority(values, scale) if values else None
+
+
+def _valued(episodes: Iterable[Episode], scale: Scale) -> Iterator[tuple[Episode, Value]]:
+    """Give the episodes that have a value on the scale, oldest first."""
+    for episode in sorted(episodes, key=lambda episode: (episode.given_at, episode.id)):
+        if (value := on_scale(episode.value, scale)) is not None:
+            yield episode, value
 
 
 def majority(values: Sequence[Value], scale: Scale) -> Value:
@@ -83,9 +88,6 @@ def krippendorff_alpha(units: Iterable[Sequence[Value]], level: Level) -> float 
         codes = {kind: code for code, kind in enumerate(dict.fromkeys(map(_same, values)))}
         points = np.eye(len(codes))[[codes[_same(value)] for value in values]]
     else:
-        for value in values:
-            if isinstance(value, str):
-                raise ValueError(f"{value!r} is no number: give a choice's rank.")
         points = np.array(values, float)[:, None]
         if level == "ordinal":
             ranked = np.sort(points[:, 0])
@@ -104,10 +106,8 @@ def krippendorff_alpha(units: Iterable[Sequence[Value]], level: Level) -> float 
 
 def expert_agreement(episodes: Iterable[Episode], scale: Scale) -> Agreement:
     by_example: defaultdict[str, list[tuple[Episode, Value]]] = defaultdict(list)
-    for episode in sorted(episodes, key=lambda episode: (episode.given_at, episode.id)):
-        value = on_scale(episode.value, scale)
-        if value is not None:
-            by_example[episode.example_id].append((episode, value))
+    for episode, value in _valued(episodes, scale):
+        by_example[episode.example_id].append((episode, value))
     units = [[value for _, value in given] for given in by_example.values() if len(given) > 1]
     level: Level = "nominal"
     if isinstance(scale, Numeric):

@@ -65,7 +65,6 @@ def critique_text(
     feedback: Feedback | None,
     broken: Sequence[str],
 ) -> str:
-    """Write a critique: what was asked, the reason, and the guidelines broken."""
     outweighed = judgment.verdict != judgment.value and rule.passes(judgment.verdict)
     value = judgment.value if feedback is None else feedback.value
     asked = f"The answer did not pass. It was checked for this: {criterion.instructions.strip()}"

@@ -498,7 +498,7 @@ def create_quality_gate_node(
     Raises:
         InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
-    _refuse(options, ("fallback",), "a node that is wired up by hand leaves the messages alone")
+    _refuse(options, ["fallback"], "a node that is wired up by hand leaves the messages alone")
     gate = QualityGate(criterion, options, escalates=escalates)
     return GateNode(gate, messages_key, critique_key)
 
@@ -543,7 +543,7 @@ def create_quality_gate_tool(
         )
     if not isinstance(description, str | None):
         raise InvalidInputError("description: give a text, or None.")
-    own = ("max_revisions", "example", "fallback")
+    own = ["max_revisions", "example", "fallback"]
     _refuse(options, own, "what is checked, and how often, is the agent's choice")
     if options.get("review") == "exhausted":
         raise InvalidInputError(

@@ -31,7 +31,7 @@ from memalign_graph.models import (
     is_chat_model,
 )
 from memalign_graph.scales import PLAIN_FUNCTION, Pairwise, Passes
-from memalign_graph.types import Criterion, Decide, ExampleLike, Judgment
+from memalign_graph.types import Criterion, Decide, ExampleLike, FrozenModel, Judgment
 
 DEFAULT_K = 5
 DEFAULT_BATCH_SIZE = 50
@@ -350,11 +350,7 @@ class Paneling(Settings):
     review: Annotated[PanelReview, _asked_by(PanelMode, "the judgments by criterion")]
 
 
-class _Context(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class MemAlignContext(_Context):
+class MemAlignContext(FrozenModel):
     """Settings of one run. What is not set stays as the graph was built."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -379,7 +375,7 @@ class PanelContext(MemAlignContext):
     """When the expert is asked; empty for what the panel was built with."""
 
 
-class _RunContext(_Context):
+class _RunContext(FrozenModel):
     """What a graph's caller gives: LangGraph makes it of the fields."""
 
     def __init__(self, **fields: Any) -> None:
@@ -416,9 +412,9 @@ def resolve_context(context: Any, built: Mapping[str, Any]) -> RunSettings:
     return {**settings, "namespace": list(settings["namespace"])}
 
 
-def own_context(context: Any) -> _Context | None:
+def own_context(context: Any) -> MemAlignContext | _RunContext | None:
     """Find what a context has for judging: itself, or what a parent's has under `memalign`."""
-    if context is None or isinstance(context, _Context):
+    if isinstance(context, MemAlignContext | _RunContext | None):
         return context
     is_mapping = isinstance(context, Mapping)
     own = context.get("memalign") if is_mapping else getattr(context, "memalign", None)

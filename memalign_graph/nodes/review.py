@@ -25,7 +25,6 @@ _QUESTION = clarify.clarify_schema()
 
 
 async def decide_review(step: Step) -> Update:
-    """Decide whether an expert is asked about a judgment, and log it."""
     from memalign_graph.evidence.asking import choose_review
 
     io, access, judge, at = step.io, step.access, step.parts.judge, now()
@@ -94,7 +93,6 @@ async def question_feedback(step: Step) -> Update:
 
 
 async def clarify_feedback(step: Step) -> Update:
-    """Ask the expert what vague words mean, and wait for the answer."""
     feedback = step.feedback
     asked = own_channel(step.state, "judge_lesson")["clarification"]
     question = clarify.Question(asked["question"], asked["example"])
