@@ -18,15 +18,7 @@ from memalign_graph.alignment.merging import Conflict, Side
 from memalign_graph.errors import excerpt
 from memalign_graph.identity import check_json
 from memalign_graph.prompts.clarify import Question
-from memalign_graph.types import (
-    Criterion,
-    Episode,
-    Example,
-    Feedback,
-    Guideline,
-    Judgment,
-    ReviewReason,
-)
+from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline, Judgment
 
 T = TypeVar("T")
 
@@ -144,7 +136,7 @@ _REVIEW_SHAPES = (
     "reply with text, with an object that has `value`, `rationale` or both, or with a decision "
     "(approve, edit, reject, respond)"
 )
-_REASONS: Mapping[ReviewReason, str] = {
+_REASONS: Mapping[str, str] = {
     "too_little_feedback": "there is too little feedback yet to tell how far the judge is right",
     "unsure": "the judge is not sure enough",
     "no_similar_episode": "memory holds nothing like this case",

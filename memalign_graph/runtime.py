@@ -10,18 +10,11 @@ from langgraph.config import get_config
 from langgraph.runtime import get_runtime
 from langgraph.store.base import BaseStore
 
+from memalign_graph import models
 from memalign_graph.errors import InvalidInputError, MemAlignError, MemAlignWarning
 from memalign_graph.io import AWAITING, BLOCKING, IO, StructuredModel, run
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout
-from memalign_graph.models import (
-    BaseChatModel,
-    Embedder,
-    EmbeddingsLike,
-    OncePerLoop,
-    resolve_chat_model,
-    with_schema,
-)
 from memalign_graph.prompts.judge import answer_schema
 from memalign_graph.settings import Judge, RunSettings, mode_of, resolve_context
 from memalign_graph.types import Example, Feedback, Judgment
@@ -95,25 +88,27 @@ def current_run() -> Run:
 class Clients:
     """Chat models and an embedder, made once for an event loop, however many judges share them."""
 
-    def __init__(self, embeddings: EmbeddingsLike) -> None:
-        self.embedder = Embedder(embeddings)
-        self._chats: dict[object, OncePerLoop[BaseChatModel]] = {}
-        self._bound: dict[tuple[int, int], tuple[BaseChatModel, Any, StructuredModel]] = {}
+    def __init__(self, embeddings: models.EmbeddingsLike) -> None:
+        self.embedder = models.Embedder(embeddings)
+        self._chats: dict[object, models.OncePerLoop[models.BaseChatModel]] = {}
+        self._bound: dict[tuple[int, int], tuple[models.BaseChatModel, Any, StructuredModel]] = {}
 
-    def chat(self, model: BaseChatModel | str) -> BaseChatModel:
+    def chat(self, model: models.BaseChatModel | str) -> models.BaseChatModel:
         """Return a chat model; a string is resolved at its first use."""
         key = model if isinstance(model, str) else id(model)
         # A criterion's judge in another thread may ask for the same.
-        return self._chats.setdefault(key, OncePerLoop(lambda: resolve_chat_model(model))).get()
+        return self._chats.setdefault(
+            key, models.OncePerLoop(lambda: models.resolve_chat_model(model))
+        ).get()
 
-    def structured(self, chat: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
+    def structured(self, chat: models.BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
         """Return a chat model bound to a schema, one that lives as long as the graph."""
         key = (id(chat), id(schema))
         bound = self._bound.get(key)
         if bound is None:
             if len(self._bound) >= 64:  # noqa: PLR2004 - plenty
                 self._bound.clear()  # of event loops that have ended
-            bound = self._bound[key] = (chat, schema, with_schema(chat, schema))
+            bound = self._bound[key] = (chat, schema, models.with_schema(chat, schema))
         return bound[2]
 
 
@@ -152,11 +147,11 @@ class Step:
     state: State = field(default_factory=dict)
 
     @property
-    def chat(self) -> BaseChatModel:
+    def chat(self) -> models.BaseChatModel:
         return self.parts.clients.chat(self.settings["model"] or self.parts.judge.model)
 
     @property
-    def distiller(self) -> BaseChatModel:
+    def distiller(self) -> models.BaseChatModel:
         own = self.parts.judge
         return self.parts.clients.chat(own.distill_model or self.settings["model"] or own.model)
 

@@ -9,23 +9,11 @@ from pydantic import Field
 
 from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.errors import EmbeddingError, InvalidInputError
-from memalign_graph.evidence.confidence import (
-    Decision,
-    Measured,
-    Said,
-    in_both_orders,
-    measure_confidence,
-)
+from memalign_graph.evidence import confidence
+from memalign_graph.memory import recall as memory
 from memalign_graph.memory.embedding import key_of
 from memalign_graph.memory.index.vectors import Vector, encode_vector
 from memalign_graph.memory.judgments import keep_judgment
-from memalign_graph.memory.recall import (
-    Recall,
-    known_vector,
-    recall,
-    recall_besides,
-    recall_without_episodes,
-)
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import ask, max_input_tokens
 from memalign_graph.prompts.judge import fit_guidelines, judge_prompt, read_answer, read_broken
@@ -57,7 +45,7 @@ class Retrieved(FrozenModel):
     warnings: list[str] = Field(default_factory=list)
 
     @classmethod
-    def of(cls, found: Recall) -> "Retrieved":
+    def of(cls, found: memory.Recall) -> "Retrieved":
         recalled = {
             episode.id: case.similarity for case in found.examples for episode in case.episodes
         }
@@ -107,12 +95,12 @@ async def judge(
     """Judge an example with what memory gave; `besides` are vector keys of cases with no vote."""
     io, access, settings = step.io, step.access, step.parts.judge
     answer, measured = await _verdict(step, example, retrieved)
-    said = Said(answer["value"], measured.probabilities, measured.source)
-    decision = Decision(said.verdict)
+    said = confidence.Said(answer["value"], measured.probabilities, measured.source)
+    decision = confidence.Decision(said.verdict)
     if settings.measures:
         from memalign_graph.evidence.process import decide_case
 
-        vector = known_vector(retrieved.vector)
+        vector = memory.known_vector(retrieved.vector)
         decision = await decide_case(
             io, access, said, settings.decide, vector=vector, besides=besides
         )
@@ -133,7 +121,9 @@ async def judge(
     return judgment
 
 
-async def _verdict(step: Step, example: Example, retrieved: Retrieved) -> tuple[Update, Measured]:
+async def _verdict(
+    step: Step, example: Example, retrieved: Retrieved
+) -> tuple[Update, confidence.Measured]:
     """Ask for the judge's own fields of a judgment, in both orders where it swaps."""
     scale = step.parts.criterion.scale
     if not (step.parts.judge.swap and isinstance(scale, Pairwise)):
@@ -143,7 +133,7 @@ async def _verdict(step: Step, example: Example, retrieved: Retrieved) -> tuple[
     value, rationale, warning = settle_orders(
         scale, (straight["value"], straight["rationale"]), (swapped["value"], swapped["rationale"])
     )
-    measured = in_both_orders(one, other)
+    measured = confidence.in_both_orders(one, other)
     warnings = filter(None, [*straight["warnings"], measured.warning, warning])
     settled = {"value": value, "rationale": rationale, "warnings": list(dict.fromkeys(warnings))}
     if warning is not None:
@@ -186,7 +176,9 @@ def settle_orders(
     return "tie" if scale.allow_tie else value, both, warning
 
 
-async def _ask(step: Step, example: Example, retrieved: Retrieved) -> tuple[Update, Measured]:
+async def _ask(
+    step: Step, example: Example, retrieved: Retrieved
+) -> tuple[Update, confidence.Measured]:
     parts, chat = step.parts, step.chat
     settings, criterion = parts.judge, parts.criterion
     cites = settings.cite_guidelines and bool(retrieved.guidelines or retrieved.relevant)
@@ -206,9 +198,9 @@ async def _ask(step: Step, example: Example, retrieved: Retrieved) -> tuple[Upda
         return {"value": value, "rationale": rationale, "broken_guideline_ids": broken}
 
     answer, reply = await ask(step.io, structured, prompt.messages, read, purpose="judge")
-    measured = Measured()
+    measured = confidence.Measured()
     if settings.confidence:
-        measured = await measure_confidence(
+        measured = await confidence.measure_confidence(
             step.io,
             chat,
             criterion,
@@ -235,13 +227,13 @@ async def retrieve(
     try:
         if isinstance(vector, EmbeddingError):
             raise vector
-        found = await recall(
+        found = await memory.recall(
             io, access, example, k, vector=vector, embeds=judge.decide == "evidence"
         )
     except EmbeddingError as error:
         if judge.on_embedding_error == "raise":
             raise
-        found = await recall_without_episodes(io, access, error)
+        found = await memory.recall_without_episodes(io, access, error)
     return Retrieved.of(found)
 
 
@@ -268,7 +260,7 @@ async def retrieve_episodes(step: Step) -> Update:
         version, _ = await step.access.standing_guidelines(step.io, found.version)
         if version == found.version:
             break
-        found = await retrieve(step, example, known_vector(found.vector))
+        found = await retrieve(step, example, memory.known_vector(found.vector))
     return {
         "judge_run": {"example": example.to_json(), "settings": step.settings},
         "judge_memory": found.to_json(),
@@ -318,7 +310,7 @@ async def judge_again(
     """Judge a case in memory as if some episodes were not there; no answer is paid for twice."""
     io, access = step.io, step.access
     k = step.settings["k"] if step.parts.judge.use_episodes else 0
-    found = Retrieved.of(recall_besides(access, example, k, besides))
+    found = Retrieved.of(memory.recall_besides(access, example, k, besides))
     own = key_of(access, example)
     vector = access.view.index.get(own)
     if vector is not None:

@@ -12,7 +12,6 @@ from memalign_graph import (
     JudgeNodes,
     create_review_graph,
     models,
-    runtime,
 )
 from memalign_graph.models import resolve_chat_model, resolve_embeddings
 from memalign_graph.state import ReviewState
@@ -87,7 +86,7 @@ async def test_graph_makes_one_client_of_each_string(
         made.append(model)
         return resolve_chat_model(bench.server.chat_model())
 
-    monkeypatch.setattr(runtime, "resolve_chat_model", chat)
+    monkeypatch.setattr(models, "resolve_chat_model", chat)
 
     def embeddings(named: Any) -> Any:
         made.append(named)
