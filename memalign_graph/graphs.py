@@ -247,7 +247,9 @@ def begin_graph(
 
 
 def _add_learning(builder: Graph, parts: Parts, *, after: str, clarify: bool = False) -> None:
-    builder.add_sequence([Node(distill_feedback, parts), Node(commit_memory, parts)])
+    builder.add_node(Node(distill_feedback, parts))
+    builder.add_node(Node(commit_memory, parts))
+    builder.add_edge("distill_feedback", "commit_memory")
     builder.add_edge("commit_memory", END)
 
     def way_out(state: State) -> str:
