@@ -19,8 +19,8 @@ from benchmarks.plan import PEER_VENV, peer_python, run_side, serving
 from memalign_graph import Boolean, Categorical, Criterion, Numeric, Pairwise
 from memalign_graph.evaluation import Report, evaluate
 from memalign_graph.local import LocalEmbeddings
-from memalign_graph.reading import read_example
 from memalign_graph.scales import Scale
+from memalign_graph.types import read_example
 
 _EXAMPLE = ("inputs", "outputs", "reference_outputs")
 

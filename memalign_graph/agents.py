@@ -52,7 +52,6 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     @property
     def name(self) -> str:
-        """The gate's name."""
         return self._gate.name
 
     def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
@@ -73,7 +72,6 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     @hook_config(can_jump_to=["model"])
     async def aafter_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
-        """Async twin of `after_agent`."""
         return await self._decide(AWAITING, state)
 
     async def _decide(self, io: IO, state: Any) -> Update:

@@ -1,7 +1,7 @@
 """What several experts on one case make together: the value that counts, and how far they agree."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median, median_low
 from typing import Any, Literal
 
@@ -42,17 +42,19 @@ class Agreement(FrozenModel):
 
 def majority_value(episodes: Iterable[Episode], scale: Scale) -> Value | None:
     """Find the value that counts of those that experts gave on one case."""
-    by_time = sorted(episodes, key=lambda episode: (episode.given_at, episode.id))
-    values = [on_scale(episode.value, scale) for episode in by_time]
-    known = [value for value in values if value is not None]
-    return majority(known, scale) if known else None
+    values = [value for _, value in _valued(episodes, scale)]
+    return majority(values, scale) if values else None
+
+
+def _valued(episodes: Iterable[Episode], scale: Scale) -> Iterator[tuple[Episode, Value]]:
+    """Give the episodes that have a value on the scale, oldest first."""
+    for episode in sorted(episodes, key=lambda episode: (episode.given_at, episode.id)):
+        if (value := on_scale(episode.value, scale)) is not None:
+            yield episode, value
 
 
 def majority(values: Sequence[Value], scale: Scale) -> Value:
-    """Find the median of values in an order, else the most frequent, or of several such the last.
-
-    Between two whole numbers or choices in an order the lower one is their median.
-    """
+    """Find the (lower) median of values in an order, else the last of the most frequent ones."""
     if isinstance(scale, Numeric):
         return scale.validate_value((median_low if scale.integer else median)(map(float, values)))
     if isinstance(scale, Categorical) and scale.ordered:
@@ -62,7 +64,6 @@ def majority(values: Sequence[Value], scale: Scale) -> Value:
 
 
 def agree(scale: Scale, got: Value, expected: Value) -> bool:
-    """Tell whether a verdict agrees with an expert's value."""
     if isinstance(scale, Numeric) and not scale.integer:
         return abs(float(got) - float(expected)) <= reach(scale)
     return _same(got) == _same(expected)
@@ -87,9 +88,6 @@ def krippendorff_alpha(units: Iterable[Sequence[Value]], level: Level) -> float 
         codes = {kind: code for code, kind in enumerate(dict.fromkeys(map(_same, values)))}
         points = np.eye(len(codes))[[codes[_same(value)] for value in values]]
     else:
-        for value in values:
-            if isinstance(value, str):
-                raise ValueError(f"{value!r} is no number: give a choice's rank.")
         points = np.array(values, float)[:, None]
         if level == "ordinal":
             ranked = np.sort(points[:, 0])
@@ -107,12 +105,9 @@ def krippendorff_alpha(units: Iterable[Sequence[Value]], level: Level) -> float 
 
 
 def expert_agreement(episodes: Iterable[Episode], scale: Scale) -> Agreement:
-    """Measure how far the experts of a memory agree, and say where they do not."""
     by_example: defaultdict[str, list[tuple[Episode, Value]]] = defaultdict(list)
-    for episode in sorted(episodes, key=lambda episode: (episode.given_at, episode.id)):
-        value = on_scale(episode.value, scale)
-        if value is not None:
-            by_example[episode.example_id].append((episode, value))
+    for episode, value in _valued(episodes, scale):
+        by_example[episode.example_id].append((episode, value))
     units = [[value for _, value in given] for given in by_example.values() if len(given) > 1]
     level: Level = "nominal"
     if isinstance(scale, Numeric):

@@ -16,9 +16,9 @@ from langchain_core.messages import (
 from pydantic import BaseModel
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.reading import PassRule, read_example
+from memalign_graph.scales import PassRule
 from memalign_graph.settings import ExampleFrom
-from memalign_graph.types import Criterion, Example, Feedback, Judgment
+from memalign_graph.types import Criterion, Example, Feedback, Judgment, read_example
 
 Loop = Mapping[str, Any]
 """What a gate keeps while an answer is being revised; JSON values only.
@@ -50,7 +50,6 @@ def was_sent_back(messages: Any, name: str) -> bool:
 
 
 def critique_message(critique: str, name: str) -> HumanMessage:
-    """Make the message that asks a writer for another answer."""
     return HumanMessage(
         f"{critique}\n\nWrite the whole answer again so that it passes. Reply with the new answer "
         "alone, without a word about this review.",
@@ -66,7 +65,6 @@ def critique_text(
     feedback: Feedback | None,
     broken: Sequence[str],
 ) -> str:
-    """Write a critique: what was asked, the reason, and the guidelines broken."""
     outweighed = judgment.verdict != judgment.value and rule.passes(judgment.verdict)
     value = judgment.value if feedback is None else feedback.value
     asked = f"The answer did not pass. It was checked for this: {criterion.instructions.strip()}"
@@ -105,7 +103,6 @@ def fallback_messages(messages: Any, fallback: str, loop: Loop) -> list[BaseMess
 
 
 def is_human(message: BaseMessage) -> bool:
-    """Tell whether a human wrote a message, and no gate."""
     return isinstance(message, HumanMessage) and not wrote(message)
 
 
@@ -192,5 +189,4 @@ def _is_json(value: Any) -> bool:
 
 
 def read_key(state: Any, key: str) -> Any:
-    """Read a key of a state, whatever its class."""
     return state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)

@@ -16,25 +16,15 @@ from langgraph.graph import END, START, StateGraph, add_messages
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict, Unpack, is_typeddict
 
-from memalign_graph.conversation import (
-    NOTHING,
-    Loop,
-    answer_ids,
-    critique_message,
-    critique_text,
-    example_in,
-    fallback_messages,
-    read_key,
-    was_sent_back,
-)
+from memalign_graph import conversation
+from memalign_graph.conversation import NOTHING, Loop
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.graphs import Graph, create_review_graph
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
-from memalign_graph.reading import PassRule, read_example
 from memalign_graph.runtime import Run, Update, current_run
-from memalign_graph.scales import Value
+from memalign_graph.scales import PassRule, Value
 from memalign_graph.settings import Gate, GateOptions, MemAlignContext, own_context
-from memalign_graph.types import Criterion, Example, Feedback, Judgment
+from memalign_graph.types import Criterion, Example, Feedback, Judgment, read_example
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +171,9 @@ class QualityGate:
         critique = ""
         if not passed:
             broken = [rule["text"] for rule in judged.get("broken_guidelines") or []]
-            critique = critique_text(self.criterion, self.rule, judgment, feedback, broken)
+            critique = conversation.critique_text(
+                self.criterion, self.rule, judgment, feedback, broken
+            )
         return self._verdict(
             sent_back,
             passed=passed,
@@ -192,7 +184,6 @@ class QualityGate:
         )
 
     def _verdict(self, revisions: int, *, passed: bool = False, **said: Any) -> GateVerdict:
-        """Say what becomes of an answer, after so many revisions."""
         status: GateStatus = "escalated" if self.escalates else "exhausted"
         if passed:
             status = "accepted"
@@ -215,7 +206,7 @@ def latest(_old: Any, new: Any) -> Any:
 
 def _last_verdict(state: Any, name: str) -> Mapping[str, Any]:
     """Read the last verdict: a reducer of the caller's own may gather them in a list."""
-    kept: Any = read_key(state, name) or {}
+    kept: Any = conversation.read_key(state, name) or {}
     return kept[-1] if isinstance(kept, list) else kept  # type: ignore[no-any-return] # a verdict
 
 
@@ -250,16 +241,16 @@ class GateNode(RunnableLambda[Any, Any]):
 
     async def _decide(self, io: IO, state: Any) -> Update:
         gate, settings = self.gate, self.gate.settings
-        messages = read_key(state, self.messages_key)
+        messages = conversation.read_key(state, self.messages_key)
         own, loop = state, _last_verdict(state, gate.name)
         if self._state_schema is not None:
-            loop = read_key(state, gate.loop) or NOTHING
+            loop = conversation.read_key(state, gate.loop) or NOTHING
             own = state if settings.example is None else _as_parents(state, self._state_schema)
-        elif not loop and was_sent_back(messages, gate.name):
+        elif not loop and conversation.was_sent_back(messages, gate.name):
             raise InvalidInputError(
                 f"name: the state has no key {gate.name!r}, by which revisions are counted: add it."
             )
-        example = example_in(own, settings.example, self.messages_key, loop)
+        example = conversation.example_in(own, settings.example, self.messages_key, loop)
         verdict, kept = await gate.decide(io, example, loop)
         revises = verdict["status"] == "revise"
         update: Update = {gate.name: verdict}
@@ -269,11 +260,18 @@ class GateNode(RunnableLambda[Any, Any]):
             # A turn that has ended leaves none; another gate's, which may stand there, is kept.
             update[self.critique_key] = verdict["critique"] if revises else ""
         elif revises:
-            update[self.messages_key] = [critique_message(verdict["critique"], gate.name)]
+            update[self.messages_key] = [
+                conversation.critique_message(verdict["critique"], gate.name)
+            ]
         if settings.fallback is not None and revises:
-            kept["sent_back"] = [*loop.get("sent_back", ()), *answer_ids(messages or [])]
+            kept["sent_back"] = [
+                *loop.get("sent_back", ()),
+                *conversation.answer_ids(messages or []),
+            ]
         elif settings.fallback is not None and not verdict["let_through"]:
-            update[self.messages_key] = fallback_messages(messages, settings.fallback, loop)
+            update[self.messages_key] = conversation.fallback_messages(
+                messages, settings.fallback, loop
+            )
         return update
 
 
@@ -299,7 +297,6 @@ def _gate_at(builder: Graph, name: str) -> QualityGate | None:
 
 
 def _check_way(builder: Graph, source: str, gate: Gate) -> None:
-    """Check that a node leads to gates alone."""
     if _gate_at(builder, source):
         raise InvalidInputError(
             f"after: {source!r} is a gate: name this one, {gate.name!r}, as its `accept` instead."
@@ -376,7 +373,7 @@ def _add_node(builder: Graph, node: GateNode) -> None:
             return {}  # the gate, if it begins, would meet its own word of the same step
         # A reducer of the caller's own is made for verdicts alone.
         blank: Update = {} if name in declared else {name: {}}
-        return {**blank, loop: begin_turn(read_key(state, messages_key))}
+        return {**blank, loop: begin_turn(conversation.read_key(state, messages_key))}
 
     beginning = f"{name}{_BEGINNING}"
     builder.add_node(name, node, input_schema=seen)
@@ -501,7 +498,7 @@ def create_quality_gate_node(
     Raises:
         InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
-    _refuse(options, ("fallback",), "a node that is wired up by hand leaves the messages alone")
+    _refuse(options, ["fallback"], "a node that is wired up by hand leaves the messages alone")
     gate = QualityGate(criterion, options, escalates=escalates)
     return GateNode(gate, messages_key, critique_key)
 
@@ -546,7 +543,7 @@ def create_quality_gate_tool(
         )
     if not isinstance(description, str | None):
         raise InvalidInputError("description: give a text, or None.")
-    own = ("max_revisions", "example", "fallback")
+    own = ["max_revisions", "example", "fallback"]
     _refuse(options, own, "what is checked, and how often, is the agent's choice")
     if options.get("review") == "exhausted":
         raise InvalidInputError(

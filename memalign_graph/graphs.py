@@ -6,26 +6,13 @@ from typing import Any
 from langgraph.graph import END, START, StateGraph
 from typing_extensions import TypedDict, Unpack
 
+from memalign_graph import settings
 from memalign_graph import state as schemas
 from memalign_graph.nodes import review as asking
 from memalign_graph.nodes.judge import assemble_guidelines, judge_example, retrieve_episodes
-from memalign_graph.nodes.learn import commit_memory, distill_feedback
-from memalign_graph.reading import decided
+from memalign_graph.nodes.review import commit_memory, distill_feedback
 from memalign_graph.runtime import Node, Parts, State
-from memalign_graph.settings import (
-    DEFAULT_BATCH_SIZE,
-    DEFAULT_REPLAY_CASES,
-    Alignment,
-    Guard,
-    Judge,
-    JudgeOptions,
-    LearnFrom,
-    MemAlignContext,
-    OnConflict,
-    Review,
-    Reviewing,
-    context_schema,
-)
+from memalign_graph.scales import decided
 from memalign_graph.types import Criterion, Feedback, Judgment
 
 Graph = StateGraph[Any, Any, Any, Any]
@@ -49,8 +36,8 @@ class JudgeNodes:
         InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
 
-    def __init__(self, criterion: Criterion, **judge: Unpack[JudgeOptions]) -> None:
-        parts = Parts(Judge(criterion=criterion, **judge), "always")
+    def __init__(self, criterion: Criterion, **judge: Unpack[settings.JudgeOptions]) -> None:
+        parts = Parts(settings.Judge(criterion=criterion, **judge), "always")
         self.retrieve_episodes = Node(retrieve_episodes, parts, is_first=True)
         self.assemble_guidelines = Node(assemble_guidelines, parts)
         self.judge = Node(judge_example, parts, name="judge")
@@ -59,7 +46,7 @@ class JudgeNodes:
         self.commit_memory = Node(commit_memory, parts)
 
 
-def create_judge_graph(criterion: Criterion, **judge: Unpack[JudgeOptions]) -> Graph:
+def create_judge_graph(criterion: Criterion, **judge: Unpack[settings.JudgeOptions]) -> Graph:
     """Create the graph that judges an example with what memory holds.
 
     `{inputs, outputs, reference_outputs?}` -> `{judgment}`, and `broken_guidelines` with
@@ -75,7 +62,7 @@ def create_judge_graph(criterion: Criterion, **judge: Unpack[JudgeOptions]) -> G
     Raises:
         InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
-    parts = Parts(Judge(criterion=criterion, **judge))
+    parts = Parts(settings.Judge(criterion=criterion, **judge))
     builder = begin_graph(parts, schemas.JudgeState, schemas.JudgeOutput)
     _add_judging(builder, parts)
     builder.add_edge("judge", END)
@@ -85,9 +72,9 @@ def create_judge_graph(criterion: Criterion, **judge: Unpack[JudgeOptions]) -> G
 def create_review_graph(
     criterion: Criterion,
     *,
-    review: Review = "always",
+    review: settings.Review = "always",
     clarify: bool = False,
-    **judge: Unpack[JudgeOptions],
+    **judge: Unpack[settings.JudgeOptions],
 ) -> Graph:
     """Create the graph that judges an example, asks an expert, and learns from the answer.
 
@@ -110,10 +97,11 @@ def create_review_graph(
     Raises:
         InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
-    asked = Reviewing(judge=Judge(criterion=criterion, **judge), review=review, clarify=clarify)
-    parts = Parts(asked.judge, review)
-    settings = ("k", "model", "review")
-    builder = begin_graph(parts, schemas.ReviewState, schemas.ReviewOutput, settings)
+    built = settings.Judge(criterion=criterion, **judge)
+    settings.Reviewing(judge=built, review=review, clarify=clarify)  # refuses what does not fit
+    parts = Parts(built, review)
+    shown = ("k", "model", "review")
+    builder = begin_graph(parts, schemas.ReviewState, schemas.ReviewOutput, shown)
     _add_judging(builder, parts)
     builder.add_node(Node(asking.collect_feedback, parts))
     # Decided on the way out of nodes that run once, and not in the one that runs again.
@@ -125,11 +113,11 @@ def create_review_graph(
     if measured:
         builder.add_node(Node(asking.decide_review, parts))
         builder.add_conditional_edges("decide_review", to_ask, ends)
-    add_learning(builder, parts, after="collect_feedback", clarify=clarify)
+    _add_learning(builder, parts, after="collect_feedback", clarify=clarify)
     return builder
 
 
-def create_feedback_graph(criterion: Criterion, **judge: Unpack[JudgeOptions]) -> Graph:
+def create_feedback_graph(criterion: Criterion, **judge: Unpack[settings.JudgeOptions]) -> Graph:
     """Create the graph that learns from an expert who answers later, on any thread.
 
     The judgment is found by its id, for as long as the graph that made it keeps it (its option
@@ -146,27 +134,27 @@ def create_feedback_graph(criterion: Criterion, **judge: Unpack[JudgeOptions]) -
     Raises:
         InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
-    parts = Parts(Judge(criterion=criterion, **judge))
+    parts = Parts(settings.Judge(criterion=criterion, **judge))
     builder = begin_graph(
         parts, schemas.FeedbackState, schemas.ReviewOutput, ["model"], takes=schemas.LaterFeedback
     )
     builder.add_node(Node(asking.find_the_judgment, parts, name="find_judgment", is_first=True))
     builder.add_edge(START, "find_judgment")
-    add_learning(builder, parts, after="find_judgment")
+    _add_learning(builder, parts, after="find_judgment")
     return builder
 
 
 def create_alignment_graph(
     criterion: Criterion,
     *,
-    learn_from: LearnFrom = "both",
-    conflicts: OnConflict = "newest",
-    guard: Guard | None = None,
-    batch_size: int = DEFAULT_BATCH_SIZE,
-    replay_cases: int = DEFAULT_REPLAY_CASES,
+    learn_from: settings.LearnFrom = "both",
+    conflicts: settings.OnConflict = "newest",
+    guard: settings.Guard | None = None,
+    batch_size: int = settings.DEFAULT_BATCH_SIZE,
+    replay_cases: int = settings.DEFAULT_REPLAY_CASES,
     judge_cases: bool = False,
     distill: bool = True,
-    **judge: Unpack[JudgeOptions],
+    **judge: Unpack[settings.JudgeOptions],
 ) -> Graph:
     """Create the graph that learns from much feedback at once.
 
@@ -201,8 +189,8 @@ def create_alignment_graph(
     """
     from memalign_graph.nodes.align import alignment_nodes  # it imports half the package
 
-    options = Alignment(
-        judge=Judge(criterion=criterion, **judge),
+    options = settings.Alignment(
+        judge=settings.Judge(criterion=criterion, **judge),
         learn_from=learn_from,
         conflicts=conflicts,
         guard=guard,
@@ -237,28 +225,28 @@ def begin_graph(
     parts: Parts,
     state: type[Any],
     returns: type[Any],
-    settings: Sequence[str] = ("k", "model"),
+    changeable: Sequence[str] = ("k", "model"),
     *,
     takes: type[Any] = schemas.ExampleInput,
-    context: type[MemAlignContext] = MemAlignContext,
+    context: type[settings.MemAlignContext] = settings.MemAlignContext,
 ) -> Graph:
     """Begin a graph, with the settings that a run of it can have of its own."""
     model = parts.judge.model
     shown = {**parts.defaults, "model": model if isinstance(model, str) else None}
+    values = {name: shown[name] for name in changeable}
     if parts.judge.cite_guidelines and takes is schemas.ExampleInput:
         broken = {"broken_guidelines": state.__annotations__["broken_guidelines"]}
         cited: Any = TypedDict("Cited", {**returns.__annotations__, **broken})  # type: ignore[misc] # made here
         returns = cited
     return StateGraph(
         state,
-        context_schema=context_schema(context, **{name: shown[name] for name in settings}),
+        context_schema=settings.context_schema(context, **values),
         input_schema=takes,
         output_schema=returns,
     )
 
 
-def add_learning(builder: Graph, parts: Parts, *, after: str, clarify: bool = False) -> None:
-    """Add what learns from the feedback that a node leaves in the state."""
+def _add_learning(builder: Graph, parts: Parts, *, after: str, clarify: bool = False) -> None:
     builder.add_node(Node(distill_feedback, parts))
     builder.add_node(Node(commit_memory, parts))
     builder.add_edge("distill_feedback", "commit_memory")

@@ -58,7 +58,6 @@ def digest(value: Any) -> str:
 
 
 def episode_id(example_id: str, author: str | None, feedback_id: str | None) -> str:
-    """Name the episode that a piece of feedback becomes."""
     voice = ["anonymous"]
     if author is not None:
         voice = ["author", author]

@@ -18,15 +18,7 @@ from memalign_graph.alignment.merging import Conflict, Side
 from memalign_graph.errors import excerpt
 from memalign_graph.identity import check_json
 from memalign_graph.prompts.clarify import Question
-from memalign_graph.types import (
-    Criterion,
-    Episode,
-    Example,
-    Feedback,
-    Guideline,
-    Judgment,
-    ReviewReason,
-)
+from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline, Judgment
 
 T = TypeVar("T")
 
@@ -47,21 +39,16 @@ class Form(Generic[T]):
     action: str
     actions: Sequence[tuple[Mapping[str, Any], Sequence[str]]]
     """The `args` and the paragraphs of the description of each action of that name."""
-    fields: Mapping[str, Any]
-    """The JSON Schema of each argument, which inboxes let the expert edit."""
+    fields: Mapping[str, Any]  # the JSON Schema of each argument, which inboxes let the expert edit
     title: str
     about: str
-    properties: Mapping[str, Any]
-    """The JSON Schema of each of its fields."""
-    read: Callable[[Any], T]
-    """Reads any reply; raises a ValueError that says what to reply instead."""
-    decisions: Sequence[str] = _DECISIONS
-    """What inboxes offer."""
+    properties: Mapping[str, Any]  # the JSON Schema of each of its fields
+    read: Callable[[Any], T]  # reads any reply; raises a ValueError that says what to reply instead
+    decisions: Sequence[str] = _DECISIONS  # what inboxes offer
     required: Sequence[str] = ()
 
     @property
     def payload(self) -> dict[str, Any]:
-        """What the interrupt shows."""
         config = {
             "action_name": self.action,
             "allowed_decisions": list(self.decisions),
@@ -84,7 +71,6 @@ class Form(Generic[T]):
         return create_model(f"the {self.title}", __base__=_Answer, root=root)
 
     def ask(self) -> T:
-        """Interrupt the run until a reply can be used; return what was read of it."""
         answer: RootModel[T] = interrupt(self.payload, response_schema=self.schema)
         return answer.root
 
@@ -92,15 +78,11 @@ class Form(Generic[T]):
 class Reply(NamedTuple):
     """What an expert replied to one action, whichever client sent it."""
 
-    kind: str
-    """`text`, `object`, or what was decided: approve, edit, reject, respond or ignore."""
-    content: Any
-    """The words, or the fields; from outside, and so of any type."""
-    name: str = "the reply"
-    """What errors call the words."""
+    kind: str  # `text`, `object`, or what was decided: approve, edit, reject, respond or ignore
+    content: Any  # the words, or the fields; from outside, and so of any type
+    name: str = "the reply"  # what errors call the words
 
     def edited(self) -> dict[str, Any]:
-        """Return the arguments as edited."""
         if isinstance(self.content, dict):
             return self.content
         raise ValueError("an edit needs the edited arguments: an object with the form's fields.")
@@ -139,7 +121,6 @@ def _read_one(reply: Any, shapes: str) -> Reply:
 
 
 def read_reply(reply: Any, shapes: str, *, subject: str) -> Reply:
-    """Read a reply to a form with one action."""
     replies = read_replies(reply, shapes)
     if len(replies) == 1:
         return replies[0]
@@ -155,7 +136,7 @@ _REVIEW_SHAPES = (
     "reply with text, with an object that has `value`, `rationale` or both, or with a decision "
     "(approve, edit, reject, respond)"
 )
-_REASONS: Mapping[ReviewReason, str] = {
+_REASONS: Mapping[str, str] = {
     "too_little_feedback": "there is too little feedback yet to tell how far the judge is right",
     "unsure": "the judge is not sure enough",
     "no_similar_episode": "memory holds nothing like this case",
@@ -273,7 +254,6 @@ def _read_fields(fields: Mapping[str, Any], criterion: Criterion, shapes: str) -
 
 
 def read_text(given: Any, name: str) -> str | None:
-    """Read text that may be left out."""
     if given is not None and not isinstance(given, str):
         raise ValueError(f"`{name}` is text, not a value of type {type(given).__name__}.")
     check_json(given, f"`{name}`")
@@ -431,7 +411,6 @@ def _side(title: str, side: Side) -> str:
 
 
 def describe_example(example: Example) -> list[str]:
-    """Show an example, its texts fenced."""
     shown = {"Inputs": example.inputs, "Outputs": example.outputs}
     if example.reference_outputs is not None:
         shown["Reference outputs"] = example.reference_outputs
@@ -439,7 +418,6 @@ def describe_example(example: Example) -> list[str]:
 
 
 def bullets(lines: Iterable[str]) -> str:
-    """Show lines as a list."""
     return "\n".join(f"- {line}" for line in lines)
 
 
@@ -450,7 +428,6 @@ def escape(text: str) -> str:
 
 
 def show_block(value: Any) -> str:
-    """Show a JSON value as it is, fenced."""
     text = _text(value)
     if len(text) > _MAX_SHOWN_CHARS:
         text = f"{text[:_MAX_SHOWN_CHARS]}\n[... {len(text) - _MAX_SHOWN_CHARS:,} more characters]"

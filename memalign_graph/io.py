@@ -61,7 +61,6 @@ class StructuredModel:
             return self._read_failure(error)
 
     async def ainvoke(self, messages: Sequence[BaseMessage]) -> ChatReply:
-        """Async twin of `invoke`."""
         try:
             return self._read(await self.runnable.ainvoke(list(messages)))
         except Exception as error:  # noqa: BLE001 - likewise
@@ -107,7 +106,6 @@ class IO:
         return await self.io.batch(store, ops)
 
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
-        """Ask a chat model."""
         return await self.io.chat(model, messages)
 
     async def keep(self, reply: ChatReply) -> None:
@@ -116,7 +114,6 @@ class IO:
             await self.io.keep(reply)
 
     async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
-        """Embed texts."""
         return await self.io.embed(embeddings, texts)
 
     async def gather(self, operations: Sequence[Coroutine[Any, Any, T]], limit: int) -> list[T]:
@@ -195,7 +192,6 @@ AWAITING = _Awaiting()
 
 
 def run(operation: Coroutine[Any, Any, T]) -> T:
-    """Finish an operation that was handed a blocking `IO`."""
     try:
         operation.send(None)
     except StopIteration as stop:
@@ -209,43 +205,37 @@ def twins(
     operation: Callable[Concatenate[T, IO, P], Coroutine[Any, Any, R]],
 ) -> tuple[Callable[Concatenate[T, P], R], Callable[Concatenate[T, P], Coroutine[Any, Any, R]]]:
     """Make a blocking method and its async twin of a method that is handed an `IO`."""
-
-    def method(self: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return run(operation(self, BLOCKING, *args, **kwargs))
-
-    async def twin(self: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await operation(self, AWAITING, *args, **kwargs)
-
-    _name(operation, method, twin)
-    return method, twin
+    return _twins(operation, 1)
 
 
 def twin_functions(
     operation: Callable[Concatenate[IO, P], Coroutine[Any, Any, R]],
 ) -> tuple[Callable[P, R], Callable[P, Coroutine[Any, Any, R]]]:
     """Make a blocking function and its async twin of a function that is handed an `IO`."""
-
-    def function(*args: P.args, **kwargs: P.kwargs) -> R:
-        return run(operation(BLOCKING, *args, **kwargs))
-
-    async def twin(*args: P.args, **kwargs: P.kwargs) -> R:
-        return await operation(AWAITING, *args, **kwargs)
-
-    _name(operation, function, twin)
-    return function, twin
+    return _twins(operation, 0)
 
 
-def _name(operation: Callable[..., Any], *twins: Callable[..., Any]) -> None:
-    """Name twins by the operation they are made of, and show its parameters but for the `IO`."""
+def _twins(
+    operation: Callable[..., Any], before: int
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Make twins, named by the operation and with its parameters, of which so many come first."""
+
+    def blocking(*args: Any, **kwargs: Any) -> Any:
+        return run(operation(*args[:before], BLOCKING, *args[before:], **kwargs))
+
+    async def awaiting(*args: Any, **kwargs: Any) -> Any:
+        return await operation(*args[:before], AWAITING, *args[before:], **kwargs)
+
     shown = [it for name, it in signature(operation).parameters.items() if name != "io"]
     name = operation.__name__.removeprefix("_")
-    for function, its_name in zip(twins, (name, f"a{name}"), strict=True):
+    for function, its_name in ((blocking, name), (awaiting, f"a{name}")):
         update_wrapper(function, operation)
         function.__name__ = its_name
         function.__qualname__ = operation.__qualname__.replace(operation.__name__, its_name)
         vars(function)["__signature__"] = signature(operation).replace(parameters=shown)
         function.__annotations__.pop("io", None)
-    twins[-1].__doc__ = f"Async twin of `{name}`."
+    awaiting.__doc__ = f"Async twin of `{name}`."
+    return blocking, awaiting
 
 
 async def _abatch(store: BaseStore, ops: Sequence[Op]) -> Any:
@@ -257,10 +247,7 @@ async def _abatch(store: BaseStore, ops: Sequence[Op]) -> Any:
 
 
 async def _shielded(batch: Coroutine[Any, Any, T]) -> T:
-    """Let a batch that has begun end, however often its caller is cancelled meanwhile.
-
-    Cancelled in the middle a store may be left with half a batch, or with an open transaction.
-    """
+    """Let a batch that has begun end when its caller is cancelled: half of one may corrupt."""
     task = asyncio.ensure_future(batch)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -288,14 +275,15 @@ _HINTS = {
     "ModelAPIError": "the provider failed; try later.",
 }
 
-
 # Why an answer is no use, by the reason it ended for, and by the client's error that says so.
+_CUT_OFF = "it was cut off at the output limit: answer more briefly"
+_FILTERED = "a content filter stopped it"
 _STOPPED = {
-    "length": "it was cut off at the output limit: answer more briefly",
-    "content_filter": "a content filter stopped it",
+    "length": _CUT_OFF,
+    "content_filter": _FILTERED,
+    "LengthFinishReasonError": _CUT_OFF,
+    "ContentFilterFinishReasonError": _FILTERED,
 }
-_STOPPED["LengthFinishReasonError"] = _STOPPED["length"]
-_STOPPED["ContentFilterFinishReasonError"] = _STOPPED["content_filter"]
 
 
 def _read_output(raw: Any, parsed: Any, parsing_error: BaseException | None = None) -> ChatReply:
@@ -333,5 +321,4 @@ def reason_of(error: Exception) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says, in a line."""
     return excerpt(str(error).strip().partition("\n")[0], 300)

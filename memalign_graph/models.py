@@ -47,11 +47,7 @@ EmbeddingsLike = (
 
 
 class OncePerLoop(Generic[T]):
-    """Something made once for each event loop, and once for calls outside of any.
-
-    A client's pooled connections die with the event loop they were opened in, and its next calls
-    fail, each after a request was sent for nothing; so what is made here has a client of its own.
-    """
+    """Something made once for each event loop, since a client's connections die with their loop."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -79,12 +75,10 @@ class Embedder(OncePerLoop[Embeddings]):
 
     @property
     def embeddings(self) -> Embeddings:
-        """The embeddings of the running event loop."""
         return self.get()
 
 
 def is_chat_model(given: Any) -> bool:
-    """Tell whether something is a chat model, or may name one."""
     from langchain_core.language_models import BaseChatModel as ChatModel
 
     return isinstance(given, str | ChatModel)
@@ -151,7 +145,6 @@ def _openai(text: str, field: Literal["model", "embeddings"], name: str) -> Any:
 
 
 def embedder_id(embeddings: EmbeddingsLike) -> str:
-    """Name an embedder, so that vectors of one are never compared with those of another."""
     if isinstance(embeddings, str):
         is_local = embeddings.partition(":")[0] == "local"
         return "local:universal-sentence-encoder-multilingual-v3" if is_local else embeddings
@@ -170,15 +163,13 @@ def embedder_id(embeddings: EmbeddingsLike) -> str:
 
 def models_from_environment() -> tuple[str, str]:
     """Choose the models of a program that was told none: the demo, or what Studio serves."""
-    chat, embeddings = DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS
-    if not os.environ.get("OPENAI_API_KEY"):
-        chat = embeddings = "local"
     get = os.environ.get
+    has_key = bool(get("OPENAI_API_KEY"))
+    chat, embeddings = (DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS) if has_key else ("local", "local")
     return get("MEMALIGN_MODEL") or chat, get("MEMALIGN_EMBEDDINGS") or embeddings
 
 
 def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
-    """Bind a chat model to answer in the shape of a JSON Schema."""
     key = digest([model_key(model), schema])
     model, name = _untransformed(model), model_name_of(model)
     parameters = inspect.signature(type(model).with_structured_output).parameters
@@ -198,26 +189,15 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
     return StructuredModel(whole, None, name, key)
 
 
-OF_NO_MATTER = frozenset(
-    {
-        "name",
-        "cache",
-        "callbacks",
-        "tags",
-        "metadata",
-        "verbose",
-        "max_retries",
-        "request_timeout",
-        "timeout",
-    }
-)
-"""The fields of a chat model that do not change what it answers."""
+# The fields of a chat model that do not change what it answers.
+_OF_NO_MATTER = {"name", "cache", "callbacks", "tags", "metadata", "verbose", "max_retries"}
+_OF_NO_MATTER |= {"request_timeout", "timeout"}
 
 
 def model_key(model: BaseChatModel) -> str:
     """Name a chat model with its settings; LangChain's name leaves them out for some classes."""
     kind = type(model)
-    names = kind.model_fields.keys() - OF_NO_MATTER
+    names = kind.model_fields.keys() - _OF_NO_MATTER
     fields = {name: getattr(model, name, None) for name in names}
     # Clients and keys have no place in a name.
     plain = json.dumps(fields, sort_keys=True, skipkeys=True, default=lambda _: None)
@@ -225,12 +205,9 @@ def model_key(model: BaseChatModel) -> str:
 
 
 def _untransformed(model: BaseChatModel) -> BaseChatModel:
-    """Return the same model of OpenAI's family, with clients that send a body as it is.
-
-    The client's own `parse` walks every message through all types that a message may have: a dozen
-    of them cost more than all else that a judgment does. It also raises where an answer was cut
-    off, which `StructuredModel` tells by the reason it ended for.
-    """
+    """Return the same model of OpenAI's family, with clients that send a body as it is."""
+    # Their `parse` walks each message through all types of one, which costs more than all else that
+    # a judgment does, and raises where an answer was cut off.
     clients = {}
     for name in ("root_client", "root_async_client"):
         if client := copy(getattr(model, name, None)):
@@ -253,7 +230,6 @@ def max_input_tokens(model: BaseChatModel) -> int:
 
 
 def model_name_of(model: BaseChatModel) -> str:
-    """Return what a chat model is called by its provider."""
     names = [getattr(model, attribute, None) for attribute in ("model_name", "model")]
     return next((name for name in names if isinstance(name, str)), type(model).__name__)
 
@@ -328,14 +304,12 @@ class Metered(IO):
         self.usage = Usage()
 
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
-        """Ask a chat model, and count its answer."""
         reply = await super().chat(model, messages)
         read, wrote = reply.input_tokens or 0, reply.output_tokens or 0
         self._count(Usage(chat_calls=1, input_tokens=read, output_tokens=wrote))
         return reply
 
     async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
-        """Embed texts, and count them."""
         vectors = await super().embed(embeddings, texts)
         self._count(Usage(embedding_calls=1, texts_embedded=len(texts)))
         return vectors

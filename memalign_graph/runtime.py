@@ -10,20 +10,13 @@ from langgraph.config import get_config
 from langgraph.runtime import get_runtime
 from langgraph.store.base import BaseStore
 
+from memalign_graph import models
 from memalign_graph.errors import InvalidInputError, MemAlignError, MemAlignWarning
 from memalign_graph.io import AWAITING, BLOCKING, IO, StructuredModel, run
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.layout import MemoryLayout
-from memalign_graph.models import (
-    BaseChatModel,
-    Embedder,
-    EmbeddingsLike,
-    OncePerLoop,
-    resolve_chat_model,
-    with_schema,
-)
+from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout
 from memalign_graph.prompts.judge import answer_schema
-from memalign_graph.settings import Judge, RunSettings, default_settings, resolve_context
+from memalign_graph.settings import Judge, RunSettings, mode_of, resolve_context
 from memalign_graph.types import Example, Feedback, Judgment
 
 State = Mapping[str, Any]
@@ -43,17 +36,13 @@ class Run:
     """The run a node is part of; of itself, none of a graph's."""
 
     store: BaseStore
-    context: Any = None
-    """The graph's context; None after an interrupt."""
-    thread_id: str | None = None
-    """The thread; None without a checkpointer."""
-    is_nested: bool = False
-    """Whether the graph is a node of another, or called by one."""
+    context: Any = None  # the graph's context; None after an interrupt
+    thread_id: str | None = None  # the thread; None without a checkpointer
+    is_nested: bool = False  # whether the graph is a node of another, or called by one
     resuming: bool = False
     """Whether this is the first step of a run that goes on with one that ended in the middle."""
     max_concurrency: int = 1
-    write: Callable[[Any], None] = lambda _event: None
-    """Streams a custom event."""
+    write: Callable[[Any], None] = lambda _event: None  # streams a custom event
 
     def warn_without_checkpointer(self, graph: str) -> None:
         """Warn where an expert is to be asked and nobody can answer."""
@@ -68,7 +57,6 @@ class Run:
 
 
 def current_run() -> Run:
-    """Return the run of the node that calls."""
     runtime: Any = get_runtime()
     if runtime is None:
         raise InvalidInputError(
@@ -100,25 +88,27 @@ def current_run() -> Run:
 class Clients:
     """Chat models and an embedder, made once for an event loop, however many judges share them."""
 
-    def __init__(self, embeddings: EmbeddingsLike) -> None:
-        self.embedder = Embedder(embeddings)
-        self._chats: dict[object, OncePerLoop[BaseChatModel]] = {}
-        self._bound: dict[tuple[int, int], tuple[BaseChatModel, Any, StructuredModel]] = {}
+    def __init__(self, embeddings: models.EmbeddingsLike) -> None:
+        self.embedder = models.Embedder(embeddings)
+        self._chats: dict[object, models.OncePerLoop[models.BaseChatModel]] = {}
+        self._bound: dict[tuple[int, int], tuple[models.BaseChatModel, Any, StructuredModel]] = {}
 
-    def chat(self, model: BaseChatModel | str) -> BaseChatModel:
+    def chat(self, model: models.BaseChatModel | str) -> models.BaseChatModel:
         """Return a chat model; a string is resolved at its first use."""
         key = model if isinstance(model, str) else id(model)
         # A criterion's judge in another thread may ask for the same.
-        return self._chats.setdefault(key, OncePerLoop(lambda: resolve_chat_model(model))).get()
+        return self._chats.setdefault(
+            key, models.OncePerLoop(lambda: models.resolve_chat_model(model))
+        ).get()
 
-    def structured(self, chat: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
+    def structured(self, chat: models.BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
         """Return a chat model bound to a schema, one that lives as long as the graph."""
         key = (id(chat), id(schema))
         bound = self._bound.get(key)
         if bound is None:
             if len(self._bound) >= 64:  # noqa: PLR2004 - plenty
                 self._bound.clear()  # of event loops that have ended
-            bound = self._bound[key] = (chat, schema, with_schema(chat, schema))
+            bound = self._bound[key] = (chat, schema, models.with_schema(chat, schema))
         return bound[2]
 
 
@@ -130,12 +120,17 @@ class Parts:
         self.criterion = judge.criterion
         self.review = review
         """When an expert is asked; None where there is none to ask."""
-        self.defaults = default_settings(judge, "never" if review is None else review)
+        self.defaults: RunSettings = {
+            "namespace": list(DEFAULT_NAMESPACE),
+            "k": judge.k,
+            "model": None,
+            "review": "never" if review is None else mode_of(review),
+        }
+        """What a run's context can change of it."""
         self.clients = clients or Clients(judge.embeddings)
         self.schemas = [answer_schema(self.criterion, cites=cites) for cites in (False, True)]
 
     def memory(self, store: BaseStore, settings: RunSettings) -> MemoryAccess:
-        """Return the way to the memory of a run."""
         layout = MemoryLayout((*settings["namespace"], self.criterion.name))
         return MemoryAccess(store, self.criterion, layout, self.clients.embedder)
 
@@ -152,29 +147,24 @@ class Step:
     state: State = field(default_factory=dict)
 
     @property
-    def chat(self) -> BaseChatModel:
-        """The chat model that judges."""
+    def chat(self) -> models.BaseChatModel:
         return self.parts.clients.chat(self.settings["model"] or self.parts.judge.model)
 
     @property
-    def distiller(self) -> BaseChatModel:
-        """The chat model that distils."""
+    def distiller(self) -> models.BaseChatModel:
         own = self.parts.judge
         return self.parts.clients.chat(own.distill_model or self.settings["model"] or own.model)
 
     @property
     def example(self) -> Example:
-        """What is judged."""
         return Example.model_validate(own_channel(self.state, "judge_run")["example"])
 
     @property
     def judgment(self) -> Judgment:
-        """What was judged."""
         return Judgment.model_validate(self.state["judgment"])
 
     @property
     def feedback(self) -> Feedback:
-        """What the expert said."""
         return Feedback.model_validate(self.state["feedback"])
 
 
@@ -204,11 +194,9 @@ class Node(Runnable[Any, Any]):
         self.name = self.name or self.operation.__name__
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002, ARG002 - Runnable's own names
-        """Run the node with blocking calls."""
         return run(self._named(BLOCKING, input))
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002, ARG002 - likewise
-        """Run the node with awaited calls."""
         return await self._named(AWAITING, input)
 
     async def _named(self, io: IO, state: Any) -> Update:

@@ -1,11 +1,14 @@
-"""The four kinds of value a judgment can have: their schemas, their checks, and their words."""
+"""The four kinds of value a judgment can have: their schemas, checks and words; which pass."""
 
+import inspect
 import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from memalign_graph.errors import excerpt
+from memalign_graph.errors import InvalidInputError, excerpt
 
 Value = bool | int | float | str
 """A judgment's value: the scale decides which of these it is."""
@@ -182,3 +185,66 @@ def _to_float(value: Any) -> float:
 
 def _short(value: Any) -> str:
     return excerpt(repr(value), 80)
+
+
+PLAIN_FUNCTION = "give a plain function, not an async one."
+
+Passes = bool | int | float | str | Collection[Any] | Callable[[Any], Any]
+"""Which values pass: the lowest that does, a set of values, or a function of the value."""
+
+
+def decided(answer: Any, field: str) -> bool:
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise InvalidInputError(f"{field}: {PLAIN_FUNCTION}")
+    return bool(answer)
+
+
+@dataclass(frozen=True)
+class PassRule:
+    """Tells which values of a scale pass."""
+
+    test: Callable[[Any], Any]
+    wanted: str | None = None  # which values do, in words; None where a function decides
+
+    def passes(self, value: Value) -> bool:
+        return decided(self.test(value), "passes")
+
+    @classmethod
+    def of(cls, scale: Scale, passes: Passes | None, field: str = "passes") -> "PassRule":
+        """Read a rule; without one true passes, where the scale is boolean."""
+        if passes is None and isinstance(scale, Boolean):
+            passes = True
+        if passes is None:
+            raise InvalidInputError(
+                f"{field}: say which values pass: the lowest that does, a set of values, or a "
+                f"function of the value, which is {scale.describe()}"
+            )
+        if inspect.iscoroutinefunction(passes):
+            raise InvalidInputError(f"{field}: {PLAIN_FUNCTION}")
+        if callable(passes):
+            return cls(passes)
+        if isinstance(passes, Collection) and not isinstance(passes, str):
+            allowed = [_on_scale(scale, value, field) for value in passes]
+            if not allowed:
+                raise InvalidInputError(f"{field}: an empty set lets nothing pass: name a value.")
+            names = " or ".join(scale.render(value) for value in allowed)
+            return cls(lambda value: value in allowed, names)
+        if isinstance(scale, Boolean) and not isinstance(passes, bool):
+            raise InvalidInputError(f"{field}: {passes!r} is neither True nor False.")
+        lowest: Any = _on_scale(scale, passes, field)
+        if isinstance(scale, Numeric):
+            return cls(lambda value: value >= lowest, f"{scale.render(lowest)} or more")
+        if isinstance(scale, Categorical) and scale.ordered:
+            rank = scale.choices.index
+            better = f"{lowest} or better" if lowest != scale.choices[-1] else str(lowest)
+            return cls(lambda value: rank(value) >= rank(lowest), better)
+        return cls(lambda value: value == lowest, scale.render(lowest))
+
+
+def _on_scale(scale: Scale, value: Any, field: str) -> Value:
+    try:
+        return scale.validate_value(value)
+    except ValueError as error:
+        raise InvalidInputError(f"{field}: {error}") from error

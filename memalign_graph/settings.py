@@ -30,9 +30,8 @@ from memalign_graph.models import (
     EmbeddingsLike,
     is_chat_model,
 )
-from memalign_graph.reading import PLAIN_FUNCTION, ExampleLike, Passes
-from memalign_graph.scales import Pairwise
-from memalign_graph.types import Criterion, Decide, Judgment
+from memalign_graph.scales import PLAIN_FUNCTION, Pairwise, Passes
+from memalign_graph.types import Criterion, Decide, ExampleLike, FrozenModel, Judgment
 
 DEFAULT_K = 5
 DEFAULT_BATCH_SIZE = 50
@@ -119,57 +118,43 @@ class Judge(Settings):
         _given(lambda it: isinstance(it, Criterion), "a Criterion(name=..., instructions=...)"),
     ]
     """What is judged."""
-
     model: Annotated[BaseChatModel | str, _given(is_chat_model, _A_MODEL)] = DEFAULT_CHAT_MODEL
     """A chat model, or a `"provider:name"` string that is resolved when it is first called."""
-
     distill_model: Annotated[
         BaseChatModel | str | None, _given(is_chat_model, _A_MODEL, optional=True)
     ] = None
     """The model that distils and compares; the judge's own unless given."""
-
     embeddings: Annotated[
         EmbeddingsLike,
         _given(lambda it: isinstance(it, Embeddings | str) or callable(it), _EMBEDDINGS),
     ] = DEFAULT_EMBEDDINGS
     """LangChain embeddings, a function from texts to vectors, or a `"provider:name"` string."""
-
     k: int = Field(default=DEFAULT_K, ge=0, le=MAX_K)
     """How many similar examples the judge is shown, from 0 to 100."""
-
     use_guidelines: bool = True
     """False to judge without guidelines, for comparison."""
-
     use_episodes: bool = True
     """False to judge without episodes, for comparison."""
-
     max_guideline_tokens: int = Field(default=2_300, ge=0)
     """How much of the prompt guidelines may take: beyond it those that bear on the case are chosen,
     and the judgment says so."""
-
     on_embedding_error: OnEmbeddingError = "raise"
     """What an embedding call that fails does while judging: `raise`, or `guidelines` to judge by
     the guidelines alone; the judgment then says so."""
-
     swap: bool = False
     """True to judge two outputs in both orders, with two calls of the model: where the verdicts
     disagree it is a tie, if the scale has one, and the judgment says so."""
-
     cite_guidelines: bool = False
     """True to have the judge also name the guidelines that the outputs break: graphs then return
     them as `broken_guidelines`, too. Gates do so unless told otherwise."""
-
     keep_judgments: timedelta | None = Field(default=None, gt=timedelta(0))
     """How long a judgment is kept in memory for feedback that comes later, by its id (see
     `create_feedback_graph`); None to keep none."""
-
     confidence: bool = False
     """True to measure how sure the judge is, with one more short call: by the log-probabilities of
     the permitted values, calibrated on the experts' verdicts in memory once there are enough."""
-
     samples: int = Field(default=0, ge=0, le=50)
     """How many answers to ask for instead where the model gives no log-probabilities, up to 50."""
-
     decide: Decide = "verdict"
     """What the value comes from: the `verdict`, or the `evidence`, which weighs the verdict against
     the experts' values of the most similar cases, where that foretells the experts better on the
@@ -235,11 +220,9 @@ class Uncertain(Settings):
     target_agreement: float = Field(default=0.9, gt=0, lt=1)
     """How often a judgment that nobody is asked about is to agree with the experts. To show 0.9
     takes 29 that all agree, 0.95 takes 59."""
-
     per_day: int | None = Field(default=None, ge=1)
     """How many questions a day (UTC) may bring; None for as many as there are. When they are spent
     nobody is asked, and the log says so."""
-
     sample_share: float = Field(default=0.05, ge=0, le=1)
     """The share of judgments asked about by chance, which shows whether the judge still agrees
     where nobody asks."""
@@ -317,23 +300,18 @@ class Gate(Settings):
 
     name: Annotated[str, PlainValidator(_node_name)] = "quality_gate"
     """Names the gate's node, and the key of its verdict."""
-
     passes: SkipValidation[Passes | None] = None
     """Which values pass: the lowest on a `Numeric` or ordered scale, else the one that does; a set
     of them; or a function of the value. True unless told, on a `Boolean` scale."""
-
     max_revisions: int = Field(default=2, ge=0)
     """How often an answer is sent back."""
-
     on_judge_error: OnJudgeError = "closed"
     """What becomes of an answer where the judge's model or embeddings fail: `closed` lets it not
     pass, `open` lets it through, without calling it accepted. It covers nothing else: a store that
     is down, and an expert's word that can't be learned from, fail the run either way."""
-
     review: Annotated[GateReview, _asked_by(GateReviewMode, "the Judgment")] = "never"
     """When the expert is asked, by an interrupt. The expert's word goes before the judge's, and
     memory learns from it."""
-
     example: Annotated[
         ExampleFrom | None,
         _given(
@@ -343,7 +321,6 @@ class Gate(Settings):
     ] = None
     """A function of the state that gives `inputs` and `outputs`; unless given, the last human
     message and what an AI wrote since."""
-
     fallback: Annotated[str | None, PlainValidator(_fallback_text)] = None
     """What is answered instead of what is neither let through nor sent back; this turn's drafts and
     critiques leave the messages with it. None to leave them."""
@@ -373,11 +350,7 @@ class Paneling(Settings):
     review: Annotated[PanelReview, _asked_by(PanelMode, "the judgments by criterion")]
 
 
-class _Context(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class MemAlignContext(_Context):
+class MemAlignContext(FrozenModel):
     """Settings of one run. What is not set stays as the graph was built."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -385,14 +358,11 @@ class MemAlignContext(_Context):
     namespace: Annotated[tuple[str, ...], BeforeValidator(check_namespace)] = DEFAULT_NAMESPACE
     """Where the memory lies in the store; keeps teams or customers apart. One or more labels
     without dots."""
-
     k: int = Field(default=DEFAULT_K, ge=0, le=MAX_K)
     """How many similar examples the judge is shown; 0 for none."""
-
     model: Annotated[str | None, AfterValidator(lambda model: (model or "").strip() or None)] = None
     """The chat model as 'provider:name', such as 'openai:gpt-4.1-mini'; empty for the graph's
     own."""
-
     review: ReviewMode | None = None
     """When the expert is asked; empty for what the graph was built with. 'uncertain' is for graphs
     built with a confidence or decide='evidence'."""
@@ -405,7 +375,7 @@ class PanelContext(MemAlignContext):
     """When the expert is asked; empty for what the panel was built with."""
 
 
-class _RunContext(_Context):
+class _RunContext(FrozenModel):
     """What a graph's caller gives: LangGraph makes it of the fields."""
 
     def __init__(self, **fields: Any) -> None:
@@ -435,27 +405,16 @@ RunSettings = dict[str, Any]
 """One run's settings by the names of `MemAlignContext`'s fields; JSON values."""
 
 
-def default_settings(judge: Judge, review: Any = "never") -> RunSettings:
-    """Return what a run's context can change of a judge."""
-    return {
-        "namespace": list(DEFAULT_NAMESPACE),
-        "k": judge.k,
-        "model": None,
-        "review": mode_of(review),
-    }
-
-
 def resolve_context(context: Any, built: Mapping[str, Any]) -> RunSettings:
-    """Work out one run's settings."""
     own = own_context(context)
     given = {} if own is None else own.model_dump(exclude_unset=True, exclude_none=True)
     settings = {**built, **given}
     return {**settings, "namespace": list(settings["namespace"])}
 
 
-def own_context(context: Any) -> _Context | None:
+def own_context(context: Any) -> MemAlignContext | _RunContext | None:
     """Find what a context has for judging: itself, or what a parent's has under `memalign`."""
-    if context is None or isinstance(context, _Context):
+    if isinstance(context, MemAlignContext | _RunContext | None):
         return context
     is_mapping = isinstance(context, Mapping)
     own = context.get("memalign") if is_mapping else getattr(context, "memalign", None)

@@ -13,10 +13,8 @@ class ExampleInput(TypedDict):
 
     inputs: Annotated[Any, EphemeralValue]
     """What the application was given: text, or any other JSON value; not empty."""
-
     outputs: Annotated[Any, EphemeralValue]
     """What the application answered; not empty."""
-
     reference_outputs: NotRequired[Annotated[Any, EphemeralValue]]
     """What it should have answered, where that is known."""
 
@@ -33,7 +31,6 @@ class ReviewOutput(JudgeOutput):
 
     feedback: dict[str, Any] | None
     """The expert's `Feedback` as JSON; None if none was asked for or given."""
-
     learned: dict[str, Any] | None
     """What memory made of it: `episode_ids`, `guidelines` (an entry for each that was added,
     revised or retired, with `action`, `guideline_id`, `text`, `episode_ids`), the
@@ -49,10 +46,8 @@ class JudgeState(ExampleInput, JudgeOutput):
 
     broken_guidelines: NotRequired[list[dict[str, Any]]]
     """The `Guideline`s that the outputs break, by the judge's own account, as JSON."""
-
     judge_run: dict[str, Any]
     """The `example` and the run's `settings`: a context is gone after an interrupt."""
-
     judge_memory: dict[str, Any] | None
     """What memory gave (`Retrieved`), until nobody needs it any more."""
 

@@ -26,7 +26,6 @@ _CRITERIA = [
 
 
 def load_criteria() -> list[Criterion]:
-    """Return the criteria to serve."""
     path = os.environ.get("MEMALIGN_CRITERION")
     if not path:
         return _CRITERIA

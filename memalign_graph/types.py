@@ -1,9 +1,11 @@
 """What the package speaks about; as JSON it is what graphs keep in states, memories in stores."""
 
+import math
+from collections.abc import Mapping
 from copy import deepcopy
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 from uuid import uuid4
 
 from pydantic import (
@@ -12,10 +14,12 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    ValidationError,
     field_validator,
     model_validator,
 )
 
+from memalign_graph.errors import InvalidInputError, explain
 from memalign_graph.identity import check_json, check_label, digest, episode_id
 from memalign_graph.scales import Boolean, Scale, Value
 
@@ -335,3 +339,51 @@ class RecalledExample(FrozenModel):
     example: Example
     episodes: list[Episode]  # every expert's word on it, oldest first
     similarity: float  # cosine, to the example asked about, from -1 to 1
+
+
+Read = TypeVar("Read", Example, Feedback)
+
+FeedbackLike = Feedback | Mapping[str, Any]
+ExampleLike = Example | Mapping[str, Any]
+
+
+def read_feedback(feedback: FeedbackLike) -> Feedback:
+    if isinstance(feedback, Mapping):
+        # A table has cells without a value: what is not told is not there.
+        given = {name: plain(value) for name, value in feedback.items()}
+        feedback = {
+            name: value
+            for name, value in given.items()
+            if not (is_missing(value) or (name, value) == ("given_at", None))
+        }
+        number = feedback.get("id")
+        if isinstance(number, int) or (isinstance(number, float) and number.is_integer()):
+            feedback["id"] = str(int(number))  # 3.0 where a column has gaps
+    fields = "`inputs`, `outputs`, and `value`, `rationale` or both"
+    return _read(Feedback, feedback, f"feedback: give Feedback, or an object with {fields}")
+
+
+def read_example(example: ExampleLike) -> Example:
+    wanted = "example: give an Example, or an object with `inputs` and `outputs`"
+    return _read(Example, example, wanted)
+
+
+def _read(model: type[Read], given: Any, wanted: str) -> Read:
+    if not isinstance(given, model | Mapping):
+        raise InvalidInputError(f"{wanted}, not a value of type {type(given).__name__}.")
+    try:
+        return model.model_validate(dict(given) if isinstance(given, Mapping) else given)
+    except ValidationError as error:
+        raise InvalidInputError(explain(error)) from error
+
+
+def is_missing(value: Any) -> bool:
+    """Tell whether a value is how pandas and others write that there is none."""
+    is_nan = isinstance(value, float) and math.isnan(value)
+    return is_nan or type(value).__name__ in ("NAType", "NaTType")
+
+
+def plain(value: Any) -> Any:
+    """Turn a single number or truth value of numpy into Python's own."""
+    is_numpy = type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0
+    return value.item() if is_numpy else value

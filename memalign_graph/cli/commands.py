@@ -167,7 +167,7 @@ def judge(
 
 
 def _verdict(at: str, fields: Mapping[str, Any]) -> Verdict:
-    from memalign_graph.reading import read_example
+    from memalign_graph.types import read_example
 
     problem, key = None, fields.get("id")
     try:
@@ -350,7 +350,7 @@ def _read(
 ) -> tuple[list["Feedback"], int]:
     """Read feedback, and tell of records that can't be used, and how many they are."""
     from memalign_graph.memory.operations import check_feedback
-    from memalign_graph.reading import read_feedback
+    from memalign_graph.types import read_feedback
 
     records = read_records(path, option, columns, terminal.warn)
     feedback = []

@@ -17,9 +17,16 @@ from memalign_graph.agreement import majority, majority_value
 from memalign_graph.errors import InvalidInputError, needs_extra
 from memalign_graph.identity import digest
 from memalign_graph.memory.operations import check_feedback
-from memalign_graph.reading import FeedbackLike, read_feedback
 from memalign_graph.scales import Categorical, Numeric, Scale, Value
-from memalign_graph.types import Criterion, Episode, Example, Feedback, RecalledExample
+from memalign_graph.types import (
+    Criterion,
+    Episode,
+    Example,
+    Feedback,
+    FeedbackLike,
+    RecalledExample,
+    read_feedback,
+)
 
 
 def _known_grouping(group_by: object) -> object:

@@ -31,10 +31,9 @@ from memalign_graph.memory.history import Snapshot, snapshot
 from memalign_graph.memory.operations import remember
 from memalign_graph.memory.recall import known_vector, recall
 from memalign_graph.models import BaseChatModel, embedder_id, model_name_of
-from memalign_graph.reading import FeedbackLike
 from memalign_graph.scales import Scale
 from memalign_graph.settings import Alignment, Judge
-from memalign_graph.types import Criterion, Episode, Feedback, Judgment
+from memalign_graph.types import Criterion, Episode, Feedback, FeedbackLike, Judgment
 
 
 async def _evaluate(

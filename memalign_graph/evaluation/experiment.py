@@ -26,10 +26,9 @@ from memalign_graph.io import IO
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.models import BaseChatModel, embed_texts, model_key, resolve_chat_model
-from memalign_graph.reading import FeedbackLike
 from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY
 from memalign_graph.settings import Alignment, Guard, Judge, JudgeOptions, LearnFrom, Settings
-from memalign_graph.types import Criterion, Example, Feedback, Judgment
+from memalign_graph.types import Criterion, Example, Feedback, FeedbackLike, Judgment
 
 _EMBED_TEXTS = 200
 _LEARNING = ("learn_from", "guard", "batch_size")

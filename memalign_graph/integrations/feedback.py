@@ -9,9 +9,8 @@ from pydantic import Field
 from pydantic_core import to_jsonable_python
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.reading import is_missing, plain, read_feedback
 from memalign_graph.scales import Scale
-from memalign_graph.types import Criterion, Feedback, FrozenModel
+from memalign_graph.types import Criterion, Feedback, FrozenModel, is_missing, plain, read_feedback
 
 Fields = dict[str, Any]
 

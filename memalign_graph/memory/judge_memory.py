@@ -31,8 +31,18 @@ from memalign_graph.models import (
     is_chat_model,
     resolve_chat_model,
 )
-from memalign_graph.reading import ExampleLike, FeedbackLike, read_example, read_feedback
-from memalign_graph.types import Criterion, Decide, Episode, Feedback, Guideline, RecalledExample
+from memalign_graph.types import (
+    Criterion,
+    Decide,
+    Episode,
+    ExampleLike,
+    Feedback,
+    FeedbackLike,
+    Guideline,
+    RecalledExample,
+    read_example,
+    read_feedback,
+)
 
 
 class JudgeMemory:

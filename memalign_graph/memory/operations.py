@@ -22,9 +22,16 @@ from memalign_graph.memory.learning import plain_words
 from memalign_graph.memory.standing import EpisodeRow
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.memory.words import newer_word
-from memalign_graph.reading import read_feedback
 from memalign_graph.scales import Scale
-from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline, Judgment
+from memalign_graph.types import (
+    Criterion,
+    Episode,
+    Example,
+    Feedback,
+    Guideline,
+    Judgment,
+    read_feedback,
+)
 
 MAX_GUIDELINE_CHARS = 2_000
 """The longest guideline, in characters."""

@@ -21,23 +21,16 @@ from memalign_graph.alignment.report import AlignmentReport, compare_guidelines,
 from memalign_graph.errors import ChatModelError, InvalidInputError, ModelAnswerError
 from memalign_graph.interrupts import conflict_form
 from memalign_graph.io import IO
+from memalign_graph.memory import operations
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing, key_of
 from memalign_graph.memory.learning import learn
-from memalign_graph.memory.operations import (
-    check_feedback,
-    clear_drafts,
-    note_judgments,
-    remember,
-    unjudged_cases,
-)
 from memalign_graph.models import BaseChatModel, Metered, max_input_tokens
 from memalign_graph.nodes.judge import judge_again, value_judge
-from memalign_graph.nodes.learn import read_saved, saved
-from memalign_graph.reading import read_feedback
+from memalign_graph.nodes.review import read_saved, saved
 from memalign_graph.runtime import Node, Parts, Step, Update, own_channel
 from memalign_graph.settings import Alignment, LearnFrom
-from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
+from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment, read_feedback
 
 logger = logging.getLogger(__name__)
 
@@ -60,17 +53,6 @@ Lesson = dict[str, Any]
 
 
 def alignment_nodes(parts: Parts, options: Alignment) -> list[Node]:
-    """Make the nodes, in their order."""
-    operations = [
-        remember_feedback,
-        *([judge_cases] if options.judge_cases else []),
-        distill_batches,
-        consolidate_guidelines,
-        *([settle_conflicts] if options.conflicts == "ask" else []),
-        *([replay_cases] if options.guard else []),
-        commit_alignment,
-    ]
-
     def node(operation: Callable[[_Step], Coroutine[Any, Any, Update]]) -> Node:
         is_first = operation is remember_feedback
 
@@ -81,7 +63,15 @@ def alignment_nodes(parts: Parts, options: Alignment) -> list[Node]:
 
         return Node(take, parts, name=operation.__name__, is_first=is_first)
 
-    return list(map(node, operations))
+    return [
+        node(remember_feedback),
+        *([node(judge_cases)] if options.judge_cases else []),
+        node(distill_batches),
+        node(consolidate_guidelines),
+        *([node(settle_conflicts)] if options.conflicts == "ask" else []),
+        *([node(replay_cases)] if options.guard else []),
+        node(commit_alignment),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +84,10 @@ class _Step(Step):
     start: float = field(default_factory=time.time)
 
     def usage(self) -> list[Lesson]:
-        """Return what was used so far."""
         used = self.io.usage.model_dump()
         return [*self.lesson["usage"], {"used": used, "start": self.start, "stop": time.time()}]
 
     def learned(self, **more: Any) -> Update:
-        """Add to the lesson."""
         return {"judge_lesson": {**self.lesson, **more, "usage": self.usage()}}
 
     def progress(self, stage: str, done: int, of: int, **more: Any) -> None:
@@ -138,7 +126,7 @@ async def remember_feedback(step: _Step) -> Update:
     step.progress("remember", 0, len(read))
     before = (await access.refresh(io)).version
     guidelines = await access.guidelines(io)
-    stored = await remember(io, access, read, note_threads=False)
+    stored = await operations.remember(io, access, read, note_threads=False)
     step.progress("remember", len(read), len(read))
     experts = await access.episodes(io, (await access.refresh(io)).shared())
     agreement = expert_agreement(list(experts.values()), criterion.scale)
@@ -182,7 +170,7 @@ async def judge_cases(step: _Step) -> Update:
     judging = replace(step, parts=Parts(judge, clients=step.parts.clients))
     view = await access.refresh(io)
     await index_missing(io, access, view)
-    cases = unjudged_cases(view.rows(), criterion.scale)
+    cases = operations.unjudged_cases(view.rows(), criterion.scale)
     standing = await access.guidelines(io)
     found = await access.episodes(io, (ids[0] for ids in cases.values()))
     examples = {episode.example_id: episode.example for episode in found.values()}
@@ -214,7 +202,7 @@ async def judge_cases(step: _Step) -> Update:
         for key, outcome in zip(examples, outcomes, strict=True)
         if isinstance(outcome, Judgment)
     }
-    await note_judgments(io, access, judgments)
+    await operations.note_judgments(io, access, judgments)
     failures = [outcome for outcome in outcomes if isinstance(outcome, ModelAnswerError)]
     told = Counter(warning for judgment in judgments.values() for warning in judgment.warnings)
     warnings = [
@@ -282,7 +270,6 @@ async def consolidate_guidelines(step: _Step) -> Update:
 
 
 async def settle_conflicts(step: _Step) -> Update:
-    """Ask an expert about all conflicts at once, and wait."""
     step.run.warn_without_checkpointer("alignment")
     conflicts = [Conflict.model_validate(fields) for fields in step.lesson["conflicts"]]
     decisions = conflict_form(step.parts.criterion, conflicts).ask()
@@ -314,9 +301,7 @@ async def replay_cases(step: _Step) -> Update:
         tell=partial(step.progress, "replay"),
     )
     return step.learned(
-        operations=saved(kept),
-        rewordings=saved(again),
-        replay=seen.model_dump(mode="json"),
+        operations=saved(kept), rewordings=saved(again), replay=seen.model_dump(mode="json")
     )
 
 
@@ -327,12 +312,12 @@ async def commit_alignment(step: _Step) -> Update:
     if rewordings := read_saved(lesson["rewordings"]):
         again = await learn_again(io, access, rewordings, lesson["reworded"])
         learned += again["guidelines"]
-    operations, read = read_saved(lesson["operations"]), lesson["read"]
-    if read or operations:
+    proposed, read = read_saved(lesson["operations"]), lesson["read"]
+    if read or proposed:
         prompts = lesson["prompts"]
-        aligned = await learn(io, access, operations, read, prompts=prompts, reason="align")
+        aligned = await learn(io, access, proposed, read, prompts=prompts, reason="align")
         learned += aligned["guidelines"]
-    await clear_drafts(io, access)
+    await operations.clear_drafts(io, access)
     step.progress("commit", 1, 1)
     view = await access.refresh(io)
     # Others may change the memory while this run asks or waits.
@@ -402,7 +387,7 @@ def _read(
                 "counts."
             )
         feedback = feedback.model_copy(update={left_out: None})
-    feedback = check_feedback(feedback, criterion)
+    feedback = operations.check_feedback(feedback, criterion)
     return feedback.model_copy(update={"thread_id": feedback.thread_id or thread_id})
 
 

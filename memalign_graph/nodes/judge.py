@@ -9,32 +9,25 @@ from pydantic import Field
 
 from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.errors import EmbeddingError, InvalidInputError
-from memalign_graph.evidence.confidence import (
-    Decision,
-    Measured,
-    Said,
-    in_both_orders,
-    measure_confidence,
-)
+from memalign_graph.evidence import confidence
+from memalign_graph.memory import recall as memory
 from memalign_graph.memory.embedding import key_of
 from memalign_graph.memory.index.vectors import Vector, encode_vector
 from memalign_graph.memory.judgments import keep_judgment
-from memalign_graph.memory.recall import (
-    Recall,
-    known_vector,
-    recall,
-    recall_besides,
-    recall_without_episodes,
-)
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import ask, max_input_tokens
-from memalign_graph.pairwise import settle_orders, swap_outputs
 from memalign_graph.prompts.judge import fit_guidelines, judge_prompt, read_answer, read_broken
-from memalign_graph.reading import read_example
 from memalign_graph.runtime import Step, Update, own_channel
-from memalign_graph.scales import Pairwise
+from memalign_graph.scales import Pairwise, Value
 from memalign_graph.settings import CANT_CHOOSE, Judge
-from memalign_graph.types import Example, FrozenModel, Guideline, Judgment, RecalledExample
+from memalign_graph.types import (
+    Example,
+    FrozenModel,
+    Guideline,
+    Judgment,
+    RecalledExample,
+    read_example,
+)
 
 
 class Retrieved(FrozenModel):
@@ -52,8 +45,7 @@ class Retrieved(FrozenModel):
     warnings: list[str] = Field(default_factory=list)
 
     @classmethod
-    def of(cls, found: Recall) -> "Retrieved":
-        """Take what a look into memory gave."""
+    def of(cls, found: memory.Recall) -> "Retrieved":
         recalled = {
             episode.id: case.similarity for case in found.examples for episode in case.episodes
         }
@@ -66,7 +58,6 @@ class Retrieved(FrozenModel):
         )
 
     def with_guidelines(self, standing: Sequence[Guideline], step: Step) -> "Retrieved":
-        """Add the guidelines that fit into the judge's prompt."""
         judge = step.parts.judge
         fitted = fit_guidelines(
             standing if judge.use_guidelines else [],
@@ -79,7 +70,6 @@ class Retrieved(FrozenModel):
         return self.model_copy(update={**more, "warnings": warnings})
 
     def named(self, ids: Iterable[str]) -> list[Guideline]:
-        """Return the guidelines of some ids."""
         known = {guideline.id: guideline for guideline in (*self.guidelines, *self.relevant)}
         return [known[key] for key in ids if key in known]
 
@@ -105,12 +95,12 @@ async def judge(
     """Judge an example with what memory gave; `besides` are vector keys of cases with no vote."""
     io, access, settings = step.io, step.access, step.parts.judge
     answer, measured = await _verdict(step, example, retrieved)
-    said = Said(answer["value"], measured.probabilities, measured.source)
-    decision = Decision(said.verdict)
+    said = confidence.Said(answer["value"], measured.probabilities, measured.source)
+    decision = confidence.Decision(said.verdict)
     if settings.measures:
         from memalign_graph.evidence.process import decide_case
 
-        vector = known_vector(retrieved.vector)
+        vector = memory.known_vector(retrieved.vector)
         decision = await decide_case(
             io, access, said, settings.decide, vector=vector, besides=besides
         )
@@ -122,17 +112,18 @@ async def judge(
         memory_version=retrieved.version,
         thread_id=step.run.thread_id,
     )
-    if settings.keep_judgments is None:
-        return judgment
-    warning = await keep_judgment(
-        io, access, judgment, example, vector=retrieved.vector, keep_for=settings.keep_judgments
-    )
-    if warning is None:
-        return judgment
-    return judgment.model_copy(update={"warnings": [*judgment.warnings, warning]})
+    if keep_for := settings.keep_judgments:
+        warning = await keep_judgment(
+            io, access, judgment, example, vector=retrieved.vector, keep_for=keep_for
+        )
+        if warning is not None:
+            return judgment.model_copy(update={"warnings": [*judgment.warnings, warning]})
+    return judgment
 
 
-async def _verdict(step: Step, example: Example, retrieved: Retrieved) -> tuple[Update, Measured]:
+async def _verdict(
+    step: Step, example: Example, retrieved: Retrieved
+) -> tuple[Update, confidence.Measured]:
     """Ask for the judge's own fields of a judgment, in both orders where it swaps."""
     scale = step.parts.criterion.scale
     if not (step.parts.judge.swap and isinstance(scale, Pairwise)):
@@ -142,7 +133,7 @@ async def _verdict(step: Step, example: Example, retrieved: Retrieved) -> tuple[
     value, rationale, warning = settle_orders(
         scale, (straight["value"], straight["rationale"]), (swapped["value"], swapped["rationale"])
     )
-    measured = in_both_orders(one, other)
+    measured = confidence.in_both_orders(one, other)
     warnings = filter(None, [*straight["warnings"], measured.warning, warning])
     settled = {"value": value, "rationale": rationale, "warnings": list(dict.fromkeys(warnings))}
     if warning is not None:
@@ -150,7 +141,44 @@ async def _verdict(step: Step, example: Example, retrieved: Retrieved) -> tuple[
     return straight | settled, measured
 
 
-async def _ask(step: Step, example: Example, retrieved: Retrieved) -> tuple[Update, Measured]:
+# Judges lean to what they read first; the lean is described, and swapping proposed against it, in
+# Zheng et al., "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena" (2023), section 3.4,
+# https://arxiv.org/abs/2306.05685.
+def swap_outputs(example: Example) -> Example:
+    match example.outputs:
+        case [first, second]:
+            return Example(**{**example.to_json(), "outputs": [second, first]})
+        case dict() as named if len(named) == 2:  # noqa: PLR2004 - a pair
+            swapped = dict(zip(named, reversed(named.values()), strict=True))
+            return Example(**{**example.to_json(), "outputs": swapped})
+    raise InvalidInputError(
+        "outputs: to be judged in both orders (`swap=True`) they have to be two: give a list of "
+        "the two outputs, or an object with two fields, such as {'A': ..., 'B': ...}."
+    )
+
+
+def settle_orders(
+    scale: Pairwise, straight: tuple[Value, str], swapped: tuple[Value, str]
+) -> tuple[Value, str, str | None]:
+    value, rationale = straight
+    other = {"A": "B", "B": "A"}.get(str(swapped[0]), swapped[0])
+    if value == other:
+        return value, rationale, None
+    tie = "so that it is a tie" if scale.allow_tie else "and the scale has no tie: the first stands"
+    both = (
+        f"In the order given ({value}): {rationale} With A and B in each other's place, and named "
+        f"so ({other} as given): {swapped[1]}"
+    )
+    warning = (
+        f"The verdict depends on the order of the outputs: {value} as they were given, {other} "
+        f"when they were swapped, {tie}."
+    )
+    return "tie" if scale.allow_tie else value, both, warning
+
+
+async def _ask(
+    step: Step, example: Example, retrieved: Retrieved
+) -> tuple[Update, confidence.Measured]:
     parts, chat = step.parts, step.chat
     settings, criterion = parts.judge, parts.criterion
     cites = settings.cite_guidelines and bool(retrieved.guidelines or retrieved.relevant)
@@ -170,9 +198,9 @@ async def _ask(step: Step, example: Example, retrieved: Retrieved) -> tuple[Upda
         return {"value": value, "rationale": rationale, "broken_guideline_ids": broken}
 
     answer, reply = await ask(step.io, structured, prompt.messages, read, purpose="judge")
-    measured = Measured()
+    measured = confidence.Measured()
     if settings.confidence:
-        measured = await measure_confidence(
+        measured = await confidence.measure_confidence(
             step.io,
             chat,
             criterion,
@@ -199,13 +227,13 @@ async def retrieve(
     try:
         if isinstance(vector, EmbeddingError):
             raise vector
-        found = await recall(
+        found = await memory.recall(
             io, access, example, k, vector=vector, embeds=judge.decide == "evidence"
         )
     except EmbeddingError as error:
         if judge.on_embedding_error == "raise":
             raise
-        found = await recall_without_episodes(io, access, error)
+        found = await memory.recall_without_episodes(io, access, error)
     return Retrieved.of(found)
 
 
@@ -232,7 +260,7 @@ async def retrieve_episodes(step: Step) -> Update:
         version, _ = await step.access.standing_guidelines(step.io, found.version)
         if version == found.version:
             break
-        found = await retrieve(step, example, known_vector(found.vector))
+        found = await retrieve(step, example, memory.known_vector(found.vector))
     return {
         "judge_run": {"example": example.to_json(), "settings": step.settings},
         "judge_memory": found.to_json(),
@@ -279,13 +307,10 @@ async def judge_again(
     besides: AbstractSet[str],
     limit: int = 1,
 ) -> Judgment:
-    """Judge an example that memory holds, with some guidelines, as if some episodes were not there.
-
-    The same answer is not paid for twice until something is committed.
-    """
+    """Judge a case in memory as if some episodes were not there; no answer is paid for twice."""
     io, access = step.io, step.access
     k = step.settings["k"] if step.parts.judge.use_episodes else 0
-    found = Retrieved.of(recall_besides(access, example, k, besides))
+    found = Retrieved.of(memory.recall_besides(access, example, k, besides))
     own = key_of(access, example)
     vector = access.view.index.get(own)
     if vector is not None:

@@ -8,17 +8,8 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from memalign_graph.memory.learning import plain_words
-from memalign_graph.prompts.fences import (
-    as_text,
-    closed_schema,
-    defuse,
-    estimate_tokens,
-    fence,
-    render_criterion,
-    render_example,
-)
+from memalign_graph.prompts import fences
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
-from memalign_graph.prompts.words import word_runs, words
 from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline
 
 MAX_QUESTION_CHARS = 300  # of an example, too: what is longer, nobody reads for two words
@@ -69,7 +60,6 @@ class Question(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Both, as the expert is asked."""
         return " ".join(filter(None, self))
 
 
@@ -83,7 +73,6 @@ class ClarifyPrompt(NamedTuple):
 
 
 def clarify_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the answer."""
     # What to look for comes first: a model that has to decide first tends to say yes.
     properties = {
         "look_for": {"type": "string", "description": "What a judge would look for."},
@@ -92,7 +81,7 @@ def clarify_schema() -> dict[str, Any]:
         "example": {"type": "string", "description": "One example to ask of; empty if checkable."},
     }
     what = "Whether the expert's words can be checked, and else what to ask."
-    return closed_schema(properties, title="feedback_question", description=what)
+    return fences.closed_schema(properties, title="feedback_question", description=what)
 
 
 def clarify_prompt(
@@ -102,15 +91,14 @@ def clarify_prompt(
     guidelines: Sequence[Guideline],
     max_input_tokens: int,
 ) -> ClarifyPrompt:
-    """Write the prompt."""
     chosen = choose_guidelines(guidelines, max_tokens=min(max_input_tokens // 4, 2_000))
-    rules = [f"- {defuse(guideline.text)}" for guideline in chosen]
-    head = [render_criterion(criterion)]
+    rules = [f"- {fences.defuse(guideline.text)}" for guideline in chosen]
+    head = [fences.render_criterion(criterion)]
     head += ["Rules that the judge has already:", *rules] if rules else []
     fixed = _ASKED + "\n".join(head)
-    room = max(max_input_tokens - ANSWER_TOKENS - estimate_tokens(fixed), 60)
+    room = max(max_input_tokens - ANSWER_TOKENS - fences.estimate_tokens(fixed), 60)
     case = _case(criterion, feedback, room)
-    said, outputs = feedback.rationale or "", as_text(feedback.example.outputs)
+    said, outputs = feedback.rationale or "", fences.as_text(feedback.example.outputs)
     return ClarifyPrompt(
         messages=[*_BEGINNING, HumanMessage("\n".join([*head, *case]))],
         words=said,
@@ -122,22 +110,27 @@ def clarify_prompt(
 def _case(criterion: Criterion, feedback: Feedback, room: int) -> list[str]:
     show, judgment = criterion.scale.show, feedback.judgment
     limit = min(3 * _FIELD_TOKENS, room // 2)
-    case = [render_example(None, feedback.example, max_tokens=limit)[0]]
+    case = [fences.render_example(None, feedback.example, max_tokens=limit)[0]]
     if judgment is not None:
         limit = min(_FIELD_TOKENS, room // 8)
         case.append(f"The judge said {show(judgment.verdict)}, because:")
-        case.append(fence("verdict", judgment.rationale, max_tokens=limit))
+        case.append(fences.fence("verdict", judgment.rationale, max_tokens=limit))
     if feedback.value is not None:
         case.append(f"The expert's value: {show(feedback.value)}")
     limit = min(_FIELD_TOKENS, room // 4)
-    return [*case, _WORDS, fence("rationale", feedback.rationale, max_tokens=limit), _CLOSING]
+    return [
+        *case,
+        _WORDS,
+        fences.fence("rationale", feedback.rationale, max_tokens=limit),
+        _CLOSING,
+    ]
 
 
 def _beginning() -> list[BaseMessage]:
     messages: list[BaseMessage] = [SystemMessage(_SYSTEM)]
     for rationale, look_for, question, example in _TURNS:
         feedback = Feedback(example=_CAPTION, value=False, rationale=rationale)
-        case = [render_criterion(_CAPTIONS), *_case(_CAPTIONS, feedback, _FIELD_TOKENS)]
+        case = [fences.render_criterion(_CAPTIONS), *_case(_CAPTIONS, feedback, _FIELD_TOKENS)]
         answer = {"look_for": look_for, "checkable": not question}
         answer |= {"question": question, "example": example}
         messages += [HumanMessage("\n".join(case)), AIMessage(json.dumps(answer))]
@@ -153,7 +146,6 @@ _ASKED = "\n".join(message.text for message in _BEGINNING)
 def read_question(
     answer: dict[str, Any], prompt: ClarifyPrompt, *, last: bool = False
 ) -> Question | None:
-    """Check the answer."""
     checkable = answer.get("checkable")
     if not isinstance(checkable, bool):
         raise ValueError('it has no "checkable" that is true or false')
@@ -193,7 +185,7 @@ def _read_text(answer: dict[str, Any], name: str, prompt: ClarifyPrompt) -> str:
     if re.search(r"://|\bwww\.", text, re.IGNORECASE):
         raise ValueError(f'its "{name}" has a link, which no expert should follow: leave it out')
     repeats = plain_words(text) in map(plain_words, prompt.shown)
-    if repeats or word_runs(text) & word_runs(_ASKED):
+    if repeats or fences.word_runs(text) & fences.word_runs(_ASKED):
         raise ValueError(f'its "{name}" repeats what you were shown: ask about this case')
     return text
 
@@ -209,7 +201,7 @@ def _read_example(answer: dict[str, Any], question: str, prompt: ClarifyPrompt) 
 
 def _beginnings(text: Any) -> set[str]:
     """Return what two texts share where a word of one is in the other, in some form."""
-    return {word[:4] for word in words(str(text or ""))}
+    return {word[:4] for word in fences.words(str(text or ""))}
 
 
 def clarified(feedback: Feedback, question: Question, answer: Mapping[str, Any]) -> Feedback:

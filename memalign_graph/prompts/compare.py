@@ -42,7 +42,6 @@ class Relations(NamedTuple):
 
 
 def relations_schema(count: int) -> dict[str, Any]:
-    """Return the JSON Schema of the answer."""
     rule = {"type": "integer", "minimum": 1, "maximum": count}
     groups = {"type": "array", "items": {"type": "array", "items": rule}, "maxItems": count}
     return closed_schema(
@@ -53,7 +52,6 @@ def relations_schema(count: int) -> dict[str, Any]:
 
 
 def relations_prompt(criterion: Criterion, texts: Sequence[str]) -> list[BaseMessage]:
-    """Write the prompt."""
     lines = "\n".join(f"{number}. {defuse(text)}" for number, text in enumerate(texts, start=1))
     return [
         SystemMessage(_SYSTEM.format(criterion=render_criterion(criterion))),
@@ -62,7 +60,6 @@ def relations_prompt(criterion: Criterion, texts: Sequence[str]) -> list[BaseMes
 
 
 def read_relations(answer: dict[str, Any], count: int) -> Relations:
-    """Check an answer."""
     groups = _read_groups(answer, "duplicates", count)
     pairs = _read_groups(answer, "contradictions", count)
     if any(len(pair) > _PAIR for pair in pairs):

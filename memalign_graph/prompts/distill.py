@@ -15,17 +15,8 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from memalign_graph.errors import excerpt
 from memalign_graph.memory.learning import GuidelineOperation, plain_words
 from memalign_graph.memory.operations import MAX_GUIDELINE_CHARS
-from memalign_graph.prompts.fences import (
-    as_text,
-    closed_schema,
-    defuse,
-    estimate_tokens,
-    render_criterion,
-    render_example,
-    render_words,
-)
+from memalign_graph.prompts import fences
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
-from memalign_graph.prompts.words import OF_ANY_RULE, says_more, word_runs, words
 from memalign_graph.types import Criterion, Episode, Guideline
 
 _FIELD_TOKENS = 600  # of one text of an example that the distiller reads
@@ -99,7 +90,6 @@ def distill_prompt(
     max_input_tokens: int,
     most_operations: int | None = None,
 ) -> DistillPrompt:
-    """Write the prompt to distil a batch of feedback."""
     handles, system, standing, room = _frame(
         criterion, guidelines, max_input_tokens, several=len(episodes) > 1
     )
@@ -138,7 +128,6 @@ def distill_prompt(
 
 
 def by_case(episodes: Iterable[Episode]) -> list[list[Episode]]:
-    """Bring the experts' episodes on one example together."""
     cases: dict[str, list[Episode]] = {}
     for episode in episodes:
         cases.setdefault(episode.example_id, []).append(episode)
@@ -148,7 +137,6 @@ def by_case(episodes: Iterable[Episode]) -> list[list[Episode]]:
 def feedback_window(
     criterion: Criterion, guidelines: Sequence[Guideline], *, max_input_tokens: int
 ) -> int:
-    """Return how much feedback fits into a prompt beside everything else."""
     *_, room = _frame(criterion, guidelines, max_input_tokens, several=True)
     return room
 
@@ -157,8 +145,12 @@ def feedback_tokens(case: Sequence[Episode]) -> int:
     """Estimate how much of a prompt the feedback on one case takes, with what its answer takes."""
     example = case[0].example
     texts = [example.inputs, example.outputs, example.reference_outputs]
-    of_example = sum(estimate_tokens(as_text(text)) for text in texts if text is not None)
-    of_words = sum(min(estimate_tokens(episode.rationale or ""), _FIELD_TOKENS) for episode in case)
+    of_example = sum(
+        fences.estimate_tokens(fences.as_text(text)) for text in texts if text is not None
+    )
+    of_words = sum(
+        min(fences.estimate_tokens(episode.rationale or ""), _FIELD_TOKENS) for episode in case
+    )
     around = (_FRAME_TOKENS + 40) * len(case)  # and as much of the answer
     return min(of_example, 3 * _FIELD_TOKENS) + of_words + around
 
@@ -170,20 +162,20 @@ def _frame(
     shown = choose_guidelines(guidelines, max_tokens=min(max_input_tokens // 4, 8_000))
     changeable = [guideline for guideline in shown if guideline.origin == "distilled"]
     handles = {f"G{number}": guideline for number, guideline in enumerate(changeable, start=1)}
-    lines = [f"{handle}: {defuse(guideline.text)}" for handle, guideline in handles.items()]
-    fixed = [defuse(guideline.text) for guideline in shown if guideline.origin == "expert"]
+    lines = [f"{handle}: {fences.defuse(guideline.text)}" for handle, guideline in handles.items()]
+    fixed = [fences.defuse(guideline.text) for guideline in shown if guideline.origin == "expert"]
     lines += [f"(written by an expert, can't be changed): {text}" for text in fixed]
     standing = "Guidelines so far:\n" + ("\n".join(lines) or "none")
     counts = "an empty list if the feedback teaches nothing new" if guidelines else "at least one"
     system = _SYSTEM.format(
-        criterion=render_criterion(criterion),
+        criterion=fences.render_criterion(criterion),
         rules=_RULES,
         counts=counts,
         changes=_CHANGE if handles else "",
         order=_IN_ORDER if several else "",
     )
     taken = ANSWER_TOKENS + _FRAME_TOKENS
-    taken += sum(map(estimate_tokens, (system, standing, _CLOSING_OF_SEVERAL)))
+    taken += sum(map(fences.estimate_tokens, (system, standing, _CLOSING_OF_SEVERAL)))
     return handles, system, standing, max_input_tokens - taken
 
 
@@ -206,17 +198,16 @@ def _render_case(
     limit = min(3 * _FIELD_TOKENS, max_tokens * 2 // 3)
     words_limit = min(_FIELD_TOKENS, max_tokens // 3 // len(episodes))
     tag = "example" if alone else None
-    example, is_cut = render_example(tag, episodes[0].example, max_tokens=limit)
-    words, words_cut = render_words(
+    example, is_cut = fences.render_example(tag, episodes[0].example, max_tokens=limit)
+    said, words_cut = fences.render_words(
         episodes, criterion, names=list(named), has_label=alone, max_tokens=words_limit
     )
     experts = f": {len(named)} experts on one case" if len(named) > 1 else ""
     title = f"Feedback {', '.join(named)}{experts}"
-    return "\n".join([title, example, *words]), is_cut or words_cut
+    return "\n".join([title, example, *said]), is_cut or words_cut
 
 
 def operations_schema(prompt: DistillPrompt) -> dict[str, Any]:
-    """Return the JSON Schema of the answer to a prompt."""
     # The text comes first: a small model that has to choose the action first tends to copy the
     # guideline it has chosen.
     what = "The guideline, one sentence; empty if one is only retired."
@@ -237,10 +228,10 @@ def operations_schema(prompt: DistillPrompt) -> dict[str, Any]:
             "items": {"type": "string", "enum": list(prompt.episodes)},
             "description": "The handles of the feedback this comes from.",
         }
-    items = closed_schema(properties)
+    items = fences.closed_schema(properties)
     operations = {"type": "array", "items": items, "maxItems": prompt.most_operations}
     head = {"title": "guideline_operations", "description": "Changes to the guidelines."}
-    return closed_schema({"operations": operations}, **head)
+    return fences.closed_schema({"operations": operations}, **head)
 
 
 class Proposal(NamedTuple):
@@ -327,15 +318,18 @@ def _why_idle(operation: GuidelineOperation, prompt: DistillPrompt) -> tuple[str
             mend = f"if the expert says something else than {handle}, add that as one of its own"
             return "it gives a guideline the words it has", mend
     said = " ".join(episode.rationale or "" for episode in prompt.episodes.values())
-    echoed = word_runs(text) & word_runs(prompt.asked) - word_runs(said)
-    if echoed or not says_more(text, OF_ANY_RULE):
+    echoed = fences.word_runs(text) & fences.word_runs(prompt.asked) - fences.word_runs(said)
+    if echoed or not fences.says_more(text, fences.OF_ANY_RULE):
         return "it repeats the shape of the answer, or what was asked for", _MEND
     if _OF_THE_EXPERT.search(text):
         reason = "it speaks of an expert's value or reason, and a new case has none yet"
         return reason, "write what to look for in the case itself"
     sources = [shown for shown in prompt.episodes.values() if shown.id in operation.episode_ids]
-    if any(words(text) == words(as_text(source.example.outputs)) for source in sources):
+    if any(
+        fences.words(text) == fences.words(fences.as_text(source.example.outputs))
+        for source in sources
+    ):
         return "it repeats the output that was judged", _MEND
     scale = prompt.criterion.scale.describe()
-    known = f"{prompt.criterion.instructions} {scale} {OF_ANY_RULE}"
-    return None if says_more(text, known) else ("it says no more than the criterion", _MEND)
+    known = f"{prompt.criterion.instructions} {scale} {fences.OF_ANY_RULE}"
+    return None if fences.says_more(text, known) else ("it says no more than the criterion", _MEND)

@@ -16,15 +16,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from memalign_graph.agreement import majority_value, on_scale
-from memalign_graph.prompts.fences import (
-    closed_schema,
-    defuse,
-    estimate_tokens,
-    render_criterion,
-    render_example,
-    render_words,
-    shorten,
-)
+from memalign_graph.prompts import fences
 from memalign_graph.scales import Value
 from memalign_graph.types import Criterion, Episode, Example, Guideline, RecalledExample
 
@@ -68,7 +60,6 @@ class JudgePrompt(NamedTuple):
 
 
 def answer_schema(criterion: Criterion, *, cites: bool = False) -> dict[str, Any]:
-    """Return the JSON Schema of a judge's answer: the rationale, then the value."""
     properties = {
         "rationale": {"type": "string", "description": "One or two sentences on what decides."},
         "value": criterion.scale.value_schema(),
@@ -79,11 +70,10 @@ def answer_schema(criterion: Criterion, *, cites: bool = False) -> dict[str, Any
             "items": {"type": "integer"},
             "description": "The numbers of the guidelines that the outputs break; empty if none.",
         }
-    return closed_schema(properties, title="judgment", description="A verdict on the case.")
+    return fences.closed_schema(properties, title="judgment", description="A verdict on the case.")
 
 
 def read_broken(answer: dict[str, Any], guidelines: Sequence[Guideline]) -> list[str]:
-    """Read which guidelines the outputs break, by the judge's own account."""
     cited = answer.get(_BROKEN)
     known = {n: guideline.id for n, guideline in enumerate(guidelines, start=1)}
     numbers = [n for n in cited if type(n) is int] if isinstance(cited, list) else []
@@ -91,7 +81,6 @@ def read_broken(answer: dict[str, Any], guidelines: Sequence[Guideline]) -> list
 
 
 def read_answer(answer: dict[str, Any], criterion: Criterion) -> tuple[Value, str]:
-    """Check a judge's answer."""
     if "value" not in answer:
         raise ValueError('it has no "value"')
     rationale = answer.get("rationale")
@@ -155,29 +144,28 @@ def judge_prompt(
     recalled: Sequence[RecalledExample],
     max_input_tokens: int,
 ) -> JudgePrompt:
-    """Write the prompt for one case."""
     warnings: list[str] = []
     lines = _GUIDELINES.format(lines="\n".join(_lines(guidelines, start=1)))
     system = _SYSTEM.format(
-        criterion=render_criterion(criterion), guidelines=lines if guidelines else ""
+        criterion=fences.render_criterion(criterion), guidelines=lines if guidelines else ""
     )
     title = "Further guidelines from the experts, on cases like this one:"
     further = "\n".join([title, *_lines(relevant, start=len(guidelines) + 1)]) if relevant else ""
-    fixed = sum(map(estimate_tokens, (system, further, _ask_about("", _BY))))
+    fixed = sum(map(fences.estimate_tokens, (system, further, _ask_about("", _BY))))
     room = max_input_tokens - ANSWER_TOKENS - fixed
-    case, is_cut = render_example("case", example, max_tokens=max(room, 3))
+    case, is_cut = fences.render_example("case", example, max_tokens=max(room, 3))
     if is_cut:
         warnings.append(
             f"The case is too long for the model's window of {max_input_tokens:,} tokens: the "
             "middle of its longest texts was left out."
         )
-    room -= estimate_tokens(case)
+    room -= fences.estimate_tokens(case)
     turns: list[BaseMessage] = []
     told: list[str] = []
     episodes: list[Episode] = []
     for done, earlier in enumerate(recalled):
         texts = _render_earlier(earlier, example, criterion)
-        room -= sum(map(estimate_tokens, texts))
+        room -= sum(map(fences.estimate_tokens, texts))
         if room < 0:
             warnings.append(
                 f"{len(recalled) - done} of {len(recalled)} similar examples did not fit into the "
@@ -223,12 +211,14 @@ def _fitting(
 
 
 def _lines(guidelines: Sequence[Guideline], *, start: int) -> list[str]:
-    return [f"{n}. {defuse(guideline.text)}" for n, guideline in enumerate(guidelines, start)]
+    return [
+        f"{n}. {fences.defuse(guideline.text)}" for n, guideline in enumerate(guidelines, start)
+    ]
 
 
 @lru_cache(maxsize=10_000)
 def _cost(text: str, digits: int) -> int:
-    return estimate_tokens(f"{'9' * digits}. {defuse(text)}")
+    return fences.estimate_tokens(f"{'9' * digits}. {fences.defuse(text)}")
 
 
 def _ask_about(case: str, by: str = "") -> str:
@@ -247,9 +237,9 @@ def _render_earlier(recalled: RecalledExample, case: Example, criterion: Criteri
     shown = recalled.example.model_copy(update=shared)
     value = majority_value(recalled.episodes, criterion.scale)
     tag = "example" if value is None else "case"
-    example, _ = render_example(tag, shown, max_tokens=3 * _FIELD_TOKENS)
+    example, _ = fences.render_example(tag, shown, max_tokens=3 * _FIELD_TOKENS)
     if value is None:
-        words, _ = render_words(
+        words, _ = fences.render_words(
             recalled.episodes, criterion, has_label=False, max_tokens=_FIELD_TOKENS
         )
         return ["\n".join([example, *words])]
@@ -263,13 +253,13 @@ def _said(episodes: Sequence[Episode], value: Value, criterion: Criterion) -> st
     """Write what experts said, those of another opinion with their value."""
     words = []
     for episode in episodes:
-        text = shorten(defuse(episode.rationale or ""), _FIELD_TOKENS)
+        text = fences.shorten(fences.defuse(episode.rationale or ""), _FIELD_TOKENS)
         if episode.value is not None and on_scale(episode.value, criterion.scale) != value:
             differs = f"Another expert says {criterion.scale.show(episode.value)}"
             text = f"{differs}: {text}" if text else f"{differs}."
         words.append(text)
     confirmed = (
-        shorten(defuse(episode.judgment.rationale), _FIELD_TOKENS)
+        fences.shorten(fences.defuse(episode.judgment.rationale), _FIELD_TOKENS)
         for episode in episodes
         if episode.judgment is not None and episode.judgment.verdict == value == episode.value
     )

@@ -11,9 +11,9 @@ import memalign_graph
 PACKAGE = Path(memalign_graph.__file__).parent
 
 ORDER = (
-    "errors identity scales types agreement pairwise io models reading state memory settings "
+    "errors identity scales types agreement io models state memory settings "
     "prompts evidence.trust memory.review_report evidence alignment memory.judge_memory "
-    "interrupts runtime nodes graphs conversation gate aggregate panel agents records studio "
+    "interrupts runtime nodes graphs conversation gate panel agents records studio "
     "integrations local evaluation cli.files cli.terminal demo cli demo.__main__"
 )
 """From low to high. A module belongs to the longest of these that its name begins with."""

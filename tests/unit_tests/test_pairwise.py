@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Example, InvalidInputError, Pairwise
-from memalign_graph.pairwise import settle_orders, swap_outputs
+from memalign_graph.nodes.judge import settle_orders, swap_outputs
 
 TIES, NO_TIES = Pairwise(), Pairwise(allow_tie=False)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from memalign_graph import Criterion, Episode, Example, Feedback, InvalidInputError, Judgment
-from memalign_graph.reading import read_example, read_feedback
+from memalign_graph.types import read_example, read_feedback
 
 CASE = {"inputs": "q", "outputs": "a"}
 SAID = {**CASE, "rationale": "Too cold."}

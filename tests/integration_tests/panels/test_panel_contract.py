@@ -130,9 +130,9 @@ async def test_nine_are_judged_and_distilled_at_once_by_one_model_and_one_embedd
         made.append(name)
         return resolve(given)
 
-    for module, name in (("runtime", "resolve_chat_model"), ("models", "resolve_embeddings")):
+    for name in ("resolve_chat_model", "resolve_embeddings"):
         wrapped = partial(counted, name, getattr(models, name))
-        monkeypatch.setattr(f"memalign_graph.{module}.{name}", wrapped)
+        monkeypatch.setattr(models, name, wrapped)
     monkeypatch.setattr(bench.server, "keep_alive", False)
     builder: Any = StateGraph(Parent)
     builder.add_node("panel", create_panel_graph(NINE, review="always").compile())

@@ -15,7 +15,7 @@ from memalign_graph.conversation import (
     example_in,
     wrote,
 )
-from memalign_graph.reading import PassRule
+from memalign_graph.scales import PassRule
 from memalign_graph.types import Evidence
 from tests.conftest import CRITERION
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Boolean, Categorical, InvalidInputError, Numeric, Pairwise
-from memalign_graph.reading import PassRule
+from memalign_graph.scales import PassRule
 
 GRADES = Categorical(choices=("Poor", "Fair", "Good"), ordered=True)
 NAMES = Categorical(choices=("Refund", "Sorry", "Rude"))

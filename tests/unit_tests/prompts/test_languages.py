@@ -7,7 +7,7 @@ import pytest
 
 from memalign_graph import Criterion
 from memalign_graph.prompts.distill import DistillPrompt, read_operations
-from memalign_graph.prompts.words import says_more, word_runs
+from memalign_graph.prompts.fences import says_more, word_runs
 from tests.conftest import CASE, Bench, operations
 from tests.unit_tests.prompts.support import episode, guideline, prompt
 from tests.unit_tests.prompts.test_distill_prompt import add, revise
