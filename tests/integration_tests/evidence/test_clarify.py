@@ -37,10 +37,7 @@ from tests.loopback import (
     LoopbackServer,
     ReplyLike,
     Rule,
-    content_filter,
     error,
-    refusal,
-    truncated,
 )
 from tests.unit_tests.memory.purging import MARK, everything_in, holding, keep_deleted, left_in
 
@@ -132,10 +129,10 @@ async def test_vague_words_are_asked_about_and_stored_with_the_answer(bench: Ben
 
     done = await bench.resume(graph, {state.interrupts[0].id: ANSWER})
     assert set(done) == {"judgment", "feedback", "learned"}
-    feedback = done["feedback"]
-    said = (feedback["value"], feedback["rationale"], feedback["author"])
-    assert said == (False, JOINED, "ann")
-    assert feedback["judgment"] == done["judgment"]
+    assert (
+        done["feedback"].items() >= {"value": False, "rationale": JOINED, "author": "ann"}.items()
+    )
+    assert done["feedback"]["judgment"] == done["judgment"]
     [episode] = await bench.episodes()
     assert (episode.rationale, episode.status) == (JOINED, "distilled")
     assert (done["learned"]["episode_ids"], done["learned"]["warnings"]) == ([episode.id], [])
@@ -145,11 +142,9 @@ async def test_vague_words_are_asked_about_and_stored_with_the_answer(bench: Ben
     # The same words again change nothing, and are not asked about.
     rules = await bench.guidelines()
     done = await bench.review(graph, VAGUE, on="again")
-    assert "__interrupt__" not in done
     assert (done["feedback"]["rationale"], done["learned"]["guidelines"]) == (JOINED, [])
     assert [one.word for one in await bench.episodes()] == [episode.word]
-    assert await bench.guidelines() == rules
-    assert called(bench) == (2, 1)
+    assert (await bench.guidelines(), called(bench)) == (rules, (2, 1))
 
 
 async def test_who_is_not_asked(bench: Bench) -> None:
@@ -169,36 +164,34 @@ async def test_who_is_not_asked(bench: Bench) -> None:
     assert len(questions(bench.server)) == 1
 
 
-REPLIES: dict[str, tuple[Any, str, Any]] = {
-    "vague again": ("It just is.", JOINED.replace(ANSWER, "It just is."), False),
-    "value": ({"value": True}, "Too cold.", True),
-    "approve": (APPROVE, "Too cold.", False),
-    "inbox response": ([{"type": "response", "args": ANSWER}], JOINED, False),
-    "inbox ignore": ([{"type": "ignore", "args": None}], "Too cold.", False),
-}
-
-
-@pytest.mark.parametrize(("reply", "rationale", "value"), REPLIES.values(), ids=REPLIES)
-async def test_every_reply_goes_on_to_be_learned_from(
-    bench: Bench, reply: Any, rationale: str, value: Any
+@pytest.mark.parametrize(("reply", "value"), [({"value": True}, True), (APPROVE, False)])
+async def test_reply_without_words_goes_on_with_those_there_are(
+    bench: Bench, reply: Any, *, value: bool
 ) -> None:
     graph = clarifying_graph(bench)
     await until_asked(bench, graph)
     done = await bench.resume(graph, reply)
-    assert (done["feedback"]["rationale"], done["feedback"]["value"]) == (rationale, value)
-    [episode] = await bench.episodes()
-    assert (episode.rationale, episode.value, episode.status) == (rationale, value, "distilled")
     assert len(done["learned"]["guidelines"]) == 1
-    assert called(bench) == (1, 1)
+    [episode] = await bench.episodes()
+    assert (episode.rationale, episode.value, episode.status) == ("Too cold.", value, "distilled")
     # Not even words that went on unclear are asked about again, but another's are.
     await bench.review(graph, {**VAGUE, "value": value}, on="again")
     assert len(questions(bench.server)) == 1
     await until_asked(bench, graph, {**VAGUE, "author": "bob"}, on="another's")
 
 
-@pytest.mark.parametrize("review", ["always", lambda _: True])
-async def test_streamed_updates_name_each_node(bench: Bench, review: Any) -> None:
-    graph = clarifying_graph(bench, review=review)
+async def test_answer_of_a_megabyte_is_cut_where_a_model_reads_it(bench: Bench) -> None:
+    graph = clarifying_graph(bench)
+    await until_asked(bench, graph)
+    done = await bench.resume(graph, f"{'wordy ' * 170_000} It ends.")
+    [distilling] = distillings(bench.server)
+    assert len(distilling.text) < 20_000
+    assert "It ends." in distilling.text
+    assert len(done["learned"]["guidelines"]) == 1
+
+
+async def test_streamed_updates_name_each_node(bench: Bench) -> None:
+    graph = clarifying_graph(bench, review=lambda _: True)
     bench.server.rules = answers(ASKS)
     await bench.invoke(graph, CASE)
     for reply, nodes in (
@@ -211,10 +204,8 @@ async def test_streamed_updates_name_each_node(bench: Bench, review: Any) -> Non
 
 FAILURES: dict[str, Any] = {
     "prose": "Well.",
-    "truncated": truncated('{"look'),
-    "refused": refusal(),
-    "filtered": content_filter(),
     "no question": {**ASKS, "question": ""},
+    "a megabyte": {**ASKS, "question": "Why? " * 200_000},
     "surrogate": '{"look_for": "", "checkable": false, "question": "\\ud83d?", "example": ""}',
 }
 
@@ -270,25 +261,25 @@ async def test_failed_distilling_goes_on_without_asking_again(bench: Bench) -> N
     assert len(questions(bench.server)) == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "asks"),
-    [({}, "gpt-other"), ({"distill_model": "openai:gpt-distils"}, "gpt-distils")],
-    ids=["own", "distill-model"],
-)
 async def test_model_that_distils_is_the_one_that_asks(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, options: Any, asks: str
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph = bench.review_graph(model="openai:gpt-own", clarify=True, **options)
     # Nobody closes the connections of a client that a string makes.
     with LoopbackServer(keep_alive=False) as server:
         server.rules = answers(ASKS)
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
-        await bench.invoke(graph, CASE, context={"model": "openai:gpt-other"})
-        await bench.resume(graph, VAGUE)  # the context is gone here
-        await bench.resume(graph, ANSWER)
-        models = [chat.model for chat in server.chats]
-    assert models == ["gpt-other", asks, asks]
+        for options, asks in (
+            ({}, "gpt-other"),
+            ({"distill_model": "openai:gpt-distils"}, "gpt-distils"),
+        ):
+            graph = bench.review_graph(model="openai:gpt-own", clarify=True, **options)
+            case = {**CASE, "inputs": asks}
+            await bench.invoke(graph, case, asks, context={"model": "openai:gpt-other"})
+            await bench.resume(graph, VAGUE, asks)  # the context is gone here
+            await bench.resume(graph, ANSWER, asks)
+            assert [chat.model for chat in server.chats] == ["gpt-other", asks, asks]
+            server.chats.clear()
     # A model that is not there loses no words.
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     graph = clarifying_graph(bench, distill_model="openai:gpt-none")
@@ -314,12 +305,6 @@ async def test_gate_asks_back_and_goes_by_what_the_expert_said(bench: Bench) -> 
     assert (verdict["status"], verdict["revisions"]) == ("accepted", 1)
     assert {one.rationale for one in await bench.episodes()} == {JOINED, None}
     assert called(bench) == (2, 1)
-    # Where nobody could be asked it tells so.
-    graph = gated(bench, Writer("Go."), review="always", clarify=True, revise=None)
-    await bench.invoke(graph, asked(), "failing")
-    bench.server.script("Well.", "Well.")
-    verdict = (await bench.resume(graph, VAGUE, "failing"))["quality_gate"]
-    assert "not asked back" in verdict["learned"]["warnings"][0]
 
 
 @pytest.mark.parametrize("place", ["middleware", "tool"])
@@ -367,10 +352,7 @@ async def test_review_graph_asks_back_within_another(bench: Bench) -> None:
     assert called(bench) == (1, 1)
 
 
-@pytest.mark.parametrize("durability", ["exit", "sync"])
-async def test_question_is_answered_in_another_process(
-    bench: Bench, tmp_path: Path, durability: Any
-) -> None:
+async def test_question_is_answered_in_another_process(bench: Bench, tmp_path: Path) -> None:
     """With another graph object and other connections, as after a restart."""
     store_file, saver_file = str(tmp_path / "s.db"), str(tmp_path / "t.db")
 
@@ -382,7 +364,7 @@ async def test_question_is_answered_in_another_process(
             store.setup()
             graph = clarifying_graph(bench)
             graph.store, graph.checkpointer = store, saver
-            return graph.invoke(given, thread("t"), durability=durability)
+            return graph.invoke(given, thread("t"), durability="exit")
 
     bench.server.rules = answers(ASKS)
     carry_on(CASE)
@@ -399,10 +381,15 @@ EARLIER = {"value": False, "rationale": "It was zqxold then, and must not be.", 
 QUOTING = {"operations": [{"text": "Never be zqxask, nor zqxyes.", "action": "add"}]}
 
 
-async def purge(bench: Bench, **selection: Any) -> Any:
-    memory = bench.memory()
-    options = {"purge": True, "checkpointer": bench.saver, **selection}
-    return await memory.aforget(**options) if bench.awaits else memory.forget(**options)
+async def purge(bench: Bench, folder: Path, **selection: Any) -> Any:
+    """Purge; what was said is in the checkpoints before, and nowhere after."""
+    assert MARK in await checkpoints(bench)
+    memory, options = bench.memory(), {"purge": True, "checkpointer": bench.saver, **selection}
+    forgotten = await memory.aforget(**options) if bench.awaits else memory.forget(**options)
+    assert MARK not in await checkpoints(bench)
+    assert holding(folder) == []
+    assert forgotten.purged.warnings == []
+    return set(forgotten.purged.thread_ids)
 
 
 async def checkpoints(bench: Bench) -> str:
@@ -423,12 +410,7 @@ async def test_thread_that_waits_for_the_answer_goes_with_the_episode(
     await bench.remember({**CASE, **EARLIER})
     await until_asked(bench, graph, SAID, on="of ann", asks=PLANTED)
     await until_asked(bench, graph, {"rationale": "Meh."}, OTHER, "other")
-    assert MARK in await checkpoints(bench)
-    forgotten = await purge(bench, author="zqxann")
-    assert forgotten.purged.thread_ids == ["of ann"]
-    assert forgotten.purged.warnings == []
-    assert MARK not in await checkpoints(bench)
-    assert holding(tmp_path) == []
+    assert await purge(bench, tmp_path, author="zqxann") == {"of ann"}
     assert [one.author for one in await bench.episodes()] == ["bob"]
     done = await bench.resume(graph, "Say more.", "other")
     assert done["feedback"]["rationale"].startswith("Meh.\n(Asked back:")
@@ -448,10 +430,8 @@ async def test_words_the_question_and_the_answer_go_from_everywhere(
     assert [one.text for one in await bench.guidelines()] == ["Never be zqxask, nor zqxyes."]
     await bench.invoke(bench.judge_graph(), OTHER, "recalled it")
     [episode] = await bench.episodes()
-    forgotten = await purge(bench, episode_ids=[episode.id])
-    assert set(forgotten.purged.thread_ids) == {"of ann", "recalled it"}
+    gone = await purge(bench, tmp_path, episode_ids=[episode.id])
+    assert gone == {"of ann", "recalled it"}
     assert await bench.guidelines() == []
-    assert MARK not in await checkpoints(bench)
-    assert holding(tmp_path) == []
     if not bench.awaits:
         assert left_in(everything_in(bench.store)) == []
