@@ -1,10 +1,7 @@
 """What several experts on one case make together: majority, Krippendorff's alpha, disagreements."""
 
 import json
-import random
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import permutations
 from typing import Any
 
 import pytest
@@ -45,8 +42,6 @@ HAYES = """
 111.1 111.1 212.2 1233. 1101. 000.0 0011. 00.00 2333. 0000. 12.22 0111. 00010 1212.
 1122. 112.2 110.0 2121. 22.22 3222. 222.2 223.2 222.2 22.12 2222. 111.1
 """
-# Wikipedia's computational example, by unit.
-WIKIPEDIA = "1 . 22 11 33 334 444 31 22 11 11 33 33 . 34"
 
 
 def units(table: str) -> list[list[Value]]:
@@ -73,15 +68,12 @@ def said(value: Value | None, author: str | None, *, case: str = "q", minute: in
     [
         (units(KRIPPENDORFF), 0.743421052631579, 0.8153875037548814, 0.8491071428571428),
         (units(HAYES), 0.47650956741865835, 0.7598291891514336, 0.757378277153558),
-        (units(WIKIPEDIA), 0.691358024691358, 0.8067214199413153, 0.8108448928121059),
         (
             [[0.1, 0.1], [0.5, 0.7, 0.5], [0.1 + 0.2, 0.3, -4], [1e3, 1e3], [2.5, 2.5]],
             0.5564516129032258,
             0.9008569739952719,
             0.9999898015365044,
         ),
-        ([[1, 2], [2, 1]], -0.5, -0.5, -0.5),
-        (units("559 19. 111 993 313"), 0.2676056338028169, 0.3566326530612246, 0.2514395393474089),
     ],
 )
 def test_alpha_is_that_of_the_krippendorff_package(
@@ -93,35 +85,8 @@ def test_alpha_is_that_of_the_krippendorff_package(
     assert krippendorff_alpha(given, "interval") == pytest.approx(interval, abs=1e-12)
 
 
-def by_definition(given: Sequence[Sequence[float]], level: Level) -> float:
-    """Alpha from the formula's pairs, one by one."""
-    pairable = [unit for unit in given if len(unit) > 1]
-    flat = [value for unit in pairable for value in unit]
-
-    def squared(one: float, other: float) -> float:
-        if level == "nominal":
-            return float(one != other)
-        if level == "interval":
-            return (one - other) ** 2
-        low, high = min(one, other), max(one, other)
-        between = sum(low <= value <= high for value in flat)
-        return (between - (flat.count(low) + flat.count(high)) / 2) ** 2
-
-    def distances(values: Sequence[float]) -> float:
-        return sum(squared(one, other) for one, other in permutations(values, 2))
-
-    observed = sum(distances(unit) / (len(unit) - 1) for unit in pairable)
-    return 1 - observed / (distances(flat) / (len(flat) - 1))
-
-
 @pytest.mark.parametrize("level", ["nominal", "ordinal", "interval"])
-def test_alpha_is_what_its_definition_gives(level: Level) -> None:
-    chance = random.Random(7)  # noqa: S311 - a test's data
-    for _ in range(30):
-        given = [
-            [chance.choice([0, 1, 2, 5, 9]) for _ in range(chance.randrange(5))] for _ in range(12)
-        ]
-        assert krippendorff_alpha(given, level) == pytest.approx(by_definition(given, level))
+def test_alpha_is_undefined_without_a_pair_that_could_differ(level: Level) -> None:
     undefined: list[list[list[Value]]] = [[], [[]], [[1], [2]], [[3, 3], [3, 3, 3]], [[0.1] * 3]]
     for units_of_none in undefined:
         assert krippendorff_alpha(units_of_none, level) is None
@@ -142,15 +107,11 @@ SHARES, WHOLE = Numeric(minimum=0, maximum=1), Numeric(minimum=1, maximum=5, int
 COUNTS: list[tuple[Scale, list[Any], Any]] = [
     (Boolean(), [FALSE, FALSE, TRUE], False),
     (Boolean(), [None, None], None),
-    (Boolean(), [], None),
     (SHARE, [None, None, 0.0], 0.0),
     (SHARE, ["3", 99, 99], 3.0),  # of an earlier scale
-    (SHARE, [99, "good", True], None),
     (SHARES, [0.2, 0.3, 0.9], 0.3),
-    (SHARES, [0.9, 0.9, 0.2, 0.3, 0.1], 0.3),
     (SHARES, [0.2, 0.4], pytest.approx(0.3)),
     (WHOLE, [1, 2, 5], 2),
-    (WHOLE, [5, 2], 2),
     (GRADES, ["good", "good", "poor", "poor", "fair"], "fair"),
     (GRADES, ["good", "poor"], "poor"),
 ]
@@ -221,15 +182,10 @@ def test_agreement_names_the_examples_whose_experts_differ() -> None:
     found = expert_agreement(episodes, Boolean())
     assert (found.level, found.examples) == ("nominal", 3)
     assert found.alpha == krippendorff_alpha([[1, 0], [1, 0, 0], [1, 1]], "nominal")
-    first, later = found.disagreements
-    assert [(one.author, one.value) for one in first.given] == [
-        ("ann", True),
-        ("bob", False),
-        ("cy", False),
-    ]
-    assert first.majority is False
-    assert [(one.author, one.value) for one in later.given] == [("ann", True), (None, False)]
-    assert later.majority is False
+    given = [[(one.author, one.value) for one in each.given] for each in found.disagreements]
+    assert given == [[("ann", True), ("bob", False), ("cy", False)], [("ann", True), (None, False)]]
+    assert [each.majority for each in found.disagreements] == [False, False]
+    later = found.disagreements[1]
     assert later.example_id == episodes[0].example_id
     assert {one.episode_id for one in later.given} == {episodes[0].id, episodes[1].id}
 
@@ -238,7 +194,6 @@ def test_agreement_names_the_examples_whose_experts_differ() -> None:
     ("scale", "level", "values", "as_numbers"),
     [
         (Boolean(), "nominal", [[True, False], [True, True]], [[1, 0], [1, 1]]),
-        (Pairwise(), "nominal", [["A", "tie"], ["B", "B"]], [[0, 2], [1, 1]]),
         (KINDS, "nominal", [["poor", "good"], ["fair", "fair"]], [[0, 2], [1, 1]]),
         (GRADES, "ordinal", [["poor", "GOOD"], ["fair", "fair"]], [[0, 2], [1, 1]]),
         (SHARE, "interval", [[1, 2.5], [7, 7.0]], [[1, 2.5], [7, 7]]),

@@ -5,18 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
-from langgraph.store.sqlite import SqliteStore
 from langgraph.types import Command
-from typing_extensions import TypedDict
 
 from memalign_graph import (
-    ChatModelError,
     InvalidInputError,
     create_quality_gate_tool,
-    create_review_graph,
 )
 from tests.conftest import (
     CASE,
@@ -28,9 +22,8 @@ from tests.conftest import (
     Graph,
     distillings,
     judgings,
-    thread,
 )
-from tests.integration_tests.agents.support import AgentModel, agent, ask, calls, gate
+from tests.integration_tests.agents.support import AgentModel, agent, ask, calls
 from tests.integration_tests.gates.support import Writer, asked, gated, models
 from tests.loopback import (
     ChatRequest,
@@ -129,9 +122,8 @@ async def test_vague_words_are_asked_about_and_stored_with_the_answer(bench: Ben
 
     done = await bench.resume(graph, {state.interrupts[0].id: ANSWER})
     assert set(done) == {"judgment", "feedback", "learned"}
-    assert (
-        done["feedback"].items() >= {"value": False, "rationale": JOINED, "author": "ann"}.items()
-    )
+    said = {"value": False, "rationale": JOINED, "author": "ann"}
+    assert done["feedback"].items() >= said.items()
     assert done["feedback"]["judgment"] == done["judgment"]
     [episode] = await bench.episodes()
     assert (episode.rationale, episode.status) == (JOINED, "distilled")
@@ -232,56 +224,28 @@ async def test_without_a_usable_question_the_words_go_on_and_it_is_said(
     assert "clarification" not in (await bench.state(graph)).values["judge_lesson"]
 
 
-async def test_each_thread_waits_for_its_own_answer_until_a_new_run(bench: Bench) -> None:
+async def test_new_run_on_the_thread_drops_the_question(bench: Bench) -> None:
     graph = clarifying_graph(bench)
-    await until_asked(bench, graph, on="a")
-    await until_asked(bench, graph, {"rationale": "Meh."}, OTHER, "b")
-    later = await bench.resume(graph, "Name the cup.", "b")
-    assert later["feedback"]["rationale"].startswith("Meh.\n(Asked back:")
-    assert len((await bench.state(graph, "a")).interrupts) == 1
-    given = await bench.invoke(graph, OTHER, "a")
+    await until_asked(bench, graph)
+    given = await bench.invoke(graph, OTHER)
     assert action(given)["name"] == "review_judgment"
     assert OTHER["outputs"] in action(given)["description"]
     bench.server.rules = answers(CLEAR)
-    done = await bench.resume(graph, {"rationale": "It is too cold."}, "a")
+    done = await bench.resume(graph, {"rationale": "It is too cold."})
     assert done["feedback"]["rationale"] == "It is too cold."
-    assert "clarification" not in (await bench.state(graph, "a")).values["judge_lesson"]
-
-
-async def test_failed_distilling_goes_on_without_asking_again(bench: Bench) -> None:
-    graph = clarifying_graph(bench)
-    await until_asked(bench, graph)
-    bench.server.script(DOWN)
-    with pytest.raises(ChatModelError):
-        await bench.resume(graph, ANSWER)
-    [episode] = await bench.episodes()
-    assert (episode.rationale, episode.status) == (JOINED, "pending")
-    done = await bench.invoke(graph, None)
-    assert done["learned"]["episode_ids"] == [episode.id]
-    assert len(questions(bench.server)) == 1
+    assert "clarification" not in (await bench.state(graph)).values["judge_lesson"]
 
 
 async def test_model_that_distils_is_the_one_that_asks(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Nobody closes the connections of a client that a string makes.
-    with LoopbackServer(keep_alive=False) as server:
-        server.rules = answers(ASKS)
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        for options, asks in (
-            ({}, "gpt-other"),
-            ({"distill_model": "openai:gpt-distils"}, "gpt-distils"),
-        ):
-            graph = bench.review_graph(model="openai:gpt-own", clarify=True, **options)
-            case = {**CASE, "inputs": asks}
-            await bench.invoke(graph, case, asks, context={"model": "openai:gpt-other"})
-            await bench.resume(graph, VAGUE, asks)  # the context is gone here
-            await bench.resume(graph, ANSWER, asks)
-            assert [chat.model for chat in server.chats] == ["gpt-other", asks, asks]
-            server.chats.clear()
-    # A model that is not there loses no words.
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    asks = bench.server.chat_model(model="gpt-asks")
+    graph = clarifying_graph(bench, distill_model=asks)
+    await until_asked(bench, graph)
+    await bench.resume(graph, ANSWER)
+    assert [chat.model for chat in bench.server.chats[1:]] == ["gpt-asks"] * 2
+    # A model that is not there loses no words.
     graph = clarifying_graph(bench, distill_model="openai:gpt-none")
     await bench.invoke(graph, OTHER, "none")
     with pytest.raises(InvalidInputError, match="needs a key"):
@@ -307,17 +271,10 @@ async def test_gate_asks_back_and_goes_by_what_the_expert_said(bench: Bench) -> 
     assert called(bench) == (2, 1)
 
 
-@pytest.mark.parametrize("place", ["middleware", "tool"])
-async def test_agents_ask_back(bench: Bench, place: str) -> None:
-    if place == "tool":
-        tool = create_quality_gate_tool(CRITERION, review="always", clarify=True, **models(bench))
-        model = AgentModel(
-            bench.server, calls("check_quality", inputs="Why?", outputs="So."), "Done."
-        )
-        graph = agent(bench, tools=[tool])
-    else:
-        model = AgentModel(bench.server, "Wait.", "Sorry!")
-        graph = agent(bench, gate(bench, review="always", clarify=True, max_revisions=1))
+async def test_agents_tool_asks_back(bench: Bench) -> None:
+    tool = create_quality_gate_tool(CRITERION, review="always", clarify=True, **models(bench))
+    model = AgentModel(bench.server, calls("check_quality", inputs="Why?", outputs="So."), "Done.")
+    graph = agent(bench, tools=[tool])
     await bench.invoke(graph, ask())
     bench.server.script(ASKS)
     assert action(await bench.resume(graph, VAGUE))["name"] == "clarify_feedback"
@@ -328,68 +285,9 @@ async def test_agents_ask_back(bench: Bench, place: str) -> None:
     assert len(questions(bench.server)) == 1
 
 
-async def test_review_graph_asks_back_within_another(bench: Bench) -> None:
-    inner = create_review_graph(CRITERION, clarify=True, **models(bench)).compile()
-
-    class Parent(TypedDict, total=False):
-        inputs: str
-        outputs: str
-        judgment: dict[str, Any]
-        feedback: dict[str, Any] | None
-        after: str
-
-    builder = StateGraph(Parent)
-    builder.add_node("review", inner)
-    builder.add_node("after", lambda state: {"after": state["feedback"]["rationale"]})
-    builder.add_edge(START, "review")
-    builder.add_edge("review", "after")
-    graph = bench.compile(builder)
-    await until_asked(bench, graph)
-    assert "of type int" in await bench.refuse(graph, 7)
-    done = await bench.resume(graph, ANSWER)
-    assert done["after"] == JOINED
-    assert "clarification" not in done
-    assert called(bench) == (1, 1)
-
-
-async def test_question_is_answered_in_another_process(bench: Bench, tmp_path: Path) -> None:
-    """With another graph object and other connections, as after a restart."""
-    store_file, saver_file = str(tmp_path / "s.db"), str(tmp_path / "t.db")
-
-    def carry_on(given: Any) -> Any:
-        with (
-            SqliteStore.from_conn_string(store_file) as store,
-            SqliteSaver.from_conn_string(saver_file) as saver,
-        ):
-            store.setup()
-            graph = clarifying_graph(bench)
-            graph.store, graph.checkpointer = store, saver
-            return graph.invoke(given, thread("t"), durability="exit")
-
-    bench.server.rules = answers(ASKS)
-    carry_on(CASE)
-    assert action(carry_on(Command(resume=VAGUE)))["name"] == "clarify_feedback"
-    with pytest.raises(ValueError, match="of type int"):
-        carry_on(Command(resume=7))
-    assert carry_on(Command(resume=ANSWER))["feedback"]["rationale"] == JOINED
-    assert called(bench) == (1, 1)
-
-
 PLANTED = {**ASKS, "question": "What is zqxask of it?", "example": "Would zqxsay be so, too?"}
 SAID = {"value": False, "rationale": "So zqxwhy.", "author": "zqxann"}
-EARLIER = {"value": False, "rationale": "It was zqxold then, and must not be.", "author": "zqxann"}
 QUOTING = {"operations": [{"text": "Never be zqxask, nor zqxyes.", "action": "add"}]}
-
-
-async def purge(bench: Bench, folder: Path, **selection: Any) -> Any:
-    """Purge; what was said is in the checkpoints before, and nowhere after."""
-    assert MARK in await checkpoints(bench)
-    memory, options = bench.memory(), {"purge": True, "checkpointer": bench.saver, **selection}
-    forgotten = await memory.aforget(**options) if bench.awaits else memory.forget(**options)
-    assert MARK not in await checkpoints(bench)
-    assert holding(folder) == []
-    assert forgotten.purged.warnings == []
-    return set(forgotten.purged.thread_ids)
 
 
 async def checkpoints(bench: Bench) -> str:
@@ -399,39 +297,33 @@ async def checkpoints(bench: Bench) -> str:
 
 
 @EVERY_WAY
-async def test_thread_that_waits_for_the_answer_goes_with_the_episode(
-    bench: Bench, tmp_path: Path
-) -> None:
-    """Though all else on it is another expert's, too, whose word on the case stays."""
-    if not isinstance(bench.store, InMemoryStore):
-        await keep_deleted(bench.store, bench.saver)
-    graph = clarifying_graph(bench, use_episodes=False)
-    await bench.remember({**CASE, "rationale": "His own words.", "author": "bob"})
-    await bench.remember({**CASE, **EARLIER})
-    await until_asked(bench, graph, SAID, on="of ann", asks=PLANTED)
-    await until_asked(bench, graph, {"rationale": "Meh."}, OTHER, "other")
-    assert await purge(bench, tmp_path, author="zqxann") == {"of ann"}
-    assert [one.author for one in await bench.episodes()] == ["bob"]
-    done = await bench.resume(graph, "Say more.", "other")
-    assert done["feedback"]["rationale"].startswith("Meh.\n(Asked back:")
-
-
-@EVERY_WAY
 async def test_words_the_question_and_the_answer_go_from_everywhere(
     bench: Bench, tmp_path: Path
 ) -> None:
     if not isinstance(bench.store, InMemoryStore):
         await keep_deleted(bench.store, bench.saver)
     graph = clarifying_graph(bench)
+    await bench.remember({**CASE, "rationale": "His own words.", "author": "bob"})
     await until_asked(bench, graph, SAID, on="of ann", asks=PLANTED)
     bench.server.script(QUOTING)
     done = await bench.resume(graph, "Yes, zqxyes it is.", "of ann")
     assert "zqxyes" in done["feedback"]["rationale"]
     assert [one.text for one in await bench.guidelines()] == ["Never be zqxask, nor zqxyes."]
     await bench.invoke(bench.judge_graph(), OTHER, "recalled it")
-    [episode] = await bench.episodes()
-    gone = await purge(bench, tmp_path, episode_ids=[episode.id])
-    assert gone == {"of ann", "recalled it"}
+    # A thread goes that waits for the answer, though all else on it is another expert's, too.
+    waiting = clarifying_graph(bench, use_episodes=False, use_guidelines=False)
+    await until_asked(bench, waiting, {**SAID, "value": True}, on="waits", asks=PLANTED)
+    await until_asked(bench, waiting, {"rationale": "Meh."}, OTHER, "other")
+    assert MARK in await checkpoints(bench)
+    memory, options = bench.memory(), {"purge": True, "checkpointer": bench.saver}
+    forgetting: Any = {"author": "zqxann", **options}
+    forgotten = await memory.aforget(**forgetting) if bench.awaits else memory.forget(**forgetting)
+    assert set(forgotten.purged.thread_ids) == {"of ann", "recalled it", "waits"}
+    assert forgotten.purged.warnings == []
+    assert MARK not in await checkpoints(bench)
+    assert holding(tmp_path) == []
+    assert bench.awaits or left_in(everything_in(bench.store)) == []
     assert await bench.guidelines() == []
-    if not bench.awaits:
-        assert left_in(everything_in(bench.store)) == []
+    assert [one.author for one in await bench.episodes()] == ["bob"]
+    done = await bench.resume(waiting, "Say more.", "other")
+    assert done["feedback"]["rationale"].startswith("Meh.\n(Asked back:")

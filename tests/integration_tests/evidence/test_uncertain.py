@@ -1,6 +1,5 @@
 """`review="uncertain"`: whom it asks and why, its budget and its log, and what it reports."""
 
-import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -22,12 +21,11 @@ from memalign_graph import (
     Uncertain,
 )
 from memalign_graph.evidence.trust import interval
-from memalign_graph.io import AWAITING, BLOCKING, run
 from memalign_graph.memory import judgments
-from memalign_graph.memory.judgments import KEEP_REVIEWS, ReviewItem, log_review
+from memalign_graph.memory.judgments import KEEP_REVIEWS, ReviewItem
 from memalign_graph.memory.review_report import ReviewReport, report_of
 from memalign_graph.scales import Boolean, Numeric
-from memalign_graph.types import Episode, ReviewChoice
+from memalign_graph.types import Episode
 from tests.conftest import CASE, CRITERION, EVERY_WAY, Bench, Graph, distillings, judgings, thread
 from tests.integration_tests.evidence.judging_support import asks_for_value
 from tests.integration_tests.gates.support import Writer, gated
@@ -133,10 +131,9 @@ async def report(bench: Bench, **options: Any) -> Any:
     return memory.review_report(**options)
 
 
-async def forget(bench: Bench, *ids: str, **options: Any) -> None:
+async def forget(bench: Bench, **options: Any) -> None:
     memory = bench.memory()
-    given: Any = {"episode_ids": list(ids)} if ids else options
-    await memory.aforget(**given) if bench.awaits else memory.forget(**given)
+    await memory.aforget(**options) if bench.awaits else memory.forget(**options)
 
 
 async def log(bench: Bench) -> list[dict[str, Any]]:
@@ -189,7 +186,7 @@ async def test_asks_where_it_is_not_sure_logs_it_and_reports_it(
     memory = bench.memory()
     exported = await memory.aexport_jsonl() if bench.awaits else memory.export_jsonl()
     assert "no_budget" not in exported
-    await forget(bench, *[one.id for one in await bench.episodes()])
+    await forget(bench, episode_ids=[one.id for one in await bench.episodes()])
     after = (await report(bench)).asked
     assert (after.asked, after.answered) == (4, 0)
     assert await log(bench) == logged
@@ -254,6 +251,11 @@ OUTCOMES: dict[str, tuple[dict[str, Any], Any, list[str]]] = {
     "failing call": ({}, DOWN, ["unsure"]),
     "no cases shown": ({"k": 0}, sure(0.97), []),
     "no episodes shown": ({"use_episodes": False}, sure(0.97), []),
+    "failing embedding": (
+        {"embeddings": None, "on_embedding_error": "guidelines"},
+        sure(0.97),
+        ["no_similar_episode"],
+    ),
     "evidence alone": ({"confidence": False, "decide": "evidence"}, [], []),
 }
 
@@ -264,21 +266,14 @@ async def test_whom_it_asks_about(
 ) -> None:
     await teach(bench)
     bench.server.rules = rules
-    model = bench.server.chat_model(max_retries=0)
-    judgment = (await bench.invoke(uncertain_graph(bench, model=model, **options), case(5000)))[
-        "judgment"
-    ]
+    if "embeddings" in options:
+        options = {**options, "embeddings": bench.server.embedder(max_retries=0)}
+        bench.server.script_embeddings(error(500, "down", retry_after=0))
+    graph = uncertain_graph(bench, model=bench.server.chat_model(max_retries=0), **options)
+    judgment = (await bench.invoke(graph, case(5000)))["judgment"]
     assert judgment["review"]["reasons"] == reasons
     assert (judgment["confidence"] is None) == (not options)
     assert (judgment["evidence"] is None) == ("decide" not in options)
-
-
-async def test_failed_embedding_is_asked_about(bench: Bench) -> None:
-    await teach(bench)
-    embeddings = bench.server.embedder(max_retries=0)
-    graph = uncertain_graph(bench, embeddings=embeddings, on_embedding_error="guidelines")
-    bench.server.script_embeddings(error(500, "down", retry_after=0))
-    assert await judge(bench, graph, 5000, 0.97) == (True, ["no_similar_episode"])
 
 
 async def test_context_and_callable_go_before_it(bench: Bench) -> None:
@@ -288,10 +283,8 @@ async def test_context_and_callable_go_before_it(bench: Bench) -> None:
         given = await bench.invoke(graph, case(1), told, context={"review": told})
         assert ("__interrupt__" in given) == (told == "always")
         assert given["judgment"]["review"] is None
-    given = await bench.invoke(
-        uncertain_graph(bench, review=lambda one: one.confidence < 0.5), case(1)
-    )
-    assert "__interrupt__" not in given
+    by_code = uncertain_graph(bench, review=lambda one: one.confidence < 0.5)
+    assert "__interrupt__" not in await bench.invoke(by_code, case(1))
     assert await log(bench) == []
     await teach(bench)
     graph = uncertain_graph(bench, review="always")
@@ -307,8 +300,6 @@ async def test_context_and_callable_go_before_it(bench: Bench) -> None:
     with pytest.raises(InvalidInputError, match=r"review: .*confidence=True, decide="):
         await bench.invoke(bench.review_graph(), CASE, "plain", context={"review": "uncertain"})
     assert bench.server.chats == []
-    for options in ({}, {"confidence": True}, {"decide": "evidence"}):
-        assert ("decide_review" in bench.review_graph(**options).nodes) is bool(options)
 
 
 async def test_trust_tells_what_the_graph_goes_by_and_forgetting_leaves_no_trace(
@@ -330,19 +321,13 @@ async def test_trust_tells_what_the_graph_goes_by_and_forgetting_leaves_no_trace
     assert memory.trust() != before
     memory.forget([one.id for one in stored])
     assert memory.trust() == before
-    for options, said in (
-        ({"decide": "votes"}, "decide: 'votes'"),
-        ({"target_agreement": 2}, "target_agreement: 2"),
-    ):
-        with pytest.raises(InvalidInputError, match=said):
-            memory.trust(**options)
+    with pytest.raises(InvalidInputError, match="decide: 'votes'"):
+        memory.trust(decide="votes")  # type: ignore[arg-type] # a wrong one
+    with pytest.raises(InvalidInputError, match="target_agreement: 2"):
+        memory.trust(target_agreement=2)
 
 
-async def test_budgets_apart_and_odd_names(bench: Bench, clock: type[Clock]) -> None:
-    graph = uncertain_graph(bench, per_day=2, sample_share=0.05)
-    asked = await ask(bench, graph, 4)
-    assert [asks for asks, _ in asked] == [True, True, False, False]
-    assert "no_budget" in asked[2][1]
+async def test_budgets_are_apart_whatever_the_names(bench: Bench, clock: type[Clock]) -> None:
     graph = uncertain_graph(bench, per_day=1)
     inner = ["memalign", CRITERION.name, "reviews"]
     day = CRITERION.model_copy(update={"name": "20250131"})
@@ -354,7 +339,7 @@ async def test_budgets_apart_and_odd_names(bench: Bench, clock: type[Clock]) -> 
             for n in (1, 2)
         ]
         assert given == [True, False]
-    assert (await report(bench)).judgments == 4
+    assert (await report(bench)).judgments == 0
 
 
 @pytest.fixture
@@ -379,21 +364,6 @@ async def test_two_graphs_on_one_file_share_a_budget(two: list[Bench], clock: ty
     assert two[0].memory().review_report() == two[1].memory().review_report()
 
 
-@pytest.mark.every_way("memory-async")
-async def test_judgments_at_once_exceed_it_by_those_under_way_at_most(
-    bench: Bench, clock: type[Clock]
-) -> None:
-    await teach(bench)
-    graph = uncertain_graph(bench, per_day=3)
-    bench.server.rules = sure(0.6)
-    given = await asyncio.gather(
-        *(bench.invoke(graph, case(number), str(number)) for number in range(5000, 5008))
-    )
-    assert 3 <= sum("__interrupt__" in one for one in given) <= 8
-    assert len(await log(bench)) == 8
-    assert await ask(bench, graph, 2, 6000) == [SPENT, SPENT]
-
-
 async def test_old_days_are_swept_but_not_at_each_judgment(
     bench: Bench, clock: type[Clock]
 ) -> None:
@@ -412,19 +382,6 @@ async def test_old_days_are_swept_but_not_at_each_judgment(
         await ask(bench, graph, 1, first)
         days = {one["day"] for one in await log(bench)}
         assert (20200101 in days) == (minutes == 59)
-
-
-@EVERY_WAY
-async def test_judgment_decided_on_again_is_logged_once(bench: Bench, clock: type[Clock]) -> None:
-    graph = uncertain_graph(bench)
-    bench.server.rules = sure(0.6)
-    given = await bench.invoke(graph, case(1))
-    judgment = Judgment.model_validate(given["judgment"])
-    later = ReviewChoice(asks=False, reasons=["no_budget"], threshold=None)
-    io = AWAITING if bench.awaits else BLOCKING
-    logging = log_review(io, bench.memory().access, judgment, later, clock.now(UTC))
-    await logging if bench.awaits else run(logging)
-    assert [(one["judgment_id"], one["asked"]) for one in await log(bench)] == [(judgment.id, 0)]
 
 
 @EVERY_WAY
@@ -496,7 +453,6 @@ def test_what_counts_as_drawn_asked_and_answered() -> None:
 async def test_wrong_days_are_one_sentence(bench: Bench) -> None:
     for options, said in (
         ({"since": "2025-01-31"}, "since: '2025-01-31' is no day"),
-        ({"until": datetime(2025, 1, 31, tzinfo=UTC)}, "until: .* is no day"),
         ({"since": date(2025, 2, 1), "until": date(2025, 1, 31)}, "until: 2025-01-31 is before"),
     ):
         with pytest.raises(InvalidInputError, match=said):
@@ -508,21 +464,12 @@ async def test_gate_asks_where_its_judge_is_not_sure_within_its_budget(bench: Be
     inputs = case(5000)["inputs"]
     graph = gated(
         bench,
-        Writer(*[case(1)["outputs"]] * 3),
+        Writer(case(1)["outputs"], "Sorry."),
         confidence=True,
         decide="evidence",
         review=Uncertain(sample_share=0, per_day=1),
         example=lambda state: {"inputs": inputs, "outputs": state["messages"][-1].text},
     )
-    never = {"memalign": {"review": "never"}}
-    given = await bench.invoke(graph, {"messages": []}, "never", context=never)
-    assert "__interrupt__" not in given
-    assert await log(bench) == []
-    bench.server.rules = sure(0.97)
-    found = (await bench.invoke(graph, {"messages": []}, "sure"))["quality_gate"]
-    assert (found["status"], found["decided_by"]) == ("accepted", "judge")
-    assert found["judgment"]["review"]["asks"] is False
-    assert found["judgment"]["evidence"] is not None
     bench.server.rules = sure(0.6)
     given = await bench.invoke(graph, {"messages": []}, "doubt")
     assert "not sure enough" in description(given)
@@ -530,4 +477,4 @@ async def test_gate_asks_where_its_judge_is_not_sure_within_its_budget(bench: Be
     found = (await bench.resume(graph, reply, "doubt"))["quality_gate"]
     assert (found["status"], found["revisions"]) == ("accepted", 1)
     assert "no_budget" in found["judgment"]["review"]["reasons"]
-    assert len(await log(bench)) == 3
+    assert len(await log(bench)) == 2
