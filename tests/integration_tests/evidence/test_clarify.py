@@ -303,13 +303,13 @@ async def test_words_the_question_and_the_answer_go_from_everywhere(
     if not isinstance(bench.store, InMemoryStore):
         await keep_deleted(bench.store, bench.saver)
     graph = clarifying_graph(bench)
-    await bench.remember({**CASE, "rationale": "His own words.", "author": "bob"})
     await until_asked(bench, graph, SAID, on="of ann", asks=PLANTED)
     bench.server.script(QUOTING)
     done = await bench.resume(graph, "Yes, zqxyes it is.", "of ann")
     assert "zqxyes" in done["feedback"]["rationale"]
     assert [one.text for one in await bench.guidelines()] == ["Never be zqxask, nor zqxyes."]
     await bench.invoke(bench.judge_graph(), OTHER, "recalled it")
+    await bench.remember({**CASE, "rationale": "His own words.", "author": "bob"})
     # A thread goes that waits for the answer, though all else on it is another expert's, too.
     waiting = clarifying_graph(bench, use_episodes=False, use_guidelines=False)
     await until_asked(bench, waiting, {**SAID, "value": True}, on="waits", asks=PLANTED)

@@ -58,13 +58,13 @@ async def taught(bench: Bench, *earlier: Any, **options: Any) -> Any:
     model.teaches = True
     bench.server.chats.clear()
     given = [word(24, rationale="So it has to be turned round.")]
-    guarded = {"distill": True, "guard": "replay", "replay_cases": 25, **shared}
+    guarded = {"distill": True, "guard": "replay", "replay_cases": 40, **shared}
     return (await learn(bench, given, "rule", **guarded))["replay"]
 
 
 async def test_what_decides_nothing_breaks_nothing(bench: Bench) -> None:
     replay = await taught(bench, decide="evidence")
-    assert (replay["cases"], replay["agreed_before"], replay["agree_after"]) == (24, 24, 24)
+    assert (replay["cases"], replay["agreed_before"], replay["agree_after"]) == (25, 25, 25)
     assert replay["broken"] == []
     assert [one.text for one in await bench.guidelines()] == [TURNS]
     measured = [chat.text.rpartition("\n\nThis time")[0] for chat in measurings(bench)]
@@ -76,7 +76,7 @@ async def test_a_case_has_no_vote_on_itself(bench: Bench) -> None:
     odd = {"inputs": "Case 96: quite another matter.", "outputs": "Nothing like the others."}
     # What the others tell of it is not what its expert says; with its own vote it would be.
     replay = await taught(bench, {**odd, "value": True, "author": "ann"}, decide="evidence")
-    assert (replay["cases"], replay["agreed_before"]) == (25, 24)
+    assert (replay["cases"], replay["agreed_before"]) == (26, 25)
     judge = bench.judge_graph(use_episodes=False, decide="evidence")
     assert (await bench.invoke(judge, odd, "known"))["judgment"]["value"] is True
 
