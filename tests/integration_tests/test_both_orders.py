@@ -93,11 +93,6 @@ async def test_outputs_that_are_not_two_are_told_before_a_model_is_called(bench:
     with pytest.raises(InvalidInputError, match=r"^outputs: .* they have to be two"):
         await judge(bench, {**CASE, "outputs": [KIND]})
     assert (bench.server.chats, bench.server.embeddings) == ([], [])
-    # Without swap they may have any shape.
-    case = {**CASE, "outputs": f"A: {KIND} B: {COLD}"}
-    given = await bench.invoke(bench.judge_graph(PAIR), case, "plain")
-    assert given["judgment"]["value"] == "A"
-    assert len(judgings(bench.server)) == 1
 
 
 @EVERY_WAY
@@ -106,11 +101,9 @@ async def test_both_calls_are_under_way_at_once_unless_the_run_says_one(bench: B
     assert (await judge(bench))["value"] == "tie"
     assert bench.server.peak_chats == 2
     bench.server.reset()
-    bench.server.latency_s = 0.02
     graph = bench.judge_graph(PAIR, swap=True).with_config(max_concurrency=1)
     await bench.invoke(graph, CASE, "one")
-    assert len(judgings(bench.server)) == 2
-    assert bench.server.peak_chats == 1
+    assert (len(judgings(bench.server)), bench.server.peak_chats) == (2, 1)
 
 
 @pytest.mark.parametrize(("straight", "swapped"), [(DOWN, "B"), ("A", DOWN)])

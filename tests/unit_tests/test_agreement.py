@@ -11,7 +11,6 @@ from memalign_graph import (
     Categorical,
     Criterion,
     Episode,
-    Example,
     Feedback,
     Numeric,
     Pairwise,
@@ -87,19 +86,16 @@ def test_alpha_is_that_of_the_krippendorff_package(
 
 @pytest.mark.parametrize("level", ["nominal", "ordinal", "interval"])
 def test_alpha_is_undefined_without_a_pair_that_could_differ(level: Level) -> None:
-    undefined: list[list[list[Value]]] = [[], [[]], [[1], [2]], [[3, 3], [3, 3, 3]], [[0.1] * 3]]
-    for units_of_none in undefined:
-        assert krippendorff_alpha(units_of_none, level) is None
+    for given in ([], [[1], [2]], [[3, 3], [3, 3, 3]], [[0.1] * 3]):
+        assert krippendorff_alpha(given, level) is None
     assert krippendorff_alpha([[0.1] * 3, [0.7] * 3, [9]], level) == 1
     if level != "nominal":
         with pytest.raises(ValueError, match="'good' is no number"):
             krippendorff_alpha([["good", "poor"]], level)
-
-
-def test_alpha_tells_true_from_one_and_one_from_text() -> None:
-    assert krippendorff_alpha([[True, 1], [1, True]], "nominal") == -0.5
-    assert krippendorff_alpha([["1", 1], [1, "1"]], "nominal") == -0.5
-    assert krippendorff_alpha([[1, 1.0], [2.0, 2]], "nominal") == 1
+    else:
+        # True is not 1, nor is "1".
+        assert krippendorff_alpha([[True, 1], [1, True]], level) == -0.5
+        assert krippendorff_alpha([["1", 1], [1, "1"]], level) == -0.5
 
 
 A, B, TRUE, FALSE = "A", "B", True, False
@@ -143,21 +139,13 @@ def test_of_a_tie_the_newest_word_wins_and_at_one_moment_the_id() -> None:
 
 def test_guard_evaluation_and_prompts_go_by_the_median() -> None:
     criterion = Criterion(name="share", instructions="How much?", scale=SHARE)
-    words = [
-        Feedback(
-            example=Example(inputs="q", outputs="a"),
-            value=value,
-            rationale=f"{value} for it.",
-            author=f"expert {at}",
-            given_at=NOON + timedelta(minutes=at),
-        )
-        for at, value in enumerate([2.0, 3.0, 9.0])
-    ]
-    episodes = [Episode.from_feedback(one) for one in words]
+    episodes = [said(value, f"expert {value}", minute=value) for value in (2, 3, 9)]
+    fields = "example", "value", "author", "given_at"
+    words = [Feedback(**{name: getattr(one, name) for name in fields}) for one in episodes]
     assert [case.expected for case in cases_of(episodes, SHARE)] == [3]
     assert [case.expected for case in labelled_cases(words, criterion)] == [3]
     [shot] = few_shot_examples(episodes, criterion)
-    assert (shot["score"], shot["reasoning"]) == (3, "2.0 for it.\n3.0 for it.")
+    assert shot["score"] == 3
     recalled = RecalledExample(example=words[0].example, episodes=episodes, similarity=1.0)
     assert knn_value([recalled], SHARE) == 3
     prompt = judge_prompt(

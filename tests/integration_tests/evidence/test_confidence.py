@@ -113,19 +113,11 @@ async def test_the_value_is_asked_for_once_more_where_wanted(bench: Bench) -> No
     assert len(bench.server.chats) == 3
 
 
-@pytest.mark.parametrize(
-    ("criterion", "odds", "verdict"),
-    [
-        (STARS, {5: 0.5, 4: 0.2, 3: 0.1, 2: 0.1, 1: 0.1}, 4),
-        (PAIR, {"A": 0.3, "B": 0.6, "tie": 0.1}, "B"),
-    ],
-)
-async def test_confidence_is_that_of_the_verdict_on_any_scale(
-    bench: Bench, criterion: Criterion, odds: Any, verdict: Any
-) -> None:
-    bench.server.responder = TellingJudge(odds, verdict)
-    judgment = await judged(bench, criterion, case=TWO)
-    assert judgment["confidence"] == pytest.approx(odds[verdict])
+async def test_confidence_is_that_of_the_verdict_though_another_is_likelier(bench: Bench) -> None:
+    odds = {5: 0.5, 4: 0.2, 3: 0.1, 2: 0.1, 1: 0.1}
+    bench.server.responder = TellingJudge(odds, verdict=4)
+    judgment = await judged(bench, STARS)
+    assert judgment["confidence"] == pytest.approx(0.2)
     assert judgment["probabilities"] == pytest.approx({str(one): odds[one] for one in odds})
 
 
@@ -213,18 +205,6 @@ async def test_in_both_orders_the_mean_counts(bench: Bench, fails: str) -> None:
     assert len(measurings(bench)) == len(judgings(bench.server)) == 2
 
 
-async def test_a_verdict_asked_for_again_by_a_judge_that_names_guidelines(bench: Bench) -> None:
-    said = iter(["of course", True])
-    bench.server.responder = TellingJudge(SURE, lambda _: next(said))
-    await bench.add_guideline("Say sorry first.")
-    judgment = await judged(bench, cite_guidelines=True)
-    assert judgment["confidence"] == pytest.approx(0.75)
-    first, _, last = bench.server.chats
-    assert len(last.messages) == len(first.messages)
-    assert first.schema is not None
-    assert "broken_guidelines" in first.schema["properties"]
-
-
 async def test_the_share_of_samples_that_agree(bench: Bench) -> None:
     bench.server.responder = saying(True, True, False, True, False, True)
     judgment = await judged(bench, samples=5)
@@ -244,20 +224,15 @@ async def test_the_share_of_samples_that_agree(bench: Bench) -> None:
     assert len(bench.server.chats) == 2
 
 
-@pytest.mark.parametrize(
-    ("criterion", "values", "probabilities"),
-    [
+async def test_samples_of_numbers(bench: Bench) -> None:
+    for criterion, values, probabilities in (
         (SHARE, [7.0, 6.0, 8.0, 7.3, 5.9, 8.2], {"7.0": 0.6}),
         (STARS, [4, 4, 3, 5, 4, 4], {"1": 0, "2": 0, "3": 0.2, "4": 0.6, "5": 0.2}),
-    ],
-)
-async def test_samples_of_numbers(
-    bench: Bench, criterion: Criterion, values: Any, probabilities: Any
-) -> None:
-    bench.server.responder = saying(*values)
-    judgment = await judged(bench, criterion, samples=5)
-    assert judgment["probabilities"] == pytest.approx(probabilities)
-    assert judgment["confidence"] == pytest.approx(probabilities[str(values[0])])
+    ):
+        bench.server.responder = saying(*values)
+        judgment = await judged(bench, criterion, samples=5)
+        assert judgment["probabilities"] == pytest.approx(probabilities)
+        assert judgment["confidence"] == pytest.approx(0.6)
 
 
 async def test_samples_that_are_no_answers_are_said_and_not_counted(bench: Bench) -> None:
@@ -300,6 +275,12 @@ async def test_a_cache_keeps_samples_apart(bench: Bench, *, is_own: bool) -> Non
     if is_own:
         cache = AnswerCache(InMemoryStore(), Ledger(), model_key(model), "judge", "test")
         model = model.model_copy(update={"cache": cache})
+    bench.server.responder = TellingJudge(SURE)
+    first, again = [await judged(bench, model=model, samples=5) for _ in "12"]
+    assert again["probabilities"] == first["probabilities"]
+    assert (len(bench.server.chats), again["warnings"]) == (2, [])
+    await bench.add_guideline("Say sorry first.")  # another prompt
+    bench.server.chats.clear()
     bench.server.responder = saying(True, True, False, True, False, False)
     first = await judged(bench, model=model, samples=5)
     assert first["confidence"] == pytest.approx(2 / 5)
@@ -311,13 +292,3 @@ async def test_a_cache_keeps_samples_apart(bench: Bench, *, is_own: bool) -> Non
     uncached = model.model_copy(update={"cache": False})
     bench.server.responder = saying(*[True] * 6)
     assert (await judged(bench, model=uncached, samples=5))["confidence"] == 1
-
-
-async def test_kept_answers_keep_log_probabilities(bench: Bench) -> None:
-    model = bench.server.chat_model()
-    cache = AnswerCache(bench.store, Ledger(), model_key(model), "judge", "test")
-    model = model.model_copy(update={"cache": cache})
-    bench.server.responder = TellingJudge(SURE)
-    first, again = [await judged(bench, model=model) for _ in range(2)]
-    assert again["probabilities"] == first["probabilities"]
-    assert (len(bench.server.chats), again["warnings"]) == (2, [])

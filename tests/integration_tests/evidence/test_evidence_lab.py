@@ -126,17 +126,6 @@ async def test_base_verdict_and_evidence_stand_beside_each_other(
     assert [answers(found, stage="judge", judge=name) for name in (BASE, ALIGNED)] == [64, 64]
 
 
-async def test_reports_and_curves_by_evidence(lab: Caller) -> None:
-    test = [word(number) for number in range(40, 48)]
-    report = await lab("evaluate", CRITERION, GIVEN, test=test, folds=2)
-    assert report.metric(ALIGNED, "agreement").value == 1.0
-    assert "the evidence decided 8 of 8 cases" in report.to_markdown()
-    assert VERDICT in report.to_html()
-    curve = await lab("learning_curve", CRITERION, words(24), test=test, sizes=[4])
-    steps = [(one.feedback, one.unseen.metrics["agreement"].value) for one in curve.steps]
-    assert (steps[0], steps[-1]) == ((0, 0.5), (24, 1.0))
-
-
 async def test_a_guideline_that_turns_verdicts_turns_no_decision(
     lab: Caller, server: LoopbackServer
 ) -> None:

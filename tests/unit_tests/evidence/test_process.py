@@ -199,34 +199,28 @@ def test_of_more_cases_than_are_fitted_the_nearest_speak(monkeypatch: pytest.Mon
     assert (oldest.neighbours[0].example_id, oldest.neighbours[0].similarity) == ("x0000", 1.0)
 
 
+@pytest.mark.parametrize("mode", ["evidence", "verdict"])
 @pytest.mark.parametrize("kind", SCALES)
-def test_confidences_are_calibrated_shares(kind: str) -> None:
+def test_confidences_are_calibrated_shares(kind: str, mode: Any) -> None:
     scale, rng = SCALES[kind], seeded(3)
     names = [scale.render(value) for value in values_of(scale)]
 
     def odds() -> dict[str, float]:
         return dict(zip(names, rng.choices([0.1, 0.5, 0.9], k=len(names)), strict=True))
 
-    items = [
-        replace(item, probabilities=odds() if rng.random() < 0.5 else None)
-        for item in world(scale, 90, rng, right_in(0.8))
-    ]
+    items = [replace(one, probabilities=odds()) for one in world(scale, 60, rng, right_in(0.8))]
     view = view_of(items)
     process = Process(view, scale)
-    told = [(item, given) for item in items[:4] for given in (None, odds(), {"gone": 1.0})]
-    modes: Any = ("evidence", "verdict")
-    for (item, probabilities), mode in product(told, modes):
-        decision = decided(view, process, replace(item, probabilities=probabilities), mode)
+    for item, given in product(items[:4], (None, odds(), {"gone": 1.0})):
+        decision = decided(view, process, replace(item, probabilities=given), mode)
         known = decision.confidence is not None
         assert 0 <= (decision.confidence or 0) <= 1
         assert (decision.confidence_source is not None) == known
-        assert decision.calibrated_on is None or MIN_CALIBRATING <= decision.calibrated_on <= 90
+        assert decision.calibrated_on is None or MIN_CALIBRATING <= decision.calibrated_on <= 60
         assert (decision.evidence is not None) == (mode == "evidence")
-        if decision.evidence is not None:
-            assert known
-            shares = decision.evidence.probabilities
-            assert (shares is None) == isinstance(scale, Numeric)
-            assert shares is None or sum(shares.values()) == pytest.approx(1)
+        assert known or decision.evidence is None
+        shares = decision.evidence.probabilities if decision.evidence else None
+        assert shares is None or sum(shares.values()) == pytest.approx(1)
 
 
 def test_numbers_have_a_confidence_from_what_is_left_out() -> None:
@@ -256,9 +250,8 @@ def test_numbers_have_a_confidence_from_what_is_left_out() -> None:
 @pytest.mark.parametrize(
     "scale",
     [
-        Numeric(minimum=0, maximum=2 / 3),
         Numeric(minimum=-1e-7, maximum=1e-7),
-        Numeric(minimum=-1e9, maximum=1e9),
+        Numeric(minimum=-1e9, maximum=1e9 / 3),
         Numeric(minimum=-30, maximum=30, integer=True),
     ],
 )

@@ -1,20 +1,11 @@
 """From which confidence on nobody is asked: the bound, the tests in sequence, what they keep."""
 
-from collections.abc import Callable
-
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.stats import beta, binomtest
 
-from memalign_graph.evidence.trust import LEVEL, interval, trusted
+from memalign_graph.evidence.trust import interval, trusted
 
 TARGET = 0.9
-MEMORIES = 100
-
-Floats = NDArray[np.float64]
-Judge = Callable[[np.random.Generator, int], tuple[Floats, Floats]]
-"""Draws confidences, and how likely each decision agrees."""
 
 
 def bound(agreeing: int, cases: int) -> float:
@@ -82,42 +73,3 @@ def test_larger_memory_bears_odd_decisions_whatever_agrees() -> None:
     for count, begun in ((60, 29), (91, 29), (92, 46), (122, 61), (5000, 61)):
         wrong = [(1 - at / 10_000, False) for at in range(count)]
         assert trusted(wrong, TARGET).cases == begun
-
-
-def calibrated(a: float, b: float) -> Judge:
-    """A judge that agrees as often as it says it does."""
-
-    def judge(rng: np.random.Generator, count: int) -> tuple[Floats, Floats]:
-        confidence = rng.beta(a, b, count)
-        return confidence, confidence
-
-    return judge
-
-
-def flat(agreement: float) -> Judge:
-    """A judge whose confidence says nothing, and which agrees so often."""
-    return lambda rng, count: (rng.random(count), np.full(count, agreement))
-
-
-def memories(judge: Judge, size: int) -> tuple[float, float]:
-    """Of many random memories: the mean coverage, and how often the target is missed."""
-    rng = np.random.default_rng(7)
-    new, likely = judge(rng, 50_000)
-    coverage, missed = [], 0
-    for _ in range(MEMORIES):
-        confidence, chance = judge(rng, size)
-        agreed = rng.random(size) < chance
-        trust = trusted(zip(confidence.tolist(), agreed.tolist(), strict=True), TARGET)
-        unasked = new >= (2 if trust.threshold is None else trust.threshold)
-        coverage.append(float(unasked.mean()))
-        missed += bool(unasked.any() and likely[unasked].mean() < TARGET)
-    return float(np.mean(coverage)), missed / MEMORIES
-
-
-@pytest.mark.parametrize("size", [40, 300])
-def test_agreement_on_what_is_not_asked_keeps_the_target(size: int) -> None:
-    # The last is the worst case for trying many thresholds: each is a little too low.
-    for judge in (calibrated(4, 1.2), calibrated(8, 1), flat(0.895)):
-        assert memories(judge, size)[1] <= 1 - LEVEL
-    # A useless confidence of a good judge is trusted as a whole.
-    assert size == 40 or memories(flat(0.98), size)[0] > 0.7

@@ -2,16 +2,14 @@
 
 import pytest
 
-from memalign_graph import Criterion, Example
+from memalign_graph import Example
 from memalign_graph.prompts.fences import (
     defuse,
     estimate_tokens,
     fence,
     render_example,
-    render_words,
     shorten,
 )
-from tests.unit_tests.prompts.support import episode
 
 TAGS = (
     *("case", "inputs", "outputs", "reference_outputs", "example"),
@@ -70,14 +68,3 @@ def test_parts_of_an_example_share_its_room() -> None:
     assert "r" * 600 in text
     assert "bytes left out" in text
     assert 1100 < estimate_tokens(text) < 1260
-
-
-def test_words_that_are_too_long_are_cut_and_told() -> None:
-    criterion = Criterion(name="tone", instructions="Is it polite?")
-    giant = episode("Hm.", rationale="begin " + "why " * 10_000 + "end", value=False)
-    lines, is_cut = render_words([giant], criterion, max_tokens=50)
-    assert is_cut
-    assert lines[0] == "The expert's value: false"
-    assert "begin" in lines[1]
-    assert "end\n</rationale>" in lines[1]
-    assert estimate_tokens("\n".join(lines)) < 100

@@ -50,7 +50,7 @@ def of_language(name: str, outputs: str) -> DistillPrompt:
     )
 
 
-@pytest.mark.parametrize("name", list(LANGUAGES))
+@pytest.mark.parametrize("name", LANGUAGES)
 def test_lessons_are_kept_and_what_repeats_is_refused_in_any_language(name: str) -> None:
     _, lessons, parrots = LANGUAGES[name]
     given = of_language(name, "...")
