@@ -237,3 +237,21 @@ async def test_failing_judge_fails_the_run_and_loses_nothing(bench: Bench) -> No
     assert [chat.schema_name for chat in bench.server.chats].count("guideline_operations") == 0
     # Nothing waits in the memory any more.
     assert (await align(bench, [], graph, "u"))["cost"]["chat_calls"] == 0
+
+
+async def test_two_bad_ones_among_many_good_are_both_found(bench: Bench) -> None:
+    await seed(bench, 10)
+    good = [words(100 + n, f"On #good{n} it is false of cases {200 + n}.") for n in range(12)]
+    bad = [
+        words(150, "On #bad1 it is false of cases 2."),
+        words(151, "On #bad2 it is false of cases 7."),
+    ]
+    given = [*good[:4], bad[0], *good[4:9], bad[1], *good[9:]]
+    bench.server.responder = teaching()
+    report = await align(bench, given, guarded(bench))
+    assert set(sources(await bench.guidelines())) == {one["rationale"] for one in good}
+    found = {one["guideline"] for one in report["replay"]["broken"]}
+    assert found == {one["rationale"] for one in bad}
+    assert len(report["guidelines"]["added"]) == 12
+    # Halving finds them: far fewer judgments than guidelines times cases.
+    assert report["replay"]["chat_calls"] < 24 * 5

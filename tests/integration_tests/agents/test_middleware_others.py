@@ -134,6 +134,9 @@ async def test_refusal_of_a_guard_is_not_judged_nor_sent_to_the_model(
     given = await bench.invoke(graph, ask("Do harm."))
     assert said(given)[-1] == ("ai", "I may not help with that.")
     assert not given["quality_gate"].get("judgment")
+    brought = {"status": "revise", "judgment": 1}
+    given = await bench.invoke(graph, {**ask("Do harm."), "quality_gate": brought}, "u")
+    assert given["quality_gate"] == {}
     assert len(model.requests) == 2
 
 

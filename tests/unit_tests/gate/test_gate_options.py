@@ -57,10 +57,8 @@ PLACES: list[tuple[str, Any, str]] = [
     ("name", "write", "name: the graph has a node 'write' already"),
     ("critique_key", "critique", "critique_key: the state has no key 'critique' for a writer"),
     ("after", 5, "after: give the name of a node, or several in a list."),
-    ("after", [5], "after: give the name of a node"),
     ("accept", None, "accept: give the name of a node, or END."),
     ("revise", 5, "revise: give the name of a node"),
-    ("escalate", 5, "escalate: give the name of a node"),
 ]
 
 
@@ -134,7 +132,6 @@ def test_flat_keywords_are_the_fields_of_a_gate_and_of_its_judge() -> None:
 def test_tool_is_described_by_its_criterion_unless_told() -> None:
     assert CRITERION.instructions in tool().description
     assert tool(description="Check it.").description == "Check it."
-    assert tool(name="is_kind").name == "is_kind"
 
 
 @pytest.mark.parametrize("criterion", [None, "tone", {"name": "tone", "instructions": "?"}])

@@ -42,11 +42,15 @@ def test_what_stands_in_these_words_already_changes_nothing(memory: JudgeMemory)
 )
 def test_a_guideline_is_a_sentence(memory: JudgeMemory, text: Any, problem: str) -> None:
     rule = memory.add_guideline("Be warm.")
-    for attempt in (memory.add_guideline, partial(memory.edit_guideline, rule.id)):
+    attempts: list[Any] = [memory.add_guideline, partial(memory.edit_guideline, rule.id)]
+    for attempt in attempts:
         with pytest.raises(InvalidInputError, match=f"^text.*{problem}"):
             attempt(text)
-    for unknown in (lambda: memory.edit_guideline("nope", "x"),
-                    lambda: memory.remove_guideline("nope")):  # fmt: skip
+    unknown: Any
+    for unknown in (
+        partial(memory.edit_guideline, "nope", "x"),
+        partial(memory.remove_guideline, "nope"),
+    ):
         with pytest.raises(InvalidInputError, match="'nope' names no guideline of 'tone'"):
             unknown()
     assert memory.guidelines() == [rule]

@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -215,11 +216,19 @@ def test_of_two_words_said_at_once_the_newer_counts(any_opener: Opener) -> None:
     here.remember(said("one", "First."))
     there.version()
     older, newer = said("one", "Older."), said("one", "Newer.")
+    looks = count(1)
+
+    def looks_last(asked: Any) -> bool:
+        is_head = isinstance(asked[0], GetOp) and asked[0].namespace[-1] == "head"
+        return is_head and next(looks) == 2
+
     interleaved(
         partial(operations.remember, access=here.access, feedback=[older]),
-        commits,
+        looks_last,
         partial(there.remember, newer),
+        after=True,
     )
+    assert [commit.reason for commit in here.history()] == ["remember"] * 3
     for memory in (here, there):
         assert [episode.rationale for episode in memory.episodes()] == ["Newer."]
 
