@@ -318,6 +318,7 @@ async def test_words_the_question_and_the_answer_go_from_everywhere(
     memory, options = bench.memory(), {"purge": True, "checkpointer": bench.saver}
     forgetting: Any = {"author": "zqxann", **options}
     forgotten = await memory.aforget(**forgetting) if bench.awaits else memory.forget(**forgetting)
+    assert forgotten.purged is not None
     assert set(forgotten.purged.thread_ids) == {"of ann", "recalled it", "waits"}
     assert forgotten.purged.warnings == []
     assert MARK not in await checkpoints(bench)

@@ -60,7 +60,7 @@ def errors(kind: str, judge: Judge, count: int, **options: Any) -> tuple[float, 
     verdict: list[float] = []
     value: list[float] = []
     for seed in SEEDS:
-        items = world(scale, count + 40, seeded(seed), judge, **options)
+        items = world(scale, count + 30, seeded(seed), judge, **options)
         view = view_of(items[:count])
         process = Process(view, scale)
         used.append(process.decides("evidence"))
@@ -287,7 +287,7 @@ def voted(rng: np.random.Generator, count: int) -> list[tuple[float, bool]]:
     return found.decisions
 
 
-@pytest.mark.parametrize(("past", "memories", "count"), [(scored, 200, 100), (voted, 25, 120)])
+@pytest.mark.parametrize(("past", "memories", "count"), [(scored, 200, 100), (voted, 16, 100)])
 def test_a_judge_just_below_the_target_is_seldom_trusted(
     past: Any, memories: int, count: int
 ) -> None:
