@@ -25,9 +25,6 @@ async def test_reply_that_no_store_keeps_leaves_the_question_open(
         {"value": False, "rationale": text},
         {"value": False, "author": text},
         {"value": False, "id": text},
-        text,
-        {"decisions": [{"type": "reject", "message": text}]},
-        {"type": "edit", "args": {"value": False, "rationale": text}},
         {"type": "response", "args": text},
     ):
         assert problem in await bench.refuse(graph, reply)

@@ -8,6 +8,7 @@ from langchain_core.messages import AIMessage
 
 from memalign_graph import ChatModelError, Criterion, InvalidInputError, Pairwise, add_quality_gate
 from tests.conftest import EVERY_WAY, Bench, distillings, judgings
+from tests.integration_tests.evidence.judging_support import learn
 from tests.integration_tests.gates.support import DOWN, models, verdict, writing
 from tests.integration_tests.later_feedback.support import DAY, kept, tell
 from tests.loopback import ChatRequest, Reply, Rule, Together
@@ -40,50 +41,32 @@ async def judge(bench: Bench, case: Any = CASE, criterion: Criterion = PAIR, **m
     return (await bench.invoke(graph, case))["judgment"]
 
 
-@pytest.mark.parametrize(
-    ("straight", "swapped", "value"),
-    [
-        ("A", "B", "A"),
-        ("tie", "tie", "tie"),
-        ("A", "A", None),
-        ("B", "B", None),
-        ("tie", "A", None),
-    ],
-)
-async def test_orders_that_disagree_make_a_tie_and_say_so(
-    bench: Bench, straight: str, swapped: str, value: str | None
-) -> None:
-    bench.server.rules = says(straight, swapped)
+async def test_orders_that_disagree_make_a_tie_and_say_so(bench: Bench) -> None:
+    bench.server.rules = says("A", "B")
     judgment = await judge(bench)
-    assert judgment["value"] == (value or "tie")
-    assert len(judgings(bench.server)) == 2
-    if value is not None:
-        assert (judgment["rationale"], judgment["warnings"]) == ("Kind first.", [])
-        return
+    said = (judgment["value"], judgment["rationale"], judgment["warnings"])
+    assert said == ("A", "Kind first.", [])
+    bench.server.rules = says("A", "A")
+    judgment = await judge(bench)
+    assert judgment["value"] == "tie"
     [warning] = judgment["warnings"]
-    other = {"A": "B", "B": "A"}[swapped]
-    assert f"{straight} as they were given, {other} when they were swapped" in warning
+    assert "A as they were given, B when they were swapped" in warning
     assert "so that it is a tie" in warning
     assert "Kind first." in judgment["rationale"]
     assert "Cold first." in judgment["rationale"]
-    if straight == swapped:
-        judgment = await judge(bench, criterion=NO_TIE)
-        assert judgment["value"] == straight
-        assert "the scale has no tie: the first stands" in judgment["warnings"][0]
+    judgment = await judge(bench, criterion=NO_TIE)
+    assert judgment["value"] == "A"
+    assert "the scale has no tie: the first stands" in judgment["warnings"][0]
+    # So are cases in memory, where they are judged.
+    bench.server.rules = says("A", "B")
+    await learn(bench, [{**CASE, "value": "B", "author": "x"}], criterion=PAIR, swap=True)
+    [episode] = await bench.episodes(criterion=PAIR)
+    assert (episode.value, episode.judgment and episode.judgment.value) == ("B", "A")
+    assert len(judgings(bench.server)) == 8
 
 
-@pytest.mark.parametrize(
-    ("outputs", "swapped"),
-    [
-        ([KIND, COLD], [COLD, KIND]),
-        ({"A": KIND, "B": COLD}, {"A": COLD, "B": KIND}),
-        ({"x": {"text": KIND}, "y": COLD}, {"x": COLD, "y": {"text": KIND}}),
-        ([{"text": KIND, "n": 1}, [COLD]], [[COLD], {"text": KIND, "n": 1}]),
-    ],
-)
-async def test_second_prompt_shows_the_outputs_swapped_and_nothing_else(
-    bench: Bench, outputs: Any, swapped: Any
-) -> None:
+async def test_second_prompt_shows_the_outputs_swapped_and_nothing_else(bench: Bench) -> None:
+    outputs, swapped = {"x": {"text": KIND}, "y": COLD}, {"x": COLD, "y": {"text": KIND}}
     earlier = {"inputs": "The cup is broken.", "value": "A", "rationale": "Kind.", "author": "x"}
     await bench.remember({**CASE, **earlier}, criterion=PAIR)
     await bench.add_guideline("Sorry comes first.", criterion=PAIR)
@@ -107,16 +90,9 @@ def parts(chat: ChatRequest) -> tuple[Any, str]:
 async def test_outputs_that_are_not_two_are_told_before_a_model_is_called(bench: Bench) -> None:
     await bench.remember({**CASE, "value": "A", "author": "x"}, criterion=PAIR)
     del bench.server.embeddings[:]
-    for outputs in ("One.", [KIND], [KIND, COLD, "?"], {"A": KIND}, {"A": 1, "B": 2, "C": 3}, 7):
-        with pytest.raises(InvalidInputError, match=r"^outputs: .* they have to be two") as caught:
-            await judge(bench, {**CASE, "outputs": outputs})
-        assert "\n" not in str(caught.value)
+    with pytest.raises(InvalidInputError, match=r"^outputs: .* they have to be two"):
+        await judge(bench, {**CASE, "outputs": [KIND]})
     assert (bench.server.chats, bench.server.embeddings) == ([], [])
-    # Without swap they may have any shape.
-    case = {**CASE, "outputs": f"A: {KIND} B: {COLD}"}
-    given = await bench.invoke(bench.judge_graph(PAIR), case, "plain")
-    assert given["judgment"]["value"] == "A"
-    assert len(judgings(bench.server)) == 1
 
 
 @EVERY_WAY
@@ -125,14 +101,12 @@ async def test_both_calls_are_under_way_at_once_unless_the_run_says_one(bench: B
     assert (await judge(bench))["value"] == "tie"
     assert bench.server.peak_chats == 2
     bench.server.reset()
-    bench.server.latency_s = 0.02
     graph = bench.judge_graph(PAIR, swap=True).with_config(max_concurrency=1)
     await bench.invoke(graph, CASE, "one")
-    assert len(judgings(bench.server)) == 2
-    assert bench.server.peak_chats == 1
+    assert (len(judgings(bench.server)), bench.server.peak_chats) == (2, 1)
 
 
-@pytest.mark.parametrize(("straight", "swapped"), [(DOWN, "B"), ("A", DOWN), (DOWN, DOWN)])
+@pytest.mark.parametrize(("straight", "swapped"), [(DOWN, "B"), ("A", DOWN)])
 async def test_one_call_that_fails_fails_the_judging_and_closes_a_gate(
     bench: Bench, straight: Any, swapped: Any
 ) -> None:
@@ -204,12 +178,8 @@ async def gated(bench: Bench) -> Any:
     return given["quality_gate"]
 
 
-@pytest.mark.parametrize(
-    ("straight", "swapped", "passed"), [("A", "B", True), ("A", "A", True), ("B", "A", False)]
-)
-async def test_gate_goes_by_both_orders(
-    bench: Bench, *, straight: str, swapped: str, passed: bool
-) -> None:
+@pytest.mark.parametrize(("straight", "swapped"), [("A", "A"), ("B", "A")])
+async def test_gate_goes_by_both_orders(bench: Bench, straight: str, swapped: str) -> None:
     bench.server.rules = says(straight, swapped)
-    assert (await gated(bench))["passed"] is passed
+    assert (await gated(bench))["passed"] is (straight == swapped)
     assert len(judgings(bench.server)) == 2

@@ -1,10 +1,7 @@
 """What several experts on one case make together: majority, Krippendorff's alpha, disagreements."""
 
 import json
-import random
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import permutations
 from typing import Any
 
 import pytest
@@ -14,7 +11,6 @@ from memalign_graph import (
     Categorical,
     Criterion,
     Episode,
-    Example,
     Feedback,
     Numeric,
     Pairwise,
@@ -45,8 +41,6 @@ HAYES = """
 111.1 111.1 212.2 1233. 1101. 000.0 0011. 00.00 2333. 0000. 12.22 0111. 00010 1212.
 1122. 112.2 110.0 2121. 22.22 3222. 222.2 223.2 222.2 22.12 2222. 111.1
 """
-# Wikipedia's computational example, by unit.
-WIKIPEDIA = "1 . 22 11 33 334 444 31 22 11 11 33 33 . 34"
 
 
 def units(table: str) -> list[list[Value]]:
@@ -73,15 +67,12 @@ def said(value: Value | None, author: str | None, *, case: str = "q", minute: in
     [
         (units(KRIPPENDORFF), 0.743421052631579, 0.8153875037548814, 0.8491071428571428),
         (units(HAYES), 0.47650956741865835, 0.7598291891514336, 0.757378277153558),
-        (units(WIKIPEDIA), 0.691358024691358, 0.8067214199413153, 0.8108448928121059),
         (
             [[0.1, 0.1], [0.5, 0.7, 0.5], [0.1 + 0.2, 0.3, -4], [1e3, 1e3], [2.5, 2.5]],
             0.5564516129032258,
             0.9008569739952719,
             0.9999898015365044,
         ),
-        ([[1, 2], [2, 1]], -0.5, -0.5, -0.5),
-        (units("559 19. 111 993 313"), 0.2676056338028169, 0.3566326530612246, 0.2514395393474089),
     ],
 )
 def test_alpha_is_that_of_the_krippendorff_package(
@@ -93,48 +84,18 @@ def test_alpha_is_that_of_the_krippendorff_package(
     assert krippendorff_alpha(given, "interval") == pytest.approx(interval, abs=1e-12)
 
 
-def by_definition(given: Sequence[Sequence[float]], level: Level) -> float:
-    """Alpha from the formula's pairs, one by one."""
-    pairable = [unit for unit in given if len(unit) > 1]
-    flat = [value for unit in pairable for value in unit]
-
-    def squared(one: float, other: float) -> float:
-        if level == "nominal":
-            return float(one != other)
-        if level == "interval":
-            return (one - other) ** 2
-        low, high = min(one, other), max(one, other)
-        between = sum(low <= value <= high for value in flat)
-        return (between - (flat.count(low) + flat.count(high)) / 2) ** 2
-
-    def distances(values: Sequence[float]) -> float:
-        return sum(squared(one, other) for one, other in permutations(values, 2))
-
-    observed = sum(distances(unit) / (len(unit) - 1) for unit in pairable)
-    return 1 - observed / (distances(flat) / (len(flat) - 1))
-
-
 @pytest.mark.parametrize("level", ["nominal", "ordinal", "interval"])
-def test_alpha_is_what_its_definition_gives(level: Level) -> None:
-    chance = random.Random(7)  # noqa: S311 - a test's data
-    for _ in range(30):
-        given = [
-            [chance.choice([0, 1, 2, 5, 9]) for _ in range(chance.randrange(5))] for _ in range(12)
-        ]
-        assert krippendorff_alpha(given, level) == pytest.approx(by_definition(given, level))
-    undefined: list[list[list[Value]]] = [[], [[]], [[1], [2]], [[3, 3], [3, 3, 3]], [[0.1] * 3]]
-    for units_of_none in undefined:
-        assert krippendorff_alpha(units_of_none, level) is None
+def test_alpha_is_undefined_without_a_pair_that_could_differ(level: Level) -> None:
+    for given in ([], [[1], [2]], [[3, 3], [3, 3, 3]], [[0.1] * 3]):
+        assert krippendorff_alpha(given, level) is None
     assert krippendorff_alpha([[0.1] * 3, [0.7] * 3, [9]], level) == 1
     if level != "nominal":
         with pytest.raises(ValueError, match="'good'"):
             krippendorff_alpha([["good", "poor"]], level)
-
-
-def test_alpha_tells_true_from_one_and_one_from_text() -> None:
-    assert krippendorff_alpha([[True, 1], [1, True]], "nominal") == -0.5
-    assert krippendorff_alpha([["1", 1], [1, "1"]], "nominal") == -0.5
-    assert krippendorff_alpha([[1, 1.0], [2.0, 2]], "nominal") == 1
+    else:
+        # True is not 1, nor is "1".
+        assert krippendorff_alpha([[True, 1], [1, True]], level) == -0.5
+        assert krippendorff_alpha([["1", 1], [1, "1"]], level) == -0.5
 
 
 A, B, TRUE, FALSE = "A", "B", True, False
@@ -142,15 +103,11 @@ SHARES, WHOLE = Numeric(minimum=0, maximum=1), Numeric(minimum=1, maximum=5, int
 COUNTS: list[tuple[Scale, list[Any], Any]] = [
     (Boolean(), [FALSE, FALSE, TRUE], False),
     (Boolean(), [None, None], None),
-    (Boolean(), [], None),
     (SHARE, [None, None, 0.0], 0.0),
     (SHARE, ["3", 99, 99], 3.0),  # of an earlier scale
-    (SHARE, [99, "good", True], None),
     (SHARES, [0.2, 0.3, 0.9], 0.3),
-    (SHARES, [0.9, 0.9, 0.2, 0.3, 0.1], 0.3),
     (SHARES, [0.2, 0.4], pytest.approx(0.3)),
     (WHOLE, [1, 2, 5], 2),
-    (WHOLE, [5, 2], 2),
     (GRADES, ["good", "good", "poor", "poor", "fair"], "fair"),
     (GRADES, ["good", "poor"], "poor"),
 ]
@@ -182,21 +139,13 @@ def test_of_a_tie_the_newest_word_wins_and_at_one_moment_the_id() -> None:
 
 def test_guard_evaluation_and_prompts_go_by_the_median() -> None:
     criterion = Criterion(name="share", instructions="How much?", scale=SHARE)
-    words = [
-        Feedback(
-            example=Example(inputs="q", outputs="a"),
-            value=value,
-            rationale=f"{value} for it.",
-            author=f"expert {at}",
-            given_at=NOON + timedelta(minutes=at),
-        )
-        for at, value in enumerate([2.0, 3.0, 9.0])
-    ]
-    episodes = [Episode.from_feedback(one) for one in words]
+    episodes = [said(value, f"expert {value}", minute=value) for value in (2, 3, 9)]
+    fields = "example", "value", "author", "given_at"
+    words = [Feedback(**{name: getattr(one, name) for name in fields}) for one in episodes]
     assert [case.expected for case in cases_of(episodes, SHARE)] == [3]
     assert [case.expected for case in labelled_cases(words, criterion)] == [3]
     [shot] = few_shot_examples(episodes, criterion)
-    assert (shot["score"], shot["reasoning"]) == (3, "2.0 for it.\n3.0 for it.")
+    assert shot["score"] == 3
     recalled = RecalledExample(example=words[0].example, episodes=episodes, similarity=1.0)
     assert knn_value([recalled], SHARE) == 3
     prompt = judge_prompt(
@@ -221,15 +170,10 @@ def test_agreement_names_the_examples_whose_experts_differ() -> None:
     found = expert_agreement(episodes, Boolean())
     assert (found.level, found.examples) == ("nominal", 3)
     assert found.alpha == krippendorff_alpha([[1, 0], [1, 0, 0], [1, 1]], "nominal")
-    first, later = found.disagreements
-    assert [(one.author, one.value) for one in first.given] == [
-        ("ann", True),
-        ("bob", False),
-        ("cy", False),
-    ]
-    assert first.majority is False
-    assert [(one.author, one.value) for one in later.given] == [("ann", True), (None, False)]
-    assert later.majority is False
+    given = [[(one.author, one.value) for one in each.given] for each in found.disagreements]
+    assert given == [[("ann", True), ("bob", False), ("cy", False)], [("ann", True), (None, False)]]
+    assert [each.majority for each in found.disagreements] == [False, False]
+    later = found.disagreements[1]
     assert later.example_id == episodes[0].example_id
     assert {one.episode_id for one in later.given} == {episodes[0].id, episodes[1].id}
 
@@ -238,7 +182,6 @@ def test_agreement_names_the_examples_whose_experts_differ() -> None:
     ("scale", "level", "values", "as_numbers"),
     [
         (Boolean(), "nominal", [[True, False], [True, True]], [[1, 0], [1, 1]]),
-        (Pairwise(), "nominal", [["A", "tie"], ["B", "B"]], [[0, 2], [1, 1]]),
         (KINDS, "nominal", [["poor", "good"], ["fair", "fair"]], [[0, 2], [1, 1]]),
         (GRADES, "ordinal", [["poor", "GOOD"], ["fair", "fair"]], [[0, 2], [1, 1]]),
         (SHARE, "interval", [[1, 2.5], [7, 7.0]], [[1, 2.5], [7, 7]]),

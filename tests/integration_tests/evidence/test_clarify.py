@@ -5,18 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph import START, StateGraph
 from langgraph.store.memory import InMemoryStore
-from langgraph.store.sqlite import SqliteStore
 from langgraph.types import Command
-from typing_extensions import TypedDict
 
 from memalign_graph import (
-    ChatModelError,
     InvalidInputError,
     create_quality_gate_tool,
-    create_review_graph,
 )
 from tests.conftest import (
     CASE,
@@ -28,19 +22,15 @@ from tests.conftest import (
     Graph,
     distillings,
     judgings,
-    thread,
 )
-from tests.integration_tests.agents.support import AgentModel, agent, ask, calls, gate
+from tests.integration_tests.agents.support import AgentModel, agent, ask, calls
 from tests.integration_tests.gates.support import Writer, asked, gated, models
 from tests.loopback import (
     ChatRequest,
     LoopbackServer,
     ReplyLike,
     Rule,
-    content_filter,
     error,
-    refusal,
-    truncated,
 )
 from tests.unit_tests.memory.purging import MARK, everything_in, holding, keep_deleted, left_in
 
@@ -132,10 +122,9 @@ async def test_vague_words_are_asked_about_and_stored_with_the_answer(bench: Ben
 
     done = await bench.resume(graph, {state.interrupts[0].id: ANSWER})
     assert set(done) == {"judgment", "feedback", "learned"}
-    feedback = done["feedback"]
-    said = (feedback["value"], feedback["rationale"], feedback["author"])
-    assert said == (False, JOINED, "ann")
-    assert feedback["judgment"] == done["judgment"]
+    said = {"value": False, "rationale": JOINED, "author": "ann"}
+    assert done["feedback"].items() >= said.items()
+    assert done["feedback"]["judgment"] == done["judgment"]
     [episode] = await bench.episodes()
     assert (episode.rationale, episode.status) == (JOINED, "distilled")
     assert (done["learned"]["episode_ids"], done["learned"]["warnings"]) == ([episode.id], [])
@@ -145,11 +134,9 @@ async def test_vague_words_are_asked_about_and_stored_with_the_answer(bench: Ben
     # The same words again change nothing, and are not asked about.
     rules = await bench.guidelines()
     done = await bench.review(graph, VAGUE, on="again")
-    assert "__interrupt__" not in done
     assert (done["feedback"]["rationale"], done["learned"]["guidelines"]) == (JOINED, [])
     assert [one.word for one in await bench.episodes()] == [episode.word]
-    assert await bench.guidelines() == rules
-    assert called(bench) == (2, 1)
+    assert (await bench.guidelines(), called(bench)) == (rules, (2, 1))
 
 
 async def test_who_is_not_asked(bench: Bench) -> None:
@@ -169,36 +156,34 @@ async def test_who_is_not_asked(bench: Bench) -> None:
     assert len(questions(bench.server)) == 1
 
 
-REPLIES: dict[str, tuple[Any, str, Any]] = {
-    "vague again": ("It just is.", JOINED.replace(ANSWER, "It just is."), False),
-    "value": ({"value": True}, "Too cold.", True),
-    "approve": (APPROVE, "Too cold.", False),
-    "inbox response": ([{"type": "response", "args": ANSWER}], JOINED, False),
-    "inbox ignore": ([{"type": "ignore", "args": None}], "Too cold.", False),
-}
-
-
-@pytest.mark.parametrize(("reply", "rationale", "value"), REPLIES.values(), ids=REPLIES)
-async def test_every_reply_goes_on_to_be_learned_from(
-    bench: Bench, reply: Any, rationale: str, value: Any
+@pytest.mark.parametrize(("reply", "value"), [({"value": True}, True), (APPROVE, False)])
+async def test_reply_without_words_goes_on_with_those_there_are(
+    bench: Bench, reply: Any, *, value: bool
 ) -> None:
     graph = clarifying_graph(bench)
     await until_asked(bench, graph)
     done = await bench.resume(graph, reply)
-    assert (done["feedback"]["rationale"], done["feedback"]["value"]) == (rationale, value)
-    [episode] = await bench.episodes()
-    assert (episode.rationale, episode.value, episode.status) == (rationale, value, "distilled")
     assert len(done["learned"]["guidelines"]) == 1
-    assert called(bench) == (1, 1)
+    [episode] = await bench.episodes()
+    assert (episode.rationale, episode.value, episode.status) == ("Too cold.", value, "distilled")
     # Not even words that went on unclear are asked about again, but another's are.
     await bench.review(graph, {**VAGUE, "value": value}, on="again")
     assert len(questions(bench.server)) == 1
     await until_asked(bench, graph, {**VAGUE, "author": "bob"}, on="another's")
 
 
-@pytest.mark.parametrize("review", ["always", lambda _: True])
-async def test_streamed_updates_name_each_node(bench: Bench, review: Any) -> None:
-    graph = clarifying_graph(bench, review=review)
+async def test_answer_of_a_megabyte_is_cut_where_a_model_reads_it(bench: Bench) -> None:
+    graph = clarifying_graph(bench)
+    await until_asked(bench, graph)
+    done = await bench.resume(graph, f"{'wordy ' * 170_000} It ends.")
+    [distilling] = distillings(bench.server)
+    assert len(distilling.text) < 20_000
+    assert "It ends." in distilling.text
+    assert len(done["learned"]["guidelines"]) == 1
+
+
+async def test_streamed_updates_name_each_node(bench: Bench) -> None:
+    graph = clarifying_graph(bench, review=lambda _: True)
     bench.server.rules = answers(ASKS)
     await bench.invoke(graph, CASE)
     for reply, nodes in (
@@ -211,10 +196,8 @@ async def test_streamed_updates_name_each_node(bench: Bench, review: Any) -> Non
 
 FAILURES: dict[str, Any] = {
     "prose": "Well.",
-    "truncated": truncated('{"look'),
-    "refused": refusal(),
-    "filtered": content_filter(),
     "no question": {**ASKS, "question": ""},
+    "a megabyte": {**ASKS, "question": "Why? " * 200_000},
     "surrogate": '{"look_for": "", "checkable": false, "question": "\\ud83d?", "example": ""}',
 }
 
@@ -241,56 +224,28 @@ async def test_without_a_usable_question_the_words_go_on_and_it_is_said(
     assert "clarification" not in (await bench.state(graph)).values["judge_lesson"]
 
 
-async def test_each_thread_waits_for_its_own_answer_until_a_new_run(bench: Bench) -> None:
+async def test_new_run_on_the_thread_drops_the_question(bench: Bench) -> None:
     graph = clarifying_graph(bench)
-    await until_asked(bench, graph, on="a")
-    await until_asked(bench, graph, {"rationale": "Meh."}, OTHER, "b")
-    later = await bench.resume(graph, "Name the cup.", "b")
-    assert later["feedback"]["rationale"].startswith("Meh.\n(Asked back:")
-    assert len((await bench.state(graph, "a")).interrupts) == 1
-    given = await bench.invoke(graph, OTHER, "a")
+    await until_asked(bench, graph)
+    given = await bench.invoke(graph, OTHER)
     assert action(given)["name"] == "review_judgment"
     assert OTHER["outputs"] in action(given)["description"]
     bench.server.rules = answers(CLEAR)
-    done = await bench.resume(graph, {"rationale": "It is too cold."}, "a")
+    done = await bench.resume(graph, {"rationale": "It is too cold."})
     assert done["feedback"]["rationale"] == "It is too cold."
-    assert "clarification" not in (await bench.state(graph, "a")).values["judge_lesson"]
+    assert "clarification" not in (await bench.state(graph)).values["judge_lesson"]
 
 
-async def test_failed_distilling_goes_on_without_asking_again(bench: Bench) -> None:
-    graph = clarifying_graph(bench)
-    await until_asked(bench, graph)
-    bench.server.script(DOWN)
-    with pytest.raises(ChatModelError):
-        await bench.resume(graph, ANSWER)
-    [episode] = await bench.episodes()
-    assert (episode.rationale, episode.status) == (JOINED, "pending")
-    done = await bench.invoke(graph, None)
-    assert done["learned"]["episode_ids"] == [episode.id]
-    assert len(questions(bench.server)) == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "asks"),
-    [({}, "gpt-other"), ({"distill_model": "openai:gpt-distils"}, "gpt-distils")],
-    ids=["own", "distill-model"],
-)
 async def test_model_that_distils_is_the_one_that_asks(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, options: Any, asks: str
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph = bench.review_graph(model="openai:gpt-own", clarify=True, **options)
-    # Nobody closes the connections of a client that a string makes.
-    with LoopbackServer(keep_alive=False) as server:
-        server.rules = answers(ASKS)
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        await bench.invoke(graph, CASE, context={"model": "openai:gpt-other"})
-        await bench.resume(graph, VAGUE)  # the context is gone here
-        await bench.resume(graph, ANSWER)
-        models = [chat.model for chat in server.chats]
-    assert models == ["gpt-other", asks, asks]
-    # A model that is not there loses no words.
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    asks = bench.server.chat_model(model="gpt-asks")
+    graph = clarifying_graph(bench, distill_model=asks)
+    await until_asked(bench, graph)
+    await bench.resume(graph, ANSWER)
+    assert [chat.model for chat in bench.server.chats[1:]] == ["gpt-asks"] * 2
+    # A model that is not there loses no words.
     graph = clarifying_graph(bench, distill_model="openai:gpt-none")
     await bench.invoke(graph, OTHER, "none")
     with pytest.raises(InvalidInputError, match="needs a key"):
@@ -314,25 +269,12 @@ async def test_gate_asks_back_and_goes_by_what_the_expert_said(bench: Bench) -> 
     assert (verdict["status"], verdict["revisions"]) == ("accepted", 1)
     assert {one.rationale for one in await bench.episodes()} == {JOINED, None}
     assert called(bench) == (2, 1)
-    # Where nobody could be asked it tells so.
-    graph = gated(bench, Writer("Go."), review="always", clarify=True, revise=None)
-    await bench.invoke(graph, asked(), "failing")
-    bench.server.script("Well.", "Well.")
-    verdict = (await bench.resume(graph, VAGUE, "failing"))["quality_gate"]
-    assert "not asked back" in verdict["learned"]["warnings"][0]
 
 
-@pytest.mark.parametrize("place", ["middleware", "tool"])
-async def test_agents_ask_back(bench: Bench, place: str) -> None:
-    if place == "tool":
-        tool = create_quality_gate_tool(CRITERION, review="always", clarify=True, **models(bench))
-        model = AgentModel(
-            bench.server, calls("check_quality", inputs="Why?", outputs="So."), "Done."
-        )
-        graph = agent(bench, tools=[tool])
-    else:
-        model = AgentModel(bench.server, "Wait.", "Sorry!")
-        graph = agent(bench, gate(bench, review="always", clarify=True, max_revisions=1))
+async def test_agents_tool_asks_back(bench: Bench) -> None:
+    tool = create_quality_gate_tool(CRITERION, review="always", clarify=True, **models(bench))
+    model = AgentModel(bench.server, calls("check_quality", inputs="Why?", outputs="So."), "Done.")
+    graph = agent(bench, tools=[tool])
     await bench.invoke(graph, ask())
     bench.server.script(ASKS)
     assert action(await bench.resume(graph, VAGUE))["name"] == "clarify_feedback"
@@ -343,95 +285,15 @@ async def test_agents_ask_back(bench: Bench, place: str) -> None:
     assert len(questions(bench.server)) == 1
 
 
-async def test_review_graph_asks_back_within_another(bench: Bench) -> None:
-    inner = create_review_graph(CRITERION, clarify=True, **models(bench)).compile()
-
-    class Parent(TypedDict, total=False):
-        inputs: str
-        outputs: str
-        judgment: dict[str, Any]
-        feedback: dict[str, Any] | None
-        after: str
-
-    builder = StateGraph(Parent)
-    builder.add_node("review", inner)
-    builder.add_node("after", lambda state: {"after": state["feedback"]["rationale"]})
-    builder.add_edge(START, "review")
-    builder.add_edge("review", "after")
-    graph = bench.compile(builder)
-    await until_asked(bench, graph)
-    assert "of type int" in await bench.refuse(graph, 7)
-    done = await bench.resume(graph, ANSWER)
-    assert done["after"] == JOINED
-    assert "clarification" not in done
-    assert called(bench) == (1, 1)
-
-
-@pytest.mark.parametrize("durability", ["exit", "sync"])
-async def test_question_is_answered_in_another_process(
-    bench: Bench, tmp_path: Path, durability: Any
-) -> None:
-    """With another graph object and other connections, as after a restart."""
-    store_file, saver_file = str(tmp_path / "s.db"), str(tmp_path / "t.db")
-
-    def carry_on(given: Any) -> Any:
-        with (
-            SqliteStore.from_conn_string(store_file) as store,
-            SqliteSaver.from_conn_string(saver_file) as saver,
-        ):
-            store.setup()
-            graph = clarifying_graph(bench)
-            graph.store, graph.checkpointer = store, saver
-            return graph.invoke(given, thread("t"), durability=durability)
-
-    bench.server.rules = answers(ASKS)
-    carry_on(CASE)
-    assert action(carry_on(Command(resume=VAGUE)))["name"] == "clarify_feedback"
-    with pytest.raises(ValueError, match="of type int"):
-        carry_on(Command(resume=7))
-    assert carry_on(Command(resume=ANSWER))["feedback"]["rationale"] == JOINED
-    assert called(bench) == (1, 1)
-
-
 PLANTED = {**ASKS, "question": "What is zqxask of it?", "example": "Would zqxsay be so, too?"}
 SAID = {"value": False, "rationale": "So zqxwhy.", "author": "zqxann"}
-EARLIER = {"value": False, "rationale": "It was zqxold then, and must not be.", "author": "zqxann"}
 QUOTING = {"operations": [{"text": "Never be zqxask, nor zqxyes.", "action": "add"}]}
-
-
-async def purge(bench: Bench, **selection: Any) -> Any:
-    memory = bench.memory()
-    options = {"purge": True, "checkpointer": bench.saver, **selection}
-    return await memory.aforget(**options) if bench.awaits else memory.forget(**options)
 
 
 async def checkpoints(bench: Bench) -> str:
     if bench.awaits:
         return repr([one async for one in bench.saver.alist(None)])
     return repr(list(bench.saver.list(None)))
-
-
-@EVERY_WAY
-async def test_thread_that_waits_for_the_answer_goes_with_the_episode(
-    bench: Bench, tmp_path: Path
-) -> None:
-    """Though all else on it is another expert's, too, whose word on the case stays."""
-    if not isinstance(bench.store, InMemoryStore):
-        await keep_deleted(bench.store, bench.saver)
-    graph = clarifying_graph(bench, use_episodes=False)
-    await bench.remember({**CASE, "rationale": "His own words.", "author": "bob"})
-    await bench.remember({**CASE, **EARLIER})
-    await until_asked(bench, graph, SAID, on="of ann", asks=PLANTED)
-    await until_asked(bench, graph, {"rationale": "Meh."}, OTHER, "other")
-    assert MARK in await checkpoints(bench)
-    forgotten = await purge(bench, author="zqxann")
-    assert forgotten.purged.thread_ids == ["of ann"]
-    assert forgotten.purged.warnings == []
-    assert MARK not in await checkpoints(bench)
-    assert holding(tmp_path) == []
-    assert [one.author for one in await bench.episodes()] == ["bob"]
-    done = await bench.resume(graph, "Say more.", "other")
-    assert done["feedback"]["rationale"].startswith("Meh.\n(Asked back:")
 
 
 @EVERY_WAY
@@ -447,11 +309,22 @@ async def test_words_the_question_and_the_answer_go_from_everywhere(
     assert "zqxyes" in done["feedback"]["rationale"]
     assert [one.text for one in await bench.guidelines()] == ["Never be zqxask, nor zqxyes."]
     await bench.invoke(bench.judge_graph(), OTHER, "recalled it")
-    [episode] = await bench.episodes()
-    forgotten = await purge(bench, episode_ids=[episode.id])
-    assert set(forgotten.purged.thread_ids) == {"of ann", "recalled it"}
-    assert await bench.guidelines() == []
+    await bench.remember({**CASE, "rationale": "His own words.", "author": "bob"})
+    # A thread goes that waits for the answer, though all else on it is another expert's, too.
+    waiting = clarifying_graph(bench, use_episodes=False, use_guidelines=False)
+    await until_asked(bench, waiting, {**SAID, "value": True}, on="waits", asks=PLANTED)
+    await until_asked(bench, waiting, {"rationale": "Meh."}, OTHER, "other")
+    assert MARK in await checkpoints(bench)
+    memory, options = bench.memory(), {"purge": True, "checkpointer": bench.saver}
+    forgetting: Any = {"author": "zqxann", **options}
+    forgotten = await memory.aforget(**forgetting) if bench.awaits else memory.forget(**forgetting)
+    assert forgotten.purged is not None
+    assert set(forgotten.purged.thread_ids) == {"of ann", "recalled it", "waits"}
+    assert forgotten.purged.warnings == []
     assert MARK not in await checkpoints(bench)
     assert holding(tmp_path) == []
-    if not bench.awaits:
-        assert left_in(everything_in(bench.store)) == []
+    assert bench.awaits or left_in(everything_in(bench.store)) == []
+    assert await bench.guidelines() == []
+    assert [one.author for one in await bench.episodes()] == ["bob"]
+    done = await bench.resume(waiting, "Say more.", "other")
+    assert done["feedback"]["rationale"].startswith("Meh.\n(Asked back:")

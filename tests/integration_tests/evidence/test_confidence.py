@@ -1,7 +1,7 @@
 """How sure a judge is: by log-probabilities, or by agreement of several answers."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +16,12 @@ from langgraph.store.memory import InMemoryStore
 from memalign_graph import Categorical, Criterion, Numeric, Pairwise
 from memalign_graph.evaluation.cache import AnswerCache, Ledger
 from memalign_graph.models import model_key
-from tests.conftest import CASE, EVERY_WAY, Bench, judgings
+from tests.conftest import CASE, Bench, judgings
 from tests.integration_tests.evidence.judging_support import asks_for_value, measurings
 from tests.loopback import (
     ChatRequest,
     Reply,
     ReplyLike,
-    Together,
-    content_filter,
     error,
     refusal,
     truncated,
@@ -33,13 +31,15 @@ from tests.loopback import (
 from tests.loopback.replies import as_reply
 
 SURE = {True: 0.75, False: 0.25}
-CHOICES = Categorical(choices=("full_compliance", "full_refusal", "partial_refusal"))
-LABELS = Criterion(name="label", instructions="What is it?", scale=CHOICES)
-MANY = Categorical(choices=tuple(f"c{number}" for number in range(21)))
 STARS = Criterion(
     name="stars", instructions="How many?", scale=Numeric(minimum=1, maximum=5, integer=True)
 )
 SHARE = Criterion(name="share", instructions="How much?", scale=Numeric(minimum=0, maximum=10))
+MANY = Criterion(
+    name="many",
+    instructions="Which?",
+    scale=Categorical(choices=tuple(f"c{number}" for number in range(21))),
+)
 PAIR = Criterion(name="pair", instructions="Which is better?", scale=Pairwise())
 TWO = {"inputs": "Where is it?", "outputs": ["Here.", "There."]}
 REJECTED = error(400, "No logprobs here.")
@@ -108,46 +108,26 @@ async def test_the_value_is_asked_for_once_more_where_wanted(bench: Bench) -> No
     assert second.body["max_completion_tokens"] <= 16
     assert (second.body["logprobs"], second.body["top_logprobs"]) == (True, 20)
     assert not first.body.keys() & {"logprobs", "top_logprobs"}
-    bench.server.chats.clear()
     plain = await judged(bench, confidence=False)
     assert (plain["confidence"], plain["probabilities"]) == (None, None)
-    [chat] = bench.server.chats
-    assert not chat.body.keys() & {"logprobs", "top_logprobs", "n"}
+    assert len(bench.server.chats) == 3
 
 
-@pytest.mark.parametrize(
-    ("criterion", "odds", "verdict"),
-    [
-        (STARS, {5: 0.5, 4: 0.2, 3: 0.1, 2: 0.1, 1: 0.1}, 4),
-        (PAIR, {"A": 0.3, "B": 0.6, "tie": 0.1}, "B"),
-        (LABELS, dict(zip(CHOICES.choices, (0.6, 0.2, 0.2), strict=True)), "full_refusal"),
-    ],
-)
-async def test_confidence_is_that_of_the_verdict_on_any_scale(
-    bench: Bench, criterion: Criterion, odds: Any, verdict: Any
-) -> None:
-    bench.server.responder = TellingJudge(odds, verdict)
-    judgment = await judged(bench, criterion, case=TWO)
-    assert judgment["confidence"] == pytest.approx(odds[verdict])
+async def test_confidence_is_that_of_the_verdict_though_another_is_likelier(bench: Bench) -> None:
+    odds = {5: 0.5, 4: 0.2, 3: 0.1, 2: 0.1, 1: 0.1}
+    bench.server.responder = TellingJudge(odds, verdict=4)
+    judgment = await judged(bench, STARS)
+    assert judgment["confidence"] == pytest.approx(0.2)
     assert judgment["probabilities"] == pytest.approx({str(one): odds[one] for one in odds})
 
 
-async def test_models_that_stream_or_have_their_own_alternatives(bench: Bench) -> None:
+async def test_models_that_stream_with_alternatives_of_their_own(bench: Bench) -> None:
     bench.server.responder = TellingJudge(SURE)
-    for streaming in (True, False):
-        model = bench.server.chat_model(streaming=streaming, logprobs=True, top_logprobs=2)
-        assert (await judged(bench, model=model))["confidence"] == pytest.approx(0.75)
-        assert model.top_logprobs == 2
-    assert [chat.streaming for chat in bench.server.chats] == [True, True, False, False]
+    model = bench.server.chat_model(streaming=True, logprobs=True, top_logprobs=2)
+    assert (await judged(bench, model=model))["confidence"] == pytest.approx(0.75)
+    assert model.top_logprobs == 2
+    assert [chat.streaming for chat in bench.server.chats] == [True, True]
     assert {chat.body["top_logprobs"] for chat in measurings(bench)} == {2}
-
-
-@pytest.mark.parametrize("steps", [["\n", "A", ")"], [" A", " true"], ["A", "\n", "So"]])
-async def test_answers_as_other_servers_write_them(bench: Bench, steps: list[str]) -> None:
-    odds = {"A": 0.5, " A": 0.1, " B": 0.2, "The": 0.2}
-    tokens: Any = [(one, odds) if one.strip() == "A" else one for one in steps]
-    bench.server.responder = TellingJudge(with_logprobs("".join(steps), tokens))
-    assert (await judged(bench))["confidence"] == pytest.approx(0.75)
 
 
 FAILURES: dict[str, tuple[ReplyLike, str]] = {
@@ -155,9 +135,7 @@ FAILURES: dict[str, tuple[ReplyLike, str]] = {
     "not told": ({"value": True}, "gpt-4.1-mini answered without them"),
     "refused": (refusal("I will not."), "the model refused: I will not"),
     "cut off": (truncated("It is"), "it was cut off at the output limit"),
-    "filtered": (content_filter(), "a content filter stopped it"),
     "prose": (with_logprobs("Yes.", ["Yes", "."]), "a permitted value is not among the alternat"),
-    "one value": (with_logprobs("A", [("A", {"A": 1.0})]), "alternatives that gpt-4.1-mini gave"),
 }
 
 
@@ -200,7 +178,7 @@ async def test_what_can_not_be_measured_is_not_asked(bench: Bench) -> None:
     plain = Plain(inner=bench.server.chat_model())
     said = unmeasured(await judged(bench, model=plain))
     assert "Plain has no `logprobs` and `top_logprobs`; give samples=5" in said
-    for criterion, value in ((SHARE, 7), (LABELS.model_copy(update={"scale": MANY}), "c3")):
+    for criterion, value in ((SHARE, 7), (MANY, "c3")):
         bench.server.responder = TellingJudge(SURE, value)
         said = unmeasured(await judged(bench, criterion))
         assert "the scale has over 20 values; give samples=5" in said
@@ -227,18 +205,6 @@ async def test_in_both_orders_the_mean_counts(bench: Bench, fails: str) -> None:
     assert len(measurings(bench)) == len(judgings(bench.server)) == 2
 
 
-async def test_a_verdict_asked_for_again_by_a_judge_that_names_guidelines(bench: Bench) -> None:
-    said = iter(["of course", True])
-    bench.server.responder = TellingJudge(SURE, lambda _: next(said))
-    await bench.add_guideline("Say sorry first.")
-    judgment = await judged(bench, cite_guidelines=True)
-    assert judgment["confidence"] == pytest.approx(0.75)
-    first, _, last = bench.server.chats
-    assert len(last.messages) == len(first.messages)
-    assert first.schema is not None
-    assert "broken_guidelines" in first.schema["properties"]
-
-
 async def test_the_share_of_samples_that_agree(bench: Bench) -> None:
     bench.server.responder = saying(True, True, False, True, False, True)
     judgment = await judged(bench, samples=5)
@@ -258,21 +224,15 @@ async def test_the_share_of_samples_that_agree(bench: Bench) -> None:
     assert len(bench.server.chats) == 2
 
 
-@pytest.mark.parametrize(
-    ("criterion", "values", "probabilities"),
-    [
+async def test_samples_of_numbers(bench: Bench) -> None:
+    for criterion, values, probabilities in (
         (SHARE, [7.0, 6.0, 8.0, 7.3, 5.9, 8.2], {"7.0": 0.6}),
         (STARS, [4, 4, 3, 5, 4, 4], {"1": 0, "2": 0, "3": 0.2, "4": 0.6, "5": 0.2}),
-        (STARS, [4, 3, 3, 3, 3, 3], {"1": 0, "2": 0, "3": 1.0, "4": 0, "5": 0}),
-    ],
-)
-async def test_samples_of_numbers(
-    bench: Bench, criterion: Criterion, values: Any, probabilities: Any
-) -> None:
-    bench.server.responder = saying(*values)
-    judgment = await judged(bench, criterion, samples=5)
-    assert judgment["probabilities"] == pytest.approx(probabilities)
-    assert judgment["confidence"] == pytest.approx(probabilities[str(values[0])])
+    ):
+        bench.server.responder = saying(*values)
+        judgment = await judged(bench, criterion, samples=5)
+        assert judgment["probabilities"] == pytest.approx(probabilities)
+        assert judgment["confidence"] == pytest.approx(0.6)
 
 
 async def test_samples_that_are_no_answers_are_said_and_not_counted(bench: Bench) -> None:
@@ -280,17 +240,13 @@ async def test_samples_that_are_no_answers_are_said_and_not_counted(bench: Bench
     judgment = await judged(bench, samples=3, at_once=1)
     assert judgment["confidence"] == 0.5
     assert "Only 2 of 3 samples were answers" in judgment["warnings"][0]
-    broken = TellingJudge(REJECTED, lambda chat: True)
-    bench.server.responder = lambda chat: (
-        broken(chat) if chat is bench.server.chats[0] else REJECTED
-    )
-    bench.server.chats.clear()
-    said = unmeasured(await judged(bench, samples=5, at_once=1))
+    bench.server.responder = saying(True, *["perhaps"] * 4)
+    said = unmeasured(await judged(bench, samples=2, at_once=1))
     assert "No logprobs here" in said
     assert "No confidence by samples: none was an answer" in said
 
 
-@pytest.mark.parametrize(("own", "drawn"), [(0, 0.7), (0.0, 0.7), (0.3, 0.3), (None, None)])
+@pytest.mark.parametrize(("own", "drawn"), [(0, 0.7), (0.3, 0.3), (None, None)])
 async def test_the_temperature_they_are_drawn_with(
     bench: Bench, own: float | None, drawn: float | None
 ) -> None:
@@ -303,68 +259,36 @@ async def test_the_temperature_they_are_drawn_with(
     assert model.temperature == own
 
 
-@EVERY_WAY
-async def test_no_more_are_under_way_than_the_run_allows(bench: Bench) -> None:
-    judge = saying(*[True] * 9)
-    samples = Together(2, judge)
-
-    def respond(chat: ChatRequest) -> ReplyLike:
-        return (samples if chat.body.get("temperature") else judge)(chat)
-
-    bench.server.responder = respond
-    model = bench.server.chat_model(temperature=0)
-    assert (await judged(bench, model=model, samples=8, at_once=2))["confidence"] == 1.0
-    assert bench.server.peak_chats == 2
-
-
 @pytest.fixture
-def everywhere() -> Iterator[InMemoryCache]:
+def everywhere() -> Iterator[None]:
     """A cache of all chat models of the process."""
     before = get_llm_cache()
-    cache = InMemoryCache()
-    set_llm_cache(cache)
-    yield cache
+    set_llm_cache(InMemoryCache())
+    yield
     set_llm_cache(before)
 
 
-async def test_a_cache_keeps_samples_apart(bench: Bench, everywhere: InMemoryCache) -> None:
-    kept, ledger = InMemoryStore(), Ledger()
-
-    def own(**options: Any) -> Any:
-        model = bench.server.chat_model(**options)
-        cache = AnswerCache(kept, ledger, model_key(model), "judge", "test")
-        return model.model_copy(update={"cache": cache})
-
-    uncached = bench.server.chat_model(cache=False)
-    makers: list[Callable[[], Any]] = [
-        lambda: uncached,
-        lambda: bench.server.chat_model(temperature=0),
-        lambda: bench.server.chat_model(temperature=0.5),
-        own,
-    ]
-    for make in makers:
-        bench.server.chats.clear()
-        bench.server.responder = saying(True, True, False, True, False, False)
-        first = await judged(bench, model=make(), samples=5)
-        assert first["confidence"] == pytest.approx(2 / 5)
-        assert len(judgings(bench.server)) == 6
-        if make is makers[0]:
-            assert not everywhere._cache
-            continue
-        bench.server.chats.clear()
-        again = await judged(bench, model=make(), samples=5)
-        assert again["probabilities"] == first["probabilities"]
-        assert not judgings(bench.server)
-
-
-async def test_kept_answers_keep_log_probabilities(bench: Bench) -> None:
-    ledger = Ledger()
-    model = bench.server.chat_model()
-    cache = AnswerCache(bench.store, ledger, model_key(model), "judge", "test")
-    model = model.model_copy(update={"cache": cache})
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("is_own", [True, False])
+async def test_a_cache_keeps_samples_apart(bench: Bench, *, is_own: bool) -> None:
+    model = bench.server.chat_model(temperature=0)
+    if is_own:
+        cache = AnswerCache(InMemoryStore(), Ledger(), model_key(model), "judge", "test")
+        model = model.model_copy(update={"cache": cache})
     bench.server.responder = TellingJudge(SURE)
-    first, again = [await judged(bench, model=model) for _ in range(2)]
+    first, again = [await judged(bench, model=model, samples=5) for _ in "12"]
     assert again["probabilities"] == first["probabilities"]
     assert (len(bench.server.chats), again["warnings"]) == (2, [])
-    calls = {row.purpose: (row.chat_calls, row.cached_calls) for row in ledger.rows()}
-    assert calls == {"judge": (1, 1), "confidence": (1, 1)}
+    await bench.add_guideline("Say sorry first.")  # another prompt
+    bench.server.chats.clear()
+    bench.server.responder = saying(True, True, False, True, False, False)
+    first = await judged(bench, model=model, samples=5)
+    assert first["confidence"] == pytest.approx(2 / 5)
+    assert len(judgings(bench.server)) == 6
+    bench.server.chats.clear()
+    again = await judged(bench, model=model, samples=5)
+    assert again["probabilities"] == first["probabilities"]
+    assert not judgings(bench.server)
+    uncached = model.model_copy(update={"cache": False})
+    bench.server.responder = saying(*[True] * 6)
+    assert (await judged(bench, model=uncached, samples=5))["confidence"] == 1

@@ -9,16 +9,10 @@ import pytest
 
 from memalign_graph import (
     Criterion,
-    InvalidInputError,
     Judgment,
     MemAlignContext,
-    Numeric,
-    Uncertain,
     add_quality_gate,
-    create_alignment_graph,
-    create_judge_graph,
     create_panel_graph,
-    create_review_graph,
 )
 from memalign_graph.errors import EmbeddingError
 from tests.conftest import CRITERION, EVERY_WAY, Bench, Graph, judgings
@@ -33,11 +27,8 @@ from tests.integration_tests.evidence.judging_support import (
     words,
 )
 from tests.integration_tests.gates.support import Writer, asked, models, writing
-from tests.loopback import answer, error
+from tests.loopback import error
 
-STARS = Criterion(
-    name="stars", instructions="How many?", scale=Numeric(minimum=1, maximum=5, integer=True)
-)
 OTHER = Criterion(name="length", instructions="Is the reply short?")
 NEXT = 98
 """A new case like those that experts found wrong, and the judge finds right."""
@@ -66,7 +57,6 @@ async def test_the_neighbours_outvote_a_judge_that_is_often_wrong(bench: Bench) 
     await fill(bench)
     found = await judged(bench)
     assert (truth(NEXT), found["value"]) == (False, False)
-    assert found["rationale"] == "The loopback judge finds nothing to say against it."
     evidence = found["evidence"]
     decided = [evidence[name] for name in ("decided_by", "verdict", "estimate", "cases")]
     assert decided == ["evidence", True, False, 24]
@@ -107,29 +97,17 @@ async def test_neither_the_verdict_nor_the_prompt_needs_examples(bench: Bench) -
     assert (found["judgment"]["value"], found["judgment"]["episode_ids"]) == (False, [])
 
 
-UNDECIDED: dict[str, tuple[list[Any], str, int]] = {
-    "empty": ([], "The verdict decides: memory has 0 cases", 0),
-    "nine": (words(9), "The verdict decides: memory has 9 cases with an expert's", 9),
-    "words alone": (words(5, value=None, rationale="Too cold."), "The verdict decides: memory", 0),
-    "untold": (
-        [word(number, value=number // 4 % 2 == 0) for number in range(24)],
-        "The verdict decides: on 24 cases",
-        10,
-    ),
-}
-
-
-@pytest.mark.parametrize(("given", "reason", "neighbours"), UNDECIDED.values(), ids=UNDECIDED)
-async def test_where_the_evidence_knows_nothing_the_verdict_stands(
-    bench: Bench, given: list[Any], reason: str, neighbours: int
-) -> None:
-    if given:
+async def test_where_the_evidence_knows_nothing_the_verdict_stands(bench: Bench) -> None:
+    for given, reason, neighbours in (
+        ([], "The verdict decides: memory has 0 cases", 0),
+        (words(9), "The verdict decides: memory has 9 cases with an expert's", 9),
+    ):
         await bench.remember(*given)
-    found = await judged(bench)
-    assert (found["value"], found["warnings"]) == (True, [])
-    assert found["evidence"]["decided_by"] == "verdict"
-    assert found["evidence"]["reason"].startswith(reason)
-    assert len(found["evidence"]["neighbours"]) == neighbours
+        found = await judged(bench, on=reason)
+        assert (found["value"], found["warnings"]) == (True, [])
+        assert found["evidence"]["decided_by"] == "verdict"
+        assert found["evidence"]["reason"].startswith(reason)
+        assert len(found["evidence"]["neighbours"]) == neighbours
 
 
 async def test_verdicts_that_are_missing_or_knew_the_experts_word_are_not_weighed(
@@ -148,26 +126,25 @@ async def test_verdicts_that_are_missing_or_knew_the_experts_word_are_not_weighe
     assert found["evidence"]["weights"] == {"neighbours": 1.0}
 
 
-@pytest.mark.parametrize("k", [0, 5])
-async def test_dead_embeddings(bench: Bench, k: int, caplog: pytest.LogCaptureFixture) -> None:
+async def test_dead_embeddings(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     await fill(bench)
     bench.server.responder = Judge()
-    anew = await judged(bench, k=k, on="anew", embeddings=bench.server.embedder(dimensions=32))
+    anew = await judged(bench, on="anew", embeddings=bench.server.embedder(dimensions=32))
     assert (anew["value"], anew["evidence"]["cases"]) == (False, 24)
     dead = [error(400, "The embeddings are dead.")] * 9
     bench.server.script_embeddings(*dead)
-    found = await judged(bench, k=k, on_embedding_error="guidelines")
+    found = await judged(bench, k=0, on_embedding_error="guidelines")
     assert (found["value"], found["evidence"]["decided_by"]) == (True, "verdict")
     assert "the case has no embedding" in found["evidence"]["reason"]
     assert (found["evidence"]["cases"], found["evidence"]["neighbours"]) == (24, [])
     assert "The embeddings are dead" in found["warnings"][0]
     with pytest.raises(EmbeddingError, match="The embeddings are dead"):
-        await judged(bench, k=k, on="u")
+        await judged(bench, k=0, on="u")
     # Nor does a memory count that was embedded otherwise.
     other = bench.server.embedder(model="text-embedding-3-large", max_retries=0)
     bench.server.script_embeddings(*dead)
     options: Any = {"embeddings": other, "on_embedding_error": "guidelines", "confidence": True}
-    found = await judged(bench, k=k, on="v", **options)
+    found = await judged(bench, on="v", **options)
     assert (found["evidence"]["cases"], found["calibrated_on"]) == (0, None)
     assert found["confidence"] == pytest.approx(0.7)
     assert "cases without vectors do not count" in caplog.text
@@ -180,52 +157,21 @@ async def test_what_is_reviewed_is_weighed_the_next_time(bench: Bench) -> None:
         reply = {"value": truth(number), "author": "ann"}
         done = await bench.review(graph, reply, case(number), f"t{number}")
         assert done["judgment"]["evidence"]["cases"] == number
-    for episode in await bench.episodes():
-        kept = episode.judgment
-        assert kept is not None
-        assert kept.verdict is True
-        assert kept.probabilities is not None
-        assert kept.probabilities["true"] == pytest.approx(0.9 if episode.value else 0.6)
-        assert kept.confidence_source in ("logprobs", "evidence")
+    kept: Any = [episode.judgment for episode in await bench.episodes()]
+    assert {judgment.verdict for judgment in kept} == {True}
+    held = sorted(round(judgment.probabilities["true"], 3) for judgment in kept)
+    assert held == [0.6] * 8 + [0.9] * 8
     found = (await bench.invoke(graph, case(NEXT), "new"))["judgment"]
     assert (found["evidence"]["cases"], found["evidence"]["decided_by"]) == (16, "evidence")
     assert "judge" in found["evidence"]["weights"]
     assert found["value"] is False
 
 
-async def test_on_a_numeric_scale(bench: Bench) -> None:
-    odds = {"1": 0.1, "2": 0.1, "3": 0.1, "4": 0.1, "5": 0.6}
-    given = [
-        {
-            **word(number, value=4 if truth(number) else 2),
-            "judgment": judgment(5, probabilities=odds if number % 2 else None),
-        }
-        for number in range(50)
-    ]
-    await bench.remember(*given, criterion=STARS)
-    for confidence in (True, False):
-        graph = bench.judge_graph(STARS, decide="evidence", confidence=confidence)
-        found = (await bench.invoke(graph, case(NEXT), str(confidence)))["judgment"]
-        assert (found["value"], type(found["value"])) == (2, int)
-        assert found["confidence"] is not None
-        assert found["evidence"]["vote"] == pytest.approx(2, abs=0.3)
-        assert found["evidence"]["probabilities"] is None
-
-
-class Coin:
-    """A judge that is right on every other case of each topic, and always sure."""
-
-    def __call__(self, chat: Any) -> Any:
-        if "Case " not in chat.text.rpartition("<case>")[2]:
-            return answer({"rationale": "Nothing to see.", "value": True})
-        return Judge(
-            value=lambda number: truth(number) if number // 4 % 2 else not truth(number),
-            belief=lambda _: 0.8,
-        )(chat)
-
-
 async def taught(bench: Bench, **options: Any) -> None:
-    bench.server.responder = Coin()
+    # Right on every other case of each topic, and always sure.
+    bench.server.responder = Judge(
+        value=lambda number: truth(number) == bool(number // 4 % 2), belief=lambda _: 0.8
+    )
     await learn(bench, words(24), "learn", **options)
     bench.server.chats.clear()
 
@@ -301,88 +247,14 @@ async def test_each_judge_of_a_panel_weighs_its_own_memory(bench: Bench) -> None
     assert "The judge itself says true, because:" in request["description"]
 
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"decide": "both"}, "decide: 'both'"),
-    ({"decide": None}, "decide: None"),
-    ({"decide": True}, "decide: True"),
-    ({"confidence": "yes"}, "confidence: 'yes' is neither"),
-    ({"confidence": 1}, "confidence: 1"),
-    ({"confidence": True, "samples": -1}, "samples: -1"),
-    ({"confidence": True, "samples": 2.5}, "samples: 2.5"),
-    ({"confidence": True, "samples": True}, "samples: True"),
-    ({"confidence": True, "samples": "5"}, "samples: '5'"),
-    ({"confidence": True, "samples": 51}, "samples: 51"),
-    ({"samples": 5}, "samples: they measure the confidence: give confidence=True"),
-    ({"swap": True}, "swap: only"),
-    ({"swap": "yes"}, "swap: 'yes' is neither"),
-]
-REVIEWS: list[tuple[dict[str, Any], str]] = [
-    ({"review": "uncertain"}, "review: .*confidence=True"),
-    ({"review": "uncertain", "confidence": False}, "review: .*confidence=True"),
-    ({"review": Uncertain()}, "review: .*confidence=True"),
-    ({"review": "unsure", "confidence": True}, "review: .*'uncertain'"),
-]
-CLARIFIES: list[tuple[dict[str, Any], str]] = [
-    ({"clarify": value}, "clarify: .* is neither True nor False") for value in (None, 1, "yes")
-]
-LEARNS: list[tuple[dict[str, Any], str]] = [
-    ({"judge_cases": 1}, "judge_cases: 1 is neither"),
-    ({"distill": "no"}, "distill: 'no' is neither"),
-]
-UNKNOWN: list[tuple[dict[str, Any], str]] = [
-    ({"clarify": True}, "clarify: is not a field that is known here")
-]
-
-
-def gated(criterion: Criterion, **options: Any) -> Any:
-    return add_quality_gate(writing(Writer()), criterion, after="write", revise="write", **options)
-
-
-@pytest.mark.parametrize(
-    ("create", "refused"),
-    [
-        (create_judge_graph, [*REFUSED, ({"review": Uncertain()}, "review: is not a field")]),
-        (create_review_graph, [*REFUSED, *REVIEWS, *CLARIFIES]),
-        (gated, [*REFUSED, *REVIEWS]),
-        (
-            lambda criterion, **options: create_panel_graph([criterion], **options),
-            REFUSED[:-2] + UNKNOWN,
-        ),
-        (create_alignment_graph, [*REFUSED, *LEARNS]),
-    ],
-    ids=["judge", "review", "gate", "panel", "alignment"],
-)
-def test_what_can_not_be_used_is_one_sentence(create: Any, refused: Any) -> None:
-    for options, sentence in refused:
-        with pytest.raises(InvalidInputError, match=f"^{sentence}") as caught:
-            create(CRITERION, **options)
-        assert "\n" not in str(caught.value)
-
-
-async def test_numpy_is_all_it_needs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [one for one in sys.modules if one.partition(".")[0] in ("sklearn", "scipy")]:
-        monkeypatch.delitem(sys.modules, name)
-    for name in ("sklearn", "scipy"):
-        monkeypatch.setitem(sys.modules, name, None)
-    bench.server.responder = Judge()
-    await fill(bench)
-    assert (await judged(bench, confidence=True))["value"] is False
-    memory = bench.memory()
-    assert [memory.trust().needed, memory.trust(decide="evidence").needed] == [29, 38]
-
-
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     program = """
 import sys
-import memalign_graph
-from memalign_graph import Criterion, create_judge_graph, create_review_graph
-create_judge_graph(Criterion(name="a", instructions="b")).compile()
+from memalign_graph import Criterion, create_review_graph
 create_review_graph(Criterion(name="a", instructions="b")).compile()
 import memalign_graph.nodes.judge
-heavy = {"sklearn", "scipy", "numpy", "faiss"} & {one.partition(".")[0] for one in sys.modules}
-print(sorted(heavy))
+assert not {"sklearn", "scipy", "numpy", "faiss"} & {*sys.modules}
+import memalign_graph.evidence.process
+assert not {"sklearn", "scipy"} & {*sys.modules}
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert done.stdout.strip() == "[]", done.stderr
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,17 +1,10 @@
 """The replay guard and the evaluation lab with `decide="evidence"`: measured as it is deployed."""
 
-from collections import Counter
 from typing import Any
 
 import pytest
 
-from memalign_graph import Example
-from memalign_graph import Judge as Settings
-from memalign_graph.evaluation import ablations
 from memalign_graph.evaluation.results import ALIGNED, BASE
-from memalign_graph.io import AWAITING, BLOCKING, IO, run
-from memalign_graph.nodes.judge import judge_again
-from memalign_graph.runtime import Parts, Run, Step
 from tests.conftest import CRITERION, Bench, judgings
 from tests.integration_tests.evaluation.support import Caller, answers, memory_of, remember
 from tests.integration_tests.evidence.judging_support import (
@@ -56,22 +49,22 @@ class Turned:
         )(chat)
 
 
-async def taught(bench: Bench, count: int = 12, **options: Any) -> Any:
+async def taught(bench: Bench, *earlier: Any, **options: Any) -> Any:
     """Learn a rule that turns verdicts round, in a memory whose cases were judged."""
     bench.server.responder = model = Turned()
-    shared = {"use_episodes": False, **options}
-    await learn(bench, words(24), "cases", **shared)
+    shared = {"use_episodes": False, "confidence": True, **options}
+    await learn(bench, [*words(24), *earlier], "cases", **shared)
     await learn(bench, [], "distilled", distill=True, **shared)
     model.teaches = True
     bench.server.chats.clear()
     given = [word(24, rationale="So it has to be turned round.")]
-    guarded = {"distill": True, "guard": "replay", "replay_cases": count, **shared}
+    guarded = {"distill": True, "guard": "replay", "replay_cases": 40, **shared}
     return (await learn(bench, given, "rule", **guarded))["replay"]
 
 
 async def test_what_decides_nothing_breaks_nothing(bench: Bench) -> None:
-    replay = await taught(bench, decide="evidence", confidence=True)
-    assert (replay["cases"], replay["agreed_before"], replay["agree_after"]) == (12, 12, 12)
+    replay = await taught(bench, decide="evidence")
+    assert (replay["cases"], replay["agreed_before"], replay["agree_after"]) == (25, 25, 25)
     assert replay["broken"] == []
     assert [one.text for one in await bench.guidelines()] == [TURNS]
     measured = [chat.text.rpartition("\n\nThis time")[0] for chat in measurings(bench)]
@@ -79,42 +72,21 @@ async def test_what_decides_nothing_breaks_nothing(bench: Bench) -> None:
     assert len(measured) == len({chat.text for chat in judgings(bench.server)})
 
 
-async def test_by_the_verdict_the_same_rule_breaks_what_worked(bench: Bench) -> None:
-    replay = await taught(bench, confidence=True)
-    assert replay["agreed_before"] < 12
-    assert len(replay["broken"]) == 1
-    assert await bench.guidelines() == []
-    assert {number_of(chat) for chat in measurings(bench)} == {24}
-
-
-async def seen(bench: Bench, example: Any) -> Any:
-    """What is decided on a case in memory, with its episodes in the prompt and not in the vote."""
-    access = bench.memory().access
-    judge = Settings(criterion=CRITERION, model=bench.server.chat_model(), k=0, decide="evidence")
-
-    def judged(io: IO) -> Any:
-        parts = Parts(judge)
-        step = Step(io, parts, Run(access.store), parts.defaults, access)
-        return judge_again(
-            step, Example.model_validate(example), guidelines=[], besides=frozenset()
-        )
-
-    return (await judged(AWAITING) if bench.awaits else run(judged(BLOCKING))).value
-
-
 async def test_a_case_has_no_vote_on_itself(bench: Bench) -> None:
     odd = {"inputs": "Case 96: quite another matter.", "outputs": "Nothing like the others."}
-    bench.server.responder = Turned()
-    shared: dict[str, Any] = {"use_episodes": False, "decide": "evidence"}
-    await learn(bench, words(24), "cases", **shared)
-    judge = bench.judge_graph(**shared)
-    new = (await bench.invoke(judge, odd, "new"))["judgment"]["value"]
-    # Its expert says what none of the others would have told.
-    await learn(bench, [{**odd, "value": not new, "author": "ann"}], "odd", **shared)
-    known = (await bench.invoke(judge, odd, "known"))["judgment"]
-    assert max(one["similarity"] for one in known["evidence"]["neighbours"]) == 1.0
-    assert known["value"] is not new
-    assert await seen(bench, odd) is new
+    # What the others tell of it is not what its expert says; with its own vote it would be.
+    replay = await taught(bench, {**odd, "value": True, "author": "ann"}, decide="evidence")
+    assert (replay["cases"], replay["agreed_before"]) == (26, 25)
+    judge = bench.judge_graph(use_episodes=False, decide="evidence")
+    assert (await bench.invoke(judge, odd, "known"))["judgment"]["value"] is True
+
+
+async def test_by_the_verdict_the_same_rule_breaks_what_worked(bench: Bench) -> None:
+    replay = await taught(bench)
+    assert replay["agreed_before"] < 24
+    assert replay["broken"]
+    assert await bench.guidelines() == []
+    assert {number_of(chat) for chat in measurings(bench)} == {24}
 
 
 @pytest.fixture
@@ -138,7 +110,8 @@ async def test_base_verdict_and_evidence_stand_beside_each_other(
     assert found.metric(ALIGNED, "auc").value == 1.0
     pairs = {(one.judge, one.against): one for one in found.comparisons}
     assert pairs[ALIGNED, VERDICT].is_ahead("agreement") is True
-    assert pairs[VERDICT, BASE].differences["agreement"].value == 0
+    # No fold sees its own cases.
+    assert not any(number_of(chat) in earlier(chat) for chat in judgings(server))
     for one in found.cases:
         said = one.judgments[ALIGNED]
         assert said.evidence is not None
@@ -151,35 +124,6 @@ async def test_base_verdict_and_evidence_stand_beside_each_other(
     # and as often for the value alone.
     assert answers(found, stage="learn") == 4 * (2 * 24 + 1)
     assert [answers(found, stage="judge", judge=name) for name in (BASE, ALIGNED)] == [64, 64]
-
-
-async def test_no_fold_sees_its_own_cases(lab: Caller, server: LoopbackServer) -> None:
-    given = [*words(12, rationale="Seen by ann."), *words(4, author="bob")]
-    await lab.evaluate(CRITERION, given, folds=3)
-    for chat in judgings(server):
-        assert number_of(chat) not in earlier(chat)
-    # Each case is judged as if it were new in two folds of three, and when all is learned.
-    counts = Counter(number_of(chat) for chat in judgings(server) if earlier(chat))
-    assert set(counts.values()) <= {3, 4}
-
-
-async def test_reports_curves_and_ablations_by_evidence(
-    lab: Caller, server: LoopbackServer
-) -> None:
-    test = [word(number) for number in range(40, 48)]
-    report = await lab("evaluate", CRITERION, GIVEN, test=test, folds=2)
-    assert report.metric(ALIGNED, "agreement").value == 1.0
-    assert "the evidence decided 8 of 8 cases" in report.to_markdown()
-    assert VERDICT in report.to_html()
-    curve = await lab("learning_curve", CRITERION, words(24), test=test, sizes=[4])
-    steps = [(one.feedback, one.unseen.metrics["agreement"].value) for one in curve.steps]
-    assert steps[0] == (0, 0.5)
-    assert steps[-1] == (24, 1.0)
-    judge = Settings(criterion=CRITERION, **lab.models(), decide="evidence", k=3)
-    lab.defaults = {}
-    found = await lab.evaluate(CRITERION, GIVEN, folds=2, judges=ablations(judge))
-    for name in ("semantic only", "episodic only", ALIGNED, "labels only"):
-        assert found.metric(name, "agreement").value == 1.0
 
 
 async def test_a_guideline_that_turns_verdicts_turns_no_decision(

@@ -1,37 +1,29 @@
 """`review="uncertain"`: whom it asks and why, its budget and its log, and what it reports."""
 
-import asyncio
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import PutOp
-from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import (
     Example,
     Feedback,
     InvalidInputError,
     Judgment,
-    MemAlignContext,
     Uncertain,
 )
 from memalign_graph.evidence.trust import interval
-from memalign_graph.io import AWAITING, BLOCKING, run
 from memalign_graph.memory import judgments
-from memalign_graph.memory.judgments import KEEP_REVIEWS, ReviewItem, log_review
-from memalign_graph.memory.review_report import ReviewReport, report_of
+from memalign_graph.memory.judgments import KEEP_REVIEWS, ReviewItem
+from memalign_graph.memory.review_report import report_of
 from memalign_graph.scales import Boolean, Numeric
-from memalign_graph.types import Episode, ReviewChoice
+from memalign_graph.types import Episode
 from tests.conftest import CASE, CRITERION, EVERY_WAY, Bench, Graph, distillings, judgings, thread
 from tests.integration_tests.evidence.judging_support import asks_for_value
 from tests.integration_tests.gates.support import Writer, gated
-from tests.loopback import LoopbackServer, Rule, error, with_logprobs
+from tests.loopback import Rule, error, with_logprobs
 
 SPENT = (False, ["unsure", "no_budget"])
 ASKED = (True, ["unsure"])
@@ -133,10 +125,9 @@ async def report(bench: Bench, **options: Any) -> Any:
     return memory.review_report(**options)
 
 
-async def forget(bench: Bench, *ids: str, **options: Any) -> None:
+async def forget(bench: Bench, **options: Any) -> None:
     memory = bench.memory()
-    given: Any = {"episode_ids": list(ids)} if ids else options
-    await memory.aforget(**given) if bench.awaits else memory.forget(**given)
+    await memory.aforget(**options) if bench.awaits else memory.forget(**options)
 
 
 async def log(bench: Bench) -> list[dict[str, Any]]:
@@ -180,16 +171,15 @@ async def test_asks_where_it_is_not_sure_logs_it_and_reports_it(
     assert (await report(bench, since=date(2025, 2, 1))).days == [second]
     assert (await report(bench, until=date(2025, 1, 31))).days == [first]
     assert (await report(bench, since=date(2025, 2, 2))).judgments == 0
-    assert ReviewReport.model_validate_json(whole.model_dump_json()) == whole
+    with pytest.raises(InvalidInputError, match="since: '2025-01-31' is no day"):
+        await report(bench, since="2025-01-31")
+    with pytest.raises(InvalidInputError, match="until: 2025-01-31 is before"):
+        await report(bench, since=date(2025, 2, 1), until=date(2025, 1, 31))
     logged = await log(bench)
     assert len(logged) == 8
-    assert all(one.keys() == logged[0].keys() for one in logged)
     assert "order" not in json.dumps(logged)  # no texts
-    # The log is no part of the memory; what is forgotten is no answer any more.
-    memory = bench.memory()
-    exported = await memory.aexport_jsonl() if bench.awaits else memory.export_jsonl()
-    assert "no_budget" not in exported
-    await forget(bench, *[one.id for one in await bench.episodes()])
+    # What is forgotten is no answer any more.
+    await forget(bench, episode_ids=[one.id for one in await bench.episodes()])
     after = (await report(bench)).asked
     assert (after.asked, after.answered) == (4, 0)
     assert await log(bench) == logged
@@ -237,15 +227,10 @@ async def test_resume_neither_judges_nor_decides_nor_logs_again(
     again = graph.invoke(None, before)
     assert "__interrupt__" in again
     assert again["judgment"]["id"] == judgment["id"]
-    assert "neither a value nor a rationale" in await bench.refuse(graph, {"author": "ann"})
     given = await bench.resume(graph, {"value": False, "rationale": "Say sorry first."})
     assert given["judgment"] == again["judgment"] == given["feedback"]["judgment"]
     assert await log(bench) == logged
     assert (len(judgings(bench.server)), len(distillings(bench.server))) == (1, 1)
-    episodes = {one.example_id: one for one in await bench.episodes()}
-    kept = episodes[judgment["example_id"]].judgment
-    assert kept is not None
-    assert kept.to_json() == given["judgment"]
 
 
 DOWN = [Rule(lambda chat: "logprobs" in chat.body, reply=error(400, "no logprobs here"))]
@@ -254,6 +239,11 @@ OUTCOMES: dict[str, tuple[dict[str, Any], Any, list[str]]] = {
     "failing call": ({}, DOWN, ["unsure"]),
     "no cases shown": ({"k": 0}, sure(0.97), []),
     "no episodes shown": ({"use_episodes": False}, sure(0.97), []),
+    "failing embedding": (
+        {"embeddings": None, "on_embedding_error": "guidelines"},
+        sure(0.97),
+        ["no_similar_episode"],
+    ),
     "evidence alone": ({"confidence": False, "decide": "evidence"}, [], []),
 }
 
@@ -264,21 +254,14 @@ async def test_whom_it_asks_about(
 ) -> None:
     await teach(bench)
     bench.server.rules = rules
-    model = bench.server.chat_model(max_retries=0)
-    judgment = (await bench.invoke(uncertain_graph(bench, model=model, **options), case(5000)))[
-        "judgment"
-    ]
+    if "embeddings" in options:
+        options = {**options, "embeddings": bench.server.embedder(max_retries=0)}
+        bench.server.script_embeddings(error(500, "down", retry_after=0))
+    graph = uncertain_graph(bench, model=bench.server.chat_model(max_retries=0), **options)
+    judgment = (await bench.invoke(graph, case(5000)))["judgment"]
     assert judgment["review"]["reasons"] == reasons
     assert (judgment["confidence"] is None) == (not options)
     assert (judgment["evidence"] is None) == ("decide" not in options)
-
-
-async def test_failed_embedding_is_asked_about(bench: Bench) -> None:
-    await teach(bench)
-    embeddings = bench.server.embedder(max_retries=0)
-    graph = uncertain_graph(bench, embeddings=embeddings, on_embedding_error="guidelines")
-    bench.server.script_embeddings(error(500, "down", retry_after=0))
-    assert await judge(bench, graph, 5000, 0.97) == (True, ["no_similar_episode"])
 
 
 async def test_context_and_callable_go_before_it(bench: Bench) -> None:
@@ -288,10 +271,8 @@ async def test_context_and_callable_go_before_it(bench: Bench) -> None:
         given = await bench.invoke(graph, case(1), told, context={"review": told})
         assert ("__interrupt__" in given) == (told == "always")
         assert given["judgment"]["review"] is None
-    given = await bench.invoke(
-        uncertain_graph(bench, review=lambda one: one.confidence < 0.5), case(1)
-    )
-    assert "__interrupt__" not in given
+    by_code = uncertain_graph(bench, review=lambda one: one.confidence < 0.5)
+    assert "__interrupt__" not in await bench.invoke(by_code, case(1))
     assert await log(bench) == []
     await teach(bench)
     graph = uncertain_graph(bench, review="always")
@@ -299,16 +280,10 @@ async def test_context_and_callable_go_before_it(bench: Bench) -> None:
     on = await judge(bench, graph, 5000, 0.97, context={"review": "uncertain"})
     assert on[1] in ([], ["sample"])
     assert len(await log(bench)) == 1
-    given = await bench.invoke(
-        bench.judge_graph(), CASE, "none", context=MemAlignContext(review="uncertain")
-    )
-    assert given["judgment"]["review"] is None
     bench.server.chats.clear()
     with pytest.raises(InvalidInputError, match=r"review: .*confidence=True, decide="):
         await bench.invoke(bench.review_graph(), CASE, "plain", context={"review": "uncertain"})
     assert bench.server.chats == []
-    for options in ({}, {"confidence": True}, {"decide": "evidence"}):
-        assert ("decide_review" in bench.review_graph(**options).nodes) is bool(options)
 
 
 async def test_trust_tells_what_the_graph_goes_by_and_forgetting_leaves_no_trace(
@@ -317,32 +292,23 @@ async def test_trust_tells_what_the_graph_goes_by_and_forgetting_leaves_no_trace
     await teach(bench)
     memory = bench.memory()
     bench.server.rules = sure(0.97)
-    for target in (0.8, 0.9):
-        graph = uncertain_graph(bench, target_agreement=target)
-        given = await bench.invoke(graph, case(5000), str(target))
-        trust = memory.trust(target_agreement=target)
-        assert trust.threshold == given["judgment"]["review"]["threshold"]
-        assert trust.bound is not None
-        assert trust.bound >= target
-        assert 0 < trust.coverage <= 1
+    given = await bench.invoke(uncertain_graph(bench, target_agreement=0.8), case(5000))
+    trust = memory.trust(target_agreement=0.8)
+    assert trust.threshold == given["judgment"]["review"]["threshold"]
+    assert trust.bound is not None
+    assert trust.bound >= 0.8
     before = memory.trust()
     stored = memory.remember([valued(2000 + n, value=False, held=0.98) for n in range(4)])
     assert memory.trust() != before
     memory.forget([one.id for one in stored])
     assert memory.trust() == before
-    for options, said in (
-        ({"decide": "votes"}, "decide: 'votes'"),
-        ({"target_agreement": 2}, "target_agreement: 2"),
-    ):
-        with pytest.raises(InvalidInputError, match=said):
-            memory.trust(**options)
+    with pytest.raises(InvalidInputError, match="decide: 'votes'"):
+        memory.trust(decide="votes")  # type: ignore[arg-type] # a wrong one
+    with pytest.raises(InvalidInputError, match="target_agreement: 2"):
+        memory.trust(target_agreement=2)
 
 
-async def test_budgets_apart_and_odd_names(bench: Bench, clock: type[Clock]) -> None:
-    graph = uncertain_graph(bench, per_day=2, sample_share=0.05)
-    asked = await ask(bench, graph, 4)
-    assert [asks for asks, _ in asked] == [True, True, False, False]
-    assert "no_budget" in asked[2][1]
+async def test_budgets_are_apart_whatever_the_names(bench: Bench, clock: type[Clock]) -> None:
     graph = uncertain_graph(bench, per_day=1)
     inner = ["memalign", CRITERION.name, "reviews"]
     day = CRITERION.model_copy(update={"name": "20250131"})
@@ -354,44 +320,14 @@ async def test_budgets_apart_and_odd_names(bench: Bench, clock: type[Clock]) -> 
             for n in (1, 2)
         ]
         assert given == [True, False]
-    assert (await report(bench)).judgments == 4
+    assert (await report(bench)).judgments == 0
 
 
-@pytest.fixture
-def two(server: LoopbackServer, tmp_path: Path) -> Iterator[list[Bench]]:
-    """Two stores on one file, as in two processes."""
-    with ExitStack() as stack:
-        file = str(tmp_path / "store.db")
-        stores = [stack.enter_context(SqliteStore.from_conn_string(file)) for _ in range(2)]
-        stores[0].setup()
-        yield [Bench(server, store, InMemorySaver(), awaits=False) for store in stores]
-
-
-async def test_two_graphs_on_one_file_share_a_budget(two: list[Bench], clock: type[Clock]) -> None:
-    await teach(two[0])
-    graphs = [uncertain_graph(bench, per_day=3) for bench in two]
-    asked = [
-        await judge(bench, graph, 5000 + 10 * turn + at, 0.6)
-        for turn in range(3)
-        for at, (bench, graph) in enumerate(zip(two, graphs, strict=True))
-    ]
-    assert asked == [ASKED] * 3 + [SPENT] * 3
-    assert two[0].memory().review_report() == two[1].memory().review_report()
-
-
-@pytest.mark.every_way("memory-async")
-async def test_judgments_at_once_exceed_it_by_those_under_way_at_most(
-    bench: Bench, clock: type[Clock]
-) -> None:
+async def test_two_graphs_share_a_budget(bench: Bench, clock: type[Clock]) -> None:
     await teach(bench)
-    graph = uncertain_graph(bench, per_day=3)
-    bench.server.rules = sure(0.6)
-    given = await asyncio.gather(
-        *(bench.invoke(graph, case(number), str(number)) for number in range(5000, 5008))
-    )
-    assert 3 <= sum("__interrupt__" in one for one in given) <= 8
-    assert len(await log(bench)) == 8
-    assert await ask(bench, graph, 2, 6000) == [SPENT, SPENT]
+    graphs = [uncertain_graph(bench, per_day=3) for _ in "12"]
+    asked = [await judge(bench, graphs[n % 2], 5000 + n, 0.6) for n in range(6)]
+    assert asked == [ASKED] * 3 + [SPENT] * 3
 
 
 async def test_old_days_are_swept_but_not_at_each_judgment(
@@ -412,19 +348,6 @@ async def test_old_days_are_swept_but_not_at_each_judgment(
         await ask(bench, graph, 1, first)
         days = {one["day"] for one in await log(bench)}
         assert (20200101 in days) == (minutes == 59)
-
-
-@EVERY_WAY
-async def test_judgment_decided_on_again_is_logged_once(bench: Bench, clock: type[Clock]) -> None:
-    graph = uncertain_graph(bench)
-    bench.server.rules = sure(0.6)
-    given = await bench.invoke(graph, case(1))
-    judgment = Judgment.model_validate(given["judgment"])
-    later = ReviewChoice(asks=False, reasons=["no_budget"], threshold=None)
-    io = AWAITING if bench.awaits else BLOCKING
-    logging = log_review(io, bench.memory().access, judgment, later, clock.now(UTC))
-    await logging if bench.awaits else run(logging)
-    assert [(one["judgment_id"], one["asked"]) for one in await log(bench)] == [(judgment.id, 0)]
 
 
 @EVERY_WAY
@@ -450,24 +373,17 @@ async def test_purge_takes_what_is_logged_of_an_experts_judgments_along(
 
 
 def logged(number: int, *reasons: Any, asked: Literal[0, 1] = 1) -> ReviewItem:
+    fields: dict[str, Any] = {"at": Clock.at, "day": 20250131, "confidence": 0.5, "threshold": 0.9}
     return ReviewItem(
-        judgment_id=f"j{number}",
-        example_id=f"e{number}",
-        at=datetime(2025, 1, 31, tzinfo=UTC),
-        day=20250131,
-        asked=asked,
-        reasons=list(reasons),
-        confidence=0.5,
-        threshold=0.9,
+        judgment_id=f"j{number}", example_id="e", asked=asked, reasons=list(reasons), **fields
     )
 
 
 def answered(number: int, value: Any, *, of: Any = True, author: str | None = None) -> Episode:
-    feedback = valued(number)
-    assert feedback.judgment is not None
-    judgment = feedback.judgment.model_copy(update={"id": f"j{number}", "value": of})
+    judgment: Any = valued(number).judgment
+    judgment = judgment.model_copy(update={"id": f"j{number}", "value": of})
     changed = {"value": value, "judgment": judgment, "author": author}
-    return Episode.from_feedback(feedback.model_copy(update=changed))
+    return Episode.from_feedback(valued(number).model_copy(update=changed))
 
 
 def test_what_counts_as_drawn_asked_and_answered() -> None:
@@ -476,16 +392,14 @@ def test_what_counts_as_drawn_asked_and_answered() -> None:
         logged(2, "unsure", "sample"),
         logged(3, "unsure", "sample", "no_budget", asked=0),
         logged(4, "sample", "no_budget", asked=0),
-        logged(5, "unsure", "no_budget", asked=0),
     ]
-    made = report_of(items, [answered(number, number != 3) for number in range(1, 6)], Boolean())
+    made = report_of(items, [answered(number, number != 3) for number in range(1, 5)], Boolean())
     assert (made.sample.asked, made.sample.answered, made.sample.agreeing) == (1, 1, 1)
     assert (made.asked.asked, made.asked.answered, made.asked.agreeing) == (2, 2, 2)
-    assert made.coverage == pytest.approx(3 / 5)
+    assert made.coverage == pytest.approx(2 / 4)
     # Of several experts on one judgment the majority; off the scale is no answer.
-    votes = [("ann", False), ("bob", True), ("cat", True)]
-    said = [answered(1, value, author=author) for author, value in votes]
-    made = report_of([logged(1, "unsure")], said, Boolean())
+    votes = [answered(1, value, author=who) for who, value in (("a", False), ("b", True))]
+    made = report_of([logged(1, "unsure")], [*votes, answered(1, value=True)], Boolean())
     assert (made.asked.answered, made.asked.agreeing) == (1, 1)
     said = [answered(1, 4.5, of=4), answered(2, 7, of=4), answered(3, 5, of=50), answered(4, 99)]
     items = [logged(number, "unsure") for number in range(1, 5)]
@@ -493,36 +407,17 @@ def test_what_counts_as_drawn_asked_and_answered() -> None:
     assert (made.asked.asked, made.asked.answered, made.asked.agreeing) == (4, 2, 1)
 
 
-async def test_wrong_days_are_one_sentence(bench: Bench) -> None:
-    for options, said in (
-        ({"since": "2025-01-31"}, "since: '2025-01-31' is no day"),
-        ({"until": datetime(2025, 1, 31, tzinfo=UTC)}, "until: .* is no day"),
-        ({"since": date(2025, 2, 1), "until": date(2025, 1, 31)}, "until: 2025-01-31 is before"),
-    ):
-        with pytest.raises(InvalidInputError, match=said):
-            await report(bench, **options)
-
-
 async def test_gate_asks_where_its_judge_is_not_sure_within_its_budget(bench: Bench) -> None:
     await teach(bench)
     inputs = case(5000)["inputs"]
     graph = gated(
         bench,
-        Writer(*[case(1)["outputs"]] * 3),
+        Writer(case(1)["outputs"], "Sorry."),
         confidence=True,
         decide="evidence",
         review=Uncertain(sample_share=0, per_day=1),
         example=lambda state: {"inputs": inputs, "outputs": state["messages"][-1].text},
     )
-    never = {"memalign": {"review": "never"}}
-    given = await bench.invoke(graph, {"messages": []}, "never", context=never)
-    assert "__interrupt__" not in given
-    assert await log(bench) == []
-    bench.server.rules = sure(0.97)
-    found = (await bench.invoke(graph, {"messages": []}, "sure"))["quality_gate"]
-    assert (found["status"], found["decided_by"]) == ("accepted", "judge")
-    assert found["judgment"]["review"]["asks"] is False
-    assert found["judgment"]["evidence"] is not None
     bench.server.rules = sure(0.6)
     given = await bench.invoke(graph, {"messages": []}, "doubt")
     assert "not sure enough" in description(given)
@@ -530,4 +425,4 @@ async def test_gate_asks_where_its_judge_is_not_sure_within_its_budget(bench: Be
     found = (await bench.resume(graph, reply, "doubt"))["quality_gate"]
     assert (found["status"], found["revisions"]) == ("accepted", 1)
     assert "no_budget" in found["judgment"]["review"]["reasons"]
-    assert len(await log(bench)) == 3
+    assert len(await log(bench)) == 2

@@ -16,15 +16,11 @@ from memalign_graph import (
     Criterion,
     Example,
     Feedback,
-    InvalidInputError,
     JudgeMemory,
-    Judgment,
     Numeric,
-    Uncertain,
 )
 from memalign_graph.evidence.asking import flags_of, is_drawn
-from memalign_graph.evidence.process import current_process, divisions
-from memalign_graph.evidence.trust import is_blind
+from memalign_graph.evidence.process import current_process
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.embedding import embed
 from memalign_graph.memory.index.retrieval_text import retrieval_text
@@ -55,22 +51,10 @@ def example_at(degrees: float) -> Example:
 def valued(
     degrees: float,
     value: Any = True,  # noqa: FBT002 - any scale's
-    *,
-    verdict: Any = None,
-    sure: float | None = None,
     author: str | None = None,
 ) -> Feedback:
-    """An expert's value on a case, and how sure the judge was of yes."""
-    example = example_at(degrees)
-    judgment = Judgment(
-        criterion="tone",
-        example_id=example.id,
-        value=value if verdict is None else verdict,
-        rationale="So the judge said.",
-        memory_version="0" * 32,
-        probabilities=None if sure is None else {"true": sure, "false": 1 - sure},
-    )
-    return Feedback(example=example, value=value, judgment=judgment, author=author)
+    """An expert's value on a case."""
+    return Feedback(example=example_at(degrees), value=value, author=author)
 
 
 def filled(
@@ -101,11 +85,10 @@ def test_case_unlike_all_others_is_flagged_whatever_the_embedder(embeddings: Any
     process = run(current_process(BLOCKING, memory.access))
     assert flags_of(process, memory.access.view, None) == UNLIKE
     rng, flagged = np.random.default_rng(3), []
-    for _ in range(10):
-        cases = [valued(at) for at in rng.uniform(0, 180, 60)]
-        memory = filled(*cases, embeddings=embeddings)
-        flagged += [flags_at(memory, rng.uniform(0, 180)) == UNLIKE for _ in range(20)]
-    assert sum(flagged) / len(flagged) <= 0.09
+    for _ in range(4):
+        memory = filled(*map(valued, rng.uniform(0, 180, 60)), embeddings=embeddings)
+        flagged += [flags_at(memory, rng.uniform(0, 180)) == UNLIKE for _ in range(25)]
+    assert np.mean(flagged) <= 0.1
 
 
 def test_few_cases_flag_nothing_but_an_empty_memory_does() -> None:
@@ -120,25 +103,9 @@ def test_few_cases_flag_nothing_but_an_empty_memory_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("near", "expected"),
-    [
-        ([[0.0, 1.0]] * 5, 0),
-        ([[0.0, 1.0]] * 3 + [[1.0, 0.0]] * 2, 0.4),
-        ([[0.5, 0.5]], 0.5),
-        ([[0.5], [0.5], [0.75], [0.75], [1.0]], 0.25),
-        ([[0.2], [0.8]], 0.3),
-        ([[0.2]], 0),
-    ],
-)
-def test_division_is_the_minority_or_what_the_middle_half_spans(near: Any, expected: float) -> None:
-    assert divisions(np.array([near])).tolist() == pytest.approx([expected])
-
-
-@pytest.mark.parametrize(
     ("scale", "low", "high"),
     [
         (Boolean(), True, False),
-        (Categorical(choices=("a", "b", "c")), "a", "c"),
         (Categorical(choices=("bad", "fair", "good"), ordered=True), "bad", "good"),
         (Numeric(minimum=0, maximum=10), 0.0, 10.0),
     ],
@@ -149,13 +116,16 @@ def test_case_in_contradictory_company_is_flagged(scale: Any, low: Any, high: An
     torn = [valued(250 + at, value) for at, value in enumerate([low, high, low, high, high])]
     memory = filled(*calm, *torn, criterion=criterion)
     assert (flags_at(memory, 252.5), flags_at(memory, 60.5)) == (DIVIDED, [])
+    # Of another scale no value counts.
+    other = Criterion(name="tone", instructions="?", scale=Categorical(choices=("x", "y")))
+    assert flags_at(filled(store=memory.access.store, criterion=other), 20) == UNLIKE
 
 
 def test_experts_who_differ_on_the_very_cases_are_seen() -> None:
     calm = [valued(3 * at) for at in range(60)]
     for other, told in ((False, DIVIDED), (True, [])):
         authors = ("ann", True), ("bob", other)
-        said = [valued(250 + at, value, author=who) for at in range(5) for who, value in authors]
+        said = [valued(250 + at, value, who) for at in range(5) for who, value in authors]
         assert flags_at(filled(*calm, *said), 252.5) == told
 
 
@@ -166,51 +136,10 @@ def test_memory_that_is_contradictory_everywhere_does_not_ask_everywhere() -> No
     assert sum("episodes_disagree" in flags for flags in flagged) / len(flagged) <= 0.12
 
 
-def test_changed_scale_leaves_values_aside_that_are_not_on_it() -> None:
-    numbers = YES_NO.model_copy(update={"scale": Numeric(minimum=0, maximum=10)})
-    before = filled(*(valued(at, 2 + at % 9) for at in range(40)), criterion=numbers)
-    assert flags_at(filled(store=before.access.store), 20) == UNLIKE
-
-
-def test_forgetting_is_as_if_it_had_never_been_there() -> None:
-    calm = [valued(3 * at) for at in range(50)]
-    torn = [valued(250 + at, at % 2 == 0) for at in range(4)]
-    whole, never = filled(*calm, *torn), filled(*calm)
-    places = [at / 2 for at in range(-100, 700, 21)]
-    before = [flags_at(never, at) for at in places]
-    assert [flags_at(whole, at) for at in places] != before
-    gone = {feedback.example.id for feedback in torn}
-    whole.forget([episode.id for episode in whole.episodes() if episode.example_id in gone])
-    assert [flags_at(whole, at) for at in places] == before
-    assert flags_at(whole, 252.5) == flags_at(never, 252.5) == UNLIKE
-
-
 def test_draw_is_the_same_for_the_same_judgment_and_fair_over_many() -> None:
     ids = [UUID(int=number, version=4).hex for number in range(20_000)]
-    drawn = [key for key in ids if is_drawn(key, 0.05)]
-    assert drawn == [key for key in ids if is_drawn(key, 0.05)]
+    drawn = {key for key in ids if is_drawn(key, 0.05)}
     assert 0.045 < len(drawn) / len(ids) < 0.055
-    assert set(drawn) < {key for key in ids if is_drawn(key, 0.2)}
+    assert drawn < {key for key in ids if is_drawn(key, 0.2)}
     assert not any(is_drawn(key, 0) for key in ids)
     assert all(is_drawn(key, 1) for key in ids)
-    assert is_blind(["sample"])
-    assert not is_blind(["unsure", "sample"])
-    assert not is_blind([])
-
-
-WRONG: dict[str, list[Any]] = {
-    "target_agreement": [1, 1.0, 0, 90, "0.9", True, None, math.nan],
-    "per_day": [0, -3, 2.5, "10", True],
-    "max_review_share": [0.5],
-    "sample_share": [-0.1, 5, None, False],
-}
-
-
-@pytest.mark.parametrize("field", WRONG)
-def test_wrong_settings_are_one_sentence(field: str) -> None:
-    for value in WRONG[field]:
-        with pytest.raises(InvalidInputError, match=rf"^{field}: ") as caught:
-            Uncertain(**{field: value})
-        assert "\n" not in str(caught.value)
-    Uncertain(target_agreement=0.999, per_day=1, sample_share=0)
-    Uncertain(target_agreement=0.001, per_day=None, sample_share=1)

@@ -1,17 +1,13 @@
 """Judgments kept on cases at the very moment that another writer changes them."""
 
-from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from memalign_graph import Episode, Feedback, JudgeMemory, Judgment
+from memalign_graph import Episode, JudgeMemory, Judgment
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.learning import learn
-from memalign_graph.memory.operations import note_judgments, unjudged_cases
-from memalign_graph.memory.standing import EpisodeRow, JudgedRow
-from memalign_graph.scales import Boolean
+from memalign_graph.memory.operations import note_judgments
 from tests.unit_tests.memory.support import (
     CRITERION,
     Operation,
@@ -91,48 +87,3 @@ def test_of_two_judgments_one_is_kept_by_both(pair: Any) -> None:
     assert here.version() == there.version()
     assert here.episodes() == there.episodes()
     assert here.episodes()[0].judgment is not None
-    version, past = here.version(), len(here.history())
-    run(note_judgments(BLOCKING, here.access, {}))
-    assert (here.version(), len(here.history())) == (version, past)
-
-
-def test_an_episode_that_has_a_judgment_keeps_it(pair: Any) -> None:
-    here, _ = pair
-    own: Callable[[Feedback], Judgment] = lambda given: judgment(given.example.id, value=False)  # noqa: E731 - short
-    [one] = here.remember([said("one", judgment=own(said("one")))])
-    here.remember(said("one", "Mine.", author="bob"))
-    run(noting(here, one)(BLOCKING))
-    values = {each.author: each.judgment.value for each in here.episodes()}
-    assert values == {None: False, "bob": True}
-
-
-CASES: dict[str, tuple[list[dict[str, Any]], bool]] = {
-    "a value": ([{"value": True}], True),
-    "words alone": ([{"rationale": "Cold."}], False),
-    "a value off the scale": ([{"value": 7}], False),
-    "words, and another's value": ([{"rationale": "Cold."}, {"value": True}], True),
-    "judged": ([{"value": True, "verdict": False}], False),
-    "judged for one of two": ([{"value": True}, {"value": True, "verdict": False}], False),
-    "judged on another scale": ([{"value": True, "verdict": "warm"}], False),
-    "judged on another scale for one": ([{"value": True}, {"value": 1, "verdict": "warm"}], True),
-}
-
-
-def test_which_cases_are_judged() -> None:
-    for name, (given, wanted) in CASES.items():
-        rows = [
-            EpisodeRow(
-                id=str(number),
-                key="",
-                word="",
-                content={},
-                vector_key="k",
-                example_id="e",
-                value=one.get("value"),
-                given_at=datetime.now(UTC),
-                judged=JudgedRow(one["verdict"], None, None) if "verdict" in one else None,
-            )
-            for number, one in enumerate(given)
-        ]
-        found = unjudged_cases(rows, Boolean())
-        assert found == ({"e": [row.id for row in rows]} if wanted else {}), name

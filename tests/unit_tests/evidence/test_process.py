@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,8 @@ from tests.unit_tests.evidence.worlds import (
     coin,
     decided,
     drop,
-    error,
     key_of,
     normalised,
-    off,
     put,
     right_in,
     values_of,
@@ -38,7 +37,7 @@ from tests.unit_tests.evidence.worlds import (
     world,
 )
 
-SEEDS = range(3)
+SEEDS = range(2)
 
 
 def seeded(seed: int) -> random.Random:
@@ -46,23 +45,22 @@ def seeded(seed: int) -> random.Random:
 
 
 def nearly(scale: Scale, truth: Value, rng: random.Random) -> Value:
-    """A judge that is right 95 % of the time: within a tenth of the range, or one star off."""
-    assert isinstance(scale, Numeric)
-    if scale.integer:
-        return truth if rng.random() < 0.95 else off(scale, truth, rng.choice([-1, 1]))
-    return off(scale, truth, rng.gauss(0, 0.05 * (scale.maximum - scale.minimum)))
-
-
-def span(kind: str) -> float:
-    scale = SCALES[kind]
-    return scale.maximum - scale.minimum if isinstance(scale, Numeric) else 1.0
+    """A judge that is right 95 % of the time, or a little off."""
+    if not isinstance(scale, Numeric):
+        return right_in(0.95)(scale, truth, rng)
+    noise = rng.gauss(0, 0.05) if not scale.integer else 0.25 * (rng.random() < 0.05)
+    number = float(truth) + noise * (scale.maximum - scale.minimum)
+    inside = min(max(number, scale.minimum), scale.maximum)
+    return scale.validate_value(round(inside) if scale.integer else inside)
 
 
 def errors(kind: str, judge: Judge, count: int, **options: Any) -> tuple[float, float, float]:
     """How far verdicts and decisions on new cases are off, and how often the evidence decides."""
-    scale, verdict, value, used = SCALES[kind], [], [], []
+    scale, used = SCALES[kind], []
+    verdict: list[float] = []
+    value: list[float] = []
     for seed in SEEDS:
-        items = world(scale, count + 60, seeded(seed), judge, **options)
+        items = world(scale, count + 30, seeded(seed), judge, **options)
         view = view_of(items[:count])
         process = Process(view, scale)
         used.append(process.decides("evidence"))
@@ -72,8 +70,9 @@ def errors(kind: str, judge: Judge, count: int, **options: Any) -> tuple[float, 
             by_evidence = decision.evidence.decided_by == "evidence"
             assert by_evidence is process.decides("evidence")
             assert decision.value == (decision.evidence.estimate if by_evidence else item.verdict)
-            verdict.append(error(scale, item.verdict or 0, item.truth))
-            value.append(error(scale, decision.value, item.truth))
+            for off, said in ((verdict, item.verdict), (value, decision.value)):
+                by = abs(float(said or 0) - float(item.truth)) if isinstance(scale, Numeric) else 1
+                off.append(by * (said != item.truth))
     return float(np.mean(verdict)), float(np.mean(value)), float(np.mean(used))
 
 
@@ -82,15 +81,11 @@ def test_a_useless_judge_is_outvoted_and_a_good_one_not_harmed(kind: str) -> Non
     verdict, value, used = errors(kind, coin, 80)
     assert used == 1
     assert value < verdict / 2
-    near: Judge = nearly if isinstance(SCALES[kind], Numeric) else right_in(0.95)
-    for judge, count, options in (
-        (near, 12, {}),
-        (near, 80, {}),
-        # Neighbours that know nothing do no harm.
-        (right_in(0.7), 40, {"clusters": 1, "purity": 0.4}),
-    ):
+    # Neighbours that know nothing do no harm.
+    knowing_nothing: Any = {"clusters": 1, "purity": 0.4}
+    for judge, count, options in ((nearly, 12, {}), (right_in(0.7), 40, knowing_nothing)):
         verdict, value, _ = errors(kind, judge, count, **options)
-        assert value - verdict < 0.03 * span(kind)
+        assert value - verdict < 0.03 * (4 if kind == "stars" else 1)
     # Judge and neighbours together are no worse than either.
     verdict, both, _ = errors(kind, right_in(0.75), 140, purity=0.85)
     _, neighbours, _ = errors(kind, coin, 140, purity=0.85)
@@ -138,7 +133,7 @@ def test_probabilities_are_weighed_where_they_tell_more() -> None:
     assert np.mean(wrong) < 0.2
 
 
-@pytest.mark.parametrize("count", [12, 60, 200])
+@pytest.mark.parametrize("count", [12, 120])
 def test_left_out_in_closed_form_is_refitting_without_the_case(count: int) -> None:
     rng = np.random.default_rng(3)
     vectors = normalised(rng.normal(size=(count, 40))).astype(float)
@@ -148,7 +143,7 @@ def test_left_out_in_closed_form_is_refitting_without_the_case(count: int) -> No
     centred /= np.linalg.norm(centred, axis=1, keepdims=True)
     kernel = centred @ centred.T
     found = regression.left_out()
-    for at in range(0, count, 5):
+    for at in range(0, count, 11):
         rest = np.arange(count) != at
         mean = targets[rest].mean(axis=0)
         ridge = regression.ridge * np.eye(count - 1)
@@ -161,7 +156,7 @@ def test_left_out_in_closed_form_is_refitting_without_the_case(count: int) -> No
         assert found[at] == pytest.approx(expected, abs=2e-4)
 
 
-@pytest.mark.parametrize("kind", SCALES)
+@pytest.mark.parametrize("kind", ["choices", "stars"])
 def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: str) -> None:
     scale, items = SCALES[kind], world(SCALES[kind], 60, seeded(2), right_in(0.7))
     new = world(scale, 5, seeded(3), coin)
@@ -185,33 +180,27 @@ def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: 
 
 
 def test_of_several_experts_the_median_is_learned() -> None:
-    scale, given = SCALES["stars"], [2, 3, 5]
-    [item] = world(scale, 1, seeded(1), coin)
+    given, view, [item] = [2, 3, 5], view_of([]), world(SCALES["stars"], 1, seeded(1), coin)
     words = [word(at, replace(item, truth=value), case=0) for at, value in enumerate(given)]
-    view = view_of([])
     put(view, words, [item] * len(words))
-    [case] = Process(view, scale).cases
+    [case] = Process(view, SCALES["stars"]).cases
     assert (case.value, case.given) == (3, given)
 
 
 def test_of_more_cases_than_are_fitted_the_nearest_speak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_CASES", 40)
-    items = world(Boolean(), 120, seeded(5), coin)
+    items = world(Boolean(), 90, seeded(5), coin)
     view = view_of(items)
     process = Process(view, Boolean())
-    assert {case.key for case in process.cases} == {key_of(at) for at in range(80, 120)}
-    oldest = decided(view, process, items[0])
-    assert oldest.evidence is not None
-    assert oldest.evidence.neighbours[0].example_id == "x0000"
-    assert oldest.evidence.neighbours[0].similarity == 1.0
-    new = world(Boolean(), 150, seeded(5), coin)[120:]
-    wrong = [decided(view, process, item).value != item.truth for item in new]
+    assert {case.key for case in process.cases} == {key_of(at) for at in range(50, 90)}
     assert process.decides("evidence")
-    assert np.mean(wrong) < 0.3
+    oldest = decided(view, process, items[0]).evidence
+    assert oldest is not None
+    assert (oldest.neighbours[0].example_id, oldest.neighbours[0].similarity) == ("x0000", 1.0)
 
 
-@pytest.mark.parametrize("kind", SCALES)
 @pytest.mark.parametrize("mode", ["evidence", "verdict"])
+@pytest.mark.parametrize("kind", SCALES)
 def test_confidences_are_calibrated_shares(kind: str, mode: Any) -> None:
     scale, rng = SCALES[kind], seeded(3)
     names = [scale.render(value) for value in values_of(scale)]
@@ -219,25 +208,19 @@ def test_confidences_are_calibrated_shares(kind: str, mode: Any) -> None:
     def odds() -> dict[str, float]:
         return dict(zip(names, rng.choices([0.1, 0.5, 0.9], k=len(names)), strict=True))
 
-    items = [
-        replace(item, probabilities=odds() if rng.random() < 0.5 else None)
-        for item in world(scale, 90, rng, right_in(0.8))
-    ]
+    items = [replace(one, probabilities=odds()) for one in world(scale, 60, rng, right_in(0.8))]
     view = view_of(items)
     process = Process(view, scale)
-    for item in items[:6]:
-        for probabilities in (None, odds(), {"gone": 1.0}):
-            decision = decided(view, process, replace(item, probabilities=probabilities), mode)
-            known = decision.confidence is not None
-            assert not known or 0 <= (decision.confidence or 0) <= 1
-            assert (decision.confidence_source is not None) == known
-            assert decision.calibrated_on is None or MIN_CALIBRATING <= decision.calibrated_on <= 90
-            assert (decision.evidence is not None) == (mode == "evidence")
-            if mode == "evidence":
-                assert known
-                shares = decision.evidence.probabilities if decision.evidence else {}
-                assert (shares is None) == isinstance(scale, Numeric)
-                assert shares is None or sum(shares.values()) == pytest.approx(1)
+    for item, given in product(items[:4], (None, odds(), {"gone": 1.0})):
+        decision = decided(view, process, replace(item, probabilities=given), mode)
+        known = decision.confidence is not None
+        assert 0 <= (decision.confidence or 0) <= 1
+        assert (decision.confidence_source is not None) == known
+        assert decision.calibrated_on is None or MIN_CALIBRATING <= decision.calibrated_on <= 60
+        assert (decision.evidence is not None) == (mode == "evidence")
+        assert known or decision.evidence is None
+        shares = decision.evidence.probabilities if decision.evidence else None
+        assert shares is None or sum(shares.values()) == pytest.approx(1)
 
 
 def test_numbers_have_a_confidence_from_what_is_left_out() -> None:
@@ -267,10 +250,8 @@ def test_numbers_have_a_confidence_from_what_is_left_out() -> None:
 @pytest.mark.parametrize(
     "scale",
     [
-        Numeric(minimum=0, maximum=2 / 3),
         Numeric(minimum=-1e-7, maximum=1e-7),
-        Numeric(minimum=-1e9, maximum=1e9),
-        Numeric(minimum=1 / 3, maximum=1 / 3 + 1e-3),
+        Numeric(minimum=-1e9, maximum=1e9 / 3),
         Numeric(minimum=-30, maximum=30, integer=True),
     ],
 )
@@ -300,22 +281,13 @@ def scored(rng: np.random.Generator, count: int) -> list[tuple[float, bool]]:
 
 def voted(rng: np.random.Generator, count: int) -> list[tuple[float, bool]]:
     """Past decisions of a memory whose judge tosses a coin; neighbours are right in clusters."""
-    clusters = rng.integers(0, 6, count)
-    centres = np.random.default_rng(5).normal(size=(6, 16))
-    vectors = normalised(centres[clusters] + 0.5 * rng.normal(size=(count, 16)))
-    truths = (clusters % 2 == 0) == (rng.random(count) < 0.8999)
-    items = [
-        Item(vector, bool(truth), bool(rng.random() < 0.5))
-        for vector, truth in zip(vectors, truths, strict=True)
-    ]
+    items = world(Boolean(), count, seeded(int(rng.integers(1 << 30))), coin, purity=0.8999)
     found = Process(view_of(items), Boolean()).calibration("evidence", "evidence")
     assert found is not None
     return found.decisions
 
 
-@pytest.mark.parametrize(
-    ("past", "memories", "count"), [(scored, 400, 100), (scored, 400, 1000), (voted, 40, 150)]
-)
+@pytest.mark.parametrize(("past", "memories", "count"), [(scored, 200, 100), (voted, 16, 100)])
 def test_a_judge_just_below_the_target_is_seldom_trusted(
     past: Any, memories: int, count: int
 ) -> None:

@@ -1,20 +1,11 @@
 """From which confidence on nobody is asked: the bound, the tests in sequence, what they keep."""
 
-from collections.abc import Callable
-
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.stats import beta, binomtest
 
-from memalign_graph.evidence.trust import LEVEL, interval, trusted
+from memalign_graph.evidence.trust import interval, trusted
 
 TARGET = 0.9
-MEMORIES = 200
-
-Floats = NDArray[np.float64]
-Judge = Callable[[np.random.Generator, int], tuple[Floats, Floats]]
-"""Draws confidences, and how likely each decision agrees."""
 
 
 def bound(agreeing: int, cases: int) -> float:
@@ -31,19 +22,15 @@ def pairs(*groups: tuple[float, int, int]) -> list[tuple[float, bool]]:
     ]
 
 
-def test_interval_is_that_of_scipy_and_of_published_tables() -> None:
-    for cases in (1, 2, 10, 29, 46, 100, 1000):
+def test_interval_is_that_of_scipy() -> None:
+    for cases in (1, 10, 46, 1000):
         for agreeing in {0, 1, cases // 2, cases - 1, cases}:
             exact = binomtest(agreeing, cases).proportion_ci(0.95, method="exact")
             assert interval(agreeing, cases) == pytest.approx((exact.low, exact.high), abs=1e-8)
-    for agreeing, cases, low, high in ((0, 10, 0, 0.3085), (8, 10, 0.4439, 0.9748)):
-        assert interval(agreeing, cases) == pytest.approx((low, high), abs=5e-5)
     assert interval(0, 0) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("target", "needed"), [(0.5, 5), (0.8, 14), (0.9, 29), (0.95, 59), (0.99, 299)]
-)
+@pytest.mark.parametrize(("target", "needed"), [(0.5, 5), (0.9, 29), (0.99, 299)])
 def test_fewest_cases_that_show_a_target(target: float, needed: int) -> None:
     assert trusted([], target).needed == needed
     few = trusted(pairs((0.99, needed - 1, 0)), target)
@@ -86,50 +73,3 @@ def test_larger_memory_bears_odd_decisions_whatever_agrees() -> None:
     for count, begun in ((60, 29), (91, 29), (92, 46), (122, 61), (5000, 61)):
         wrong = [(1 - at / 10_000, False) for at in range(count)]
         assert trusted(wrong, TARGET).cases == begun
-
-
-def calibrated(a: float, b: float) -> Judge:
-    """A judge that agrees as often as it says it does."""
-
-    def judge(rng: np.random.Generator, count: int) -> tuple[Floats, Floats]:
-        confidence = rng.beta(a, b, count)
-        return confidence, confidence
-
-    return judge
-
-
-def flat(agreement: float) -> Judge:
-    """A judge whose confidence says nothing, and which agrees so often."""
-    return lambda rng, count: (rng.random(count), np.full(count, agreement))
-
-
-def memories(judge: Judge, size: int) -> tuple[float, float]:
-    """Of many random memories: the mean coverage, and how often the target is missed."""
-    rng = np.random.default_rng(7)
-    new, likely = judge(rng, 50_000)
-    coverage, missed = [], 0
-    for _ in range(MEMORIES):
-        confidence, chance = judge(rng, size)
-        agreed = rng.random(size) < chance
-        trust = trusted(zip(confidence.tolist(), agreed.tolist(), strict=True), TARGET)
-        unasked = new >= (2 if trust.threshold is None else trust.threshold)
-        coverage.append(float(unasked.mean()))
-        missed += bool(unasked.any() and likely[unasked].mean() < TARGET)
-    return float(np.mean(coverage)), missed / MEMORIES
-
-
-@pytest.mark.parametrize("size", [40, 200, 500])
-def test_agreement_on_what_is_not_asked_keeps_the_target(size: int) -> None:
-    # The last is the worst case for trying many thresholds: each is a little too low.
-    for judge in (calibrated(4, 1.2), calibrated(8, 1), calibrated(2, 1.2), flat(0.895)):
-        assert memories(judge, size)[1] <= 1 - LEVEL
-
-
-def test_coverage_grows_with_a_better_judge_and_with_feedback() -> None:
-    by_judge = [memories(calibrated(a, 1), 150)[0] for a in (3, 6, 12, 40)]
-    by_size = [memories(calibrated(8, 1), size)[0] for size in (40, 100, 200, 500)]
-    for coverage in (by_judge, by_size):
-        assert coverage == sorted(coverage)
-        assert coverage[-1] - coverage[0] > 0.5
-    # A useless confidence of a good judge is trusted as a whole.
-    assert memories(flat(0.98), 200)[0] > 0.8

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memalign_graph import Boolean, Categorical, Numeric, Pairwise
+from memalign_graph import Boolean, Categorical, Numeric
 from memalign_graph.evidence.confidence import Decision, Said
 from memalign_graph.evidence.process import Process
 from memalign_graph.memory.facts import Fact, new_id
@@ -20,10 +20,8 @@ from memalign_graph.scales import Scale, Value
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCALES: dict[str, Scale] = {
-    "boolean": Boolean(),
     "choices": Categorical(choices=("warm", "cold", "odd")),
     "ordered": Categorical(choices=("poor", "fair", "good"), ordered=True),
-    "pairwise": Pairwise(),
     "share": Numeric(minimum=0, maximum=1),
     "stars": Numeric(minimum=1, maximum=5, integer=True),
 }
@@ -53,13 +51,6 @@ def values_of(scale: Scale) -> list[Value]:
         count = int(high - low) if scale.integer else 10
         return [scale.validate_value(low + (high - low) * n / count) for n in range(count + 1)]
     return [True, False] if isinstance(scale, Boolean) else list(scale.choices)
-
-
-def off(scale: Scale, truth: Value, by: float) -> Value:
-    """A number that is so much off, kept on the scale."""
-    assert isinstance(scale, Numeric)
-    number = min(max(float(truth) + by, scale.minimum), scale.maximum)
-    return scale.validate_value(round(number) if scale.integer else number)
 
 
 Judge = Callable[[Scale, Value, random.Random], Value]
@@ -159,10 +150,3 @@ def decided(view: MemoryView, process: Process, item: Item, mode: Any = "evidenc
     source: Any = None if item.probabilities is None else "logprobs"
     said = Said(verdict, item.probabilities, source)
     return process.decide(view, said, item.vector, mode)
-
-
-def error(scale: Scale, got: Value, truth: Value) -> float:
-    """How far a value is off: the distance, or whether it is another."""
-    if isinstance(scale, Numeric):
-        return abs(float(got) - float(truth))
-    return float(got != truth)

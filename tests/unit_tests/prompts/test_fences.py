@@ -2,42 +2,32 @@
 
 import pytest
 
-from memalign_graph import Criterion, Example
+from memalign_graph import Example
 from memalign_graph.prompts.fences import (
     defuse,
     estimate_tokens,
     fence,
     render_example,
-    render_words,
     shorten,
 )
-from tests.unit_tests.prompts.support import episode
 
 TAGS = (
-    "case",
-    "inputs",
-    "outputs",
-    "reference_outputs",
-    "example",
-    "verdict",
-    "rationale",
-    "feedback",
-    "guideline",
+    *("case", "inputs", "outputs", "reference_outputs", "example"),
+    *("verdict", "rationale", "feedback", "guideline"),
 )
-FORMS = ("<{}>", "</{}>", "</ {} >", "< {}>", '<{} id="1">', "<{}/>", "< /{}>", "<\r\n/\t{}>")
+FORMS = ("<{}>", "</ {} >", "< {}>", '<{} id="1">', "<{}/>", "< /{}>", "<\r\n/\t{}>")
 
 
 @pytest.mark.parametrize("tag", TAGS)
 def test_own_tags_lose_their_bracket(tag: str) -> None:
-    for name in (tag, tag.upper(), tag.capitalize()):
-        for form in FORMS:
-            text = form.format(name)
+    for form in FORMS:
+        for text in (form.format(tag), form.format(tag.upper())):
             assert defuse(f"a {text} b") == f"a &lt;{text[1:]} b"
             assert fence("outputs", text).count("<") == 2
     assert fence("outputs", {f"</{tag}>": [f"</{tag}>"]}).count("<") == 2
 
 
-@pytest.mark.parametrize("token", ["<|im_start|>", "<|endoftext|>", "<|", "<<|"])
+@pytest.mark.parametrize("token", ["<|im_start|>", "<<|"])
 def test_control_tokens_lose_their_bracket_once(token: str) -> None:
     once = defuse(f"a{token}b")
     assert "<|" not in once
@@ -45,7 +35,7 @@ def test_control_tokens_lose_their_bracket_once(token: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a < b and c > d", "<div>", "<casement>", "x<y|z", "List<example_type>", "&lt;case>"]
+    "text", ["a < b and c > d", "<casement>", "x<y|z", "List<example_type>", "&lt;case>"]
 )
 def test_other_text_stays_as_it_is(text: str) -> None:
     assert defuse(text) == text
@@ -78,14 +68,3 @@ def test_parts_of_an_example_share_its_room() -> None:
     assert "r" * 600 in text
     assert "bytes left out" in text
     assert 1100 < estimate_tokens(text) < 1260
-
-
-def test_words_that_are_too_long_are_cut_and_told() -> None:
-    criterion = Criterion(name="tone", instructions="Is it polite?")
-    giant = episode("Hm.", rationale="begin " + "why " * 10_000 + "end", value=False)
-    lines, is_cut = render_words([giant], criterion, max_tokens=50)
-    assert is_cut
-    assert lines[0] == "The expert's value: false"
-    assert "begin" in lines[1]
-    assert "end\n</rationale>" in lines[1]
-    assert estimate_tokens("\n".join(lines)) < 100

@@ -7,8 +7,8 @@ import pytest
 
 from memalign_graph import Criterion
 from memalign_graph.prompts.distill import DistillPrompt, read_operations
-from memalign_graph.prompts.fences import says_more, word_runs
-from tests.conftest import CASE, Bench, operations
+from memalign_graph.prompts.fences import says_more
+from tests.conftest import operations
 from tests.unit_tests.prompts.support import episode, guideline, prompt
 from tests.unit_tests.prompts.test_distill_prompt import add, revise
 
@@ -22,11 +22,6 @@ LANGUAGES: dict[str, tuple[str, list[str], list[str]]] = {
         "回复对客户是否合适？",
         ["道歉", "先道歉", "回复必须先道歉", "不得承诺退款"],
         ["回复对客户是否合适。", "回复必须对客户合适", "如果回复对客户不合适，值为 false"],
-    ),
-    "japanese": (
-        "返信は顧客に対して適切ですか？",
-        ["謝罪", "先に謝る", "返信は先に謝罪しなければならない"],
-        ["返信は顧客に適切でなければならない", "返信が顧客に適切でない場合、値は false"],
     ),
     "thai": (
         "คำตอบเหมาะสมกับลูกค้าหรือไม่",
@@ -55,7 +50,7 @@ def of_language(name: str, outputs: str) -> DistillPrompt:
     )
 
 
-@pytest.mark.parametrize("name", list(LANGUAGES))
+@pytest.mark.parametrize("name", LANGUAGES)
 def test_lessons_are_kept_and_what_repeats_is_refused_in_any_language(name: str) -> None:
     _, lessons, parrots = LANGUAGES[name]
     given = of_language(name, "...")
@@ -81,32 +76,6 @@ def test_words_are_the_same_however_they_are_encoded() -> None:
     assert read_operations(operations(revise(decomposed), second), given, drop_idle=True)[0] == []
 
 
-async def test_short_word_is_learned(bench: Bench) -> None:
-    instructions, [lesson, *_], _ = LANGUAGES["chinese"]
-    graph = bench.review_graph(criterion=Criterion(name="tone", instructions=instructions))
-    await bench.invoke(graph, CASE)
-    bench.server.script(operations(add(lesson)))
-    given = await bench.resume(graph, {"value": False, "rationale": lesson})
-    assert [one["text"] for one in given["learned"]["guidelines"]] == [lesson]
-    assert given["learned"]["warnings"] == []
-
-
-@pytest.mark.parametrize("text", ["道歉", "사과 먼저", "ขอโทษ", "اعتذر أولا", "No C++", "x 3"])
-def test_text_says_no_more_than_itself_and_more_than_another(text: str) -> None:
-    assert not says_more(text, text)
-    assert not says_more(text.upper(), f"{text}!")
-    assert says_more(text, "Is it fit? 답변은 적절한가? 是否合适？ เหมาะสมหรือไม่ هل هو مناسب؟")
-
-
 def test_korean_word_is_known_whatever_hangs_on_it() -> None:
     assert not says_more("답변이 적절하다", "답변은 적절한가?")
     assert says_more("답변이 친절하다", "답변은 적절한가?")
-
-
-def test_run_of_words_is_found_where_one_text_repeats_another() -> None:
-    for long, other in (
-        ("回复必须先向客户道歉", "注意：回复必须先向客户道歉！"),
-        ("Reply to them with a word of regret", "reply TO them with a word of, regret."),
-    ):
-        assert word_runs(long) & word_runs(other)
-    assert not word_runs("道歉") & word_runs("道歉")
