@@ -5,11 +5,10 @@ import os
 import signal
 import sqlite3
 import sys
-import threading
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Annotated, Any
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated
 
 import typer
 
@@ -79,19 +78,34 @@ def _top(
     pass
 
 
+class _Messages(logging.Handler):
+    """Shows what the package logs as messages."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        super().__init__(logging.WARNING)
+        self._terminal = terminal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._terminal.warn(record.getMessage())
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command, and put whatever ends it before its time into words."""
-    terminal, stopped_by = Terminal(), list[int]()
+    terminal, stopped = Terminal(), Status.INTERRUPTED
+
+    def stop(*_: object) -> None:  # in the same order as Ctrl-C, which asyncio knows how to do
+        nonlocal stopped
+        stopped = Status.TERMINATED
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    logging.getLogger("memalign_graph").handlers = [_Messages(terminal)]
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError):  # what the encoding has no place for is spelt out
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # if a file's
     try:
-        with (
-            _sigterm_like_ctrl_c(stopped_by),
-            _log_as_messages(terminal),
-            # Not by `main()`, which has words and statuses of its own for what ends a command.
-            typer.main.get_command(app).make_context("memalign", [*arguments]) as context,
-        ):
+        # Not by `main()`, which has words and statuses of its own for what ends a command.
+        with typer.main.get_command(app).make_context("memalign", [*arguments]) as context:
             status = int(context.command.invoke(context) or 0)
         sys.stdout.flush()
     except typer.Exit as ended:
@@ -102,12 +116,14 @@ def run(arguments: Sequence[str]) -> int:
         return Status.NO_READER
     except KeyboardInterrupt:
         terminal.error("stopped; what was committed before stays.")
-        return Status.TERMINATED if stopped_by else Status.INTERRUPTED
+        return stopped
     except Exception as error:  # noqa: BLE001 - the traceback is shown, and the status tells
         message, status = _explained(error)
         if status == Status.FAULT:
             traceback.print_exc()
         terminal.error(message)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return status
 
 
@@ -115,12 +131,12 @@ def _explained(error: Exception) -> tuple[str, int]:
     """Say what went wrong, and how the command ended."""
     from memalign_graph.local import LocalModelError
 
-    text, status = " ".join(str(error).split()), Status.UNUSABLE
+    text = " ".join(str(error).split())
     match error:
         case typer.TyperException():
-            text = error.format_message()
+            return error.format_message(), Status.UNUSABLE
         case ChatModelError() | EmbeddingError() | ModelAnswerError() | LocalModelError():
-            status = Status.MODEL_FAILED
+            return text, Status.MODEL_FAILED
         case sqlite3.Error():
             held = ": another process has held it for long: try again" if "locked" in text else ""
             text = f"--memory: the file, or its folder, can't be used: {text}{held}."
@@ -129,41 +145,5 @@ def _explained(error: Exception) -> tuple[str, int]:
         case ImportError() if "memalign-graph[" in text:
             pass
         case _:
-            text, status = "this is a fault of the program: please report it.", Status.FAULT
-    return text, status
-
-
-@contextmanager
-def _sigterm_like_ctrl_c(stopped_by: list[int]) -> Iterator[None]:
-    """Let SIGTERM end a command in the same order as Ctrl-C, which asyncio knows how to do."""
-
-    def stop(number: int, _: Any) -> None:
-        stopped_by.append(number)
-        signal.raise_signal(signal.SIGINT)
-
-    is_ours = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, stop) if is_ours else None
-    try:
-        yield
-    finally:
-        if is_ours:
-            signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _log_as_messages(terminal: Terminal) -> Iterator[None]:
-    """Show what the package logs as messages, each once."""
-    shown = set[str]()
-
-    def show(record: logging.LogRecord) -> None:
-        if (text := record.getMessage()) not in shown:
-            shown.add(text)
-            terminal.warn(text)
-
-    logger, handler = logging.getLogger("memalign_graph"), logging.Handler(logging.WARNING)
-    handler.emit = show  # type: ignore[method-assign]
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
+            return "this is a fault of the program: please report it.", Status.FAULT
+    return text, Status.UNUSABLE

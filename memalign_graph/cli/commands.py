@@ -1,5 +1,6 @@
 """The commands that judge and learn: align, judge, evaluate, review."""
 
+from collections import deque
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass
@@ -25,7 +26,7 @@ from memalign_graph.cli.options import (
     Place,
     Status,
 )
-from memalign_graph.cli.terminal import Terminal, listed, markdown
+from memalign_graph.cli.terminal import Terminal, listed
 from memalign_graph.errors import InvalidInputError, MemAlignError
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ Limit = Annotated[float | None, typer.Option(metavar="X", help="Exit with 1 wher
 Text = Annotated[str | None, typer.Option(help="Of one example.")]
 Verdict = dict[str, Any]
 """What came of one example: its line and id, and its judgment, or why there is none."""
-_COLUMNS = "line id value confidence confidence_source calibrated_on decided_by rationale"
 _LEARN = ("learn_from", "guard", "batch_size")
 """What of the file's `learn` an evaluation can be told."""
 
@@ -82,19 +82,7 @@ def align(
     for rejected in report["rejected"]:
         at, reason = records[rejected["index"]][0], rejected["reason"].removeprefix("example.")
         rejected["reason"] = f"{at}: {reason}"
-    changes = [
-        {"change": name, **change}
-        for name in ("added", "revised", "retired")
-        for change in report["guidelines"][name]
-    ]
-    conflicts = [
-        {name: conflict[name]["text"] for name in ("first", "second")}
-        | {"newer": conflict["newer"]}
-        for conflict in report["conflicts"]
-    ]
-    columns = {"rejected": "reason", "guidelines": "change id episode_ids text"}
-    shown = {**report, "guidelines": changes, "conflicts": conflicts, "agreement": None}
-    terminal.result(report, shown, **columns, conflicts="newer first second")
+    terminal.result(report)
     return Status.PARTLY if report["rejected"] else Status.DONE
 
 
@@ -144,58 +132,46 @@ def judge(
     rows: list[Record] = [("line 1", example)]
     if examples:
         rows = read_records(examples, "--examples", field, terminal.warn)
-    verdicts = [_verdict(at, fields) for at, fields in rows]
-    if example and verdicts[0]["error"]:
-        raise InvalidInputError(f"--{verdicts[0]['error']}")
     deployed = flags.judge(place.criterion, terminal)
-    usable = {
-        at: example_of(fields) for at, (_, fields) in enumerate(rows) if not verdicts[at]["error"]
-    }
-    _finished(_judge(place, deployed, usable, max_concurrency, verdicts, terminal))
-    failed = [verdict for verdict in verdicts if verdict["error"]]
-    if not terminal.as_json:
-        shown = [{**verdict, **_shown(verdict)} for verdict in verdicts]
-        if example and not failed:
-            terminal.result(None, shown[0])
-        else:
-            terminal.result(None, {"judgments": shown}, judgments=_COLUMNS)
-    for verdict in failed:
-        terminal.warn(f"line {verdict['line']}: not judged: {verdict['error']}")
-    if len(failed) == len(verdicts):
-        return Status.MODEL_FAILED if usable else Status.UNUSABLE
-    return Status.PARTLY if failed else Status.DONE
+    verdicts = [_verdict(at, fields) for at, fields in rows]
+    given = [example_of(fields) for _, fields in rows]
+    errors = _finished(_judge(place, deployed, given, max_concurrency, verdicts, terminal))
+    is_unusable = all(isinstance(error, InvalidInputError) for error in errors)
+    if example and errors and is_unusable:
+        raise InvalidInputError(f"--{errors[0]}")
+    if example and not errors and not terminal.as_json:
+        terminal.result(verdicts[0]["judgment"])
+    elif not terminal.as_json:
+        terminal.result({"judgments": [_row(verdict) for verdict in verdicts]})
+    for verdict in verdicts:
+        if verdict["error"]:
+            terminal.warn(f"line {verdict['line']}: not judged: {verdict['error']}")
+    if len(errors) == len(verdicts):
+        return Status.UNUSABLE if is_unusable else Status.MODEL_FAILED
+    return Status.PARTLY if errors else Status.DONE
 
 
 def _verdict(at: str, fields: Mapping[str, Any]) -> Verdict:
-    from memalign_graph.types import read_example
-
-    problem, key = None, fields.get("id")
-    try:
-        read_example(example_of(fields))
-    except InvalidInputError as error:
-        problem = str(error)
-    name = None if key is None else str(key)
-    return {"line": int(at.split()[1]), "id": name, "judgment": None, "error": problem}
+    key = None if fields.get("id") is None else str(fields["id"])
+    return {"line": int(at.split()[1]), "id": key, "judgment": None, "error": None}
 
 
-def _shown(verdict: Verdict) -> dict[str, Any]:
-    """Return what people see of a verdict."""
-    if verdict["error"]:
-        return {"value": "-", "rationale": f"not judged: {verdict['error']}"}
-    judgment, evidence = verdict["judgment"], verdict["judgment"]["evidence"] or {}
-    reasons = {name: evidence.get(name) for name in ("decided_by", "reason")}
-    hidden = {"id": verdict["id"], "judgment": None, "evidence": None}
-    return {**judgment, **reasons, **hidden}
+def _row(verdict: Verdict) -> dict[str, Any]:
+    """Return what a table shows of a verdict."""
+    failed: Verdict = {"value": "-", "rationale": f"not judged: {verdict['error']}"}
+    judgment: Verdict = verdict["judgment"] or failed
+    evidence = judgment.get("evidence") or {}
+    return {**judgment, **verdict, "decided_by": evidence.get("decided_by")}
 
 
 async def _judge(
     place: Place,
     judge: "Judge",
-    examples: Mapping[int, dict[str, Any]],
+    examples: list[dict[str, Any]],
     max_concurrency: int,
     verdicts: list[Verdict],
     terminal: Terminal,
-) -> None:
+) -> list[MemAlignError]:
     """Judge side by side; as JSON, each verdict is written once those before it are."""
     from langgraph.store.memory import InMemoryStore
 
@@ -203,51 +179,40 @@ async def _judge(
     from memalign_graph.local import open_local_store_async
     from memalign_graph.memory.judge_memory import JudgeMemory
 
-    unwritten = iter(verdicts)
-    upcoming = next(unwritten, None)
-
-    def write() -> None:
-        nonlocal upcoming
-        while terminal.as_json and upcoming and (upcoming["judgment"] or upcoming["error"]):
-            terminal.document(upcoming, indent=None)
-            upcoming = next(unwritten, None)
-
-    write()
     store: Any = InMemoryStore()
+    errors: list[MemAlignError] = []
+    unwritten = deque(verdicts if terminal.as_json else ())
     async with AsyncExitStack() as stack:
         if place.memory.exists() or judge.keep_judgments is not None:
             store = await stack.enter_async_context(open_local_store_async(place.memory))
-            options = {**place.context, "embeddings": judge.embeddings}
-            memory = JudgeMemory(store, judge.criterion, **options)
-            terminal.note(f"memory {place}: guidelines: {len(await memory.aguidelines())}")
-            if not (await memory.aversion()).strip("0"):
-                terminal.warn(f"{place} holds nothing: judged by the criterion alone.")
-            if len(examples) > 1 and ((judge.use_episodes and judge.k) or judge.measures):
-                # Examples side by side need not all embed what lacks vectors.
-                with suppress(MemAlignError):
-                    await memory.arecall(next(iter(examples.values())), 1)
-        else:
-            terminal.note(f"there is no {place.memory}: judged by the criterion alone")
+        memory = JudgeMemory(store, judge.criterion, **place.context, embeddings=judge.embeddings)
+        terminal.note(f"memory {place}: guidelines: {len(await memory.aguidelines())}")
+        if not (await memory.aversion()).strip("0"):
+            terminal.warn(f"{place} holds nothing: judged by the criterion alone.")
+        elif len(examples) > 1 and ((judge.use_episodes and judge.k) or judge.measures):
+            # Examples side by side need not all embed what lacks vectors.
+            with suppress(MemAlignError):
+                await memory.arecall(examples[0], 1)
         graph = create_judge_graph(judge.criterion, **judge.options).compile(store=store)
+        config: Any = {"max_concurrency": max_concurrency}
         results = graph.abatch_as_completed(
-            list(examples.values()),
-            {"max_concurrency": max_concurrency},
-            return_exceptions=True,
-            context=place.context,
+            examples, config, return_exceptions=True, context=place.context
         )
         with terminal.progress() as progress:
-            done, places = 0, list(examples)
+            done = 0
             async for position, result in results:
-                verdict = verdicts[places[position]]
                 if isinstance(result, MemAlignError):
-                    verdict["error"] = str(result)
+                    errors.append(result)
+                    verdicts[position]["error"] = str(result)
                 elif isinstance(result, BaseException):
                     raise result
                 else:
-                    verdict["judgment"] = result["judgment"]
+                    verdicts[position]["judgment"] = result["judgment"]
                 done += 1
                 progress("judged", done, len(examples))
-                write()
+                while unwritten and (unwritten[0]["judgment"] or unwritten[0]["error"]):
+                    terminal.document(unwritten.popleft(), indent=None)
+    return errors
 
 
 @dataclass(frozen=True)
@@ -287,17 +252,20 @@ def evaluate(
     By cross-validation, unless --test is given; in a memory of its own: yours stays as it is.
     """
     from memalign_graph.evaluation import aevaluate
+    from memalign_graph.evaluation.metrics import measures_of
 
     limits = {name: limit for name, limit in asdict(thresholds).items() if limit is not None}
-    _check_limits(limits, criterion)
+    for name in limits:
+        if name[4:] not in measures_of(criterion.criterion.scale):
+            raise InvalidInputError(
+                f"{_flag(name)}: there is no {name[4:]} on the criterion's scale: leave it out."
+            )
     if report:
         check_output(report, "--report", feedback, test, criterion.path)
         if report.suffix.lower() not in (".html", ".md", ".json"):
             raise InvalidInputError(f"--report: end the name of {report} in .html, .md or .json.")
     if cache:
         check_database(cache, "--cache")
-    if feedback == test:
-        raise InvalidInputError("--test: it is the same file as --feedback: leave it out.")
     known, left_out = _read(feedback, "--feedback", field, criterion, terminal)
     tested, more = _read(test, "--test", field, criterion, terminal) if test else (None, 0)
     learn = {name: criterion.learn[name] for name in _LEARN if name in criterion.learn}
@@ -315,7 +283,7 @@ def evaluate(
             **judge.options,
         )
         measured = _finished(evaluating)
-    terminal.result(measured.to_json(), markdown(measured.summary()))
+    terminal.result(measured.to_json(), markdown=measured.summary())
     if report:
         measured.save(report)
         terminal.note(f"report in {report}")
@@ -324,21 +292,6 @@ def evaluate(
         return Status.MISSED
     failed = left_out + more + measured.of("aligned").failed
     return Status.PARTLY if failed else Status.DONE
-
-
-def _check_limits(limits: dict[str, float], file: CriterionFile) -> None:
-    """Check, before anything is paid for, that the scale has the thresholds' metrics."""
-    from memalign_graph.scales import Numeric
-
-    scale = file.criterion.scale
-    has = {"min_agreement"} | ({"min_ccc", "max_mae"} if isinstance(scale, Numeric) else set())
-    if not isinstance(scale, Numeric) or scale.integer:
-        has.add("min_kappa")
-    for name in limits.keys() - has:
-        raise InvalidInputError(
-            f"{_flag(name)}: there is no {name[4:]} on the criterion's scale, which is "
-            f"{scale.type}: give {' or '.join(sorted(map(_flag, has)))}."
-        )
 
 
 def _flag(name: str) -> str:
@@ -372,8 +325,7 @@ def _meets(report: "Report", name: str, limit: float, terminal: Terminal) -> boo
         is_met = found.value <= limit if name == "max_mae" else found.value >= limit
         interval = "" if found.low is None else f" [{found.low:.2f}, {found.high:.2f}]"
         how = f" of {found.value:.2f}{interval}"
-    tell = terminal.note if is_met else terminal.error
-    verdict = "met" if is_met else "missed"
+    tell, verdict = (terminal.note, "met") if is_met else (terminal.error, "missed")
     tell(f"{_flag(name)} {limit:g}: {verdict} by the aligned judge's {name[4:]}{how}.")
     return is_met
 
@@ -393,16 +345,16 @@ def review(
     from memalign_graph.graphs import create_feedback_graph
     from memalign_graph.types import Feedback
 
-    answers: list[
-        tuple[int, str, Any]
-    ] = []  # where each was, its episode, and what the same expert had said of it before
+    # Where each was, its episode, and what the same expert had said of it before.
+    answers: list[tuple[int, str, Any]] = []
     at = 0
     place.check(must_exist=True)
     with place.open(is_new=True) as memory:
         judge = flags.judge(place.criterion, terminal)
         scale = judge.criterion.scale
-        builder = create_feedback_graph(judge.criterion, **judge.options)
-        graph = builder.compile(store=memory.access.store)
+        graph = create_feedback_graph(judge.criterion, **judge.options).compile(
+            store=memory.access.store
+        )
         waiting = memory.judgments(waiting=True)
         while at < len(waiting):
             kept, judgment = waiting[at], waiting[at].judgment
@@ -432,8 +384,7 @@ def review(
                 for change in result["learned"]["guidelines"]:
                     terminal.note(f"learned: {change['action']}: {change['text']}")
             at += 1
-        version = memory.version()
-    left = len(waiting) - len(answers)
-    ids = [episode_id for _, episode_id, _ in answers]
-    terminal.result({"episode_ids": ids, "waiting": left, "version": version})
+        ids = [episode_id for _, episode_id, _ in answers]
+        left = len(waiting) - len(answers)
+        terminal.result({"episode_ids": ids, "waiting": left, "version": memory.version()})
     return Status.DONE

@@ -28,10 +28,11 @@ _FIELDS = (*_EXAMPLE_FIELDS, "value", "rationale", "author", "id", "given_at")
 _JSON_FIELDS = {"example", "judgment", "thread_id"}
 """What feedback can have besides `_FIELDS`, as this package writes it."""
 _SETTINGS = {
+    "judge": None,  # by the judge itself
     "learn": {"learn_from", "guard", "batch_size", "replay_cases", "judge_cases"},
     "evaluate": {"folds", "seed", "group_by", "learning_curve", "credit_cases", "test_share"},
 }
-"""What sections of a criterion's file may hold, besides `judge`."""
+"""What the sections of a criterion's file may hold."""
 _RANGE = re.compile(r"\s*(-?\d+)\s*(?:-|\.\.)\s*(-?\d+)\s*")
 _SQLITE = b"SQLite format 3\0"
 _LEAST_ID_CHARS = 4
@@ -84,14 +85,13 @@ def load_criterion(path: str) -> CriterionFile:
             f"{where} is no criterion: give an object such as name: support_tone, instructions: Is "
             "the reply appropriate?, scale: boolean."
         )
-    sections = {name: content.pop(name, None) or {} for name in ("judge", *_SETTINGS)}
-    for name, settings in sections.items():
-        if not isinstance(settings, dict) or settings.keys() - _SETTINGS.get(name, settings.keys()):
-            names = ", ".join(sorted(_SETTINGS.get(name, {"k", "model", "swap"})))
+    sections = {name: content.pop(name, None) or {} for name in _SETTINGS}
+    for name, known in _SETTINGS.items():
+        if not isinstance(sections[name], dict) or (known and sections[name].keys() - known):
+            names = ", ".join(sorted(known or ("k", "model", "swap")))
             raise InvalidInputError(f"{where}: {name}: give settings by name: {names}.")
-    judge = sections["judge"]
-    if isinstance(days := judge.get("keep_judgments"), int | float):
-        judge["keep_judgments"] = timedelta(days=days)
+    if isinstance(days := sections["judge"].get("keep_judgments"), int | float):
+        sections["judge"]["keep_judgments"] = timedelta(days=days)
     try:
         if "scale" in content:
             content["scale"] = _scale(content["scale"])
@@ -103,11 +103,13 @@ def load_criterion(path: str) -> CriterionFile:
 
 def _scale(scale: Any) -> Any:
     """Spell out a short way to write a scale."""
-    if isinstance(scale, str) and (found := _RANGE.fullmatch(scale)):
-        low, high = int(found[1]), int(found[2])
-        return {"type": "numeric", "minimum": low, "maximum": high, "integer": True}
-    if isinstance(scale, str | list):
-        scale = {"type": scale} if isinstance(scale, str) else {"choices": scale}
+    if isinstance(scale, str):
+        if found := _RANGE.fullmatch(scale):
+            low, high = int(found[1]), int(found[2])
+            return {"type": "numeric", "minimum": low, "maximum": high, "integer": True}
+        return {"type": scale}
+    if isinstance(scale, list):
+        scale = {"choices": scale}
     if not isinstance(scale, dict):
         raise ValueError(
             f"the scale {scale!r} is not known: write boolean, pairwise, a range of whole numbers "
@@ -138,8 +140,7 @@ def has_table(path: Path, name: str) -> bool:
     """Tell whether there is an SQLite file with a table, without changing the file."""
     if not path.exists():
         return False
-    address = f"{path.resolve().as_uri()}?mode=ro"
-    with closing(sqlite3.connect(address, uri=True)) as connection:
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
         return connection.execute(query, (name,)).fetchone() is not None
 
@@ -178,7 +179,7 @@ def read_records(
     """Read a file of records whole: by its suffix, or by how it begins where that says nothing."""
     mapping = _mapping(columns or ())
     text, where, suffix = read_text(path, option), f"{option}: {path}", Path(path).suffix.lower()
-    if suffix not in (".jsonl", ".ndjson", ".json", ".csv", ".tsv"):
+    if suffix not in (".jsonl", ".json", ".csv", ".tsv"):
         suffix = {"{": ".jsonl", "[": ".json"}.get(text.lstrip()[:1], ".csv")
     rows = _table(text, where) if suffix in (".csv", ".tsv") else _json(text, where, suffix)
     if not rows:
@@ -191,7 +192,15 @@ def read_records(
     own = {*_FIELDS, *_JSON_FIELDS} - mapping.keys() - taken
     if unused := ", ".join(name for name in names if name and name not in own | taken):
         warn(f"{option}: not used: {unused} (--field FIELD=COLUMN names what a column is).")
-    return [(at, _fields(fields, mapping, own)) for at, fields in rows]
+    records = []
+    for at, row in rows:
+        fields = {name: value for name, value in row.items() if name in own}
+        for field, (first, *others) in mapping.items():
+            values = [row.get(name) for name in (first, *others)]
+            fields[field] = values if others else values[0]
+        told = {name: value for name, value in fields.items() if not _is_gap(name, value)}
+        records.append((at, told))
+    return records
 
 
 def example_of(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,19 +220,10 @@ def _mapping(columns: Sequence[str]) -> dict[str, list[str]]:
                 f"--field: {column!r} is not understood: write FIELD=COLUMN, such as value=label, "
                 f"once for each field; fields are {', '.join(_FIELDS)}."
             )
-        several = field == "outputs" and "," in names
-        mapping[field] = [name.strip() for name in names.split(",")] if several else [names]
+        mapping[field] = (
+            [name.strip() for name in names.split(",")] if field == "outputs" else [names]
+        )
     return mapping
-
-
-def _fields(
-    row: Mapping[str, Any], mapping: Mapping[str, list[str]], own: set[str]
-) -> dict[str, Any]:
-    fields = {name: value for name, value in row.items() if name in own}
-    for field, names in mapping.items():
-        values = [row.get(name) for name in names]
-        fields[field] = values if len(values) > 1 else values[0]
-    return {name: value for name, value in fields.items() if not _is_gap(name, value)}
 
 
 def _is_gap(name: str, value: Any) -> bool:
@@ -234,45 +234,47 @@ def _is_gap(name: str, value: Any) -> bool:
 
 
 def _json(text: str, where: str, suffix: str) -> list[Record]:
-    lines = [(at, line) for at, line in enumerate(text.split("\n"), 1) if line.strip()]
+    lines = [(f"line {at}", line) for at, line in enumerate(text.split("\n"), 1) if line.strip()]
     rows: list[tuple[str, Any]] = []
-    for at, line in lines if suffix != ".json" else [(1, text)] * bool(lines):
+    for at, line in lines if suffix == ".jsonl" else [("line 1", text)] * bool(lines):
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InvalidInputError(f"{where}, line {at}: this is no JSON: {error}.") from error
-        if suffix == ".json" and isinstance(value, list):
-            rows = [(f"record {number}", fields) for number, fields in enumerate(value, 1)]
-        else:
-            rows.append((f"line {at}", value))
-    for place, fields in rows:
+            raise InvalidInputError(f"{where}, {at}: this is no JSON: {error}.") from error
+        rows.append((at, value))
+    if suffix == ".json" and rows and isinstance(rows[0][1], list):
+        rows = [(f"record {number}", fields) for number, fields in enumerate(rows[0][1], 1)]
+    for at, fields in rows:
         if not isinstance(fields, dict):
-            raise InvalidInputError(f"{where}, {place}: give an object with inputs and outputs.")
+            raise InvalidInputError(f"{where}, {at}: give an object with inputs and outputs.")
     return rows
 
 
 def _table(text: str, where: str) -> list[Record]:
     """Read a table; its header tells what parts the cells, semicolons in some countries."""
-    first = next((line for line in text.split("\n") if line.strip()), "")
     csv.field_size_limit(2**31 - 1)
-    delimiter = max(",;\t", key=first.count)
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    delimiter = max(",;\t", key=text.lstrip().partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
-        names = [name.strip() for name in reader.fieldnames or ()]
-        rows = [(f"line {reader.line_num}", cells) for cells in reader]
+        names = [name.strip() for name in next(filter(None, reader), [])]
+        rows = [
+            (f"line {reader.line_num}", cells) for cells in reader if any(map(str.strip, cells))
+        ]
     except csv.Error as error:
-        where = f"{where}, line {reader.line_num + 1}"
+        where = f"{where}, line {reader.line_num}"
         raise InvalidInputError(f"{where}: {error}: check its quotes.") from error
     if len({*names}) < len(names):
         raise InvalidInputError(f"{where}: two columns have the same name: {', '.join(names)}.")
-    records = []
     for at, cells in rows:
-        if None in cells or None in cells.values():
+        if len(cells) != len(names):
             raise InvalidInputError(
                 f"{where}, {at}: it has not {len(names)} cells, as the header has: put a cell that "
                 "holds the delimiter or a line break in quotes."
             )
-        if any(cell.strip() for cell in cells.values()):
-            values = zip(names, cells.values(), strict=True)
-            records.append((at, {name: cell if cell.strip() else None for name, cell in values}))
-    return records
+    return [
+        (
+            at,
+            {name: cell if cell.strip() else None for name, cell in zip(names, cells, strict=True)},
+        )
+        for at, cells in rows
+    ]

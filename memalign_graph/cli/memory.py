@@ -1,26 +1,17 @@
 """`memalign memory ...`: look into the memory, take back, go back, move."""
 
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from memalign_graph.cli.files import (
-    STDIN,
-    check_output,
-    find_id,
-    has_table,
-    read_text,
-)
-from memalign_graph.cli.options import Place, Status, grouped
+from memalign_graph.cli.files import STDIN, check_output, find_id, has_table, read_text
+from memalign_graph.cli.options import Place, grouped
 from memalign_graph.cli.terminal import Terminal, count, table
 from memalign_graph.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from memalign_graph.memory.operations import Forgotten
 
 app = typer.Typer(
     help="Look into the memory, take back, go back, move. Wherever an id or a version is asked "
@@ -30,64 +21,55 @@ _NO_VERSION = "0" * 32
 """The version of a memory in which there is nothing."""
 
 
-@app.command(name="list")
-@grouped
-def list_all(*, place: Place, terminal: Terminal) -> int:
+def _command(name: str | None = None) -> Callable[[Callable[..., None]], Any]:
+    return lambda function: app.command(name)(grouped(function))
+
+
+@_command("list")
+def list_all(*, place: Place, terminal: Terminal) -> None:
     """List what it holds: guidelines and episodes."""
     with place.open() as memory:
-        document: dict[str, Any] = {
-            "criterion": place.criterion.criterion.to_json(),
+        document = {
+            "criterion": place.criterion.criterion,
             **place.context,
             "version": memory.version(),
-            "guidelines": [guideline.to_json() for guideline in memory.guidelines()],
-            "episodes": [episode.to_json() for episode in memory.episodes()],
+            "guidelines": memory.guidelines(),
+            "episodes": memory.episodes(),
         }
-    guidelines, episodes = "id status episode_ids text", "id status author value rationale"
-    terminal.result(document, guidelines=guidelines, episodes=episodes)
-    return Status.DONE
+    terminal.result(document)
 
 
-@app.command()
-@grouped
+@_command()
 def show(
     *, key: Annotated[str, typer.Argument(metavar="ID")], place: Place, terminal: Terminal
-) -> int:
+) -> None:
     """Show one guideline or episode in full, with its sources."""
     with place.open() as memory:
-        rules = {guideline.id: guideline.to_json() for guideline in memory.guidelines()}
-        episodes = {episode.id: episode.to_json() for episode in memory.episodes()}
+        rules = {guideline.id: guideline for guideline in memory.guidelines()}
+        episodes = {episode.id: episode for episode in memory.episodes()}
     key = find_id(key, [*rules, *episodes], "guideline or episode")
     if key in rules:
-        sources = [episodes[one] for one in rules[key]["episode_ids"] if one in episodes]
-        document = {"type": "guideline", **rules[key], "episodes": sources}
-        terminal.result(document, episodes="id author value rationale")
+        sources = [episodes[source] for source in rules[key].episode_ids if source in episodes]
+        terminal.result({"type": "guideline", **dict(rules[key]), "episodes": sources})
     else:
-        learned = [rule for rule in rules.values() if key in rule["episode_ids"]]
-        document = {"type": "episode", **episodes[key], "guidelines": learned}
-        terminal.result(document, guidelines="id status text")
-    return Status.DONE
+        learned = [rule for rule in rules.values() if key in rule.episode_ids]
+        terminal.result({"type": "episode", **dict(episodes[key]), "guidelines": learned})
 
 
-@app.command()
-@grouped
-def history(*, place: Place, terminal: Terminal) -> int:
+@_command()
+def history(*, place: Place, terminal: Terminal) -> None:
     """List its commits, newest first."""
     with place.open() as memory:
-        commits = [commit.model_dump(mode="json") for commit in memory.history()]
-        version = memory.version()
-    columns = "version at author episodes guidelines reason"
-    terminal.result({"version": version, "commits": commits}, commits=columns)
-    return Status.DONE
+        terminal.result({"version": memory.version(), "commits": memory.history()})
 
 
-@app.command()
-@grouped
+@_command()
 def export(
     *,
     place: Place,
     terminal: Terminal,
     file: Annotated[Path, typer.Argument(dir_okay=False, allow_dash=True)],
-) -> int:
+) -> None:
     """Write it as lines of JSON that people can read; - is stdout."""
     to_stdout = str(file) == STDIN
     if to_stdout and terminal.as_json:
@@ -106,12 +88,10 @@ def export(
         sys.stdout.write(text)
     else:
         terminal.result(done)
-    return Status.DONE
 
 
-@app.command(name="import")
-@grouped
-def import_file(*, place: Place, terminal: Terminal, file: str) -> int:
+@_command("import")
+def import_file(*, place: Place, terminal: Terminal, file: str) -> None:
     """Bring in what export wrote; what is there in a newer form stays. - is stdin."""
     from langgraph.store.memory import InMemoryStore
 
@@ -133,35 +113,23 @@ def import_file(*, place: Place, terminal: Terminal, file: str) -> int:
     except InvalidInputError as error:
         raise InvalidInputError(f"FILE: {file}: {error}") from error
     terminal.result(done)
-    return Status.DONE
 
 
-@app.command()
-@grouped
-def rollback(*, place: Place, terminal: Terminal, version: str) -> int:
+@_command()
+def rollback(*, place: Place, terminal: Terminal, version: str) -> None:
     """Make it again what it was at a version, as history or a judgment names it."""
     with place.open() as memory:
         versions = {commit.version for commit in memory.history()} | {_NO_VERSION}
         before = memory.version()
         missing = memory.rollback(find_id(version, versions, "version")).missing
-        now = memory.version()
-        changed = memory.diff(before, now)
-    done: dict[str, Any] = {"version_before": before, "version": now, "missing": missing}
-    for name in ("episodes", "guidelines"):
-        kind = getattr(changed, name)
-        done[name] = {
-            "restored": [item.id for item in kind.added],
-            "removed": [item.id for item in kind.removed],
-            "changed": [item.after.id for item in kind.changed],
-        }
-    terminal.result(done)
+        version = memory.version()
+        changed = vars(memory.diff(before, version))
+    terminal.result({"version_before": before, "version": version, "missing": missing, **changed})
     if missing:
         terminal.warn(f"{count(len(missing), 'item')} purged since stay away.")
-    return Status.DONE
 
 
-@app.command()
-@grouped
+@_command()
 def forget(
     *,
     place: Place,
@@ -170,7 +138,7 @@ def forget(
     author: Annotated[str | None, typer.Option(help="All that this expert said.")] = None,
     purge: Annotated[bool, typer.Option("--purge", help="Erase it for good.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> int:
+) -> None:
     """Take feedback back, and what was learned from it alone.
 
     Guidelines with other sources are distilled again from those by the next align. An id may also
@@ -178,7 +146,6 @@ def forget(
     rollback; what is purged can't.
     """
     from memalign_graph.local import open_local_checkpointer
-    from memalign_graph.memory.operations import Forgotten
 
     if not (keys or author):
         raise InvalidInputError("ID: say what to forget: ids, or --author.")
@@ -213,41 +180,16 @@ def forget(
             )
         if not yes:
             what = count(len(items), "guideline" if rules else "episode")
-            terminal.show(
-                table([item.to_json() for item in items], "id author value rationale text")
-            )
-            _confirm(terminal, f"{'Erase for good' if purge else 'Forget'} {what}? [y/N]")
-        for rule in rules:
-            memory.remove_guideline(rule.id)
-        forgotten = Forgotten([], [], rules, [])
-        if not rules:
-            forgotten = memory.forget(
-                ids or None, author=author, purge=purge, checkpointer=checkpointer
-            )
-        _tell(terminal, forgotten, memory.version())
-    return Status.DONE
-
-
-def _confirm(terminal: Terminal, question: str) -> None:
-    if not terminal.can_ask():
-        raise InvalidInputError(
-            "--yes: there is nobody at a terminal to ask: give it to forget without being asked."
-        )
-    if (terminal.ask(question) or "").lower() not in ("y", "yes"):
-        raise InvalidInputError("nothing is forgotten: the answer was not yes.")
-
-
-def _tell(terminal: Terminal, forgotten: "Forgotten", version: str) -> None:
-    purged = forgotten.purged
-    document = {
-        "episode_ids": forgotten.episode_ids,
-        "unknown_ids": forgotten.unknown_ids,
-        "guidelines_removed": [rule.to_json() for rule in forgotten.guidelines_removed],
-        "guidelines_reduced": [rule.to_json() for rule in forgotten.guidelines_reduced],
-        "purged": purged and asdict(purged),
-        "version": version,
-    }
-    columns = "id status episode_ids text"
-    terminal.result(document, guidelines_removed=columns, guidelines_reduced=columns)
-    for warning in purged.warnings if purged else []:
+            terminal.show(table([item.to_json() for item in items]))
+            terminal.confirm(f"{'Erase for good' if purge else 'Forget'} {what}? [y/N]")
+        if rules:
+            for rule in rules:
+                memory.remove_guideline(rule.id)
+            document: dict[str, Any] = {"guidelines_removed": rules}
+        else:
+            done = memory.forget(ids or None, author=author, purge=purge, checkpointer=checkpointer)
+            document = vars(done)
+        terminal.result({**document, "version": memory.version()})
+    purged = document.get("purged")
+    for warning in purged.warnings if purged else ():
         terminal.warn(warning)

@@ -33,7 +33,7 @@ class Status(IntEnum):
     TERMINATED = 143
 
 
-def grouped(command: Callable[..., int]) -> Callable[..., int]:
+def grouped(command: Callable[..., int | None]) -> Callable[..., int | None]:
     """Let a parameter that is a dataclass stand for the options that are its fields."""
     groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
@@ -47,7 +47,7 @@ def grouped(command: Callable[..., int]) -> Callable[..., int]:
             annotated: Any = {"default": default, "annotation": option.type}
             parameters.append(inspect.Parameter(option.name, parameter.KEYWORD_ONLY, **annotated))
 
-    def run(**options: Any) -> int:
+    def run(**options: Any) -> int | None:
         for name, group in groups.items():
             names = [option.name for option in fields(group)]
             options[name] = group(**{name: options.pop(name) for name in names})
@@ -121,7 +121,7 @@ class Place:
 
     @contextmanager
     def open(self, *, is_new: bool = False) -> Iterator["JudgeMemory"]:
-        """Open it."""
+        """Open it; it may hold nothing yet only where `is_new` says so."""
         from memalign_graph.local import open_local_store
         from memalign_graph.memory.judge_memory import JudgeMemory
         from memalign_graph.models import models_from_environment
@@ -161,9 +161,16 @@ class JudgeFlags:
 
         flags = {name: value for name, value in asdict(self).items() if value is not None}
         chosen = dict(zip(("model", "embeddings"), models.models_from_environment(), strict=True))
-        judge = Judge(criterion=file.criterion, **{**chosen, **file.judge, **flags})
-        models.resolve_chat_model(judge.model)
-        models.resolve_embeddings(judge.embeddings)
+        try:
+            judge = Judge(criterion=file.criterion, **{**chosen, **file.judge, **flags})
+            models.resolve_chat_model(judge.model)
+            models.resolve_embeddings(judge.embeddings)
+        except InvalidInputError as error:  # told where it was given
+            field = str(error).partition(":")[0]
+            place = "--" if field in flags else f"--criterion: {file.path}: judge."
+            if field in flags or field in file.judge:
+                raise InvalidInputError(f"{place}{error}") from error
+            raise
         if judge.distill_model:
             models.resolve_chat_model(judge.distill_model)
         terminal.note(f"chat model {judge.model}, embeddings {judge.embeddings}")

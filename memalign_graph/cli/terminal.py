@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.markdown import Markdown
+from memalign_graph.errors import InvalidInputError
 
+if TYPE_CHECKING:
     from memalign_graph.scales import Scale
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -29,6 +30,12 @@ _SECRET_NAMES = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 _LEAST_SECRET_CHARS = 8
 _WIDTH = 160
 """How wide a table is where it goes to no terminal."""
+_COLUMNS = """
+    case line id version at status author expert value before after confidence confidence_source
+    calibrated_on decided_by newer first second episode_ids episodes guidelines reason rationale
+    text
+""".split()  # noqa: SIM905 - it would be a list of as many lines
+"""What a table shows of its rows, in this order; JSON holds the rest."""
 
 
 def clean(text: str) -> str:
@@ -36,35 +43,32 @@ def clean(text: str) -> str:
     return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-def one_line(text: str, width: int = _WIDTH) -> str:
-    """Put text on one line."""
-    line = clean(" ".join(text.split()))
-    return line if len(line) <= width else f"{line[: width - 1]}…"
-
-
 def count(number: int, noun: str) -> str:
     """Count things in words."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def table(rows: Sequence[Mapping[str, Any]], columns: str) -> Table:
-    """Make a table of those columns that have values: a line a row, but for the last column."""
-    names = columns.split()
-    shown = [name for name in names if any(row.get(name) not in (None, "") for row in rows)]
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Make a table of the columns that have values: a line a row, but for the last column."""
+    shown = [name for name in _COLUMNS if any(row.get(name) not in (None, "", []) for row in rows)]
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in shown:
         made.add_column(name, no_wrap=name != shown[-1], overflow="fold")
     for row in rows:
-        made.add_row(*(Text(one_line(_cell(name, row.get(name)))) for name in shown))
+        made.add_row(*(_cell(name, row.get(name)) for name in shown))
     return made
 
 
-def _cell(name: str, value: Any) -> str:
+def _cell(name: str, value: Any) -> Text:
     if isinstance(value, str) and name in ("id", "version"):
-        return value[:8]
-    if isinstance(value, dict):
-        return " ".join(f"{key} {item}" for key, item in value.items())
-    return str(len(value)) if isinstance(value, list) else _plain(value)
+        value = value[:8]
+    elif isinstance(value, dict):
+        value = value.get("text") or " ".join(f"{key} {item}" for key, item in value.items())
+    elif isinstance(value, list):
+        value = len(value)
+    line = Text(clean(" ".join(_plain(value).split())))
+    line.truncate(_WIDTH, overflow="ellipsis")
+    return line
 
 
 def _plain(value: Any) -> str:
@@ -82,11 +86,17 @@ def listed(fields: Mapping[str, Any]) -> Table:
     return made
 
 
-def markdown(text: str) -> "Markdown":
-    """Make what shows a document."""
-    from rich.markdown import Markdown
+def _parts(document: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, Any]]:
+    """Take a document apart into its scalars and its tables, which may stand deeper in it."""
+    for key, value in document.items():
+        if isinstance(value, dict) and any(isinstance(part, list) for part in value.values()):
+            yield from _parts(value, f"{name}{key} ")
+        else:
+            yield f"{name}{key}", value
 
-    return Markdown(clean(text))
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
 @dataclass
@@ -100,30 +110,30 @@ class Terminal:
 
     def __post_init__(self) -> None:
         self._stderr = Console(stderr=True, markup=False, highlight=False, emoji=False)
+        self._warned = set[str]()
 
-    def result(
-        self, document: Any, shown: "Mapping[str, Any] | Markdown | None" = None, **columns: str
-    ) -> None:
-        """Write the result: a document for machines, and for people the same, or what is `shown`.
+    def result(self, value: Mapping[str, Any], *, markdown: str | None = None) -> None:
+        """Write the result: JSON for machines; for people lists and tables of it, or `markdown`."""
+        from pydantic_core import to_jsonable_python
 
-        Of the lists that `columns` names, people see a table with these columns.
-        """
+        document = to_jsonable_python(value)
         if self.as_json:
             self.document(document)
             return
         width = None if sys.stdout.isatty() else _WIDTH
         console = Console(file=sys.stdout, width=width, highlight=False, markup=False)
-        shown = document if shown is None else shown
-        if not isinstance(shown, Mapping):
-            console.print(shown)
+        if markdown:
+            from rich.markdown import Markdown
+
+            console.print(Markdown(clean(markdown)))
             return
-        scalars = {name: value for name, value in shown.items() if name not in columns}
-        if scalars:
-            console.print(listed(scalars))
-        for name, names in columns.items():
-            if rows := shown[name]:
+        parts = dict(_parts(document))
+        if fields := {name: part for name, part in parts.items() if not _is_table(part)}:
+            console.print(listed(fields))
+        for name, rows in parts.items():
+            if _is_table(rows):
                 console.print(f"\n{name}: {len(rows):,}")
-                console.print(table(rows, names))
+                console.print(table(rows))
 
     def document(self, value: Any, *, indent: int | None = 2) -> None:
         """Write the result, or a line of it, as JSON without control characters."""
@@ -139,16 +149,14 @@ class Terminal:
             self._message(text)
 
     def warn(self, text: str) -> None:
-        """Tell something that is probably not as the user expects."""
-        self._message(f"warning: {text}")
+        """Tell, once, something that is probably not as the user expects."""
+        if text not in self._warned:
+            self._warned.add(text)
+            self._message(f"warning: {text}")
 
     def error(self, text: str) -> None:
         """Tell why the command ends."""
         self._message(f"error: {text}")
-
-    def can_ask(self) -> bool:
-        """Tell whether there is somebody at the terminal to ask."""
-        return sys.stdin.isatty() and sys.stderr.isatty()
 
     def show(self, part: Table) -> None:
         """Show what a question is about."""
@@ -160,18 +168,28 @@ class Terminal:
         line = sys.stdin.readline()
         return line.strip() if line else None
 
+    def can_ask(self) -> bool:
+        """Tell whether there is somebody at the terminal to ask."""
+        return sys.stdin.isatty() and sys.stderr.isatty()
+
+    def confirm(self, question: str) -> None:
+        """Ask for a yes, and end the command without one."""
+        if not self.can_ask():
+            raise InvalidInputError("--yes: there is nobody at a terminal to ask: give it.")
+        if (self.ask(question) or "").lower() not in ("y", "yes"):
+            raise InvalidInputError("nothing is changed: the answer was not yes.")
+
     def ask_expert(self, scale: "Scale") -> dict[str, Any] | str:
         """Ask for a value and words; return them, or skip, undo or quit."""
         question = f"What should it be: {scale.describe()} Enter for words alone; skip, undo, quit:"
-        commands = {name: name for name in ("skip", "undo", "quit")}
-        commands |= {name[0]: name for name in commands}
+        commands = {key: name for name in ("skip", "undo", "quit") for key in (name, name[0])}
         while (answer := self.ask(question)) is not None:
             try:
                 value = _value(answer, scale) if answer else None
             except ValueError as error:
                 if command := commands.get(answer.lower()):
                     return command
-                self.warn(str(error))
+                self._message(f"warning: {error}")
                 continue
             words = self.ask("Why, in your own words; Enter for none:") or None
             return {"value": value, "rationale": words} if answer or words else "skip"
@@ -179,20 +197,15 @@ class Terminal:
 
     @contextmanager
     def progress(self) -> Iterator[Callable[[str, int, int], None]]:
-        """Tell how far it is: by bars on a terminal, else by a line where a stage ends."""
-        from rich.progress import BarColumn, Progress, TextColumn
+        """Tell how far each stage is; where this is no terminal, only how far it came."""
+        from rich.progress import Progress, TextColumn
 
-        stages: dict[str, Any] = {}
         text = TextColumn("memalign: {task.description} {task.completed} of {task.total}")
-        is_watched = sys.stderr.isatty() and not self.quiet
-        with Progress(text, BarColumn(), console=self._stderr, disable=not is_watched) as bars:
+        with Progress(text, console=self._stderr, disable=self.quiet) as bars:
+            stages: dict[str, Any] = defaultdict(lambda: bars.add_task(""))
 
             def show(stage: str, done: int, of: int) -> None:
-                if stage not in stages:
-                    stages[stage] = bars.add_task(stage)
-                bars.update(stages[stage], completed=done, total=of)
-                if done == of and of and not is_watched:
-                    self.note(f"{stage} {done} of {of}")
+                bars.update(stages[stage], description=stage, completed=done, total=of)
 
             yield show
 
@@ -204,8 +217,7 @@ class Terminal:
 
 
 def _value(answer: str, scale: "Scale") -> Any:
-    short = {"y": "yes", "n": "no"}.get(answer.lower(), answer)
     try:
         return scale.validate_value(answer)
     except ValueError:
-        return scale.validate_value(short)
+        return scale.validate_value({"y": "yes", "n": "no"}.get(answer.lower(), answer))

@@ -113,10 +113,9 @@ class Shell:
     def write_lines(self, name: str, *records: Mapping[str, Any]) -> Path:
         return self.write(name, "".join(json.dumps(one) + "\n" for one in records))
 
-    def write_csv(self, name: str, *records: Mapping[str, Any], delimiter: str = ",") -> Path:
+    def write_csv(self, name: str, *records: Mapping[str, Any]) -> Path:
         text = io.StringIO(newline="")
-        names = list(dict.fromkeys(key for one in records for key in one))
-        writer = csv.DictWriter(text, names, delimiter=delimiter)
+        writer = csv.DictWriter(text, list(records[0]))
         writer.writeheader()
         writer.writerows(records)
         return self.write(name, text.getvalue())

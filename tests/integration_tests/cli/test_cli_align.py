@@ -1,10 +1,5 @@
 """`memalign align`: files in, a report out, a memory that has learned."""
 
-import json
-from typing import Any
-
-import pytest
-
 from memalign_graph.alignment.report import AlignmentReport
 from tests.conftest import distillings
 from tests.integration_tests.cli.support import ANN, BOB, Shell
@@ -16,7 +11,7 @@ def test_align_learns_from_lines_and_a_second_run_costs_nothing(shell: Shell) ->
     assert ran.status == 0
     told = " ".join(ran.out.split())
     assert 'feedback {"new": 2, "changed": 0, "unchanged": 0, "rejected": 0}' in told
-    assert "guidelines: 1 change id episode_ids text added " in told
+    assert "guidelines added: 1 id episode_ids text " in told
     assert "heed the expert" in told
     assert "chat model openai:gpt-4.1-mini, embeddings openai:text-embedding-3-small" in ran.err
     guidelines, episodes, version = shell.opened()
@@ -68,39 +63,6 @@ def test_labels_as_pandas_writes_them(shell: Shell) -> None:
     assert ran.document["feedback"]["new"] == 2  # a row without a label says nothing
 
 
-def test_csv_as_a_spreadsheet_of_another_country_writes_it(shell: Shell) -> None:
-    record = {
-        "inputs": 'She said "no", twice;\nthen left.',
-        "outputs": '{"a": 1}',
-        "label": "no",
-        "comment": "Too cold.\n\nSay sorry.",
-        "author": "",
-        "split": "train",
-    }
-    path = shell.write_csv("f.csv", record, delimiter=";")
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes() + b";;;;;\r\n\r\n")
-    options = ["--field", "value=label", "--field", "rationale=comment"]
-    ran = shell.run("align", "-c", "tone.yaml", "-f", "f.csv", *options)
-    assert ran.status == 0
-    [episode] = shell.opened()[1]
-    assert episode.example.inputs == record["inputs"]
-    assert episode.example.outputs == '{"a": 1}'  # a cell is text, whatever it looks like
-    assert (episode.value, episode.author, episode.rationale) == (False, None, record["comment"])
-    assert "not used: split" in ran.err
-
-
-def test_files_by_their_suffix_or_how_they_begin(shell: Shell) -> None:
-    shell.write("f.json", json.dumps([{**ANN, "inputs": {"q": [1, None]}, "id": 7}, BOB]))
-    shell.write_csv("f.tsv", {**ANN, "inputs": "tsv"}, delimiter="\t")
-    shell.write_csv("f.txt", {**ANN, "inputs": "txt"})
-    shell.write_lines("g", {**ANN, "inputs": "lines"})
-    for name in ("f.json", "f.tsv", "f.txt", "g"):
-        assert shell.run("align", "-c", "tone.yaml", "-f", name, "-q").status == 0
-    episodes = {str(one.example.inputs): one.feedback_id for one in shell.opened()[1]}
-    assert episodes.pop("{'q': [1, None]}") == "7"
-    assert episodes.keys() == {BOB["inputs"], "tsv", "txt", "lines"}
-
-
 def test_pairwise_outputs_from_two_columns(shell: Shell) -> None:
     shell.write("pair.yaml", "name: pair\ninstructions: Which is better?\nscale: pairwise\n")
     shell.write_csv("f.csv", {"inputs": "q", "a": "one", "b": "two", "value": "b"})
@@ -124,51 +86,15 @@ def test_settings_reach_the_graph(shell: Shell) -> None:
     assert "memalign: judge " in ran.err
 
 
-def test_memory_and_namespace_keep_memories_apart(shell: Shell) -> None:
-    where = ["--memory", "shop.db", "--namespace", "shop.emea"]
-    assert shell.align(ANN, options=where).status == 0
-    assert not (shell.folder / "memalign.db").exists()
-    guidelines, episodes, _ = shell.opened("shop.db", namespace=("shop", "emea"))
-    assert (len(guidelines), len(episodes)) == (1, 1)
-    assert shell.opened("shop.db")[1] == []
-
-
-@pytest.mark.parametrize("is_nonsense", [True, False])
-def test_what_a_failing_model_left_is_distilled_without_a_file(
-    shell: Shell,
-    is_nonsense: bool,  # noqa: FBT001 - a parameter of the test
-) -> None:
-    shell.server.responder = lambda _: (
-        "I would rather talk of something else."
-        if is_nonsense
-        else error(401, "Incorrect API key provided: sk-loopback-secret.")
-    )
-    ran = shell.align(ANN)
-    assert ran.status == 3
+def test_what_a_failing_model_left_is_distilled_without_a_file(shell: Shell) -> None:
+    shell.server.responder = lambda _: "I would rather talk of something else."
+    assert shell.align(ANN).status == 3
+    shell.server.responder = lambda _: error(401, "Incorrect API key: sk-loopback-secret.")
+    ran = shell.run("align", "-c", "tone.yaml", "--pending")
+    assert (ran.status, "***" in ran.error) == (3, True)
     assert "sk-loopback-secret" not in ran.out + ran.err
-    assert is_nonsense or "***" in ran.error
     shell.server.responder = shell.server.judge
     assert [one.status for one in shell.opened()[1]] == ["pending"]
     ran = shell.run("align", "-c", "tone.yaml", "--pending", "--json")
     assert (ran.status, len(ran.document["guidelines"]["added"])) == (0, 1)
     assert [one.status for one in shell.opened()[1]] == ["distilled"]
-
-
-def test_conflicts_are_told(shell: Shell) -> None:
-    def model(request: Any) -> Any:
-        if request.schema_name == "guideline_relations":
-            return {"duplicates": [], "contradictions": [[1, 2]]}
-        return shell.server.judge(request)
-
-    shell.server.responder = model
-    shell.settings(learn={"batch_size": 1})
-    ran = shell.align(ANN, BOB)
-    assert ran.status == 0
-    assert "conflicts: 1" in ran.out
-    assert "Short and to the point." in ran.out.partition("conflicts: 1")[2]
-
-
-def test_quiet_leaves_stderr_to_warnings(shell: Shell) -> None:
-    assert shell.align(ANN, options=["-q"]).err == ""
-    [line] = shell.align({**BOB, "note": "x"}, options=["-q"]).err.splitlines()
-    assert line.startswith("memalign: warning: --feedback: not used: note")

@@ -11,7 +11,7 @@ import pytest
 from memalign_graph.evaluation import Report
 from memalign_graph.local import open_local_store
 from tests.integration_tests.cli.support import Ran, Shell
-from tests.loopback import Rule, answer, error
+from tests.loopback import Rule, answer
 
 FAST = ["--folds", "2"]
 
@@ -48,16 +48,6 @@ def learner(shell: Shell) -> Shell:
     return shell
 
 
-def test_people_see_both_judges(learner: Shell) -> None:
-    ran = evaluate(learner)
-    assert ran.status == 0
-    [base] = [line for line in ran.out.splitlines() if line.strip().startswith("base ")]
-    [aligned] = [line for line in ran.out.splitlines() if line.strip().startswith("aligned ")]
-    assert "0.50" in base
-    assert "1.00" in aligned
-    assert not (learner.folder / "memalign.db").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "status"),
     [
@@ -72,24 +62,10 @@ def test_thresholds(learner: Shell, options: list[str], status: int) -> None:
     assert "aligned judge's kappa of 1.00 [" in ran.err
     assert ("missed" in ran.err) == (status == 1)
     assert ("memalign: error: " in ran.err) == (status == 1)
-
-
-def test_a_judge_that_does_not_learn_fails_the_build(shell: Shell) -> None:
-    ran = evaluate(shell, "--min-agreement", "0.6", "--json", "-q")
-    assert ran.status == 1
-    assert ran.error.startswith(
-        "--min-agreement 0.6: missed by the aligned judge's agreement of 0.5"
-    )
-    assert Report.model_validate(ran.document)
-
-
-def test_a_metric_that_is_not_defined_fails_with_a_sentence(shell: Shell) -> None:
-    ran = evaluate(shell, "--min-kappa", "0", records=[record(n * 2 + 1) for n in range(6)])
-    assert ran.status == 1
-    assert (
-        "--min-kappa 0: missed by the aligned judge's kappa, which is not defined on these cases"
-        in ran.error
-    )
+    [base] = [line for line in ran.out.splitlines() if line.strip().startswith("base ")]
+    [aligned] = [line for line in ran.out.splitlines() if line.strip().startswith("aligned ")]
+    assert ("0.50" in base, "1.00" in aligned) == (True, True)
+    assert not (learner.folder / "memalign.db").exists()
 
 
 def test_numbers(shell: Shell) -> None:
@@ -107,13 +83,10 @@ def test_numbers(shell: Shell) -> None:
         ("boolean", ["--max-mae", "1"], "--max-mae: there is no mae on the criterion's scale"),
         ("boolean", ["--min-ccc", "1"], "--min-ccc: there is no ccc"),
         ("{minimum: 0, maximum: 1}", ["--min-kappa", "0.5"], "--min-kappa: there is no kappa"),
-        ("boolean", ["--folds", "1"], "Invalid value for '--folds'"),
         ("boolean", ["--folds", "50"], "folds: 50 folds need at least as many items"),
-        ("boolean", ["--k", "-1"], "k: -1 is too little"),
         ("boolean", ["--report", "r.pdf"], "--report: end the name of r.pdf in .html, .md or"),
         ("boolean", ["--report", "no/r.md"], "--report: no/r.md: there is no folder no"),
         ("boolean", ["--report", "feedback.jsonl"], "--report: feedback.jsonl is a database, or"),
-        ("boolean", ["--test", "feedback.jsonl"], "--test: it is the same file"),
         ("boolean", ["--test", "none.jsonl"], "--test: none.jsonl can't be read"),
         ("boolean", ["--cache", "tone.yaml"], "--cache: tone.yaml is no SQLite file"),
     ],
@@ -159,13 +132,6 @@ def test_a_second_run_with_a_cache_asks_nothing(learner: Shell) -> None:
     assert second.document["scores"] == first.document["scores"]
     assert first.document["curve"]["steps"]
     assert (len(learner.server.chats), len(learner.server.embeddings)) == asked
-
-
-def test_a_model_that_fails_is_status_3(shell: Shell) -> None:
-    shell.server.responder = lambda _: error(401, "Who are you?")
-    ran = evaluate(shell)
-    assert ran.status == 3
-    assert "Who are you?" in ran.error
 
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -8,9 +8,8 @@ import pytest
 from langgraph.types import Command
 
 from memalign_graph import create_review_graph
-from memalign_graph.cli.terminal import Terminal
 from memalign_graph.local import open_local_checkpointer, open_local_store
-from tests.integration_tests.cli.support import ANN, BOB, CRITERION, Shell
+from tests.integration_tests.cli.support import ANN, CRITERION, Shell
 
 
 def test_forgetting_takes_the_guideline_along_and_can_be_undone(shell: Shell) -> None:
@@ -25,14 +24,6 @@ def test_forgetting_takes_the_guideline_along_and_can_be_undone(shell: Shell) ->
     assert shell.opened() == before
 
 
-def test_only_what_meets_all_is_forgotten(shell: Shell) -> None:
-    shell.align(ANN, BOB)
-    ran = shell.memory("forget", shell.ids()["ann"], "--author", "bob", "--yes")
-    assert ran.status == 2
-    assert "no feedback in the memory meets this" in ran.error
-    assert len(shell.opened()[1]) == 2
-
-
 def test_a_guideline_is_removed_and_its_feedback_stays(shell: Shell) -> None:
     shell.align(ANN)
     ids = shell.ids()
@@ -42,49 +33,6 @@ def test_a_guideline_is_removed_and_its_feedback_stays(shell: Shell) -> None:
     assert (ran.status, "guidelines_removed: 1" in ran.out) == (0, True)
     assert shell.opened()[0] == []
     assert len(shell.opened()[1]) == 1
-
-
-def test_a_guideline_with_another_source_waits_for_align(shell: Shell) -> None:
-    operation = {"action": "add", "guideline": "", "text": "Say sorry.", "feedback": ["F1", "F2"]}
-    shell.server.script({"operations": [operation]})
-    shell.align(ANN, {**BOB, "rationale": "Where is the apology?"})
-    [guideline] = shell.opened()[0]
-    assert len(guideline.episode_ids) == 2
-    asked = len(shell.server.chats)
-    assert "guidelines_reduced: 1" in shell.memory("forget", "--author", "bob", "--yes").out
-    assert len(shell.server.chats) == asked
-    assert [one.status for one in shell.opened()[0]] == ["pending"]
-    assert shell.run("align", "-c", "tone.yaml", "--pending").status == 0
-    assert [one.status for one in shell.opened()[0]] == ["standing"]
-
-
-def test_without_a_terminal_nothing_is_forgotten_unasked(shell: Shell) -> None:
-    shell.align(ANN)
-    ran = shell.memory("forget", "--author", "ann")
-    assert ran.status == 2
-    assert ran.error.startswith("--yes: there is nobody at a terminal to ask")
-    assert len(shell.opened()[1]) == 1
-
-
-@pytest.mark.parametrize(("answer", "left"), [("y", 0), ("YES", 0), ("", 1), ("n", 1), ("yep", 1)])
-def test_at_a_terminal_it_asks(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, answer: str, left: int
-) -> None:
-    shell.align(ANN)
-    asked: list[str] = []
-
-    def reply(_: Any, question: str) -> str:
-        asked.append(question)
-        return answer
-
-    monkeypatch.setattr(Terminal, "can_ask", lambda _: True)
-    monkeypatch.setattr(Terminal, "ask", reply)
-    ran = shell.memory("forget", "--author", "ann")
-    assert asked == ["Forget 1 episode? [y/N]"]
-    assert "ann" in ran.err
-    assert "Too cold" in ran.err
-    assert ran.status == (0 if left == 0 else 2)
-    assert len(shell.opened()[1]) == left
 
 
 def test_a_purge_leaves_nothing_in_the_file(shell: Shell) -> None:
@@ -101,17 +49,12 @@ def test_a_purge_leaves_nothing_in_the_file(shell: Shell) -> None:
     ran = shell.memory("rollback", version)
     assert "purged since stay away" in ran.err
     assert shell.opened()[1] == []
-
-
-def test_what_was_forgotten_can_still_be_purged(shell: Shell) -> None:
-    word = "Sesquipedalian"
     shell.align({**ANN, "rationale": f"Too cold: {word}."})
     [episode] = shell.opened()[1]
     shell.memory("forget", episode.id, "--yes")
-    assert word.encode() in (shell.folder / "memalign.db").read_bytes()
-    ran = shell.memory("forget", episode.id, "--purge", "--yes")
-    assert ran.status == 0
-    assert word.encode() not in (shell.folder / "memalign.db").read_bytes()
+    assert word.encode() in path.read_bytes()
+    assert shell.memory("forget", episode.id, "--purge", "--yes").status == 0
+    assert word.encode() not in path.read_bytes()
 
 
 def test_a_purge_erases_threads_in_the_same_file(shell: Shell) -> None:
@@ -147,4 +90,7 @@ def test_what_can_not_be_used(shell: Shell, arguments: list[str], says: str) -> 
     ran = shell.memory("forget", *arguments, "--yes")
     assert ran.status == 2
     assert ran.error.startswith(says)
+    ran = shell.memory("forget", "--author", "ann")
+    assert (ran.status, ran.error) == (2, "--yes: there is nobody at a terminal to ask: give it.")
+    assert shell.memory("forget", shell.ids()["ann"], "--author", "bob", "--yes").status == 2
     assert len(shell.opened()[1]) == 1

@@ -1,5 +1,6 @@
 """`memalign judge`: one example or a file of them, with or without a memory."""
 
+import re
 import threading
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ from tests.conftest import judgings
 from tests.integration_tests.cli.support import ANN, BOB, Shell
 from tests.integration_tests.evidence.judging_support import Judge as UncertainJudge
 from tests.integration_tests.evidence.judging_support import case, truth, words
-from tests.loopback import Answer, Rule, Together, error
+from tests.loopback import Answer, Rule, error
 
 CASE = {"inputs": "The plate is cracked.", "outputs": "Sorry! Send us a photo."}
 ONE = ["--inputs", CASE["inputs"], "--outputs", CASE["outputs"]]
@@ -37,7 +38,7 @@ def test_a_file_becomes_a_table(shell: Shell) -> None:
     assert ran.status == 4
     rows = ran.out.strip().splitlines()
     assert rows[0] == "judgments: 3"
-    assert rows[1].split() == ["line", "id", "value", "rationale"]
+    assert rows[1].split() == ["line", "id", "value", "episode_ids", "rationale"]
     assert rows[2].split()[:3] == ["1", "p-1", "true"]
     assert "not judged: outputs: is missing: give it." in rows[3]
     assert rows[4].split()[:2] == ["3", "true"]
@@ -51,13 +52,13 @@ def test_what_decided_and_how_sure_it_is(shell: Shell) -> None:
     shell.settings(judge={"k": 0, "confidence": True, "decide": "evidence"})
     asked = ["judge", "-c", "tone.yaml", "--inputs", str(case(34)["inputs"])]
     asked += ["--outputs", str(case(34)["outputs"])]
-    told = dict(line.split(maxsplit=1) for line in shell.run(*asked).out.splitlines())
-    assert {"confidence", "confidence_source", "decided_by", "reason"} <= told.keys()
-    assert "24 cases" in told["reason"]
+    told = shell.run(*asked).out
+    for text in ("\nconfidence ", "\nconfidence_source ", "\nevidence decided_by ", "24 cases"):
+        assert text in told
     [line] = shell.run(*asked, "--json").lines
     judgment = Judgment.model_validate(line["judgment"])
     assert judgment.evidence is not None
-    assert judgment.evidence.decided_by == told["decided_by"].strip()
+    assert re.search(rf"decided_by +{judgment.evidence.decided_by} ", told)
 
 
 def test_json_lines_come_in_the_order_of_the_file(shell: Shell) -> None:
@@ -89,32 +90,9 @@ def test_a_failing_example_takes_no_other_along(shell: Shell) -> None:
     assert ran.status == 4
     assert [one["judgment"] is None for one in ran.lines] == [False, True, False]
     assert "No poison." in ran.lines[1]["error"]
-
-
-def test_all_failing_is_the_fault_of_the_model_or_of_the_file(shell: Shell) -> None:
-    shell.server.responder = lambda _: error(401, "Who are you?")
-    ran = shell.judge(CASE, {**CASE, "inputs": "x"}, options=["--json"])
+    ran = shell.judge({**CASE, "inputs": "poison"}, {"inputs": "x"}, options=["--json"])
     assert (ran.status, len(ran.lines)) == (3, 2)
-    shell.server.reset()
-    assert shell.judge({"inputs": "x"}, {"outputs": "y"}).status == 2
-    assert shell.server.chats == []
-
-
-def test_at_most_so_many_at_a_time(shell: Shell) -> None:
-    cases = [{**CASE, "inputs": str(n)} for n in range(8)]
-    shell.server.responder = Together(2, shell.server.judge)
-    shell.judge(*cases, options=["--max-concurrency", "2"])
-    assert shell.server.peak_chats == 2
-    shell.server.responder = Together(8, shell.server.judge)
-    shell.judge(*cases)
-    assert shell.server.peak_chats == 8
-
-
-def test_without_a_memory_it_says_so_and_makes_none(shell: Shell) -> None:
-    ran = shell.run("judge", "-c", "tone.yaml", *ONE)
-    assert ran.status == 0
-    assert "there is no memalign.db: judged by the criterion alone" in ran.err
-    assert not list(shell.folder.glob("memalign.db*"))
+    assert shell.judge({"inputs": "x"}, {"outputs": "y"}, options=["--json"]).status == 2
 
 
 def test_a_memory_that_is_named_has_to_be_there_and_to_hold_something(shell: Shell) -> None:
@@ -147,13 +125,6 @@ def test_another_embedder_embeds_the_memory_once(shell: Shell) -> None:
     assert ran.err.count("without vectors of the embeddings openai:another") == 1
 
 
-def test_feedback_can_be_judged_as_it_is(shell: Shell) -> None:
-    ran = shell.judge(ANN, {"example": CASE, "value": True}, options=["--json"])
-    assert ran.status == 0
-    assert ran.lines[0]["id"] == "f-1"
-    assert "not used" not in ran.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -161,10 +132,7 @@ def test_feedback_can_be_judged_as_it_is(shell: Shell) -> None:
         (["--inputs", "", "--outputs", "y"], "--inputs: must not be empty"),
         ([], "--examples: give a file, or --inputs"),
         (["-e", "e.jsonl", "--outputs", "y"], "--examples: give a file, or --inputs"),
-        (["-e", "e.jsonl", "--max-concurrency", "0"], "Invalid value for '--max-concurrency'"),
-        (["-e", "e.jsonl", "--k", "-1"], "k: -1 is too little: give 0 or more."),
-        (["-e", "e.jsonl", "--model", "gpt"], "model: 'gpt' names no model"),
-        (["-e", "e.jsonl", "--embeddings", "x"], "embeddings: 'x' names no model"),
+        (["-e", "e.jsonl", "--embeddings", "x"], "--embeddings: 'x' names no model"),
         (["-e", "e.jsonl", "--namespace", "a..b"], "a label of the namespace must not be"),
     ],
 )
@@ -182,10 +150,10 @@ def test_what_can_not_be_used_is_said_before_a_model_is_asked(
 @pytest.mark.parametrize(
     ("sections", "says"),
     [
-        ({"judge": {"k": -1}}, "k: -1 is too little"),
-        ({"judge": {"swap": True}}, "swap: only a criterion with"),
+        ({"judge": {"k": -1}}, "--criterion: tone.yaml: judge.k: -1 is too little"),
+        ({"judge": {"swap": True}}, "--criterion: tone.yaml: judge.swap: only a criterion with"),
         ({"judge": {"distill_model": "gpt"}}, "model: 'gpt' names no model"),
-        ({"judge": {"stars": 3}}, "stars: is not a field"),
+        ({"judge": {"stars": 3}}, "--criterion: tone.yaml: judge.stars: is not a field"),
         ({"judge": [1]}, "--criterion: tone.yaml: judge: give settings by name"),
         ({"learn": {"k": 3}}, "--criterion: tone.yaml: learn: give settings by name: batch_size"),
     ],
@@ -195,13 +163,6 @@ def test_settings_that_can_not_be_used(shell: Shell, sections: Any, says: str) -
     ran = shell.run("judge", "-c", "tone.yaml", *ONE)
     assert (ran.status, ran.error[: len(says)]) == (2, says)
     assert shell.server.chats == []
-
-
-def test_no_key(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY")
-    ran = shell.run("judge", "-c", "tone.yaml", *ONE, "--model", "openai:gpt-4.1-mini")
-    assert ran.status == 2
-    assert "set OPENAI_API_KEY" in ran.error
 
 
 def test_escape_sequences_never_reach_the_terminal(shell: Shell) -> None:

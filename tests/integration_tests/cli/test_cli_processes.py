@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -16,17 +15,6 @@ from tests.integration_tests.cli.support import ANN, BOB, Shell
 from tests.loopback import answer
 
 _WAIT_S = 240.0
-
-
-def test_the_entry_point_and_the_module_are_one(shell: Shell) -> None:
-    script = Path(sys.executable).with_name("memalign")
-    if not script.exists():
-        pytest.skip("the package is not installed as a distribution")
-    by_script = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
-    by_module = shell.process("--version")
-    out, _ = by_module.communicate(timeout=_WAIT_S)
-    assert by_script.stdout == out
-    assert out.startswith("memalign-graph ")
 
 
 @pytest.mark.parametrize("command", [[], ["align"], ["memory", "forget"]])
@@ -46,10 +34,6 @@ def test_feedback_from_stdin(shell: Shell) -> None:
     out, err = process.communicate(json.dumps(ANN) + "\n" + json.dumps(BOB), timeout=_WAIT_S)
     assert process.returncode == 0, err
     assert '"new": 2' in out
-    process = shell.process("align", "-c", "tone.yaml", "-f", "-", stdin=subprocess.PIPE)
-    _, err = process.communicate("nonsense", timeout=_WAIT_S)
-    assert process.returncode == 2
-    assert "--feedback: -: it has no records" in err
 
 
 @pytest.mark.parametrize(
@@ -57,10 +41,8 @@ def test_feedback_from_stdin(shell: Shell) -> None:
     [
         ["--help"],
         ["memory", "list", "-c", "tone.yaml"],
-        ["memory", "list", "-c", "tone.yaml", "--json"],
         ["memory", "export", "-c", "tone.yaml", "-"],
         ["judge", "-c", "tone.yaml", "-e", "feedback.jsonl", "--json", "-q"],
-        ["align", "-c", "tone.yaml", "-f", "feedback.jsonl", "-q"],
     ],
 )
 def test_a_reader_that_went_away(shell: Shell, arguments: list[str]) -> None:
@@ -98,23 +80,6 @@ def test_ctrl_c_ends_at_once_and_loses_nothing(shell: Shell, command: str) -> No
     assert shell.run("align", "-c", "tone.yaml", "--pending").status == 0
 
 
-def test_two_processes_at_once(shell: Shell) -> None:
-    shell.settings(learn={"batch_size": 5})
-    shell.align(ANN)
-    shell.server.latency_s = 0.1
-    shell.write_lines("a.jsonl", *({**ANN, "inputs": f"a {n}"} for n in range(20)))
-    shell.write_lines("b.jsonl", *({**BOB, "inputs": f"b {n}"} for n in range(20)))
-    command = ["align", "-c", "tone.yaml", "-f"]
-    all_three = [shell.process(*command, name) for name in ("a.jsonl", "b.jsonl")]
-    all_three.append(shell.process("judge", "-c", "tone.yaml", "-e", "a.jsonl", "-q"))
-    for process in all_three:
-        _, err = process.communicate(timeout=_WAIT_S)
-        assert process.returncode == 0, err
-    _, episodes, _ = shell.opened()
-    assert len(episodes) == 41
-    assert {one.status for one in episodes} == {"distilled"}
-
-
 @pytest.mark.parametrize(("typed", "status"), [("y\n", 0), ("n\n", 2), ("\x03", 130)])
 def test_a_question_at_a_terminal(shell: Shell, typed: str, status: int) -> None:
     shell.align(ANN)
@@ -139,30 +104,6 @@ def test_a_question_at_a_terminal(shell: Shell, typed: str, status: int) -> None
     assert b"Forget 1 episode? [y/N]" in seen
     assert b"Traceback" not in seen
     assert len(shell.opened()[1]) == (0 if status == 0 else 1)
-
-
-def test_progress_at_a_terminal(shell: Shell) -> None:
-    shell.settings(learn={"batch_size": 2})
-    shell.write_lines("f.jsonl", *({**ANN, "inputs": str(n)} for n in range(6)))
-    master, slave = pty.openpty()
-    process = shell.process("align", "-c", "tone.yaml", "-f", "f.jsonl", stderr=slave)
-    os.close(slave)
-    out, _ = process.communicate(timeout=_WAIT_S)
-    seen = _rest(master).decode()
-    os.close(master)
-    assert process.returncode == 0
-    assert "memalign: distill 3 of 3" in seen
-    assert '"new": 6' in out
-
-
-def test_ascii_terminals_get_what_they_can_show(shell: Shell) -> None:
-    shell.align({**ANN, "inputs": "Où est ma commande ?", "author": "Zoë"})
-    shell.environment["PYTHONIOENCODING"] = "ascii"
-    for options in ([], ["--json"]):
-        process = shell.process("memory", "list", "-c", "tone.yaml", *options)
-        out, err = process.communicate(timeout=_WAIT_S)
-        assert process.returncode == 0, err
-    assert json.loads(out)["episodes"][0]["author"] == "Zoë"
 
 
 def _until(master: int, text: bytes) -> bytes:

@@ -48,7 +48,7 @@ def test_words_alone_skip_undo_and_quit(waiting: Shell, monkeypatch: pytest.Monk
     assert "taken back" in ran.err
     assert "'perhaps' is not on the scale" in ran.err
     assert waiting.opened()[:2] == ([], [])
-    lines = ["", "", "", "Too cold."]  # nothing said is skipped
+    lines = ["", "", "", "Too cold."]  # nothing said is skipped, and the end of input is a quit
     ran = review(waiting, monkeypatch, *lines, options=("--json",))
     assert ran.document["waiting"] == 1
     assert [one.value for one in waiting.opened()[1]] == [None]
@@ -81,16 +81,3 @@ def test_undo_takes_back_the_last_word_and_an_earlier_one_counts_again(
     assert (episode.value, episode.rationale) == (False, "Too cold: say sorry.")
     assert episode.status == "distilled"
     assert [one.text for one in guidelines] == [one.text for one in learned[0]]
-
-
-def test_an_end_of_input_keeps_what_was_said(
-    waiting: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran = review(waiting, monkeypatch, "y", options=("--json",))
-    assert ran.document["waiting"] == 1
-    assert len(waiting.opened()[1]) == 1
-
-
-def test_without_a_memory(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = review(shell, monkeypatch)
-    assert (ran.status, ran.error) == (2, "--memory: memalign.db is not there.")
