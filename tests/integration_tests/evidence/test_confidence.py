@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -332,7 +333,7 @@ async def test_a_cache_keeps_samples_apart(bench: Bench, everywhere: InMemoryCac
 
     def own(**options: Any) -> Any:
         model = bench.server.chat_model(**options)
-        cache = AnswerCache(kept, ledger, model_key(model), "judge", "test")
+        cache = AnswerCache(kept, partial(ledger.add, "judge", "test"), model_key(model))
         return model.model_copy(update={"cache": cache})
 
     uncached = bench.server.chat_model(cache=False)
@@ -360,7 +361,7 @@ async def test_a_cache_keeps_samples_apart(bench: Bench, everywhere: InMemoryCac
 async def test_kept_answers_keep_log_probabilities(bench: Bench) -> None:
     ledger = Ledger()
     model = bench.server.chat_model()
-    cache = AnswerCache(bench.store, ledger, model_key(model), "judge", "test")
+    cache = AnswerCache(bench.store, partial(ledger.add, "judge", "test"), model_key(model))
     model = model.model_copy(update={"cache": cache})
     bench.server.responder = TellingJudge(SURE)
     first, again = [await judged(bench, model=model) for _ in range(2)]
