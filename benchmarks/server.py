@@ -11,7 +11,6 @@ import base64
 import itertools
 import re
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -39,8 +38,6 @@ _RATIONALE = (
 )
 _COUNTED = ("held_s", "chat_calls", "prompt_tokens", "embedding_calls", "texts_embedded")
 _KEPT_PROMPTS = 64  # how many prompts since the last reset can be read back
-_LONG_WORD = 6  # longer words weigh no more than this; short ones are mostly filler
-_WORD = re.compile(r"\w+")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _TIMEOUT_S = 1_800
 
@@ -90,21 +87,14 @@ class ModelServer:
         """Return the status, JSON, and how long after its arrival a request is answered."""
         match path.partition("?")[0]:
             case "/v1/chat/completions":
-                return (
-                    await asyncio.to_thread(self._pass_on, body)
-                    if self._upstream
-                    else self._chat(body)
-                )
+                if self._upstream:
+                    return await asyncio.to_thread(self._pass_on, body)
+                return self._chat(body)
             case "/v1/embeddings":
                 return self._embed(body)
             case "/bench/counters":
-                return (
-                    200,
-                    orjson.dumps(
-                        {**dict.fromkeys(_COUNTED, 0), **self.counters, "prompts": self.prompts}
-                    ),
-                    0.0,
-                )
+                found = {**dict.fromkeys(_COUNTED, 0), **self.counters, "prompts": self.prompts}
+                return 200, orjson.dumps(found), 0.0
             case "/bench/reset":
                 self.counters, self.prompts = Counter(), []
             case "/bench/latency":
@@ -129,14 +119,9 @@ class ModelServer:
         message = {"role": "assistant", "content": answer, "refusal": None}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
         prompt, completion = count_tokens(text), count_tokens(answer)
-        reply = {
-            "id": f"chatcmpl-{uuid4().hex}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": request.model,
-            "choices": [choice],
-            "usage": _usage(prompt, completion),
-        }
+        about = {"id": f"chatcmpl-{uuid4().hex}", "object": "chat.completion", "created": 0}
+        usage = _usage(prompt, completion)
+        reply = {**about, "model": request.model, "choices": [choice], "usage": usage}
         self.counters.update(chat_calls=1, prompt_tokens=prompt)
         self.prompts += [text] if len(self.prompts) < _KEPT_PROMPTS else []
         delay_s = self.latency["chat"] + completion * self.latency["token"]
@@ -179,10 +164,8 @@ class ModelServer:
         shown: list[Any] = [vector.tolist() for vector in vectors]
         if request.body.get("encoding_format") == "base64":
             shown = [base64.b64encode(one.astype("<f4").tobytes()).decode() for one in vectors]
-        data = [
-            {"object": "embedding", "index": index, "embedding": one}
-            for index, one in enumerate(shown)
-        ]
+        kind = {"object": "embedding"}
+        data = [{**kind, "index": at, "embedding": vector} for at, vector in enumerate(shown)]
         usage = _usage(sum(map(count_tokens, request.texts)), 0)
         reply = {"object": "list", "data": data, "model": request.model, "usage": usage}
         self.counters.update(embedding_calls=1, texts_embedded=len(vectors))
@@ -194,20 +177,12 @@ def _usage(prompt: int, completion: int) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
 
 
-@lru_cache(maxsize=20_000)
+@lru_cache(maxsize=200_000)
 def _embedded(text: str, dimension: int) -> NDArray[np.float32]:
-    counts = Counter(_WORD.findall(text.lower())) or Counter([""])
-    rows = np.stack([_word_vector(word, dimension) for word in counts])
-    vector: NDArray[np.float32] = np.asarray(list(counts.values()), dtype=np.float32) @ rows
-    return vector / np.float32(float(np.linalg.norm(vector)) or 1.0)
-
-
-@lru_cache(maxsize=100_000)
-def _word_vector(word: str, dimension: int) -> NDArray[np.float32]:
-    """Draw a word's direction; the same word has the same one in every process."""
-    seed = int.from_bytes(blake2b(word.encode(), digest_size=8).digest())
-    drawn = np.random.default_rng(seed).standard_normal(dimension, dtype=np.float32)
-    return drawn * np.float32(max(1, min(len(word), _LONG_WORD)))
+    """Draw a text's direction; the same text has the same one in every process."""
+    seed = int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
+    vector = np.random.default_rng(seed).standard_normal(dimension, dtype=np.float32)
+    return vector / np.float32(np.linalg.norm(vector))
 
 
 async def main() -> None:

@@ -1,17 +1,12 @@
 """The pictures of the documentation, drawn anew: `python -m tests.draw_pictures`.
 
 The graphs stand in a column, in the order they run in: what skips a node goes by on the right, what
-goes back on the left. Dashed lines are taken where the state says so. The evaluation's report is
-photographed by a headless Chromium, where there is one.
+goes back on the left. Dashed lines are taken where the state says so.
 """
 
 import io
-import os
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -54,12 +49,6 @@ def _gated(write: Any = lambda state: state, **models: Any) -> Any:
     return builder
 
 
-def _agent() -> Any:
-    return create_agent(
-        FakeListChatModel(responses=[]), middleware=[QualityGateMiddleware(_CRITERION)]
-    )
-
-
 GRAPHS: dict[str, Callable[[], Any]] = {
     "judge": lambda: create_judge_graph(_CRITERION).compile(),
     "review": lambda: create_review_graph(_CRITERION).compile(),
@@ -67,7 +56,9 @@ GRAPHS: dict[str, Callable[[], Any]] = {
     "align": lambda: create_alignment_graph(_CRITERION, conflicts="ask", guard="replay").compile(),
     "panel": lambda: create_panel_graph([_CRITERION]).compile(),
     "gate": lambda: _gated().compile(),
-    "agent": _agent,
+    "agent": lambda: create_agent(
+        FakeListChatModel(responses=[]), middleware=[QualityGateMiddleware(_CRITERION)]
+    ),
 }
 """What is drawn, by the name of its file."""
 
@@ -86,19 +77,20 @@ def graph_picture(name: str) -> str:
     """Draw a graph as SVG."""
     graph = GRAPHS[name]().get_graph()
     order = _in_order(graph.edges)
-    lines = [_HEAD.format(high=_STEP * len(order) + 14, title=f"The graph: {name}")]
-    drawn = [_line(edge, order) for edge in graph.edges]
-    lines += [path for path, _ in drawn]
-    for place, node in enumerate(order):
-        top = 20 + place * _STEP
-        fill, round_by = ("#bfb6fc", 18) if node in (START, END) else ("#f2f0ff", 6)
-        lines.append(
-            f'<rect x="{_LEFT}" y="{top}" width="{_WIDE}" height="{_HIGH}" rx="{round_by}" '
-            f'fill="{fill}" stroke="#6b6f85"/>\n'
-            f'<text x="{_LEFT + _WIDE // 2}" y="{top + 23}" text-anchor="middle" '
-            f'fill="#1c1c28">{escape(node.strip("_"))}</text>\n'
-        )
-    return "".join([*lines, *(words for _, words in drawn)]) + "</svg>\n"
+    head = _HEAD.format(high=_STEP * len(order) + 14, title=f"The graph: {name}")
+    lines, words = zip(*(_line(edge, order) for edge in graph.edges), strict=True)
+    boxes = [_box(node, 20 + place * _STEP) for place, node in enumerate(order)]
+    return "".join([head, *lines, *boxes, *words]) + "</svg>\n"
+
+
+def _box(node: str, top: int) -> str:
+    fill, round_by = ("#bfb6fc", 18) if node in (START, END) else ("#f2f0ff", 6)
+    return (
+        f'<rect x="{_LEFT}" y="{top}" width="{_WIDE}" height="{_HIGH}" rx="{round_by}" '
+        f'fill="{fill}" stroke="#6b6f85"/>\n'
+        f'<text x="{_LEFT + _WIDE // 2}" y="{top + 23}" text-anchor="middle" '
+        f'fill="#1c1c28">{escape(node.strip("_"))}</text>\n'
+    )
 
 
 def _in_order(edges: list[Edge]) -> list[str]:
@@ -166,40 +158,16 @@ def events_picture() -> str:
     console = Console(record=True, width=90, file=io.StringIO())
     colours = {"judging": "dim", "revise": "yellow", "accepted": "green"}
     for event in events:
-        status = event["status"]
         told = {name: event[name] for name in ("revisions", "value", "decided_by")}
         words = ", ".join(f"{name}={value!r}" for name, value in told.items() if value is not None)
-        console.print(Text(f"{status:9} ", style=f"bold {colours[status]}") + Text(words))
+        status = Text(f"{event['status']:9} ", style=f"bold {colours[event['status']]}")
+        console.print(status + Text(words))
         if event["critique"]:
             console.print(Text(event["critique"], style="italic"))
     title = 'graph.stream(..., stream_mode="custom")'
     picture = console.export_svg(title=title, unique_id="gate")
     # Without the font that it would load from elsewhere.
     return re.sub(r"@font-face {.*?}\s*", "", picture, flags=re.DOTALL)
-
-
-def _draw_report() -> None:
-    """Photograph the report of `examples/evaluate_a_judge.py`, with a model that follows a script.
-
-    Without the guideline it lets all replies pass; with it, none that does not say sorry.
-    """
-    with LoopbackServer() as server, tempfile.TemporaryDirectory() as folder:
-        cold = Rule(
-            when=lambda request: (
-                "say sorry" in request.messages[0]["content"]
-                and "Sorry" not in request.messages[-1]["content"]
-            ),
-            value=False,
-            rationale="It does not begin with a word of regret, as the guideline asks.",
-        )
-        server.rules.append(cold)
-        page, root = Path(folder) / "report.html", Path(__file__).parents[1]
-        script = [sys.executable, str(root / "examples" / "evaluate_a_judge.py"), str(page)]
-        environment = {**os.environ, **server.environment, "PYTHONPATH": str(root)}
-        subprocess.run(script, env=environment, stdout=subprocess.DEVNULL, check=True)
-        shot = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars"]
-        shot += ["--window-size=1180,1250", f"--screenshot={FOLDER / 'report.png'}", page.as_uri()]
-        subprocess.run(shot, stderr=subprocess.DEVNULL, check=True)
 
 
 def main() -> None:
@@ -209,9 +177,6 @@ def main() -> None:
     pictures["gate-events"] = events_picture()
     for name, picture in pictures.items():
         (FOLDER / f"{name}.svg").write_text(picture, encoding="utf-8")
-    if shutil.which("chromium"):
-        _draw_report()
-        pictures["report"] = ""
     sys.stdout.write(f"drew {', '.join(pictures)}\n")
 
 

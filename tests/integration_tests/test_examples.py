@@ -1,151 +1,224 @@
-"""The examples, run as a user would, against the loopback model."""
+"""The examples, run against the loopback model, and the demo, run as a user would."""
 
 import os
-import re
+import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.integration_tests.examples_support import example_server, run_example
+from tests.conftest import judgings
 from tests.loopback import ChatRequest, LoopbackServer, Rule
 
-__all__ = ["example_server"]
-
-_DEMO_COLUMNS = ["case", "expert", "before", "after"]
-
-
-def test_the_quickstart_judges_by_what_it_learned(server: LoopbackServer) -> None:
-    server.rules.append(Rule(when=lambda request: "sorry" in request.text, value=False))
-    printed = run_example(server, "examples/quickstart.py")
-    assert "it must say sorry" in printed
-    assert "'action': 'add'" in printed
-    assert printed.splitlines()[-1].startswith("False - ")
+ROOT = Path(__file__).parents[2]
+GOOD_SQL = "SELECT SUM(total) FROM orders WHERE status <> 'cancelled'"
+CERTIFIED = "SELECT MAX(total) FROM finance.certified_orders"
 
 
-def test_review_in_the_loop_asks_again_and_learns(server: LoopbackServer) -> None:
-    printed = run_example(server, "examples/review_in_the_loop.py")
-    assert "Not taken:" in printed
-    assert "'awful' is not on the scale" in printed
-    assert "names the next step" in printed.partition("Learned:")[2]
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackServer]:
+    # Models made from strings have clients that nobody closes.
+    with LoopbackServer(keep_alive=False) as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        yield running
+        assert running.errors == []
 
 
-def test_use_any_store_judges_the_same_in_ram_and_in_a_file(
-    server: LoopbackServer, tmp_path: Path
+def writes(request: ChatRequest) -> bool:
+    return request.schema is None
+
+
+EXAMPLES: dict[str, tuple[list[Rule], list[str]]] = {
+    "quickstart": (
+        [Rule(when=lambda request: "sorry" in request.text, value=False)],
+        ["'action': 'add'", "it must say sorry", "\nFalse - "],
+    ),
+    "review_in_the_loop": (
+        [],
+        ["Not taken:", "'awful' is not on the scale", "Learned:", "names the next step"],
+    ),
+    "use_any_store": (
+        [],
+        [
+            "InMemoryStore: True with 1 guideline(s) and 1 episode(s) in the prompt\n",
+            "SqliteStore: True with 1 guideline(s) and 1 episode(s) in the prompt\n",
+        ],
+    ),
+    "evaluate_with_langsmith": (
+        [Rule(when=lambda chat: "says sorry first" in chat.text, value=False)],
+        [
+            *["support_tone = True, with 0 guideline(s) and 0 expert's word(s)"] * 3,
+            "After:",
+            *["support_tone = False, with 1 guideline(s) and 1 expert's word(s)"] * 3,
+        ],
+    ),
+    "align_many": (
+        [],
+        [
+            "distill: 100%|",
+            "feedback: {'new': 7, 'changed': 0, 'unchanged': 0, 'rejected': 0}",
+            "1 of 2 case(s)",
+        ],
+    ),
+    "memory_life": (
+        [],
+        [
+            "commits: ['align', 'remember']\n",
+            "rolled back, byte for byte: True",
+            "what was purged stays away: 2",
+            "still in the file: False",
+            "moved, the same: True",
+        ],
+    ),
+    "ask_when_unsure": (
+        [
+            Rule(
+                when=lambda chat: "Sorry" not in str(chat.messages[-1]["content"]),
+                value=False,
+            )
+        ],
+        ["Judged 48 replies and asked about ", "by evidence, calibrated on", "% of cases"],
+    ),
+    "quality_gate": (
+        [Rule(when=lambda chat: "tracking page" in chat.text, value=False, rationale="No sorry.")],
+        ["revise: The answer did not pass.", "No sorry.", "\naccepted: I am sorry that"],
+    ),
+    "agent_with_a_gate": (
+        [
+            Rule(when=lambda chat: writes(chat) and "did not pass" in chat.text, reply=GOOD_SQL),
+            Rule(when=writes, reply="SELECT SUM(total) FROM orders"),
+            Rule(when=lambda _: True, value=False),
+        ],
+        [f"ai: {GOOD_SQL}", "\naccepted, as the expert decided\n"],
+    ),
+    "panel_of_criteria": (
+        [],
+        [
+            "Learned:",
+            "Zeros for all columns are no imputation.",
+            "\nScore 0.80, passed: False, veto: ['metrics']\n",
+        ],
+    ),
+    "feedback_later": (
+        [],
+        ["Judged: True\n", "Waiting for a word: [True]\n", "must begin with an apology"],
+    ),
+    "self_evaluating_loop": (
+        [
+            Rule(when=lambda chat: writes(chat) and "experts say" in chat.text, reply=CERTIFIED),
+            Rule(when=writes, reply="SELECT COUNT(*) FROM orders"),
+            Rule(when=lambda chat: CERTIFIED in chat.text, value="certified"),
+        ],
+        [
+            *("writes: ", "writes: ", "asks the expert", "exhausted: ", "== What is the highest"),
+            *("writes: ", "accepted: it passed.", "Guidelines:", "finance.certified_orders"),
+        ],
+    ),
+}
+"""Rules of the model, and what is printed, in this order."""
+
+JUDGED = {"quality_gate": 2, "agent_with_a_gate": 2, "panel_of_criteria": 9}
+"""How often a verdict is asked for, where none is to be asked for again."""
+
+
+def run_example(name: str, path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(sys, "argv", [name, str(path)])
+    runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
+    return str(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_shows_what_it_is_for(
+    server: LoopbackServer, name: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    printed = run_example(server, "examples/use_any_store.py", str(tmp_path / "memory.sqlite"))
-    assert printed.splitlines() == [
-        "InMemoryStore: True with 1 guideline(s) and 1 episode(s) in the prompt",
-        "SqliteStore: True with 1 guideline(s) and 1 episode(s) in the prompt",
-    ]
+    server.rules, shown = EXAMPLES[name]
+    printed = rest = run_example(name, tmp_path / "memory.sqlite", capsys, monkeypatch)
+    for part in shown:
+        _, found, rest = rest.partition(part)
+        assert found, f"{part!r} is not in its place in:\n{printed}"
+    assert len(judgings(server)) == JUDGED.get(name, len(judgings(server)))
+    if name == "self_evaluating_loop":
+        assert printed.count("asks the expert") == 1
+    if name == "ask_when_unsure":
+        assert 29 <= int(printed.partition("asked about ")[2].split()[0]) < 44
 
 
-def test_evaluating_a_judge_writes_a_report_and_costs_nothing_twice(
-    server: LoopbackServer, tmp_path: Path
+def test_the_gate_calls_a_person_where_nothing_passes(
+    server: LoopbackServer, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.rules = [Rule(when=lambda _: True, value=False)]
+    printed = run_example("quality_gate", tmp_path, capsys, monkeypatch)
+    assert printed.splitlines()[-1].startswith("escalated: A colleague will write to you")
+
+
+def test_evaluating_a_judge_writes_a_report(
+    server: LoopbackServer, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = tmp_path / "out" / "report.html"
-    first = run_example(server, "examples/evaluate_a_judge.py", str(report))
-    names = [line.split()[0] for line in first.splitlines() if "agreement" in line]
+    printed = run_example("evaluate_a_judge", report, capsys, monkeypatch)
+    names = [line.split()[0] for line in printed.splitlines() if "agreement" in line]
     assert names == ["majority", "kNN", "evidence", "base", "aligned"]
     page = report.read_text(encoding="utf-8")
     assert "support_tone" in page
     assert "http:" not in page
     assert "https:" not in page
-    asked = len(server.chats)
-    assert run_example(server, "examples/evaluate_a_judge.py", str(report)) == first
-    assert len(server.chats) == asked
 
 
-def test_an_evaluation_with_langsmith_shows_what_the_expert_said(server: LoopbackServer) -> None:
-    server.rules.append(Rule(when=lambda chat: "says sorry first" in chat.text, value=False))
-    printed = run_example(server, "examples/evaluate_with_langsmith.py")
-    before, _, after = printed.partition("After:")
-    assert before.count("support_tone = True, with 0 guideline(s) and 0 expert's word(s)") == 3
-    assert after.count("support_tone = False, with 1 guideline(s) and 1 expert's word(s)") == 3
+def test_every_example_is_run() -> None:
+    names = {path.stem for path in (ROOT / "examples").glob("*.py")}
+    assert names == {*EXAMPLES, "evaluate_a_judge"}
 
 
-def test_the_demo_learns_and_starts_aligned_the_second_time(
-    server: LoopbackServer, tmp_path: Path
-) -> None:
-    memory = ["--memory", str(tmp_path / "demo.sqlite")]
-    command = ["-m", "memalign_graph.demo", *memory]
-    first = run_example(server, *command)
-    assert [line for line in first.splitlines() if line.split() == _DEMO_COLUMNS]
-    verdicts = [line for line in first.splitlines() if line.rstrip().endswith(("true", "false"))]
-    assert len(verdicts) >= 4
-    chats = len(server.chats)
-    server.chats.clear()
-    run_example(server, *command)
-    assert len(server.chats) < chats, "what is known is not distilled again"
-    other = tmp_path / "demo.sqlite.csv"
-    other.write_text("mine")
-    server.chats.clear()
-    typed = "\n\nskip\nfalse\nNever from the raw tables.\n" + "skip\n" * 9
-    printed = run_example(server, *command, "--fresh", "--interactive", "-q", typed=typed)
-    assert printed.count(" taught") == 5
-    assert other.read_text() == "mine"
-    assert any("Never from the raw tables." in chat.text for chat in server.chats)
-
-
-@pytest.mark.parametrize("is_down", [True, False])
-def test_the_demo_says_in_a_sentence_why_it_stopped(
-    server: LoopbackServer,
-    tmp_path: Path,
-    is_down: bool,  # noqa: FBT001 - a parameter of the test
-) -> None:
-    environment = {**os.environ, **server.environment}
-    if is_down:
-        environment["OPENAI_BASE_URL"] = environment["OPENAI_API_BASE"] = "http://127.0.0.1:9/v1"
-    notes = tmp_path / "notes.txt"
-    notes.write_text("" if is_down else "These are my notes, and no database at all. " * 50)
-    done = subprocess.run(
-        [sys.executable, "-m", "memalign_graph.demo", "--memory", str(notes), "--fresh"],
-        env=environment,
+def demo(*options: str, typed: str = "", **variables: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "memalign_graph.demo", *options],
+        env={**os.environ, **variables},
+        input=typed,
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
-    assert done.returncode == (3 if is_down else 2)
-    assert "memalign: error: " in done.stderr
-    assert "Traceback" not in done.stderr
-    assert is_down or notes.read_text().startswith("These are my notes")
 
 
-def test_align_many_shows_a_bar_and_costs_nothing_the_second_time(
+def test_the_demo_learns_and_starts_aligned_the_second_time(
     server: LoopbackServer, tmp_path: Path
 ) -> None:
-    memory = str(tmp_path / "memory.sqlite")
-    first = run_example(server, "examples/align_many.py", memory)
-    assert "distill: 100%|" in first
-    assert "feedback: {'new': 7, 'changed': 0, 'unchanged': 0, 'rejected': 0}" in first
-    assert "1 of 2 case(s)" in first
-    assert "added: " in first
-    second = run_example(server, "examples/align_many.py", memory)
-    assert "'unchanged': 7" in second
-    assert second.splitlines()[-1] == "0 chat call(s), 0 text(s) embedded"
+    memory = ("--memory", str(tmp_path / "demo.sqlite"))
+    first = demo(*memory).stdout
+    columns = ["case", "expert", "before", "after"]
+    assert [line for line in first.splitlines() if line.split() == columns]
+    verdicts = [line for line in first.splitlines() if line.rstrip().endswith(("true", "false"))]
+    assert len(verdicts) >= 4
+    chats = len(server.chats)
+    server.chats.clear()
+    assert demo(*memory).returncode == 0
+    assert 0 < len(server.chats) < chats, "what is known is not distilled again"
+    other = tmp_path / "demo.sqlite.csv"
+    other.write_text("mine")
+    server.chats.clear()
+    typed = "\n\nskip\nfalse\nNever from the raw tables.\n" + "skip\n" * 9
+    printed = demo(*memory, "--fresh", "--interactive", "-q", typed=typed).stdout
+    assert printed.count(" taught") == 5
+    assert other.read_text() == "mine"
+    assert any("Never from the raw tables." in chat.text for chat in server.chats)
 
 
-def test_memory_life_goes_back_takes_back_and_moves(server: LoopbackServer) -> None:
-    printed = run_example(server, "examples/memory_life.py")
-    assert printed.splitlines()[0] == "commits: ['align', 'remember']"
-    assert "what was purged stays away: 0" not in printed
-    assert "rolled back, byte for byte: True" in printed
-    assert "still in the file: False" in printed
-    assert "moved, the same: True" in printed
-
-
-def test_ask_when_unsure_stops_asking_about_what_it_can_be_trusted_with(
-    server: LoopbackServer,
+@pytest.mark.parametrize(
+    ("url", "notes", "status"), [("http://127.0.0.1:9/v1", "", 3), ("", "No base. " * 199, 2)]
+)
+def test_the_demo_says_in_a_sentence_why_it_stopped(
+    server: LoopbackServer, tmp_path: Path, url: str, notes: str, status: int
 ) -> None:
-    def is_cold(request: ChatRequest) -> bool:
-        return "Sorry" not in str(request.messages[-1]["content"])
-
-    server.rules.append(Rule(when=is_cold, value=False))
-    printed = run_example(server, "examples/ask_when_unsure.py")
-    asked = re.search(r"Judged 48 replies and asked about (\d+) of them", printed)
-    assert asked is not None, printed
-    assert 29 <= int(asked[1]) < 44
-    assert "by evidence, calibrated on" in printed
-    assert "% of cases" in printed
+    path = tmp_path / "notes.txt"
+    path.write_text(notes)
+    addresses = dict.fromkeys(("OPENAI_BASE_URL", "OPENAI_API_BASE"), url or server.base_url)
+    done = demo("--memory", str(path), "--fresh", **addresses)
+    assert done.returncode == status
+    assert "memalign: error: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not notes or path.read_text() == notes

@@ -1,13 +1,22 @@
-"""What the judge makes of bad answers, and of models that fail."""
+"""What becomes of bad answers and models that fail; the nodes in a graph of one's own."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from langgraph.graph import END, START, StateGraph
+from typing_extensions import TypedDict
 
-from memalign_graph import ChatModelError, EmbeddingError, ModelAnswerError
-from tests.conftest import CASE, COLD, OTHER, Bench
+from memalign_graph import (
+    ChatModelError,
+    EmbeddingError,
+    InvalidInputError,
+    JudgeNodes,
+    ModelAnswerError,
+)
+from memalign_graph.state import ReviewState
+from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench, operations, thread
 from tests.loopback import (
-    LoopbackServer,
     content_filter,
     context_length_exceeded,
     disconnect,
@@ -21,13 +30,10 @@ from tests.loopback import (
 GOOD = {"rationale": "It is polite.", "value": True}
 UNUSABLE: list[tuple[Any, str]] = [
     ("I think it is fine.", "JSON"),
-    ('{"rationale": "It is fi', '"value"'),
     (truncated('{"rationale": "It is'), "cut off"),
     (refusal("I'd rather not."), "I'd rather not"),
     (content_filter(), "content filter"),
     ({"rationale": "Fine.", "value": "perhaps"}, "'perhaps' is not on the scale"),
-    ({"value": True}, '"rationale"'),
-    ("[1, 2]", "JSON"),
     ({"rationale": None, "value": True}, '"rationale"'),
 ]
 LIMITED = error(429, "Slow down.", retry_after=0)
@@ -63,7 +69,7 @@ async def test_bad_answer_is_asked_for_once_more_and_then_raises(
         (error(401, "Bad key.", retry_after=0), "API key"),
         (error(404, "No such model.", retry_after=0), "name and base_url"),
         (context_length_exceeded(), "max_input_tokens"),
-        (disconnect(), "is the server up"),
+        (disconnect(), "is the server up, and its base_url right"),
         (raw("<html>502</html>", content_type="text/html"), "failed"),
         (hang(30), "did not answer in time"),
     ],
@@ -87,13 +93,6 @@ async def test_failing_model_is_one_sentence(bench: Bench, fault: Any, hint: str
     assert CASE["outputs"] in bench.server.chats[-1].text
 
 
-async def test_endpoint_that_is_down_is_one_sentence(bench: Bench) -> None:
-    with LoopbackServer() as gone:
-        model = gone.chat_model(max_retries=0)
-    with pytest.raises(ChatModelError, match="is the server up, and its base_url right"):
-        await bench.invoke(bench.judge_graph(model=model), CASE)
-
-
 async def test_embedding_outage_raises_and_can_be_gone_on_from(bench: Bench) -> None:
     await bench.remember({**CASE, **COLD})
     embedder = bench.server.embedder(max_retries=0)
@@ -106,3 +105,80 @@ async def test_embedding_outage_raises_and_can_be_gone_on_from(bench: Bench) -> 
     assert bench.server.chats == []
     given = await bench.invoke(graph, None)
     assert len(given["judgment"]["episode_ids"]) == 1
+
+
+class Support(ReviewState):
+    """A state of one's own."""
+
+    customer: str
+
+
+class Bare(TypedDict, total=False):
+    """A state without the judge's channels."""
+
+    inputs: Any
+    outputs: Any
+    judgment: dict[str, Any]
+
+
+@dataclass
+class BareDataclass:
+    """The same as a dataclass."""
+
+    inputs: Any = None
+    outputs: Any = None
+    judgment: dict[str, Any] = field(default_factory=dict)
+
+
+def own_graph(bench: Bench, state: Any, *names: str) -> Any:
+    nodes = JudgeNodes(
+        CRITERION, model=bench.server.chat_model(), embeddings=bench.server.embedder()
+    )
+    builder: Any = StateGraph(state)
+    for before, name in zip((START, *names), (*names, END), strict=True):
+        if name != END:
+            builder.add_node(name, getattr(nodes, name))
+        builder.add_edge(before, name)
+    return bench.compile(builder)
+
+
+async def test_graph_of_ones_own_judges_asks_and_learns_as_ours(bench: Bench) -> None:
+    names = ("retrieve_episodes", "assemble_guidelines", "judge", "collect_feedback")
+    graph = own_graph(bench, Support, *names, "distill_feedback", "commit_memory")
+    await bench.add_guideline("Begin with a word of regret.")
+    asked = await bench.invoke(graph, {**CASE, "customer": "carol"})
+    assert "Begin with a word of regret." in bench.server.chats[-1].text
+    assert asked["judgment"]["guideline_ids"] == [one.id for one in await bench.guidelines()]
+    bench.server.script(operations({"action": "add", "text": "Say sorry first."}))
+    done = await bench.resume(graph, COLD)
+    assert done["learned"]["guidelines"][0]["text"] == "Say sorry first."
+    assert done["customer"] == "carol"
+
+
+@pytest.mark.parametrize(
+    ("state", "names"), [(Bare, ("judge",)), (BareDataclass, ("retrieve_episodes", "judge"))]
+)
+async def test_state_without_the_channels_is_refused(
+    bench: Bench, state: Any, names: tuple[str, ...]
+) -> None:
+    await bench.add_guideline("Begin with a word of regret.")
+    with pytest.raises(InvalidInputError, match=r"'judge_run'.*memalign_graph\.state\.JudgeState"):
+        await bench.invoke(own_graph(bench, state, *names), CASE)
+    assert bench.server.chats == []
+
+
+async def test_what_a_judgment_writes_is_what_the_prompt_holds(bench: Bench) -> None:
+    """300 guidelines and 20 episodes: what stands and was not shown is not checkpointed."""
+    memory = bench.memory()
+    for number in range(300):
+        memory.add_guideline(f"Rule {number}: the reply names thing {number}, and thanks for it.")
+    memory.remember(
+        [
+            {"inputs": f"q{number}", "outputs": "a" * 400, "value": True, "rationale": "ok " * 30}
+            for number in range(20)
+        ]
+    )
+    await bench.invoke(bench.judge_graph(), {"inputs": "q", "outputs": "first"})
+    writes = [entry.pending_writes for entry in bench.saver.list(thread("t"))]
+    kept = sum(len(bench.saver.serde.dumps_typed(written)[1]) for written in writes)
+    assert 20_000 < kept < 80_000

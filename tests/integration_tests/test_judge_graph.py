@@ -1,4 +1,4 @@
-"""The judge graph: what it asks the model, and what it says of its judgment."""
+"""The judge graph: what it asks the model, what does not fit, and what a run's context changes."""
 
 import json
 from typing import Any
@@ -11,9 +11,11 @@ from memalign_graph import (
     Criterion,
     InvalidInputError,
     Judgment,
+    MemAlignContext,
     Numeric,
     Pairwise,
 )
+from memalign_graph.prompts.fences import estimate_tokens
 from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, OTHER, Bench
 from tests.loopback import ChatRequest, Rule
 
@@ -110,37 +112,104 @@ async def test_no_application_text_in_the_system_message(bench: Bench) -> None:
     bench.server.rules = [Rule(lambda _: True, rationale=f"It says {SMUGGLED}.")]
     await bench.review(graph, {"value": False}, case)
     bench.server.rules = []
+    given = bench.judge_graph(use_episodes=False)
+    await bench.invoke(given, OTHER)
+    assert SMUGGLED not in bench.server.chats[-1].text, "nor is it left over in the thread"
     await bench.invoke(graph, OTHER, "u")
     assert SMUGGLED in bench.server.chats[-1].text
     for chat in bench.server.chats:
         assert SMUGGLED not in system_of(chat)
 
 
-async def test_reference_of_an_earlier_run_is_not_left_over(bench: Bench) -> None:
-    graph = bench.judge_graph()
-    await bench.invoke(graph, {**CASE, "reference_outputs": SMUGGLED})
-    await bench.invoke(graph, CASE)
-    first, second = bench.server.chats
-    assert SMUGGLED in first.text
-    assert SMUGGLED not in second.text
-
-
-@pytest.mark.parametrize(
-    ("case", "field"),
-    [
-        ({"inputs": "", "outputs": "x"}, "inputs"),
-        ({"inputs": "x"}, "outputs"),
-        ({"inputs": "x", "outputs": {"at": object()}}, "outputs"),
-    ],
-    ids=["empty", "missing", "no-json"],
-)
-async def test_bad_input_is_one_sentence_and_no_call(
-    bench: Bench, case: dict[str, Any], field: str
-) -> None:
+async def test_bad_input_is_one_sentence_and_no_call(bench: Bench) -> None:
     graph = bench.judge_graph()
     graph.checkpointer = None  # a checkpointer would refuse to keep some of these first
-    with pytest.raises(InvalidInputError) as caught:
-        await bench.invoke(graph, case, None)
-    assert str(caught.value).startswith(field)
-    assert "\n" not in str(caught.value)
+    cases: list[tuple[str, Any]] = [
+        ("inputs", {"inputs": "", "outputs": "x"}),
+        ("outputs", {"inputs": "x"}),
+        ("outputs", {"inputs": "x", "outputs": {"at": object()}}),
+    ]
+    for field, case in cases:
+        with pytest.raises(InvalidInputError) as caught:
+            await bench.invoke(graph, case, None)
+        assert str(caught.value).startswith(field)
+        assert "\n" not in str(caught.value)
     assert bench.server.chats == []
+
+
+SMALL = {"max_input_tokens": 4000}
+
+
+def shown_examples(chat: ChatRequest) -> int:
+    return sum(one["role"] == "assistant" for one in chat.messages)
+
+
+def tokens(chat: ChatRequest) -> int:
+    return sum(estimate_tokens(str(one["content"])) for one in chat.messages)
+
+
+async def test_examples_that_do_not_fit_are_left_out_and_said(bench: Bench) -> None:
+    feedback = [{"inputs": f"{n} " * 1_500, "outputs": n, "value": False} for n in "abcde"]
+    await bench.remember(*feedback)
+    model = bench.server.chat_model(profile=SMALL)
+    given = await bench.invoke(bench.judge_graph(model=model), CASE)
+    [chat] = bench.server.chats
+    assert 0 < shown_examples(chat) < 5
+    assert len(given["judgment"]["episode_ids"]) == shown_examples(chat)
+    assert f"{5 - shown_examples(chat)} of 5 similar examples" in given["judgment"]["warnings"][0]
+    assert tokens(chat) <= 4000
+
+
+async def test_relevant_guidelines_are_chosen_when_they_outgrow_their_room(bench: Bench) -> None:
+    graph = bench.review_graph(review="always")
+    topics = ("parcels that are lost", "cups that are broken", "bills that are wrong")
+    for topic in topics:
+        case = {"inputs": f"About {topic}", "outputs": f"We know {topic}."}
+        await bench.review(graph, {"rationale": f"Say sorry for {topic}."}, case, topic)
+    by_topic = {one.text.partition("sorry for ")[2]: one.id for one in await bench.guidelines()}
+    narrow = bench.judge_graph(max_guideline_tokens=25)
+    case = {"inputs": "About cups that are broken", "outputs": "We see cups that are broken."}
+    judgment = (await bench.invoke(narrow, case, "u"))["judgment"]
+    assert judgment["guideline_ids"] == [by_topic["cups that are broken."]]
+    [warning] = judgment["warnings"]
+    assert warning.startswith("2 of 3 guidelines did not fit")
+    assert "bills that are wrong" not in bench.server.chats[-1].messages[0]["content"]
+
+
+async def test_ablations_leave_their_part_of_memory_out(bench: Bench) -> None:
+    await bench.review(bench.review_graph(), COLD)
+    ablations: list[tuple[dict[str, Any], tuple[int, int]]] = [
+        ({}, (1, 1)),
+        ({"use_guidelines": False}, (0, 1)),
+        ({"use_episodes": False}, (1, 0)),
+    ]
+    for options, counts in ablations:
+        judgment = (await bench.invoke(bench.judge_graph(**options), OTHER, "u"))["judgment"]
+        assert (len(judgment["guideline_ids"]), len(judgment["episode_ids"])) == counts
+        assert shown_examples(bench.server.chats[-1]) == counts[1]
+
+
+async def test_k_comes_from_the_context(bench: Bench) -> None:
+    await bench.remember(*({**CASE, "outputs": f"Number {n}.", "value": True} for n in range(4)))
+    graph = bench.judge_graph(k=3)
+    for context, shown in ((None, 3), ({"k": 1}, 1), (MemAlignContext(k=0), 0), ({}, 3)):
+        given = await bench.invoke(graph, CASE, context=context)
+        assert len(given["judgment"]["episode_ids"]) == shown
+    asked = len(bench.server.embeddings)
+    given = await bench.invoke(bench.judge_graph(use_episodes=False), CASE, context={"k": 5})
+    assert given["judgment"]["episode_ids"] == []
+    assert len(bench.server.embeddings) == asked
+
+
+async def test_bad_context_is_refused_before_any_call(bench: Bench) -> None:
+    for field, wrong in (("k", 101), ("namespace", ["a.b"]), ("review", "maybe")):
+        with pytest.raises(ValueError, match=field):
+            await bench.invoke(bench.review_graph(), CASE, context={field: wrong})
+    assert bench.server.chats == []
+
+
+async def test_missing_store_is_one_sentence(bench: Bench) -> None:
+    graph = bench.judge_graph()
+    graph.store = None
+    with pytest.raises(InvalidInputError, match="compile it with"):
+        await bench.invoke(graph, CASE)

@@ -61,41 +61,28 @@ async def test_approving_a_corrected_case_keeps_words_and_guidelines(bench: Benc
     assert given["learned"]["guidelines"] == []
     assert len(distillings(bench.server)) == 1
     assert len(judgings(bench.server)) == 2
-    before = await bench.episodes()
-    for _ in range(2):
-        again = await bench.review(graph, APPROVE, on="b")
-        assert again["learned"]["memory_version"] == given["learned"]["memory_version"]
-    assert (await bench.episodes(), await bench.guidelines()) == (before, guidelines)
+    again = await bench.review(graph, APPROVE, on="b")
+    assert again["learned"]["memory_version"] == given["learned"]["memory_version"]
 
 
-@pytest.mark.parametrize(
-    ("reply", "value"),
-    [(APPROVE, True), ({"value": True}, True), ({"value": False}, False)],
-    ids=["approve", "value", "other-value"],
-)
-async def test_bare_value_fills_in_what_the_words_left_open(
-    bench: Bench, reply: Any, value: Any
+async def test_bare_value_fills_in_what_the_words_left_open_and_the_opposite_takes_them_back(
+    bench: Bench,
 ) -> None:
     graph = bench.review_graph()
     await bench.review(graph, WORDS, on="a")
     [before] = await bench.episodes()
     assert said(before) == (None, COLD["rationale"], "distilled")
     guidelines = await bench.guidelines()
-    await bench.review(graph, reply, on="b")
+    await bench.review(graph, {"value": False}, on="b")
     [episode] = await bench.episodes()
-    assert said(episode) == (value, COLD["rationale"], "distilled")
+    assert said(episode) == (False, COLD["rationale"], "distilled")
     assert episode.created_at == before.created_at
     assert await bench.guidelines() == guidelines != []
-    assert len(distillings(bench.server)) == 1
-
-
-async def test_approving_the_opposite_takes_the_words_back(bench: Bench) -> None:
-    graph = bench.review_graph()
-    await bench.review(graph, COLD, on="a")
-    await bench.review(graph, APPROVE, on="b")  # the judge still says true
+    await bench.review(graph, APPROVE, on="c")  # the judge still says true
     [episode] = await bench.episodes()
     assert said(episode) == (True, None, "distilled")
     assert await bench.guidelines() == []
+    assert len(distillings(bench.server)) == 1
 
 
 async def test_approving_pending_feedback_leaves_it_to_be_distilled(bench: Bench) -> None:
@@ -127,12 +114,10 @@ async def test_late_retry_distils_a_newer_word_that_is_still_pending(bench: Benc
     assert str(OLDER["rationale"]) not in prompt
     [guideline] = await bench.guidelines()
     assert str(NEWER["rationale"]) in guideline.text
-    # The newer word's own thread, and the older one's once more, find their work done.
+    # The newer word's own thread finds its work done.
     chats = len(bench.server.chats)
     late = await bench.invoke(graph, None, "b")
-    await bench.resume(graph, OLDER, "a")
     assert late["learned"]["episode_ids"] == [episode.id]
-    assert [said(one) for one in await bench.episodes()] == [said(episode)]
     assert len(bench.server.chats) == chats
     assert await bench.guidelines() == [guideline]
 
@@ -141,10 +126,8 @@ async def test_late_retry_distils_a_newer_word_that_is_still_pending(bench: Benc
     ("options", "distils"),
     [
         ({}, "gpt-other"),
-        ({"distill_model": "openai:gpt-distils"}, "gpt-distils"),
         ({"distill_model": "openai:gpt-own"}, "gpt-own"),
     ],
-    ids=["own", "distill-model", "distill-model-like-own"],
 )
 async def test_model_of_the_context_distils_unless_another_was_chosen(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, options: Any, distils: str
@@ -191,17 +174,12 @@ async def test_later_run_takes_the_pending_feedback_along(bench: Bench) -> None:
     )
     given = await bench.resume(graph, {"rationale": "Ask for the order's number."}, "u")
     [new] = [one for one in await bench.episodes() if one.id != old.id]
-    prompt = distillings(bench.server)[-1].text
-    assert prompt.index("Feedback F1") < prompt.index(COLD["rationale"])
-    assert prompt.index(COLD["rationale"]) < prompt.index("Feedback F2")
-    assert prompt.index("Feedback F2") < prompt.index("order's number")
     assert {one.text: one.episode_ids for one in await bench.guidelines()} == {
         "From the new one.": [new.id],
         "From the old one.": [old.id],
         "From both.": [new.id, old.id],
     }
     assert given["learned"]["episode_ids"] == sorted([old.id, new.id])
-    assert {one.status for one in await bench.episodes()} == {"distilled"}
     # The first thread finds its work done.
     chats = len(bench.server.chats)
     late = await bench.invoke(graph, None)

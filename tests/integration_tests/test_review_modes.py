@@ -44,15 +44,6 @@ async def test_callable_decides_on_the_judgment_once(bench: Bench) -> None:
     assert seen[1].id == given["judgment"]["id"]
 
 
-@pytest.mark.parametrize(("built", "told"), [("always", "never"), ("never", "always")])
-async def test_context_goes_before_what_was_built(bench: Bench, built: str, told: str) -> None:
-    graph = bench.review_graph(review=built)
-    given = await bench.invoke(graph, CASE, context={"review": told})
-    assert ("__interrupt__" in given) == (told == "always")
-    given = await bench.invoke(graph, CASE, "u", context={"k": 2})
-    assert ("__interrupt__" in given) == (built == "always")
-
-
 async def test_second_run_on_a_thread_shows_nothing_of_the_first(bench: Bench) -> None:
     graph = bench.review_graph()
     first = await bench.review(graph, COLD)
@@ -64,12 +55,11 @@ async def test_second_run_on_a_thread_shows_nothing_of_the_first(bench: Bench) -
     assert len(await bench.episodes()) == 1
 
 
-@pytest.mark.parametrize("on", [None, "t"])
-async def test_without_a_checkpointer_it_warns(bench: Bench, on: str | None) -> None:
+async def test_without_a_checkpointer_it_warns(bench: Bench) -> None:
     graph = bench.review_graph()
     graph.checkpointer = None
     with pytest.warns(MemAlignWarning, match="without a checkpointer"):
-        given = await bench.invoke(graph, CASE, on)
+        given = await bench.invoke(graph, CASE, "t")
     assert given["judgment"]["value"] is True
     assert given["judgment"]["thread_id"] is None
 
@@ -129,28 +119,20 @@ def parent_graph(bench: Bench) -> Graph:
 
 
 @EVERY_WAY
-@pytest.mark.parametrize(
-    ("context", "namespace"),
-    [
-        (None, "memalign"),
-        (ParentContext(user="ann"), "memalign"),
-        (ParentContext(user="ann", memalign={"namespace": ["team"]}), "team"),
-    ],
-    ids=["none", "foreign", "own-part"],
-)
-async def test_subgraph_under_a_parent_with_its_own_context(
-    bench: Bench, context: Any, namespace: str
-) -> None:
+async def test_subgraph_under_a_parent_with_its_own_context(bench: Bench) -> None:
     graph = parent_graph(bench)
-    asked = await bench.invoke(graph, CASE, context=context)
-    assert len(asked["__interrupt__"]) == 1
-    given = await bench.resume(graph, COLD)
-    assert given["steps"] == ["answer", "done"]
-    assert given["feedback"]["value"] is False
-    assert len(given["learned"]["guidelines"]) == 1
-    [episode] = await bench.episodes(namespace=(namespace,))
-    assert episode.thread_ids == ["t"]
-    assert len(judgings(bench.server)) == len(distillings(bench.server)) == 1
+    own = ParentContext(user="ann", memalign={"namespace": ["team"]})
+    contexts = (("memalign", None), ("memalign", ParentContext(user="ann")), ("team", own))
+    for number, (namespace, context) in enumerate(contexts):
+        on, case = f"t{number}", {**CASE, "outputs": f"Answer {number}."}
+        asked = await bench.invoke(graph, case, on, context=context)
+        assert len(asked["__interrupt__"]) == 1
+        given = await bench.resume(graph, COLD, on)
+        assert given["steps"] == ["answer", "done"]
+        assert given["feedback"]["value"] is False
+        assert len(given["learned"]["guidelines"]) == 1
+        assert on in [one.thread_ids[0] for one in await bench.episodes(namespace=(namespace,))]
+    assert len(judgings(bench.server)) == len(distillings(bench.server)) == 3
 
 
 class Two(Parent, total=False):

@@ -1,6 +1,6 @@
 """A loopback OpenAI-compatible server, so that tests speak through the real clients."""
 
-from tests.loopback.judge_double import JudgeDouble, Rule
+from tests.loopback.judge_double import Rule
 from tests.loopback.replies import (
     LETTER_ALONE,
     Answer,
@@ -27,7 +27,6 @@ __all__ = [
     "LETTER_ALONE",
     "Answer",
     "ChatRequest",
-    "JudgeDouble",
     "LoopbackServer",
     "Raw",
     "Reply",

@@ -24,12 +24,6 @@ class Handler(BaseHTTPRequestHandler):
     def loopback(self) -> "LoopbackServer":
         return cast("HttpServer", self.server).loopback
 
-    def do_GET(self) -> None:
-        if urlsplit(self.path).path == "/v1/models":
-            self._send_json(200, wire.models("loopback"))
-        else:
-            self._fail(error(404, f"Unknown path: {self.path}"))
-
     def do_POST(self) -> None:
         sent = self.rfile.read(int(self.headers.get("content-length") or 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -70,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
         reply = self.loopback.take_embedding_reply(request)
         self._wait(self.loopback.embedding_latency_s)
         if reply is None:
-            self._send_json(200, wire.embeddings(request, self.loopback.dimension))
+            self._send_json(200, wire.embeddings(request))
         else:
             self._fail(reply)
 

@@ -1,7 +1,7 @@
 """A small deterministic model: judges, and distils, by the shape of the schema alone."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tests.loopback.replies import Reply, ReplyLike, answer, as_reply
@@ -30,35 +30,34 @@ class Rule:
         return (self.reply is not None or judges) and self.when(request)
 
 
-@dataclass(slots=True)
-class JudgeDouble:
-    """The default responder; the first rule that fits decides."""
-
-    rules: list[Rule] = field(default_factory=list)
-
-    def __call__(self, request: ChatRequest) -> Reply:
-        rule = next((rule for rule in tuple(self.rules) if rule.fits(request)), None)
-        if rule and rule.reply is not None:
-            return as_reply(rule.reply)
-        if request.schema is None:
-            return answer(_PROSE)
-        content = instance(request.schema)
-        if not isinstance(content, dict):
-            return answer(_PROSE)
-        properties = _properties(request.schema)
-        if "rationale" in properties:
-            content["rationale"] = (rule and rule.rationale) or _RATIONALE
-        if "value" in properties and rule and rule.value is not _UNSET:
-            content["value"] = rule.value
-        if "operations" in properties:
-            content["operations"] = [_added_guideline(request)]
-        return answer(content)
+def judged(request: ChatRequest, rules: Sequence[Rule]) -> Reply:
+    """What the model answers; the first rule that fits decides."""
+    rule = next((rule for rule in tuple(rules) if rule.fits(request)), None)
+    if rule and rule.reply is not None:
+        return as_reply(rule.reply)
+    content = instance(request.schema) if request.schema else None
+    if request.schema is None or not isinstance(content, dict):
+        return answer(_PROSE)
+    properties = _properties(request.schema)
+    if "rationale" in properties:
+        content["rationale"] = (rule and rule.rationale) or _RATIONALE
+    if "value" in properties and rule and rule.value is not _UNSET:
+        content["value"] = rule.value
+    if "operations" in properties:
+        text = f"When judging, heed the expert: {_last_rationale(request.text)}"
+        added = {"action": "add", "guideline": "", "text": text, "feedback": ["F1"]}
+        content["operations"] = [added]
+    return answer(content)
 
 
 def instance(schema: dict[str, Any], root: dict[str, Any] | None = None) -> Any:
     """A simple value that the schema allows: yes, the first choice, the most."""
     root = schema if root is None else root
-    schema = _resolved(schema, root)
+    while "$ref" in schema:  # such as `#/$defs/Name`
+        target: Any = root
+        for key in schema["$ref"].removeprefix("#/").split("/"):
+            target = target[key]
+        schema = target
     variants = schema.get("anyOf") or schema.get("oneOf")
     if variants:
         return instance(next(one for one in variants if one.get("type") != "null"), root)
@@ -76,11 +75,6 @@ def instance(schema: dict[str, Any], root: dict[str, Any] | None = None) -> Any:
     return {"boolean": True, "integer": most, "number": most, "null": None}.get(kind, text)
 
 
-def _added_guideline(request: ChatRequest) -> dict[str, Any]:
-    text = f"When judging, heed the expert: {_last_rationale(request.text)}"
-    return {"action": "add", "guideline": "", "text": text, "feedback": ["F1"]}
-
-
 def _last_rationale(text: str) -> str:
     _, opened, rest = text.rpartition("<rationale>")
     said, closed, _ = rest.partition("</rationale>")
@@ -90,13 +84,3 @@ def _last_rationale(text: str) -> str:
 def _properties(schema: dict[str, Any]) -> dict[str, Any]:
     properties = schema.get("properties")
     return properties if isinstance(properties, dict) else {}
-
-
-def _resolved(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
-    """Follow references such as `#/$defs/Name`."""
-    while "$ref" in schema:
-        target: Any = root
-        for key in schema["$ref"].removeprefix("#/").split("/"):
-            target = target[key]
-        schema = target
-    return schema

@@ -12,12 +12,6 @@ LETTER_ALONE = "This time answer with one letter alone"
 
 _LETTER = re.compile(r"^([A-Z])\) (.+)$", re.MULTILINE)
 
-_ERROR_CODES = {
-    401: "invalid_api_key",
-    404: "model_not_found",
-    429: "rate_limit_exceeded",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -102,8 +96,7 @@ def with_logprobs(
     """
     reply = as_reply(content)
     if not isinstance(reply, Answer):
-        msg = "only an answer has log-probabilities"
-        raise TypeError(msg)
+        raise TypeError("only an answer has log-probabilities")
     pairs = [(token, {token: 1.0}) if isinstance(token, str) else token for token in tokens]
     return replace(reply, logprobs=[_token_logprobs(token, odds) for token, odds in pairs])
 
@@ -129,12 +122,7 @@ def error(
     millisecond, because the openai client takes 0 for "not said" and waits 0.5 s.
     """
     kind = "server_error" if status >= 500 else "invalid_request_error"
-    body = {
-        "message": message,
-        "type": kind,
-        "param": None,
-        "code": code or _ERROR_CODES.get(status),
-    }
+    body = {"message": message, "type": kind, "param": None, "code": code}
     headers = {}
     if retry_after is not None:
         headers = {

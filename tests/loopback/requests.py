@@ -6,8 +6,8 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """One chat completion asked for."""
+class Request:
+    """What is asked of the server."""
 
     body: dict[str, Any]
     """The JSON body as sent."""
@@ -17,6 +17,10 @@ class ChatRequest:
     @property
     def model(self) -> str:
         return str(self.body.get("model", ""))
+
+
+class ChatRequest(Request):
+    """One chat completion asked for."""
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -46,7 +50,7 @@ class ChatRequest:
     @property
     def text(self) -> str:
         """The text of all messages, parted by blank lines."""
-        return "\n\n".join(message_text(message) for message in self.messages)
+        return "\n\n".join(str(message.get("content") or "") for message in self.messages)
 
     @property
     def _json_schema(self) -> dict[str, Any]:
@@ -54,18 +58,8 @@ class ChatRequest:
         return response_format.get("json_schema") or {}
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingRequest:
+class EmbeddingRequest(Request):
     """One batch of texts to embed."""
-
-    body: dict[str, Any]
-    """The JSON body as sent."""
-    headers: Mapping[str, str]
-    """Header names in lower case."""
-
-    @property
-    def model(self) -> str:
-        return str(self.body.get("model", ""))
 
     @property
     def texts(self) -> list[str]:
@@ -76,13 +70,3 @@ class EmbeddingRequest:
         if isinstance(given, list) and all(isinstance(text, str) for text in given):
             return list(given)
         return []
-
-
-def message_text(message: Mapping[str, Any]) -> str:
-    """The text of one message, whether a string or a list of parts."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return ""

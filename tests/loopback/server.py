@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tests.loopback import wire
 from tests.loopback.handler import Handler
-from tests.loopback.judge_double import JudgeDouble, Rule
+from tests.loopback.judge_double import Rule, judged
 from tests.loopback.replies import Fault, Raw, Reply, ReplyLike, as_reply, error
 from tests.loopback.requests import ChatRequest, EmbeddingRequest
 
@@ -32,11 +32,11 @@ class HttpServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, loopback: "LoopbackServer", port: int) -> None:
+    def __init__(self, loopback: "LoopbackServer") -> None:
         self.loopback = loopback
         self._open: dict[threading.Thread, socket.socket] = {}
         self._open_lock = threading.Lock()
-        super().__init__(("127.0.0.1", port), Handler)
+        super().__init__(("127.0.0.1", 0), Handler)
 
     def server_bind(self) -> None:
         """Bind without the name look-up of `HTTPServer`, which may be slow or blocked."""
@@ -82,9 +82,7 @@ class HttpServer(ThreadingHTTPServer):
 class LoopbackServer:
     """An OpenAI-compatible server on 127.0.0.1, to be used as a context manager."""
 
-    def __init__(self, *, port: int = 0, dimension: int = 64, keep_alive: bool = True) -> None:
-        self.dimension = dimension
-        """Of the embeddings, where a request asks for none."""
+    def __init__(self, *, keep_alive: bool = True) -> None:
         self.keep_alive = keep_alive
         """False closes each connection after its answer: for clients that nobody closes."""
         self.errors: list[Exception] = []
@@ -95,7 +93,7 @@ class LoopbackServer:
         self._http_client: openai.DefaultHttpxClient | None = None
         self._http_async_client: openai.DefaultAsyncHttpxClient | None = None
         self.reset()
-        self._http = HttpServer(self, port)
+        self._http = HttpServer(self)
         self._thread = threading.Thread(
             target=self._http.serve_forever, args=(0.02,), name="loopback", daemon=True
         )
@@ -109,7 +107,8 @@ class LoopbackServer:
             self.peak_chats = 0
             """The most chat requests that were in hand at one time."""
             self.latency_s = self.embedding_latency_s = 0.0
-            self.judge = JudgeDouble()
+            self.rules: list[Rule] = []
+            """What the default responder goes by."""
             self.responder: Responder = self.judge
             self.errors.clear()
             self._script: deque[Reply] = deque()
@@ -153,14 +152,9 @@ class LoopbackServer:
             "no_proxy": "127.0.0.1",
         }
 
-    @property
-    def rules(self) -> list[Rule]:
-        """The rules of the default responder."""
-        return self.judge.rules
-
-    @rules.setter
-    def rules(self, rules: list[Rule]) -> None:
-        self.judge.rules = rules
+    def judge(self, request: ChatRequest) -> Reply:
+        """Answer as a small deterministic model does: the default responder."""
+        return judged(request, self.rules)
 
     def script(self, *replies: ReplyLike) -> None:
         """Queue replies for the next chat requests; they come before the responder."""

@@ -13,6 +13,7 @@ from tests.loopback.embedding import embed
 from tests.loopback.replies import Answer
 from tests.loopback.requests import ChatRequest, EmbeddingRequest
 
+_DIMENSION = 64
 _MOST_CHUNKS = 4
 _SCHEMA_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -73,9 +74,9 @@ def chunks(request: ChatRequest, answer: Answer) -> Iterator[dict[str, Any]]:
         yield head | {"choices": [], "usage": usage(request, answer)}
 
 
-def embeddings(request: EmbeddingRequest, dimension: int) -> dict[str, Any]:
+def embeddings(request: EmbeddingRequest) -> dict[str, Any]:
     """The vectors of the request's texts, as numbers or base64 as it asks."""
-    size = int(request.body.get("dimensions") or dimension)
+    size = int(request.body.get("dimensions") or _DIMENSION)
     as_text = request.body.get("encoding_format") == "base64"
     data: list[dict[str, Any]] = []
     for index, text in enumerate(request.texts):
@@ -91,12 +92,6 @@ def embeddings(request: EmbeddingRequest, dimension: int) -> dict[str, Any]:
         "model": request.model,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
-
-
-def models(*names: str) -> dict[str, Any]:
-    """The list of models."""
-    data = [{"id": name, "object": "model", "created": 0, "owned_by": "tests"} for name in names]
-    return {"object": "list", "data": data}
 
 
 def fault_in_chat(request: ChatRequest) -> str | None:

@@ -57,25 +57,13 @@ EACH_QUESTION = pytest.mark.parametrize(
 def shown_by_chat_ui(interrupt: Any) -> bool:
     """Whether agent-chat-ui shows an interrupt as a form, and not as raw JSON."""
     first = interrupt[0] if isinstance(interrupt, list) else interrupt
-    value = first.get("value")
-    if not isinstance(value, dict):
-        return False
-    actions, configs = value.get("action_requests"), value.get("review_configs")
-    return (
-        isinstance(actions, list)
-        and isinstance(configs, list)
-        and len(actions) > 0
-        and len(configs) > 0
-        and all(
-            isinstance(one.get("name"), str) and isinstance(one.get("args"), dict)
-            for one in actions
-        )
-        and all(
-            isinstance(one.get("action_name"), str)
-            and isinstance(one.get("allowed_decisions"), list)
-            for one in configs
-        )
-    )
+    actions, configs = first["value"]["action_requests"], first["value"]["review_configs"]
+    typed: list[tuple[Any, type]] = [(one.get("name"), str) for one in actions]
+    typed += [(one.get("args"), dict) for one in actions]
+    typed += [(one.get("action_name"), str) for one in configs]
+    typed += [(one.get("allowed_decisions"), list) for one in configs]
+    are_lists = isinstance(actions, list) and isinstance(configs, list)
+    return are_lists and bool(actions and configs) and all(isinstance(*one) for one in typed)
 
 
 def as_shown(value: Any) -> str:
@@ -127,14 +115,6 @@ def test_question_is_langchains_request_and_nothing_more(payload: dict[str, Any]
     assert strict.validate_json(json.dumps(payload), strict=True, extra="forbid") == payload
 
 
-@ON_EACH_SCALE
-def test_what_is_shown_can_be_sent_back_as_it_is(scale: str) -> None:
-    [action] = review_on(scale).payload["action_requests"]
-    shown = {name: as_shown(value) for name, value in action["args"].items()}
-    reply = {"decisions": [edited_by_chat_ui(shown)]}
-    assert read(reply, scale) == {"value": JUDGED[scale]}
-
-
 def read(reply: Any, scale: str) -> Any:
     """What is made of a reply; the schema that checks it says the same."""
     form = review_on(scale)
@@ -153,15 +133,11 @@ def edited_by_agent_inbox(args: dict[str, Any]) -> dict[str, Any]:
     return {"type": "edit", "args": {"action": "review_judgment", "args": args}}
 
 
-def renamed(response: dict[str, Any]) -> dict[str, Any]:
-    """An Agent Inbox response to a human-in-the-loop request: only its type is another."""
-    kinds = {"accept": "approve", "response": "reject"}
-    return {**response, "type": kinds.get(response["type"], response["type"])}
-
-
 def forms(response: dict[str, Any]) -> list[Any]:
-    """The ways in which an Agent Inbox response arrives."""
-    return [[response], response, {"decisions": [renamed(response)]}]
+    """The ways in which an Agent Inbox response arrives; to others it has another type."""
+    kinds = {"accept": "approve", "response": "reject"}
+    renamed = {**response, "type": kinds.get(response["type"], response["type"])}
+    return [[response], response, {"decisions": [renamed]}]
 
 
 @ON_EACH_SCALE
@@ -184,11 +160,12 @@ def test_edit_corrects_the_value_whether_it_comes_as_text_or_not(
 
 
 @ON_EACH_SCALE
-def test_approving_confirms_the_judges_value(scale: str) -> None:
+def test_approving_or_sending_back_what_is_shown_confirms_the_judges_value(scale: str) -> None:
     confirmed = {"value": JUDGED[scale]}
     assert read({"decisions": [{"type": "approve"}]}, scale) == confirmed
     [action] = review_on(scale).payload["action_requests"]
     texts = {name: as_shown(value) for name, value in action["args"].items()}
+    assert read({"decisions": [edited_by_chat_ui(texts)]}, scale) == confirmed
     for args in (action["args"], texts, None):
         own = {"action": action["name"], "args": args} if args else None
         for reply in forms({"type": "accept", "args": own}):

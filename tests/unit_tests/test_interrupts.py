@@ -103,7 +103,6 @@ TAKEN: list[tuple[str, Any, Any]] = [
     ("review", {"value": "poor"}, {"value": "Poor"}),
     ("review", {"value": None, "rationale": WORDS}, ONLY_WORDS),
     ("review", {**SAID, "author": " ann "}, {**SAID, "author": "ann"}),
-    ("review", {**SAID, "author": "", "id": "f-1"}, {**SAID, "id": "f-1"}),
     ("review", f"  {WORDS}\n", ONLY_WORDS),
     ("review", SAID, SAID),
     ("review", APPROVE, {"value": "Good"}),
@@ -111,39 +110,28 @@ TAKEN: list[tuple[str, Any, Any]] = [
     ("review", {"type": "accept", "args": {"action": "any", "args": SAID}}, {"value": "Good"}),
     ("review", IGNORE, None),
     ("review", edit(**SAID), SAID),
-    ("review", edit(value="Poor"), {"value": "Poor"}),
     ("review", edit(value="Poor", rationale=f"{SEEN} "), {"value": "Poor"}),
     ("review", edit(rationale=WORDS), {"value": "Good", "rationale": WORDS}),
     ("review", inbox_edit(**SAID), SAID),
     ("review", {"type": "edit", "args": SAID}, SAID),
     ("review", respond(WORDS), ONLY_WORDS),
-    ("review", respond(WORDS, "reject"), ONLY_WORDS),
     ("review", {"type": "response", "args": WORDS}, ONLY_WORDS),
     ("clarify", f" {WORDS}\n", ONLY_WORDS),
-    ("clarify", {"value": "2", "rationale": WORDS}, {"value": 2, "rationale": WORDS}),
     ("clarify", {**ONLY_WORDS, "author": " ann "}, {**ONLY_WORDS, "author": "ann"}),
-    ("clarify of ann", {**ONLY_WORDS, "author": " ann "}, {**ONLY_WORDS, "author": "ann"}),
     ("clarify", APPROVE, {}),
     ("clarify", {**APPROVE, "message": WORDS}, ONLY_WORDS),
     ("clarify", {"type": "accept", "args": {"action": "x", "args": {"rationale": ""}}}, {}),
     ("clarify", IGNORE, {}),
     ("clarify", edit(rationale=WORDS, value="2"), {"value": 2, "rationale": WORDS}),
-    ("clarify", respond(WORDS, "reject"), ONLY_WORDS),
-    ("panel", {"grade": SAID, "tone": {"value": False}}, {"tone": {"value": False}, "grade": SAID}),
     (
         "panel",
-        {"tone": False, "grade": "poor", "share": 0, "level": 1},
+        {"tone": "no", "grade": "poor", "share": 0, "level": "2"},
         {
             "tone": {"value": False},
             "grade": {"value": "Poor"},
             "share": {"value": 0.0},
-            "level": {"value": 1},
+            "level": {"value": 2},
         },
-    ),
-    (
-        "panel",
-        {"tone": "no", "level": "2", "share": "0.5"},
-        {"tone": {"value": False}, "share": {"value": 0.5}, "level": {"value": 2}},
     ),
     ("panel", {"tone": "", "level": None, "share": " ", "pair": "B"}, {"pair": {"value": "B"}}),
     (
@@ -156,7 +144,6 @@ TAKEN: list[tuple[str, Any, Any]] = [
         {"tone": False, "grade": {"value": "Poor", "author": "bob"}, "author": "ann"},
         {"tone": {"author": "ann", "value": False}, "grade": {"author": "bob", "value": "Poor"}},
     ),
-    ("panel", {"tone": False, "author": ""}, {"tone": {"value": False}}),
     (
         "panel",
         {
@@ -167,7 +154,6 @@ TAKEN: list[tuple[str, Any, Any]] = [
         },
         {"tone": {"value": True}, "grade": ONLY_WORDS, "share": {"value": 0.25}},
     ),
-    ("panel", APPROVE, {name: {"value": value} for name, value in JUDGED.items()}),
     (
         "panel",
         {"type": "accept", "args": {"action": "review_panel", "args": {"grade": "Poor"}}},
@@ -185,19 +171,12 @@ TAKEN: list[tuple[str, Any, Any]] = [
         {"grade": SAID},
     ),
     ("conflicts", {"C1": " FIRST ", "C2": "Both"}, {"C1": "first", "C2": "both"}),
-    ("conflicts", {"C1": "newer", "C2": "newer"}, {"C1": "second", "C2": "first"}),
     ("conflicts", "newer", {"C1": "second", "C2": "first"}),
     ("conflicts", [APPROVE, {"type": "accept", "args": None}], {"C1": "second", "C2": "first"}),
     ("conflicts", [{"type": "reject"}, respond("No.", "reject")], {"C1": "both", "C2": "both"}),
-    ("conflicts", [IGNORE, {"type": "ignore"}], {"C1": "both", "C2": "both"}),
     (
         "conflicts",
         [edit(keep="first"), inbox_edit(conflict="C2", keep="newer")],
-        {"C1": "first", "C2": "first"},
-    ),
-    (
-        "conflicts",
-        [{"type": "edit", "args": {"keep": "first"}}, APPROVE],
         {"C1": "first", "C2": "first"},
     ),
     ("conflict", APPROVE, {"C1": "second"}),
@@ -226,34 +205,24 @@ REFUSED: list[tuple[str, Any, str]] = [
             (None, "of type NoneType"),
             (" \n", "the reply is empty: say why in a sentence, or "),
             ({}, EMPTY),
-            ({"author": "ann"}, EMPTY),
-            ({"rationale": " "}, EMPTY),
             ({"value": 9}, "`value`: 9 is not on the scale"),
             ({"rationale": [WORDS]}, "`rationale` is text"),
             ({**ONLY_WORDS, "author": 3}, "`author` is text, not a value of type int"),
             ({"why": "x", "who": "y"}, "'why', 'who', which is not known: reply with text"),
             ({"decisions": "approve"}, "`decisions` is a list"),
             ([SAID, SAID], "2 decisions: send one."),
-            ([[SAID]], "of type list"),
             ({"type": "yes"}, "'yes' is not known"),
-            ({"type": "object"}, "'object' is not known"),
-            ({"type": ["approve"]}, "is not known"),
             ({"type": "reject"}, "the message of 'reject' is empty"),
-            (respond(3), "the message of 'respond' is empty"),
             ({"type": "response", "args": None}, "the response is empty"),
-            ({**APPROVE, "message": 3}, "`rationale` is text"),
             (edit(value="awful"), "'awful' is not on the scale"),
-            (edit(value=None), EMPTY),
             (edit(verdict="Poor"), "'verdict'"),
             ({"type": "edit", "args": "Poor"}, "an edit needs the edited arguments"),
             ("a\x00b", "NUL"),
-            ({"rationale": "\ud83d"}, "surrogate"),
         )
     ),
     ("review", edit(value=None, rationale=SEEN), EMPTY),
     ("review", {"type": "reject", "args": ""}, "say why in a sentence, or give a `value`"),
     ("clarify", respond(" "), "or approve to go on with the words as they are"),
-    ("clarify", inbox_edit(rationale=""), EMPTY),
     ("clarify of ann", {**ONLY_WORDS, "author": "bob"}, "'ann' said these words and is asked"),
     *(
         ("panel", reply, problem)
@@ -263,21 +232,15 @@ REFUSED: list[tuple[str, Any, str]] = [
             ({**APPROVE, "message": WORDS}, "words alone do not tell"),
             ({"mood": False}, "'mood', which is no criterion"),
             ({"level": 7}, "level: 7 is not on the scale: the value is a whole number"),
-            ({"level": {"value": 0}}, "level: `value`: 0 is not on the scale"),
             (edit(level="high"), "level: `value`: 'high' is not on"),
             (dict.fromkeys(SCALES, ""), "says nothing about any criterion"),
-            ({"tone": {"type": "ignore"}}, "says nothing about any criterion"),
             ({"author": "ann"}, "says nothing about any criterion"),
             ({"tone": []}, "tone: there is one judgment to decide on"),
             (edit(**JUDGED), "nothing in the form was changed"),
-            (edit(**dict.fromkeys(SCALES, "")), "nothing in the form was changed"),
             (edit(tone_rationale=f"{SEEN} "), "nothing in the form was changed"),
-            ({"type": "edit", "args": "tone"}, "an edit needs the edited arguments"),
             ([APPROVE] * 2, "one form to decide on, but the reply has 2 decisions: send one"),
             ({"tone": False, "author": 3}, "`author` is text, not a value of type int"),
-            ({"tone": "a\x00b"}, "tone: the reply holds a NUL character"),
             ({"tone": {"rationale": 3}}, "tone: `rationale` is text"),
-            ({"tone_rationale": WORDS}, "'tone_rationale', which is no criterion"),
             ({"tone": {"valeu": False}}, "tone: the reply has 'valeu', which is not"),
         )
     ),
@@ -290,14 +253,11 @@ REFUSED: list[tuple[str, Any, str]] = [
             ("neither", "'neither'"),
             ([APPROVE], "has 1 decisions"),
             (APPROVE, "there are 2 conflicts"),
-            ({"decisions": None}, "type NoneType"),
             (["first", "second"], "the decision on C1"),
             ([APPROVE, {"type": "edit", "edited_action": None}], "the decision on C2"),
-            ([respond("No."), APPROVE], "the decision on C1"),
             ([edit(keep="third"), APPROVE], "'third' for C1"),
             ({"C1": "first"}, "leaves C2 open"),
             ({"C1": "first", "C2": "first", "c3": "first"}, "names 'c3'"),
-            ({"C1": ["first"], "C2": "first"}, "['first'] for C1"),
         )
     ),
 ]
@@ -316,25 +276,21 @@ def test_reply_that_can_not_be_used_says_why(form: str, reply: Any, problem: str
     assert "input_value" not in str(checked.value)
 
 
-@pytest.mark.parametrize("form", list(FORMS))
-def test_form_is_plain_json_and_so_is_the_schema_of_its_reply(form: str) -> None:
-    schema = FORMS[form].schema.model_json_schema()
-    for shown in (FORMS[form].payload, schema):
+def test_schema_is_of_the_plain_reply_and_all_is_plain_json() -> None:
+    schemas = {name: form.schema.model_json_schema() for name, form in FORMS.items()}
+    for shown in (*schemas.values(), *(form.payload for form in FORMS.values())):
         check_json(shown, "shown")
         assert json.loads(json.dumps(shown, allow_nan=False)) == shown
-    assert schema["type"] == "object"
-
-
-def test_schema_is_of_the_plain_reply() -> None:
-    review = FORMS["review"].schema.model_json_schema()["properties"]
+    assert {schema["type"] for schema in schemas.values()} == {"object"}
+    review, clarify, panel = (
+        schemas[name]["properties"] for name in ("review", "clarify", "panel")
+    )
     assert review["value"]["enum"] == ["Poor", "Good"]
     assert all("description" in one for one in review.values())
-    clarify = FORMS["clarify"].schema.model_json_schema()["properties"]
     assert list(clarify) == ["rationale", "value", "author"]
-    panel = FORMS["panel"].schema.model_json_schema()["properties"]
     assert list(panel) == [*SCALES, "author"]
     assert panel["level"]["properties"]["value"]["maximum"] == 5
-    one, two = (FORMS[name].schema.model_json_schema() for name in ("conflict", "conflicts"))
+    one, two = schemas["conflict"], schemas["conflicts"]
     assert list(one["properties"]) == one["required"] == ["C1"]
     assert [one["default"] for one in two["properties"].values()] == ["second", "first"]
 
@@ -354,7 +310,7 @@ def test_description_leaves_out_what_there_is_not() -> None:
         assert heading not in text
 
 
-@pytest.mark.parametrize("ticks", [0, 1, 2, 3, 4, 7])
+@pytest.mark.parametrize("ticks", [0, 2, 3, 7])
 def test_text_can_not_end_its_block(ticks: int) -> None:
     outputs = f"{'`' * ticks}\n# Not a heading"
     text = described(Example(inputs="x", outputs=outputs))
@@ -368,21 +324,17 @@ def test_long_text_is_cut_in_the_description() -> None:
     assert len(text) < 5_000
 
 
-def test_episodes_take_a_line_each() -> None:
-    feedback = Feedback(
-        example=Example(inputs="x", outputs={"a": "one\n- two"}), rationale="Too\n\nshort." * 100
-    )
-    text = described(episodes=[Episode.from_feedback(feedback)])
-    [line] = [one for one in text.splitlines() if "expert: no value: Too short." in one]
+def test_episodes_take_a_line_each_and_make_no_pictures_or_links() -> None:
+    said = [
+        Feedback(example=Example(inputs="x", outputs={"a": "one\n- two"}), rationale="A\n\nb" * 99),
+        Feedback(
+            example=Example(inputs="x", outputs="![p](http://evil/x.png) `a`"),
+            rationale="[see](http://evil)",
+        ),
+    ]
+    text = described(episodes=[Episode.from_feedback(one) for one in said])
+    [line] = [one for one in text.splitlines() if "expert: no value: A b" in one]
     assert line.startswith('- ` { "a": "one\\n- two" } ` (expert')
     assert len(line) < 400
-
-
-def test_application_text_makes_no_pictures_or_links_in_the_description() -> None:
-    feedback = Feedback(
-        example=Example(inputs="x", outputs="![p](http://evil/x.png) `a`"),
-        rationale="[see](http://evil)",
-    )
-    text = described(episodes=[Episode.from_feedback(feedback)])
     assert "`` ![p](http://evil/x.png) `a` `` (expert" in text
     assert "\\[see](http://evil)" in text

@@ -6,6 +6,7 @@ import inspect
 import threading
 import time
 from collections.abc import Coroutine, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -33,34 +34,23 @@ async def embed(io: IO, function: Any, texts: Sequence[str] = ("abc",)) -> Any:
     return await embed_texts(io, resolve_embeddings(function), texts)
 
 
-def test_store_without_async_calls_works_under_both(drive: Drive, tmp_path: Path) -> None:
-    with SqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
-        store.setup()
-        assert drive(lambda io: put_and_get(io, store)) == {"n": 1}
-
-
 def sync_numbers(texts: Sequence[str]) -> list[list[float]]:
     return [[float(len(text))] for text in texts]
 
 
-def test_failed_embedding_is_an_embedding_error(drive: Drive) -> None:
+def test_what_fails_outside_is_an_error_and_a_cut_off_answer_none(
+    drive: Drive, server: LoopbackServer
+) -> None:
     def broken(texts: Sequence[str]) -> list[list[float]]:
         raise OSError("no network")
 
-    with pytest.raises(EmbeddingError, match="OSError: no network") as caught:
+    with pytest.raises(EmbeddingError, match="OSError: no network") as failed:
         drive(lambda io: embed(io, broken))
-    assert isinstance(caught.value.__cause__, OSError)
-
-
-def test_cut_off_answer_is_a_reply_and_no_failure(drive: Drive, server: LoopbackServer) -> None:
-    server.script(truncated('{"val'))
+    assert isinstance(failed.value.__cause__, OSError)
+    server.script(truncated('{"val'), error(500, "It broke.", retry_after=0))
     reply = drive(lambda io: say(io, server))
     assert (reply.answer, reply.text) == (None, '{"val')
     assert "cut off" in reply.problem
-
-
-def test_failed_call_is_a_chat_model_error(drive: Drive, server: LoopbackServer) -> None:
-    server.script(error(500, "It broke.", retry_after=0))
     with pytest.raises(ChatModelError, match="It broke") as caught:
         drive(lambda io: say(io, server))
     assert caught.value.__cause__ is not None
@@ -81,8 +71,7 @@ class SlowStore(InMemoryStore):
         return done + await super().abatch(others)
 
 
-@pytest.mark.parametrize("times", [1, 3])
-async def test_batch_that_has_begun_is_finished_however_often_cancelled(times: int) -> None:
+async def test_batch_that_has_begun_is_finished_however_often_cancelled() -> None:
     """A store may not outlast being cancelled: AsyncSqliteStore keeps its transaction open.
 
     LangGraph cancels its tasks twice; in a thread, a batch given up would outlive its store.
@@ -94,7 +83,7 @@ async def test_batch_that_has_begun_is_finished_however_often_cancelled(times: i
 
     task = asyncio.create_task(puts(AWAITING))
     await store.started.wait()
-    for _ in range(times):
+    for _ in range(3):
         task.cancel()
         await asyncio.sleep(0.01)
     store.go_on.set()
@@ -197,11 +186,6 @@ async def test_cancelling_reaches_gathered_operations() -> None:
     assert len(cancelled) == 2
 
 
-async def test_operation_that_is_handed_what_awaits_can_not_be_run() -> None:
-    with pytest.raises(RuntimeError, match="it was handed an IO that awaits"):
-        run(AWAITING.call(lambda: None, lambda: asyncio.sleep(0)))
-
-
 async def test_blocking_calls_are_made_within_a_running_event_loop() -> None:
     found = run(gather(BLOCKING, [put_and_get(BLOCKING, InMemoryStore()) for _ in range(3)], 2))
     assert found == [{"n": 1}] * 3
@@ -224,8 +208,12 @@ def test_first_failure_comes_out_and_operations_that_never_start_are_closed(driv
     assert counted.now == 0
 
 
-def test_wrapper_hands_everything_on(drive: Drive, server: LoopbackServer) -> None:
+def test_wrapper_hands_everything_on(drive: Drive, server: LoopbackServer, tmp_path: Path) -> None:
     server.script({"value": True})
+    opened = ExitStack()
+    # A store that has no awaited calls.
+    store = opened.enter_context(SqliteStore.from_conn_string(str(tmp_path / "store.db")))
+    store.setup()
 
     async def awaited() -> str:
         return "awaited"
@@ -233,7 +221,7 @@ def test_wrapper_hands_everything_on(drive: Drive, server: LoopbackServer) -> No
     async def everything(io: IO) -> list[Any]:
         said = await say(io, server)
         return [
-            await put_and_get(io, InMemoryStore()),
+            await put_and_get(io, store),
             said.answer,
             await embed(io, sync_numbers),
             await io.gather([io.gather([embed(io, sync_numbers)], 1)], 2),
@@ -243,7 +231,8 @@ def test_wrapper_hands_everything_on(drive: Drive, server: LoopbackServer) -> No
 
     way = "blocking" if drive is blocking else "awaited"
     wanted = [{"n": 1}, {"value": True}, [[3.0]], [[[[3.0]]]], [], way]
-    assert drive(lambda io: everything(IO(io))) == wanted
+    with opened:
+        assert drive(lambda io: everything(IO(io))) == wanted
 
 
 def test_threads_share_a_store_in_memory() -> None:

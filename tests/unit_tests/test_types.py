@@ -38,7 +38,6 @@ def feedback(**fields: Any) -> Feedback:
         ({"name": " tone"}, "must not begin or end with blanks"),
         ({"name": "support.tone"}, "write 'support.tone' as 'support_tone'"),
         ({"name": "to\nne"}, "must not hold control characters"),
-        ({"name": "\ud800"}, "valid string"),
         ({"name": "x" * 101}, "at most 100 characters"),
         ({"instructions": " \n"}, "must not be empty: say what the judge has to decide"),
     ],
@@ -52,12 +51,10 @@ def test_a_criterion_refuses_what_no_store_or_judge_can_use(fields: Any, problem
     ("value", "problem"),
     [
         ("", "inputs: must not be empty"),
-        ({}, "inputs: must not be empty"),
         ({1, 2}, "a value of type set, which is no JSON"),
         ({"when": object()}, r"inputs\['when'\] holds a value of type object"),
         ({1: "one"}, "has the key 1: JSON keys are strings"),
         ([1, math.nan], r"inputs\[1\] holds nan, which is no JSON"),
-        (-math.inf, "holds -inf, which is no JSON"),
         ("half \ud83d", "half of a surrogate pair at position 5"),
         ("a\x00b", "holds a NUL character"),
         (2**63, "an integer beyond 64 bits"),
@@ -108,17 +105,12 @@ def test_feedback_takes_its_example_flat_or_whole() -> None:
     ("fields", "problem"),
     [
         (CASE, "^feedback needs a value or a rationale"),
-        ({**CASE, "value": None, "rationale": " "}, "^feedback needs a value or a rationale"),
-        ({"rationale": "Too cold."}, "example: is missing"),
         ({**SAID, "ratoinale": "x"}, "ratoinale: is not a field that is known here"),
         ({"inputs": "q", "rationale": "x"}, "outputs: is missing: give it"),
-        ({**SAID, "value": [1]}, "value"),
         ({**SAID, "rationale": "a\x00b"}, "NUL"),
-        ({**SAID, "author": "\ud800"}, "surrogate"),
         ({**SAID, "id": [5]}, "id: .*string"),
         ({"example": CASE, "inputs": "q", "value": 1}, "inputs: is not"),
         ("Too cold.", "^feedback: give Feedback, or an object"),
-        (None, "^feedback: give Feedback, or an object"),
     ],
 )
 def test_feedback_refuses_what_it_does_not_know(fields: Any, problem: str) -> None:
@@ -150,9 +142,7 @@ def test_numbers_of_tables_are_numbers_and_blanks_are_dropped() -> None:
     [
         ({}, {"rationale": "Another word."}, True),
         ({"author": "ann"}, {"author": " ann", "id": "7"}, True),
-        ({"id": "7"}, {"id": "7", "value": True}, True),
         ({"author": "ann"}, {"author": "bob"}, False),
-        ({"id": "7"}, {"id": "8"}, False),
         ({"id": "7"}, {}, False),
         ({"id": "7"}, {"author": "7"}, False),
         ({}, {"author": "anonymous"}, False),
@@ -163,7 +153,7 @@ def test_one_voice_on_one_example_is_one_episode(one: Any, other: Any, *, same: 
     assert (feedback(**one).episode_id == feedback(**other).episode_id) is same
 
 
-def test_agreeing_is_the_judges_value_and_no_more() -> None:
+def test_agreeing_is_the_judges_value_alone_and_the_same_word_the_experts() -> None:
     made: Any = {"criterion": "tone", "example_id": "x", "rationale": "Fine.", "thread_id": "t1"}
     judgment = Judgment(**made, value=True, memory_version="0")
     assert feedback(judgment=judgment, value=True, rationale=None).agrees
@@ -173,9 +163,6 @@ def test_agreeing_is_the_judges_value_and_no_more() -> None:
     for thread, threads in (("t1", ["t1"]), ("t2", ["t1", "t2"])):
         episode = Episode.from_feedback(feedback(judgment=judgment, thread_id=thread))
         assert episode.thread_ids == threads
-
-
-def test_an_episodes_word_is_what_the_expert_says_and_not_when() -> None:
     once, again = (Episode.from_feedback(feedback()) for _ in range(2))
     assert once.says_the_same_as(again)
     for other in ({"rationale": "Fine."}, {"value": True}):

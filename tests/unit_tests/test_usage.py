@@ -10,7 +10,7 @@ from memalign_graph.io import IO
 from memalign_graph.models import Metered, Usage, embed_texts, resolve_embeddings
 from tests.conftest import EVERY_WAY
 from tests.loopback import LoopbackServer, answer, error
-from tests.unit_tests.support import Drive, Together, say
+from tests.unit_tests.support import Drive, say
 
 pytestmark = EVERY_WAY
 
@@ -53,20 +53,3 @@ def test_calls_and_tokens_are_counted_but_those_that_failed(
     embedded = Usage(embedding_calls=1, texts_embedded=2)
     assert inner == Usage(chat_calls=1, input_tokens=20, output_tokens=5) + embedded
     assert outer == inner + Usage(chat_calls=1, input_tokens=11, output_tokens=3)
-
-
-def test_what_runs_side_by_side_is_counted_whole(drive: Drive) -> None:
-    together = Together(8)
-    meters: list[Metered] = []
-
-    async def each(io: IO, number: int) -> Any:
-        await together.wait(io)
-        await embed(io, *["x"] * number)
-        return await io.gather([embed(io, "y"), embed(io, "z")], 4)
-
-    async def whole(io: IO) -> Any:
-        meters.append(metered := Metered(io))
-        return await metered.gather([each(metered, number) for number in range(1, 9)], 8)
-
-    assert len(drive(whole)) == 8
-    assert meters[0].usage == Usage(embedding_calls=24, texts_embedded=36 + 16)

@@ -29,6 +29,7 @@ def agent_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentServ
     url = f"http://127.0.0.1:{_free_port()}"
     folder = tmp_path_factory.mktemp("server")
     log = folder / "log"
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("LANGSMITH", "LANGCHAIN"))}
     with LoopbackServer() as models, log.open("w") as output:
         _write_config(folder)
         process = subprocess.Popen(
@@ -37,7 +38,7 @@ def agent_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentServ
                 *("--port", url.rpartition(":")[2], "--n-jobs-per-worker", RUNS_AT_ONCE),
             ],
             cwd=folder,  # where the server keeps its state
-            env=_environment(models),
+            env=own | models.environment | {"LANGGRAPH_STRICT_MSGPACK": "true"},
             stdout=output,
             stderr=subprocess.STDOUT,
         )
@@ -71,12 +72,6 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _environment(models: LoopbackServer) -> dict[str, str]:
-    """No key of LangSmith, and no state that is more than JSON."""
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("LANGSMITH", "LANGCHAIN"))}
-    return own | models.environment | {"LANGGRAPH_STRICT_MSGPACK": "true"}
 
 
 def _write_config(folder: Path) -> None:

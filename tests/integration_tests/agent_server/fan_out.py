@@ -30,11 +30,6 @@ class Settings(TypedDict, total=False):
     memalign: dict[str, Any]
 
 
-def send_cases(state: Reviews) -> list[Send]:
-    """Send each case to a review of its own."""
-    return [Send("review", case) for case in state["cases"]]
-
-
 _model, _embeddings = models_from_environment()
 _criterion = Criterion(
     name="support_tone", instructions="Is the reply appropriate for the customer?"
@@ -43,7 +38,9 @@ _review = create_review_graph(_criterion, model=_model, embeddings=_embeddings).
 
 _builder = StateGraph(Reviews, context_schema=Settings)
 _builder.add_node("review", _review)
-_builder.add_conditional_edges(START, send_cases, ["review"])
+_builder.add_conditional_edges(
+    START, lambda state: [Send("review", case) for case in state["cases"]], ["review"]
+)
 _builder.add_edge("review", END)
 
 graph = _builder.compile()

@@ -90,6 +90,16 @@ def memory_of(client: SyncLangGraphClient, namespace: str) -> JudgeMemory:
 
 
 def items(client: SyncLangGraphClient, namespace: str, kind: str) -> list[Mapping[str, Any]]:
-    """What the store holds of one kind, in order of its keys."""
-    found = client.store.search_items([namespace, MEMORY, kind], limit=100)["items"]
-    return sorted(found, key=lambda one: one["key"])
+    """What the store holds of one kind."""
+    return list(client.store.search_items([namespace, MEMORY, kind], limit=100)["items"])
+
+
+def learned_from(client: SyncLangGraphClient, namespace: str) -> list[str]:
+    """What experts said, as the store has it; each word is the text of one guideline."""
+    memory = memory_of(client, namespace)
+    episodes = memory.episodes()
+    assert {one.status for one in episodes} <= {"distilled"}
+    assert {one.text: one.episode_ids for one in memory.guidelines()} == {
+        one.rationale: [one.id] for one in episodes
+    }
+    return sorted(str(one.rationale) for one in episodes)

@@ -1,4 +1,4 @@
-"""Questions to experts on the Agent Server: asked, refused, answered by id."""
+"""Questions to experts on the Agent Server: asked, refused, answered by id, on threads at once."""
 
 from typing import Any
 
@@ -8,10 +8,13 @@ from langgraph_sdk.client import SyncLangGraphClient
 
 from tests.conftest import distillings, judgings
 from tests.integration_tests.agent_server.support import (
+    KINDS,
+    MEMORY,
     ask,
     at_once,
     case,
     items,
+    learned_from,
     memory_of,
     new_thread,
     pending,
@@ -27,81 +30,85 @@ pytestmark = pytest.mark.outside
 INVALID: list[tuple[Any, bool, str]] = [
     ({"value": "perhaps"}, True, "'perhaps' is not on the scale: the value is true or false."),
     ({"rationale": " "}, False, "the reply has neither a value nor a rationale: reply with text"),
-    ({"decisions": [{"type": "reject"}]}, True, "say why in a sentence"),
 ]
 """Replies, whether they are given by the question's id, and why they are not taken."""
 
-REASONS = [f"Reason {number}." for number in range(3)]
+
+def words(number: int) -> str:
+    """What an expert says on a case."""
+    return f"Case {number} has to say sorry."
 
 
-def test_invalid_replies_leave_the_question_open(
+def test_invalid_replies_leave_the_question_open_until_it_is_answered_or_closed(
     client: SyncLangGraphClient, server: LoopbackServer
 ) -> None:
-    thread = new_thread(client)
-    asked = ask(client, thread, context={"namespace": ["invalid"]})
-    assert asked["response_schema"]["properties"]["value"]["type"] == "boolean"
+    asked = {"inputs": {"question": "Où est mon colis ?"}, "outputs": "Regardez le suivi."}
+    said = {"value": False, "rationale": "Trop froid : il manque un mot d'excuse.", "author": "Zoë"}
+    thread, context = new_thread(client), {"namespace": ["read"]}
+    question = ask(client, thread, input=asked, context=context)
+    assert question["response_schema"]["properties"]["value"]["type"] == "boolean"
     for reply, by_id, reason in INVALID:
-        assert reason in refuse(client, thread, {asked["id"]: reply} if by_id else reply)
-        assert pending(client, thread) == [asked["id"]]
-    assert items(client, "invalid", "facts") == []
-    result = resume(client, thread, {asked["id"]: {"value": False, "rationale": "Too cold."}})
-    assert result["feedback"]["rationale"] == "Too cold."
-    assert len(result["learned"]["guidelines"]) == 1
+        assert reason in refuse(client, thread, {question["id"]: reply} if by_id else reply)
+        assert pending(client, thread) == [question["id"]]
+    assert items(client, "read", "facts") == []
+    learned = resume(client, thread, {question["id"]: said})["learned"]
     assert pending(client, thread) == []
     assert len(judgings(server)) == 1
 
+    # What is stored, people can read.
+    [word] = items(client, "read", "words")
+    episode = word["value"]["episode"]
+    assert episode["example"] == {**asked, "reference_outputs": None}
+    assert {name: episode[name] for name in said} == said
+    version = memory_of(client, "read").version()
+    assert version == learned["memory_version"]
+    found = client.store.list_namespaces(prefix=["read"], max_depth=3)["namespaces"]
+    assert [list(place) for place in found] == [
+        ["read", MEMORY, kind] for kind in sorted((*KINDS, "vectors"))
+    ]
 
-def test_question_that_an_inbox_closes_teaches_nothing(client: SyncLangGraphClient) -> None:
-    thread = new_thread(client)
-    context = {"namespace": ["closed"]}
+    # A question that an inbox closes teaches nothing, and the next one can be asked.
     first = ask(client, thread, context=context)
     client.threads.update_state(thread, values=None, as_node=END)
     assert pending(client, thread) == []
     assert client.threads.get(thread)["status"] == "idle"
     assert ask(client, thread, input=case(1), context=context)["id"] != first["id"]
-    assert items(client, "closed", "facts") == []
+    assert memory_of(client, "read").version() == version
 
 
-def test_several_threads_wait_at_the_same_time(
+def test_threads_wait_at_the_same_time_and_learn_at_once_with_an_alignment(
     client: SyncLangGraphClient, server: LoopbackServer
 ) -> None:
-    context = {"namespace": ["waiting"]}
-    threads = [new_thread(client) for _ in range(3)]
+    server.responder = Model(distil=each_its_words)
+    context = {"namespace": ["at_once"]}
+    reviews, aligned = range(6), (6, 7, 8)
+    threads = [new_thread(client) for _ in reviews]
     asked = at_once(
-        lambda number: ask(client, threads[number], input=case(number), context=context), range(3)
+        lambda number: ask(client, threads[number], input=case(number // 2), context=context),
+        reviews,
     )
     waiting = client.threads.search(ids=threads, status="interrupted")
     assert {one["thread_id"] for one in waiting} == set(threads)
-    for number, interrupt in enumerate(asked):
-        [action] = interrupt["value"]["action_requests"]
-        assert f"Question {number}?" in action["description"]
-
     # The id of another thread's question answers nothing here.
     again = resume(client, threads[0], {asked[1]["id"]: {"rationale": "On another thread."}})
     assert [one["id"] for one in again["__interrupt__"]] == [asked[0]["id"]]
-    assert items(client, "waiting", "facts") == []
+    assert items(client, "at_once", "facts") == []
+    feedback = [{**case(number), "rationale": words(number)} for number in aligned]
 
-    server.responder = Model(distil=each_its_words)
-    results = at_once(
-        lambda number: resume(client, threads[number], {asked[number]["id"]: REASONS[number]}),
-        (2, 0, 1),
-    )
-    for number, result in zip((2, 0, 1), results, strict=True):
-        assert result["feedback"]["rationale"] == REASONS[number]
-        assert result["feedback"]["example"]["inputs"] == f"Question {number}?"
+    def learn(number: int) -> Any:
+        if number not in reviews:
+            return run(client, None, "align", input={"feedback": feedback}, context=context)
+        word = {"rationale": words(number), "author": f"expert {number % 2}"}
+        return resume(client, threads[number], {asked[number]["id"]: word})
+
+    *results, report = at_once(learn, [*reviews, 6])
+    for number, result in enumerate(results):
+        assert result["feedback"]["rationale"] == words(number)
+        assert result["feedback"]["example"]["inputs"] == f"Question {number // 2}?"
         assert result["feedback"]["thread_id"] == threads[number]
-    assert learned_from(client, "waiting") == REASONS
-    assert len(judgings(server)) == 3
-
-
-def learned_from(client: SyncLangGraphClient, namespace: str) -> list[Any]:
-    """What experts said, as the store has it; each word taught one guideline of its own."""
-    memory = memory_of(client, namespace)
-    said = sorted(str(one.rationale) for one in memory.episodes())
-    texts = sorted(one.text for one in memory.guidelines())
-    assert len(texts) == len(said)
-    assert all(word in text for word, text in zip(said, texts, strict=True))
-    return said
+    assert report["report"]["feedback"]["new"] == len(aligned)
+    assert learned_from(client, "at_once") == list(map(words, [*reviews, *aligned]))
+    assert len(judgings(server)) == len(reviews)
 
 
 def test_one_threads_questions_are_answered_one_at_a_time_and_a_bad_reply_loses_none(
@@ -119,14 +126,14 @@ def test_one_threads_questions_are_answered_one_at_a_time_and_a_bad_reply_loses_
     ]
     assert client.threads.get_state(thread)["next"] == ["review"] * 3
     assert "specify the interrupt id" in refuse(client, thread, "Too cold.", "fan_out")
-    replies = {ids[0]: {"value": "perhaps"}, ids[1]: REASONS[1]}
+    replies = {ids[0]: {"value": "perhaps"}, ids[1]: words(1)}
     assert "'perhaps' is not on the scale" in refuse(client, thread, replies, "fan_out")
     assert {ids[0], ids[2]} <= set(pending(client, thread))
-    left = resume(client, thread, {ids[2]: REASONS[2]}, "fan_out")
+    left = resume(client, thread, {ids[2]: words(2)}, "fan_out")
     assert ids[0] in [one["id"] for one in left["__interrupt__"]]
-    result = resume(client, thread, {ids[0]: REASONS[0]}, "fan_out")
+    result = resume(client, thread, {ids[0]: words(0)}, "fan_out")
     for number, said in enumerate(result["feedback"]):
         assert said["example"]["inputs"] == f"Question {number}?"
-        assert said["rationale"] == REASONS[number]
-    assert learned_from(client, "one_by_one") == REASONS
+        assert said["rationale"] == words(number)
+    assert learned_from(client, "one_by_one") == list(map(words, range(3)))
     assert len(judgings(server)) == len(distillings(server)) == 3

@@ -8,19 +8,16 @@ from langgraph_sdk.client import SyncLangGraphClient
 from tests.conftest import judgings
 from tests.integration_tests.agent_server.support import (
     CASE,
-    ask,
     at_once,
     case,
     new_thread,
-    resume,
     run,
 )
-from tests.integration_tests.alignment_support import progress_of
 from tests.loopback import LoopbackServer
 
 pytestmark = pytest.mark.outside
 
-BAD: list[dict[str, Any]] = [{"k": 1000}, {"namespace": ["a.b"]}, {"review": "sometimes"}]
+BAD: list[dict[str, Any]] = [{"k": 1000}, {"namespace": ["a.b"]}]
 
 
 def assistant(client: SyncLangGraphClient, graph: str = "review", **context: Any) -> str:
@@ -77,17 +74,13 @@ def test_assistants_have_memory_k_and_model_of_their_own(
 def test_what_can_not_be_used_is_told_in_a_sentence(
     client: SyncLangGraphClient, server: LoopbackServer
 ) -> None:
-    def why(context: dict[str, Any]) -> list[str]:
+    for context in BAD:
         by_run = run(client, None, "review", input=CASE, context=context)
         own = assistant(client, **context)
-        results = (by_run, run(client, new_thread(client), own, input=CASE))
-        return [str(result["__error__"]["message"]) for result in results]
-
-    for context, sentences in zip(BAD, at_once(why, BAD), strict=True):
-        for sentence in sentences:
-            assert next(iter(context)) in sentence, context
-            assert "\n" not in sentence, context
-            assert "pydantic" not in sentence, context
+        for result in (by_run, run(client, new_thread(client), own, input=CASE)):
+            sentence = str(result["__error__"]["message"])
+            assert next(iter(context)) in sentence
+            assert "\n" not in sentence
     result = run(client, None, "judge", input={"inputs": "", "outputs": "x"})
     assert result["__error__"] == {
         "error": "InvalidInputError",
@@ -112,9 +105,13 @@ def test_review_streams_its_question_and_what_it_learned(
     reply = {interrupt["id"]: {"value": False, "rationale": "Too cold."}}
     events = stream(client, thread, "review", command={"resume": reply})
     assert events["nodes"] == ["collect_feedback", "distill_feedback", "commit_memory"]
-    [guideline] = events["updates"][-1]["commit_memory"]["learned"]["guidelines"]
+    learned = events["updates"][-1]["commit_memory"]["learned"]
+    [guideline] = learned["guidelines"]
     assert "Too cold." in guideline["text"]
     assert len(judgings(server)) == 1
+    judged = run(client, new_thread(client), "judge", input=CASE, context=context)["judgment"]
+    assert judged["guideline_ids"] == [guideline["guideline_id"]]
+    assert judged["episode_ids"] == learned["episode_ids"]
 
 
 def test_alignment_streams_its_progress_and_learns_once(client: SyncLangGraphClient) -> None:
@@ -127,23 +124,7 @@ def test_alignment_streams_its_progress_and_learns_once(client: SyncLangGraphCli
     events = stream(client, thread, "align", **given)
     stages = list(dict.fromkeys(event["stage"] for event in events["custom"]))
     assert stages == ["remember", "distill", "consolidate", "commit"]
-    for stage in stages:
-        steps = progress_of(events["custom"], stage)
-        done, of = steps[-1]
-        assert steps == sorted(steps)
-        assert done == of > 0
     report = events["updates"][-1]["commit_alignment"]["report"]
     assert report["feedback"] == {"new": 3, "changed": 0, "unchanged": 0, "rejected": 1}
     again = run(client, thread, "align", **given)["report"]
     assert (again["feedback"]["unchanged"], again["cost"]["chat_calls"]) == (3, 0)
-
-
-def test_learned_in_a_review_is_known_to_the_judge(client: SyncLangGraphClient) -> None:
-    context = {"namespace": ["shop"]}
-    thread = new_thread(client)
-    asked = ask(client, thread, context=context)
-    result = resume(client, thread, {asked["id"]: {"value": False, "rationale": "Too cold."}})
-    [learned] = result["learned"]["guidelines"]
-    judged = run(client, new_thread(client), "judge", input=CASE, context=context)["judgment"]
-    assert judged["guideline_ids"] == [learned["guideline_id"]]
-    assert judged["episode_ids"] == result["learned"]["episode_ids"]

@@ -4,7 +4,6 @@ MLflow's MemAlign calls models with `litellm`, which takes an older `openai` tha
 environment all other tests would run with that one, too.
 """
 
-import fcntl
 import json
 import os
 import subprocess
@@ -30,31 +29,9 @@ def mlflow_python() -> str:
     if find_spec("mlflow") and find_spec("dspy"):
         return sys.executable
     folder = Path(sys.prefix) / "mlflow"
-    folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return _made(folder)
-
-
-def run_steps(server: LoopbackServer, folder: Path, *steps: str) -> None:
-    """Run some of the worker's steps in a process of its own, on one database for all."""
-    worker = "tests.integration_tests.integrations.mlflow_worker"
-    done = subprocess.run(
-        [mlflow_python(), "-m", worker, *steps],
-        cwd=folder,  # MLflow keeps what it calls artifacts where it runs
-        env={**os.environ, **server.environment, **_quiet(folder)},
-        capture_output=True,
-        text=True,
-        timeout=_STEP_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-5000:]
-
-
-def _made(folder: Path) -> str:
-    python = folder / "bin" / "python"
-    mark = folder / "made-of"
-    wanted = _wanted()
+    python, mark = folder / "bin" / "python", folder / "made-of"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = json.dumps([project["dependencies"], project["optional-dependencies"]["mlflow"]])
     if not (mark.exists() and mark.read_text() == wanted):
         _call(sys.executable, "-m", "venv", str(folder))
         pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
@@ -63,10 +40,18 @@ def _made(folder: Path) -> str:
     return str(python)
 
 
-def _wanted() -> str:
-    """What such an environment holds."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return json.dumps([project["dependencies"], project["optional-dependencies"]["mlflow"]])
+def run_worker(server: LoopbackServer, folder: Path) -> None:
+    """Do what the real MLflow has to do, in a process of its own."""
+    done = subprocess.run(
+        [mlflow_python(), "-m", "tests.integration_tests.integrations.mlflow_worker"],
+        cwd=folder,  # MLflow keeps what it calls artifacts where it runs
+        env={**os.environ, **server.environment, **_quiet(folder)},
+        capture_output=True,
+        text=True,
+        timeout=_STEP_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
 
 
 def _call(*command: str) -> None:

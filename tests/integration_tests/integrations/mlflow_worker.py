@@ -1,12 +1,10 @@
-"""What the real MLflow has to do: steps in processes of their own, for it needs an older `openai`.
+"""What the real MLflow has to do, in a process of its own, for it needs an older `openai`.
 
-Started with a step's name; a step ends with an AssertionError where something is not as it should.
+It ends with an AssertionError where something is not as it should.
 """
 
 import asyncio
 import json
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import mlflow
@@ -17,7 +15,7 @@ from mlflow.genai.judges import make_judge
 from mlflow.genai.judges.optimizers import MemAlignOptimizer
 from mlflow.genai.scorers import get_scorer
 
-from memalign_graph import Criterion, Guideline, JudgeMemory
+from memalign_graph import Criterion, JudgeMemory
 from memalign_graph import Feedback as OurFeedback
 from memalign_graph.integrations import (
     aexport_to_mlflow,
@@ -47,9 +45,13 @@ BOB: dict[str, Any] = {
     "id": "ticket-7",
     "given_at": "2024-05-02T10:00:00Z",
 }
-CEM = {**ANN, "author": "cem", "rationale": "It sends the customer away."}
-NOBODY = {**ANN, "inputs": "Plain text.", "author": None, "rationale": "Cold."}
-WORDS = {**ANN, "inputs": "Only words.", "value": None, "author": "dee"}
+RECORDS = [
+    ANN,
+    BOB,
+    {**ANN, "author": "cem", "rationale": "It sends the customer away."},
+    {**ANN, "inputs": "Plain text.", "author": None, "rationale": "Cold."},
+    {**ANN, "inputs": "Only words.", "value": None, "author": "dee"},
+]
 BY_HAND = "Begin with a word of regret."
 DISTILLED = "A reply about a loss must say sorry first."
 
@@ -64,16 +66,13 @@ def memory_of(lines: list[str]) -> JudgeMemory:
 
 
 def taught() -> JudgeMemory:
-    """Four experts' words, words alone, a guideline by hand, and one of ann's and cem's words."""
+    """Experts' words, a guideline by hand, and one of ann's and cem's words."""
     memory = memory_of([])
-    records = [ANN, BOB, CEM, NOBODY, WORDS]
-    ann, _, cem, *_ = memory.remember([OurFeedback.model_validate(one) for one in records])
+    ann, _, cem, *_ = memory.remember([OurFeedback.model_validate(one) for one in RECORDS])
     by_hand = memory.add_guideline(BY_HAND, author="ann")
     sources = {"text": DISTILLED, "episode_ids": [ann.id, cem.id], "author": None}
     # As an alignment writes it.
-    distilled: Guideline = by_hand.model_copy(
-        update={**sources, "id": "g" * 32, "origin": "distilled"}
-    )
+    distilled = by_hand.model_copy(update={**sources, "id": "g" * 32, "origin": "distilled"})
     head, *lines = memory.export_jsonl().splitlines()
     return memory_of([head, json.dumps({"type": "guideline", **distilled.to_json()}), *lines])
 
@@ -85,7 +84,6 @@ def export() -> None:
     awaited = asyncio.run(aexport_to_mlflow(memory))
     exported = export_to_mlflow(memory)
     for judge, trace_ids, left_out in (awaited, exported):
-        assert type(judge).__name__ == "MemoryAugmentedJudge"
         for text in (DISTILLED, BY_HAND, CRITERION.instructions):
             assert text in judge.instructions
         dumped = judge.model_dump()["memory_augmented_judge_data"]["semantic_memory"]
@@ -100,7 +98,7 @@ def export() -> None:
 
 
 def judge_and_come_back() -> None:
-    """Load the judge that another process registered, ask it, and read it into a memory."""
+    """Load the judge that was registered, ask it, and read it into a memory."""
     experiment = mlflow.set_experiment("support")
     loaded = get_scorer(name="support_tone", experiment_id=experiment.experiment_id)
     verdict = loaded(inputs={"question": "My order never came!"}, outputs="Look at the page.")
@@ -119,9 +117,11 @@ def judge_and_come_back() -> None:
         assert one.says_the_same_as(went[key])
         assert (one.feedback_id, one.given_at) == (went[key].feedback_id, went[key].given_at)
         assert one.status == "distilled"
-    sources = {one.text: (one.origin, sorted(one.episode_ids)) for one in memory.guidelines()}
-    wrote = {one.text: (one.origin, sorted(one.episode_ids)) for one in original.guidelines()}
-    assert sources == wrote
+    theirs, ours = (
+        {one.text: (one.origin, sorted(one.episode_ids)) for one in known.guidelines()}
+        for known in (memory, original)
+    )
+    assert theirs == ours
 
 
 def align_there() -> None:
@@ -152,17 +152,16 @@ def align_there() -> None:
 
 
 def assess() -> None:
-    """Read assessments of every kind, in every form that MLflow gives traces in."""
+    """Read what MLflow makes of assessments, in every form that it gives traces in."""
     mlflow.set_experiment("assessed")
     trace_id = log_trace({"question": "Where is it?"}, "Look it up.")
-    ann, bob, nobody = (AssessmentSource("HUMAN", *name) for name in (["ann"], ["bob"], []))
+    ann = AssessmentSource("HUMAN", "ann")
 
-    def log(source: AssessmentSource, name: str = "support_tone", **fields: Any) -> Any:
-        return mlflow.log_feedback(
-            **{"trace_id": trace_id, "source": source, "name": name, **fields}
-        )
+    def log(**fields: Any) -> Any:
+        given = {"trace_id": trace_id, "name": "support_tone", "source": ann, **fields}
+        return mlflow.log_feedback(**given)
 
-    first = log(ann, name="Support_Tone ", value=True)
+    first = log(name="Support_Tone ", value=True)
     mlflow.override_feedback(
         trace_id=trace_id,
         assessment_id=first.assessment_id,
@@ -171,15 +170,13 @@ def assess() -> None:
         source=ann,
     )
     at = {"create_time_ms": 1_700_000_000_000, "last_update_time_ms": 1_700_000_000_000}
+    bob = AssessmentSource("HUMAN", "bob")
     said = Feedback(name="support_tone", value="yes", source=bob, **at)
     given = mlflow.log_assessment(trace_id, said)
-    log(AssessmentSource("LLM_JUDGE", "gpt"), value=True, rationale="I, robot.")
-    log(ann, name="helpfulness", value=1.0)
-    log(AssessmentSource("HUMAN", "cem"), value=0.6)
-    log(nobody, value=[1, "a"])
-    log(nobody, rationale="Words.")
-    log(ann, error=ValueError("x"))
-    mlflow.log_expectation(trace_id=trace_id, name="expected_response", value="We are sorry.")
+    log(source=AssessmentSource("LLM_JUDGE", "gpt"), value=True, rationale="I, robot.")
+    log(source=AssessmentSource("HUMAN"), value=[1, "a"])
+    log(source=AssessmentSource("HUMAN"), rationale="Words.")
+    log(error=ValueError("x"))
     mlflow.log_expectation(trace_id=trace_id, name="facts", value=["late", "lost"])
     with mlflow.start_span("support") as span:
         span.set_inputs({"question": "Outer?"})
@@ -187,48 +184,40 @@ def assess() -> None:
             inner.set_inputs({"query": "Inner?"})
             inner.set_outputs("Found.")
     mlflow.flush_trace_async_logging()
-    log(ann, trace_id=span.trace_id, value=True, span_id=inner.span_id)
-    log(bob, trace_id=span.trace_id, value=True)  # the root has no outputs
+    log(trace_id=span.trace_id, value=True, span_id=inner.span_id)
+    log(trace_id=span.trace_id, value=True, source=bob)  # the root has no outputs
 
     traces = [mlflow.get_trace(one) for one in (trace_id, span.trace_id)]
     found = feedback_from_mlflow(traces, CRITERION)
-    references = {"expected_response": "We are sorry.", "facts": ["late", "lost"]}
     word, from_bob, words, on_a_span = in_order(found)
     assert (word.author, word.value, word.rationale) == ("ann", False, "Too cold.")
     assert word.example.to_json() == {
         "inputs": {"question": "Where is it?"},
         "outputs": "Look it up.",
-        "reference_outputs": references,
+        "reference_outputs": {"facts": ["late", "lost"]},
     }
     assert (from_bob.author, from_bob.value, from_bob.id) == ("bob", True, given.assessment_id)
     assert from_bob.given_at.isoformat().startswith("2023-11-14T22:13:20")
     assert (words.author, words.value, words.rationale) == (None, None, "Words.")
     assert (on_a_span.example.inputs, on_a_span.example.outputs) == ({"query": "Inner?"}, "Found.")
-    assert found.passed_over == {
-        "it was overridden by another": 1,
-        "its source is LLM_JUDGE, which is no person": 1,
-        "the name is 'helpfulness', not 'support_tone'": 1,
-    }
+    assert len(found.passed_over) == 2
     reasons = " ".join(one.reason for one in found.rejected)
-    assert len(found.rejected) == 4
-    for part in ("0.6 is not on", "[1.0, 'a'] is not on", "is an error", "outputs: must not be"):
+    assert len(found.rejected) == 3
+    for part in ("[1.0, 'a'] is not on", "is an error", "outputs: must not be"):
         assert part in reasons
-    table = mlflow.search_traces()
     for form in (
         [one.to_dict() for one in traces],
         [one.to_json() for one in traces],
-        table,
-        list(table["trace"]),
+        mlflow.search_traces(),
     ):
         assert in_order(feedback_from_mlflow(form, CRITERION)) == in_order(found)
 
 
 def in_order(found: Any) -> list[OurFeedback]:
     """Ann's word, bob's, that of nobody, and the one on a span."""
-    order = ["Too cold.", None, "Words."]
-    on_a_span = [one for one in found.feedback if one.example.outputs == "Found."]
-    others = [one for one in found.feedback if one not in on_a_span]
-    return sorted(others, key=lambda one: order.index(one.rationale)) + on_a_span
+    order = [("Look it up.", "Too cold."), ("Look it up.", None), ("Look it up.", "Words.")]
+    order.append(("Found.", None))
+    return sorted(found.feedback, key=lambda one: order.index((one.example.outputs, one.rationale)))
 
 
 def log_trace(inputs: Any, outputs: Any) -> str:
@@ -239,10 +228,6 @@ def log_trace(inputs: Any, outputs: Any) -> str:
     return str(span.trace_id)
 
 
-STEPS: dict[str, Callable[[], None]] = {
-    step.__name__: step for step in (export, judge_and_come_back, align_there, assess)
-}
-
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        STEPS[name]()
+    for step in (export, judge_and_come_back, align_there, assess):
+        step()

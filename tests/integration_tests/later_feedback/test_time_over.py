@@ -38,47 +38,33 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     return Clock
 
 
-async def test_judgment_goes_when_its_time_is_over(bench: Bench, clock: Any) -> None:
-    judgment = await judge(bench)
-    clock.ahead = DAY - timedelta(hours=6)
-    assert len(kept(bench)) == 1
-    clock.ahead = DAY + timedelta(hours=6)
-    assert kept(bench) == []
-    with pytest.raises(ValueError, match="its time is over"):
-        await tell(bench, judgment["id"], "Too cold.")
-    assert await bench.episodes() == []
-
-
-async def test_what_is_past_its_time_is_swept_now_and_then(bench: Bench, clock: Any) -> None:
+async def test_what_is_past_its_time_is_swept_and_nothing_beside_or_below_it(
+    bench: Bench, clock: Any
+) -> None:
+    named = CRITERION.model_copy(update={"name": "judgments"})
+    inner = {"namespace": list(ROOT)}
+    below = await judge(bench, context=inner, criterion=named, keep_judgments=9 * DAY)
+    await tell(bench, below["id"], "Too cold.", context=inner, criterion=named)
+    other = await judge(bench, context={"namespace": ["team-a"]})
     old = await judge(bench)
     long = await judge(bench, {**CASE, "inputs": "Kept for long."}, keep_judgments=9 * DAY)
+    clock.ahead = DAY - timedelta(hours=6)
+    assert len(kept(bench)) == 2
     age(bench, old["id"])
     assert judgments_in_store(bench) == sorted([old["id"], long["id"]])
     assert [waiting.judgment.id for waiting in kept(bench)] == [long["id"]]
     clock.ahead = 2 * DAY
     fresh = await judge(bench, OTHER)
     assert judgments_in_store(bench) == sorted([fresh["id"], long["id"]])
-
-
-async def test_sweeping_leaves_what_lies_beside_and_below(bench: Bench, clock: Any) -> None:
-    named = CRITERION.model_copy(update={"name": "judgments"})
-    inner = {"namespace": list(ROOT)}
-    below = await judge(bench, context=inner, criterion=named, keep_judgments=9 * DAY)
-    await tell(bench, below["id"], "Too cold.", context=inner, criterion=named)
-    other = await judge(bench, context={"namespace": ["team-a"]})
-    await judge(bench)
-    clock.ahead = 2 * DAY
-    fresh = await judge(bench, OTHER)
-    assert judgments_in_store(bench) == [fresh["id"]]
     assert judgments_in_store(bench, *ROOT, "judgments") == [below["id"]]
     assert judgments_in_store(bench, "team-a", CRITERION.name) == [other["id"]]
     memory = {"criterion": named, "namespace": ROOT}
     assert len(await bench.episodes(**memory)) == len(await bench.guidelines(**memory)) == 1
-    assert [waiting.judgment.id for waiting in kept(bench)] == [fresh["id"]]
     assert [waiting.judgment.id for waiting in kept(bench, **memory)] == [below["id"]]
 
 
 def test_a_store_that_removes_what_is_over_is_told_when(server: LoopbackServer) -> None:
+    """By a graph that has no checkpointer, too."""
     with SqliteStore.from_conn_string(":memory:") as store:
         store.setup()
         graph = create_judge_graph(
@@ -88,6 +74,7 @@ def test_a_store_that_removes_what_is_over_is_told_when(server: LoopbackServer) 
             keep_judgments=timedelta(minutes=5),
         )
         judgment = graph.compile(store=store).invoke(CASE)["judgment"]
+        assert judgment["thread_id"] is None
         kept = "SELECT key, ttl_minutes FROM store WHERE prefix LIKE '%judgments'"
         [(key, minutes)] = store.conn.execute(kept).fetchall()
         assert (key, round(minutes)) == (judgment["id"], 5)
@@ -95,6 +82,7 @@ def test_a_store_that_removes_what_is_over_is_told_when(server: LoopbackServer) 
 
 async def test_very_long_time_is_taken_and_a_very_short_one_is_over_at_once(bench: Bench) -> None:
     short = await judge(bench, keep_judgments=timedelta(microseconds=1))
+    assert kept(bench) == []
     with pytest.raises(ValueError, match="its time is over"):
         await tell(bench, short["id"], "Too cold.")
     judgment = await judge(bench, keep_judgments=timedelta.max)
@@ -104,30 +92,19 @@ async def test_very_long_time_is_taken_and_a_very_short_one_is_over_at_once(benc
     assert (await tell(bench, judgment["id"], "Too cold."))["learned"]["guidelines"]
 
 
-async def test_what_a_later_version_keeps_hinders_nothing(bench: Bench) -> None:
-    """Nor is it removed before its time: two versions may share a store for a while."""
-    for key, until in (("waiting", datetime.now(UTC) + DAY), ("over", datetime.now(UTC) - DAY)):
-        item = {"judgment": {"id": key}, "kept_until": until.isoformat(), "of_later_versions": 1}
-        bench.store.put((*ROOT, "judgments"), key, item, index=False)
-    await bench.remember({**CASE, "value": False, "author": "ann"})
-    judgment = await judge(bench)
-    assert judgments_in_store(bench) == sorted([judgment["id"], "waiting"])
-    done = bench.memory().forget(author="ann", purge=True, checkpointer=bench.saver)
-    assert len(done.episode_ids) == 1
-
-
-async def test_kept_judgments_are_no_part_of_the_memory(bench: Bench) -> None:
+async def test_kept_judgments_are_no_part_of_the_memory_and_later_versions_may_have_theirs(
+    bench: Bench,
+) -> None:
+    """Theirs are not removed before their time: two versions may share a store for a while."""
     await bench.remember({**CASE, "value": False, "author": "ann"})
     memory = bench.memory()
     before = memory.version(), memory.export_jsonl(), len(memory.history())
+    for key, until in (("waiting", datetime.now(UTC) + DAY), ("over", datetime.now(UTC) - DAY)):
+        item = {"judgment": {"id": key}, "kept_until": until.isoformat(), "of_later_versions": 1}
+        bench.store.put((*ROOT, "judgments"), key, item, index=False)
     judgment = await judge(bench, OTHER)
+    assert judgments_in_store(bench) == sorted([judgment["id"], "waiting"])
     assert (memory.version(), memory.export_jsonl(), len(memory.history())) == before
     assert judgment["memory_version"] == before[0]
-
-
-async def test_graph_without_a_checkpointer_keeps_judgments(bench: Bench) -> None:
-    options: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
-    builder = create_judge_graph(CRITERION, keep_judgments=DAY, **options)
-    judgment = (await bench.invoke(builder.compile(store=bench.store), CASE, None))["judgment"]
-    assert judgment["thread_id"] is None
-    assert [waiting.judgment.id for waiting in kept(bench)] == [judgment["id"]]
+    done = memory.forget(author="ann", purge=True, checkpointer=bench.saver)
+    assert len(done.episode_ids) == 1

@@ -1,13 +1,11 @@
-"""An expert's word on an earlier judgment: from anywhere, in any shape, and what it costs."""
+"""An expert's word on an earlier judgment: in any shape; what can't be used is told."""
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
-from langgraph.store.sqlite import SqliteStore
 
-from memalign_graph import JudgeMemory, create_feedback_graph, create_judge_graph
+from memalign_graph import Boolean, InvalidInputError, Numeric, create_feedback_graph
 from tests.conftest import (
     CASE,
     COLD,
@@ -21,6 +19,8 @@ from tests.conftest import (
 )
 from tests.integration_tests.later_feedback.support import (
     DAY,
+    age,
+    everything,
     feedback_graph,
     judge,
     judgments_in_store,
@@ -56,24 +56,25 @@ async def test_word_is_learned_from_on_another_thread(bench: Bench) -> None:
     assert [kept.judgment.id for kept in waiting] == [judgment["id"], again["id"]]
 
 
-async def test_judgments_wait_until_their_time_is_over(bench: Bench) -> None:
-    assert kept(bench) == []
+async def test_judgments_wait_until_their_time_is_over_and_are_not_kept_unless_told(
+    bench: Bench,
+) -> None:
+    unkept = await judge(bench, keep_judgments=None)
+    assert judgments_in_store(bench) == []
+    with pytest.raises(ValueError, match="without `keep_judgments`"):
+        await tell(bench, unkept["id"], COLD)
     first = await judge(bench, keep_judgments=2 * DAY)
     second = await judge(bench, OTHER)
     newer, older = kept(bench)
     assert (newer.judgment.id, older.judgment.to_json()) == (second["id"], first)
     assert older.example.outputs == CASE["outputs"]
     assert newer.kept_until < older.kept_until
+    ignored = await tell(bench, first["id"], {"type": "ignore"})
+    assert (ignored["feedback"], ignored["learned"]) == (None, None)
+    assert await bench.episodes() == []
     await tell(bench, first["id"], COLD)
     left = bench.memory().judgments(waiting=True)
     assert [waiting.judgment.id for waiting in left] == [second["id"]]
-
-
-async def test_nothing_is_kept_unless_told(bench: Bench) -> None:
-    judgment = await judge(bench, keep_judgments=None)
-    assert judgments_in_store(bench) == []
-    with pytest.raises(ValueError, match="without `keep_judgments`"):
-        await tell(bench, judgment["id"], COLD)
 
 
 async def test_reviewed_judgment_is_kept_once_and_takes_another_word_later(bench: Bench) -> None:
@@ -92,10 +93,8 @@ async def test_reviewed_judgment_is_kept_once_and_takes_another_word_later(bench
     ("reply", "value", "words", "distils"),
     [
         ("Cold.", None, "Cold.", 1),
-        ({"decisions": [{"type": "reject", "message": "Cold."}]}, None, "Cold.", 1),
         ([{"type": "edit", "args": {"action": "x", "args": {"value": False}}}], False, None, 1),
         ({"value": True}, True, None, 0),
-        ([{"type": "accept", "args": None}], True, None, 0),
     ],
     ids=str,
 )
@@ -108,14 +107,6 @@ async def test_every_shape_of_a_reply_is_taken(
     [episode] = await bench.episodes()
     assert (episode.value, episode.rationale, episode.status) == (value, words, "distilled")
     assert len(distillings(bench.server)) == distils
-
-
-async def test_ignoring_stores_nothing(bench: Bench) -> None:
-    judgment = await judge(bench)
-    given = await tell(bench, judgment["id"], {"type": "ignore"})
-    assert (given["feedback"], given["learned"]) == (None, None)
-    assert await bench.episodes() == []
-    assert len(kept(bench)) == 1
 
 
 async def test_example_is_embedded_again_by_other_embeddings_alone(bench: Bench) -> None:
@@ -132,22 +123,6 @@ async def test_example_is_embedded_again_by_other_embeddings_alone(bench: Bench)
     assert [similar.example.inputs for similar in found] == [OTHER["inputs"]]
 
 
-async def test_same_word_twice_teaches_nothing_and_a_second_thought_replaces_it(
-    bench: Bench,
-) -> None:
-    judgment = await judge(bench)
-    first = await tell(bench, judgment["id"], BY_ANN)
-    second = await tell(bench, judgment["id"], BY_ANN)
-    assert second["learned"]["guidelines"] == []
-    assert second["learned"]["memory_version"] == first["learned"]["memory_version"]
-    assert len(await bench.episodes()) == len(distillings(bench.server)) == 1
-    await tell(bench, judgment["id"], {**BY_ANN, "rationale": "It blames the customer."})
-    [episode] = await bench.episodes()
-    assert episode.rationale == "It blames the customer."
-    [guideline] = await bench.guidelines()
-    assert "blames" in guideline.text
-
-
 async def test_namespace_of_the_run_is_where_the_judgment_is_looked_for(bench: Bench) -> None:
     named = CRITERION.model_copy(update={"name": "judgments"})
     for place in (["team-a"], ["judgments"], ["a", "judgments"]):
@@ -159,29 +134,17 @@ async def test_namespace_of_the_run_is_where_the_judgment_is_looked_for(bench: B
         assert len(await bench.episodes(criterion=named, namespace=tuple(place))) == 1
 
 
-async def test_word_comes_from_another_process(bench: Bench, tmp_path: Path) -> None:
-    """With other connections and other graph objects, as after a restart."""
-    path = str(tmp_path / "memory.db")
-    options: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
-    with SqliteStore.from_conn_string(path) as store:
-        store.setup()
-        builder = create_judge_graph(CRITERION, keep_judgments=DAY, **options)
-        judgment = builder.compile(store=store).invoke(CASE)["judgment"]
-    with SqliteStore.from_conn_string(path) as store:
-        graph = create_feedback_graph(CRITERION, **options).compile(store=store)
-        given = {"judgment_id": judgment["id"], "reply": COLD}
-        assert graph.invoke(given, thread(None))["learned"]["guidelines"]
-        memory = JudgeMemory(store, CRITERION, embeddings=options["embeddings"])
-        assert len(memory.episodes()) == len(memory.guidelines()) == 1
-
-
-async def test_distilling_that_fails_leaves_the_word_for_the_next(bench: Bench) -> None:
+async def test_distilling_that_fails_leaves_the_word_for_the_next_which_learns_it_once(
+    bench: Bench,
+) -> None:
     judgment = await judge(bench)
     bench.server.script(*[error(500, "It broke.", retry_after=0)] * 3)
     with pytest.raises(Exception, match="It broke"):
         await tell(bench, judgment["id"], COLD)
     assert [said.status for said in await bench.episodes()] == ["pending"]
-    await tell(bench, judgment["id"], COLD, on="again")
+    first = await tell(bench, judgment["id"], COLD, on="again")
+    again = await tell(bench, judgment["id"], COLD)
+    assert again["learned"]["memory_version"] == first["learned"]["memory_version"]
     assert [said.status for said in await bench.episodes()] == ["distilled"]
     assert len(await bench.guidelines()) == 1
 
@@ -202,3 +165,74 @@ async def test_words_of_several_experts_at_once_are_all_kept(bench: Bench) -> No
     assert {said.status for said in episodes} == {"distilled"}
     sources = {key for rule in await bench.guidelines() for key in rule.episode_ids}
     assert sources <= {said.id for said in episodes}
+
+
+def content(bench: Bench) -> tuple[Any, ...]:
+    """All that the store holds, and how often a model was asked."""
+    stored = sorted((item.namespace, item.key, str(item.value)) for item in everything(bench))
+    return stored, len(bench.server.chats), len(bench.server.embeddings)
+
+
+async def refuse(bench: Bench, given: Any, context: Any = None, **options: Any) -> str:
+    """Give a word that is not taken; returns why, if nothing was called or stored."""
+    before = content(bench)
+    with pytest.raises(InvalidInputError) as caught:
+        await bench.invoke(feedback_graph(bench, **options), given, "told", context=context)
+    assert content(bench) == before
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+NO_ID = "give the `id` of a judgment"
+IDS: list[tuple[Any, str]] = [
+    ("unknown", f"judgment_id: no judgment 'unknown' is kept in memalign/{CRITERION.name}"),
+    ("a.b", "no judgment 'a.b' is kept"),
+    ("%", "no judgment '%' is kept"),
+    ("", NO_ID),
+    (None, NO_ID),
+    ({"id": "a"}, NO_ID),
+]
+
+
+async def test_what_can_not_be_used_or_is_left_out_is_told_and_can_be_given_again(
+    bench: Bench,
+) -> None:
+    judgment_id = (await judge(bench))["id"]
+    for unknown, why in IDS:
+        assert why in await refuse(bench, {"judgment_id": unknown, "reply": COLD})
+    wrong: list[Any] = [None, 7, " ", {"value": "perhaps"}, {"verdict": False}, {"decisions": []}]
+    for reply in wrong:
+        why = await refuse(bench, {"judgment_id": judgment_id, "reply": reply})
+        assert why.startswith("reply: ")
+    # Nor is it taken from an earlier run on the thread.
+    assert (await refuse(bench, {"judgment_id": judgment_id})).startswith("reply: ")
+    assert NO_ID in await refuse(bench, {"reply": COLD})
+    assert (await tell(bench, judgment_id, COLD))["learned"]["guidelines"]
+
+
+async def test_judgment_past_its_time_or_of_another_memory_is_unknown(bench: Bench) -> None:
+    given = {"judgment_id": (await judge(bench))["id"], "reply": COLD}
+    assert "another namespace" in await refuse(bench, given, {"namespace": ["memalign", "sub"]})
+    other = CRITERION.model_copy(update={"name": "brevity"})
+    assert "memalign/brevity" in await refuse(bench, given, criterion=other)
+    age(bench, given["judgment_id"])
+    assert "its time is over" in await refuse(bench, given)
+    assert kept(bench) == []
+
+
+async def test_value_of_a_scale_that_has_changed_meanwhile_is_told(bench: Bench) -> None:
+    score = CRITERION.model_copy(update={"scale": Numeric(minimum=1, maximum=5, integer=True)})
+    judgment = await judge(bench, criterion=score)
+    assert judgment["value"] == 5
+    boolean = score.model_copy(update={"scale": Boolean()})
+    given = {"judgment_id": judgment["id"], "reply": {"type": "approve"}}
+    assert "not on the scale" in await refuse(bench, given, criterion=boolean)
+    taken = await tell(bench, judgment["id"], {"value": False}, criterion=boolean)
+    assert taken["feedback"]["value"] is False
+
+
+async def test_graph_without_a_store_is_told(bench: Bench) -> None:
+    options: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
+    graph = create_feedback_graph(CRITERION, **options).compile()
+    with pytest.raises(InvalidInputError, match=r"^store: "):
+        await bench.invoke(graph, {"judgment_id": "x", "reply": COLD})

@@ -25,13 +25,12 @@ def test_every_public_name_is_there_and_none_is_imported_before() -> None:
     with pytest.raises(AttributeError, match="nothing"):
         _ = integrations.nothing
     code = (
-        "import sys, memalign_graph.integrations; a = set(sys.modules); "
-        "from memalign_graph.integrations import *; "
-        "print([name for name in ('langsmith', 'pydantic') if name in a], [name for name in "
-        "('mlflow', 'dspy', 'openevals', 'agentevals', 'langchain') if name in sys.modules])"
+        "import sys, memalign_graph.integrations\n"
+        "assert not {'langsmith', 'pydantic'} & {*sys.modules}\n"
+        "from memalign_graph.integrations import *\n"
+        "assert not {'mlflow', 'dspy', 'openevals', 'agentevals', 'langchain'} & {*sys.modules}\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[] []"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 async def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,17 +58,15 @@ class Order:
 
 
 def test_what_applications_return_becomes_json() -> None:
-    moment = datetime(2025, 3, 1, tzinfo=UTC)
     given: dict[str, Any] = {
         "messages": [HumanMessage("Where is it?")],
-        "answer": Answer(at=moment),
+        "answer": Answer(at=datetime(2025, 3, 1, tzinfo=UTC)),
         "rest": (Order(7), Colour.RED, UUID(int=0), Decimal("1.50"), date(2025, 3, 1), None, True),
     }
-    rest = [{"number": 7}, "red", str(UUID(int=0)), "1.50", "2025-03-01", None, True]
     assert plain_json(given) == {
         "messages": [{"role": "user", "content": "Where is it?"}],
         "answer": {"at": "2025-03-01T00:00:00Z"},
-        "rest": rest,
+        "rest": [{"number": 7}, "red", str(UUID(int=0)), "1.50", "2025-03-01", None, True],
     }
     nothing = object()
     assert plain_json(nothing) is nothing, "the example says that it is no JSON"

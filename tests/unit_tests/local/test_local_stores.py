@@ -4,9 +4,8 @@ import asyncio
 import multiprocessing
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AsyncExitStack, ExitStack
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any, TypedDict
@@ -47,8 +46,6 @@ def test_store_keeps_items_in_a_new_folder(tmp_path: Path) -> None:
     path = tmp_path / "new" / "m.db"
     with open_local_store(path) as store:
         store.put(SPACE, "1", {"text": "cold"})
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        store.put(SPACE, "1", {})
     # Nothing but an empty lock is left beside the file.
     left = {item.name: item.stat().st_size for item in path.parent.iterdir()}
     assert left.keys() == {"m.db", "m.db.lock"}
@@ -73,42 +70,30 @@ class Hold:
         return 0
 
 
-@contextmanager
-def thread_of(work: Callable[[], object]) -> Iterator[threading.Thread]:
-    thread = threading.Thread(target=work)
-    thread.start()
-    yield thread
-    thread.join(60)
-    assert not thread.is_alive()
+def test_closing_waits_while_another_thread_is_in_a_statement(tmp_path: Path) -> None:
+    def works(opened: ExitStack, is_store: bool) -> tuple[sqlite3.Connection, Any]:  # noqa: FBT001
+        if is_store:
+            store = opened.enter_context(open_local_store(tmp_path / "m.db"))
+            return store.conn, lambda: store.put(SPACE, "1", {"text": "cold"})
+        saver = opened.enter_context(open_local_checkpointer(tmp_path / "m.db"))
+        return saver.conn, lambda: saver.delete_thread("t")
 
-
-def was_waited_for(held: sqlite3.Connection, work: Callable[[], object], opened: ExitStack) -> bool:
-    """Tell whether closing waits while another thread is in a statement of its work."""
-    hold = Hold()
-    held.set_progress_handler(hold, 1)
-    with thread_of(work):
-        assert hold.begun.wait(60)
-        with thread_of(opened.close) as closing:
-            closing.join(0.2)
-            is_waiting = closing.is_alive()
+    for is_store in (True, False):
+        opened, hold = ExitStack(), Hold()
+        connection, work = works(opened, is_store)
+        connection.set_progress_handler(hold, 1)
+        with ThreadPoolExecutor(2) as pool:
+            working = pool.submit(work)
+            assert hold.begun.wait(60)
+            closing = pool.submit(opened.close)
+            assert wait([closing], 0.2).not_done
             hold.let_go.set()
-    return is_waiting
-
-
-def test_closing_waits_for_a_batch_of_another_thread(tmp_path: Path) -> None:
-    opened = ExitStack()
-    store = opened.enter_context(open_local_store(tmp_path / "m.db"))
-    assert was_waited_for(store.conn, lambda: store.put(SPACE, "1", {"text": "cold"}), opened)
+            working.result(60)
+            closing.result(60)
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            work()
     with open_local_store(tmp_path / "m.db") as again:
         assert again.get(SPACE, "1") is not None
-
-
-def test_closing_waits_for_a_checkpointer_in_another_thread(tmp_path: Path) -> None:
-    opened = ExitStack()
-    saver = opened.enter_context(open_local_checkpointer(tmp_path / "m.db"))
-    assert was_waited_for(saver.conn, lambda: saver.delete_thread("t"), opened)
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        saver.delete_thread("t")
 
 
 def test_listing_left_half_way_does_not_keep_the_block_from_ending(
@@ -137,19 +122,6 @@ async def test_closing_waits_for_a_batch_of_another_task(tmp_path: Path) -> None
         assert await again.aget(SPACE, "1") is not None
 
 
-def test_store_may_be_used_from_many_threads(tmp_path: Path) -> None:
-    with open_local_store(tmp_path / "m.db") as store, ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda i: store.put(SPACE, str(i), {"i": i}), range(100)))
-        assert len(store.search(SPACE, limit=1000)) == 100
-
-
-def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "m.db"
-    path.write_text("certainly no database, but long enough to be read as one" * 20)
-    with pytest.raises(sqlite3.DatabaseError), open_local_store(path):
-        pass
-
-
 async def test_async_twins_share_the_file(tmp_path: Path) -> None:
     path = tmp_path / "m.db"
     config: RunnableConfig = {"configurable": {"thread_id": "t"}}
@@ -166,11 +138,11 @@ async def test_async_twins_share_the_file(tmp_path: Path) -> None:
 
 
 def _open_at_once(barrier: Barrier, folder: str, number: int) -> None:
-    for turn in range(8):
+    for turn in range(6):
         path = Path(folder) / f"{turn}.db"
         barrier.wait(300)
         try:
-            if number % 3 == 0:
+            if number == 0:
                 with open_local_checkpointer(path) as saver:
                     saver.get_tuple({"configurable": {"thread_id": "t", "checkpoint_ns": ""}})
             else:
@@ -183,16 +155,16 @@ def _open_at_once(barrier: Barrier, folder: str, number: int) -> None:
 
 def test_many_processes_may_open_the_same_new_file_at_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(6)
+    barrier = context.Barrier(4)
     workers = [
         context.Process(target=_open_at_once, args=(barrier, str(tmp_path), number), daemon=True)
-        for number in range(6)
+        for number in range(4)
     ]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join(300)
-    assert [worker.exitcode for worker in workers] == [0] * 6
-    for turn in range(8):
-        with open_local_store(tmp_path / f"{turn}.db") as store:
-            assert len(store.search(SPACE, limit=100)) == 4
+    assert [worker.exitcode for worker in workers] == [0] * 4
+    for path in tmp_path.glob("*.db"):
+        with open_local_store(path) as store:
+            assert len(store.search(SPACE)) == 3

