@@ -6,22 +6,18 @@ empirical analysis of backward compatibility in machine learning systems, KDD 20
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, Unpack
 
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph.agreement import agree
 from memalign_graph.alignment.cases import Case, cases_of
 from memalign_graph.errors import InvalidInputError, ModelAnswerError
-from memalign_graph.evaluation.experiment import (
-    EvaluationOptions,
-    Subject,
-    opened,
-    read_options,
-)
+from memalign_graph.evaluation.experiment import EvaluationOptions, Subject, opened, read_options
 from memalign_graph.evaluation.results import ALIGNED, ChangedCase, GuidelineCredit
 from memalign_graph.io import IO, twin_functions
 from memalign_graph.memory.access import MemoryAccess
@@ -43,12 +39,9 @@ async def _flips(
     With `decide="evidence"` a case has no vote on itself, or hardly any could turn, and verdict
     and votes are weighed as they are today. The memory is only read.
     """
-    checked = _check_memory(memory)
-    plan, ways = read_options(checked.criterion, options)
-    with opened(checked.criterion, plan) as experiment:
-        then = await snapshot(io, checked.access, since)
-        subject = Subject(experiment, ALIGNED, ways[ALIGNED], "flips")
-        return await find_flips(io, subject, checked, then)
+    with _aligned(memory, options, "flips") as subject:
+        then = await snapshot(io, memory.access, since)
+        return await find_flips(io, subject, memory, then)
 
 
 async def _guideline_credit(
@@ -60,26 +53,34 @@ async def _guideline_credit(
     the case itself are not shown. Each case takes one judgment, and one more for each guideline.
     The memory is only read.
     """
-    checked = _check_memory(memory)
     if isinstance(cases, bool) or not isinstance(cases, int) or cases < 1:
         raise InvalidInputError(f"cases: {cases!r} is not a whole number from 1 on.")
-    plan, ways = read_options(checked.criterion, {**options, "credit_cases": cases})
-    with opened(checked.criterion, plan) as experiment:
-        subject = Subject(experiment, ALIGNED, ways[ALIGNED], "credit")
-        return await give_credit(io, subject, checked)
+    with _aligned(memory, {**options, "credit_cases": cases}, "credit") as subject:
+        return await give_credit(io, subject, memory)
 
 
 flips, aflips = twin_functions(_flips)
 guideline_credit, aguideline_credit = twin_functions(_guideline_credit)
 
 
-def _check_memory(memory: object) -> JudgeMemory:
-    if isinstance(memory, JudgeMemory):
-        return memory
-    raise InvalidInputError(
-        "memory: give a JudgeMemory(store, criterion, ...), not a value of type "
-        f"{type(memory).__name__}."
-    )
+@contextmanager
+def _aligned(memory: JudgeMemory, options: Mapping[str, Any], stage: str) -> Iterator[Subject]:
+    if not isinstance(memory, JudgeMemory):
+        raise InvalidInputError(
+            "memory: give a JudgeMemory(store, criterion, ...), not a value of type "
+            f"{type(memory).__name__}."
+        )
+    plan, ways = read_options(memory.criterion, options)
+    with opened(memory.criterion, plan) as experiment:
+        yield Subject(experiment, ALIGNED, ways[ALIGNED], stage)
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What the judge says of a case, and whether it agrees with the experts."""
+
+    judgment: Judgment
+    is_right: bool
 
 
 @dataclass(frozen=True)
@@ -91,40 +92,44 @@ class _Copy:
     guidelines: list[Guideline]
     cases: list[Case]
 
+    @classmethod
+    async def of(cls, io: IO, subject: Subject, memory: JudgeMemory) -> "_Copy":
+        own = memory.access
+        access = MemoryAccess(InMemoryStore(), memory.criterion, own.layout, own.embedder)
+        await import_jsonl(io, access, (await export_jsonl(io, own)).split("\n"))
+        await index_missing(io, access, await access.refresh(io))
+        cases = cases_of(await access.all_episodes(io), memory.criterion.scale)
+        parts = Parts(value_judge(subject.judge))
+        return cls(access, parts, await access.guidelines(io), cases)
+
     async def verdict(
         self,
         io: IO,
         case: Case,
         guidelines: Sequence[Guideline],
         besides: AbstractSet[str] = frozenset(),
-    ) -> Judgment | None:
+    ) -> _Verdict | None:
         """Judge a case with some guidelines; None where the model gives no usable answer."""
         step = Step(io, self.parts, Run(self.access.store), self.parts.defaults, self.access)
         try:
-            return await judge_again(step, case.example, guidelines=guidelines, besides=besides)
+            said = await judge_again(step, case.example, guidelines=guidelines, besides=besides)
         except ModelAnswerError:
             return None
+        return _Verdict(said, agree(self.access.criterion.scale, said.value, case.expected))
 
-    def is_right(self, case: Case, verdict: Judgment | None) -> bool:
-        """Tell whether a verdict agrees with the experts."""
-        scale = self.access.criterion.scale
-        return verdict is not None and agree(scale, verdict.value, case.expected)
-
-
-async def _copied(io: IO, subject: Subject, memory: JudgeMemory) -> _Copy:
-    own = memory.access
-    access = MemoryAccess(InMemoryStore(), memory.criterion, own.layout, own.embedder)
-    await import_jsonl(io, access, (await export_jsonl(io, own)).split("\n"))
-    await index_missing(io, access, await access.refresh(io))
-    cases = cases_of(await access.all_episodes(io), memory.criterion.scale)
-    return _Copy(access, Parts(value_judge(subject.judge)), await access.guidelines(io), cases)
+    async def without(
+        self, io: IO, case: Case, key: str, besides: AbstractSet[str] = frozenset()
+    ) -> _Verdict | None:
+        """Judge a case without one guideline."""
+        others = [guideline for guideline in self.guidelines if guideline.id != key]
+        return await self.verdict(io, case, others, besides)
 
 
 async def find_flips(
     io: IO, subject: Subject, memory: JudgeMemory, then: Snapshot
 ) -> list[ChangedCase]:
     """Find the flips since a memory was what a snapshot shows."""
-    copy, experiment = await _copied(io, subject, memory), subject.experiment
+    copy = await _Copy.of(io, subject, memory)
     known = {episode.id: episode for episode in then.episodes}
     new = frozenset(
         episode.id
@@ -141,79 +146,71 @@ async def find_flips(
     gone = [rule for rule in before if (rule.id, rule.text) not in stands]
 
     async def look(case: Case) -> ChangedCase | None:
-        was, now = await copy.verdict(io, case, before, new), None
-        if was is not None and copy.is_right(case, was):
-            now = await copy.verdict(io, case, copy.guidelines)
-        experiment.progress.step()
-        if was is None or now is None or copy.is_right(case, now):
+        was = await copy.verdict(io, case, before, new)
+        if was is None or not was.is_right:
             return None
-        guilty = []
+        now = await copy.verdict(io, case, copy.guidelines)
+        if now is None or now.is_right:
+            return None
         # One after another: cases are looked at side by side.
-        for rule in fresh:
-            others = [other for other in copy.guidelines if other.id != rule.id]
-            if copy.is_right(case, await copy.verdict(io, case, others)):
-                guilty.append(rule)
-        # Where it would be right with none of what changed, all of it may have a part in it.
-        together = not guilty and copy.is_right(case, await copy.verdict(io, case, before))
-        return ChangedCase(
-            example=case.example,
-            expected=case.expected,
-            before=was.value,
-            after=now.value,
-            rationale=now.rationale,
-            guidelines=fresh if together else guilty,
-            removed=gone if together else [],
-        )
+        tried = [(rule, await copy.without(io, case, rule.id)) for rule in fresh]
+        guilty, removed = [rule for rule, said in tried if said and said.is_right], []
+        if not guilty:
+            # Where it would be right with none of what changed, all of it may have a part in it.
+            said = await copy.verdict(io, case, before)
+            if said and said.is_right:
+                guilty, removed = fresh, gone
+        return _changed(case, was, now, guilty, removed)
 
-    experiment.progress.step(0, len(cases))
-    looks = await io.gather([look(case) for case in cases], experiment.limit)
+    looks = await subject.experiment.each(io, look, cases)
     return [flip for flip in looks if flip is not None]
+
+
+def _changed(
+    case: Case,
+    before: _Verdict,
+    after: _Verdict,
+    guidelines: list[Guideline],
+    removed: Sequence[Guideline] = (),
+) -> ChangedCase:
+    return ChangedCase(
+        example=case.example,
+        expected=case.expected,
+        before=before.judgment.value,
+        after=after.judgment.value,
+        rationale=after.judgment.rationale,
+        guidelines=guidelines,
+        removed=list(removed),
+    )
 
 
 async def give_credit(io: IO, subject: Subject, memory: JudgeMemory) -> list[GuidelineCredit]:
     """Leave each guideline of a memory out in turn, on a sample of its cases."""
-    copy, experiment = await _copied(io, subject, memory), subject.experiment
-    chooser = random.Random(experiment.options.seed)  # noqa: S311 - nothing secret
-    most = min(experiment.options.credit_cases, len(copy.cases))
+    copy, options = await _Copy.of(io, subject, memory), subject.experiment.options
+    chooser = random.Random(options.seed)  # noqa: S311 - nothing secret
 
-    async def tried(case: Case) -> tuple[Case, Judgment | None, dict[str, Judgment]]:
+    async def tried(case: Case) -> list[tuple[str, Case, _Verdict, _Verdict]]:
         own = frozenset(episode.id for episode in case.episodes)
         whole = await copy.verdict(io, case, copy.guidelines, own)
-        without = {}
-        for key in whole.guideline_ids if whole else []:
-            others = [rule for rule in copy.guidelines if rule.id != key]
-            if judgment := await copy.verdict(io, case, others, own):
-                without[key] = judgment
-        experiment.progress.step()
-        return case, whole, without
+        keys = whole.judgment.guideline_ids if whole else []
+        others = [(key, await copy.without(io, case, key, own)) for key in keys]
+        return [(key, case, other, whole) for key, other in others if whole and other]
 
-    experiment.progress.step(0, most)
-    chosen = chooser.sample(copy.cases, most)
-    rows = await io.gather([tried(case) for case in chosen], experiment.limit)
+    chosen = chooser.sample(copy.cases, min(options.credit_cases, len(copy.cases)))
+    rows = [row for rows in await subject.experiment.each(io, tried, chosen) for row in rows]
 
     def credit(rule: Guideline) -> GuidelineCredit:
-        pairs = [
-            (case, whole, without[rule.id])
-            for case, whole, without in rows
-            if whole is not None and rule.id in without
-        ]
-        right = [(copy.is_right(case, one), copy.is_right(case, no)) for case, one, no in pairs]
+        mine = [(case, other, whole) for key, case, other, whole in rows if key == rule.id]
+        right = [(whole.is_right, other.is_right) for _, other, whole in mine]
         return GuidelineCredit(
             guideline=rule,
-            shown_for=len(pairs),
+            shown_for=len(mine),
             helped=right.count((True, False)),
             harmed=right.count((False, True)),
             changed=[
-                ChangedCase(
-                    example=case.example,
-                    expected=case.expected,
-                    before=other.value,
-                    after=whole.value,
-                    rationale=whole.rationale,
-                    guidelines=[rule],
-                )
-                for case, whole, other in pairs
-                if whole.value != other.value
+                _changed(case, other, whole, [rule])
+                for case, other, whole in mine
+                if whole.judgment.value != other.judgment.value
             ],
         )
 

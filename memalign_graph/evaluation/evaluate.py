@@ -66,17 +66,14 @@ async def _evaluate(
     """
     plan, ways = read_options(criterion, options, judges)
     read, folds = divide(criterion, feedback, test, plan)
-    used = {item.episode_id: item for fold in folds for item in fold.feedback}.values()
     with opened(criterion, plan) as experiment:
         subjects = [Subject(experiment, name, way) for name, way in ways.items()]
         for subject in subjects:
             subject.judge  # noqa: B018 - what can't be used fails here
-        memories = await _learn_folds(io, subjects, folds)
-        cases = await _judge_folds(io, subjects, folds, memories)
+        cases, memories = await _judge_folds(io, subjects, folds)
         main = subjects[-1].at("report")
-        learned = memories[0, main.name]
+        learned = memories[main.name][0]
         if has_memory(main.way.judge) and len(folds) > 1:
-            experiment.progress.step(0, 1)
             learned = main.empty()
             await main.learn(io, learned, read)
         access = learned.memory.access
@@ -87,10 +84,12 @@ async def _evaluate(
             credit = await give_credit(io, main.at("credit"), learned.memory)
         if plan.learning_curve:
             curve = await _follow(io, main.at("curve"), folds[0])
-        scores, comparisons = _scored(cases, ways, criterion.scale, plan)
+        used = {item.episode_id: item for fold in folds for item in fold.feedback}.values()
+        settings = _settings(criterion, used, len(folds), plan, ways)
+        scores, comparisons = _scored(cases, ways, criterion.scale, settings)
         return Report(
             criterion=criterion,
-            settings=_settings(criterion, used, len(folds), plan, ways),
+            settings=settings,
             judges=list(ways),
             cases=cases,
             scores=scores,
@@ -103,7 +102,8 @@ async def _evaluate(
                     guidelines=await memory.memory.access.guidelines(io),
                     warnings=memory.report.warnings,
                 )
-                for (number, name), memory in memories.items()
+                for name, of_judge in memories.items()
+                for number, memory in enumerate(of_judge)
                 if memory.report is not None
             ],
             experts=expert_agreement(map(Episode.from_feedback, used), criterion.scale),
@@ -141,54 +141,16 @@ evaluate, aevaluate = twin_functions(_evaluate)
 learning_curve, alearning_curve = twin_functions(_learning_curve)
 
 
-def _learns_as(way: Alignment) -> Alignment:
-    """Leave out what a memory that is learned does not depend on: equal ones share a memory."""
-    judge = way.judge
-    judges = way.judge_cases or judge.decide == "evidence"
-    # What guards the guidelines, or is weighed, is what the judge says, with all its options.
-    said = dict(judge) if way.guard or judges else {"criterion": judge.criterion}
-    models = {"distill_model": judge.distill_model or judge.model, "embeddings": judge.embeddings}
-    update = {"judge": Judge(**{**said, **models}), "judge_cases": judges}
-    return way.model_copy(update=update)
-
-
-async def _learn_folds(
-    io: IO, subjects: Sequence[Subject], folds: Sequence[dataset.Fold]
-) -> dict[tuple[int, str], Learned]:
-    """Let each fold's memories learn; judges that would learn the same share one."""
-    experiment = subjects[0].experiment
-    learners: list[tuple[Alignment, str]] = []
-    memories: dict[tuple[int, str], Learned] = {}
-    learning = []
-    for subject in subjects:
-        key, name, learns = _learns_as(subject.way), subject.name, has_memory(subject.way.judge)
-        same = next((other for known, other in learners if learns and known == key), None)
-        if learns and same is None:
-            learners.append((key, name))
-            await subject.embed(io, [it.example for fold in folds for it in fold.feedback])
-        for number, fold in enumerate(folds):
-            memories[number, name] = memories[number, same] if same else subject.empty()
-            if learns and same is None:
-                learning.append((subject, memories[number, name], fold))
-    experiment.progress.step(0, len(learning))
-    beside = min(len(learning), experiment.limit)
-    tasks = [one.learn(io, memory, fold.train, beside=beside) for one, memory, fold in learning]
-    await io.gather(tasks, experiment.limit)
-    return memories
-
-
 async def _judge_folds(
-    io: IO,
-    subjects: Sequence[Subject],
-    folds: Sequence[dataset.Fold],
-    memories: Mapping[tuple[int, str], Learned],
-) -> list[results.EvaluatedCase]:
-    """Have every judge judge every case by what it learned from the other folds."""
+    io: IO, subjects: Sequence[Subject], folds: Sequence[dataset.Fold]
+) -> tuple[list[results.EvaluatedCase], dict[str, list[Learned]]]:
+    """Have every judge learn from the other folds and judge each; return its memories, too."""
     places = [(number, case) for number, fold in enumerate(folds) for case in fold.test]
     outcomes: list[dict[str, Judgment | str]] = [{} for _ in places]
-    # One judge after another: prompts that two have in common are asked once.
+    # One judge after another: what two have in common is asked once.
+    memories = {subject.name: await _learn(io, subject, folds) for subject in subjects}
     for subject in subjects:
-        tasks = [(memories[number, subject.name], case.example) for number, case in places]
+        tasks = [(memories[subject.name][number], case.example) for number, case in places]
         judged = await subject.at("judge").judge_all(io, tasks)
         for outcome, by_judge in zip(judged, outcomes, strict=True):
             by_judge[subject.name] = outcome
@@ -199,10 +161,23 @@ async def _judge_folds(
         for fold in folds
         for prediction in await _baselines(io, fold, scale, *with_memory[-1:])
     ]
-    return [
+    cases = [
         _case(number, case, by_judge, baseline, scale)
         for (number, case), by_judge, baseline in zip(places, outcomes, predicted, strict=True)
     ]
+    return cases, memories
+
+
+async def _learn(io: IO, subject: Subject, folds: Sequence[dataset.Fold]) -> list[Learned]:
+    """Let a judge's memories learn, one a fold."""
+    memories = [(subject.empty(), fold.train) for fold in folds]
+    if has_memory(subject.way.judge):
+        await subject.embed(io, [item.example for fold in folds for item in fold.feedback])
+        beside = min(len(folds), subject.experiment.options.max_concurrency)
+        await subject.experiment.each(
+            io, lambda task: subject.learn(io, *task, beside=beside), memories
+        )
+    return [memory for memory, _ in memories]
 
 
 async def _baselines(
@@ -231,7 +206,9 @@ async def _baselines(
     return predictions
 
 
-def _prediction(judgment: Judgment) -> Prediction:
+def _prediction(judgment: Judgment | str) -> Prediction:
+    if isinstance(judgment, str):
+        return Prediction()
     return Prediction(value=judgment.value, confidence=judgment.confidence)
 
 
@@ -273,17 +250,20 @@ def _scored(
     cases: Sequence[results.EvaluatedCase],
     ways: Mapping[str, Alignment],
     scale: Scale,
-    plan: Options,
+    settings: results.RunSettings,
 ) -> tuple[list[JudgeScores], list[Comparison]]:
     """Score the judges, each beside the first and beside the baselines."""
     known = [name for name in dataset.BASELINES if name in cases[0].predictions]
     weighed = [name for name, way in ways.items() if way.judge.decide == "evidence"]
-    columns = [each for name in ways for each in (_verdict_of(name), name)]
-    judges = [name for name in columns if name in ways or name in map(_verdict_of, weighed)]
+    judges = [
+        column
+        for name in ways
+        for column in ([_verdict_of(name), name] if name in weighed else [name])
+    ]
     others = (next(iter(ways)), *known)
     pairs = [(name, other) for name in judges for other in others if name != other]
     pairs += [(name, _verdict_of(name)) for name in weighed]
-    return score_cases(cases, scale, [*known, *judges], pairs, plan.resamples, plan.seed)
+    return score_cases(cases, scale, [*known, *judges], pairs, settings)
 
 
 def _settings(
@@ -323,19 +303,17 @@ def _name(model: BaseChatModel | str) -> str:
 def _warnings(
     ways: Mapping[str, Alignment],
     cases: Sequence[results.EvaluatedCase],
-    memories: Mapping[tuple[int, str], Learned],
+    memories: Mapping[str, Sequence[Learned]],
 ) -> list[str]:
     """Say what has to be known to read the numbers."""
-    found = [
-        f"{name}: feedback was not learned from, such as: {learned.report.rejected[0].reason}"
-        for (_, name), learned in memories.items()
-        if learned.report and learned.report.rejected
-    ]
-    for name in ways:
+    found = []
+    for name, way in ways.items():
+        reports = [learned.report for learned in memories[name] if learned.report]
+        rejected = [item.reason for report in reports for item in report.rejected]
+        found += [f"{name}: feedback was not learned from, such as: {it}" for it in rejected[:1]]
         if failures := [case.failures[name] for case in cases if name in case.failures]:
             missing = f"{len(failures)} of {len(cases)} cases have no verdict and are in none of"
             found.append(f"{name}: {missing} its numbers; the first: {failures[0]}")
-    for name, way in ways.items():
         judgments = [case.judgments[name] for case in cases if name in case.judgments]
         said = Counter(warning for judgment in judgments for warning in judgment.warnings)
         found += [f"{name}: {count} judgments say: {warning}" for warning, count in said.items()]
@@ -343,7 +321,7 @@ def _warnings(
             deciders = [it.evidence.decided_by for it in judgments if it.evidence]
             decided = f"{deciders.count('evidence')} of {len(judgments)} cases"
             found.append(f"{name}: the evidence decided {decided}.")
-    return list(dict.fromkeys(found))
+    return found
 
 
 async def _follow(io: IO, subject: Subject, fold: dataset.Fold) -> results.LearningCurve:
@@ -362,7 +340,7 @@ async def _follow(io: IO, subject: Subject, fold: dataset.Fold) -> results.Learn
             criterion.scale,
             [case.expected for case in cases],
             [case.group for case in cases],
-            {what: [_prediction(it) if isinstance(it, Judgment) else Prediction() for it in said]},
+            {what: list(map(_prediction, said))},
             resamples=plan.resamples,
             seed=plan.seed,
         )
@@ -381,7 +359,6 @@ async def _follow(io: IO, subject: Subject, fold: dataset.Fold) -> results.Learn
 
     sizes = [*sorted({size for size in plan.sizes if size < len(train)}), len(train)]
     steps = [await step(0, None)]
-    experiment.progress.step(0, len(sizes))
     for before, size in pairwise([0, *sizes]):
         then = await snapshot(io, access, (await access.refresh(io)).version) if before else None
         await subject.learn(io, learned, train[before:size])

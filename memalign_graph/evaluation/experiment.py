@@ -5,11 +5,12 @@ that answers are cached and counted, and their memories lie in stores of their o
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.store.base import BaseStore
@@ -18,8 +19,13 @@ from pydantic import Field, PlainValidator
 
 from memalign_graph.alignment.report import AlignmentReport
 from memalign_graph.errors import InvalidInputError, ModelAnswerError, needs_extra
-from memalign_graph.evaluation import cache as answers
 from memalign_graph.evaluation import dataset
+from memalign_graph.evaluation.cache import (
+    AnswerCache,
+    CachedEmbeddings,
+    Ledger,
+    dropped_if_no_use,
+)
 from memalign_graph.evaluation.results import ALIGNED, BASE
 from memalign_graph.graphs import create_alignment_graph, create_judge_graph
 from memalign_graph.io import IO
@@ -30,14 +36,16 @@ from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY
 from memalign_graph.settings import Alignment, Guard, Judge, JudgeOptions, LearnFrom, Settings
 from memalign_graph.types import Criterion, Example, Feedback, FeedbackLike, Judgment
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 _EMBED_TEXTS = 200
 _LEARNING = ("learn_from", "guard", "batch_size")
 
 
 def _cache_place(cache: Any) -> Any:
     if not (cache is None or isinstance(cache, BaseStore | str | Path)):
-        kind = type(cache).__name__
-        raise ValueError(f"give a LangGraph store, or the path of a file, not a value of {kind}.")
+        raise ValueError(f"give a LangGraph store, or the path of a file, not {cache!r}.")
     if isinstance(cache, str | Path) and Path(cache).is_dir():
         raise ValueError(f"{str(cache)!r} is a folder: give the path of a file.")
     return cache
@@ -69,7 +77,7 @@ class Options(Settings):
     cache: CacheLike = None
     """Where models' answers are kept: a LangGraph store, or a file, which needs the extra `local`;
     for this call alone unless told."""
-    max_concurrency: int | None = Field(default=None, ge=1)  # 32 unless told
+    max_concurrency: int = Field(default=DEFAULT_MAX_CONCURRENCY, ge=1)
     progress: ProgressLike = True  # a bar, or a function of (done, of)
 
 
@@ -84,7 +92,7 @@ class EvaluationOptions(JudgeOptions, total=False):
     seed: int
     resamples: int
     cache: CacheLike
-    max_concurrency: int | None
+    max_concurrency: int
     progress: ProgressLike
     learn_from: LearnFrom
     guard: Guard | None
@@ -170,31 +178,23 @@ def ablations(judge: Judge) -> dict[str, Judge | Alignment]:
     }
 
 
-class Progress:
-    """A bar in the terminal, or a function that is told, from any thread."""
+@contextmanager
+def _progress_bar(wanted: ProgressLike) -> Iterator[Callable[..., None]]:
+    """Show a bar in the terminal, or tell a function, from any thread."""
+    with needs_extra("evaluation", "an evaluation"):
+        from tqdm import tqdm
+    lock, silent = threading.Lock(), wanted is not True
+    bar: Any
+    with tqdm(total=0, unit="step", dynamic_ncols=True, leave=False, disable=silent) as bar:
 
-    def __init__(self, wanted: bool | Callable[[int, int], None]) -> None:  # noqa: FBT001 - a bar or none
-        self._tell = wanted if callable(wanted) else lambda _done, _of: None
-        self._lock = threading.Lock()
-        self._done = self._of = 0
-        self.close: Callable[[], None] = lambda: None
-        if wanted is True:
-            with needs_extra("evaluation", "a progress bar (`progress=False` needs none)"):
-                from tqdm import tqdm
-            bar = tqdm(total=0, unit="step", dynamic_ncols=True, leave=False)
-            self.close = bar.close
-
-            def show(done: int, of: int) -> None:
-                bar.n, bar.total = done, of
+        def step(done: int = 1, of: int = 0) -> None:
+            with lock:
+                bar.n, bar.total = bar.n + done, bar.total + of
                 bar.refresh()
+                if callable(wanted):
+                    wanted(bar.n, bar.total)
 
-            self._tell = show
-
-    def step(self, done: int = 1, of: int = 0) -> None:
-        """Say what is done, or that there is more to do."""
-        with self._lock:
-            self._done, self._of = self._done + done, self._of + of
-            self._tell(self._done, self._of)
+        yield step
 
 
 @dataclass
@@ -212,14 +212,22 @@ class Experiment:
     criterion: Criterion
     options: Options
     cache: BaseStore
-    progress: Progress
-    ledger: answers.Ledger = field(default_factory=answers.Ledger)
+    step: Callable[..., None]
+    """Tells that some (`done`) is done, or that there is more (`of`) to do."""
+    ledger: Ledger = field(default_factory=Ledger)
     models: dict[str, BaseChatModel] = field(default_factory=dict)
 
-    @property
-    def limit(self) -> int:
-        """How much is under way at a time."""
-        return self.options.max_concurrency or DEFAULT_MAX_CONCURRENCY
+    async def each(self, io: IO, act: Callable[[T], Awaitable[R]], items: Collection[T]) -> list[R]:
+        """Do something with each of some items, side by side, and tell how far that is."""
+
+        async def told(item: T) -> R:
+            try:
+                return await act(item)
+            finally:
+                self.step()
+
+        self.step(0, len(items))
+        return await io.gather([told(item) for item in items], self.options.max_concurrency)
 
 
 @dataclass(frozen=True)
@@ -250,17 +258,18 @@ class Subject:
         known = self.experiment.models
         if isinstance(model, str):
             model = known.setdefault(model, known.get(model) or resolve_chat_model(model))
-        told = (self.experiment.ledger, model_key(model), self.name, self.stage)
-        copied = model.model_copy(
-            update={"cache": answers.AnswerCache(self.experiment.cache, *told)}
-        )
+        cache = AnswerCache(self.experiment.cache, self._count, model_key(model))
+        copied = model.model_copy(update={"cache": cache})
         # LangChain remembers how it named the model, also after its settings were changed.
         vars(copied).pop("_serialized", None)
         return copied
 
-    def _embeddings(self) -> answers.CachedEmbeddings:
-        told = (self.experiment.cache, self.experiment.ledger, self.name, self.stage)
-        return answers.CachedEmbeddings(self.way.judge.embeddings, *told)
+    def _embeddings(self) -> CachedEmbeddings:
+        return CachedEmbeddings(self.experiment.cache, self._count, self.way.judge.embeddings)
+
+    @property
+    def _count(self) -> Callable[..., None]:
+        return partial(self.experiment.ledger.add, self.name, self.stage)
 
     async def embed(self, io: IO, examples: Iterable[Example]) -> None:
         """Embed examples once, before memories that are made side by side each ask for them."""
@@ -285,45 +294,35 @@ class Subject:
         builder = create_alignment_graph(self.experiment.criterion, **way, **judge.options)
         graph = builder.compile(store=learned.memory.access.store)
         given = {"feedback": [item.model_dump(mode="json") for item in feedback]}
-        config = {"max_concurrency": max(self.experiment.limit // beside, 1)}
-        result = await self._invoke(io, graph, given, config)
+        limit = max(self.experiment.options.max_concurrency // beside, 1)
+        result = await self._invoke(io, graph, given, {"max_concurrency": limit})
         learned.report = AlignmentReport.model_validate(result["report"])
-        self.experiment.progress.step()
 
     async def judge_all(
         self, io: IO, cases: Sequence[tuple[Learned, Example]]
     ) -> list[Judgment | str]:
         """Judge examples by the judge graph, side by side; where that gives none, tell why."""
-        experiment, options = self.experiment, self.judge.options
-        builder = create_judge_graph(experiment.criterion, **options)
+        builder = create_judge_graph(self.experiment.criterion, **self.judge.options)
         stores = {id(learned): learned.memory.access.store for learned, _ in cases}
         graphs = {key: builder.compile(store=store) for key, store in stores.items()}
         # Others are judged beside it: all of them together keep to the limit.
         config = {"max_concurrency": 1} if self.way.judge.swap else {}
 
-        async def judge(learned: Learned, example: Example) -> Judgment | str:
+        async def judge(case: tuple[Learned, Example]) -> Judgment | str:
+            learned, example = case
             try:
-                graph = graphs[id(learned)]
-                result = await self._invoke(io, graph, example.to_json(), config)
+                result = await self._invoke(io, graphs[id(learned)], example.to_json(), config)
             except ModelAnswerError as error:
                 return str(error)
-            finally:
-                experiment.progress.step()
             return Judgment.model_validate(result["judgment"])
 
-        experiment.progress.step(0, len(cases))
-        return await io.gather([judge(*case) for case in cases], experiment.limit)
+        return await self.experiment.each(io, judge, cases)
 
     async def _invoke(self, io: IO, graph: Any, given: Any, config: Any) -> Any:
-        """Run a graph; of what ends in no answer, everything is asked for anew the next time."""
-        touched = answers.note_answers()
-        try:
+        async with dropped_if_no_use(io, self.experiment.cache):
             return await io.call(
                 lambda: graph.invoke(given, config), lambda: graph.ainvoke(given, config)
             )
-        except ModelAnswerError:
-            await answers.drop_answers(io, self.experiment.cache, touched)
-            raise
 
 
 @contextmanager
@@ -337,6 +336,5 @@ def opened(criterion: Criterion, options: Options) -> Iterator[Experiment]:
             cache = stack.enter_context(open_local_store(cache))
         # Within a graph its callbacks and streams would be told of every call.
         stack.callback(var_child_runnable_config.reset, var_child_runnable_config.set({}))
-        progress = Progress(options.progress)
-        stack.callback(progress.close)
-        yield Experiment(criterion, options, cache, progress)
+        step = stack.enter_context(_progress_bar(options.progress))
+        yield Experiment(criterion, options, cache, step)

@@ -9,9 +9,9 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from html import escape
-from importlib.resources import files
 from io import StringIO
 from itertools import product
 from pathlib import Path
@@ -23,6 +23,7 @@ from pydantic import Field
 from memalign_graph.agreement import Agreement, agree
 from memalign_graph.errors import InvalidInputError, needs_extra
 from memalign_graph.evaluation import results
+from memalign_graph.evaluation.dataset import BASELINES
 from memalign_graph.evaluation.metrics import (
     Comparison,
     Estimate,
@@ -31,15 +32,14 @@ from memalign_graph.evaluation.metrics import (
     headline_metric,
     score,
 )
-from memalign_graph.scales import Numeric, Scale, Value
-from memalign_graph.types import Criterion, Episode, FrozenModel, Guideline
+from memalign_graph.scales import Scale, Value
+from memalign_graph.types import Criterion, Episode, FrozenModel, Guideline, Judgment
 
-MOST_BYTES = 40_000
+MOST_CHARS = 65_000
 """How long the Markdown is at most; GitHub takes comments of up to 65,536 characters."""
 
 _JUDGED = {"rationale", "guideline_ids", "episode_ids"}
-_TEXT_CHARS = 700
-_CUT, _SUMMARY_ENDS = "\0", "\1"  # parts of the document: no text of others holds one
+_DETAILS = "<!-- details -->"
 _FEW = 20
 _FINE = 100
 
@@ -66,7 +66,7 @@ class ReportComparison(FrozenModel):
 
     def to_markdown(self) -> str:
         """Return it as Markdown."""
-        return _render("comparison.md.jinja", compared=self).strip() + "\n"
+        return _render("comparison.md.jinja", compared=self)
 
 
 class Report(FrozenModel):
@@ -162,8 +162,7 @@ class Report(FrozenModel):
         names = [*(scores.judge for scores in self.scores), name]
         pairs = [(pair.judge, pair.against) for pair in self.comparisons]
         pairs += [(name, self.judges[0]), (self.judges[-1], name)]
-        settings = (self.settings.resamples, self.settings.seed)
-        scores, comparisons = score_cases(cases, scale, names, pairs, *settings)
+        scores, comparisons = score_cases(cases, scale, names, pairs, self.settings)
         found = {"cases": cases, "scores": scores, "comparisons": comparisons}
         return self.model_copy(update=found)
 
@@ -189,65 +188,53 @@ class Report(FrozenModel):
 
     def summary(self) -> str:
         """Return the beginning of the Markdown: headline, warnings, and the table of judges."""
-        text, _, _ = self._document().partition(_SUMMARY_ENDS)
-        return "\n\n".join(_parts(text)) + "\n"
+        return self._document()[0]
 
     def to_markdown(self) -> str:
         """Return the report as Markdown for a pull request, headline first."""
-        written: list[str] = []
-        room, left_out = MOST_BYTES - 200, False
-        for part in _parts(self._document()):
-            size = len(part.encode(errors="replace")) + 2
-            left_out |= size > room
-            if size <= room:  # what no longer fits is left out, never cut in the middle
-                room -= size
-                written.append(part)
-        if left_out:
-            written.append("_More than fits here: the HTML page and the JSON have it._")
-        return "\n\n".join(written) + "\n"
+        summary, details = self._document()
+        if len(summary) + len(details) > MOST_CHARS:
+            details = "_More than fits here: the HTML page and the JSON have it._\n"
+        return f"{summary}\n{details}"
 
     def to_html(self) -> str:
         """Return the report as one HTML page that needs no network, with every case."""
         with needs_extra("evaluation", "an HTML report"):
             from markdown_it import MarkdownIt
-        folder = files("memalign_graph.evaluation").joinpath("templates")
-        style, script = (
-            folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
-        )
-        hashes = [
-            base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in (style, script)
-        ]
         markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
-        summary, _, rest = self._document(cases=False).partition(_SUMMARY_ENDS)
-        text = _render(
+        sources = [_render(name).strip() for name in ("page.css", "page.js")]
+        hashes = [hashlib.sha256(text.encode()).digest() for text in sources]
+        return _render(
             "report.html.jinja",
             report=self,
             shown=_Shown(self),
             plots=_plots(self),
-            documents=[markdown.render("\n\n".join(_parts(text))) for text in (summary, rest)],
-            style=style,
-            script=script,
-            hashes=[digest.decode() for digest in hashes],
+            documents=[markdown.render(text) for text in self._document(for_page=True)],
+            sources=sources,
+            hashes=[base64.b64encode(digest).decode() for digest in hashes],
         )
-        return text.encode(errors="replace").decode()
 
-    def _document(self, *, cases: bool = True) -> str:
-        more = {"cases": cases, "cut": _CUT, "summary_ends": _SUMMARY_ENDS}
-        return _render("report.md.jinja", report=self, shown=_Shown(self), **more)
+    def _document(self, *, for_page: bool = False) -> tuple[str, str]:
+        """Write the Markdown: what comes first, and the details; a page lists the cases itself."""
+        text = _render("report.md.jinja", report=self, shown=_Shown(self), for_page=for_page)
+        summary, _, details = re.sub(r"\n{3,}", "\n\n", text).partition(_DETAILS)
+        return f"{summary.strip()}\n", f"{details.strip()}\n"
 
     def save(self, path: str | Path) -> Path:
         """Write the report to a file, its kind by the file's ending."""
         file = Path(path)
-        kinds: dict[str, Callable[[], str]] = {
-            ".html": self.to_html,
-            ".md": self.to_markdown,
-            ".json": lambda: self.model_dump_json(indent=1),
-        }
-        if file.suffix.lower() not in kinds:
-            raise InvalidInputError(
-                f"path: {file.name!r} does not tell what to write: end it in .html, .md or .json."
-            )
-        text = kinds[file.suffix.lower()]()
+        match file.suffix.lower():
+            case ".html":
+                text = self.to_html()
+            case ".md":
+                text = self.to_markdown()
+            case ".json":
+                text = self.model_dump_json(indent=1)
+            case _:
+                raise InvalidInputError(
+                    f"path: {file.name!r} does not tell what to write: end it in .html, .md or "
+                    ".json."
+                )
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8", errors="replace")
         return file
@@ -258,8 +245,7 @@ def score_cases(
     scale: Scale,
     judges: Sequence[str],
     pairs: Iterable[tuple[str, str]],
-    resamples: int,
-    seed: int,
+    settings: results.RunSettings,
 ) -> tuple[list[JudgeScores], list[Comparison]]:
     """Score judges and baselines on the same cases, and compare some of them."""
     return score(
@@ -268,8 +254,8 @@ def score_cases(
         [case.group for case in cases],
         {name: [case.predictions.get(name, Prediction()) for case in cases] for name in judges},
         pairs=list(dict.fromkeys(pairs)),
-        resamples=resamples,
-        seed=seed,
+        resamples=settings.resamples,
+        seed=settings.seed,
     )
 
 
@@ -279,37 +265,29 @@ def clean(text: str, most: int = 10_000) -> str:
     return kept if len(text) <= most else f"{kept}… [{len(text) - most:,} more characters]"
 
 
-def inline(text: str, most: int = 400) -> str:
+def inline(text: str, most: int = 300, marks: str = r"\\\g<0>") -> str:
     """Write a text of others in a line of Markdown."""
-    line = _one_line(text, most)
-    return escape(_MARKS.sub(r"\\\g<0>", _CALLS.sub(_JOINER, line)), quote=False)
-
-
-def _one_line(text: str, most: int) -> str:
-    whole = " ".join(clean(text[: most * 10], most * 10).split())
-    return whole if len(whole) <= most else f"{whole[:most].rstrip()}…"
-
-
-def _passage(text: str, title: str) -> str:
-    """Write a text in a fence that is longer than any in it, so that nothing in it ends it."""
-    text = clean(text, _TEXT_CHARS)
-    ticks = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    return f"**{inline(title, 80)}**\n\n{ticks}text\n{text}\n{ticks}"
+    line = " ".join(clean(text[: most * 10], most * 10).split())
+    line = line if len(line) <= most else f"{line[:most].rstrip()}…"
+    return escape(_MARKS.sub(marks, _CALLS.sub(_JOINER, line)), quote=False)
 
 
 def _title(text: str) -> str:
     """Write a line of HTML: Markdown's marks are plain text there."""
-    return escape(_CALLS.sub(_JOINER, _one_line(text, 200)), quote=False)
+    return inline(text, 200, r"\g<0>")
+
+
+def _passage(text: str, title: str) -> str:
+    """Write a text in a fence that is longer than any in it, so that nothing in it ends it."""
+    text = clean(text, 500)
+    ticks = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"**{inline(title, 80)}**\n\n{ticks}text\n{text}\n{ticks}\n"
 
 
 def _text(value: Any) -> str:
     """Write what an application was given, or answered."""
     plain = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
     return clean(plain)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _number(value: float | None, sign: str = "") -> str:
@@ -324,11 +302,6 @@ def _estimate(found: Estimate | None, sign: str = "") -> str:
     return f"{_number(found.value, sign)} [{low}, {high}]"
 
 
-def _parts(text: str) -> list[str]:
-    parts = [part.strip() for part in text.replace(_SUMMARY_ENDS, _CUT).split(_CUT)]
-    return [part for part in parts if part]
-
-
 def _render(template: str, **names: Any) -> str:
     with needs_extra("evaluation", "a report"):
         import jinja2
@@ -337,10 +310,10 @@ def _render(template: str, **names: Any) -> str:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
         loader=jinja2.PackageLoader("memalign_graph.evaluation"),
     )
-    filters = (inline, clean, _text, _count, _estimate, _passage, _title)
-    environment.filters["known"] = lambda key, numbers: numbers.get(key, key)
+    filters = (inline, clean, _text, _estimate, _passage, _title)
     environment.filters |= {filter_.__name__.lstrip("_"): filter_ for filter_ in filters}
     return environment.get_template(template).render(**names)
 
@@ -363,6 +336,16 @@ class _Shown:
             for case in report.cases
             for expert in case.experts
         }
+        # Wrong ones first, among them those that the first judge has right.
+        order = (False, None, True)
+        self.ranked = sorted(
+            report.cases,
+            key=lambda case: (
+                order.index(report.is_right(case, self.main)),
+                not report.is_right(case, self.first),
+            ),
+        )
+        self.wrong = [case for case in self.ranked if not report.is_right(case, self.main)]
 
     def value(self, value: Value | None) -> str:
         """Write a value of the scale."""
@@ -370,70 +353,47 @@ class _Shown:
             return _number(value)
         return "no verdict" if value is None else clean(self.scale.show(value), 200)
 
-    def verdict(self) -> tuple[str, str, str]:
-        """Say what learning changed: a sign, in few words, and in a sentence."""
-        compared = self.report.comparison(self.main, self.first)
+    def beside(self, other: str) -> tuple[str, str, str]:
+        """Compare the judge with another: a sign, a word, and the difference; empty where none."""
+        compared = self.report.comparison(self.main, other)
         difference = compared.differences.get(self.metric) if compared else None
         if compared is None or difference is None or difference.value is None:
-            return "⚪", "measured", ""
-        ahead, shown = compared.is_ahead(self.metric), _estimate(difference, "+")
-        if ahead is None:
-            return "🟡", "may be chance", f"The difference to {self.first}, {shown}, may be chance."
-        word = "better" if ahead else "worse"
-        sentence = f"That is {word} than {self.first} by more than chance is likely to do: {shown}."
-        return "🟢" if ahead else "🔴", f"{word} than {self.first}", sentence
+            return "⚪", "", ""
+        said = {True: ("🟢", "better"), False: ("🔴", "worse"), None: ("🟡", "")}
+        return *said[compared.is_ahead(self.metric)], _estimate(difference, "+")
 
-    def sentence(self) -> str:
-        """Say how far the judge agrees."""
-        cases, found = self.scores.cases, self.report.metric(self.main, self.metric)
-        before = self.report.metric(self.first, self.metric).value
-        if found.value is None:
-            return f"{self.main}: no verdict that can be used on {len(self.report.cases):,} cases."
-        of, then = _count(cases, "unseen case"), ""
-        is_number = isinstance(self.scale, Numeric)
-        if before is not None and self.first != self.main:
-            then = f"; {self.first}: {_number(before) if is_number else f'{before:.0%}'}"
-        if is_number:
-            return f"{self.main}: on average {_estimate(found)} from the experts on {of}{then}."
-        right = f"{round(found.value * cases):,} of {of} ({found.value:.0%}"
-        between = "" if found.low is None else f", {found.low:.0%} to {found.high:.0%}"
-        return f"{self.main}: agrees with the experts on {right}{between}){then}."
+    def headline(self) -> tuple[str, str]:
+        """Say what learning changed, in few words, and in a sentence."""
+        mine, before = (self.report.metric(it, self.metric) for it in (self.main, self.first))
+        sign, word, difference = self.beside(self.first)
+        said = f"{self.main}: {self.metric} {_estimate(mine)} on {self.scores.cases:,} unseen cases"
+        if not difference:
+            return f"{sign} measured", f"{said}."
+        said += f"; {self.first}: {_estimate(before)}; difference {difference}"
+        if not word:
+            return f"{sign} may be chance", f"{said}, which may be chance."
+        return f"{sign} {word} than {self.first}", f"{said}, more than chance is likely to do."
 
     def notes(self) -> Iterator[str]:
         """Say what has to be known beside the headline."""
-        report, cases = self.report, self.scores.cases
-        for baseline in ("majority", "median", "kNN", "evidence"):
-            compared = report.comparison(self.main, baseline)
-            found = compared.differences.get(self.metric) if compared else None
-            if compared is None or found is None or found.value is None:
-                continue
-            if not (ahead := compared.is_ahead(self.metric)):
-                sign, how = ("🟡", "not clearly better") if ahead is None else ("🔴", "worse")
-                yield f"{sign} It is {how} than the {baseline} baseline ({_estimate(found, '+')})."
-        if 0 < cases < _FEW:
-            yield f"🟡 {_count(cases, 'case')} {'is' if cases == 1 else 'are'} few."
-        if report.experts.examples and report.experts.alpha is not None:
-            shared = _count(report.experts.examples, "case")
-            text = f"Krippendorff's alpha of the experts is {report.experts.alpha:.2f} on {shared}"
-            yield f"⚪ {text} that several labelled; a judge can hardly agree more."
-        yield from (f"🟡 {warning}" for warning in report.warnings[:5])
+        for baseline in BASELINES:
+            sign, word, difference = self.beside(baseline)
+            if difference and word != "better":
+                how = word or "not clearly better"
+                yield f"{sign} It is {how} than the {baseline} baseline ({difference})."
+        if self.scores.cases < _FEW:
+            yield f"🟡 The cases are few: {self.scores.cases}."
+        experts = self.report.experts
+        if experts.alpha is not None:
+            text = (
+                f"Krippendorff's alpha of the experts is {experts.alpha:.2f}, on cases that several"
+            )
+            yield f"⚪ {text} labelled ({experts.examples:,}): a judge can hardly agree more."
+        yield from (f"🟡 {warning}" for warning in self.report.warnings[:5])
 
-    def ranked(self) -> list[results.EvaluatedCase]:
-        """Order cases: wrong ones first, among them those that the first judge has right."""
-
-        def key(case: results.EvaluatedCase) -> tuple[int, bool, float]:
-            right, value = self.report.is_right(case, self.main), case.value_of(self.main)
-            off = 0.0
-            if isinstance(self.scale, Numeric) and value is not None:
-                off = -abs(float(value) - float(case.expected))
-            first = self.report.is_right(case, self.first) is True
-            return (2 if right else 1 if right is None else 0), not first, off
-
-        return sorted(self.report.cases, key=key)
-
-    def wrong(self) -> list[results.EvaluatedCase]:
-        """Return the cases that the judge has wrong, or gave no verdict on."""
-        return [case for case in self.ranked() if not self.report.is_right(case, self.main)]
+    def retrieved(self, judgment: Judgment) -> Iterable[int | str]:
+        """Number the cases that a judge was shown; others go by their episode's id."""
+        return dict.fromkeys(self.number_of.get(key, key) for key in judgment.episode_ids)
 
     def comments(self, guideline: Guideline) -> list[str]:
         """Return the comments that a guideline rests on, the first two."""
@@ -458,11 +418,16 @@ def _plots(report: Report) -> dict[str, str]:
         from matplotlib.figure import Figure
         from sklearn.calibration import CalibrationDisplay
         from sklearn.metrics import ConfusionMatrixDisplay, PredictionErrorDisplay
-    figures: dict[str, Any] = {}
+    drawn: dict[str, str] = {}
 
-    def draw(title: str) -> Any:
-        figures[title] = Figure(figsize=(3.8, 3.2), layout="constrained")
-        return figures[title].subplots()
+    @contextmanager
+    def plot(title: str, **axis_labels: Any) -> Iterator[Any]:
+        figure = Figure(figsize=(3.8, 3.2), layout="constrained")
+        yield (axes := figure.subplots())
+        axes.set(**axis_labels)
+        figure.savefig(written := StringIO(), format="svg", metadata={"Date": None})
+        encoded = base64.b64encode(written.getvalue().encode()).decode()
+        drawn[title] = f"data:image/svg+xml;base64,{encoded}"
 
     scores = report.of(report.judges[-1])
     said = [
@@ -470,41 +435,36 @@ def _plots(report: Report) -> dict[str, str]:
         for case in report.cases
         if (prediction := case.predictions.get(scores.judge)) and prediction.value is not None
     ]
-    if scores.confusion:
-        labels = [clean(row.label, 20).replace("$", r"\$") for row in scores.labels]
-        display = ConfusionMatrixDisplay(np.array(scores.confusion), display_labels=labels)
-        display.plot(ax=draw("Experts and judge"), colorbar=False, cmap="Blues")
-        display.ax_.set(xlabel="judge", ylabel="experts")
-    elif said:
-        truth, values = np.array([(truth, one.value) for truth, one, _ in said], float).T
-        axes = draw("Experts and judge")
-        PredictionErrorDisplay(y_true=truth, y_pred=values).plot(
-            ax=axes, kind="actual_vs_predicted"
-        )
-        axes.set(xlabel="judge", ylabel="experts")
+    if scores.confusion or said:
+        with plot("Experts and judge", xlabel="judge", ylabel="experts") as axes:
+            if scores.confusion:
+                labels = [clean(row.label, 20).replace("$", r"\$") for row in scores.labels]
+                matrix = ConfusionMatrixDisplay(np.array(scores.confusion), display_labels=labels)
+                matrix.plot(ax=axes, colorbar=False, cmap="Blues")
+            else:
+                truth, values = np.array([(truth, it.value) for truth, it, _ in said], float).T
+                scatter = PredictionErrorDisplay(y_true=truth, y_pred=values)
+                scatter.plot(ax=axes, kind="actual_vs_predicted")
     if report.curve:
-        name, axes = headline_metric(report.criterion.scale), draw("Learning curve")
-        for what in ("unseen", "seen"):
-            found = [(step.feedback, getattr(step, what)) for step in report.curve.steps]
-            points = [(x, scores.metrics[name]) for x, scores in found if scores]
-            rows = [(x, one.value, one.low, one.high) for x, one in points]
-            feedback, values, low, high = np.array(rows, float).reshape(-1, 4).T
-            axes.plot(feedback, values, marker="o", label=what)
-            axes.fill_between(feedback, low, high, alpha=0.2)
-        axes.set(xlabel="pieces of feedback", ylabel=name)
-        axes.legend()
-    sure = [(one.confidence, right) for _, one, right in said if one.confidence is not None]
+        name = headline_metric(report.criterion.scale)
+        with plot("Learning curve", xlabel="pieces of feedback", ylabel=name) as axes:
+            for what in ("unseen", "seen"):
+                found = [(step.feedback, getattr(step, what)) for step in report.curve.steps]
+                points = [(at, scores.metrics[name]) for at, scores in found if scores]
+                rows = [(at, it.value, it.low, it.high) for at, it in points]
+                feedback, values, low, high = np.array(rows, float).reshape(-1, 4).T
+                axes.plot(feedback, values, marker="o", label=what)
+                axes.fill_between(feedback, low, high, alpha=0.2)
+            axes.legend()
+    sure = [(it.confidence, right) for _, it, right in said if it.confidence is not None]
     if sure:
         confidence, right = map(np.array, zip(*sorted(sure, reverse=True), strict=True))
-        axes = draw("Calibration")
-        CalibrationDisplay.from_predictions(right, confidence, n_bins=10, pos_label=True, ax=axes)
-        axes.set(xlabel="confidence", ylabel="share that agrees with the experts")
-        ranks, axes = np.arange(1, len(right) + 1), draw("Risk by coverage")
-        axes.step(ranks / len(right), np.cumsum(~right) / ranks, where="post")
-        axes.set(xlabel="share judged, surest first", ylabel="share wrong", ylim=(0, None))
-    drawn = {}
-    for title, figure in figures.items():
-        figure.savefig(written := StringIO(), format="svg", metadata={"Date": None})
-        encoded = base64.b64encode(written.getvalue().encode()).decode()
-        drawn[title] = f"data:image/svg+xml;base64,{encoded}"
+        share = "share that agrees with the experts"
+        with plot("Calibration", xlabel="confidence", ylabel=share) as axes:
+            display = CalibrationDisplay.from_predictions
+            display(right, confidence, n_bins=10, pos_label=True, ax=axes)
+        shown = {"xlabel": "share judged, surest first", "ylabel": "share wrong", "ylim": (0, None)}
+        with plot("Risk by coverage", **shown) as axes:
+            ranks = np.arange(1, len(right) + 1)
+            axes.step(ranks / len(right), np.cumsum(~right) / ranks, where="post")
     return drawn

@@ -1,5 +1,13 @@
 """Fixtures of the tests of evaluations."""
 
-from tests.integration_tests.evaluation.support import call
+import pytest
 
-__all__ = ["call"]
+from tests.integration_tests.evaluation.support import Caller, Model
+from tests.loopback import LoopbackServer
+
+
+@pytest.fixture
+def call(server: LoopbackServer) -> Caller:
+    """Evaluations called with blocking calls."""
+    server.responder = Model()
+    return Caller(server, awaits=False)

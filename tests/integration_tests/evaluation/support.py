@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import (
@@ -231,13 +230,6 @@ class Caller:
         return report
 
 
-@pytest.fixture
-def call(server: LoopbackServer) -> Caller:
-    """Evaluations called with blocking calls."""
-    server.responder = Model()
-    return Caller(server, awaits=False)
-
-
 def asked(server: LoopbackServer) -> tuple[int, int]:
     """How many chat and embedding calls the server saw, since asked last."""
     found = len(server.chats), len(server.embeddings)
@@ -264,19 +256,17 @@ def plain(found: Any) -> Any:
     return [plain(one) for one in found] if isinstance(found, list) else found
 
 
-def calls(found: Any, **of: str) -> int:
+def calls(found: Any, *kinds: str, **of: str) -> int:
     """How many chat calls a report names, of a judge, stage or purpose."""
     rows = [row for row in found.usage if all(getattr(row, k) == v for k, v in of.items())]
-    return sum(row.chat_calls for row in rows)
+    return sum(getattr(row, kind) for row in rows for kind in kinds or ["chat_calls"])
 
 
 def answers(found: Any, **of: str) -> int:
     """How many answers a report needed, those from the cache included."""
-    rows = [row for row in found.usage if all(getattr(row, k) == v for k, v in of.items())]
-    return calls(found, **of) + sum(int(row.cached_calls) for row in rows)
+    return calls(found, "chat_calls", "cached_calls", **of)
 
 
 def named(found: Any) -> tuple[int, int]:
     """How many chat and embedding calls a report names."""
-    rows = found.usage
-    return sum(row.chat_calls for row in rows), sum(row.embedding_calls for row in rows)
+    return calls(found), calls(found, "embedding_calls")

@@ -79,18 +79,10 @@ async def test_other_settings_of_the_model_are_asked_anew(
     again = await call.evaluate(CRITERION, WORDS, cache=store, model=server.chat_model(**changed))
     assert calls(again) == (calls(first) if new else 0)
     assert server.embeddings == []
-
-
-async def test_model_that_was_changed_after_use_is_asked_anew(
-    call: Caller, server: LoopbackServer
-) -> None:
-    store = InMemoryStore()
-    model = server.chat_model(temperature=0)
-    model.invoke("Hello?")
-    first = await call.evaluate(CRITERION, WORDS, cache=store, model=model)
-    model.temperature = 0.5
-    again = await call.evaluate(CRITERION, WORDS, cache=store, model=model)
-    assert calls(again) == calls(first)
+    used = server.chat_model()
+    used.invoke("Hello?")  # LangChain remembers how it named it
+    used.temperature = 0.5
+    assert calls(await call.evaluate(CRITERION, WORDS, cache=store, model=used)) == calls(first)
 
 
 class Plain(ChatOpenAI):

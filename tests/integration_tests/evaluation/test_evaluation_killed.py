@@ -1,4 +1,4 @@
-"""Evaluations in processes of their own: one is killed and goes on, two share a file."""
+"""Evaluations in processes of their own: one is killed, and two that share its file go on."""
 
 import time
 from pathlib import Path
@@ -42,33 +42,16 @@ def test_killed_run_goes_on(server: LoopbackServer, tmp_path: Path) -> None:
         worker.join()
     server.reset()
     server.responder = follow
-    worker = started(server, file, 4)
-    worker.join(240)
-    assert worker.exitcode == 0
-    assert 0 < len(server.chats) < whole - 6
-    (out,) = tmp_path.glob("kept-*.json")
-    assert plain(Report.model_validate_json(out.read_text())) == plain(wanted)
-    server.reset()
-    server.responder = follow
-    again = started(server, file, 4)
-    again.join(240)
-    assert asked(server) == (0, 0)
-
-
-def test_two_processes_on_one_file(server: LoopbackServer, tmp_path: Path) -> None:
-    server.responder = Model(judge=lambda chat: judged(chat) % 2 > 0)
-    server.latency_s = 0.01
-    file = tmp_path / "kept.db"
-    workers = [started(server, file, 8) for _ in range(2)]
+    workers = [started(server, file, 4) for _ in range(2)]
     for worker in workers:
         worker.join(240)
         assert worker.exitcode == 0
-    one, other = (
-        Report.model_validate_json(out.read_text()) for out in tmp_path.glob("kept-*.json")
-    )
-    assert plain(one) == plain(other)
+    assert len(server.chats) > 0
+    assert len({chat.text for chat in server.chats}) < whole - 6
+    for out in tmp_path.glob("kept-*.json"):
+        assert plain(Report.model_validate_json(out.read_text())) == plain(wanted)
     asked(server)
-    last = started(server, file, 8)
-    last.join(240)
-    assert last.exitcode == 0
+    again = started(server, file, 4)
+    again.join(240)
+    assert again.exitcode == 0
     assert asked(server) == (0, 0)

@@ -77,30 +77,15 @@ async def test_credit_judges_cases_as_if_they_were_new(
     memory.add_guideline("On #x thank them; true if they are thanked.")
     await call("guideline_credit", memory, k=50)
     assert len(judgings(server)) == 8
+    samples = set()
+    for seed in (0, 1, 2, 0):
+        (found,) = await call("guideline_credit", memory, cases=2, seed=seed)
+        assert found.shown_for == 2
+        samples.add(frozenset(judged(chat) for chat in judgings(server)[-4:]))
+    assert 1 < len(samples) < 4
     for chat in judgings(server):
         assert shown(chat) == {0, 1, 2, 3} - {judged(chat)}
         assert marker(judged(chat)) not in chat.text
-
-
-async def test_credit_of_a_sample(call: Caller, server: LoopbackServer) -> None:
-    memory = memory_of(server)
-    remember(memory, *TRUE)
-    memory.add_guideline("On #x thank them; true if they are thanked.")
-    samples = set()
-    for seed in range(3):
-        asked(server)
-        (found,) = await call("guideline_credit", memory, cases=3, seed=seed)
-        assert found.shown_for == 3
-        sample = frozenset(judged(chat) for chat in judgings(server))
-        assert len(sample) == 3
-        asked(server)
-        await call("guideline_credit", memory, cases=3, seed=seed)
-        assert frozenset(judged(chat) for chat in judgings(server)) == sample
-        samples.add(sample)
-    assert len(samples) > 1
-    for cases in (0, -1, True, 2.5, None):
-        with pytest.raises(InvalidInputError, match=r"^cases: "):
-            await call("guideline_credit", memory, cases=cases)
 
 
 async def test_limit_is_kept(call: Caller, server: LoopbackServer) -> None:
@@ -130,27 +115,6 @@ async def test_flip_by_a_guideline(call: Caller, server: LoopbackServer) -> None
     assert all(judged(chat) in shown(chat) for chat in judgings(server))
 
 
-async def test_flip_by_guidelines_together(call: Caller, server: LoopbackServer) -> None:
-    server.responder = Model(judge=by_rules())
-    memory, since = remembered(server, TRUE[:5])
-    both = [
-        memory.add_guideline(f"On #{name} it is false of cases 2, {name}.") for name in ("a", "b")
-    ]
-    (flip,) = await call("flips", memory, since=since)
-    assert (flip.guidelines, flip.removed) == (both, [])
-
-
-async def test_flip_by_episodes(call: Caller, server: LoopbackServer) -> None:
-    """The judge follows what else it is shown, and no guideline has a part in it."""
-    server.responder = Model(judge=lambda chat: 60 not in shown(chat))
-    memory, since = remembered(server, TRUE[:5])
-    remember(memory, word(60, values=(False,)))
-    memory.add_guideline("On #good thank them; true if they are thanked.")
-    found = await call("flips", memory, since=since, k=10)
-    assert len(found) == 5
-    assert {(len(flip.guidelines), len(flip.removed)) for flip in found} == {(0, 0)}
-
-
 @pytest.mark.parametrize("besides", [False, True])
 async def test_flip_by_a_guideline_that_went(
     call: Caller, server: LoopbackServer, *, besides: bool
@@ -168,11 +132,25 @@ async def test_flip_by_a_guideline_that_went(
     assert len(flip.guidelines) == besides
 
 
-async def test_no_flips_where_nothing_is_new(call: Caller, server: LoopbackServer) -> None:
-    memory, since = remembered(server, TRUE[:5], "On #old name the order; true if it is named.")
-    assert await call("flips", memory, since=since) == []
-    # One call a case: nothing changed, so the same prompt is not asked twice.
-    assert len(judgings(server)) == 5
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("flips", {"since": "nonsense"}, "never had the version"),
+        ("flips", {"since": None}, "never had the version"),
+        ("flips", {"memory": InMemoryStore(), "since": "x"}, "^memory: give a JudgeMemory"),
+        ("guideline_credit", {"memory": None}, "^memory: give a JudgeMemory"),
+        ("guideline_credit", {"cases": 0}, "^cases: "),
+        ("guideline_credit", {"cases": True}, "^cases: "),
+    ],
+)
+async def test_what_can_not_be_used(
+    call: Caller, server: LoopbackServer, name: str, options: dict[str, Any], says: str
+) -> None:
+    memory, _ = remembered(server, TRUE[:5])
+    asked(server)
+    with pytest.raises(InvalidInputError, match=says):
+        await call(name, **{"memory": memory, **options})
+    assert asked(server) == (0, 0)
 
 
 async def test_cases_of_which_experts_spoke_anew_are_no_flips(
@@ -187,23 +165,6 @@ async def test_cases_of_which_experts_spoke_anew_are_no_flips(
     remember(memory, word(1, values=(True,), author="bob"))
     found = await call("flips", memory, since=since)
     assert [flip.example.inputs for flip in found] == [TRUE[2]["inputs"]]
-
-
-@pytest.mark.parametrize("since", ["nonsense", "", None, 7])
-async def test_version_that_never_was(call: Caller, server: LoopbackServer, since: Any) -> None:
-    memory, _ = remembered(server, TRUE[:5])
-    asked(server)
-    with pytest.raises(InvalidInputError, match="never had the version"):
-        await call("flips", memory, since=since)
-    assert asked(server) == (0, 0)
-
-
-@pytest.mark.parametrize("memory", [None, "memory", InMemoryStore()])
-async def test_what_is_no_memory(call: Caller, memory: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"^memory: give a JudgeMemory"):
-        await call("flips", memory, since="x")
-    with pytest.raises(InvalidInputError, match=r"^memory: give a JudgeMemory"):
-        await call("guideline_credit", memory)
 
 
 async def test_memory_brings_its_own_embeddings(

@@ -14,12 +14,10 @@ from tests.integration_tests.evaluation.support import (
     earlier,
     judged,
     judgings,
-    named,
     nothing_to_learn,
     plain,
     shown,
     word,
-    words,
 )
 from tests.loopback import ChatRequest, LoopbackServer
 
@@ -45,20 +43,6 @@ async def test_curve_of_a_judge_that_learns(call: Caller, server: LoopbackServer
     assert [step.flips for step in curve.steps] == [[], [], [], []]
     for chat in judgings(server):
         assert not shown(chat) & {50, 51, 52}
-
-
-async def test_first_step_is_the_base_judge(call: Caller, server: LoopbackServer) -> None:
-    server.responder = Model(judge=lambda chat: judged(chat) % 2 > 0 or bool(earlier(chat)))
-    given, test = words(6), words(10)[6:]
-    store = InMemoryStore()
-    report = await call.evaluate(CRITERION, given, test=test, cache=store)
-    asked(server)
-    curve = await call("learning_curve", CRITERION, given, test=test, sizes=[], cache=store)
-    first = curve.steps[0]
-    assert (first.feedback, first.guidelines) == (0, 0)
-    assert first.unseen.metrics == report.of("base").metrics
-    assert named(curve) == asked(server)
-    assert first.seen is None
 
 
 async def test_curve_finds_the_flip_and_the_guideline(call: Caller, server: LoopbackServer) -> None:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -273,7 +274,8 @@ def everywhere() -> Iterator[None]:
 async def test_a_cache_keeps_samples_apart(bench: Bench, *, is_own: bool) -> None:
     model = bench.server.chat_model(temperature=0)
     if is_own:
-        cache = AnswerCache(InMemoryStore(), Ledger(), model_key(model), "judge", "test")
+        note = partial(Ledger().add, "judge", "test")
+        cache = AnswerCache(InMemoryStore(), note, model_key(model))
         model = model.model_copy(update={"cache": cache})
     bench.server.responder = TellingJudge(SURE)
     first, again = [await judged(bench, model=model, samples=5) for _ in "12"]

@@ -22,8 +22,8 @@ from memalign_graph import (
 from memalign_graph.agreement import expert_agreement
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evaluation import Report
-from memalign_graph.evaluation.metrics import Prediction, labels_of, score
-from memalign_graph.evaluation.report import MOST_BYTES, clean, inline
+from memalign_graph.evaluation.metrics import Prediction, labels_of
+from memalign_graph.evaluation.report import MOST_CHARS, clean, inline, score_cases
 from memalign_graph.evaluation.results import (
     ChangedCase,
     EvaluatedCase,
@@ -69,10 +69,8 @@ def make_report(
     criterion = Criterion(name="tone", instructions=text, scale=SCALES[kind])
     scale, chance = criterion.scale, random.Random(0)  # noqa: S311 - nothing secret
     values = labels_of(scale) or [0.0, 0.25, 0.5, 1.0]
-    rules, label = (
-        [guideline(text)],
-        ExpertLabel(author=text[:50], value=values[0], rationale=text, episode_id="e0"),
-    )
+    rules = [guideline(text)]
+    label = ExpertLabel(author=text[:50], value=None, rationale=text, episode_id="e0")
     cases = []
     for at in range(number):
         example = Example(inputs=f"{text} {at}", outputs={"a": text}, reference_outputs=[text])
@@ -106,15 +104,13 @@ def make_report(
             failures={} if at else {"aligned": text},
         )
         cases.append(case)
+    settings = RunSettings(
+        version="1", created_at=THEN, data="d", feedback=number, folds=2, group_by="example",
+        seed=0, resamples=200, judges={"base": {"k": 0}, "aligned": {"k": 5, "model": text[:50]}},
+    )  # fmt: skip
     names = ["majority", "base", "aligned"]
-    scores, comparisons = score(
-        scale,
-        [case.expected for case in cases],
-        [case.group for case in cases],
-        {name: [case.predictions.get(name, Prediction()) for case in cases] for name in names},
-        pairs=[("aligned", "base"), ("aligned", "majority"), ("base", "majority")],
-        resamples=200,
-    )
+    pairs = [("aligned", "base"), ("aligned", "majority"), ("base", "majority")]
+    scores, comparisons = score_cases(cases, scale, names, pairs, settings)
     shown = {"example": cases[1].example, "expected": values[0]}
     turned: dict[str, Any] = {**shown, "before": values[0], "after": values[1], "rationale": text}
     flips = [
@@ -123,10 +119,6 @@ def make_report(
     ]
     step = LearningStep(feedback=0, guidelines=0, unseen=scores[1], seen=None, flips=[])
     later = LearningStep(feedback=9, guidelines=1, unseen=scores[2], seen=scores[2], flips=flips)
-    settings = RunSettings(
-        version="1", created_at=THEN, data="d", feedback=number, folds=2, group_by="example",
-        seed=0, resamples=200, judges={"base": {"k": 0}, "aligned": {"k": 5, "model": text[:50]}},
-    )  # fmt: skip
     usage = UsageRow(judge="aligned", stage="judge", purpose="judge", chat_calls=7, cached_calls=2)
     return Report(
         criterion=criterion,
@@ -173,7 +165,7 @@ def test_every_scale(kind: str) -> None:
     report = make_report(kind)
     text, page = report.to_markdown(), Page(report.to_html())
     assert text.startswith("## ")
-    assert "### 1 guideline learned" in text
+    assert "### Guidelines learned: 1" in text
     assert "useful on 9 cases ▲▲▲▼" in text
     assert " New: “" in text
     assert " Gone: “" in text
@@ -196,18 +188,15 @@ def test_no_network_and_only_our_script() -> None:
     [policy] = re.findall(r'Content-Security-Policy" content="([^"]+)"', written)
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
-    assert [*map(len, (page.named("script"), page.named("link"), page.named("iframe")))] == [
-        1,
-        0,
-        0,
-    ]
+    counts = [len(page.named(tag)) for tag in ("script", "link", "iframe")]
+    assert counts == [1, 0, 0]
 
 
 @pytest.mark.parametrize("text", EVIL)
 def test_texts_of_others_stay_text(text: str) -> None:
     report = make_report(number=8, right=0, text=text)
     written = report.to_markdown()
-    assert len(written.encode()) <= MOST_BYTES
+    assert len(written) <= MOST_CHARS
     assert written.count("<details>") == written.count("</details>") or "</details>" in text
     outside = re.sub(r"^(`{3,})text\n.*?\n\1$", "", written, flags=re.DOTALL | re.MULTILINE)
     assert outside.count("<details>") == outside.count("</details>")
@@ -238,15 +227,9 @@ def test_a_line(text: str, written: str) -> None:
 
 def test_whatever_is_missing() -> None:
     whole = make_report()
-    missing: dict[str, Any] = {
-        "guidelines": [],
-        "credit": [],
-        "curve": None,
-        "usage": [],
-        "warnings": [],
-    }
-    bare = whole.model_copy(update={**missing, "comparisons": []})
-    assert "**Guidelines.** None was learned." in bare.to_markdown()
+    missing = ("guidelines", "credit", "usage", "warnings", "comparisons")
+    bare = whole.model_copy(update={**{name: [] for name in missing}, "curve": None})
+    assert "### Guidelines learned: 0" in bare.to_markdown()
     alone = bare.model_copy(update={"judges": ["aligned"]})
     for report in (bare, alone):
         assert "tone" in report.to_html()
@@ -259,7 +242,7 @@ def test_whatever_is_missing() -> None:
 )
 def test_the_headline(right: float, number: int, verdict: str) -> None:
     text = make_report(number=number, right=right).to_markdown()
-    assert text.split("\n")[0].endswith(verdict)
+    assert f"{verdict}: tone" in text.split("\n")[0]
     assert ("cases are few" in text) == (number < 20)
     assert ("baseline" in text.split("| judge")[0]) == (right < 1)
 
