@@ -72,7 +72,9 @@ def test_the_demo_learns_and_starts_aligned_the_second_time(
     command = ["-m", "memalign_graph.demo", *memory]
     first = run_example(server, *command)
     assert [line for line in first.splitlines() if line.split() == _DEMO_COLUMNS]
-    assert len([line for line in first.splitlines() if line.rstrip().endswith(("true", "false"))]) >= 4
+    assert (
+        len([line for line in first.splitlines() if line.rstrip().endswith(("true", "false"))]) >= 4
+    )
     chats = len(server.chats)
     server.chats.clear()
     run_example(server, *command)

@@ -15,9 +15,8 @@ from langgraph.store.sqlite import SqliteStore
 from memalign_graph import Categorical, Criterion, EmbeddingError, JudgeMemory, ModelAnswerError
 from memalign_graph.prompts.fences import estimate_tokens
 from tests.conftest import CASE, CRITERION, Bench, judgings, thread
+from tests.integration_tests.alignment_model import DISTIL, Model
 from tests.integration_tests.alignment_support import (
-    DISTIL,
-    Model,
     align,
     alignment,
     asked,

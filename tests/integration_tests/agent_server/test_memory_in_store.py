@@ -23,7 +23,7 @@ from tests.integration_tests.agent_server.support import (
     resume,
     run,
 )
-from tests.integration_tests.alignment_support import Model, add, each_its_words, feedback_in
+from tests.integration_tests.alignment_model import Model, add, each_its_words, feedback_in
 from tests.loopback import ChatRequest, LoopbackServer, ReplyLike
 
 pytestmark = pytest.mark.outside

@@ -12,17 +12,8 @@ from memalign_graph.memory.learning import learn
 from memalign_graph.memory.operations import note_judgments, unjudged_cases
 from memalign_graph.memory.standing import EpisodeRow, JudgedRow
 from memalign_graph.scales import Boolean
-from tests.unit_tests.memory.support import (
-    CRITERION,
-    Operation,
-    commits,
-    dump,
-    hashed,
-    in_memory,
-    interleaved,
-    op,
-    said,
-)
+from tests.unit_tests.memory.stores import Operation, commits, in_memory, interleaved
+from tests.unit_tests.memory.support import CRITERION, dump, hashed, op, said
 
 
 @pytest.fixture
