@@ -1,16 +1,12 @@
-"""An alignment in a process of its own, which is killed before a step of its work is written.
-
-See `test_alignment_killed` and `test_alignment_processes`.
-"""
+"""An alignment, or a review, in a process of its own, which is killed half-way."""
 
 import asyncio
-import multiprocessing
 import os
 import signal
-import sqlite3
 import threading
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,21 +14,26 @@ from typing import Any
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from langgraph.graph import StateGraph
 from langgraph.store.base import PutOp
 from langgraph.store.sqlite import SqliteStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
+from langgraph.types import Command
 
-from memalign_graph import Criterion, create_alignment_graph
+from memalign_graph import Criterion, create_alignment_graph, create_review_graph
+from tests.conftest import CASE
 from tests.loopback import LoopbackServer
+from tests.unit_tests.memory.stores import connect
+from tests.unit_tests.memory.worker import FORKS
 
 ON: Any = {"configurable": {"thread_id": "t"}}
 BATCH_SIZE = 25
 
-FORKS = multiprocessing.get_context("forkserver")
-"""Makes workers in milliseconds, out of a process that has imported all and runs no threads."""
+FORKS.set_forkserver_preload([__name__])
 
-FORKS.set_forkserver_preload(["tests.integration_tests.alignment_worker"])
+
+def models() -> dict[str, Any]:
+    embeddings = OpenAIEmbeddings(model="text-embedding-3-small", check_embedding_ctx_length=False)
+    return {"model": ChatOpenAI(model="gpt-4.1-mini"), "embeddings": embeddings}
 
 
 @dataclass
@@ -72,25 +73,23 @@ class Job:
             if self.steps == self.kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    def builder(self) -> StateGraph[Any, Any, Any, Any]:
-        return create_alignment_graph(
-            self.criterion,
-            model=ChatOpenAI(model="gpt-4.1-mini"),
-            embeddings=OpenAIEmbeddings(
-                model="text-embedding-3-small", check_embedding_ctx_length=False
-            ),
-            batch_size=BATCH_SIZE,
-            guard=self.guard,
-        )
+    def compile(self, store: Any, saver: Any) -> Any:
+        """Compile the graph; each of its writes is a step."""
+        names = ("abatch", "aput", "aput_writes") if self.awaits else ("batch", "put", "put_writes")
+        for owner, name in zip((store, saver, saver), names, strict=True):
+            setattr(owner, name, self._stepping(getattr(owner, name)))
+        options: Any = {**models(), "batch_size": BATCH_SIZE, "guard": self.guard}
+        builder = create_alignment_graph(self.criterion, **options)
+        return builder.compile(store=store, checkpointer=saver if self.checkpoints else None)
 
+    def _stepping(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def stepping(*args: Any, **kwargs: Any) -> Any:
+            is_read = isinstance(args[0], list) and not isinstance(args[0][0], PutOp)
+            if not is_read:
+                self.step()
+            return call(*args, **kwargs)
 
-def connect(path: Path) -> sqlite3.Connection:
-    """A connection as several processes on one file need it."""
-    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-    connection.execute("PRAGMA busy_timeout=30000")
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=OFF")  # a test needs no safety from power cuts
-    return connection
+        return stepping
 
 
 def texts(server: LoopbackServer) -> Counter[str]:
@@ -98,66 +97,22 @@ def texts(server: LoopbackServer) -> Counter[str]:
     return Counter(text for request in server.embeddings for text in request.texts)
 
 
-def writes(ops: Any) -> bool:
-    """Whether a batch writes."""
-    return isinstance(ops[0], PutOp)
-
-
 def align(job: Job) -> None:
-    """Align with blocking calls."""
-
-    class Store(SqliteStore):
-        def batch(self, ops: Any) -> Any:
-            given = list(ops)
-            if writes(given):
-                job.step()
-            return super().batch(given)
-
-    class Saver(SqliteSaver):
-        def put(self, *args: Any, **kwargs: Any) -> Any:
-            job.step()
-            return super().put(*args, **kwargs)
-
-        def put_writes(self, *args: Any, **kwargs: Any) -> None:
-            job.step()
-            super().put_writes(*args, **kwargs)
-
-    store = Store(connect(job.folder / "store.db"))
+    store = SqliteStore(connect(job.folder / "store.db"))
     store.setup()
-    saver = Saver(connect(job.folder / "threads.db")) if job.checkpoints else None
-    graph: Any = job.builder().compile(store=store, checkpointer=saver)
-    graph.invoke({"feedback": job.feedback}, ON if job.checkpoints else {})
+    saver = SqliteSaver(connect(job.folder / "threads.db"))
+    job.compile(store, saver).invoke({"feedback": job.feedback}, ON if job.checkpoints else {})
 
 
 async def aalign(job: Job) -> None:
-    """Align with awaited calls."""
-
-    class Store(AsyncSqliteStore):
-        async def abatch(self, ops: Any) -> Any:
-            given = list(ops)
-            if writes(given):
-                job.step()
-            return await super().abatch(given)
-
-    class Saver(AsyncSqliteSaver):
-        async def aput(self, *args: Any, **kwargs: Any) -> Any:
-            job.step()
-            return await super().aput(*args, **kwargs)
-
-        async def aput_writes(self, *args: Any, **kwargs: Any) -> None:
-            job.step()
-            await super().aput_writes(*args, **kwargs)
-
     async with (
-        Store.from_conn_string(str(job.folder / "store.db")) as store,
-        Saver.from_conn_string(str(job.folder / "threads.db")) as saver,
+        AsyncSqliteStore.from_conn_string(str(job.folder / "store.db")) as store,
+        AsyncSqliteSaver.from_conn_string(str(job.folder / "threads.db")) as saver,
     ):
         await store.conn.execute("PRAGMA synchronous=OFF")
         await saver.conn.execute("PRAGMA synchronous=OFF")
         await store.setup()
-        graph: Any = job.builder().compile(
-            store=store, checkpointer=saver if job.checkpoints else None
-        )
+        graph = job.compile(store, saver)
         await graph.ainvoke({"feedback": job.feedback}, ON if job.checkpoints else {})
 
 
@@ -170,3 +125,16 @@ def work(job: Job) -> None:
     else:
         align(job)
     (job.folder / job.name).write_text(str(job.steps))
+
+
+def review(folder: Path, environment: Mapping[str, str], criterion: Criterion, reply: Any) -> None:
+    """Judge a case, take the reply, if there is one, and wait to be killed."""
+    os.environ.update(environment)
+    store = SqliteStore(connect(folder / "store.db"))
+    saver = SqliteSaver(connect(folder / "threads.db"))
+    store.setup()
+    graph: Any = create_review_graph(criterion, **models()).compile(store=store, checkpointer=saver)
+    graph.invoke(CASE, ON)
+    if reply is not None:
+        graph.invoke(Command(resume=reply), ON)
+    time.sleep(600)

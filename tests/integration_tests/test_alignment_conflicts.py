@@ -1,27 +1,19 @@
 """Contradictions put to an expert, all in one interrupt; and several experts on one case."""
 
-import json
-import warnings
 from typing import Any
 
 import pytest
 
-from memalign_graph import Categorical, Criterion, MemAlignWarning
+from memalign_graph import MemAlignWarning
 from memalign_graph.agreement import krippendorff_alpha
-from tests.conftest import EVERY_WAY, Bench, Graph, judgings
+from tests.conftest import EVERY_WAY, Bench, Graph
+from tests.integration_tests.alignment_model import Model, each_its_words, retire
 from tests.integration_tests.alignment_support import (
-    DISTIL,
-    Model,
     align,
     alignment,
-    asked,
     builder,
     by_text,
-    each_its_words,
-    embedded,
-    feedback_in,
     record,
-    retire,
     said,
     sources,
 )
@@ -47,10 +39,8 @@ async def test_all_conflicts_are_asked_about_at_once(bench: Bench) -> None:
     assert set(interrupt.value) == {"action_requests", "review_configs"}
     requests = interrupt.value["action_requests"]
     assert [one["name"] for one in requests] == ["settle_conflict"] * 2
-    assert [one["args"] for one in requests] == [
-        {"conflict": "C1", "keep": "second"},
-        {"conflict": "C2", "keep": "second"},
-    ]
+    args = [{"conflict": conflict, "keep": "second"} for conflict in ("C1", "C2")]
+    assert [one["args"] for one in requests] == args
     first, second = (one["description"] for one in requests)
     assert OLD_A in first
     assert NEW_A in first
@@ -151,19 +141,9 @@ async def test_without_a_checkpointer_there_is_a_warning(bench: Bench) -> None:
         given = graph.invoke({"feedback": GIVEN})
     assert len(given["__interrupt__"]) == 1
     assert await bench.guidelines() == []
-    # The answers that were paid for are found by a graph that can be resumed.
-    chats = len(bench.server.chats)
-    graph = alignment(bench, conflicts="ask", batch_size=1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert "__interrupt__" in graph.invoke(
-            {"feedback": GIVEN}, {"configurable": {"thread_id": "u"}}
-        )
-    assert len(bench.server.chats) == chats
 
 
 def word(author: str, value: Any, rationale: str | None = None, at: int = 1) -> dict[str, Any]:
-    """An expert's word on case 1."""
     given_at = record(at)["given_at"]
     return record(1, author=author, value=value, rationale=rationale, given_at=given_at)
 
@@ -172,41 +152,6 @@ ANN = word("ann", False, "On #a too cold.", at=1)
 BOB = word("bob", True, "On #b warm enough.", at=2)
 CARL = word("carl", False, "On #c no word of regret.", at=3)
 THREE = [ANN, BOB, CARL]
-NEAR = {"inputs": "Question 1: where is order 1?", "outputs": "Another answer."}
-
-
-async def test_every_word_is_in_memory_and_in_the_judges_prompt(bench: Bench) -> None:
-    bench.server.responder = Model(distil=each_its_words)
-    report = await align(bench, [*THREE, record(2)])
-    assert report["feedback"]["new"] == 4
-    episodes = [one for one in await bench.episodes() if one.author != "ann" or not one.value]
-    on_case = [one for one in await bench.episodes() if one.example.inputs == ANN["inputs"]]
-    assert len({one.example_id for one in on_case}) == 1
-    assert {one.rationale for one in on_case} == {one["rationale"] for one in THREE}
-    assert len(episodes) >= 3
-    assert len(embedded(bench)) == 2
-    await bench.invoke(bench.judge_graph(), NEAR, "u")
-    [chat] = judgings(bench.server)
-    answers = [one for one in chat.messages if one["role"] == "assistant"]
-    [answer] = [one for one in answers if ANN["rationale"] in one["content"]]
-    said = json.loads(answer["content"])
-    for one in THREE:
-        assert one["rationale"] in said["rationale"]
-    assert said["value"] is False
-    assert chat.text.count(ANN["outputs"]) == 1
-
-
-async def test_experts_on_one_case_stay_in_one_batch(bench: Bench) -> None:
-    bench.server.responder = Model(distil=each_its_words)
-    given = [
-        record(case, author=f"expert {n}", rationale=f"On #{case} name {n}.")
-        for n in range(5)
-        for case in range(4)
-    ]
-    report = await align(bench, given, alignment(bench, batch_size=2))
-    assert report["batches"] == 4
-    assert [len(feedback_in(chat)) for chat in asked(bench, DISTIL)] == [5] * 4
-    assert len(embedded(bench)) == 4
 
 
 async def test_disagreement_and_alpha_are_told(bench: Bench) -> None:
@@ -223,28 +168,7 @@ async def test_disagreement_and_alpha_are_told(bench: Bench) -> None:
     assert (agreement["level"], agreement["examples"]) == ("nominal", 3)
     [found] = agreement["disagreements"]
     assert found["majority"] is False
-    assert [(one["author"], one["value"]) for one in found["given"]] == [
-        ("ann", False),
-        ("bob", True),
-        ("carl", False),
-    ]
+    values = {one["author"]: one["value"] for one in found["given"]}
+    assert values == {"ann": False, "bob": True, "carl": False}
     ids = {one.id for one in await bench.episodes()}
     assert {one["episode_id"] for one in found["given"]} <= ids
-
-
-async def test_ordered_scale_is_compared_by_rank(bench: Bench) -> None:
-    choices = ("poor", "fair", "good")
-    criterion = Criterion(
-        name="grade", instructions="How good?", scale=Categorical(choices=choices, ordered=True)
-    )
-    bench.server.responder = Model(judge=lambda _: "good")
-    given = [
-        record(n, author=author, value=value)
-        for n, values in enumerate([("poor", "poor"), ("poor", "fair"), ("good", "good")])
-        for author, value in zip(("ann", "bob"), values, strict=True)
-    ]
-    agreement = (await align(bench, given, alignment(bench, criterion)))["agreement"]
-    assert agreement["level"] == "ordinal"
-    assert agreement["alpha"] == pytest.approx(
-        krippendorff_alpha([[0, 0], [0, 1], [2, 2]], "ordinal")
-    )

@@ -6,25 +6,16 @@ import pytest
 
 from memalign_graph import ChatModelError, EmbeddingError, ModelAnswerError
 from tests.conftest import Bench, Graph
+from tests.integration_tests.alignment_model import COMPARE, DISTIL, Model, rules_by_topic
 from tests.integration_tests.alignment_support import (
-    COMPARE,
-    DISTIL,
-    Model,
     align,
     alignment,
     asked,
-    builder,
     commits,
     embedded,
     records,
-    rules_by_topic,
 )
-from tests.loopback import (
-    disconnect,
-    error,
-    refusal,
-    truncated,
-)
+from tests.loopback import disconnect, error, refusal, truncated
 
 DOWN = error(500, "It broke.", retry_after=0)
 FAILURES: dict[str, tuple[Any, type[Exception]]] = {
@@ -48,7 +39,6 @@ def failing(fault: Any, case: str = "case 5") -> Model:
 
 
 def patient(bench: Bench, **options: Any) -> Graph:
-    """A graph whose clients do not try again by themselves, two records a batch."""
     return alignment(bench, model=bench.server.chat_model(max_retries=0), batch_size=2, **options)
 
 
@@ -92,21 +82,6 @@ async def test_one_failing_batch_costs_no_other_twice(bench: Bench, failure: str
     assert len(embedded(bench)) == 12
 
 
-async def test_without_a_checkpointer_the_same_call_pays_for_what_failed(bench: Bench) -> None:
-    bench.server.responder = failing(DOWN)
-    model = bench.server.chat_model(max_retries=0)
-    graph = builder(bench, model=model, batch_size=2).compile(store=bench.store)
-    with pytest.raises(ChatModelError):
-        await align(bench, GIVEN, graph, None)
-    bench.server.chats.clear()
-    bench.server.responder = Model()
-    await all_is_learned(bench, await align(bench, GIVEN, graph, None))
-    assert (len(asked(bench, DISTIL)), len(asked(bench, COMPARE))) == (1, 1)
-    bench.server.chats.clear()
-    await align(bench, GIVEN, graph, None)
-    assert bench.server.chats == []
-
-
 async def test_embedding_outage_stores_nothing(bench: Bench) -> None:
     bench.server.responder = Model()
     bench.server.script_embeddings(DOWN)
@@ -119,3 +94,21 @@ async def test_embedding_outage_stores_nothing(bench: Bench) -> None:
     report = (await bench.invoke(graph, None))["report"]
     assert report["feedback"]["new"] == 12
     assert len(report["guidelines"]["added"]) == 4
+
+
+async def test_wrong_comparison_twice_fails_the_run_and_loses_nothing(bench: Bench) -> None:
+    bench.server.responder = Model(compare=lambda _: "They are all alike.")
+    graph = alignment(bench, batch_size=2)
+    with pytest.raises(ModelAnswerError, match="compare guidelines"):
+        await align(bench, records(6, topics=3), graph)
+    first, again = asked(bench, COMPARE)
+    assert again.messages[: len(first.messages)] == first.messages
+    assert "can't be used" in again.messages[-1]["content"]
+    assert await bench.guidelines() == []
+    assert {one.status for one in await bench.episodes()} == {"pending"}
+    assert await commits(bench) == 1
+    bench.server.responder = Model()
+    report = (await bench.invoke(graph, None))["report"]
+    assert len(report["guidelines"]["added"]) == 3
+    assert len(asked(bench, DISTIL)) == 3
+    assert {one.status for one in await bench.episodes()} == {"distilled"}

@@ -1,35 +1,63 @@
 """`guard="replay"`: no guideline is committed that breaks a seen case."""
 
+from collections.abc import Iterable
 from typing import Any
 
-import pytest
-
-from memalign_graph import Boolean, Categorical, ChatModelError, Criterion, Numeric
-from tests.conftest import EVERY_WAY, Bench
-from tests.integration_tests.alignment_replay_support import (
-    guarded,
-    judge_by_rules,
-    judged_case,
-    others_in,
-    seed,
-    teaching,
-    verdicts,
-    words,
-)
-from tests.integration_tests.alignment_support import (
+from memalign_graph import Boolean, Criterion, Numeric
+from tests.conftest import CRITERION, EVERY_WAY, Bench, Graph
+from tests.integration_tests.alignment_model import (
     JUDGE,
     Model,
     add,
-    align,
-    asked,
     feedback_in,
-    progress_of,
-    record,
+    judge_by_rules,
+    judged_case,
+    others_in,
+    revise,
     rules_by_topic,
-    sources,
-    version,
+    teaching,
 )
-from tests.loopback import ChatRequest, error
+from tests.integration_tests.alignment_support import align, alignment, asked, record, said, sources
+from tests.loopback import ChatRequest, ReplyLike
+
+
+def words(number: int, text: str, **fields: Any) -> dict[str, Any]:
+    """A word on a new case, which becomes a guideline as it is."""
+    return said(number, text, **{"value": True, **fields})
+
+
+async def seed(
+    bench: Bench, count: int, *rules: str, criterion: Criterion = CRITERION, value: Any = True
+) -> None:
+    """Bring cases into memory on which judge and expert agree, and some rules."""
+
+    def distil(chat: ChatRequest) -> ReplyLike:
+        handle = next(iter(feedback_in(chat)))
+        return {"operations": [add(rule, handle) for rule in rules]}
+
+    bench.server.responder = Model(distil=distil)
+    given = [record(number, value=value) for number in range(count)]
+    await align(bench, given, alignment(bench, criterion), "seed")
+    assert len(await bench.guidelines(criterion=criterion)) == len(rules)
+    bench.server.chats.clear()
+    bench.server.embeddings.clear()
+
+
+def guarded(bench: Bench, criterion: Criterion = CRITERION, **options: Any) -> Graph:
+    """The graph with its guard, and as many cases as there are."""
+    return alignment(bench, criterion, **{"guard": "replay", "replay_cases": 50, **options})
+
+
+async def verdicts(bench: Bench, numbers: Iterable[int], **options: Any) -> list[Any]:
+    """What the judge's own graph says of cases with the memory as it is."""
+    graph = bench.judge_graph(**options)
+    found = []
+    for number in numbers:
+        case = {name: record(number)[name] for name in ("inputs", "outputs")}
+        given = await bench.invoke(graph, case, f"judge{number}")
+        found.append(given["judgment"]["value"])
+    return found
+
 
 VAGUE = "On #vague it is false of cases 2 3 101 and any other like it."
 GOOD = "On #good1 it is false of cases 201 202, whatever else they say."
@@ -45,16 +73,10 @@ async def test_dropped_guideline_is_told_and_not_asked_for_again(bench: Bench) -
     report = await align(bench, given, guarded(bench))
     assert await bench.guidelines() == []
     assert report["guidelines"] == {"added": [], "revised": [], "retired": []}
-    assert report["replay"]["broken"] == [
-        {
-            "example_id": episode.example_id,
-            "episode_ids": [episode.id],
-            "expected": True,
-            "got": False,
-            "guideline": rule,
-            "outcome": "dropped",
-        }
-    ]
+    [broken] = report["replay"]["broken"]
+    assert (broken["example_id"], broken["episode_ids"]) == (episode.example_id, [episode.id])
+    assert (broken["expected"], broken["got"]) == (True, False)
+    assert (broken["guideline"], broken["outcome"]) == (rule, "dropped")
     assert report["replay"]["agree_after"] == report["replay"]["agreed_before"] == 6
     assert {one.status for one in await bench.episodes()} == {"distilled"}
     again = await align(bench, given, guarded(bench), "u")
@@ -65,19 +87,8 @@ async def test_revision_that_breaks_a_case_is_undone(bench: Bench) -> None:
     rule = "On #keep it is true of cases 4, which look false."
     await seed(bench, 6, rule)
     [before] = await bench.guidelines()
-    bench.server.responder = Model(
-        distil=lambda _: {
-            "operations": [
-                {
-                    "action": "revise",
-                    "guideline": "G1",
-                    "text": "On #keep name it always.",
-                    "feedback": ["F1"],
-                }
-            ]
-        },
-        judge=judge_by_rules(wrong=(4,)),
-    )
+    changed = {"operations": [revise("G1", "On #keep name it always.", "F1")]}
+    bench.server.responder = Model(distil=lambda _: changed, judge=judge_by_rules(wrong=(4,)))
     report = await align(bench, [record(101, value=True)], guarded(bench))
     assert await bench.guidelines() == [before]
     assert report["guidelines"]["revised"] == []
@@ -115,20 +126,6 @@ async def test_each_case_is_judged_without_itself_among_the_episodes(bench: Benc
         seen[with_new].add(case)
         assert others_in(chat) == (old | new if with_new else old) - {case}
     assert seen == {False: old | new, True: old | new}
-
-
-async def test_progress_of_the_replay_reaches_its_end(bench: Bench) -> None:
-    await seed(bench, 6)
-    bench.server.responder = teaching()
-    given = {"feedback": [words(101, VAGUE, value=False)]}
-    events = await bench.stream(guarded(bench), given, "u", stream_mode="custom")
-    found = progress_of(events, "replay")
-    assert found[0] == (0, 7)
-    assert found[-1] == (7, 7)
-    assert all(0 <= done <= of for done, of in found)
-
-
-ALWAYS, NEVER = "On #a always, for it is false of cases 3.", "On #a never do so at all."
 
 
 async def test_conflict_settled_by_an_expert_is_replayed_too(bench: Bench) -> None:
@@ -194,49 +191,15 @@ async def test_verdict_turned_by_new_episodes_alone_is_told_as_such(bench: Bench
     assert sources(await bench.guidelines()) == {HARMLESS: 1}
 
 
-@pytest.mark.parametrize("value", ["good", 7.5])
-async def test_values_of_an_earlier_scale_are_no_cases(bench: Bench, value: Any) -> None:
+async def test_values_of_an_earlier_scale_are_no_cases(bench: Bench) -> None:
     """The scale was changed since: what experts said by the old one can't be compared."""
-    before: Any = {
-        "good": Categorical(choices=("good", "bad")),
-        7.5: Numeric(minimum=0, maximum=10),
-    }[value]
-    after: Any = Boolean() if value == 7.5 else Numeric(minimum=0, maximum=10)
-    old, new = (
-        Criterion(name="grade", instructions="How good?", scale=scale) for scale in (before, after)
-    )
-    await seed(bench, 3, criterion=old, value=value)
-    got: Any = False if value == 7.5 else 5.0
-    bench.server.responder = teaching(judge=lambda _: got)
-    given = [words(101, HARMLESS, value=got)]
-    report = await align(bench, given, guarded(bench, new))
+    scales: list[Any] = [Numeric(minimum=0, maximum=10), Boolean()]
+    old, new = (Criterion(name="grade", instructions="How good?", scale=one) for one in scales)
+    await seed(bench, 3, criterion=old, value=7.5)
+    bench.server.responder = teaching(judge=lambda _: False)
+    report = await align(bench, [words(101, HARMLESS, value=False)], guarded(bench, new))
     assert report["replay"]["cases"] == 1
     assert len(report["guidelines"]["added"]) == 1
-
-
-async def test_failing_judge_fails_the_run_and_loses_nothing(bench: Bench) -> None:
-    await seed(bench, 6)
-    before = await version(bench)
-    down = error(500, retry_after=0)
-    right = teaching()
-
-    def broken(chat: ChatRequest) -> Any:
-        return down if chat.schema_name == JUDGE and judged_case(chat) == 4 else right(chat)
-
-    bench.server.responder = broken
-    graph = guarded(bench, model=bench.server.chat_model(max_retries=0))
-    with pytest.raises(ChatModelError):
-        await align(bench, [words(101, HARMLESS)], graph)
-    assert await bench.guidelines() == []
-    bench.server.responder = right
-    bench.server.chats.clear()
-    report = (await bench.invoke(graph, None))["report"]
-    assert sources(await bench.guidelines()) == {HARMLESS: 1}
-    assert report["memory_version_before"] == before
-    assert report["replay"]["agree_after"] == 7
-    assert [chat.schema_name for chat in bench.server.chats].count("guideline_operations") == 0
-    # Nothing waits in the memory any more.
-    assert (await align(bench, [], graph, "u"))["cost"]["chat_calls"] == 0
 
 
 async def test_two_bad_ones_among_many_good_are_both_found(bench: Bench) -> None:

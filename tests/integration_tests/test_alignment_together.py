@@ -1,6 +1,8 @@
 """Alignments side by side: many calls, what others do meanwhile, and two processes at once."""
 
 import asyncio
+import random
+import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -13,32 +15,32 @@ from memalign_graph import ChatModelError, JudgeMemory
 from memalign_graph.prompts.fences import estimate_tokens
 from memalign_graph.prompts.judge import ANSWER_TOKENS
 from tests.conftest import CRITERION, EVERY_WAY, Bench
-from tests.integration_tests.alignment_support import (
+from tests.integration_tests.alignment_model import (
     COMPARE,
     DISTIL,
     Model,
+    each_its_words,
+    feedback_in,
+)
+from tests.integration_tests.alignment_support import (
     align,
     alignment,
     asked,
-    by_text,
-    each_its_words,
-    feedback_in,
     record,
     records,
-    relations_by_topic,
     said,
     sources,
-    version,
 )
-from tests.integration_tests.alignment_worker import FORKS, Job, connect, texts, work
+from tests.integration_tests.alignment_worker import Job, texts, work
 from tests.loopback import ChatRequest, LoopbackServer, Together, context_length_exceeded
+from tests.unit_tests.memory.stores import connect
+from tests.unit_tests.memory.worker import FORKS
 
 WINDOW = 8192
 SMALL = {"max_input_tokens": WINDOW}
 
 
 def tokens(chat: ChatRequest) -> int:
-    """A request's size, by the package's own estimate."""
     return sum(estimate_tokens(message["content"]) for message in chat.messages)
 
 
@@ -88,19 +90,6 @@ async def test_no_prompt_outgrows_a_small_window(bench: Bench) -> None:
     assert report["warnings"][0].startswith("30 record(s) were too long")
 
 
-async def test_comparison_of_many_rules_fits_a_window_and_looks_at_every_pair(
-    bench: Bench,
-) -> None:
-    bench.server.responder = Model(distil=each_its_words)
-    rule = f"On #{{}} always {'name the order and say what happens next ' * 5}, as said by {{}}."
-    given = [record(n, rationale=rule.format(n % 100, n)) for n in range(200)]
-    graph = alignment(bench, model=bench.server.chat_model(profile=SMALL))
-    report = await align(bench, given, graph)
-    assert len(asked(bench, COMPARE)) > 3
-    assert max(map(tokens, bench.server.chats)) <= WINDOW - ANSWER_TOKENS
-    assert [len(one["episode_ids"]) for one in report["guidelines"]["added"]] == [2] * 100
-
-
 async def test_window_that_nobody_told_of_is_a_clear_error(bench: Bench) -> None:
     bench.server.responder = refuse_long(WINDOW, Model())
     given = [record(n, n % 5, outputs="word " * 300) for n in range(50)]
@@ -115,47 +104,63 @@ async def test_window_that_nobody_told_of_is_a_clear_error(bench: Bench) -> None
     assert len(report["guidelines"]["added"]) == 5
 
 
+async def outcome(bench: Bench, seed: int) -> Any:
+    """What an alignment of 40 records comes to when its batches take random times."""
+    waits = random.Random(seed)  # noqa: S311 - nothing secret
+
+    def slow(chat: Any) -> Any:
+        time.sleep(waits.random() / 20)
+        return each_its_words(chat)
+
+    bench.server.responder = Model(distil=slow)
+    how = {5: "never"}
+    given = [
+        said(n, f"On #{n % 9} {how.get(n % 27, 'always')} name it, said {n}.") for n in range(40)
+    ]
+    context = {"namespace": [f"run{seed}"]}
+    report = await align(bench, given, alignment(bench, batch_size=4), f"t{seed}", context=context)
+    namespace = (f"run{seed}",)
+    inputs = {one.id: one.example.inputs for one in await bench.episodes(namespace=namespace)}
+    rules = await bench.guidelines(namespace=namespace)
+    conflicts = report["conflicts"]
+    return (
+        [(one["first"]["text"], one["second"]["text"], one["newer"]) for one in conflicts],
+        [(rule.text, [inputs[key] for key in rule.episode_ids]) for rule in rules],
+    )
+
+
+async def test_order_and_number_do_not_depend_on_which_batch_is_done_first(bench: Bench) -> None:
+    conflicts, guidelines = await outcome(bench, 0)
+    assert len(conflicts) == 1
+    assert len(guidelines) == 9
+    [(first, second, newer)] = conflicts
+    lost = second if newer == "first" else first
+    assert lost not in [text for text, _ in guidelines]
+    for seed in range(1, 3):
+        assert await outcome(bench, seed) == (conflicts, guidelines)
+
+
 GIVEN = [said(1, "On #a say sorry."), said(2, "On #b thank them."), said(3, "On #c be brief.")]
 
 
-def meanwhile(bench: Bench, action: Any, at: str = COMPARE) -> Model:
+def meanwhile(bench: Bench, action: Any, at: str) -> Any:
     """A model during whose answer something else is done to the memory, once."""
     done: list[Any] = []
+    model = Model(distil=each_its_words)
 
-    def act(chat: ChatRequest) -> None:
-        if not done:
+    def respond(chat: ChatRequest) -> Any:
+        if chat.schema_name == at and not done:
             done.append(True)
             action(JudgeMemory(bench.store, CRITERION, embeddings=bench.server.embedder()))
+        return model(chat)
 
-    def distil(chat: ChatRequest) -> Any:
-        if at == DISTIL:
-            act(chat)
-        return each_its_words(chat)
-
-    def compare(chat: ChatRequest) -> Any:
-        if at == COMPARE:
-            act(chat)
-        return relations_by_topic(chat)
-
-    return Model(distil=distil, compare=compare)
+    return respond
 
 
 def episode_id(memory: JudgeMemory, number: int) -> str:
     return next(
         one.id for one in memory.episodes() if f"Question {number}:" in str(one.example.inputs)
     )
-
-
-async def test_feedback_edited_meanwhile_is_not_learned_in_its_old_words(bench: Bench) -> None:
-    edited = said(1, "On #d never say sorry.", given_at=record(50)["given_at"])
-    bench.server.responder = meanwhile(bench, lambda memory: memory.remember([edited]))
-    report = await align(bench, GIVEN, alignment(bench, batch_size=1))
-    assert sources(await bench.guidelines()) == {"On #b thank them.": 1, "On #c be brief.": 1}
-    assert set(by_text(report["guidelines"]["added"])) == set(sources(await bench.guidelines()))
-    found = {one.rationale: one.status for one in await bench.episodes()}
-    assert found["On #d never say sorry."] == "pending"
-    report = await align(bench, [])
-    assert by_text(report["guidelines"]["added"]) == {"On #d never say sorry.": 1}
 
 
 @pytest.mark.parametrize("at", [DISTIL, COMPARE])
@@ -170,23 +175,6 @@ async def test_feedback_purged_meanwhile_is_nowhere(bench: Bench, at: str) -> No
     items = bench.store.search((), limit=10_000)
     assert items
     assert not [item for item in items if "xyzzy" in str(item.value)]
-
-
-async def test_another_alignment_meanwhile(bench: Bench) -> None:
-    """The other one learns all of it first: there is nothing left to learn, nor to report."""
-    inner: list[Any] = []
-
-    def other(_: JudgeMemory) -> None:
-        graph: Any = alignment(bench)
-        found = graph.invoke({"feedback": GIVEN}, {"configurable": {"thread_id": "inner"}})
-        inner.append(found["report"])
-
-    bench.server.responder = meanwhile(bench, other)
-    report = await align(bench, GIVEN, alignment(bench, batch_size=1))
-    assert len(inner[0]["guidelines"]["added"]) == 3
-    assert len(await bench.guidelines()) == 3
-    assert {len(one.episode_ids) for one in await bench.guidelines()} == {1}
-    assert report["memory_version_after"] == await version(bench)
 
 
 @EVERY_WAY("memory-async", "sqlite-async")
@@ -224,15 +212,8 @@ def align_at_once(
     SqliteStore(connect(folder / "store.db")).setup()
     workers = []
     for number, feedback in enumerate(sets):
-        job = Job(
-            folder,
-            dict(server.environment),
-            CRITERION,
-            feedback,
-            awaits=awaits,
-            checkpoints=False,
-            name=f"steps{number}",
-        )
+        options: Any = {"awaits": awaits, "checkpoints": False, "name": f"steps{number}"}
+        job = Job(folder, dict(server.environment), CRITERION, feedback, **options)
         workers.append(FORKS.Process(target=work, args=(job,)))
     for worker in workers:
         worker.start()
@@ -251,28 +232,20 @@ def sources_of(memory: JudgeMemory) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
-def test_disjoint_sets(server: LoopbackServer, tmp_path: Path, awaits: bool) -> None:  # noqa: FBT001
-    memory = align_at_once(server, tmp_path, hundred(0), hundred(100), awaits=awaits)
+@pytest.mark.parametrize(("first", "awaits"), [(100, False), (100, True), (0, False)])
+def test_two_processes_at_once(
+    server: LoopbackServer, tmp_path: Path, first: int, *, awaits: bool
+) -> None:
+    """On disjoint feedback, or on the same."""
+    memory = align_at_once(server, tmp_path, hundred(0), hundred(first), awaits=awaits)
     episodes = memory.episodes()
-    assert len(episodes) == 200
+    assert len(episodes) == 100 + first
     assert {one.status for one in episodes} == {"distilled"}
     assert sources_of(memory) == {one.example.inputs: 1 for one in episodes}
-    assert set(texts(server).values()) == {1}
-    assert len(texts(server)) == 200
-    ids = [one.id for one in memory.guidelines()]
-    assert len(set(ids)) == len(ids)
+    if first:
+        assert set(texts(server).values()) == {1}
+        assert len(texts(server)) == 200
     wordings = [one.text for one in memory.guidelines()]
     assert len(set(wordings)) == len(wordings)
-    memory.access.store.conn.close()  # type: ignore[attr-defined]
-
-
-def test_identical_sets(server: LoopbackServer, tmp_path: Path) -> None:
-    memory = align_at_once(server, tmp_path, hundred(0), hundred(0), awaits=False)
-    episodes = memory.episodes()
-    assert len(episodes) == 100
-    assert {one.status for one in episodes} == {"distilled"}
-    assert sources_of(memory) == {one.example.inputs: 1 for one in episodes}
-    wordings = [one.text for one in memory.guidelines()]
-    assert len(wordings) == len(set(wordings)) == 10
+    assert first or len(wordings) == 10
     memory.access.store.conn.close()  # type: ignore[attr-defined]

@@ -1,9 +1,6 @@
 """A process killed half-way: another one goes on with what the files hold."""
 
-import json
-import os
-import subprocess
-import sys
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,68 +8,44 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, Bench, distillings, judgings
+from tests.conftest import COLD, CRITERION, EVERY_WAY, Bench, distillings, judgings
+from tests.integration_tests.alignment_worker import review
 from tests.loopback import Rule, hang
+from tests.unit_tests.memory.worker import FORKS
 
-ROOT = Path(__file__).parents[2]
-
-Worker = subprocess.Popen[str]
-Start = Callable[[Any], Worker]
+Start = Callable[..., Any]
 
 pytestmark = EVERY_WAY("sqlite-sync")
 
 
 @pytest.fixture
 def start(bench: Bench, tmp_path: Path) -> Iterator[Start]:
-    """Start a process that works on the bench's files."""
-    workers: list[Worker] = []
+    workers: list[Any] = []
 
-    def start_worker(reply: Any) -> Worker:
-        given = [str(tmp_path), CRITERION.model_dump_json(), json.dumps(CASE), json.dumps(reply)]
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration_tests.killed_worker", *given],
-            cwd=ROOT,
-            env={**os.environ, **bench.server.environment},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        workers.append(worker)
-        return worker
+    async def start_and_kill(reply: Any, ready: Callable[[Any], Any]) -> None:
+        given = (tmp_path, dict(bench.server.environment), CRITERION, reply)
+        workers.append(FORKS.Process(target=review, args=given))
+        workers[-1].start()
+        give_up = time.monotonic() + 300
+        while not ready(await bench.state(bench.review_graph())):
+            assert time.monotonic() < give_up, "it never came so far"
+            assert workers[-1].is_alive(), "it ended before"
+            await asyncio.sleep(0.02)
+        workers[-1].kill()
+        workers[-1].join()
 
-    yield start_worker
+    yield start_and_kill
     for worker in workers:
-        kill(worker)
-
-
-def kill(worker: Worker) -> None:
-    """SIGKILL: nothing is flushed, nothing is closed."""
-    worker.kill()
-    worker.wait()
-    if worker.stdout is not None:
-        worker.stdout.close()
-
-
-def judgment_of(worker: Worker) -> Any:
-    assert worker.stdout is not None
-    return json.loads(worker.stdout.readline())
-
-
-def wait_until(ready: Callable[[], Any], worker: Worker) -> None:
-    give_up = time.monotonic() + 300
-    while not ready():
-        assert time.monotonic() < give_up, "it never came so far"
-        assert worker.poll() is None, "it ended before"
-        time.sleep(0.01)
+        worker.kill()
+        worker.join()
 
 
 async def test_killed_between_interrupt_and_resume(bench: Bench, start: Start) -> None:
-    worker = start(None)
-    judgment = judgment_of(worker)
-    kill(worker)
+    await start(None, lambda state: state.interrupts)
     graph = bench.review_graph()
-    assert len((await bench.state(graph)).interrupts) == 1
+    [interrupt] = (await bench.state(graph)).interrupts
     given = await bench.resume(graph, COLD)
-    assert given["judgment"] == judgment
+    assert given["judgment"]["rationale"] in str(interrupt.value)
     [episode] = await bench.episodes()
     [guideline] = await bench.guidelines()
     assert given["learned"]["episode_ids"] == [episode.id] == guideline.episode_ids
@@ -84,9 +57,7 @@ async def test_killed_between_interrupt_and_resume(bench: Bench, start: Start) -
 async def test_killed_while_distilling(bench: Bench, start: Start, how: str) -> None:
     server = bench.server
     server.rules = [Rule(lambda chat: chat.schema_name != "judgment", reply=hang(600))]
-    worker = start(COLD)
-    wait_until(lambda: distillings(server), worker)
-    kill(worker)
+    await start(COLD, lambda _: distillings(server))
     server.rules = []
     [pending] = await bench.episodes()
     assert (pending.status, await bench.guidelines()) == ("pending", [])

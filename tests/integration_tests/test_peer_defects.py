@@ -16,13 +16,11 @@ from langgraph.store.sqlite import SqliteStore
 from memalign_graph import Categorical, Criterion, EmbeddingError, JudgeMemory, ModelAnswerError
 from memalign_graph.prompts.fences import estimate_tokens
 from tests.conftest import CASE, CRITERION, Bench, judgings, thread
+from tests.integration_tests.alignment_model import DISTIL, Model, each_its_words
 from tests.integration_tests.alignment_support import (
-    DISTIL,
-    Model,
     align,
     alignment,
     asked,
-    each_its_words,
     embedded,
     record,
     records,

@@ -30,13 +30,9 @@ RULE = {"operations": [{"text": "Never be as cold as zqxwhy.", "action": "add"}]
 
 
 async def purge(bench: Bench, *, saver: Any = None) -> Any:
-    memory = bench.memory()
-    options: dict[str, Any] = {
-        "author": "zqxann",
-        "purge": True,
-        "checkpointer": saver or bench.saver,
-    }
-    return await memory.aforget(**options) if bench.awaits else memory.forget(**options)
+    forget = bench.memory().aforget if bench.awaits else bench.memory().forget
+    done: Any = forget(author="zqxann", purge=True, checkpointer=saver or bench.saver)
+    return await done if bench.awaits else done
 
 
 def judged_without(_: ChatRequest) -> Any:
@@ -74,11 +70,10 @@ async def test_every_thread_that_carried_it_goes_and_the_others_stay(
     forgotten = await purge(bench)
     assert set(forgotten.purged.thread_ids) == carrying
     assert forgotten.purged.warnings == []
-    left = [one async for one in bench.saver.alist(None)] if bench.awaits else None
-    checkpoints = list(bench.saver.list(None)) if left is None else left
-    assert {one.config["configurable"]["thread_id"] for one in checkpoints} == {
-        "clean", "clean and open",
-    }  # fmt: skip
+    saver: Any = bench.saver
+    checkpoints = [one async for one in saver.alist(None)] if bench.awaits else [*saver.list(None)]
+    names = {one.config["configurable"]["thread_id"] for one in checkpoints}
+    assert names == {"clean", "clean and open"}
     assert MARK not in repr(checkpoints).casefold()
     assert holding(tmp_path) == []
     if not bench.awaits:

@@ -22,7 +22,7 @@ from tests.integration_tests.agent_server.support import (
     resume,
     run,
 )
-from tests.integration_tests.alignment_support import Model, each_its_words
+from tests.integration_tests.alignment_model import Model, each_its_words
 from tests.loopback import LoopbackServer
 
 pytestmark = pytest.mark.outside

@@ -23,7 +23,7 @@ from memalign_graph import (
 )
 from memalign_graph.evaluation import Report
 from tests.conftest import CRITERION
-from tests.integration_tests.alignment_support import feedback_in, relations_by_topic
+from tests.integration_tests.alignment_model import feedback_in, relations_by_topic
 from tests.loopback import ChatRequest, LoopbackServer, Reply, ReplyLike, answer
 from tests.loopback.replies import as_reply
 

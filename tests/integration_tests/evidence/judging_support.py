@@ -11,7 +11,7 @@ from typing import Any
 
 from memalign_graph import Criterion, Episode, create_alignment_graph
 from tests.conftest import CRITERION, Bench, Graph
-from tests.integration_tests.alignment_support import relations_by_topic
+from tests.integration_tests.alignment_model import relations_by_topic
 from tests.loopback import LETTER_ALONE, ChatRequest, Reply, ReplyLike, answer, with_letters
 from tests.loopback.replies import as_reply
 

@@ -14,7 +14,6 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def at(minutes: int) -> datetime:
-    """A point in time."""
     return START + timedelta(minutes=minutes)
 
 
@@ -24,34 +23,28 @@ def dated() -> dict[str, datetime]:
 
 
 def standing(text: str, *sources: str, position: int = 1, **fields: Any) -> Guideline:
-    """A guideline that is in memory."""
     defaults = {"created_at": START, "updated_at": START, "position": position}
     given = {"id": guideline_id(text), "text": text, "episode_ids": list(sources)}
     return Guideline.model_validate({**defaults, **given, **fields})
 
 
 def by_hand(text: str, **fields: Any) -> Guideline:
-    """A guideline that an expert wrote."""
     return standing(text, origin="expert", **fields)
 
 
 def add(text: str, *sources: str) -> GuidelineOperation:
-    """A proposal."""
     return GuidelineOperation(action="add", text=text, episode_ids=list(sources))
 
 
 def revise(guideline: Guideline, text: str, *sources: str) -> GuidelineOperation:
-    """A proposal."""
     return add(text, *sources).model_copy(update={"action": "revise", "guideline_id": guideline.id})
 
 
 def retire(guideline: Guideline, text: str | None, *sources: str) -> GuidelineOperation:
-    """A proposal."""
     return revise(guideline, "", *sources).model_copy(update={"action": "retire", "text": text})
 
 
 def relations(duplicates: Any = (), contradictions: Any = ()) -> Relations:
-    """What a comparison found."""
     return Relations([list(one) for one in duplicates], [tuple(one) for one in contradictions])
 
 
@@ -65,7 +58,6 @@ def merge(
     given_at: dict[str, datetime] | None = None,
     **options: Any,
 ) -> Merged:
-    """Merge proposals."""
     dates = dated() if given_at is None else given_at
     merging = Merging(list(guidelines), [list(one) for one in proposals], dates)
     return merging.merge(found, **options)
@@ -87,6 +79,5 @@ def stands(found: dict[str, Guideline]) -> dict[str, set[str]]:
 
 
 def episode(number: int, outputs: str = "Go away.", **word: Any) -> Episode:
-    """Feedback in memory."""
     given = {"inputs": f"Case {number}", "outputs": outputs, "given_at": at(number)}
     return Episode.from_feedback(Feedback.model_validate({"rationale": "Rude.", **given, **word}))

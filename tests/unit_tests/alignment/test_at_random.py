@@ -21,7 +21,8 @@ from tests.unit_tests.alignment.alignment_cases import (
     standing,
     stands,
 )
-from tests.unit_tests.memory.support import CRITERION, hashed, in_memory, op, said
+from tests.unit_tests.memory.stores import in_memory
+from tests.unit_tests.memory.support import CRITERION, hashed, op, said
 
 
 def random_table(seed: int) -> tuple[Any, Any, Any]:
@@ -59,7 +60,7 @@ def random_table(seed: int) -> tuple[Any, Any, Any]:
 
 
 def test_whatever_is_proposed_the_outcome_is_sound() -> None:
-    for seed in range(600):
+    for seed in range(300):
         guidelines, proposals, found = random_table(seed)
         merged = merge(guidelines, *proposals, found=found)
         assert merged == merge(guidelines, *proposals, found=found)
@@ -119,7 +120,6 @@ def some_operations(
 
 
 def taught(chance: random.Random) -> tuple[JudgeMemory, Any, list[str]]:
-    """A memory that learned from some episodes, the store's opener, and further episodes."""
     opener = in_memory()
     memory = JudgeMemory(opener(), CRITERION, embeddings=hashed)
     ids = [one.id for one in memory.remember([said(f"q{number}") for number in range(10)])]
@@ -143,7 +143,7 @@ def named(guidelines: list[Guideline]) -> set[str]:
 
 
 def test_what_is_learned_is_what_was_worked_out_and_goes_with_its_sources() -> None:
-    for seed in range(200):
+    for seed in range(100):
         chance = random.Random(seed)  # noqa: S311 - nothing secret
         memory, opener, ids = taught(chance)
         before = memory.guidelines()

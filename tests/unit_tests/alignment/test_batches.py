@@ -34,13 +34,6 @@ def test_experts_on_one_case_stay_together() -> None:
     assert packed([*others, *case], most=5) == [[1, 1, 1, 1, 2], [3]]
 
 
-def test_giant_record_is_a_batch_like_any_other() -> None:
-    giant = episode(1, "word " * 200_000, rationale="why " * 200_000)
-    assert packed([episode(0), giant, episode(2)]) == [[0, 1, 2]]
-    batches = packed([episode(0), giant, episode(2)], window=2048)
-    assert sorted(number for batch in batches for number in batch) == [0, 1, 2]
-
-
 def some_feedback(chance: random.Random) -> list[Episode]:
     episodes = {}
     for number in range(chance.randrange(1, 80)):

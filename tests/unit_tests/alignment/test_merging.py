@@ -125,17 +125,14 @@ def test_two_that_stood_before_are_left_as_they_are_unless_touched() -> None:
     assert len(merge([OLD, OTHER], found=OPPOSED, touched_only=False).conflicts) == 1
 
 
-@pytest.mark.parametrize("pairs", [[(0, 1)], [(1, 0), (0, 1), (1, 0)]])
 @pytest.mark.parametrize(
     ("first", "second", "newer"),
     [(["e3"], ["e4"], "B"), (["e4"], ["e3"], "A"), (["e3"], ["e3"], "B"),
      (["e3", "e9"], ["e7"], "A"), (["e3"], ["gone"], "A"), (["gone"], ["lost"], "B")],
 )  # fmt: skip
-def test_newer_of_two_wins_whatever_the_order(
-    pairs: Any, first: list[str], second: list[str], newer: str
-) -> None:
+def test_newer_of_two_wins(first: list[str], second: list[str], newer: str) -> None:
     proposals = [add("A", *first)], [add("B", *second)]
-    merged = merge([], *proposals, found=relations(contradictions=pairs))
+    merged = merge([], *proposals, found=relations(contradictions=[(1, 0), (0, 1)]))
     [conflict] = merged.conflicts
     assert (conflict.first.text, conflict.second.text) == ("A", "B")
     assert list(stands(after([], merged))) == [newer]
@@ -150,16 +147,6 @@ def conflict(number: int, first: str, second: str, newer: Any = "second") -> Con
 
 def losers(conflicts: Any, decisions: Any = None) -> dict[str | None, str | None]:
     return {one.guideline_id: one.superseded_by for one in settle(conflicts, decisions)}
-
-
-def test_newer_wins_unless_an_expert_decides() -> None:
-    two = [conflict(1, "a", "b"), conflict(2, "c", "d", "first")]
-    assert losers(two) == {"a": "b", "d": "c"}
-    assert losers(two, {"C1": "first", "C2": "first"}) == {"b": "a", "d": "c"}
-    assert losers(two, {"C1": "both", "C2": "second"}) == {"c": "d"}
-    by_age, decided = settle(two, {"C2": "second"})
-    assert (by_age.settled, decided.settled) == (False, True)
-    assert by_age.reason != decided.reason == "An expert chose the other one."
 
 
 def test_what_has_lost_decides_nothing() -> None:

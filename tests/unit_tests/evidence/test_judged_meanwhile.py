@@ -8,17 +8,8 @@ from memalign_graph import Episode, JudgeMemory, Judgment
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.learning import learn
 from memalign_graph.memory.operations import note_judgments
-from tests.unit_tests.memory.support import (
-    CRITERION,
-    Operation,
-    commits,
-    dump,
-    hashed,
-    in_memory,
-    interleaved,
-    op,
-    said,
-)
+from tests.unit_tests.memory.stores import Operation, commits, in_memory, interleaved
+from tests.unit_tests.memory.support import CRITERION, dump, hashed, op, said
 
 
 @pytest.fixture

@@ -15,16 +15,8 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 from memalign_graph import JudgeMemory
 from memalign_graph.memory import view
 from tests.loopback import LoopbackServer
-from tests.unit_tests.memory.support import (
-    CRITERION,
-    STORES,
-    Bench,
-    Opener,
-    connect,
-    hashed,
-    in_memory,
-    opening,
-)
+from tests.unit_tests.memory.stores import Opener, connect, in_memory, opening
+from tests.unit_tests.memory.support import CRITERION, STORES, Bench, hashed
 
 
 @pytest.fixture
@@ -49,7 +41,6 @@ async def bench(
 
 @pytest.fixture
 def near(server: LoopbackServer) -> Bench:
-    """A memory in an `InMemoryStore`, called without waiting."""
     return Bench(server, InMemoryStore(), awaits=False)
 
 
@@ -61,7 +52,6 @@ def memory() -> JudgeMemory:
 
 @pytest.fixture
 def opener(tmp_path: Path) -> Iterator[Opener]:
-    """Opens one more connection to the same SQLite file."""
     with opening(tmp_path / "store.db") as opened:
         yield opened
 

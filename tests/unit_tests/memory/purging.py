@@ -87,7 +87,6 @@ def fill(
 
 
 def everything_in(store: BaseStore) -> list[Any]:
-    """All items of a store, of all namespaces."""
     [found] = store.batch([SearchOp((), limit=EVERYTHING)])
     return list(found)  # type: ignore[arg-type]
 
@@ -111,7 +110,6 @@ async def keep_deleted(*owners: Any) -> None:
 
 
 def holding(folder: Path) -> list[str]:
-    """The files that hold a planted word in their bytes."""
     return sorted(one.name for one in folder.iterdir() if MARK.encode() in one.read_bytes().lower())
 
 
@@ -133,5 +131,4 @@ def ask(saver: BaseCheckpointSaver[Any], name: str, question: object) -> None:
 
 
 def threads_in(saver: BaseCheckpointSaver[Any]) -> set[str]:
-    """The threads that a checkpointer has."""
     return {one.config["configurable"]["thread_id"] for one in saver.list(None)}

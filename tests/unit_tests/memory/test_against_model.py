@@ -5,15 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memalign_graph import Feedback, JudgeMemory
-from tests.unit_tests.memory.support import CRITERION, QUERY, Opener, hashed, learn, op, said
+from tests.unit_tests.memory.stores import Opener
+from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, learn, op, said
 
 STEPS = 300
 
 
 @dataclass
 class Rule:
-    """What a guideline should be."""
-
     text: str
     sources: set[str] = field(default_factory=set)
     by_hand: bool = False
@@ -22,8 +21,6 @@ class Rule:
 
 @dataclass
 class Model:
-    """What a memory should hold."""
-
     words: dict[str, str | None] = field(default_factory=dict)
     """Rationales by episode id."""
     pending: set[str] = field(default_factory=set)
@@ -51,7 +48,6 @@ class Model:
                 self.rules.remove(rule)
 
     def learn(self, text: str, keys: set[str], target: Rule | None = None) -> None:
-        """Add a rule, or give one that is pending its words."""
         self.pending.clear()
         same = self.saying(text)
         if target is not None and same in (None, target):
@@ -102,7 +98,6 @@ class Trial:
         self.model.remember(given)
 
     def word(self) -> str:
-        """A word that was not said before: what was learned from a word comes back with it."""
         self.words += 1
         return f"Word {self.words}."
 

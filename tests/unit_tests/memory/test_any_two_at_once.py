@@ -13,16 +13,8 @@ from memalign_graph import Episode, Guideline, InvalidInputError, JudgeMemory
 from memalign_graph.io import BLOCKING, IO, run
 from memalign_graph.memory import history, learning, operations, portable, purge
 from tests.unit_tests.memory.purging import everything_in, left_in
-from tests.unit_tests.memory.support import (
-    CRITERION,
-    Asked,
-    Meanwhile,
-    commits,
-    hashed,
-    in_memory,
-    op,
-    said,
-)
+from tests.unit_tests.memory.stores import Asked, Meanwhile, commits, in_memory
+from tests.unit_tests.memory.support import CRITERION, hashed, op, said
 
 ANN = "zqxann"
 EMPTY = "0" * 32

@@ -8,16 +8,8 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.memory import access
-from tests.unit_tests.memory.support import (
-    CRITERION,
-    QUERY,
-    CutOffError,
-    Failing,
-    hashed,
-    learn,
-    op,
-    said,
-)
+from tests.unit_tests.memory.stores import CutOffError, Failing
+from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, learn, op, said
 
 COUNT = 5
 MOST = 60

@@ -8,40 +8,13 @@ import pytest
 from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import EmbeddingError, JudgeMemory
+from memalign_graph import EmbeddingError, InvalidInputError, JudgeMemory, create_judge_graph
 from memalign_graph.io import BLOCKING, run
 from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.acting import Actor
-from tests.unit_tests.memory.support import (
-    CRITERION,
-    QUERY,
-    Bench,
-    WatchedStore,
-    dump,
-    hashed,
-    learn,
-    op,
-    said,
-)
-
-
-async def test_a_fact_can_be_read_by_people(near: Bench) -> None:
-    [one] = await near.remember(said("one", "Too cold.", author="ann"))
-    await near.learn(op("add", one, text="Be warm."))
-    items = await near.items("facts")
-    assert [item.key for item in items] == [item.value["id"] for item in items]
-    first, learned = sorted((item.value for item in items), key=lambda value: str(value["id"]))
-    assert (first["reason"], first["author"], learned["guidelines"][0]["text"]) == (
-        "remember", "ann", "Be warm.",
-    )  # fmt: skip
-    assert datetime.fromisoformat(first["at"]).timestamp() * 1e6 == first["at_us"]
-    assert first["id"].startswith(f"{first['at_us']}-")
-    [word] = await near.items("words")
-    assert list(first["said"].items()) == [(one.id, word.key)]
-    assert word.value["episode"] == one.to_json()
-    [vector] = await near.items("vectors")
-    assert vector.value["vector"] not in dump([first, learned, word.value])
-    assert len(vector.value["vector"]) < 64 * 4 * 4 / 3 + 4
+from tests.unit_tests.memory.purging import everything_in
+from tests.unit_tests.memory.stores import WatchedStore
+from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, hashed, learn, op, said
 
 
 def test_every_change_is_one_fact_written_last() -> None:
@@ -110,15 +83,11 @@ def test_a_change_tried_again_embeds_nothing_again_and_its_vector_is_no_case(
     assert [len(request.texts) for request in server.embeddings] == [1, 2, 1]
 
 
-NAN = float("nan")
 UNUSABLE: list[tuple[Any, str]] = [
     ([[1.0, 0.0]], r"an array of shape \(1, 2\) for 2 texts"),
-    ([], r"an array of shape \(0,\) for 2 texts"),
     ([[], []], r"an array of shape \(2, 0\)"),
     ([[0.0, 0.0], [1.0, 0.0]], "a vector that is zero or not finite"),
-    ([[NAN, 1.0], [1.0, 0.0]], "a vector that is zero or not finite"),
     ([[1.0, 0.0], [1.0]], "vectors of different lengths, or no numbers"),
-    ([["a", "b"], ["c", "d"]], "vectors of different lengths, or no numbers"),
     (None, r"an array of shape \(\) for 2 texts"),
 ]
 
@@ -150,3 +119,45 @@ def test_vectors_of_another_dimension_are_one_clear_error_and_store_nothing() ->
     assert store.writes == []
     size = 64
     assert len(memory.recall(QUERY)) == 1
+
+
+def test_an_unknown_version_is_one_clear_sentence(memory: JudgeMemory) -> None:
+    memory.remember(said())
+    before = everything_in(memory.access.store)
+    other = JudgeMemory(memory.access.store, CRITERION, namespace="other", embeddings=hashed)
+    other.remember(said("two"))
+    for version in ("nope", "", "0" * 31, None, 3, ["0"], other.version()):
+        for name in ("at", "diff", "rollback"):
+            with pytest.raises(InvalidInputError) as caught:
+                getattr(memory, name)(version)
+            assert str(caught.value) == (
+                f"version: the memory of 'tone' never had the version {version!r}: "
+                "`history()` lists those it had."
+            )
+    with pytest.raises(InvalidInputError, match="author"):
+        memory.rollback("0" * 32, author=["ann"])  # type: ignore[arg-type]
+    assert [
+        item for item in everything_in(memory.access.store) if "other" not in item.namespace
+    ] == (before)
+
+
+def test_a_judgment_made_while_another_commits_leads_back_to_what_it_used(near: Bench) -> None:
+    asked: list[str] = []
+
+    def embed(texts: Sequence[str]) -> list[list[float]]:
+        if texts[0].startswith("asked"):
+            asked.extend(texts)
+            memory.add_guideline("Second.")
+            memory.version()
+        return hashed(texts)
+
+    memory = near.memory(embeddings=embed)
+    memory.remember(said("one"))
+    memory.add_guideline("First.")
+    builder = create_judge_graph(CRITERION, model=near.server.chat_model(), embeddings=embed)
+    given = {"inputs": "asked", "outputs": "a"}
+    judgment = builder.compile(store=near.store).invoke(given)["judgment"]
+    then = memory.at(judgment["memory_version"])
+    assert [one.text for one in then.guidelines] == ["First.", "Second."]
+    assert [one.id for one in then.guidelines] == judgment["guideline_ids"]
+    assert len(asked) == 1

@@ -3,8 +3,8 @@
 import asyncio
 import random
 import sqlite3
-import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
@@ -17,28 +17,24 @@ from langgraph.store.base import GetOp, SearchOp
 from langgraph.store.sqlite import SqliteStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
-from memalign_graph import Episode, JudgeMemory
+from memalign_graph import JudgeMemory
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import access, learning, operations
 from memalign_graph.memory.facts import Fact
+from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.memory.recall import recall
 from memalign_graph.memory.standing import Standing, stand
 from memalign_graph.memory.view import MemoryView
 from tests.unit_tests.memory.acting import KINDS, Actor
-from tests.unit_tests.memory.support import (
-    CRITERION,
-    QUERY,
-    Bench,
+from tests.unit_tests.memory.stores import (
     Meanwhile,
     Opener,
     Operation,
     commits,
-    hashed,
     in_memory,
     interleaved,
-    op,
-    said,
 )
+from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, hashed, op, said
 
 
 def memories(opener: Opener, count: int) -> list[JudgeMemory]:
@@ -51,9 +47,11 @@ def recalled(memory: JudgeMemory) -> set[tuple[Any, str | None]]:
     return {(one.example.inputs, word.rationale) for one in found for word in one.episodes}
 
 
-def learning_of(memory: JudgeMemory, episode: Episode, **fields: Any) -> Operation:
-    change = op(fields.pop("action", "add"), episode, **fields)
-    return lambda io: learning.learn(io, memory.access, [change], {episode.id: episode.word})
+def lesson(memory: JudgeMemory, *changes: GuidelineOperation) -> Operation:
+    """Learn from what the changes come from, as it stands."""
+    sources = {key for change in changes for key in change.episode_ids}
+    words = {one.id: one.word for one in memory.episodes() if one.id in sources}
+    return lambda io: learning.learn(io, memory.access, changes, words)
 
 
 class Shifted:
@@ -94,20 +92,6 @@ def test_a_writer_with_another_time_hides_no_commit(
         writer.remember(said(f"later {number}"))
         assert len(recalled(reader)) == len(recalled(shifted)) == 3 + number
     assert reader.version() == writer.version()
-
-
-def test_eight_threads_opening_a_memory_all_recall(near: Bench, reopen: Any) -> None:
-    near.memory().remember([said(f"case {number}") for number in range(20)])
-    for _ in range(5):
-        reopen()
-        start = threading.Barrier(8)
-
-        def look(_: int, start: threading.Barrier = start) -> int:
-            start.wait()
-            return len(near.memory().recall(QUERY, k=20))
-
-        with ThreadPoolExecutor(8) as pool:
-            assert list(pool.map(look, range(8))) == [20] * 8
 
 
 def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order() -> None:
@@ -240,7 +224,7 @@ def test_n_learners_of_one_rule_write_n_facts_and_keep_all_sources(any_opener: O
 
     def learn(number: int) -> None:
         if number < count:
-            operation = learning_of(learners[number], episodes[number], text="Say sorry.")
+            operation = lesson(learners[number], op("add", episodes[number], text="Say sorry."))
             interleaved(operation, commits, lambda: learn(number + 1))
 
     learn(0)
@@ -289,3 +273,41 @@ def test_sqlites_limit_of_variables_does_not_limit_a_memory(
     memory.remember([said(f"case {number}") for number in range(700)])
     assert len(memory.episodes()) == 700
     connection.close()
+
+
+SHARES = [((0, 1, 2, 3), (2, 3)), ((2, 3), (0, 1, 2, 3)), ((0, 1, 2), (1, 2, 3)), ((0, 1), (2, 3))]
+
+
+def taught(memory: JudgeMemory) -> Counter[str]:
+    return Counter(key for rule in memory.guidelines() for key in rule.episode_ids)
+
+
+@pytest.mark.parametrize("text", ["Rule B.", "RULE  a"])
+def test_of_two_that_learn_from_one_word_at_once_the_earlier_counts(text: str) -> None:
+    for share in [*SHARES, *((one, one) for one, _ in SHARES)]:
+        one, other = memories(in_memory(), 2)
+        ids = [each.id for each in one.remember([said(f"q{number}") for number in range(4)])]
+        mine, theirs = ([ids[number] for number in numbers] for numbers in share)
+        interleaved(
+            lesson(one, op("add", *mine, text="Rule A.")),
+            commits,
+            partial(run, lesson(other, op("add", *theirs, text=text))(BLOCKING)),
+        )
+        assert taught(one) == taught(other) == dict.fromkeys({*mine, *theirs}, 1)
+        statuses = {each.id: each.status for each in one.episodes()}
+        assert {statuses[key] for key in (*mine, *theirs)} == {"distilled"}
+        texts = [learning.plain_words(rule.text) for rule in one.guidelines()]
+        assert len(set(texts)) == len(texts)
+
+
+def test_what_is_learned_beside_a_rewording_keeps_one_wording_a_lesson() -> None:
+    one, other = memories(in_memory(), 2)
+    ids = [each.id for each in one.remember([said(f"q{number}") for number in range(4)])]
+    run(lesson(one, op("add", ids[0], text="Old."))(BLOCKING))
+    [rule] = one.guidelines()
+    interleaved(
+        lesson(one, op("revise", *ids[1:], text="New.", guideline_id=rule.id)),
+        commits,
+        partial(run, lesson(other, op("add", *ids[1:], text="Another."))(BLOCKING)),
+    )
+    assert taught(one) == dict.fromkeys(ids, 1)

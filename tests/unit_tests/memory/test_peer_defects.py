@@ -1,8 +1,5 @@
 """Defects found in another memory of this kind, each of which this one must not have."""
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,30 +8,9 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import JudgeMemory
 from tests.loopback import LoopbackServer
-from tests.unit_tests.memory.support import (
-    CRITERION,
-    QUERY,
-    ROOT,
-    Bench,
-    Opener,
-    hashed,
-    learn,
-    op,
-    said,
-)
-
-PROCESS = """
-import sys
-from tests.unit_tests.memory.support import CRITERION, connect
-from langgraph.store.sqlite import SqliteStore
-from memalign_graph import JudgeMemory
-
-store = SqliteStore(connect(sys.argv[1]))
-memory = JudgeMemory(store, CRITERION, embeddings="openai:text-embedding-3-small")
-print(memory.version(), *(rule.id for rule in memory.guidelines()))
-print(*(one.id for one in memory.episodes()))
-print(len(memory.recall({"inputs": "a new question", "outputs": "a"}, k=50)))
-"""
+from tests.unit_tests.memory.stores import Opener
+from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, hashed, learn, op, said
+from tests.unit_tests.memory.worker import look, start
 
 
 async def test_agreeing_experts_do_not_multiply_on_reload(
@@ -82,17 +58,7 @@ def test_every_process_reads_the_same_order_and_embeds_the_query_alone(
     episodes = memory.remember([said(f"case {number}") for number in range(20)])
     learn(memory, *(op("add", one, text=f"Rule of {one.example.inputs}.") for one in episodes))
     server.embeddings.clear()
-    command = [sys.executable, "-W", "error", "-c", PROCESS, str(tmp_path / "store.db")]
-    done = subprocess.run(
-        command,
-        env=os.environ | server.environment | {"PYTHONHASHSEED": "1"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stderr == ""
-    rules = " ".join(rule.id for rule in memory.guidelines())
-    ids = " ".join(one.id for one in episodes)
-    assert done.stdout == f"{memory.version()} {rules}\n{ids}\n20\n"
+    _, pipe = start(look, tmp_path / "store.db", dict(server.environment))
+    rules = [rule.id for rule in memory.guidelines()]
+    assert pipe.recv() == (memory.version(), rules, [one.id for one in episodes], 20)
     assert [request.texts for request in server.embeddings] == [["a new question\n\na"]]

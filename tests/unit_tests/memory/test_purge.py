@@ -15,16 +15,8 @@ from memalign_graph.memory import learning
 from memalign_graph.memory.learning import GuidelineOperation
 from tests.loopback import ChatRequest
 from tests.unit_tests.memory.purging import MARK, WORDS, everything_in, fill, left_in, planted
-from tests.unit_tests.memory.support import (
-    CRITERION,
-    QUERY,
-    Bench,
-    WatchedStore,
-    hashed,
-    learn,
-    op,
-    said,
-)
+from tests.unit_tests.memory.stores import WatchedStore
+from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, hashed, learn, op, said
 
 WAYS: dict[str, dict[str, Any]] = {
     "feedback id": {"feedback_ids": "zqxid"},

@@ -8,24 +8,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from memalign_graph import JudgeMemory
 from memalign_graph.memory import access
-from tests.unit_tests.memory.purging import (
-    MARK,
-    ask,
-    everything_in,
-    fill,
-    left_in,
-    planted,
-    threads_in,
-)
-from tests.unit_tests.memory.support import (
-    CRITERION,
-    CutOffError,
-    Failing,
-    hashed,
-    learn,
-    op,
-    said,
-)
+from tests.unit_tests.memory.purging import ask, fill, planted, threads_in
+from tests.unit_tests.memory.stores import CutOffError, Failing
 from tests.unit_tests.memory.test_purge import check_clean
 
 MOST = 120
@@ -57,7 +41,6 @@ def threads() -> FailingSaver:
 
 BEFORE: dict[str, Callable[[JudgeMemory, str], Any]] = {
     "live": lambda _memory, _key: None,
-    "forgotten": lambda memory, key: memory.forget(key),
     "revised": lambda memory, key: memory.revise(key, {"rationale": "Now nothing is planted."}),
     "forgotten and said again": lambda memory, key: (
         memory.forget(key),
@@ -71,7 +54,8 @@ async def test_at_each_write_and_at_the_checkpointer(
     monkeypatch: pytest.MonkeyPatch, before: str, *, awaits: bool
 ) -> None:
     monkeypatch.setattr(access, "BATCH_ITEMS", 4)
-    for number in (None, *range(MOST)):
+    every = 1 if before == "live" and not awaits else 3
+    for number in (None, *range(0, MOST, every)):
         store = Failing()
         memory, one = fill(store)
         BEFORE[before](memory, one.id)
@@ -96,26 +80,3 @@ async def test_at_each_write_and_at_the_checkpointer(
             assert number > 2
             return
     pytest.fail("The purge never ended.")
-
-
-def test_of_more_than_two_thousand_words_again_and_again() -> None:
-    store = Failing()
-    memory = JudgeMemory(store, CRITERION, embeddings=hashed)
-    kept = memory.remember(said("kept"))
-    spoken = [said(f"{MARK} {number}", MARK, author="zqxann") for number in range(2_100)]
-    episodes = memory.remember(spoken)
-    learn(memory, *(op("add", one, text=f"{MARK} {one.id}.") for one in episodes[:1_100:50]))
-    cuts = 0
-    while True:
-        store.puts_left = 900 * cuts + 1
-        try:
-            JudgeMemory(store, CRITERION, embeddings=hashed).forget(author="zqxann", purge=True)
-        except CutOffError:
-            cuts += 1
-        else:
-            break
-    assert cuts > 2
-    assert left_in(everything_in(store)) == []
-    assert memory.guidelines() == []
-    assert [(one.id, one.status) for one in memory.episodes()] == [(kept.id, "pending")]
-    assert MARK not in memory.export_jsonl()

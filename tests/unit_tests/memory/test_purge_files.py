@@ -10,7 +10,6 @@ import aiosqlite
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.store.base import BaseStore, Op, Result
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
@@ -26,21 +25,11 @@ from tests.unit_tests.memory.purging import (
     holding,
     keep_deleted,
     planted,
-    small_graph,
     threads_in,
 )
 from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, said
-from tests.unit_tests.memory.test_processes import Child
+from tests.unit_tests.memory.worker import read, start
 
-READER = """
-import sqlite3, sys
-connection = sqlite3.connect(sys.argv[1], isolation_level=None)
-connection.execute("BEGIN")
-connection.execute("SELECT * FROM store").fetchone()
-print("reading", flush=True)
-sys.stdin.readline()
-connection.close()
-"""
 IN_USE = "The SQLite file of the {} is in use by another connection"
 CASE = planted(inputs="It is about zqxin-7, she says.")
 CARRIED = f"{CASE.example.inputs} {CASE.episode_id}"
@@ -110,26 +99,6 @@ async def test_the_local_store_and_checkpointer(tmp_path: Path, *, one_file: boo
         assert threads_in(saver) == {"clean"}
 
 
-async def test_async_files(tmp_path: Path) -> None:
-    store_file, saver_file = str(tmp_path / "store.db"), str(tmp_path / "threads.db")
-    async with (
-        AsyncSqliteStore.from_conn_string(store_file) as store,
-        AsyncSqliteSaver.from_conn_string(saver_file) as saver,
-    ):
-        await store.setup()
-        await keep_deleted(store, saver)
-        memory = opened_memory(store)
-        config: Any = {"configurable": {"thread_id": "t"}}
-        await small_graph(saver).ainvoke({"question": CARRIED}, config)
-        await memory.aremember(CASE)
-        await memory.aadd_guideline("Kept.")
-        assert len(holding(tmp_path)) > 1
-        forgotten = await memory.aforget(author="zqxann", purge=True, checkpointer=saver)
-        check(forgotten, threads=["t"])
-        assert holding(tmp_path) == []
-        assert [rule.text for rule in await memory.aguidelines()] == ["Kept."]
-
-
 async def test_sync_files_called_from_a_loop(tmp_path: Path) -> None:
     store_file, saver_file = str(tmp_path / "store.db"), str(tmp_path / "threads.db")
     with (
@@ -151,14 +120,14 @@ def test_another_process_that_reads_the_file_is_told_of_and_a_second_purge_ends_
 ) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
     memory, one = fill(SqliteStore(connection))
-    reader = Child("-c", READER, tmp_path / "store.db")
-    assert reader.read() == "reading"
+    reader, pipe = start(read, tmp_path / "store.db")
+    assert pipe.recv() == "reading"
     forgotten = memory.forget(one.id, purge=True, checkpointer=InMemorySaver())
     assert forgotten.episode_ids == [one.id]
     check(forgotten, IN_USE.format("store"))
     assert holding(tmp_path) != []
-    reader.go()
-    assert reader.end() == (0, "")
+    pipe.send("end")
+    reader.join()
     check(memory.forget(one.id, purge=True, checkpointer=InMemorySaver()))
     assert holding(tmp_path) == []
 
@@ -198,44 +167,10 @@ class Elsewhere(BaseStore):
         return self.batch(ops)
 
 
-class Remote(SqliteSaver):
-    """Speaks to a server: it has no connection of its own to show."""
-
-    @property
-    def conn(self) -> Any:
-        return self._hidden
-
-    @conn.setter
-    def conn(self, value: Any) -> None:
-        self._hidden = Hidden(value)
-
-
-class Hidden:
-    """What looks like no connection that is known."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-
-async def test_stores_and_checkpointers_of_unknown_kinds_are_purged_and_told_of(
-    tmp_path: Path,
-) -> None:
-    unknown = "{}: the items are deleted, but whether their bytes are gone"
-    for awaits in (False, True):
-        memory, one = fill(Elsewhere())
-        options: dict[str, Any] = {"purge": True, "checkpointer": Kept()}
-        done = (
-            await memory.aforget(one.id, **options) if awaits else memory.forget(one.id, **options)
-        )
-        check(done, unknown.format("Elsewhere"))
-        assert MARK not in memory.export_jsonl()
-    with closing(open_file(tmp_path / "t.db", isolation_level="")) as opened:
-        saver = Remote(opened)
-        ask(saver, "t", CARRIED)
-        memory = opened_memory(InMemoryStore())
-        memory.remember(CASE)
-        forgotten = memory.forget(author="zqxann", purge=True, checkpointer=saver)
-        check(forgotten, unknown.format("Remote"), threads=["t"])
+@pytest.mark.parametrize("awaits", [False, True])
+async def test_a_store_of_an_unknown_kind_is_purged_and_told_of(*, awaits: bool) -> None:
+    memory, one = fill(Elsewhere())
+    options: dict[str, Any] = {"purge": True, "checkpointer": Kept()}
+    done = await memory.aforget(one.id, **options) if awaits else memory.forget(one.id, **options)
+    check(done, "Elsewhere: the items are deleted, but whether their bytes are gone")
+    assert MARK not in memory.export_jsonl()

@@ -1,7 +1,6 @@
 """Recalling: what is found, from vectors that are made once, and the index that finds them."""
 
 import random
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,21 +9,13 @@ from langgraph.store.base import SearchOp
 from langgraph.store.memory import InMemoryStore
 from numpy.typing import NDArray
 
-from memalign_graph import Criterion, Example, InvalidInputError, JudgeMemory
-from memalign_graph.errors import EmbeddingError
+from memalign_graph import Example, Feedback, InvalidInputError, JudgeMemory
+from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.index.retrieval_text import MAX_BYTES
-from memalign_graph.memory.index.vectors import (
-    VectorIndex,
-    normalised,
-)
-from tests.unit_tests.memory.support import (
-    CRITERION,
-    EVERYTHING,
-    QUERY,
-    Bench,
-    hashed,
-    said,
-)
+from memalign_graph.memory.index.vectors import VectorIndex, normalised
+from memalign_graph.memory.recall import recall, recall_besides
+from tests.unit_tests.memory.stores import in_memory
+from tests.unit_tests.memory.support import CRITERION, EVERYTHING, QUERY, Bench, hashed, said
 
 
 async def test_two_answers_to_one_question_find_different_episodes(bench: Bench) -> None:
@@ -48,17 +39,6 @@ async def test_examples_that_share_their_text_are_told_apart(bench: Bench) -> No
     bench.embedded()
     assert await bench.recall("other", k=0) == []
     assert bench.embedded() == []
-
-
-@pytest.mark.parametrize("bench", ["memory-sync", "sqlite-sync"], indirect=True)
-async def test_any_name_is_a_name(bench: Bench, reopen: Any) -> None:
-    names = ["a*b", "[x]", "100% sure?", "a_b", "Straße", 'it\'s "so"', "a/b"]
-    criteria = [Criterion(name=name, instructions="Is it good?") for name in names]
-    for criterion in criteria:
-        await bench.remember(said(criterion.name), memory=bench.memory(criterion))
-    reopen()
-    for criterion in criteria:
-        assert await bench.recall("q", memory=bench.memory(criterion)) == [criterion.name]
 
 
 NAMESPACES: list[tuple[Any, str]] = [
@@ -158,40 +138,6 @@ def brute_force(vectors: Vectors, query: NDArray[np.float32], k: int) -> list[st
     return sorted(vectors, key=lambda key: -float(vectors[key] @ query))[:k]
 
 
-def test_a_vector_of_another_dimension_is_refused_and_changes_nothing() -> None:
-    index = VectorIndex("test")
-    vectors = made(2)
-    index.add({"key 0": vectors["key 0"]})
-    [other] = made(1, dimension=8).values()
-    with pytest.raises(EmbeddingError, match=r"test give vectors of 8 dimensions, .* holds 24"):
-        index.add({"key 1": vectors["key 1"], "other": other})
-    with pytest.raises(EmbeddingError, match="8 dimensions"):
-        index.search(other, 1)
-    assert [key for key, _ in index.search(vectors["key 1"], 5)] == ["key 0"]
-
-
-def test_threads_may_add_remove_and_search_at_once() -> None:
-    index = VectorIndex("test")
-    queries = list(made(8, seed=3).values())
-
-    def work(worker: int) -> Vectors:
-        mine = {f"{worker} {key}": one for key, one in made(60, seed=worker).items()}
-        for key, vector in mine.items():
-            index.add({key: vector})
-            found = index.search(queries[worker], 5)
-            assert [score for _, score in found] == sorted((s for _, s in found), reverse=True)
-            if key.endswith(("3", "7")):
-                index.remove({key})
-            else:
-                assert index.get(key) is not None
-        return {key: one for key, one in mine.items() if not key.endswith(("3", "7"))}
-
-    with ThreadPoolExecutor(8) as pool:
-        kept = {key: one for some in pool.map(work, range(8)) for key, one in some.items()}
-    for query in queries:
-        assert [key for key, _ in index.search(query, 20)] == brute_force(kept, query, 20)
-
-
 def test_any_order_of_adding_and_removing_leaves_what_a_dict_would_hold() -> None:
     choice = random.Random(7)  # noqa: S311 - a test's order
     index, model = VectorIndex("test"), Vectors()
@@ -214,3 +160,41 @@ def test_any_order_of_adding_and_removing_leaves_what_a_dict_would_hold() -> Non
         for query in made(2, seed=step + 500).values():
             found = [key for key, _ in index.search(query, 20)]
             assert found == brute_force(model, query, 20)
+
+
+def filled(feedback: list[Feedback], rules: int) -> JudgeMemory:
+    made = JudgeMemory(in_memory()(), CRITERION, embeddings=hashed)
+    made.remember(feedback)
+    for number in range(rules):
+        made.add_guideline(f"Rule {number}.")
+    return made
+
+
+def some_feedback() -> list[Feedback]:
+    chance = random.Random(7)  # noqa: S311 - nothing secret
+    words = ("order", "cup", "late", "broken", "photo", "refund", "sorry", "parcel", "thanks")
+    given = []
+    for number in range(60):
+        inputs = " ".join(chance.choices(words, k=4))
+        authors = chance.sample(["ann", "bob", "carl"], chance.choice([1, 1, 2]))
+        given += [said(f"{inputs} {number // 2}", author=one, value=True) for one in authors]
+    return given
+
+
+@pytest.mark.parametrize(("k", "rules"), [(0, 0), (1, 0), (20, 0), (5, 60)])
+def test_case_is_left_out_as_if_it_had_never_been_there(k: int, rules: int) -> None:
+    given = some_feedback()
+    whole = filled(given, rules)
+    whole.recall(Example(inputs="x", outputs="y"))
+    for example in {one.example.id: one.example for one in given[::9]}.values():
+        own = {one.episode_id for one in given if one.example.id == example.id}
+        rest = filled([one for one in given if one.example.id != example.id], rules)
+        wanted = run(recall(BLOCKING, rest.access, example, k))
+        found = recall_besides(whole.access, example, k, own)
+        assert [one.example.id for one in found.examples] == [
+            one.example.id for one in wanted.examples
+        ]
+        assert [[each.id for each in one.episodes] for one in found.examples] == [
+            [each.id for each in one.episodes] for one in wanted.examples
+        ]
+        assert found.nearness == wanted.nearness

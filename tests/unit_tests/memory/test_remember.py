@@ -6,14 +6,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import (
-    Episode,
-    Example,
-    Feedback,
-    InvalidInputError,
-    JudgeMemory,
-    Judgment,
-)
+from memalign_graph import Episode, Example, Feedback, InvalidInputError, JudgeMemory, Judgment
 from tests.unit_tests.memory.purging import everything_in
 from tests.unit_tests.memory.support import learn, op, said
 
@@ -37,14 +30,6 @@ def test_experts_are_told_apart_by_name_or_the_feedbacks_id(memory: JudgeMemory)
     assert [(one.feedback_id, one.author) for one in found].count((None, None)) == 1
     assert len(found) == 4
     assert len({one.example_id for one in found}) == 1
-
-
-def test_an_edit_of_the_value_alone_is_an_edit(memory: JudgeMemory) -> None:
-    one = memory.remember(said(value=True))
-    learn(memory, op("add", one, text="Be warm."))
-    [edited] = memory.remember([said(value=False)])
-    assert (edited.id, edited.created_at, edited.status) == (one.id, one.created_at, "pending")
-    assert memory.guidelines() == []
 
 
 @pytest.mark.parametrize(
@@ -110,22 +95,17 @@ def test_what_a_caller_does_to_an_example_does_not_matter(memory: JudgeMemory) -
     assert memory.version() == version
 
 
-def test_a_deep_example_that_is_taken_can_be_remembered_edited_and_forgotten(
+def test_the_deepest_example_that_is_taken_can_be_remembered_edited_and_forgotten(
     memory: JudgeMemory,
 ) -> None:
     deep: Any = "deep"
-    for level in range(101):
+    for _ in range(90):
         deep = [deep]
-        try:
-            Example(inputs=deep, outputs="a")
-        except ValueError:
-            break
-        if level < 80:
-            continue
-        one = memory.remember(said(deep))
-        memory.remember(said(deep, "Another word."))
-        memory.forget(one.id)
-    assert level > 80
+    with pytest.raises(ValueError, match="inputs"):
+        Example(inputs=[deep], outputs="a")
+    one = memory.remember(said(deep))
+    memory.remember(said(deep, "Another word."))
+    memory.forget(one.id)
 
 
 def one_of(memory: JudgeMemory) -> Episode:
@@ -138,9 +118,7 @@ def one_of(memory: JudgeMemory) -> Episode:
 REVISED: list[tuple[Any, tuple[Any, Any]]] = [
     ({"value": "no"}, (False, "Too cold.")),
     ({"rationale": "Too long."}, (True, "Too long.")),
-    ({"value": False, "rationale": "Too long."}, (False, "Too long.")),
     ({"value": None, "rationale": "Too long."}, (None, "Too long.")),
-    ({"value": False, "rationale": None}, (False, None)),
     (Feedback(inputs="one", outputs="a", rationale="Too long."), (True, "Too long.")),  # type: ignore[call-arg]
     (Feedback(inputs="one", outputs="a", value=False, author="ann"), (False, "Too cold.")),  # type: ignore[call-arg]
 ]

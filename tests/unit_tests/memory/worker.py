@@ -1,59 +1,92 @@
-"""A process that acts at random on a memory in a file: `python -m ... FILE NAME STEPS`.
+"""Processes of their own that work on a memory in a file, and tell what they did."""
 
-It says when it is ready, acts so often once it is told a line, names the facts that it wrote,
-and after one more line what it sees.
-"""
-
-import json
 import logging
-import sys
-from collections.abc import Iterable
+import multiprocessing
+import os
+import signal
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
-from langgraph.store.base import Op, PutOp, Result
+from langgraph.store.base import PutOp
 from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.io import BLOCKING, run
 from tests.unit_tests.memory.acting import Actor
-from tests.unit_tests.memory.support import CRITERION, connect, hashed
+from tests.unit_tests.memory.stores import connect, is_content
+from tests.unit_tests.memory.support import CRITERION, hashed, said
+
+FORKS = multiprocessing.get_context("forkserver")
+"""Makes processes in milliseconds, out of one that has imported all and runs no threads."""
+
+FORKS.set_forkserver_preload([__name__])
 
 
-class Noting(SqliteStore):
-    """Notes which facts it wrote."""
-
-    written: list[str]
-
-    def batch(self, ops: Iterable[Op]) -> list[Result]:
-        given = list(ops)
-        results = super().batch(given)
-        puts = [one for one in given if isinstance(one, PutOp)]
-        self.written += [one.key for one in puts if one.namespace[-1] == "facts"]
-        return results
-
-
-def tell(*what: object) -> None:
-    """Answer whoever started this process."""
-    print(*what, flush=True)  # noqa: T201 - it is read
-
-
-def main() -> None:
-    """Act."""
+def act(path: Path, name: str, steps: int, pipe: Any) -> None:
+    """Act at random when told to; names the facts that it wrote, and then what it sees."""
     logging.disable(logging.WARNING)
-    path, name, steps = sys.argv[1:]
-    store = Noting(connect(path))
-    store.written = []
-    memory = JudgeMemory(store, CRITERION, embeddings=hashed)
+    written: list[str] = []
+
+    class Noting(SqliteStore):
+        def batch(self, ops: Any) -> Any:
+            results = super().batch(ops)
+            puts = [one for one in ops if isinstance(one, PutOp)]
+            written.extend(one.key for one in puts if one.namespace[-1] == "facts")
+            return results
+
+    memory = JudgeMemory(Noting(connect(path)), CRITERION, embeddings=hashed)
     actor = Actor(memory, name)
     memory.version()
-    tell("ready")
-    sys.stdin.readline()
-    for _ in range(int(steps)):
+    pipe.send("ready")
+    pipe.recv()
+    for _ in range(steps):
         run(actor.act(BLOCKING))
-    tell(json.dumps(store.written))
-    sys.stdin.readline()
+    pipe.send(written)
+    pipe.recv()
+    pipe.send((memory.version(), memory.guidelines(), memory.episodes()))
+
+
+def die(path: Path, environment: Mapping[str, str]) -> None:
+    """Be killed before what was said is written."""
+    os.environ.update(environment)
+
+    class Killed(SqliteStore):
+        def batch(self, ops: Any) -> Any:
+            if any(isinstance(one, PutOp) and is_content(one) for one in ops):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().batch(ops)
+
+    store = Killed(connect(path))
+    memory = JudgeMemory(store, CRITERION, embeddings="openai:text-embedding-3-small")
+    memory.remember([said("one"), said("two")])
+
+
+def read(path: Path, pipe: Any) -> None:
+    """Read a file until told to end."""
+    connection = connect(path)
+    connection.execute("BEGIN")
+    connection.execute("SELECT * FROM store").fetchone()
+    pipe.send("reading")
+    pipe.recv()
+    connection.close()
+
+
+def look(path: Path, environment: Mapping[str, str], pipe: Any) -> None:
+    """Tell what is in a memory, in which order."""
+    os.environ.update(environment)
+    store = SqliteStore(connect(path))
+    memory = JudgeMemory(store, CRITERION, embeddings="openai:text-embedding-3-small")
     rules, episodes = memory.guidelines(), memory.episodes()
-    tell(memory.version(), len(rules), len(episodes))
+    recalled = memory.recall({"inputs": "a new question", "outputs": "a"}, k=50)
+    version = memory.version()
+    pipe.send((version, [one.id for one in rules], [one.id for one in episodes], len(recalled)))
 
 
-if __name__ == "__main__":
-    main()
+def start(work: Any, *args: Any) -> tuple[Any, Connection]:
+    here, there = FORKS.Pipe()
+    process = FORKS.Process(target=work, args=(*args, there), daemon=True)
+    process.start()
+    there.close()
+    return process, here

@@ -1,0 +1,170 @@
+"""A model for the tests of alignment, whose answers follow from its prompts."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.loopback import ChatRequest, Reply, ReplyLike, answer
+from tests.loopback.replies import as_reply
+
+DISTIL, COMPARE, JUDGE = "guideline_operations", "guideline_relations", "judgment"
+"""What a request is for, by the name of its schema."""
+
+
+_BLOCK = re.compile(r"^Feedback (F\d+(?:, F\d+)*)", re.MULTILINE)
+
+
+_REASON = re.compile(
+    r"(?:(F\d+)\. )?(?:The expert's reason:\n)?<rationale>\n(.*?)\n</rationale>", re.DOTALL
+)
+
+
+_LABEL = re.compile(r"(?:(F\d+)\. )?The expert's value: (\S+)")
+
+
+_RULE = re.compile(r"^(\d+)\. (.*)$", re.MULTILINE)
+
+
+_TOPIC = re.compile(r"#(\w+)")
+
+
+def topic_of(text: str) -> str:
+    found = _TOPIC.search(text)
+    return found[1] if found else text
+
+
+def feedback_in(request: ChatRequest) -> dict[str, str]:
+    """The words in a distiller's prompt, by handle; a label alone counts as words."""
+    text = request.text
+    starts = list(_BLOCK.finditer(text))
+    found: dict[str, str] = {}
+    for start, end in zip(starts, [*starts[1:], None], strict=True):
+        block = text[start.start() : end.start() if end else len(text)]
+        handles = start[1].split(", ")
+        for pattern in (_LABEL, _REASON):
+            for one in pattern.finditer(block):
+                found[one[1] or handles[0]] = " ".join(one[2].split())
+    return dict(sorted(found.items(), key=lambda one: int(one[0][1:])))
+
+
+def rules_in(request: ChatRequest) -> list[str]:
+    return [text for _, text in _RULE.findall(request.text)]
+
+
+def opposed(one: str, other: str) -> bool:
+    """Whether one rule says always what another on its topic says never."""
+    return topic_of(one) == topic_of(other) and {"always", "never"} <= {
+        word for text in (one, other) for word in ("always", "never") if word in text.casefold()
+    }
+
+
+def add(text: str, *handles: str) -> dict[str, Any]:
+    """A distiller's proposal of a new rule."""
+    return {"action": "add", "guideline": "none", "text": text, "feedback": list(handles) or ["F1"]}
+
+
+def revise(handle: str, text: str, *handles: str) -> dict[str, Any]:
+    return {**add(text, *handles), "action": "revise", "guideline": handle}
+
+
+def retire(handle: str, text: str, *handles: str) -> dict[str, Any]:
+    return {**add(text, *handles), "action": "retire", "guideline": handle}
+
+
+@dataclass
+class Model:
+    """A model whose answers follow from the prompt alone, however often and in which order asked.
+
+    It makes one rule of all feedback on a topic, finds rules on one topic to be the same or, where
+    one says always and another never, opposed, and judges everything to be right.
+    """
+
+    distil: Callable[[ChatRequest], ReplyLike] | None = None
+    compare: Callable[[ChatRequest], ReplyLike] | None = None
+    judge: Callable[[ChatRequest], Any] = lambda _: True
+
+    def __call__(self, request: ChatRequest) -> Reply:
+        match request.schema_name:
+            case "guideline_operations":
+                return as_reply((self.distil or rules_by_topic)(request))
+            case "guideline_relations":
+                return as_reply((self.compare or relations_by_topic)(request))
+            case _:
+                return answer({"rationale": "Seen.", "value": self.judge(request)})
+
+
+def rules_by_topic(request: ChatRequest) -> ReplyLike:
+    """One new rule a topic, in the words of the first that speaks of it."""
+    by_topic: dict[str, list[tuple[str, str]]] = {}
+    for handle, words in feedback_in(request).items():
+        by_topic.setdefault(topic_of(words), []).append((handle, words))
+    return {
+        "operations": [
+            add(group[0][1], *(handle for handle, _ in group)) for group in by_topic.values()
+        ]
+    }
+
+
+def each_its_words(request: ChatRequest) -> ReplyLike:
+    """Every word of an expert a rule of its own, just as it was said."""
+    return {"operations": [add(words, handle) for handle, words in feedback_in(request).items()]}
+
+
+def relations_by_topic(request: ChatRequest) -> ReplyLike:
+    """Rules on one topic are the same, or opposed."""
+    rules = rules_in(request)
+    numbers = range(1, len(rules) + 1)
+    pairs = [
+        [a, b] for a in numbers for b in numbers if a < b and opposed(rules[a - 1], rules[b - 1])
+    ]
+    groups: dict[tuple[str, bool], list[int]] = {}
+    for number in numbers:
+        text = rules[number - 1]
+        groups.setdefault((topic_of(text), "never" in text), []).append(number)
+    return {
+        "duplicates": [group for group in groups.values() if len(group) > 1],
+        "contradictions": pairs,
+    }
+
+
+_QUESTION = re.compile(r"Question (\d+):")
+
+
+_SAYS = re.compile(r"is (true|false) of cases ((?:\d+ ?)+)")
+
+
+def judged_case(chat: ChatRequest) -> int:
+    found = _QUESTION.search(chat.text.rpartition("<case>")[2])
+    assert found is not None
+    return int(found[1])
+
+
+def others_in(chat: ChatRequest) -> set[int]:
+    """The numbers of the earlier cases in a judge's prompt."""
+    return {int(number) for number in _QUESTION.findall(chat.text.rpartition("<case>")[0])}
+
+
+def judge_by_rules(
+    *, wrong: Iterable[int] = (), right: Any = True, otherwise: Any = False
+) -> Callable[[ChatRequest], Any]:
+    """Make a judge that is right, but of some cases, unless a guideline says otherwise.
+
+    Guidelines say `it is false of cases 3 4` or `it is true of cases 5`.
+    """
+
+    def judge(chat: ChatRequest) -> Any:
+        number = judged_case(chat)
+        value = otherwise if number in wrong else right
+        for rule in rules_in(chat):
+            for said_of, numbers in _SAYS.findall(rule):
+                if number in map(int, numbers.split()):
+                    value = right if said_of == "true" else otherwise
+        return value
+
+    return judge
+
+
+def teaching(*, judge: Callable[[ChatRequest], Any] | None = None) -> Model:
+    """A model that makes rules of words just as they are said, and judges by them."""
+    return Model(distil=each_its_words, judge=judge or judge_by_rules())

@@ -1,0 +1,174 @@
+"""Stores opened anew, watched or failing, and something else done in the midst of an operation."""
+
+import sqlite3
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from langchain_core.embeddings import Embeddings
+from langchain_core.messages import BaseMessage
+from langgraph.store.base import BaseStore, Op, PutOp, Result
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
+
+from memalign_graph.io import BLOCKING, IO, ChatReply, StructuredModel, run
+
+Operation = Callable[[IO], Coroutine[Any, Any, Any]]
+"""What is carried out with the `IO` it is given."""
+
+
+Opener = Callable[[], BaseStore]
+"""Opens one more store object on the same data."""
+
+
+def connect(path: Path | str) -> sqlite3.Connection:
+    """A connection as two processes on one file need it."""
+    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    connection.execute("PRAGMA busy_timeout=30000")
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=OFF")  # a test needs no safety from power cuts
+    return connection
+
+
+Asked = Sequence[Op] | Embeddings | StructuredModel
+"""What is asked of the outside: of a store, or of a model."""
+
+
+class Meanwhile(IO):
+    """Does something else once, before the first such call, or after it."""
+
+    def __init__(
+        self, when: Callable[[Asked], bool], then: Callable[[], object], *, after: bool = False
+    ) -> None:
+        super().__init__(BLOCKING)
+        self._when = when
+        self._then = then
+        self._after = after
+        self.done = False
+
+    async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
+        with self._beside(ops):
+            return await super().batch(store, ops)
+
+    async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
+        with self._beside(embeddings):
+            return await super().embed(embeddings, texts)
+
+    async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
+        with self._beside(model):
+            return await super().chat(model, messages)
+
+    @contextmanager
+    def _beside(self, asked: Asked) -> Iterator[None]:
+        now = not self.done and self._when(asked)
+        self.done = self.done or now
+        if now and not self._after:
+            self._then()
+        yield
+        if now and self._after:
+            self._then()
+
+
+def interleaved(
+    operation: Operation,
+    when: Callable[[Asked], bool],
+    then: Callable[[], object],
+    *,
+    after: bool = False,
+) -> Any:
+    """Carry out an operation, and once in it, at its first such call, something else."""
+    meanwhile = Meanwhile(when, then, after=after)
+    result = run(operation(meanwhile))
+    assert meanwhile.done
+    return result
+
+
+def commits(asked: Any) -> bool:
+    ops = asked if isinstance(asked, Sequence) else ()
+    return any(isinstance(one, PutOp) and one.namespace[-1] == "facts" for one in ops)
+
+
+def asks(asked: Asked) -> bool:
+    return isinstance(asked, StructuredModel)
+
+
+@contextmanager
+def opening(path: Path) -> Iterator[Opener]:
+    """Open any number of stores on one file; they are closed at the end."""
+    connections: list[sqlite3.Connection] = []
+
+    def opener() -> BaseStore:
+        connections.append(connect(path))
+        return SqliteStore(connections[-1])
+
+    yield opener
+    for connection in connections:
+        connection.close()
+
+
+def in_memory() -> Opener:
+    """Open any number of stores on the same data in memory."""
+    first = InMemoryStore()
+
+    def opener() -> BaseStore:
+        store = InMemoryStore()
+        store._data = first._data
+        return store
+
+    return opener
+
+
+class WatchedStore(InMemoryStore):
+    """Records its batches, and fails at will when something that was said is to be written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[Op]] = []
+        self.failing = False
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        given = list(ops)
+        if self.failing and any(isinstance(one, PutOp) and is_content(one) for one in given):
+            raise OSError("The disk is full.")
+        self.batches.append(given)
+        return super().batch(given)
+
+    @property
+    def writes(self) -> list[list[PutOp]]:
+        """The batches that write, as the puts in them."""
+        puts = [[one for one in ops if isinstance(one, PutOp)] for ops in self.batches]
+        return [batch for batch in puts if batch]
+
+
+class CutOffError(Exception):
+    """The machine stops."""
+
+
+class Failing(InMemoryStore):
+    """Writes put by put, and stops before one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.puts_left: int | None = None
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        given = list(ops)
+        if not isinstance(given[0], PutOp):
+            return super().batch(given)
+        for put in given:
+            if self.puts_left == 0:
+                self.puts_left = None
+                raise CutOffError
+            if self.puts_left is not None:
+                self.puts_left -= 1
+            super().batch([put])
+        return [None] * len(given)
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        return self.batch(ops)
+
+
+def is_content(put: PutOp) -> bool:
+    """Whether a put writes a word or a fact."""
+    return "vectors" not in put.namespace
