@@ -370,6 +370,8 @@ class _Shown:
         if not difference:
             return f"{sign} measured", f"{said}."
         said += f"; {self.first}: {_estimate(before)}; difference {difference}"
+        if mine.value == before.value:
+            return f"{sign} no change", f"{said}."
         if not word:
             return f"{sign} may be chance", f"{said}, which may be chance."
         return f"{sign} {word} than {self.first}", f"{said}, more than chance is likely to do."

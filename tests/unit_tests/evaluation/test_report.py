@@ -238,13 +238,25 @@ def test_whatever_is_missing() -> None:
 
 @pytest.mark.parametrize(
     ("right", "number", "verdict"),
-    [(1.0, 60, "better than base"), (0.0, 60, "worse than base"), (0.5, 8, "may be chance")],
+    [
+        (1.0, 60, "better than base"),
+        (0.0, 60, "worse than base"),
+        (0.5, 8, "may be chance"),
+    ],
 )
 def test_the_headline(right: float, number: int, verdict: str) -> None:
     text = make_report(number=number, right=right).to_markdown()
     assert f"{verdict}: tone" in text.split("\n")[0]
     assert ("cases are few" in text) == (number < 20)
     assert ("baseline" in text.split("| judge")[0]) == (right < 1)
+
+
+def test_the_same_number_is_no_change() -> None:
+    report = make_report()
+    base = report.of("base")
+    scores = [base, base.model_copy(update={"judge": "aligned"})]
+    same = report.model_copy(update={"scores": scores})
+    assert "no change: tone" in same.summary().split("\n")[0]
 
 
 def test_saving(tmp_path: Path) -> None:
