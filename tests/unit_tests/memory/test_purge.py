@@ -12,6 +12,8 @@ from langgraph.types import Command
 from memalign_graph import JudgeMemory, create_review_graph
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import learning
+from memalign_graph.memory.index.retrieval_text import retrieval_text
+from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.learning import GuidelineOperation
 from tests.loopback import ChatRequest
 from tests.unit_tests.memory.purging import MARK, WORDS, everything_in, fill, left_in, planted
@@ -265,3 +267,21 @@ def test_a_revision_of_a_wording_that_is_purged_meanwhile_does_not_stand(near: B
 
     learned, _ = review(near, purges)
     check_pending(memory, learned)
+
+
+async def test_no_vector_of_the_text_is_left(bench: Bench) -> None:
+    await bench.remember(said("kept"))
+    [one] = await bench.remember(planted())
+    here, there = bench.memory(), bench.memory(embeddings=bench.server.embedder(dimensions=16))
+    for memory in (here, there):
+        await bench.recall("new", memory=memory)
+    assert len(await bench.items("vectors")) == 4
+    assert (await bench.do("forget", one.id, purge=True)).purged.vectors == 2
+    text, _ = retrieval_text(one.example)
+    left = await bench.items("vectors")
+    assert len(left) == 2
+    assert all(item.key != vector_key(item.value["embedder"], text) for item in left)
+    for memory in (here, there):
+        await bench.recall("new", memory=memory)
+        assert MARK not in repr(vars(memory.access.view)).casefold()
+        assert memory.access.view.index.get(vector_key(memory.access.embedder.id, text)) is None
