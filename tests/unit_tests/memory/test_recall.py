@@ -24,8 +24,10 @@ async def test_two_answers_to_one_question_find_different_episodes(bench: Bench)
     await bench.remember(said(question, outputs=kind), said(question, outputs=curt))
     for answer in (kind, curt):
         example = Example(inputs=question, outputs=f"{answer} please")
-        [found] = await bench.do("recall", example, k=1)
-        assert found.example.outputs == answer
+        nearest, other = await bench.do("recall", example, k=2)
+        assert nearest.example.outputs == answer
+        assert nearest.similarity > other.similarity
+        assert [one.example for one in await bench.do("recall", example, k=1)] == [nearest.example]
 
 
 async def test_examples_that_share_their_text_are_told_apart(bench: Bench) -> None:
