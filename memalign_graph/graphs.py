@@ -84,8 +84,8 @@ def create_review_graph(
     Args:
         criterion: What is judged.
         review: When the expert is asked: `always`, `never`, a function of the `Judgment`, or
-            `uncertain`, which is `Uncertain()`: where the judge is likely to be wrong. That needs
-            `confidence`, `decide="evidence"` or both.
+            `uncertain`, which is `Uncertain()`: where the judge is likely to be wrong. With
+            `decide="verdict"` that needs `confidence`.
         clarify: True to ask the expert one short question back where the words are too vague to
             make a rule: one more call of the model that distils, and one more interrupt. The
             answer is kept with the words; approving it goes on without.
@@ -176,8 +176,8 @@ def create_alignment_graph(
         batch_size: How many pieces of feedback one call distils at most.
         replay_cases: How many seen cases the guard judges again at most.
         judge_cases: True to judge each case in memory that experts valued and no judge has judged,
-            as if it were new, before anything is distilled. From this `decide="evidence"`,
-            calibrated confidence and `review="uncertain"` learn.
+            as if it were new, before anything is distilled. From this `decide`, calibrated
+            confidence and `review="uncertain"` learn.
         distill: False to store and judge alone: what is new stays pending, for a later run.
         judge: The options of the `Judge` that is deployed: the guard and `judge_cases` judge so.
 

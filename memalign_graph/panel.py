@@ -277,7 +277,7 @@ class _Panel:
 
         accesses, unread = await self._each(step, dict.fromkeys(self.parts, step.state), read)
         vector: Vector | EmbeddingError | None = None
-        if own.decide == "evidence" or (own.use_episodes and settings["k"]):
+        if own.weighs or (own.use_episodes and settings["k"]):
             try:
                 vector = await embed_once(io, list(accesses.values()), example)
             except EmbeddingError as error:

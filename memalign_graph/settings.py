@@ -49,7 +49,7 @@ Guard = Literal["replay"]
 
 CANT_CHOOSE = (
     'review: "uncertain" goes by how sure the judge is, and this graph does not measure it: build '
-    'it with confidence=True, decide="evidence", or both.'
+    'it with confidence=True, decide="auto" and a memory, or decide="evidence".'
 )
 
 
@@ -155,10 +155,11 @@ class Judge(Settings):
     the permitted values, calibrated on the experts' verdicts in memory once there are enough."""
     samples: int = Field(default=0, ge=0, le=50)
     """How many answers to ask for instead where the model gives no log-probabilities, up to 50."""
-    decide: Decide = "verdict"
+    decide: Decide = "auto"
     """What the value comes from: the `verdict`, or the `evidence`, which weighs the verdict against
     the experts' values of the most similar cases, where that foretells the experts better on the
-    cases in memory; the judgment shows the parts, and which decided."""
+    cases in memory. `auto`: the evidence where ten of them or more have the judge's own verdict,
+    too, and it beats that; without memory the verdict. The judgment says which decided, and why."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -172,9 +173,20 @@ class Judge(Settings):
         return self
 
     @property
+    def mode(self) -> Decide:
+        """What decides: where no memory is used only what is told to weighs it."""
+        has_memory = self.use_guidelines or self.use_episodes
+        return self.decide if has_memory or self.decide == "evidence" else "verdict"
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the evidence may decide."""
+        return self.mode != "verdict"
+
+    @property
     def measures(self) -> bool:
         """Whether its judgments tell how sure they are."""
-        return self.confidence or self.decide == "evidence"
+        return self.confidence or self.weighs
 
     @property
     def options(self) -> "JudgeOptions":
@@ -365,7 +377,7 @@ class MemAlignContext(FrozenModel):
     own."""
     review: ReviewMode | None = None
     """When the expert is asked; empty for what the graph was built with. 'uncertain' is for graphs
-    built with a confidence or decide='evidence'."""
+    built with a confidence, or without decide='verdict'."""
 
 
 class PanelContext(MemAlignContext):

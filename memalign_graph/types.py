@@ -24,7 +24,8 @@ from memalign_graph.identity import check_json, check_label, digest, episode_id
 from memalign_graph.scales import Boolean, Scale, Value
 
 EpisodeStatus = Literal["pending", "distilled"]  # whether distilling has read it
-Decide = Literal["verdict", "evidence"]
+Decide = Literal["auto", "verdict", "evidence"]  # what a judge is told
+Decider = Literal["verdict", "evidence"]  # what decided
 ConfidenceSource = Literal["logprobs", "samples", "evidence"]
 
 GuidelineStatus = Literal["standing", "pending"]
@@ -123,7 +124,7 @@ class Neighbour(FrozenModel):
 class Evidence(FrozenModel):
     """What a judgment's value was weighed from, and which part decided."""
 
-    decided_by: Decide  # the judge's own verdict, or the evidence's estimate
+    decided_by: Decider  # the judge's own verdict, or the evidence's estimate
     reason: str
     verdict: Value  # what the judge itself says
     estimate: Value | None = None  # what the evidence says; None where there is too little to weigh
@@ -162,10 +163,11 @@ class Judgment(FrozenModel):
     """The criterion's name."""
     example_id: str
     value: Value
-    """The verdict, on the criterion's scale; with `decide="evidence"` what the evidence says, where
-    `evidence.decided_by` tells so."""
+    """The verdict, on the criterion's scale; what the evidence says where `evidence.decided_by`
+    tells so."""
     rationale: str
-    """Why, in the judge's words, written before the value."""
+    """Why, in the judge's words, written before the value; where the evidence says otherwise, a
+    sentence at its end tells so."""
     confidence: float | None = Field(default=None, ge=0, le=1)
     """How likely the value is the expert's, from 0 to 1; None where that was not measured."""
     confidence_source: ConfidenceSource | None = None
@@ -176,7 +178,8 @@ class Judgment(FrozenModel):
     probabilities: Probabilities | None = None
     """How likely the judge itself holds each value of a finite scale, before calibration."""
     evidence: Evidence | None = None
-    """What the value was weighed from; None with `decide="verdict"`."""
+    """What the value was weighed from, which part decided, and why; None with `decide="verdict"`,
+    and for a judge without memory."""
     review: ReviewChoice | None = None
     """Whether an expert was asked, and why, with `review="uncertain"`."""
     guideline_ids: list[str] = Field(default_factory=list)

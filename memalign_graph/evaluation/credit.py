@@ -36,7 +36,7 @@ async def _flips(
     """Find the cases that memory held at a version (`since`), were right then, and no longer are.
 
     Each is judged as it was and as it is, its own episode included, as the deployed judge would.
-    With `decide="evidence"` a case has no vote on itself, or hardly any could turn, and verdict
+    Where evidence is weighed, a case has no vote on itself, or hardly any could turn, and verdict
     and votes are weighed as they are today. The memory is only read.
     """
     with _aligned(memory, options, "flips") as subject:

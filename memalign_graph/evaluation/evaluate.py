@@ -161,8 +161,9 @@ async def _judge_folds(
         for fold in folds
         for prediction in await _baselines(io, fold, scale, *with_memory[-1:])
     ]
+    weighed = _weighed({subject.name: subject.way for subject in subjects}, outcomes)
     cases = [
-        _case(number, case, by_judge, baseline, scale)
+        _case(number, case, by_judge, baseline, scale, weighed)
         for (number, case), by_judge, baseline in zip(places, outcomes, predicted, strict=True)
     ]
     return cases, memories
@@ -217,18 +218,34 @@ def _verdict_of(name: str) -> str:
     return f"{name} verdict"
 
 
+def _weighed(
+    ways: Mapping[str, Alignment], outcomes: Iterable[Mapping[str, Judgment | str]]
+) -> list[str]:
+    """Name the judges whose values the evidence decided, or was told to."""
+    overruled = {
+        name
+        for by_judge in outcomes
+        for name, said in by_judge.items()
+        if isinstance(said, Judgment) and said.evidence and said.evidence.decided_by == "evidence"
+    }
+    return [
+        name for name, way in ways.items() if way.judge.decide == "evidence" or name in overruled
+    ]
+
+
 def _case(
     number: int,
     case: dataset.LabelledCase,
     outcomes: Mapping[str, Judgment | str],
     baseline: Mapping[str, Prediction],
     scale: Scale,
+    weighed: Collection[str],
 ) -> results.EvaluatedCase:
     predictions = dict(baseline)
     judgments = {name: said for name, said in outcomes.items() if isinstance(said, Judgment)}
     for name, judgment in judgments.items():
         predictions[name] = _prediction(judgment)
-        if judgment.evidence is not None:
+        if name in weighed:
             stated = (judgment.probabilities or {}).get(scale.render(judgment.verdict))
             verdict = Prediction(value=judgment.verdict, confidence=stated)
             predictions[_verdict_of(name)] = verdict
@@ -254,7 +271,7 @@ def _scored(
 ) -> tuple[list[JudgeScores], list[Comparison]]:
     """Score the judges, each beside the first and beside the baselines."""
     known = [name for name in dataset.BASELINES if name in cases[0].predictions]
-    weighed = [name for name, way in ways.items() if way.judge.decide == "evidence"]
+    weighed = _weighed(ways, [case.judgments for case in cases])
     judges = [
         column
         for name in ways
@@ -317,8 +334,8 @@ def _warnings(
         judgments = [case.judgments[name] for case in cases if name in case.judgments]
         said = Counter(warning for judgment in judgments for warning in judgment.warnings)
         found += [f"{name}: {count} judgments say: {warning}" for warning, count in said.items()]
-        if way.judge.decide == "evidence":
-            deciders = [it.evidence.decided_by for it in judgments if it.evidence]
+        deciders = [it.evidence.decided_by for it in judgments if it.evidence]
+        if way.judge.decide == "evidence" or "evidence" in deciders:
             decided = f"{deciders.count('evidence')} of {len(judgments)} cases"
             found.append(f"{name}: the evidence decided {decided}.")
     return found

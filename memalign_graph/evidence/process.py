@@ -31,7 +31,7 @@ from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
-from memalign_graph.types import Decide, Evidence, Neighbour
+from memalign_graph.types import Decide, Decider, Evidence, Neighbour
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +258,13 @@ class Process:
 
     def decides(self, mode: Decide) -> bool:
         """Tell whether the evidence decides."""
-        return mode == "evidence" and self.weighing is not None and self.weighing.is_better
+        if mode == "verdict" or self._has_few_verdicts(mode):
+            return False
+        return self.weighing is not None and self.weighing.is_better
+
+    def _has_few_verdicts(self, mode: Decide) -> bool:
+        """Tell whether nothing has to be fitted, since the verdict decides whatever it says."""
+        return mode == "auto" and len(self._judged) < MIN_CASES
 
     def calibration(self, kind: Kind, mode: Decide) -> Calibration | None:
         """Return how confidences of a kind are calibrated; None where decisions are few."""
@@ -286,7 +292,7 @@ class Process:
         """Return the kind of confidence that decisions have, but for some."""
         if not self.decides(mode) and self.calibration("stated", mode) is not None:
             return "stated"
-        return "evidence" if mode == "evidence" or not self.encoding.choices else "stated"
+        return "evidence" if mode != "verdict" or not self.encoding.choices else "stated"
 
     def decide(self, view: MemoryView, said: Said, vector: Vector | None, mode: Decide) -> Decision:
         """Decide on a new case."""
@@ -295,8 +301,8 @@ class Process:
         kind: Kind = "stated"
         score = _log_odds(confidence)
         # On a continuous scale there is no probability that a judge could state.
-        if mode == "evidence" or (isnan(confidence) and not encoding.choices):
-            evidence, score_of = self._evidence(view, said, vector)
+        if mode != "verdict" or (isnan(confidence) and not encoding.choices):
+            evidence, score_of = self._evidence(view, said, vector, mode)
             decides = self.decides(mode)
             if score_of is not None and (decides or isnan(confidence)):
                 kind = source = "evidence"
@@ -312,7 +318,7 @@ class Process:
             confidence=min(max(confidence, 0.0), 1.0) if known else None,
             confidence_source=source if known else None,
             calibrated_on=len(calibration.scores) if calibration else None,
-            evidence=evidence if mode == "evidence" else None,
+            evidence=None if mode == "verdict" else evidence,
         )
 
     def _case(self, view: MemoryView, key: str) -> Case | None:
@@ -364,11 +370,13 @@ class Process:
         return dict(zip(encoding.names, (chances / chances.sum()).tolist(), strict=True))
 
     def _evidence(
-        self, view: MemoryView, said: Said, vector: Vector | None
+        self, view: MemoryView, said: Said, vector: Vector | None, mode: Decide
     ) -> tuple[Evidence, Callable[[Any], float] | None]:
         """Return what the evidence says of a new case, and what scores a decision on it."""
-        encoding, weighing = self.encoding, self.weighing
         fields: dict[str, Any] = {"verdict": said.verdict, "cases": len(self.cases)}
+        if self._has_few_verdicts(mode):
+            return Evidence(decided_by="verdict", reason=self._reason(mode), **fields), None
+        encoding, weighing = self.encoding, self.weighing
         if weighing is not None:
             fields["evidence_error"] = float(weighing.errors.mean())
             fields["weights"] = {"neighbours": 1 - (weighing.judge or 0.0)}
@@ -377,7 +385,7 @@ class Process:
                 fields["weights"]["judge"] = weighing.judge
         cases, similarities = self.nearest(view, vector)
         if vector is None or not cases or not self.cases:
-            reason = _UNKNOWN if self.cases else self._reason
+            reason = _UNKNOWN if self.cases else self._reason(mode)
             return Evidence(decided_by="verdict", reason=reason, **fields), None
         shares = soft(similarities[None], self.regression.temperature)
         votes = zip(cases[:_SHOWN], similarities.tolist(), shares[0].tolist(), strict=False)
@@ -391,8 +399,8 @@ class Process:
             )
             for case, similarity, share in votes
         ]
-        decider: Decide = "evidence" if self.decides("evidence") else "verdict"
-        fields |= {"decided_by": decider, "reason": self._reason}
+        decider: Decider = "evidence" if self.decides("evidence") else "verdict"
+        fields |= {"decided_by": decider, "reason": self._reason(mode)}
         if weighing is None:
             return Evidence(**fields), None
         near, targets = np.array([case.vector for case in cases]), self._targets_of(cases)
@@ -410,14 +418,19 @@ class Process:
 
         return Evidence(**fields), score_of
 
-    @cached_property
-    def _reason(self) -> str:
-        weighing, count = self.weighing, len(self.cases)
-        if weighing is None and count < MIN_CASES:
+    def _reason(self, mode: Decide) -> str:
+        count, judged = len(self.cases), len(self._judged)
+        if count < MIN_CASES:
             return (
                 f"The verdict decides: memory has {count} case{'s' * (count != 1)} with an "
                 f"expert's value, and it takes {MIN_CASES} to weigh them."
             )
+        if self._has_few_verdicts(mode):
+            return (
+                f"The verdict decides: of {count} cases in memory with an expert's value {judged} "
+                f"have the judge's own verdict, too, and it takes {MIN_CASES} to weigh it."
+            )
+        weighing = self.weighing
         if weighing is None:
             return "The verdict decides: the experts gave all cases that count the same value."
         off, rival = weighing.errors.mean(), weighing.rival_errors.mean()

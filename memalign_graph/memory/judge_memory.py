@@ -459,7 +459,7 @@ class JudgeMemory:
     import_jsonl, aimport_jsonl = twins(_import_jsonl)
 
     async def _trust(
-        self, io: IO, *, decide: Decide = "verdict", target_agreement: float = 0.9
+        self, io: IO, *, decide: Decide = "auto", target_agreement: float = 0.9
     ) -> Trust:
         """Tell from which confidence on `review="uncertain"` now asks nobody.
 
@@ -482,8 +482,8 @@ class JudgeMemory:
         from memalign_graph.settings import Uncertain
 
         if decide not in get_args(Decide):
-            known = " or ".join(map(repr, get_args(Decide)))
-            raise InvalidInputError(f"decide: {decide!r} is not known: give {known}.")
+            known = ", ".join(map(repr, get_args(Decide)))
+            raise InvalidInputError(f"decide: {decide!r} is not known: give one of {known}.")
         target = Uncertain(target_agreement=target_agreement).target_agreement
         return await current_trust(io, self._access, decide, target)
 

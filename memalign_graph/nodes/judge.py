@@ -18,7 +18,7 @@ from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import ask, max_input_tokens
 from memalign_graph.prompts.judge import fit_guidelines, judge_prompt, read_answer, read_broken
 from memalign_graph.runtime import Step, Update, own_channel
-from memalign_graph.scales import Pairwise, Value
+from memalign_graph.scales import Pairwise, Scale, Value
 from memalign_graph.settings import CANT_CHOOSE, Judge
 from memalign_graph.types import (
     Example,
@@ -94,6 +94,7 @@ async def judge(
 ) -> Judgment:
     """Judge an example with what memory gave; `besides` are vector keys of cases with no vote."""
     io, access, settings = step.io, step.access, step.parts.judge
+    scale = step.parts.criterion.scale
     answer, measured = await _verdict(step, example, retrieved)
     said = confidence.Said(answer["value"], measured.probabilities, measured.source)
     decision = confidence.Decision(said.verdict)
@@ -102,8 +103,10 @@ async def judge(
 
         vector = memory.known_vector(retrieved.vector)
         decision = await decide_case(
-            io, access, said, settings.decide, vector=vector, besides=besides
+            io, access, said, settings.mode, vector=vector, besides=besides
         )
+        if decision.value != said.verdict:
+            answer["rationale"] = _overruled(answer["rationale"], decision.value, said, scale)
     judgment = Judgment(
         **{**answer, **vars(decision), "warnings": [*retrieved.warnings, *answer["warnings"]]},
         criterion=step.parts.criterion.name,
@@ -119,6 +122,15 @@ async def judge(
         if warning is not None:
             return judgment.model_copy(update={"warnings": [*judgment.warnings, warning]})
     return judgment
+
+
+def _overruled(rationale: str, value: Value, said: confidence.Said, scale: Scale) -> str:
+    """End a rationale in what the evidence says otherwise."""
+    otherwise = (
+        f"By the experts' values of similar cases it is {scale.render(value)}, not "
+        f"{scale.render(said.verdict)} as the judge says."
+    )
+    return f"{rationale} {otherwise}".lstrip()
 
 
 async def _verdict(
@@ -227,9 +239,7 @@ async def retrieve(
     try:
         if isinstance(vector, EmbeddingError):
             raise vector
-        found = await memory.recall(
-            io, access, example, k, vector=vector, embeds=judge.decide == "evidence"
-        )
+        found = await memory.recall(io, access, example, k, vector=vector, embeds=judge.weighs)
     except EmbeddingError as error:
         if judge.on_embedding_error == "raise":
             raise
@@ -295,7 +305,7 @@ async def judge_example(step: Step) -> Update:
 
 def value_judge(judge: Judge) -> Judge:
     """Return a judge that says the same, without what changes no value."""
-    unmeasured = {} if judge.decide == "evidence" else {"confidence": False, "samples": 0}
+    unmeasured = {} if judge.weighs else {"confidence": False, "samples": 0}
     return judge.but(keep_judgments=None, **unmeasured)
 
 

@@ -35,9 +35,9 @@ async def decide_review(step: Step) -> Update:
         judgment,
         # Where only the run's context asks for it, there is none that tells how.
         uncertain=review if isinstance(review, Uncertain) else Uncertain(),
-        decide=judge.decide,
+        decide=judge.mode,
         vector=known_vector(own_channel(step.state, "judge_memory").get("vector")),
-        looked=judge.decide == "evidence" or (judge.use_episodes and step.settings["k"] > 0),
+        looked=judge.weighs or (judge.use_episodes and step.settings["k"] > 0),
         at=at,
     )
     await log_review(io, access, judgment, choice, at)

@@ -261,6 +261,8 @@ def _said(episodes: Sequence[Episode], value: Value, criterion: Criterion) -> st
     confirmed = (
         fences.shorten(fences.defuse(episode.judgment.rationale), _FIELD_TOKENS)
         for episode in episodes
-        if episode.judgment is not None and episode.judgment.verdict == value == episode.value
+        if episode.judgment is not None
+        # Where the evidence said otherwise than the judge, its rationale speaks for neither.
+        and episode.judgment.verdict == episode.judgment.value == value == episode.value
     )
     return " ".join(filter(None, words)) or next(confirmed, "")
