@@ -196,7 +196,8 @@ async def test_k_comes_from_the_context(bench: Bench) -> None:
         given = await bench.invoke(graph, CASE, context=context)
         assert len(given["judgment"]["episode_ids"]) == shown
     asked = len(bench.server.embeddings)
-    given = await bench.invoke(bench.judge_graph(use_episodes=False), CASE, context={"k": 5})
+    graph = bench.judge_graph(use_episodes=False, decide="verdict")
+    given = await bench.invoke(graph, CASE, context={"k": 5})
     assert given["judgment"]["episode_ids"] == []
     assert len(bench.server.embeddings) == asked
 

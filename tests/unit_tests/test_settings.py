@@ -52,7 +52,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("confidence", "yes", "confidence: 'yes' is neither True nor False"),
     ("samples", 51, "samples: 51 is too much: give at most 50."),
     ("samples", 5, "samples: they measure the confidence: give confidence=True, too."),
-    ("decide", "both", "decide: 'both' is not known: give 'verdict' or 'evidence'."),
+    ("decide", "both", "decide: 'both' is not known: give 'auto', 'verdict' or 'evidence'."),
 ]
 
 
@@ -97,7 +97,7 @@ def refused(make: Any, *given: Any, **options: Any) -> str:
 
 TABLES = [
     *((partial(Judge, criterion=CRITERION), *row) for row in REFUSED),
-    *((partial(create_review_graph, CRITERION), *row) for row in REVIEW),
+    *((partial(create_review_graph, CRITERION, decide="verdict"), *row) for row in REVIEW),
     *((partial(create_alignment_graph, CRITERION), *row) for row in ALIGNMENT),
     *((Uncertain, *row) for row in UNCERTAIN),
 ]

@@ -38,7 +38,7 @@ def test_a_file_becomes_a_table(shell: Shell) -> None:
     assert ran.status == 4
     rows = ran.out.strip().splitlines()
     assert rows[0] == "judgments: 3"
-    assert rows[1].split() == ["line", "id", "value", "episode_ids", "rationale"]
+    assert rows[1].split() == ["line", "id", "value", "decided_by", "episode_ids", "rationale"]
     assert rows[2].split()[:3] == ["1", "p-1", "true"]
     assert "not judged: outputs: is missing: give it." in rows[3]
     assert rows[4].split()[:2] == ["3", "true"]

@@ -52,6 +52,52 @@ async def judged(bench: Bench, number: int = NEXT, on: str = "t", **options: Any
     return found
 
 
+def told(count: int, said: Any) -> list[dict[str, Any]]:
+    """What experts say of some cases, and what the judge said of them before."""
+    return [word(number, judgment=judgment(said(number))) for number in range(count)]
+
+
+AUTO: dict[str, tuple[list[Any], str, Any]] = {
+    "few cases": (told(9, lambda _: True), "The verdict decides: memory has 9 cases", True),
+    "few verdicts": (
+        [*told(9, lambda _: True), *words(24)[9:]],
+        "The verdict decides: of 24 cases in memory with an expert's value 9 have the judge's own",
+        True,
+    ),
+    "a judge as good": (told(24, truth), "The verdict decides: on 24 cases", True),
+    "ten verdicts": (
+        [*told(12, lambda _: True), *words(24)[12:]],
+        "The evidence decides: on 12 cases",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "reason", "value"), AUTO.values(), ids=AUTO)
+async def test_by_itself_the_evidence_decides_where_it_beats_the_judges_own_verdicts(
+    bench: Bench, given: list[Any], reason: str, value: Any
+) -> None:
+    bench.server.responder = Judge()
+    await bench.remember(*given)
+    found = await judged(bench, decide="auto")
+    assert found["evidence"]["reason"].startswith(reason)
+    assert f"The {found['evidence']['decided_by']} decides" in reason
+    assert found["value"] is value
+    otherwise = " By the experts' values of similar cases it is false, not true as the judge says."
+    assert found["rationale"] == f"Seen {NEXT}." + ("" if value else otherwise)
+    # Where both say the same there is nothing to add.
+    assert (await judged(bench, NEXT - 2, "same", decide="auto"))[
+        "rationale"
+    ] == f"Seen {NEXT - 2}."
+
+
+async def test_by_itself_an_empty_memory_calls_no_embeddings(bench: Bench) -> None:
+    for options in ({}, {"k": 0}, {"use_episodes": False}):
+        found = (await bench.invoke(bench.judge_graph(**options), case(NEXT), "t"))["judgment"]
+        assert found["evidence"]["reason"].startswith("The verdict decides: memory has 0 cases")
+    assert bench.server.embeddings == []
+
+
 @EVERY_WAY
 async def test_the_neighbours_outvote_a_judge_that_is_often_wrong(bench: Bench) -> None:
     await fill(bench)
@@ -86,6 +132,8 @@ async def test_neither_the_verdict_nor_the_prompt_needs_examples(bench: Bench) -
     bench.server.embeddings.clear()
     plain = await judged(bench, decide="verdict", k=0)
     assert (plain["value"], plain["evidence"], plain["confidence"]) == (True, None, None)
+    base = await judged(bench, decide="auto", use_episodes=False, use_guidelines=False)
+    assert (base["value"], base["evidence"]) == (True, None)
     assert bench.server.embeddings == []
     for options in ({"k": 0}, {"use_episodes": False}):
         found = await judged(bench, on=str(options), **options)
@@ -207,7 +255,10 @@ async def test_the_evidence_routes_a_gate(bench: Bench) -> None:
     assert f"Seen {NEXT - 4}." in found["critique"]
 
 
-async def test_an_expert_is_shown_both_and_confirms_no_outvoted_words(bench: Bench) -> None:
+@pytest.mark.parametrize("says", [False, True])
+async def test_an_expert_is_shown_both_and_confirms_no_outvoted_words(
+    bench: Bench, *, says: bool
+) -> None:
     await taught(bench)
     graph = gate(bench, review="always")
     stopped = await bench.invoke(graph, asked())
@@ -215,13 +266,13 @@ async def test_an_expert_is_shown_both_and_confirms_no_outvoted_words(bench: Ben
     assert "### The judge says: true" in request["description"]
     assert "### The evidence says: false" in request["description"]
     assert request["args"]["value"] is False
-    done = await bench.resume(graph, {"value": False})
+    done = await bench.resume(graph, {"value": says})
     assert done["quality_gate"]["decided_by"] == "expert"
     bench.server.chats.clear()
     await bench.invoke(bench.judge_graph(k=20), case(NEXT + 4), "next")
     [chat] = judgings(bench.server)
     assert NEXT in earlier(chat)
-    # What the judge said for true is no reason for false.
+    # What the judge said for true is no reason for false; nor what outvoted it one for true.
     assert f"Seen {NEXT}." not in chat.text
 
 

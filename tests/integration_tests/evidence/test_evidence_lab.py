@@ -82,7 +82,7 @@ async def test_a_case_has_no_vote_on_itself(bench: Bench) -> None:
 
 
 async def test_by_the_verdict_the_same_rule_breaks_what_worked(bench: Bench) -> None:
-    replay = await taught(bench)
+    replay = await taught(bench, decide="verdict")
     assert replay["agreed_before"] < 24
     assert replay["broken"]
     assert await bench.guidelines() == []
@@ -124,6 +124,22 @@ async def test_base_verdict_and_evidence_stand_beside_each_other(
     # and as often for the value alone.
     assert answers(found, stage="learn") == 4 * (2 * 24 + 1)
     assert [answers(found, stage="judge", judge=name) for name in (BASE, ALIGNED)] == [64, 64]
+
+
+async def test_by_itself_the_verdict_stands_alone_where_none_was_overruled(lab: Caller) -> None:
+    found = await lab.evaluate(CRITERION, GIVEN, folds=4, resamples=50, decide="auto")
+    assert [one.judge for one in found.scores][-2:] == [BASE, ALIGNED]
+    assert "0 have the judge's own verdict" in found.cases[0].judgments[ALIGNED].evidence.reason
+    assert answers(found, stage="learn") == 4  # each memory distils, and judges no case
+    said = {"criterion": CRITERION.name, "example_id": "", "rationale": "", "memory_version": ""}
+    given = [
+        {**one, "judgment": {**said, "value": wrong_half(number)}}
+        for number, one in enumerate(GIVEN)
+    ]
+    found = await lab.evaluate(CRITERION, given, folds=4, resamples=50, decide="auto")
+    assert [one.judge for one in found.scores][-3:] == [BASE, VERDICT, ALIGNED]
+    assert found.metric(ALIGNED, "agreement").value == 1.0
+    assert "aligned: the evidence decided 32 of 32 cases." in found.warnings
 
 
 async def test_a_guideline_that_turns_verdicts_turns_no_decision(

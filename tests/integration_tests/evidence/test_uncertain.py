@@ -245,6 +245,7 @@ OUTCOMES: dict[str, tuple[dict[str, Any], Any, list[str]]] = {
         ["no_similar_episode"],
     ),
     "evidence alone": ({"confidence": False, "decide": "evidence"}, [], []),
+    "by default": ({"confidence": False, "decide": "auto"}, [], []),
 }
 
 
@@ -257,7 +258,8 @@ async def test_whom_it_asks_about(
     if "embeddings" in options:
         options = {**options, "embeddings": bench.server.embedder(max_retries=0)}
         bench.server.script_embeddings(error(500, "down", retry_after=0))
-    graph = uncertain_graph(bench, model=bench.server.chat_model(max_retries=0), **options)
+    given = {"decide": "verdict", **options}
+    graph = uncertain_graph(bench, model=bench.server.chat_model(max_retries=0), **given)
     judgment = (await bench.invoke(graph, case(5000)))["judgment"]
     assert judgment["review"]["reasons"] == reasons
     assert (judgment["confidence"] is None) == (not options)
@@ -282,7 +284,8 @@ async def test_context_and_callable_go_before_it(bench: Bench) -> None:
     assert len(await log(bench)) == 1
     bench.server.chats.clear()
     with pytest.raises(InvalidInputError, match=r"review: .*confidence=True, decide="):
-        await bench.invoke(bench.review_graph(), CASE, "plain", context={"review": "uncertain"})
+        plain = bench.review_graph(decide="verdict")
+        await bench.invoke(plain, CASE, "plain", context={"review": "uncertain"})
     assert bench.server.chats == []
 
 

@@ -303,7 +303,7 @@ async def test_example_is_embedded_once_for_all_memories_if_any_needs_it(
 ) -> None:
     for one in filled:
         await teach(bench, one, OTHER)
-    graph = reviewed(bench)
+    graph = reviewed(bench, decide="verdict")
     given = await bench.invoke(graph, CASE)
     assert embedded(bench) == bool(filled)
     shown = {name for name, one in given["judgments"].items() if one["episode_ids"]}

@@ -105,7 +105,8 @@ def test_whatever_takes_them_refuses_the_same() -> None:
         for option, value in [*wrong, ("distill_model", 5), ("modle", "x")]:
             assert refused(build, **{option: value}) == refused(add, **{option: value})
         assert "modle: is not a field that is known here" in refused(build, modle="x")
-        assert 'review: "uncertain" goes by' in refused(build, review=Uncertain())
+        unmeasured = refused(build, review=Uncertain(), decide="verdict")
+        assert 'review: "uncertain" goes by' in unmeasured
     for option, value, sentence in KEYS:
         assert sentence in refused(node, **{option: value})
 
