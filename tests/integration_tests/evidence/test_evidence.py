@@ -86,9 +86,8 @@ async def test_by_itself_the_evidence_decides_where_it_beats_the_judges_own_verd
     otherwise = " By the experts' values of similar cases it is false, not true as the judge says."
     assert found["rationale"] == f"Seen {NEXT}." + ("" if value else otherwise)
     # Where both say the same there is nothing to add.
-    assert (await judged(bench, NEXT - 2, "same", decide="auto"))[
-        "rationale"
-    ] == f"Seen {NEXT - 2}."
+    same = await judged(bench, NEXT - 2, "same", decide="auto")
+    assert same["rationale"] == f"Seen {NEXT - 2}."
 
 
 async def test_by_itself_an_empty_memory_calls_no_embeddings(bench: Bench) -> None:

@@ -129,13 +129,10 @@ async def test_base_verdict_and_evidence_stand_beside_each_other(
 async def test_by_itself_the_verdict_stands_alone_where_none_was_overruled(lab: Caller) -> None:
     found = await lab.evaluate(CRITERION, GIVEN, folds=4, resamples=50, decide="auto")
     assert [one.judge for one in found.scores][-2:] == [BASE, ALIGNED]
-    assert "0 have the judge's own verdict" in found.cases[0].judgments[ALIGNED].evidence.reason
+    assert "0 have the judge's own verdict" in str(found.cases[0].judgments[ALIGNED].evidence)
     assert answers(found, stage="learn") == 4  # each memory distils, and judges no case
     said = {"criterion": CRITERION.name, "example_id": "", "rationale": "", "memory_version": ""}
-    given = [
-        {**one, "judgment": {**said, "value": wrong_half(number)}}
-        for number, one in enumerate(GIVEN)
-    ]
+    given = words(32, judgment={**said, "value": True})
     found = await lab.evaluate(CRITERION, given, folds=4, resamples=50, decide="auto")
     assert [one.judge for one in found.scores][-3:] == [BASE, VERDICT, ALIGNED]
     assert found.metric(ALIGNED, "agreement").value == 1.0

@@ -283,8 +283,8 @@ async def test_context_and_callable_go_before_it(bench: Bench) -> None:
     assert on[1] in ([], ["sample"])
     assert len(await log(bench)) == 1
     bench.server.chats.clear()
+    plain = bench.review_graph(decide="verdict")
     with pytest.raises(InvalidInputError, match=r"review: .*confidence=True, decide="):
-        plain = bench.review_graph(decide="verdict")
         await bench.invoke(plain, CASE, "plain", context={"review": "uncertain"})
     assert bench.server.chats == []
 
