@@ -88,6 +88,11 @@ class MemoryView:
         with self._lock:
             return sorted(self._standing.pending)
 
+    def answers(self) -> dict[str, dict[str, float]]:
+        """Return how likely examples meet guidelines, by `asked_id` and example id."""
+        with self._lock:
+            return {asked: dict(answers) for asked, answers in self._standing.answers.items()}
+
     def holds(self, episode_id: str) -> bool:
         """Tell whether there is an episode of this id."""
         return episode_id in self._standing.rows
@@ -248,7 +253,7 @@ class MemoryView:
             if key > fact.id:
                 continue
             left = known.scrub(fact.scrubbed[key]) if key in fact.scrubbed else known
-            self._facts[key] = left.without_names(erased)
+            self._facts[key] = left.without_names(erased).without_answers(fact.unanswered)
 
     def _add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         wanted = {key: vector for key, vector in vectors.items() if key in self._episodes_at}
