@@ -343,7 +343,7 @@ class Guideline(FrozenModel):
     """The rule, in the expert's terms."""
     question: str | None = None
     """The rule as a yes/no question about one case, where yes means that the case meets it; None
-    where it was not asked for yet, or the rule can't be asked so."""
+    where there is none yet, empty where the rule can't be asked so."""
     episode_ids: list[str] = Field(default_factory=list)
     """The episodes it was distilled from; none where an expert wrote it."""
     origin: Literal["distilled", "expert"] = "distilled"

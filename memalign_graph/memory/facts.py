@@ -37,7 +37,7 @@ class Wording(FrozenModel):
     """Empty where it was purged."""
 
     question: str | None = None
-    """The same as a yes/no question; empty where it was purged."""
+    """The same as a yes/no question; empty where it was purged, or can't be asked so."""
 
     revision: str
     """The hash of text, origin and author: it tells a version also after a purge."""

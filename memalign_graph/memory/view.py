@@ -110,6 +110,11 @@ class MemoryView:
         """Return what a guideline that stands rests on."""
         return self._standing.guidelines[guideline_id].sources
 
+    def purges(self) -> set[str]:
+        """Return the facts that purged something."""
+        with self._lock:
+            return {fact.id for fact in self._purges}
+
     def purges_of(self, episode_ids: AbstractSet[str]) -> set[str]:
         """Return the facts that purged one of some episodes."""
         with self._lock:
