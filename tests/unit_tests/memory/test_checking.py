@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from langgraph.store.memory import InMemoryStore
 
@@ -70,25 +69,8 @@ def test_a_question_undoes_no_edit_of_the_same_moment(any_opener: Opener) -> Non
 
 def test_answers_are_kept_overwritten_and_undone_with_the_memory(any_opener: Opener) -> None:
     asked = asked_id(ASKS, "model")
-
-    def check(probability: float | None, *, held: bool | None = None) -> dict[str, Any]:
-        return {"guideline_id": "g", "asked": asked, "held": held, "probability": probability}
-
     memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
-    checks = [check(0.25), {**check(None, held=True), "asked": "b"}, {**check(None), "asked": "c"}]
-    judgment = Judgment(
-        criterion="tone",
-        example_id="x",
-        value=True,
-        rationale="",
-        memory_version="",
-        checks=[Check.model_validate(one) for one in checks],
-    )
-    one, two = memory.remember([said("one", judgment=judgment), said("two")])
-    rows = {row.id: row for row in memory.access.view.rows()}
-    assert rows[one.id].judged is not None
-    assert rows[one.id].judged.checks == {asked: 0.25, "b": 1.0}
-
+    one, two = memory.remember([said("one"), said("two")])
     versions = [memory.version()]
     for answers in ({one.example_id: 0.5, two.example_id: 0.25, "x": 1.0}, {one.example_id: 0.75}):
         run(checking.note_answers(BLOCKING, memory.access, {asked: answers}))
@@ -112,3 +94,20 @@ def test_answers_are_kept_overwritten_and_undone_with_the_memory(any_opener: Ope
     cold.rollback(versions[1])
     assert cold.access.view.answers() == {asked: {one.example_id: 0.5}}
     assert memory.version() == cold.version()
+
+
+def test_checks_of_a_judgment_count_as_probabilities(memory: JudgeMemory) -> None:
+    told: list[tuple[str, bool | None, float | None]] = [
+        ("a", True, 0.25), ("b", True, None), ("c", False, None), ("d", None, None)
+    ]  # fmt: skip
+    checks = [
+        Check(guideline_id="g", asked=asked, held=held, probability=probability)
+        for asked, held, probability in told
+    ]
+    given = Judgment(
+        criterion="tone", example_id="", value=True, rationale="", memory_version="", checks=checks
+    )
+    memory.remember(said("one", judgment=given))
+    [judged] = [row.judged for row in memory.access.view.rows()]
+    assert judged is not None
+    assert judged.checks == {"a": 0.25, "b": 1.0, "c": 0.0}
