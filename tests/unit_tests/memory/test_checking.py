@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from functools import partial
 
+from langgraph.store.base import GetOp
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import JudgeMemory, Judgment
 from memalign_graph.identity import asked_id
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory import checking
+from memalign_graph.memory import checking, learning
 from memalign_graph.types import Check
-from tests.unit_tests.memory.stores import Opener, commits, interleaved
+from tests.unit_tests.memory.stores import Asked, Opener, interleaved
 from tests.unit_tests.memory.support import CRITERION, hashed, learn, op, said
 
 SORRY, ASKS = "The reply must say sorry.", "Does the reply say sorry?"
@@ -52,8 +53,23 @@ def test_a_question_goes_with_its_text_alone(any_opener: Opener) -> None:
     assert questions(memory) == {SORRY: None, "Be brief.": "Short?"}
 
 
-def test_a_question_undoes_no_edit_of_the_same_moment(any_opener: Opener) -> None:
+def looks(asked: Asked) -> bool:
+    return isinstance(asked[0], GetOp) and asked[0].namespace[-1] == "head"
+
+
+def test_a_question_noted_beside_other_changes_undoes_none_and_stays(any_opener: Opener) -> None:
     here, there = (JudgeMemory(any_opener(), CRITERION, embeddings=hashed) for _ in "12")
+    one = here.remember(said("one"))
+    learn(here, op("add", one, text=SORRY))
+    two = here.remember(said("two"))
+    lesson = [op("add", two, text=SORRY)]
+    words = {two.id: two.word}
+    teaching = partial(learning.learn, access=here.access, operations=lesson, read=words)
+    interleaved(teaching, looks, lambda: ask(there, {SORRY: ASKS}), after=True)
+    [rule] = there.guidelines()
+    assert (rule.question, rule.episode_ids) == (ASKS, [one.id, two.id])
+    there.forget(where=lambda _: True)
+
     edited, removed = here.add_guideline("By hand."), here.add_guideline("Removed.")
     there.version()
 
@@ -63,7 +79,7 @@ def test_a_question_undoes_no_edit_of_the_same_moment(any_opener: Opener) -> Non
 
     asked = {"By hand.": "Is it so?", "Removed.": "Is it gone?"}
     noting = partial(checking.note_questions, access=here.access, questions=asked)
-    interleaved(noting, commits, change)
+    interleaved(noting, looks, change, after=True)
     assert questions(here) == questions(there) == {"By hand, again.": None}
 
 

@@ -72,6 +72,7 @@ def test_nothing_is_left_in_any_item_and_no_rollback_brings_it_back(
     elif before == "rolled back":
         memory.forget(one.id)
         memory.rollback(memory.history()[1].version)
+    versions = [commit.version for commit in memory.history()]
     selection = WAYS.get(way, {"episode_ids": one.id})
     forgotten = memory.forget(**selection, purge=True, by="zqxann")
     assert forgotten.episode_ids == ([] if before == "forgotten" else [one.id])
@@ -79,6 +80,7 @@ def test_nothing_is_left_in_any_item_and_no_rollback_brings_it_back(
     assert MARK not in repr((forgotten.guidelines_removed, forgotten.guidelines_reduced))
     assert forgotten.purged is not None
     assert forgotten.purged.commits > 0
+    assert [commit.version for commit in memory.history()][1:] == versions
     assert forgotten.purged.vectors == 1
     assert {each.example.inputs for each in memory.episodes()} == {"kept", "other"}
     assert ("Untouched.", None) in {(rule.text, rule.question) for rule in memory.guidelines()}
