@@ -66,6 +66,11 @@ def episode_id(example_id: str, author: str | None, feedback_id: str | None) -> 
     return digest([example_id, *voice])
 
 
+def asked_id(question: str, model: str) -> str:
+    """Name a question as a model is asked it, without its words."""
+    return f"{digest(question)[:16]}:{model}"
+
+
 def check_label(label: str, name: str) -> str:
     """Check a name that becomes part of a store namespace."""
     if not label.strip():

@@ -9,11 +9,12 @@ from memalign_graph.memory.operations import Forgotten
 from memalign_graph.memory.review_report import ReviewReport
 from memalign_graph.panel import AggregateResult
 from memalign_graph.settings import GateReview
-from memalign_graph.types import Evidence, Neighbour, ReviewChoice
+from memalign_graph.types import Check, Evidence, Neighbour, ReviewChoice, Worth
 
 __all__ = [
     "AggregateResult",
     "AlignmentReport",
+    "Check",
     "Commit",
     "Evidence",
     "Forgotten",
@@ -26,4 +27,5 @@ __all__ = [
     "ReviewReport",
     "Snapshot",
     "Trust",
+    "Worth",
 ]

@@ -28,9 +28,10 @@ Decide = Literal["auto", "verdict", "evidence"]  # what a judge is told
 Decider = Literal["verdict", "evidence"]  # what decided
 ConfidenceSource = Literal["logprobs", "samples", "evidence"]
 
-GuidelineStatus = Literal["standing", "pending"]
-"""Where a guideline stands; the judge is given it either way. One that is `pending` lost a source
-since it was worded: the next learning words it anew from those that are left."""
+GuidelineStatus = Literal["standing", "pending", "unproven"]
+"""Where a guideline stands. One that is `pending` lost a source since it was worded: the judge is
+given it, and the next learning words it anew from those that are left. One that is `unproven` was
+measured to say nothing of the experts' values, or the opposite: the judge is not given it."""
 
 # Why an expert is asked about a judgment, or is not.
 ReviewReason = Literal[
@@ -155,6 +156,25 @@ class ReviewChoice(FrozenModel):
     where no confidence reaches the target."""
 
 
+class Check(FrozenModel):
+    """What a model answered when it was asked whether a case meets a guideline."""
+
+    guideline_id: str
+    asked: str  # names the question and the model that was asked: `asked_id`
+    held: bool | None  # None where the model said neither yes nor no
+    probability: float | None = None  # of yes; None without log-probabilities
+
+
+class Worth(FrozenModel):
+    """How well a guideline tells what experts value from what they do not."""
+
+    auc: float
+    """Of two cases that experts valued differently, how often the better one is likelier to meet
+    it: 1 always, 0.5 as by chance."""
+    cases: int
+    """The number of cases with an expert's value that it was measured on."""
+
+
 class Judgment(FrozenModel):
     """A judge's verdict, and the memory it was made with."""
 
@@ -186,6 +206,8 @@ class Judgment(FrozenModel):
     """The guidelines in the judge's prompt, in its order."""
     broken_guideline_ids: list[str] = Field(default_factory=list)
     """The guidelines that the outputs break, by the judge's own account, where a gate asked."""
+    checks: list[Check] = Field(default_factory=list)
+    """Which guidelines the case meets, each asked as a question of its own; with `checks=True`."""
     episode_ids: list[str] = Field(default_factory=list)
     """The episodes in the judge's prompt, most similar first."""
     memory_version: str
@@ -322,6 +344,9 @@ class Guideline(FrozenModel):
     """Names the guideline; stays when its text is revised."""
     text: str
     """The rule, in the expert's terms."""
+    question: str | None = None
+    """The rule as a yes/no question about one case, where yes means that the case meets it; None
+    where there is none yet, empty where the rule can't be asked so."""
     episode_ids: list[str] = Field(default_factory=list)
     """The episodes it was distilled from; none where an expert wrote it."""
     origin: Literal["distilled", "expert"] = "distilled"
@@ -329,7 +354,9 @@ class Guideline(FrozenModel):
     author: str | None = None
     """The expert who wrote or last edited it by hand, if known."""
     status: GuidelineStatus = "standing"
-    """Whether it is to be worded anew."""
+    """Whether it is to be worded anew, or was measured to be of no use."""
+    worth: Worth | None = None
+    """What it was measured at; None where it was not. Worked out when it is read, never stored."""
     position: int
     """Where it stands among the guidelines: microseconds since 1970 at its making, lowest first."""
     created_at: UtcDatetime

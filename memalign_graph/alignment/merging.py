@@ -179,7 +179,11 @@ class Merging:
         operations = []
         for key, rule in self._table.after.items():
             before = self._before.get(key)
-            fields: dict[str, Any] = {"guideline_id": key, "text": rule.text}
+            fields: dict[str, Any] = {
+                "guideline_id": key,
+                "text": rule.text,
+                "question": rule.question,
+            }
             fields["episode_ids"] = [one for one in rule.episode_ids if one in self._proposed]
             if before is not None and before.text != rule.text:
                 operations.append(GuidelineOperation(action="revise", before=before.text, **fields))

@@ -105,7 +105,7 @@ async def reword(
         refused = proposed.refused
         for operation in proposed.operations:
             change = {"action": "revise", "text": operation.text, "before": guideline.text}
-            change["episode_ids"] = list(words)
+            change |= {"question": operation.question, "episode_ids": list(words)}
     return Rewording(GuidelineOperation(guideline_id=guideline.id, **change), words, refused)
 
 

@@ -36,6 +36,9 @@ class Wording(FrozenModel):
     text: str
     """Empty where it was purged."""
 
+    question: str | None = None
+    """The same as a yes/no question; empty where it was purged, or can't be asked so."""
+
     revision: str
     """The hash of text, origin and author: it tells a version also after a purge."""
 
@@ -71,7 +74,7 @@ class Wording(FrozenModel):
         read_with: str | None = None,
     ) -> "Wording":
         """Write a guideline down with its sources' words."""
-        fields = guideline.model_dump(exclude={"episode_ids", "status"})
+        fields = guideline.model_dump(exclude={"episode_ids", "status", "worth"})
         return cls(
             **fields,
             revision=_revision(guideline),
@@ -84,7 +87,8 @@ class Wording(FrozenModel):
 
     def purge(self) -> "Wording":
         """Return it without its words."""
-        return self.model_copy(update={"text": "", "author": None})
+        question = None if self.question is None else ""
+        return self.model_copy(update={"text": "", "question": question, "author": None})
 
 
 class Retirement(FrozenModel):
@@ -129,6 +133,10 @@ class Fact(FrozenModel):
     forgotten: list[str] = Field(default_factory=list)
     """The episodes that were taken back."""
 
+    answers: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """How likely cases meet guidelines, where a model was asked: for each question as a model was
+    asked it (`asked_id`) the probability of yes, by example id."""
+
     undone: list[str] = Field(default_factory=list)
     """The facts that count no more."""
 
@@ -138,6 +146,9 @@ class Fact(FrozenModel):
     scrubbed: dict[str, list[str]] = Field(default_factory=dict)
     """The guidelines whose wordings were erased, by the facts that worded them: they count no more,
     and what they came from is read again."""
+
+    unanswered: list[str] = Field(default_factory=list)
+    """The examples whose answers were erased, by what `unnamed` makes of their ids."""
 
     @property
     def is_lesson(self) -> bool:
@@ -172,6 +183,13 @@ class Fact(FrozenModel):
             }
         )
 
+    def without_answers(self, unanswered: Collection[str]) -> "Fact":
+        """Return the fact without the answers on some examples."""
+        if not self.answers:
+            return self
+        answers = {asked: answered(found, unanswered) for asked, found in self.answers.items()}
+        return self.model_copy(update={"answers": answers})
+
     def without_names(self, authors: AbstractSet[str]) -> "Fact":
         """Return the fact without the names of some experts."""
         if authors.isdisjoint([self.author, *(wording.author for wording in self.guidelines)]):
@@ -187,6 +205,16 @@ class Fact(FrozenModel):
                 ],
             }
         )
+
+
+def unnamed(example_id: str) -> str:
+    """Tell an example without its id."""
+    return digest(["unanswered", example_id])
+
+
+def answered(answers: Mapping[str, float], unanswered: Collection[str]) -> dict[str, float]:
+    """Leave out the answers on some examples."""
+    return {key: answer for key, answer in answers.items() if unnamed(key) not in unanswered}
 
 
 def _revision(guideline: Guideline) -> str:

@@ -40,6 +40,9 @@ class GuidelineOperation(BaseModel):
     text: str | None = None
     """The new wording; of a guideline retired, the rule that holds in its place, if any."""
 
+    question: str | None = None
+    """The same as a yes/no question about one case, if it can be asked so."""
+
     episode_ids: list[str] = []
     """The episodes the operation comes from; none where it only tidies up."""
 
@@ -257,6 +260,7 @@ class GuidelineTable:
             same = Guideline(
                 id=free,
                 text=text,
+                question=operation.question,
                 position=self._position,
                 created_at=self._now,
                 updated_at=self._now,
@@ -266,7 +270,8 @@ class GuidelineTable:
             self.read_with |= {free: sources[0]} if sources else {}
         elif same.origin == "expert":
             return same.id  # it stands already, and is the expert's to change
-        self._report(operation, self._with_sources(same, sources), sources)
+        same = self._with_sources(self._asked(same, operation), sources)
+        self._report(operation, same, sources)
         return same.id
 
     def _revise(self, operation: GuidelineOperation, sources: list[str]) -> None:
@@ -281,13 +286,16 @@ class GuidelineTable:
             if same.origin == "expert":
                 self._callers[target.id] = sources
             else:
+                same = self._asked(same, operation)
                 same = self._with_sources(same, [*target.episode_ids, *sources])
             self._report(operation, same, sources)
             return
+        if text != target.text:
+            target = self._set(target, text=text, question=operation.question)
+        else:
+            target = self._asked(target, operation)
         if self._relearn:
-            target = self._set(target, text=text, status="standing")
-        elif text != target.text:
-            target = self._set(target, text=text)
+            target = self._set(target, status="standing")
         self._report(operation, self._with_sources(target, sources), sources)
 
     def _retire(self, operation: GuidelineOperation, sources: list[str]) -> None:
@@ -336,6 +344,12 @@ class GuidelineTable:
     ) -> None:
         self._gone[key] = self.after.pop(key)
         self.retired[key] = Retirement(id=key, by=by, reason=reason, is_settled=settled)
+
+    def _asked(self, guideline: Guideline, operation: GuidelineOperation) -> Guideline:
+        """Fill in the question of a guideline that has none."""
+        if guideline.question is not None or operation.question is None:
+            return guideline
+        return self._set(guideline, question=operation.question)
 
     def _with_sources(self, guideline: Guideline, sources: Iterable[str]) -> Guideline:
         merged = list(dict.fromkeys([*guideline.episode_ids, *sources]))

@@ -36,6 +36,9 @@ from memalign_graph.types import (
 MAX_GUIDELINE_CHARS = 2_000
 """The longest guideline, in characters."""
 
+MAX_QUESTION_CHARS = 300
+"""The longest question that asks the same as a guideline, in characters."""
+
 
 @dataclass(frozen=True)
 class Remembered:
@@ -349,6 +352,7 @@ async def edit_guideline(
     after = guideline.model_copy(
         update={
             "text": text,
+            "question": None,
             "status": "standing",
             "origin": "expert",
             "author": author,

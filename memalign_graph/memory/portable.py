@@ -21,7 +21,7 @@ from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.facts import Item, Wording
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import decode_vector, normalised, vector_key
-from memalign_graph.memory.operations import check_guideline_text, check_name
+from memalign_graph.memory.operations import MAX_QUESTION_CHARS, check_guideline_text, check_name
 from memalign_graph.memory.words import newer_word
 from memalign_graph.types import Episode, Guideline
 
@@ -47,7 +47,10 @@ async def export_jsonl(io: IO, access: MemoryAccess) -> str:
     }
     lines = [
         head,
-        *({"type": "guideline", **one.to_json()} for one in guidelines),
+        *(
+            {"type": "guideline", **one.model_dump(mode="json", exclude={"worth"})}
+            for one in guidelines
+        ),
         *({"type": "episode", **one.to_json()} for one in episodes),
         *({"type": "vector", **one} for one in vectors),
     ]
@@ -207,6 +210,8 @@ class _Import:
     def _guideline(self, guideline: Guideline) -> None:
         _text(guideline.model_dump(), "id")
         check_guideline_text(guideline.text)
+        if len(guideline.question or "") > MAX_QUESTION_CHARS:
+            raise ValueError(f"question: it has more than {MAX_QUESTION_CHARS} characters.")
         self.guidelines[guideline.id] = guideline
 
     def _episode(self, episode: Episode) -> None:

@@ -12,7 +12,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess, read_fact
 from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.erasure import carries, check_checkpointer, erase_threads, vacuum
-from memalign_graph.memory.facts import PURGE, Fact, Wording, purged_word
+from memalign_graph.memory.facts import PURGE, Fact, Wording, purged_word, unnamed
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.judgments import remove_traces
@@ -56,22 +56,39 @@ async def purge(
     await remove_traces(io, access, is_traced)
     known = sorted({key for one in gone.values() for key in one.thread_ids})
     marks = {frozenset([key]) for key in ids}
-    marks |= {frozenset([one.id, one.text]) for one in wordings if one.text}
+    marks |= {
+        frozenset([one.id, words])
+        for one in wordings
+        for words in (one.text, one.question)
+        if words
+    }
     threads, warnings = await erase_threads(io, checkpointer, marks, known)
     removed = await _remove_vectors(io, access, list(gone.values()), kept)
     before, standing = view.guidelines, view.episodes(meant)
+    answering: set[str] = set()
     if gone:
-        change = {"forgotten": sorted(meant), "purged": sorted(gone), "scrubbed": scrubs}
+        cases = {one.example_id for one in gone.values()} - {one.example_id for one in kept}
+        change = {
+            "forgotten": sorted(meant),
+            "purged": sorted(gone),
+            "scrubbed": scrubs,
+            "unanswered": sorted(map(unnamed, cases)),
+        }
         await access.write(io, PURGE, change, author=None if author in authors else author)
         now = (await access.refresh(io)).facts()[0]
         known_scrubs = scrubs
         scrubs, wordings, read_along = _scrubs(now, meant, authors)
-        # Learned meanwhile.
-        if late := {key: scrubs[key] for key in scrubs if key not in known_scrubs}:
-            await access.write(io, PURGE, {"scrubbed": late})
-            facts += [fact for fact in now if fact.id in late]
+        # Learned or checked meanwhile.
+        late = {key: scrubs[key] for key in scrubs if key not in known_scrubs}
+        is_answered = any(cases & found.keys() for fact in now for found in fact.answers.values())
+        if late or is_answered:
+            again = change["unanswered"] if is_answered else []
+            await access.write(io, PURGE, {"scrubbed": late, "unanswered": again})
+        facts += [fact for fact in now if fact.id in late]
+        answering = {fact.id for fact in now if fact.answers}
     left = {fact.id: fact for fact in view.facts()[0]}
     changed = [left[fact.id] for fact in facts if left[fact.id] != fact]
+    changed += [left[key] for key in answering - {fact.id for fact in facts}]
     await access.overwrite(io, changed)
     # Judgments that were made meanwhile.
     await remove_traces(io, access, is_traced)
@@ -104,9 +121,11 @@ def _scrubs(
 ) -> tuple[dict[str, list[str]], list[Wording], set[str]]:
     """Find the wordings that may repeat what was said on some episodes, and their facts.
 
-    A text is traced to the fact that first has it: one that others only call for stays.
+    A text, and its question, is traced to the fact that first has it: one that others only call
+    for stays.
     """
     repeats: dict[tuple[str, str | None], bool] = {}
+    asks: dict[tuple[str, str], bool] = {}
     found: dict[str, list[str]] = {}
     wordings: list[Wording] = []
     read_along: set[str] = set()
@@ -119,7 +138,9 @@ def _scrubs(
                 # The expert's own words stay while the expert does, or a case that called for them.
                 is_alone = wording.author in authors or episode_ids.issuperset(wording.sources)
                 is_told = bool(wording.sources) and is_alone
-            if repeats.setdefault((wording.id, wording.revision), is_told):
+            asked = wording.question or ""
+            asks_told = asks.setdefault((wording.id, asked), bool(asked) and is_told)
+            if repeats.setdefault((wording.id, wording.revision), is_told) or asks_told:
                 found.setdefault(fact.id, []).append(wording.id)
                 wordings.append(wording)
                 read_along |= fact.worded_of(wording)

@@ -1,13 +1,13 @@
 """What stands in a memory: a pure function of its facts, kept in step as they come."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from sys import intern
 from typing import Any
 
-from memalign_graph.memory.facts import Fact, Item, Retirement, Wording, Words
+from memalign_graph.memory.facts import Fact, Item, Retirement, Wording, Words, answered
 from memalign_graph.memory.index.retrieval_text import text_of
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.types import Episode, Guideline
@@ -30,6 +30,9 @@ class JudgedRow:
 
     shown: tuple[str, ...] = ()
     """The episodes in its prompt: of a case that it was shown it knew what the expert says."""
+
+    checks: Mapping[str, float] = field(default_factory=dict)
+    """How likely the case met guidelines, by question and model (`asked_id`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,9 @@ class Standing:
         self.rows: dict[str, EpisodeRow] = {}
         self.guidelines: dict[str, Wording] = {}
         self.pending: set[str] = set()
+        self.answers: dict[str, dict[str, float]] = {}
+        """What a model answered when it was asked whether examples meet guidelines, by `asked_id`
+        and example id."""
         self.changed: set[str] = set()
         """Episodes whose rows changed since this was last emptied, or whether they are pending."""
         self._words = words
@@ -91,6 +97,7 @@ class Standing:
     def apply(self, fact: Fact) -> None:
         """Take the next fact."""
         is_touched = self._say(fact) or bool(fact.scrubbed)
+        self._answer(fact)
         self._scrubbed |= {(key, one) for key, ids in fact.scrubbed.items() for one in ids}
         if fact.is_lesson:
             self._lessons.append(fact)
@@ -132,6 +139,17 @@ class Standing:
             elif before is None or row.is_purged or before.given_at <= row.given_at:
                 is_touched |= self._set(episode_id, row)
         return is_touched
+
+    def _answer(self, fact: Fact) -> None:
+        if fact.answers:
+            # By the fact: what is purged of it later leaves its version as it was.
+            self._total += _weight("answers", fact.id)
+        for asked, answers in fact.answers.items():
+            self.answers.setdefault(asked, {}).update(answers)
+        if fact.unanswered:
+            self.answers = {
+                asked: answered(answers, fact.unanswered) for asked, answers in self.answers.items()
+            }
 
     def _set(self, key: str, row: EpisodeRow | None) -> bool:
         old = self.rows.pop(key, None)
@@ -213,7 +231,11 @@ class Standing:
         """Tell whether a guideline was reworded or retired by another writer at the same moment."""
         known = self.guidelines.get(wording.id)
         if wording.origin == "expert":
-            return False
+            # One that only adds a question counts while the text is the one that it was made of.
+            is_other = (
+                wording.id in self._retired if known is None else known.revision != wording.revision
+            )
+            return is_other and wording.revision == wording.replaces
         if known is None:
             return wording.replaces is not None and wording.id in self._retired
         return (
@@ -233,16 +255,20 @@ class Standing:
         is_outdated = wording.origin != "expert" and (wording.is_outdated or not is_whole)
         changes: dict[str, Any] = {"sources": sources, "is_outdated": is_outdated}
         if known is not None:
+            is_same = known.revision == wording.revision
+            if is_same and known.question is not None:
+                changes["question"] = known.question
             joined = {} if wording.is_anew else known.sources
             changes["sources"] = {**joined, **sources}
             changes |= {"position": known.position, "created_at": known.created_at}
-            same = (known.revision, known.sources, known.is_outdated)
-            if same == (wording.revision, changes["sources"], is_outdated):
+            same = (known.question, known.sources, known.is_outdated)
+            question = changes.get("question", wording.question)
+            if is_same and same == (question, changes["sources"], is_outdated):
                 changes["updated_at"] = known.updated_at
         self.guidelines[wording.id] = wording.model_copy(update=changes)
 
 
-_WORDED = {"id", "text", "origin", "author", "position", "created_at", "updated_at"}
+_WORDED = {"id", "text", "question", "origin", "author", "position", "created_at", "updated_at"}
 
 
 def stand(
@@ -300,7 +326,15 @@ def _judged(judgment: Any) -> JudgedRow | None:
         judgment.get("review"),
         # The same few ids are in many judgments: one text each.
         tuple(map(intern, judgment.get("episode_ids") or ())),
+        dict(_checked(judgment.get("checks") or ())),
     )
+
+
+def _checked(checks: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
+    for check in checks:
+        answer = check["held"] if check.get("probability") is None else check["probability"]
+        if answer is not None:
+            yield intern(check["asked"]), float(answer)
 
 
 def _weight(*names: str) -> int:

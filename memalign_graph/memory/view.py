@@ -88,6 +88,11 @@ class MemoryView:
         with self._lock:
             return sorted(self._standing.pending)
 
+    def answers(self) -> dict[str, dict[str, float]]:
+        """Return how likely examples meet guidelines, by `asked_id` and example id."""
+        with self._lock:
+            return {asked: dict(answers) for asked, answers in self._standing.answers.items()}
+
     def holds(self, episode_id: str) -> bool:
         """Tell whether there is an episode of this id."""
         return episode_id in self._standing.rows
@@ -104,6 +109,11 @@ class MemoryView:
     def sources(self, guideline_id: str) -> dict[str, str]:
         """Return what a guideline that stands rests on."""
         return self._standing.guidelines[guideline_id].sources
+
+    def purges(self) -> set[str]:
+        """Return the facts that purged something."""
+        with self._lock:
+            return {fact.id for fact in self._purges}
 
     def purges_of(self, episode_ids: AbstractSet[str]) -> set[str]:
         """Return the facts that purged one of some episodes."""
@@ -248,7 +258,7 @@ class MemoryView:
             if key > fact.id:
                 continue
             left = known.scrub(fact.scrubbed[key]) if key in fact.scrubbed else known
-            self._facts[key] = left.without_names(erased)
+            self._facts[key] = left.without_names(erased).without_answers(fact.unanswered)
 
     def _add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         wanted = {key: vector for key, vector in vectors.items() if key in self._episodes_at}

@@ -16,6 +16,7 @@ from memalign_graph.errors import excerpt
 from memalign_graph.memory.learning import GuidelineOperation, plain_words
 from memalign_graph.memory.operations import MAX_GUIDELINE_CHARS
 from memalign_graph.prompts import fences
+from memalign_graph.prompts.checks import QUESTION, WHAT_A_QUESTION_IS, read_question
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
 from memalign_graph.types import Criterion, Episode, Guideline
 
@@ -31,6 +32,8 @@ say what the value should be and why. Turn what they say into rules for the next
 {criterion}
 
 {rules}
+
+{question}
 
 Answer with a JSON object that has "operations", {counts}:
 - "add" a guideline for a rule that is not among the guidelines yet.{changes}{order}
@@ -170,6 +173,7 @@ def _frame(
     system = _SYSTEM.format(
         criterion=fences.render_criterion(criterion),
         rules=_RULES,
+        question=WHAT_A_QUESTION_IS,
         counts=counts,
         changes=_CHANGE if handles else "",
         order=_IN_ORDER if several else "",
@@ -213,6 +217,7 @@ def operations_schema(prompt: DistillPrompt) -> dict[str, Any]:
     what = "The guideline, one sentence; empty if one is only retired."
     properties: dict[str, Any] = {
         "text": {"type": "string", "description": what},
+        "question": {"type": "string", "description": QUESTION},
         "action": {"type": "string", "enum": ["add"]},
     }
     if prompt.guidelines:
@@ -249,7 +254,8 @@ def read_operations(
     if not isinstance(operations, list):
         raise ValueError('it has no list of "operations"')
     proposal = Proposal([], [])
-    for operation in [_read_operation(operation, prompt) for operation in operations]:
+    cases = _runs_of_cases(prompt)
+    for operation in [_read_operation(operation, prompt, cases) for operation in operations]:
         idle = _why_idle(operation, prompt)
         if idle is None:
             proposal.operations.append(operation)
@@ -261,7 +267,23 @@ def read_operations(
     return proposal
 
 
-def _read_operation(operation: Any, prompt: DistillPrompt) -> GuidelineOperation:
+def _runs_of_cases(prompt: DistillPrompt) -> set[tuple[str, ...]]:
+    """Return the runs of words of the cases shown, and of what was asked, that no expert has."""
+    shown = [prompt.asked, WHAT_A_QUESTION_IS, QUESTION]
+    examples = {episode.example_id: episode.example for episode in prompt.episodes.values()}
+    for example in examples.values():
+        shown += [fences.as_text(part).replace("\\n", "\n") for part in example.to_json().values()]
+    runs = set().union(*map(fences.word_runs, shown))
+    return runs - fences.word_runs(_said(prompt))
+
+
+def _said(prompt: DistillPrompt) -> str:
+    return " ".join(episode.rationale or "" for episode in prompt.episodes.values())
+
+
+def _read_operation(
+    operation: Any, prompt: DistillPrompt, cases: set[tuple[str, ...]]
+) -> GuidelineOperation:
     if not isinstance(operation, dict):
         raise ValueError("an operation is no object")
     action = operation.get("action")
@@ -275,10 +297,14 @@ def _read_operation(operation: Any, prompt: DistillPrompt) -> GuidelineOperation
         raise ValueError(f"a guideline has more than {MAX_GUIDELINE_CHARS:,} characters")
     if action == "retire" and guideline and plain_words(text) == plain_words(guideline.text):
         text = ""  # a model that fills in whatever there is repeats what it retires
+    question = read_question(operation.get("question"))
+    if not text or not cases.isdisjoint(fences.word_runs(question)):
+        question = ""  # it stays text: what is asked of other cases says nothing of this one
     return GuidelineOperation(
         action=action,
         guideline_id=guideline.id if guideline else None,
         text=text or None,
+        question=question or None,
         before=guideline.text if guideline and action == "revise" else None,
         episode_ids=_read_sources(operation, prompt),
     )
@@ -317,8 +343,8 @@ def _why_idle(operation: GuidelineOperation, prompt: DistillPrompt) -> tuple[str
         if operation.guideline_id == guideline.id and plain == plain_words(guideline.text):
             mend = f"if the expert says something else than {handle}, add that as one of its own"
             return "it gives a guideline the words it has", mend
-    said = " ".join(episode.rationale or "" for episode in prompt.episodes.values())
-    echoed = fences.word_runs(text) & fences.word_runs(prompt.asked) - fences.word_runs(said)
+    echoed = fences.word_runs(text) & fences.word_runs(prompt.asked)
+    echoed -= fences.word_runs(_said(prompt))
     if echoed or not fences.says_more(text, fences.OF_ANY_RULE):
         return "it repeats the shape of the answer, or what was asked for", _MEND
     if _OF_THE_EXPERT.search(text):

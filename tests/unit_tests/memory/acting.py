@@ -5,13 +5,13 @@ from typing import Any
 
 from memalign_graph import Episode, InvalidInputError, JudgeMemory
 from memalign_graph.io import IO
-from memalign_graph.memory import history, learning, operations, portable, purge
+from memalign_graph.memory import checking, history, learning, operations, portable, purge
 from memalign_graph.memory.operations import Selection
 from tests.unit_tests.memory.support import op, said
 
 KINDS = (
     "remember remember remember forget learn learn reword retire revise write edit take_away "
-    "roll_back export bring_in"
+    "roll_back export bring_in ask check check"
 )
 
 
@@ -73,7 +73,8 @@ class Actor:
     async def learn(self, io: IO) -> None:
         episodes = await self.episodes(io, 3)
         text = f"Lesson {self.random.randrange(6)}."
-        rules = [op("add", *episodes, text=text)] if episodes else []
+        question = self.random.choice((None, f"Is it {text}?"))
+        rules = [op("add", *episodes, text=text, question=question)] if episodes else []
         await self._learned(io, *rules, relearn=True)
 
     async def reword(self, io: IO) -> None:
@@ -110,6 +111,15 @@ class Actor:
     async def roll_back(self, io: IO) -> None:
         version = self.random.choice(self.versions[-15:])
         await history.rollback(io, self.access, version)
+
+    async def ask(self, io: IO) -> None:
+        rules = await self.rules(io, 2)
+        questions = {rule.text: self.random.choice(("", f"{rule.text}?")) for rule in rules}
+        await checking.note_questions(io, self.access, questions)
+
+    async def check(self, io: IO) -> None:
+        answers = {one.example_id: self.random.random() for one in await self.episodes(io, 4)}
+        await checking.note_answers(io, self.access, {self.random.choice("ab"): answers})
 
     async def export(self, io: IO) -> None:
         self.exports.append(await portable.export_jsonl(io, self.access))

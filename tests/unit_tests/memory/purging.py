@@ -10,15 +10,17 @@ from langgraph.store.base import BaseStore, SearchOp
 
 from memalign_graph import Criterion, Episode, Feedback, JudgeMemory, Judgment
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory import learning
+from memalign_graph.memory import checking, learning
 from tests.unit_tests.memory.support import CRITERION, EVERYTHING, dump, hashed, op, said
 
 MARK = "zqx"
 """All planted words hold this, and nothing else does."""
 
-WORDS = tuple(f"{MARK}{part}" for part in ("in", "out", "ref", "why", "old", "said", "ann", "id"))
+WORDS = tuple(
+    f"{MARK}{part}" for part in ("in", "out", "ref", "why", "old", "said", "ann", "id", "asks")
+)
 """Planted in inputs, outputs, reference, rationale, an earlier rationale, the judge's rationale,
-the author's name and the feedback's id."""
+the author's name, the feedback's id and guidelines' questions."""
 
 
 def planted(rationale: str = "zqxwhy", **fields: Any) -> Feedback:
@@ -64,7 +66,8 @@ def fill(
     learn(op("add", one, text="Rule of zqxold alone."), author="zqxann")
     one = memory.remember(planted())
     learn(
-        op("add", one, text="Rule of zqxwhy alone."),
+        op("add", one, text="Rule of zqxwhy alone.", question="Does it name zqxasks?"),
+        op("add", one, text="Untouched.", question="A question that only zqxasks."),
         op("add", one, kept, text="Rule of zqxwhy and others."),
         op("add", one, text="Another that is merged, zqxout."),
         op("add", one, text="Old rule of zqxin-7."),
@@ -81,6 +84,8 @@ def fill(
     )
     memory.edit_guideline(reworded.id, "By hand: zqxwhy alone.", author="zqxann")
     memory.add_guideline("By hand, of nothing in particular.", author="zqxann")
+    answers = {"asked": {one.example_id: 0.9, other.example_id: 0.1}}
+    run(checking.note_answers(BLOCKING, memory.access, answers))
     drafts = {"waiting": {"id": "waiting", "answer": {"text": "zqxwhy"}}}
     run(memory.access.put(BLOCKING, memory.access.layout.of("drafts"), drafts))
     return memory, one

@@ -11,7 +11,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Episode, Guideline, InvalidInputError, JudgeMemory
 from memalign_graph.io import BLOCKING, IO, run
-from memalign_graph.memory import history, learning, operations, portable, purge
+from memalign_graph.memory import checking, history, learning, operations, portable, purge
 from tests.unit_tests.memory.purging import everything_in, left_in
 from tests.unit_tests.memory.stores import Asked, Meanwhile, commits, in_memory
 from tests.unit_tests.memory.support import CRITERION, hashed, op, said
@@ -46,7 +46,7 @@ def begun() -> tuple[InMemoryStore, Case]:
     )
     rules = [
         op("add", one, text="Of zqxone."),
-        op("add", one, two, text="Of zqxone and two."),
+        op("add", one, two, text="Of zqxone and two.", question="Is it zqxone?"),
         op("add", two, text="Of two."),
         op("add", two, text="Old."),
     ]
@@ -132,6 +132,12 @@ DOING: dict[str, Doing] = {
     "write by hand": lambda io, memory, _: operations.add_guideline(
         io, memory.access, "New.", author=None
     ),
+    "ask": lambda io, memory, case: checking.note_questions(
+        io, memory.access, {text: f"{text}?" for text in case.rules}
+    ),
+    "check": lambda io, memory, case: checking.note_answers(
+        io, memory.access, {"q": {case.episodes["one"].example_id: 0.5}}
+    ),
     "roll back to nothing": lambda io, memory, _: history.rollback(io, memory.access, EMPTY),
     "roll back": lambda io, memory, case: history.rollback(io, memory.access, case.version),
     "import": lambda io, memory, case: portable.import_jsonl(
@@ -172,6 +178,8 @@ def check_whole(case: Case) -> None:
     rules = case.here.guidelines()
     assert then.missing == []
     assert (then.episodes, then.guidelines) == (case.here.episodes(), rules)
+    answers = case.cold.access.view.answers()
+    assert case.here.access.view.answers() == case.there.access.view.answers() == answers
     episodes = {one.id for one in then.episodes}
     for rule in rules:
         assert set(rule.episode_ids) <= episodes, rule
@@ -183,6 +191,8 @@ def check_promises(case: Case, both: set[str]) -> None:
     one, rule = case.episodes["one"], case.rules["Of two."]
     if "purge one" in both and not both & {"import", "roll back"}:
         assert left_in(everything_in(case.here.access.store), "zqxone") == []
+        if "say another word" not in both and "revise one" not in both:
+            assert left_in(everything_in(case.here.access.store), one.example_id) == []
     if both & TAKES_ONE and not both & BRINGS_ONE:
         assert one.id not in episodes
     for doing, word in (("say another word", "Word 2."), ("revise one", "Word 3.")):

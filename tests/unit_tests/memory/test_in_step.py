@@ -109,6 +109,7 @@ def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order() -> None:
             assert memory.version() == cold.version()
             assert memory.episodes() == cold.episodes()
             assert memory.guidelines() == cold.guidelines()
+            assert memory.access.view.answers() == cold.access.view.answers()
             assert recalled(memory) == recalled(cold)
 
         facts, words = cold.access.view.facts()
@@ -132,6 +133,7 @@ def check_in_step(view: MemoryView, scratch: Standing) -> None:
     rules = sorted(scratch.guidelines.values(), key=lambda one: (one.position, one.id))
     assert view.version == scratch.version
     assert view.guidelines == [scratch.guideline(one) for one in rules]
+    assert view.answers() == scratch.answers
     assert view.pending() == sorted(scratch.pending)
     assert view.rows() == [scratch.rows[key] for key in sorted(scratch.rows)]
     texts = {row.vector_key for row in view.rows()}

@@ -38,6 +38,7 @@ def check_clean(memory: JudgeMemory) -> None:
     """Nothing planted is left, nor comes back from any version, by export or by recall."""
     store = memory.access.store
     assert left_in(everything_in(store)) == []
+    assert left_in(everything_in(store), planted().example.id) == []
     for commit in memory.history():
         then = memory.at(commit.version)
         assert MARK not in repr((then.episodes, then.guidelines)).casefold()
@@ -71,6 +72,7 @@ def test_nothing_is_left_in_any_item_and_no_rollback_brings_it_back(
     elif before == "rolled back":
         memory.forget(one.id)
         memory.rollback(memory.history()[1].version)
+    versions = [commit.version for commit in memory.history()]
     selection = WAYS.get(way, {"episode_ids": one.id})
     forgotten = memory.forget(**selection, purge=True, by="zqxann")
     assert forgotten.episode_ids == ([] if before == "forgotten" else [one.id])
@@ -78,9 +80,11 @@ def test_nothing_is_left_in_any_item_and_no_rollback_brings_it_back(
     assert MARK not in repr((forgotten.guidelines_removed, forgotten.guidelines_reduced))
     assert forgotten.purged is not None
     assert forgotten.purged.commits > 0
+    assert [commit.version for commit in memory.history()][1:] == versions
     assert forgotten.purged.vectors == 1
     assert {each.example.inputs for each in memory.episodes()} == {"kept", "other"}
-    assert "Untouched." in {rule.text for rule in memory.guidelines()}
+    assert ("Untouched.", None) in {(rule.text, rule.question) for rule in memory.guidelines()}
+    assert [*memory.access.view.answers()["asked"].values()] == [0.1]
     assert MARK not in repr(vars(memory.access.view)).casefold()
     check_clean(memory)
     reopen()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Categorical, Criterion, Guideline
+from memalign_graph.prompts.checks import question_prompt, questions_schema, read_questions
 from memalign_graph.prompts.distill import (
     DistillPrompt,
     operations_schema,
@@ -77,8 +78,9 @@ def test_schema_and_closing_offer_what_there_is(standing: list[Guideline]) -> No
         assert ('"retire"' in given.messages[0].text) == changeable
         if changeable:
             assert fields["guideline"]["enum"] == ["none", "G1"]
-    assert list(properties(alone)) == names
-    assert list(properties(several)) == [*names, "feedback"]
+    asked = ["text", "question", *names[1:]]
+    assert list(properties(alone)) == asked
+    assert list(properties(several)) == [*asked, "feedback"]
     assert properties(several)["feedback"]["items"]["enum"] == ["F1", "F2"]
 
     answer = json.loads(alone.messages[1].text.rpartition("Answer in this shape: ")[2])
@@ -201,6 +203,50 @@ def test_what_does_teach_is_left_alone() -> None:
     with pytest.raises(ValueError, match=OUTPUT):
         read_operations(operations(add("Well...", feedback=["F1", "F2"])), both)
     assert read_operations(operations(add("Well...", feedback=["F1"])), both).operations
+
+
+LONG = "My order of the seventh of May never came, and nobody answers."
+WHY = "Rude: it must name a day on which somebody will answer the customer."
+QUESTIONS = [
+    (" Does the reply \n say sorry? ", "Does the reply say sorry?"),
+    ("Does it name a day on which somebody will answer?", "same"),  # as the expert says it
+    ("Does it say that the order of the seventh of May never came?", None),
+    ("Does it tell the customer when the refund that was promised comes?", None),
+    ("The same rule as a yes/no question about one case?", None),
+    (f"Does it say {'very ' * 60}sorry?", None),
+    (["Does the reply say sorry?"], None),
+    (" ", None),
+    (None, None),
+]
+
+
+@pytest.mark.parametrize(("given", "kept"), QUESTIONS)
+def test_a_question_that_can_not_be_asked_of_other_cases_is_left_out(given: Any, kept: Any) -> None:
+    outputs = {"text": "Wait.", "refund": "We tell the customer when the\nrefund that was promised"}
+    shown = prompt(episode(outputs, inputs=LONG, rationale=WHY))
+    [read] = read_operations(operations(add(SORRY, question=given)), shown).operations
+    assert (read.text, read.question) == (SORRY, given if kept == "same" else kept)
+
+
+async def test_a_question_is_distilled_with_its_rule_and_shown(bench: Bench) -> None:
+    asks = "Does the reply say sorry?"
+    bench.server.script(
+        {"rationale": "Fine.", "value": True}, operations(add(SORRY, question=asks))
+    )
+    await bench.review(bench.review_graph(), COLD)
+    [rule] = await bench.guidelines()
+    assert (rule.text, rule.question) == (SORRY, asks)
+
+
+def test_rules_are_asked_for_as_questions_in_their_order() -> None:
+    system, human = (message.text for message in question_prompt(CRITERION, ["Rule a.", "<|x|>"]))
+    assert CRITERION.instructions in system
+    assert human.startswith("The rules:\n1. Rule a.\n2. &lt;|x|>\n")
+    assert questions_schema(2)["properties"]["questions"]["maxItems"] == 2
+    assert read_questions({"questions": ["Is it\n a?", "x" * 301]}, 2) == ["Is it a?", ""]
+    for wrong in ({}, {"questions": "Is it a?"}, {"questions": ["Is it a?"]}):
+        with pytest.raises(ValueError, match='no list of 2 "questions"'):
+            read_questions(wrong, 2)
 
 
 async def test_what_teaches_nothing_is_asked_for_again_and_then_told(bench: Bench) -> None:

@@ -1,0 +1,129 @@
+"""What memory keeps of checks: guidelines' questions, and the answers on its cases."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from langgraph.store.base import GetOp
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph import JudgeMemory, Judgment
+from memalign_graph.identity import asked_id
+from memalign_graph.io import BLOCKING, run
+from memalign_graph.memory import checking, learning
+from memalign_graph.types import Check
+from tests.unit_tests.memory.stores import Asked, Opener, interleaved
+from tests.unit_tests.memory.support import CRITERION, hashed, learn, op, said
+
+SORRY, ASKS = "The reply must say sorry.", "Does the reply say sorry?"
+
+
+def questions(memory: JudgeMemory) -> dict[str, str | None]:
+    return {rule.text: rule.question for rule in memory.guidelines()}
+
+
+def ask(memory: JudgeMemory, asked: Mapping[str, str]) -> None:
+    run(checking.note_questions(BLOCKING, memory.access, asked))
+
+
+def test_a_question_goes_with_its_text_alone(any_opener: Opener) -> None:
+    memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
+    one, two, three = memory.remember([said("one"), said("two"), said("three")])
+    learn(memory, op("add", one, text=SORRY), op("add", one, text="Be brief.", question="Short?"))
+    version = memory.version()
+    learn(memory, op("add", two, text=SORRY.upper(), question=ASKS))
+    learn(memory, op("add", three, text=SORRY, question="Another?"))
+    memory.add_guideline("By hand.")
+    ask(memory, {SORRY: "Another?", "By hand.": "Is it so?", "Gone.": "Is it gone?"})
+    expected = {SORRY: ASKS, "Be brief.": "Short?", "By hand.": "Is it so?"}
+    assert questions(memory) == expected
+    elsewhere = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+    elsewhere.import_jsonl(memory.export_jsonl())
+    assert elsewhere.guidelines() == memory.guidelines()
+    assert elsewhere.version() == memory.version()
+
+    sorry, brief, hand = memory.guidelines()
+    learn(memory, op("revise", two, guideline_id=sorry.id, text="Say sorry."))
+    memory.edit_guideline(brief.id, "Be very brief.")
+    memory.edit_guideline(hand.id, "By hand, again.")
+    assert set(questions(memory).values()) == {None}
+    assert {one.question for one in memory.at(elsewhere.version()).guidelines} == {
+        *expected.values()
+    }
+    memory.rollback(version)
+    assert questions(memory) == {SORRY: None, "Be brief.": "Short?"}
+
+
+def looks(asked: Asked) -> bool:
+    return isinstance(asked[0], GetOp) and asked[0].namespace[-1] == "head"
+
+
+def test_a_question_noted_beside_other_changes_undoes_none_and_stays(any_opener: Opener) -> None:
+    here, there = (JudgeMemory(any_opener(), CRITERION, embeddings=hashed) for _ in "12")
+    one = here.remember(said("one"))
+    learn(here, op("add", one, text=SORRY))
+    two = here.remember(said("two"))
+    lesson = [op("add", two, text=SORRY)]
+    words = {two.id: two.word}
+    teaching = partial(learning.learn, access=here.access, operations=lesson, read=words)
+    interleaved(teaching, looks, lambda: ask(there, {SORRY: ASKS}), after=True)
+    [rule] = there.guidelines()
+    assert (rule.question, rule.episode_ids) == (ASKS, [one.id, two.id])
+    there.forget(where=lambda _: True)
+
+    edited, removed = here.add_guideline("By hand."), here.add_guideline("Removed.")
+    there.version()
+
+    def change() -> None:
+        there.edit_guideline(edited.id, "By hand, again.")
+        there.remove_guideline(removed.id)
+
+    asked = {"By hand.": "Is it so?", "Removed.": "Is it gone?"}
+    noting = partial(checking.note_questions, access=here.access, questions=asked)
+    interleaved(noting, looks, change, after=True)
+    assert questions(here) == questions(there) == {"By hand, again.": None}
+
+
+def test_answers_are_kept_overwritten_and_undone_with_the_memory(any_opener: Opener) -> None:
+    asked = asked_id(ASKS, "model")
+    memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
+    one, two = memory.remember([said("one"), said("two")])
+    versions = [memory.version()]
+    for answers in ({one.example_id: 0.5, two.example_id: 0.25, "x": 1.0}, {one.example_id: 0.75}):
+        run(checking.note_answers(BLOCKING, memory.access, {asked: answers}))
+        versions.append(memory.version())
+    latest = {asked: {one.example_id: 0.75, two.example_id: 0.25}}
+    run(checking.note_answers(BLOCKING, memory.access, {asked: {"x": 1.0}}))
+    assert len({*versions}) == 3
+    assert memory.version() == versions[-1]
+    cold = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
+    assert cold.version() == versions[-1]
+    assert cold.access.view.answers() == memory.access.view.answers() == latest
+    assert [commit.reason for commit in cold.history()] == ["check", "check", "remember"]
+    changed = cold.diff(versions[0]).guidelines, cold.diff(versions[0]).episodes
+    assert not any(part.added or part.removed or part.changed for part in changed)
+
+    bob = memory.remember(said("two", author="bob"))
+    memory.forget(two.id, purge=True)
+    assert memory.access.view.answers() == latest  # bob's is on the same case
+    memory.forget(bob.id, purge=True)
+    assert memory.access.view.answers() == {asked: {one.example_id: 0.75}}
+    cold.rollback(versions[1])
+    assert cold.access.view.answers() == {asked: {one.example_id: 0.5}}
+    assert memory.version() == cold.version()
+
+
+def test_checks_of_a_judgment_count_as_probabilities(memory: JudgeMemory) -> None:
+    told: list[tuple[str, bool | None, float | None]] = [
+        ("a", True, 0.25), ("b", True, None), ("c", False, None), ("d", None, None)
+    ]  # fmt: skip
+    checks = [
+        Check(guideline_id="g", asked=asked, held=held, probability=probability)
+        for asked, held, probability in told
+    ]
+    given = Judgment(
+        criterion="tone", example_id="", value=True, rationale="", memory_version="", checks=checks
+    )
+    memory.remember(said("one", judgment=given))
+    [judged] = [row.judged for row in memory.access.view.rows()]
+    assert judged is not None
+    assert judged.checks == {"a": 0.25, "b": 1.0, "c": 0.0}
