@@ -65,12 +65,14 @@ def test_a_question_noted_beside_other_changes_undoes_none_and_stays(any_opener:
     lesson = [op("add", two, text=SORRY)]
     words = {two.id: two.word}
     teaching = partial(learning.learn, access=here.access, operations=lesson, read=words)
+    here.version()
     interleaved(teaching, looks, lambda: ask(there, {SORRY: ASKS}), after=True)
     [rule] = there.guidelines()
     assert (rule.question, rule.episode_ids) == (ASKS, [one.id, two.id])
     there.forget(where=lambda _: True)
 
     edited, removed = here.add_guideline("By hand."), here.add_guideline("Removed.")
+    here.version()
     there.version()
 
     def change() -> None:
