@@ -10,7 +10,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from string import ascii_uppercase
 from typing import Any
 
@@ -58,6 +58,7 @@ class Said:
     verdict: Value
     probabilities: Mapping[str, float] | None = None
     source: ConfidenceSource | None = None
+    checks: Mapping[str, float] = field(default_factory=dict)  # by `asked_id`
 
 
 @dataclass(frozen=True)

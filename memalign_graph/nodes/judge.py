@@ -29,6 +29,11 @@ from memalign_graph.types import (
     read_example,
 )
 
+_UNPROVEN = (
+    "{} guideline(s) were left out, since on the cases in memory they tell nothing of the experts' "
+    "values."
+)
+
 
 class Retrieved(FrozenModel):
     """What memory gives for one example."""
@@ -59,14 +64,17 @@ class Retrieved(FrozenModel):
 
     def with_guidelines(self, standing: Sequence[Guideline], step: Step) -> "Retrieved":
         judge = step.parts.judge
+        given = standing if judge.use_guidelines else []
+        proven = [guideline for guideline in given if guideline.status != "unproven"]
+        left_out = [_UNPROVEN.format(n)] if (n := len(given) - len(proven)) else []
         fitted = fit_guidelines(
-            standing if judge.use_guidelines else [],
+            proven,
             self.nearness,
             max_guideline_tokens=judge.max_guideline_tokens,
             max_input_tokens=max_input_tokens(step.chat),
         )
         more = {"nearness": {}, "guidelines": fitted.always, "relevant": fitted.relevant}
-        warnings = [*self.warnings, *fitted.warnings]
+        warnings = [*self.warnings, *left_out, *fitted.warnings]
         return self.model_copy(update={**more, "warnings": warnings})
 
     def named(self, ids: Iterable[str]) -> list[Guideline]:
