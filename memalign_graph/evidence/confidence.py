@@ -59,8 +59,7 @@ class Said:
     verdict: Value
     probabilities: Mapping[str, float] | None = None
     source: ConfidenceSource | None = None
-    checks: Mapping[str, float] = field(default_factory=dict)
-    """How likely the case meets guidelines, by `asked_id`."""
+    checks: Mapping[str, float] = field(default_factory=dict)  # by `asked_id`
 
 
 @dataclass(frozen=True)

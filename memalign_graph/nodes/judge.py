@@ -40,7 +40,10 @@ from memalign_graph.types import (
 
 logger = logging.getLogger(__name__)
 
-_FEW_TOKENS = 400  # of guidelines, for a small model
+_UNPROVEN = (
+    "{} guideline(s) were left out, since on the cases in memory they tell nothing of the experts' "
+    "values."
+)
 
 
 class Retrieved(FrozenModel):
@@ -72,17 +75,17 @@ class Retrieved(FrozenModel):
 
     def with_guidelines(self, standing: Sequence[Guideline], step: Step) -> "Retrieved":
         judge = step.parts.judge
+        given = standing if judge.use_guidelines else []
+        proven = [guideline for guideline in given if guideline.status != "unproven"]
+        left_out = [_UNPROVEN.format(n)] if (n := len(given) - len(proven)) else []
         fitted = fit_guidelines(
-            standing if judge.use_guidelines else [],
+            proven,
             self.nearness,
-            max_guideline_tokens=min(
-                judge.max_guideline_tokens,
-                _FEW_TOKENS if is_small(step.chat) else judge.max_guideline_tokens,
-            ),
+            max_guideline_tokens=judge.max_guideline_tokens,
             max_input_tokens=max_input_tokens(step.chat),
         )
         more = {"nearness": {}, "guidelines": fitted.always, "relevant": fitted.relevant}
-        warnings = [*self.warnings, *fitted.warnings]
+        warnings = [*self.warnings, *left_out, *fitted.warnings]
         return self.model_copy(update={**more, "warnings": warnings})
 
     def named(self, ids: Iterable[str]) -> list[Guideline]:
