@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 DEFAULT_CHAT_MODEL = "openai:gpt-4.1-mini"
 DEFAULT_EMBEDDINGS = "openai:text-embedding-3-small"
+SMALL_WINDOW = 8_192
 
 EmbeddingsLike = (
     Embeddings
@@ -227,6 +228,11 @@ def max_input_tokens(model: BaseChatModel) -> int:
     """Return a chat model's context window; that of most where its profile does not tell."""
     profile = getattr(model, "profile", None) or {}
     return int(profile.get("max_input_tokens") or 128_000)
+
+
+def is_small(model: BaseChatModel) -> bool:
+    """Tell whether a chat model needs prompts for small models, by its window."""
+    return max_input_tokens(model) <= SMALL_WINDOW
 
 
 def model_name_of(model: BaseChatModel) -> str:
