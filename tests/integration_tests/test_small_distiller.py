@@ -7,7 +7,7 @@ from memalign_graph.evidence.questions import fill_questions
 from memalign_graph.io import BLOCKING, run
 from tests.conftest import CASE, COLD, CRITERION, Bench
 from tests.integration_tests.alignment_support import align, alignment, asked, record, said
-from tests.loopback import ChatRequest, answer, error
+from tests.loopback import answer, error
 
 QUESTIONS = "expert_questions"
 PLANES = "Does the response state the tasks of both planes?"
@@ -21,17 +21,6 @@ def wrote(*questions: str) -> dict[str, Any]:
 
 def small(bench: Bench) -> Any:
     return bench.server.chat_model(profile={"max_input_tokens": 8192}, max_retries=0)
-
-
-async def inputs_of(bench: Bench) -> dict[str, list[int]]:
-    """The number of each case that a guideline comes from, by its text."""
-    numbers = {
-        one.id: int(str(one.example.inputs).split()[-1][:-1]) for one in await bench.episodes()
-    }
-    return {
-        rule.text: sorted(numbers[key] for key in rule.episode_ids)
-        for rule in await bench.guidelines()
-    }
 
 
 async def test_questions_come_from_comments_alone_and_know_their_sources(bench: Bench) -> None:
@@ -48,26 +37,21 @@ async def test_questions_come_from_comments_alone_and_know_their_sources(bench: 
         True: wrote(PLANES, PLANES.upper(), "What planes?", "", "Does the ...?", APPLICATIONS),
         False: wrote(PLANES, "Does the reply thank the customer who waits?", f"Is {'x' * 160}?"),
     }
-
-    def respond(chat: ChatRequest) -> Any:
-        return answer(given[told[0] in chat.text])
-
-    bench.server.responder = respond
+    bench.server.responder = lambda chat: answer(given[told[0] in chat.text])
     report = await align(bench, feedback, alignment(bench, model=small(bench)))
-    first, second = sorted(bench.server.chats, key=lambda chat: told[0] not in chat.text)
-    assert {first.schema_name, second.schema_name} == {QUESTIONS}
-    assert CRITERION.instructions in first.text
+    first, second = sorted(asked(bench, QUESTIONS), key=lambda chat: told[0] not in chat.text)
+    assert len(bench.server.chats) == 2  # none compares
     assert "- (false) The tasks of both planes are wrong.\n- (true) No applications" in first.text
     assert "controller. So it is incomplete.\n- (false) It does" in first.text
-    assert "order" not in first.text
-    assert "Answer" not in first.text
+    assert not any(word in first.text for word in ("order", "Answer", "Question"))
     # What has a value alone is shown by its outputs.
     assert "- (true) <outputs>\nAnswer 13: it is on its way" in second.text
     assert "Question" not in second.text
-    found = await inputs_of(bench)
-    assert sorted(found) == sorted([PLANES, APPLICATIONS])
-    assert (found[PLANES], found[APPLICATIONS]) == ([0, 2, 12], [1])
-    assert {rule.question for rule in await bench.guidelines()} == {PLANES, APPLICATIONS}
+    words = {one.id: one.rationale for one in await bench.episodes()}
+    found = {
+        rule.question: {words[key] for key in rule.episode_ids} for rule in await bench.guidelines()
+    }
+    assert found == {PLANES: {told[0], told[2], told[12]}, APPLICATIONS: {told[1]}}
     assert len(report["warnings"]) == 4
     assert {one.status for one in await bench.episodes()} == {"distilled"}
 
@@ -96,18 +80,15 @@ async def test_a_word_of_an_expert_is_asked_anew_once_and_reworded_when_it_goes(
     memory.forget(sorry.episode_ids[0])
     assert "Write one question" in bench.server.chats[-1].text
     assert "Too cold: it" not in bench.server.chats[-1].text
-    worded = [(rule.text, rule.question, rule.status) for rule in memory.guidelines()]
-    assert ("Is there a word of sorry?", "Is there a word of sorry?", "standing") in worded
-    count = len(bench.server.chats)
-    memory.consolidate()
-    assert len(bench.server.chats) == count
+    worded = memory.guidelines()[0]
+    assert worded.text == worded.question == "Is there a word of sorry?"
+    assert worded.status == "standing"
 
 
 async def fill(bench: Bench, model: Any) -> tuple[str | None, list[Guideline]]:
-    memory = bench.memory()
-    rules = memory.guidelines()
-    warning = run(fill_questions(BLOCKING, memory.access, model, CRITERION, rules))
-    return warning, bench.memory().guidelines()
+    access, rules = bench.memory().access, await bench.guidelines()
+    warning = run(fill_questions(BLOCKING, access, model, CRITERION, rules))
+    return warning, await bench.guidelines()
 
 
 async def test_guidelines_by_hand_get_their_questions_once(bench: Bench) -> None:
@@ -115,18 +96,17 @@ async def test_guidelines_by_hand_get_their_questions_once(bench: Bench) -> None
         await bench.add_guideline(text)
     bench.server.script(error(500))
     warning, rules = await fill(bench, bench.server.chat_model(max_retries=0))
-    assert warning is not None
-    assert warning.startswith("2 guideline(s) could not be made questions")
+    assert str(warning).startswith("2 guideline(s) could not be made questions")
     assert {rule.question for rule in rules} == {None}
-    bench.server.script(wrote(SORRY), error(500))
+    bench.server.responder = lambda chat: (
+        answer(wrote(SORRY)) if "- Say sorry." in chat.text else error(500)
+    )
     warning, rules = await fill(bench, small(bench))
-    assert warning is not None
-    assert "- Say sorry." in bench.server.chats[1].text
+    assert str(warning).startswith("1 guideline(s)")
     assert [rule.question for rule in rules] == [SORRY, None]
     bench.server.script(wrote(""))
-    warning, rules = await fill(bench, bench.server.chat_model())
+    for _ in range(2):  # the second asks nothing
+        warning, rules = await fill(bench, bench.server.chat_model())
+        assert ([rule.question for rule in rules], warning) == ([SORRY, ""], None)
     assert "1. Be brief." in bench.server.chats[-1].text
-    count = len(bench.server.chats)
-    assert await fill(bench, small(bench)) == (None, rules)
-    assert ([rule.question for rule in rules], warning) == ([SORRY, ""], None)
-    assert len(bench.server.chats) == count
+    assert len(bench.server.chats) == 4
