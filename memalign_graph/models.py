@@ -37,7 +37,6 @@ T = TypeVar("T")
 
 DEFAULT_CHAT_MODEL = "openai:gpt-4.1-mini"
 DEFAULT_EMBEDDINGS = "openai:text-embedding-3-small"
-SMALL_WINDOW = 8_192
 
 EmbeddingsLike = (
     Embeddings
@@ -230,9 +229,12 @@ def max_input_tokens(model: BaseChatModel) -> int:
     return int(profile.get("max_input_tokens") or 128_000)
 
 
+_SMALL_WINDOW = 8_192
+
+
 def is_small(model: BaseChatModel) -> bool:
-    """Tell whether a chat model needs prompts for small models, by its window."""
-    return max_input_tokens(model) <= SMALL_WINDOW
+    """Tell whether a chat model is asked as small ones are: for a value alone, in few words."""
+    return max_input_tokens(model) <= _SMALL_WINDOW
 
 
 def model_name_of(model: BaseChatModel) -> str:
