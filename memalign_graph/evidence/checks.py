@@ -19,6 +19,7 @@ from memalign_graph.identity import asked_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess, chunks
 from memalign_graph.memory.checking import note_answers
+from memalign_graph.memory.worth import answers_in
 from memalign_graph.models import BaseChatModel, ask, max_input_tokens, model_name_of, with_schema
 from memalign_graph.prompts import checks as prompts
 from memalign_graph.prompts.judge import nearest
@@ -136,13 +137,13 @@ async def check_memory(
     valued.sort(key=lambda row: (row.given_at, row.id), reverse=True)
     sources = {row.example_id: row for row in reversed(valued)}
     newest = list(dict.fromkeys(row.example_id for row in valued))[:MEASURED_CASES]
-    known = known_answers(access)
+    known = answers_in(view)
     guidelines = [rule for rule in await access.guidelines(io) if rule.question]
     missing = {
         key: [
             rule
             for rule in guidelines
-            if asked_id(rule.question or "", name) not in known.get(key, {})
+            if key not in known.get(asked_id(rule.question or "", name), {})
         ]
         for key in newest
     }
@@ -177,18 +178,6 @@ def probabilities(checks: Sequence[Check]) -> dict[str, float]:
     }
 
 
-def known_answers(access: MemoryAccess) -> dict[str, dict[str, float]]:
-    """Return what is known of the cases in memory, by example id and `asked_id`."""
-    known: dict[str, dict[str, float]] = {}
-    for row in access.view.rows():
-        if row.judged is not None and row.judged.checks:
-            known.setdefault(row.example_id, {}).update(row.judged.checks)
-    for asked, answers in access.view.answers().items():
-        for key, answer in answers.items():
-            known.setdefault(key, {})[asked] = answer
-    return known
-
-
 def vote(
     access: MemoryAccess,
     checks: Sequence[Check],
@@ -202,16 +191,16 @@ def vote(
     """
     import numpy as np
 
-    own, known, scale = probabilities(checks), known_answers(access), access.criterion.scale
+    own, known, scale = probabilities(checks), answers_in(access.view), access.criterion.scale
     rows: dict[str, list[Value]] = {}
     for row in access.view.rows():
         value = on_scale(row.value, scale)
-        is_asked = not own.keys().isdisjoint(known.get(row.example_id, ()))
+        is_asked = any(row.example_id in known.get(asked, ()) for asked in own)
         if value is not None and is_asked and row.vector_key not in besides:
             rows.setdefault(row.example_id, []).append(value)
     if not rows:
         return None
-    answers = [[known[key].get(asked, math.nan) for asked in own] for key in rows]
+    answers = [[known.get(asked, {}).get(key, math.nan) for asked in own] for key in rows]
     table = _log_odds(np.array([list(own.values()), *answers]))
     off = (table[1:] - table[0]) / (np.nanstd(table[1:], axis=0) + _LEAST_SPREAD)
     weights = np.exp(-np.nanmean(off**2, axis=1) / _WIDTH)

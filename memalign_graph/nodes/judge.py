@@ -12,6 +12,7 @@ from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.evidence import confidence
 from memalign_graph.evidence.checks import check_case, pooled, probabilities, vote
+from memalign_graph.evidence.questions import fill_questions
 from memalign_graph.memory import recall as memory
 from memalign_graph.memory.embedding import key_of
 from memalign_graph.memory.index.vectors import Vector, encode_vector
@@ -162,6 +163,12 @@ async def _answers(
         return [], *await _verdict(step, example, retrieved)
     guidelines = [*retrieved.guidelines, *retrieved.relevant]
     limit = step.run.max_concurrency
+    unasked = None
+    if any(guideline.question is None for guideline in guidelines):
+        criterion = step.parts.criterion
+        unasked = await fill_questions(step.io, step.access, step.distiller, criterion, guidelines)
+        now = {guideline.id: guideline for guideline in await step.access.guidelines(step.io)}
+        guidelines = [now.get(guideline.id, guideline) for guideline in guidelines]
     checking = check_case(step.io, step.chat, example, guidelines, limit=limit)
     if is_small(step.chat):
         # It is told what came of it.
@@ -173,7 +180,8 @@ async def _answers(
     if step.parts.judge.cite_guidelines:
         broken = [check.guideline_id for check in checks if check.held is False]
         answer = {**answer, "broken_guideline_ids": broken}
-    return checks, {**answer, "warnings": [*answer["warnings"], *told]}, measured
+    warnings = [*answer["warnings"], *filter(None, [unasked]), *told]
+    return checks, {**answer, "warnings": warnings}, measured
 
 
 async def _verdict(
