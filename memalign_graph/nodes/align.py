@@ -19,6 +19,7 @@ from memalign_graph.alignment.redistill import distil_all, learn_again, reword
 from memalign_graph.alignment.replay import replay
 from memalign_graph.alignment.report import AlignmentReport, compare_guidelines, total_cost
 from memalign_graph.errors import ChatModelError, InvalidInputError, ModelAnswerError
+from memalign_graph.evidence.checks import check_memory
 from memalign_graph.interrupts import conflict_form
 from memalign_graph.io import IO
 from memalign_graph.memory import operations
@@ -319,6 +320,16 @@ async def commit_alignment(step: _Step) -> Update:
         learned += aligned["guidelines"]
     await operations.clear_drafts(io, access)
     step.progress("commit", 1, 1)
+    warnings = list(lesson["warnings"])
+    if step.parts.judge.checks:
+        # The judge's own model: of another the answers tell nothing.
+        warnings += await check_memory(
+            io,
+            access,
+            step.chat,
+            limit=step.run.max_concurrency,
+            tell=partial(step.progress, "check"),
+        )
     view = await access.refresh(io)
     # Others may change the memory while this run asks or waits.
     touched = {one.get(name) for one in learned for name in ("guideline_id", "superseded_by")}
@@ -333,7 +344,7 @@ async def commit_alignment(step: _Step) -> Update:
 
     after = await access.guidelines(io)
     fields = {name: lesson[name] for name in AlignmentReport.model_fields if name in lesson}
-    fields["batches"] = len(fields["batches"])
+    fields |= {"batches": len(fields["batches"]), "warnings": warnings}
     report = AlignmentReport(
         **fields,
         guidelines=compare_guidelines(of_run(_guidelines_before(lesson)), of_run(after), learned),
