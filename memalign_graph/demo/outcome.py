@@ -78,7 +78,7 @@ def _bar(scale: Scale, distance: float) -> Text:
 def _worded(guideline: Guideline, cases: Mapping[str, str]) -> str:
     told, worth = "not measured yet", guideline.worth
     if worth is not None:
-        told = f"tells good from bad answers {worth.auc:.0%} of the time, on {worth.cases} cases"
+        told = f"tells good from bad answers {100 * worth.auc:.0f} % of the time, on {worth.cases} cases"
     unused = "; not used" if guideline.status == "unproven" else ""
     sources = ", ".join(cases[episode_id] for episode_id in guideline.episode_ids)
     return f"- {guideline.text}\n  from {sources or 'hand'}; {told}{unused}"
