@@ -26,7 +26,7 @@ from memalign_graph.memory import operations
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing, key_of
 from memalign_graph.memory.learning import learn
-from memalign_graph.models import BaseChatModel, Metered, max_input_tokens
+from memalign_graph.models import BaseChatModel, Metered, is_small, max_input_tokens
 from memalign_graph.nodes.judge import judge_again, value_judge
 from memalign_graph.nodes.review import read_saved, saved
 from memalign_graph.runtime import Node, Parts, Step, Update, own_channel
@@ -414,6 +414,7 @@ async def _batches(step: _Step, window: int) -> list[Lesson]:
         guidelines,
         max_input_tokens=window,
         most=step.options.batch_size,
+        is_small=is_small(step.distiller),
     )
     outdated = [guideline.id for guideline in guidelines if guideline.status == "pending"]
     return [*({"episode_ids": ids} for ids in packed), *({"guideline_id": key} for key in outdated)]
