@@ -1,0 +1,155 @@
+"""Guidelines as measured checks: what they are worth, which leave, and what they tell of a case."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph import Boolean, Categorical, Criterion, JudgeMemory, Numeric, Pairwise
+from memalign_graph.evidence.confidence import Said
+from memalign_graph.evidence.process import decide_case
+from memalign_graph.identity import asked_id
+from memalign_graph.io import BLOCKING, run
+from memalign_graph.memory.checking import note_answers, note_questions
+from memalign_graph.scales import Scale
+from memalign_graph.types import Evidence, Worth
+from tests.conftest import Bench
+from tests.integration_tests.evidence.judging_support import case, number_of, truth, words
+from tests.unit_tests.memory.support import hashed, learn, op, said
+
+LEFT_OUT = (
+    "1 guideline(s) were left out, since on the cases in memory they tell nothing of the experts' "
+    "values."
+)
+SHARE = Numeric(minimum=0, maximum=1)
+
+
+def note(memory: JudgeMemory, answers: dict[str, Sequence[float]], model: str = "m") -> None:
+    """What a model answers on the first cases, oldest first, by the guideline's text."""
+    asked = {
+        asked_id(f"{text}?", model): {
+            episode.example_id: answer
+            for episode, answer in zip(memory.episodes(), given, strict=False)
+        }
+        for text, given in answers.items()
+    }
+    run(note_answers(BLOCKING, memory.access, asked))
+
+
+def teach(memory: JudgeMemory, *texts: str) -> None:
+    """Guidelines that come from the newest case."""
+    source = memory.episodes()[-1]
+    learn(memory, *(op("add", source, text=text, question=f"{text}?") for text in texts))
+
+
+def graded(scale: Scale, values: Sequence[Any]) -> JudgeMemory:
+    """Values on cases, and one more that guidelines come from."""
+    criterion = Criterion(name="graded", instructions="How good is it?", scale=scale)
+    memory = JudgeMemory(InMemoryStore(), criterion, embeddings=hashed)
+    for number, value in enumerate([*values, values[0]]):
+        memory.remember(said(f"Case {number}", None, value=value))
+    return memory
+
+
+async def test_a_harmful_guideline_leaves_the_prompt_with_a_warning_and_comes_back(
+    bench: Bench,
+) -> None:
+    await bench.remember(*words(9))
+    memory = bench.memory()
+    teach(memory, "Help", "Harm")
+    memory.add_guideline("Hand")
+    run(note_questions(BLOCKING, memory.access, {"Hand": "Hand?"}))
+    right = [float(truth(number)) for number in range(9)]
+    wrong = [1 - answer for answer in right]
+    note(memory, {"Help": right, "Harm": wrong, "Hand": wrong})
+    found = {rule.text: (rule.status, rule.worth) for rule in memory.guidelines()}
+    assert found == {
+        "Help": ("standing", Worth(auc=1, cases=8)),  # without the one that they come from
+        "Harm": ("unproven", Worth(auc=0, cases=8)),
+        "Hand": ("standing", Worth(auc=0, cases=9)),
+    }
+    graph = bench.judge_graph(decide="verdict", k=0)
+    for gone, left_out in (0, [LEFT_OUT]), (1, []):
+        memory.forget([episode.id for episode in memory.episodes()[:gone]])
+        given = (await bench.invoke(graph, case(50)))["judgment"]
+        shown = [rule.text for rule in memory.guidelines() if rule.id in given["guideline_ids"]]
+        assert shown == ["Help", *(["Harm"] if gone else []), "Hand"]
+        assert given["warnings"] == left_out
+        assert number_of(bench.server.chats[-1]) == 50
+        assert ("Harm" in bench.server.chats[-1].text) is bool(gone)
+
+
+@pytest.mark.parametrize(
+    ("values", "answers", "auc", "status"),
+    [  # standard errors: 0.217 of four beside four, 0.144 of eight that all differ
+        ([0] * 4 + [1] * 4, [4, 5, 6, 7, 0, 1, 6.5, 8], 7 / 16, "standing"),
+        ([0] * 4 + [1] * 4, [4, 5, 6, 7, 0, 1, 5.5, 8], 6 / 16, "unproven"),
+        ([n / 8 for n in range(8)], [7, 0, 3, 6, 5, 1, 2, 4], 12 / 28, "unproven"),
+        ([n / 8 for n in range(8)], [7, 0, 3, 5, 6, 1, 2, 4], 13 / 28, "standing"),
+    ],
+)
+def test_what_chance_may_bring_is_told_from_what_says_nothing(
+    values: list[Any], answers: list[float], auc: float, status: str
+) -> None:
+    memory = graded(SHARE, values)
+    teach(memory, "Rule")
+    note(memory, {"Rule": [answer / 8 for answer in answers]})
+    [rule] = memory.guidelines()
+    assert (rule.worth, rule.status) == (Worth(auc=auc, cases=8), status)
+
+
+CHOICES: dict[str, Any] = {"choices": ("bad", "so", "good")}
+GRADES = [[0, 0.5, 0.5, 1], [False, True, True, True], ["bad", "so", "so", "good"], ["A", "B"] * 2]
+
+
+@pytest.mark.parametrize(
+    ("scale", "values", "auc"),
+    [
+        (SHARE, GRADES[0], 0.7),
+        (Boolean(), GRADES[1], 1),
+        (Categorical(**CHOICES, ordered=True), GRADES[2], 0.7),
+        (Categorical(**CHOICES), GRADES[2], None),
+        (Pairwise(), GRADES[3], None),
+        (SHARE, [0.5] * 4, None),
+    ],
+)
+def test_worth_is_of_values_in_an_order(scale: Scale, values: list[Any], auc: Any) -> None:
+    memory = graded(scale, values)
+    teach(memory, "Rule")
+    note(memory, {"Rule": [0.1, 0.2, 0.9, 0.2]})
+    note(memory, {"Rule": [0.9, 0.1]}, "asked of less")
+    [rule] = memory.guidelines()
+    assert rule.worth == (None if auc is None else Worth(auc=auc, cases=4))
+    assert '"worth"' not in memory.export_jsonl()
+
+
+def test_an_informative_check_is_found_among_useless_ones_and_moves_the_estimate() -> None:
+    rng = random.Random(1)  # noqa: S311 - nothing secret
+    useful = [rng.random() for _ in range(40)]
+    memory = graded(SHARE, [round(0.1 + 0.8 * answer, 3) for answer in useful])
+    names = [f"Useless {number}" for number in range(6)]
+    teach(memory, *names, "Useful")
+    new = np.array(hashed(["Another case"])[0], np.float32)
+
+    def evidence(**answers: float) -> Evidence:
+        checks = {asked_id(f"{text}?", "m"): answer for text, answer in answers.items()}
+        deciding = decide_case(
+            BLOCKING, memory.access, Said(0.5, None, None, checks), "evidence", vector=new
+        )
+        found = run(deciding).evidence
+        assert found is not None
+        return found
+
+    note(memory, {name: [rng.random() for _ in useful] for name in names})
+    assert "checks" in evidence().weights
+    note(memory, {"Useful": useful})
+    low, high, unknown = evidence(Useful=0.02), evidence(Useful=0.98), evidence()
+    assert low.weights["checks"] >= 0.5
+    assert float(high.estimate or 0) - float(low.estimate or 0) > 0.25
+    assert float(low.estimate or 0) < float(unknown.estimate or 0) < float(high.estimate or 0)
+    assert " checks, is off by " in low.reason
+    memory.remove_guideline(next(rule.id for rule in memory.guidelines() if rule.text == "Useful"))
+    assert evidence(Useful=0.02).estimate == evidence(Useful=0.98).estimate
