@@ -82,47 +82,34 @@ async def test_a_harmful_guideline_leaves_the_prompt_with_a_warning_and_comes_ba
         assert ("Harm" in bench.server.chats[-1].text) is bool(gone)
 
 
-@pytest.mark.parametrize(
-    ("values", "answers", "auc", "status"),
-    [  # standard errors: 0.217 of four beside four, 0.144 of eight that all differ
-        ([0] * 4 + [1] * 4, [4, 5, 6, 7, 0, 1, 6.5, 8], 7 / 16, "standing"),
-        ([0] * 4 + [1] * 4, [4, 5, 6, 7, 0, 1, 5.5, 8], 6 / 16, "unproven"),
-        ([n / 8 for n in range(8)], [7, 0, 3, 6, 5, 1, 2, 4], 12 / 28, "unproven"),
-        ([n / 8 for n in range(8)], [7, 0, 3, 5, 6, 1, 2, 4], 13 / 28, "standing"),
-    ],
-)
-def test_what_chance_may_bring_is_told_from_what_says_nothing(
-    values: list[Any], answers: list[float], auc: float, status: str
-) -> None:
-    memory = graded(SHARE, values)
-    teach(memory, "Rule")
-    note(memory, {"Rule": [answer / 8 for answer in answers]})
-    [rule] = memory.guidelines()
-    assert (rule.worth, rule.status) == (Worth(auc=auc, cases=8), status)
-
-
+SPLIT, FINE = [0] * 4 + [1] * 4, [n / 8 for n in range(8)]
+GRADED, FEW = ["bad", "so", "so", "good"], [0.1, 0.2, 0.9, 0.2]
 CHOICES: dict[str, Any] = {"choices": ("bad", "so", "good")}
-GRADES = [[0, 0.5, 0.5, 1], [False, True, True, True], ["bad", "so", "so", "good"], ["A", "B"] * 2]
+WORTH: list[tuple[Scale, list[Any], list[float], float | None, str]] = [
+    # Standard errors: 0.217 of four beside four, 0.144 of eight that all differ.
+    (SHARE, SPLIT, [0.4, 0.5, 0.6, 0.7, 0, 0.1, 0.65, 0.8], 7 / 16, "standing"),
+    (SHARE, SPLIT, [0.4, 0.5, 0.6, 0.7, 0, 0.1, 0.55, 0.8], 6 / 16, "unproven"),
+    (SHARE, FINE, [0.7, 0, 0.3, 0.6, 0.5, 0.1, 0.2, 0.4], 12 / 28, "unproven"),
+    (SHARE, FINE, [0.7, 0, 0.3, 0.5, 0.6, 0.1, 0.2, 0.4], 13 / 28, "standing"),
+    (Boolean(), [False, True, True, True], FEW, 1, "standing"),
+    (Categorical(**CHOICES, ordered=True), GRADED, FEW, 0.7, "standing"),
+    (Categorical(**CHOICES), GRADED, FEW, None, "standing"),
+    (Pairwise(), ["A", "B"] * 2, FEW, None, "standing"),
+    (SHARE, [0.5] * 4, FEW, None, "standing"),
+]
 
 
-@pytest.mark.parametrize(
-    ("scale", "values", "auc"),
-    [
-        (SHARE, GRADES[0], 0.7),
-        (Boolean(), GRADES[1], 1),
-        (Categorical(**CHOICES, ordered=True), GRADES[2], 0.7),
-        (Categorical(**CHOICES), GRADES[2], None),
-        (Pairwise(), GRADES[3], None),
-        (SHARE, [0.5] * 4, None),
-    ],
-)
-def test_worth_is_of_values_in_an_order(scale: Scale, values: list[Any], auc: Any) -> None:
+@pytest.mark.parametrize(("scale", "values", "answers", "auc", "status"), WORTH)
+def test_worth_is_of_values_in_an_order_and_chance_is_told_from_what_says_nothing(
+    scale: Scale, values: list[Any], answers: list[float], auc: float | None, status: str
+) -> None:
     memory = graded(scale, values)
     teach(memory, "Rule")
-    note(memory, {"Rule": [0.1, 0.2, 0.9, 0.2]})
+    note(memory, {"Rule": answers})
     note(memory, {"Rule": [0.9, 0.1]}, "asked of less")
     [rule] = memory.guidelines()
-    assert rule.worth == (None if auc is None else Worth(auc=auc, cases=4))
+    worth = None if auc is None else Worth(auc=auc, cases=len(values))
+    assert (rule.worth, rule.status) == (worth, status)
     assert '"worth"' not in memory.export_jsonl()
 
 
