@@ -55,10 +55,13 @@ class Regression:
             return float((np.abs(votes - experts[some]) ** power).mean())
 
         self.temperature = min(_TEMPERATURES, key=error)
-        fits = [
-            (*_best_ridge(_joined(known, features, share)[some], experts[some]), share)
-            for share in (_SHARES if features is not None else _SHARES[:1])
-        ]
+        has_features = features is not None
+
+        def fit(share: float) -> tuple[float, float, float]:
+            rows = _joined(known, features, share)[some]
+            return *_best_ridge(rows, experts[some], compares=has_features), share
+
+        fits = map(fit, _SHARES if has_features else _SHARES[:1])
         _, self.ridge, self.share = min(fits, key=itemgetter(0))
         self._known = known = _joined(known, features, self.share)
         self.shares = soft(self.similarities, self.temperature)
@@ -129,13 +132,19 @@ def _sums(shares: Floats, targets: Floats) -> Floats:
     return np.einsum("ij,ijk->ik", shares, targets)
 
 
-def _best_ridge(known: Floats, targets: Floats) -> tuple[float, float]:
+def _best_ridge(known: Floats, targets: Floats, *, compares: bool) -> tuple[float, float]:
     """Choose by what regression without each case is off, in closed form; tells it first."""
     values, sides = np.linalg.eigh((known @ known.T).astype(np.float64))
-    turned, squares = sides.T @ (targets - targets.mean(axis=0)), sides**2
+    moves = targets - targets.mean(axis=0)
+    turned, squares = sides.T @ moves, sides**2
 
     def error(ridge: float) -> float:
         shrunk = (1 / (values + ridge))[:, None]
-        return float((((sides @ (shrunk * turned)) / (squares @ shrunk)) ** 2).mean())
+        off = sides @ (shrunk * turned)
+        if compares:
+            # Around the mean of the others: that of all tells of the case, more so by many columns.
+            level = sides @ (shrunk * sides.sum(axis=0)[:, None])
+            off = off + level * moves / (len(moves) - 1)
+        return float(((off / (squares @ shrunk)) ** 2).mean())
 
     return min(((error(ridge), ridge) for ridge in _RIDGES), key=itemgetter(0))

@@ -120,28 +120,40 @@ def test_ten_values_that_like_cases_tell_are_enough_and_strangers_tell_nothing(k
     assert "the same value" in decision.evidence.reason
 
 
-def test_probabilities_are_weighed_where_they_tell_more() -> None:
+@pytest.mark.parametrize(
+    ("scale", "bad", "good"),
+    [(Boolean(), False, True), (SCALES["stars"], 1, 5), (SCALES["ordered"], "poor", "good")],
+)
+def test_probabilities_are_weighed_where_they_tell_more(scale: Scale, bad: Any, good: Any) -> None:
     rng, items = seeded(4), []
+    names = scale.render(good), scale.render(bad)
     for at in range(120):
         chance = min(max(rng.gauss(0.6 + 0.3 * (at % 2), 0.08), 0.01), 0.99)
         vector = normalised([rng.gauss(0, 1) for _ in range(8)])
-        items.append(Item(vector, at % 2 == 1, True, {"true": chance, "false": 1 - chance}))
+        chances = dict(zip(names, (chance, 1 - chance), strict=True))
+        items.append(Item(vector, good if at % 2 else bad, good, {**chances, "unreadable": 1}))
     view = view_of(items[:80])
-    process = Process(view, Boolean())
+    process = Process(view, scale)
     assert process.decides("evidence")
     wrong = [decided(view, process, item).value != item.truth for item in items[80:]]
     assert np.mean(wrong) < 0.2
 
 
-@pytest.mark.parametrize("count", [12, 120])
-def test_left_out_in_closed_form_is_refitting_without_the_case(count: int) -> None:
+@pytest.mark.parametrize(("count", "checks"), [(12, 0), (120, 0), (12, 3), (120, 3)])
+def test_left_out_in_closed_form_is_refitting_without_the_case(count: int, checks: int) -> None:
     rng = np.random.default_rng(3)
     vectors = normalised(rng.normal(size=(count, 40))).astype(float)
     targets = (vectors[:, :2] + 0.1 * rng.normal(size=(count, 2))).round(3)
-    regression = Regression(vectors, targets, 2)
+    features = rng.normal(size=(count, checks)) if checks else None
+    if features is not None:
+        targets += features[:, :2]
+    regression = Regression(vectors, targets, 2, features)
+    assert (regression.share > 0) is bool(checks)
     centred = vectors - vectors.mean(axis=0)
     centred /= np.linalg.norm(centred, axis=1, keepdims=True)
-    kernel = centred @ centred.T
+    kernel = (1 - regression.share) * centred @ centred.T
+    if features is not None:
+        kernel += regression.share * features @ features.T / checks
     found = regression.left_out()
     for at in range(0, count, 11):
         rest = np.arange(count) != at
