@@ -59,8 +59,7 @@ class Said:
     verdict: Value
     probabilities: Mapping[str, float] | None = None
     source: ConfidenceSource | None = None
-    checks: Mapping[str, float] = field(default_factory=dict)
-    """How likely the case meets guidelines, by `asked_id`."""
+    checks: Mapping[str, float] = field(default_factory=dict)  # by `asked_id`
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,9 @@ async def measure_confidence(
     measured = Measured(warning=f"the scale has over {MAX_VALUES} values")
     if values:
         *before, last = messages
-        again = [*before, HumanMessage(f"{last.text}{_ALONE}")]
+        names = map(criterion.scale.render, values)
+        lines = [f"{letter}) {name}" for letter, name in zip(ascii_uppercase, names, strict=False)]
+        again = [*before, HumanMessage("\n".join([f"{last.text}{_ALONE}", *lines]))]
         measured = await ask_letter(io, chat, criterion.scale, again, values)
     if measured.probabilities is not None:
         return measured
@@ -213,7 +214,7 @@ def telling(chat: BaseChatModel) -> StructuredModel | None:
 
 
 def tells(model: StructuredModel, reply: ChatReply) -> bool:
-    """Tell whether a reply has alternatives; a model that gives none is not asked for them again."""
+    """Tell whether a reply has alternatives; a model that gives none is asked for none again."""
     if not reply.logprobs and reply.problem is None and model.key not in _untelling:
         _untelling.add(model.key)
         logger.warning(
@@ -231,19 +232,15 @@ async def ask_letter(
     messages: Sequence[BaseMessage],
     values: Sequence[Value],
 ) -> Measured:
-    """Ask once more, or for nothing else, for one of some values by its letter."""
+    """Ask for one of some values by its letter."""
     model = telling(chat)
     if model is None:
         return Measured(warning=f"{model_name_of(chat)} has no log-probabilities")
-    names = [scale.render(value) for value in values]
-    lines = [f"{letter}) {value}" for letter, value in zip(ascii_uppercase, names, strict=False)]
-    *before, last = messages
-    asked = HumanMessage("\n".join([last.text, *lines]))
     try:
-        reply = await io.chat(model, [*before, asked])
+        reply = await io.chat(model, messages)
     except ChatModelError as error:
         return Measured(warning=str(error))
-    probabilities = letter_probabilities(reply.logprobs, names)
+    probabilities = letter_probabilities(reply.logprobs, list(map(scale.render, values)))
     if probabilities is not None:
         await io.keep(reply)
         return Measured(probabilities, "logprobs")

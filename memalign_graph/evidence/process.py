@@ -24,6 +24,7 @@ import numpy as np
 from memalign_graph.agreement import majority, on_scale, reach
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.confidence import Decision, Said
+from memalign_graph.evidence.features import Features, log_odds
 from memalign_graph.evidence.regression import VOTERS, Floats, Regression, soft
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
@@ -115,11 +116,20 @@ class Encoding:
         return (off > 0).astype(float) if self.choices else off
 
     def believed(self, said: Sequence[Said]) -> Floats:
-        """Return the judge's probabilities as rows of targets; its verdicts where it has none."""
+        """Return the judge's probabilities as rows of targets; its verdicts where it has none.
+
+        In an order they come to the mean of the values that they name.
+        """
         rows = self.rows([one.verdict for one in said])
         for at, one in enumerate(said):
             shares = one.probabilities or {}
-            if not self.is_ordered and all(name in shares for name in self.names):
+            if self.is_ordered:
+                named = [(on_scale(name, self.scale), share) for name, share in shares.items()]
+                known = [(value, share) for value, share in named if value is not None]
+                if sum(share for _, share in known) > 0:
+                    values, weights = zip(*known, strict=True)
+                    rows[at] = np.average(self.numbers(values), weights=weights)
+            elif all(name in shares for name in self.names):
                 rows[at] = [shares[name] for name in self.names]
         return rows
 
@@ -151,7 +161,7 @@ class Calibration:
             # No further than 1: a full step may lead too far where the curve flattens.
             found = found - np.clip(np.linalg.solve(curvature, slope), -1, 1)
         if found[0] < _LEAST_SLOPE:
-            found = np.array([_LEAST_SLOPE, _log_odds(targets.mean())])
+            found = np.array([_LEAST_SLOPE, log_odds(targets.mean())])
         return cls(scores, agreed, *found.tolist())
 
     def confidences(self, scores: Floats) -> Floats:
@@ -205,12 +215,17 @@ class Process:
         self._verdicts = self.encoding.numbers([one.verdict for one in said])
         self._stated = np.array([self.encoding.stated(one) for one in said])
         self._calibrations: dict[tuple[Kind, bool], Calibration | None] = {}
+        example_ids = [case.example_id for case in self.cases]
+        self.features = Features(view, scale, example_ids, least=MIN_CASES)
 
     @cached_property
     def regression(self) -> Regression:
         """What the experts said of like cases; there has to be one."""
         vectors = np.array([case.vector for case in self.cases])
-        return Regression(vectors, self._targets, self._targets.shape[1] // 2)
+        width, features = self._targets.shape[1] // 2, None
+        if self.features.count:
+            features = self.features.rows([case.example_id for case in self.cases])
+        return Regression(vectors, self._targets, width, features)
 
     @cached_property
     def weighing(self) -> Weighing | None:
@@ -274,7 +289,7 @@ class Process:
         return self._calibrations[key]
 
     def _calibrate(self, kind: Kind, decides: bool) -> Calibration | None:  # noqa: FBT001 - a key's
-        rows, numbers, scores = self._judged, self._verdicts, _log_odds(self._stated)
+        rows, numbers, scores = self._judged, self._verdicts, log_odds(self._stated)
         if kind == "evidence":
             weighing = self.weighing
             if weighing is None or not (decides or weighing.judge is not None):
@@ -299,7 +314,7 @@ class Process:
         encoding, value, source = self.encoding, said.verdict, said.source
         confidence, evidence = encoding.stated(said), None
         kind: Kind = "stated"
-        score = _log_odds(confidence)
+        score = log_odds(confidence)
         # On a continuous scale there is no probability that a judge could state.
         if mode != "verdict" or (isnan(confidence) and not encoding.choices):
             evidence, score_of = self._evidence(view, said, vector, mode)
@@ -383,6 +398,8 @@ class Process:
             if weighing.judge is not None:
                 fields["verdict_error"] = float(weighing.rival_errors.mean())
                 fields["weights"]["judge"] = weighing.judge
+            if self.features.count:
+                fields["weights"]["checks"] = self.regression.share
         cases, similarities = self.nearest(view, vector)
         if vector is None or not cases or not self.cases:
             reason = _UNKNOWN if self.cases else self._reason(mode)
@@ -405,7 +422,9 @@ class Process:
             return Evidence(**fields), None
         near, targets = np.array([case.vector for case in cases]), self._targets_of(cases)
         [vote] = shares @ targets
-        estimate, usual = np.hsplit(self.regression.estimate(vector, near, targets, vote), 2)
+        features = self.features.row(said.checks) if self.features.count else None
+        both = self.regression.estimate(vector, near, targets, vote, features)
+        estimate, usual = np.hsplit(both, 2)
         estimate = estimate + (weighing.judge or 0.0) * (encoding.believed([said])[0] - usual)
         given = dict(zip(encoding.names, vote.tolist(), strict=False))
         fields["vote"] = float(vote[0]) if encoding.is_ordered else given
@@ -438,9 +457,11 @@ class Process:
         what = "wrong on a share of" if self.encoding.choices else "off by"
         whose = "one value for all" if weighing.judge is None else "the judge's verdict"
         but = "" if weighing.is_better else ", which is no more than chance may bring"
+        checks = self.features.count if self.regression.share else 0
+        besides = f", with {checks} check{'s' * (checks != 1)}," if checks else ""
         return (
             f"The {who} decides: on {len(weighing.rows)} cases in memory, each left out, the "
-            f"evidence is {what} {off:.3g}, and {whose} {rival:.3g}{but}."
+            f"evidence{besides} is {what} {off:.3g}, and {whose} {rival:.3g}{but}."
         )
 
 
@@ -500,11 +521,6 @@ async def decide_case(
 
 def _sigmoid(logits: Floats) -> Floats:
     return 1 / (1 + np.exp(-np.clip(logits, -35, 35)))
-
-
-def _log_odds(shares: Floats) -> Floats:
-    inside = np.clip(shares, 1e-3, 1 - 1e-3)
-    return np.log(inside / (1 - inside))
 
 
 def _share(moves: Floats, targets: Floats, span: float) -> tuple[float, Floats]:

@@ -1,8 +1,14 @@
 """Kernel regression in closed form, beside a vote of the nearest: arrays in, arrays out.
 
-Source: C. K. I. Williams and C. E. Rasmussen, Gaussian processes for regression, 1996.
+Cases are alike by their texts, and by what else is known of them where that helps: the kernel is a
+weighted sum of both, their columns side by side.
+
+Sources: C. K. I. Williams and C. E. Rasmussen, Gaussian processes for regression, 1996;
+M. Gönen and E. Alpaydin, Multiple kernel learning algorithms, 2011.
 """
 
+from math import sqrt
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -14,6 +20,7 @@ Floats = Any
 
 VOTERS = 50  # of the cases most similar to a new one, of all that memory has, tell of it
 
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of what else is known, beside texts
 _RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TEMPERATURES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.4)
 _TRIED = 200  # cases at most
@@ -22,12 +29,17 @@ _TRIED = 200  # cases at most
 class Regression:
     """Weighs cases by likeness: the mean of kernel regression and of a vote of the nearest."""
 
-    def __init__(self, vectors: Floats, targets: Floats, width: int) -> None:
-        """Fit to targets; how closely is chosen by leaving one out of so many first columns."""
+    def __init__(
+        self, vectors: Floats, targets: Floats, width: int, features: Floats | None = None
+    ) -> None:
+        """Fit to targets; how closely is chosen by leaving one out of so many first columns.
+
+        Features are what else is known of each case, standardised.
+        """
         self._targets, self._mean = targets, targets.mean(axis=0)
         self._least, self._most = targets.min(axis=0), targets.max(axis=0)
         self._centre = vectors.mean(axis=0)
-        self._known = known = _unit(vectors - self._centre)
+        known = _unit(vectors - self._centre)
         distances, last = -(vectors @ vectors.T), min(VOTERS, len(vectors) - 1)
         np.fill_diagonal(distances, 9.0)
         near = np.argpartition(distances, last, axis=1)[:, :last]
@@ -43,11 +55,16 @@ class Regression:
             return float((np.abs(votes - experts[some]) ** power).mean())
 
         self.temperature = min(_TEMPERATURES, key=error)
-        self.ridge = _best_ridge(known[some], experts[some])
+        fits = [
+            (*_best_ridge(_joined(known, features, share)[some], experts[some]), share)
+            for share in (_SHARES if features is not None else _SHARES[:1])
+        ]
+        _, self.ridge, self.share = min(fits, key=itemgetter(0))
+        self._known = known = _joined(known, features, self.share)
         self.shares = soft(self.similarities, self.temperature)
         """Their shares in the vote."""
         # By the smaller of both products: what is solved is the same.
-        is_wide = len(vectors) <= vectors.shape[1]
+        is_wide = len(known) <= known.shape[1]
         product = (known @ known.T if is_wide else known.T @ known).astype(np.float64)
         product[np.diag_indices_from(product)] += self.ridge
         inverse = np.linalg.inv(product).astype(np.float32)
@@ -65,18 +82,40 @@ class Regression:
         votes = _sums(self.shares, targets[self.nearest])
         return (targets - off[:, :-1] + means * off[:, -1:] + votes) / 2
 
-    def estimate(self, vector: Vector, near: Floats, targets: Floats, vote: Floats) -> Floats:
-        """Estimate a new case by the vectors and targets of those that vote on it, and the vote."""
+    def estimate(
+        self,
+        vector: Vector,
+        near: Floats,
+        targets: Floats,
+        vote: Floats,
+        features: Floats | None = None,
+    ) -> Floats:
+        """Estimate a new case by the vectors and targets of those that vote on it, and the vote.
+
+        By features it may be most like others: where they count, all that it was fitted to tell.
+        """
         known = _unit(np.vstack((near, vector)) - self._centre)
-        kernel = known @ known[:-1].T
-        kernel[np.diag_indices(len(near))] += self.ridge
-        weights = np.linalg.solve(kernel[:-1], kernel[-1])
+        if features is not None and self.share:
+            [new] = _joined(known[-1:], features[None], self.share)
+            weights, targets = self._solved @ new, self._targets
+        else:
+            kernel = known @ known[:-1].T
+            kernel[np.diag_indices(len(near))] += self.ridge
+            weights = np.linalg.solve(kernel[:-1], kernel[-1])
         smooth = self._mean + weights @ (targets - self._mean)
         return (np.clip(smooth, self._least, self._most) + vote) / 2
 
 
 def _unit(rows: Floats) -> Floats:
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
+
+
+def _joined(known: Floats, features: Floats | None, share: float) -> Floats:
+    """Set columns side by side, so that their products add up in these shares."""
+    if features is None or not share:
+        return known
+    besides = sqrt(share / features.shape[1]) * features
+    return np.hstack((sqrt(1 - share) * known, besides))
 
 
 def soft(similarities: Floats, temperature: float) -> Floats:
@@ -90,8 +129,8 @@ def _sums(shares: Floats, targets: Floats) -> Floats:
     return np.einsum("ij,ijk->ik", shares, targets)
 
 
-def _best_ridge(known: Floats, targets: Floats) -> float:
-    """Choose by what regression without each case is off, in closed form."""
+def _best_ridge(known: Floats, targets: Floats) -> tuple[float, float]:
+    """Choose by what regression without each case is off, in closed form; tells it first."""
     values, sides = np.linalg.eigh((known @ known.T).astype(np.float64))
     turned, squares = sides.T @ (targets - targets.mean(axis=0)), sides**2
 
@@ -99,4 +138,4 @@ def _best_ridge(known: Floats, targets: Floats) -> float:
         shrunk = (1 / (values + ridge))[:, None]
         return float((((sides @ (shrunk * turned)) / (squares @ shrunk)) ** 2).mean())
 
-    return min(_RIDGES, key=error)
+    return min(((error(ridge), ridge) for ridge in _RIDGES), key=itemgetter(0))

@@ -18,6 +18,7 @@ from memalign_graph.memory.facts import Fact, Item, clock, new_id, utc
 from memalign_graph.memory.index.vectors import Vector, decode_vector
 from memalign_graph.memory.layout import MemoryLayout, Namespace
 from memalign_graph.memory.view import MemoryView, view_of
+from memalign_graph.memory.worth import measured
 from memalign_graph.models import Embedder
 from memalign_graph.types import Criterion, Episode, Guideline
 
@@ -158,8 +159,8 @@ class MemoryAccess:
         return list((await self.refresh(io)).episodes().values())
 
     async def guidelines(self, io: IO) -> list[Guideline]:
-        """Return the guidelines that stand, in the order a judge reads them."""
-        return list((await self.refresh(io)).guidelines)
+        """Return the guidelines, with their worth, in the order a judge reads them."""
+        return list(measured(await self.refresh(io), self.criterion.scale)[1])
 
     async def outdated_guidelines(self, io: IO) -> list[Guideline]:
         """Return the guidelines that are to be worded anew."""
@@ -168,9 +169,10 @@ class MemoryAccess:
     async def standing_guidelines(
         self, io: IO, version: str | None = None
     ) -> tuple[str, list[Guideline]]:
-        """Return the guidelines that stand, and of which version: the one given, if still known."""
-        current = self.view.current()
-        return current if current[0] == version else (await self.refresh(io)).current()
+        """Return the guidelines, with their worth, and of which version: one given, if known."""
+        if self.view.version != version:
+            await self.refresh(io)
+        return measured(self.view, self.criterion.scale)
 
     async def put(self, io: IO, namespace: Namespace, items: Mapping[str, Item | None]) -> None:
         """Write items that are no facts."""

@@ -291,7 +291,10 @@ class GuidelineTable:
             self._report(operation, same, sources)
             return
         if text != target.text:
-            target = self._set(target, text=text, question=operation.question)
+            # What it was measured at was said of other words.
+            status = "standing" if target.status == "unproven" else target.status
+            words = {"text": text, "question": operation.question}
+            target = self._set(target, **words, status=status, worth=None)
         else:
             target = self._asked(target, operation)
         if self._relearn:

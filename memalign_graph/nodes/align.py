@@ -20,6 +20,7 @@ from memalign_graph.alignment.replay import replay
 from memalign_graph.alignment.report import AlignmentReport, compare_guidelines, total_cost
 from memalign_graph.errors import ChatModelError, InvalidInputError, ModelAnswerError
 from memalign_graph.evidence.checks import check_memory
+from memalign_graph.evidence.questions import fill_questions
 from memalign_graph.interrupts import conflict_form
 from memalign_graph.io import IO
 from memalign_graph.memory import operations
@@ -322,6 +323,10 @@ async def commit_alignment(step: _Step) -> Update:
     step.progress("commit", 1, 1)
     warnings = list(lesson["warnings"])
     if step.parts.judge.checks:
+        unasked = await fill_questions(
+            io, access, step.distiller, access.criterion, await access.guidelines(io)
+        )
+        warnings += [unasked] if unasked else []
         # The judge's own model: of another the answers tell nothing.
         warnings += await check_memory(
             io,

@@ -11,7 +11,8 @@ from pydantic import Field
 from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.evidence import confidence
-from memalign_graph.evidence.checks import check_case, held_by, probabilities
+from memalign_graph.evidence.checks import check_case, pooled, probabilities, vote
+from memalign_graph.evidence.questions import fill_questions
 from memalign_graph.memory import recall as memory
 from memalign_graph.memory.embedding import key_of
 from memalign_graph.memory.index.vectors import Vector, encode_vector
@@ -40,7 +41,10 @@ from memalign_graph.types import (
 
 logger = logging.getLogger(__name__)
 
-_FEW_TOKENS = 400  # of guidelines, for a small model
+_UNPROVEN = (
+    "{} guideline(s) were left out, since on the cases in memory they tell nothing of the experts' "
+    "values."
+)
 
 
 class Retrieved(FrozenModel):
@@ -72,17 +76,17 @@ class Retrieved(FrozenModel):
 
     def with_guidelines(self, standing: Sequence[Guideline], step: Step) -> "Retrieved":
         judge = step.parts.judge
+        given = standing if judge.use_guidelines else []
+        proven = [guideline for guideline in given if guideline.status != "unproven"]
+        left_out = [_UNPROVEN.format(n)] if (n := len(given) - len(proven)) else []
         fitted = fit_guidelines(
-            standing if judge.use_guidelines else [],
+            proven,
             self.nearness,
-            max_guideline_tokens=min(
-                judge.max_guideline_tokens,
-                _FEW_TOKENS if is_small(step.chat) else judge.max_guideline_tokens,
-            ),
+            max_guideline_tokens=judge.max_guideline_tokens,
             max_input_tokens=max_input_tokens(step.chat),
         )
         more = {"nearness": {}, "guidelines": fitted.always, "relevant": fitted.relevant}
-        warnings = [*self.warnings, *fitted.warnings]
+        warnings = [*self.warnings, *left_out, *fitted.warnings]
         return self.model_copy(update={**more, "warnings": warnings})
 
     def named(self, ids: Iterable[str]) -> list[Guideline]:
@@ -111,7 +115,7 @@ async def judge(
     """Judge an example with what memory gave; `besides` are vector keys of cases with no vote."""
     io, access, settings = step.io, step.access, step.parts.judge
     scale = step.parts.criterion.scale
-    checks, answer, measured = await _answers(step, example, retrieved)
+    checks, answer, measured = await _answers(step, example, retrieved, besides)
     said = confidence.Said(
         answer["value"], measured.probabilities, measured.source, probabilities(checks)
     )
@@ -152,36 +156,47 @@ def _overruled(rationale: str, value: Value, said: confidence.Said, scale: Scale
 
 
 async def _answers(
-    step: Step, example: Example, retrieved: Retrieved
+    step: Step, example: Example, retrieved: Retrieved, besides: Container[str]
 ) -> tuple[list[Check], Update, confidence.Measured]:
     """Ask which guidelines the case meets, if wanted, and for the verdict."""
     if not step.parts.judge.checks:
         return [], *await _verdict(step, example, retrieved)
     guidelines = [*retrieved.guidelines, *retrieved.relevant]
     limit = step.run.max_concurrency
+    unasked = None
+    if any(guideline.question is None for guideline in guidelines):
+        criterion = step.parts.criterion
+        unasked = await fill_questions(step.io, step.access, step.distiller, criterion, guidelines)
+        now = {guideline.id: guideline for guideline in await step.access.guidelines(step.io)}
+        guidelines = [now.get(guideline.id, guideline) for guideline in guidelines]
     checking = check_case(step.io, step.chat, example, guidelines, limit=limit)
     if is_small(step.chat):
         # It is told what came of it.
         checks, told = await checking
-        answer, measured = await _verdict(step, example, retrieved, checks)
+        answer, measured = await _verdict(step, example, retrieved, checks, besides)
     else:
         asked: list[Any] = [checking, _verdict(step, example, retrieved)]
         (checks, told), (answer, measured) = await step.io.gather(asked, max(limit, 2))
     if step.parts.judge.cite_guidelines:
         broken = [check.guideline_id for check in checks if check.held is False]
         answer = {**answer, "broken_guideline_ids": broken}
-    return checks, {**answer, "warnings": [*answer["warnings"], *told]}, measured
+    warnings = [*answer["warnings"], *filter(None, [unasked]), *told]
+    return checks, {**answer, "warnings": warnings}, measured
 
 
 async def _verdict(
-    step: Step, example: Example, retrieved: Retrieved, checks: Sequence[Check] = ()
+    step: Step,
+    example: Example,
+    retrieved: Retrieved,
+    checks: Sequence[Check] = (),
+    besides: Container[str] = (),
 ) -> tuple[Update, confidence.Measured]:
     """Ask for the judge's own fields of a judgment, in both orders where it swaps."""
     scale = step.parts.criterion.scale
     if not (step.parts.judge.swap and isinstance(scale, Pairwise)):
-        return await _ask(step, example, retrieved, checks)
+        return await _ask(step, example, retrieved, checks, besides)
     pair = (example, swap_outputs(example))
-    orders = [_ask(step, ordered, retrieved, checks) for ordered in pair]
+    orders = [_ask(step, ordered, retrieved, checks, besides) for ordered in pair]
     (straight, one), (swapped, other) = await step.io.gather(orders, step.run.max_concurrency)
     value, rationale, warning = settle_orders(
         scale, (straight["value"], straight["rationale"]), (swapped["value"], swapped["rationale"])
@@ -230,46 +245,49 @@ def settle_orders(
 
 
 async def _ask(
-    step: Step, example: Example, retrieved: Retrieved, checks: Sequence[Check]
+    step: Step,
+    example: Example,
+    retrieved: Retrieved,
+    checks: Sequence[Check],
+    besides: Container[str],
 ) -> tuple[Update, confidence.Measured]:
     if is_small(step.chat):
-        alone = await _ask_alone(step, example, retrieved, checks)
+        alone = await _ask_alone(step, example, retrieved, checks, besides)
         return alone or await _ask_why(step, example, retrieved)
     return await _ask_why(step, example, retrieved)
 
 
 async def _ask_alone(
-    step: Step, example: Example, retrieved: Retrieved, checks: Sequence[Check]
+    step: Step,
+    example: Example,
+    retrieved: Retrieved,
+    checks: Sequence[Check],
+    besides: Container[str],
 ) -> tuple[Update, confidence.Measured] | None:
     """Ask a small model for the value alone; None where it does not tell of alternatives."""
     chat, criterion = step.chat, step.parts.criterion
     values = confidence.marks(criterion.scale)
     if not values or confidence.telling(chat) is None:
         return None
-    guidelines = [*retrieved.guidelines, *retrieved.relevant]
-    held = held_by(step.access, chat, guidelines, retrieved.recalled)
-    own = {check.guideline_id: check.held for check in checks if check.held is not None}
-    prompt = value_prompt(
-        criterion,
-        example,
-        values,
-        guidelines=guidelines,
-        recalled=retrieved.recalled,
-        held={**held, example.id: own} if checks else {},
-        max_input_tokens=max_input_tokens(chat),
-    )
+    recalled, window = retrieved.recalled, max_input_tokens(chat)
+    prompt = value_prompt(criterion, example, values, recalled=recalled, max_input_tokens=window)
     measured = await confidence.ask_letter(step.io, chat, criterion.scale, prompt.messages, values)
     if measured.probabilities is None:
         logger.warning("Judging %r: %s", criterion.name, measured.warning)
         return None
+    said = [check for check in checks if check.held is not None]
+    by_checks = vote(step.access, said, values, besides)
+    if by_checks is not None:
+        measured = replace(measured, probabilities=pooled(measured.probabilities, by_checks))
     rationale = "The model was asked for the value alone."
-    if own:
-        rationale += f" Of {len(own)} checks the case meets {sum(own.values())}."
+    if said:
+        met = sum(check.held is True for check in said)
+        rationale += f" Of {len(said)} checks the case meets {met}."
     return {
-        "value": confidence.value_of(measured.probabilities, values, criterion.scale),
+        "value": confidence.value_of(measured.probabilities or {}, values, criterion.scale),
         "rationale": rationale,
         "broken_guideline_ids": [],
-        "guideline_ids": [guideline.id for guideline in prompt.guidelines],
+        "guideline_ids": [check.guideline_id for check in checks],
         "episode_ids": [episode.id for episode in prompt.episodes],
         "model": model_name_of(chat),
         "warnings": prompt.warnings,
