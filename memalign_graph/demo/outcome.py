@@ -70,15 +70,15 @@ def _distance(scale: Scale, row: Mapping[str, Any], when: str) -> float:
 def _bar(scale: Scale, distance: float) -> Text:
     block = "█" if (sys.stdout.encoding or "").lower().startswith("utf") else "#"
     told = f"{distance:.2f}" if isinstance(scale, Numeric) else ("wrong" if distance else "right")
-    return Text(
-        f"{block * round(20 * distance):20} {told}", style="red" if 2 * distance > 1 else "green"
-    )
+    color = "red" if 2 * distance > 1 else "green"
+    return Text(f"{block * round(20 * distance):20} {told}", style=color)
 
 
 def _worded(guideline: Guideline, cases: Mapping[str, str]) -> str:
     told, worth = "not measured yet", guideline.worth
     if worth is not None:
-        told = f"tells good from bad answers {100 * worth.auc:.0f} % of the time, on {worth.cases} cases"
+        share, of = f"{100 * worth.auc:.0f} %", f"on {worth.cases} cases"
+        told = f"tells good from bad answers {share} of the time, {of}"
     unused = "; not used" if guideline.status == "unproven" else ""
     sources = ", ".join(cases[episode_id] for episode_id in guideline.episode_ids)
     return f"- {guideline.text}\n  from {sources or 'hand'}; {told}{unused}"

@@ -1,6 +1,7 @@
 """What the demo makes of its numbers."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -28,7 +29,12 @@ def test_the_change_comes_with_its_interval_and_says_what_chance_may_do() -> Non
 
 def test_a_guideline_is_shown_with_its_cases_and_what_it_was_measured_at() -> None:
     now = datetime.now(UTC)
-    fields = {"episode_ids": ["e"], "position": 1, "created_at": now, "updated_at": now}
+    fields: dict[str, Any] = {
+        "episode_ids": ["e"],
+        "position": 1,
+        "created_at": now,
+        "updated_at": now,
+    }
     good = Guideline(id="1", text="Say \x1b.", worth=Worth(auc=0.83, cases=8), **fields)
     bad = Guideline(id="2", text="No.", worth=Worth(auc=0.4, cases=9), status="unproven", **fields)
     result = {"cases": rows((1, 0, 1)), "guidelines": [good, bad], "episodes": {"e": "case-1"}}
