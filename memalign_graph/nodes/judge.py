@@ -130,7 +130,8 @@ async def judge(
         if decision.value != said.verdict:
             answer["rationale"] = _overruled(answer["rationale"], decision.value, said, scale)
     judgment = Judgment(
-        **{**answer, **vars(decision), "checks": checks},
+        **{**answer, **vars(decision), "warnings": [*retrieved.warnings, *answer["warnings"]]},
+        checks=checks,
         criterion=step.parts.criterion.name,
         example_id=example.id,
         probabilities=measured.probabilities,
