@@ -20,7 +20,7 @@ $(VENV)/.docs: pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
-demo: $(VENV)/.demo  ## judge, ask, learn, judge again; ARGS="--interactive" to answer yourself
+demo: $(VENV)/.demo  ## judge, learn, judge again; ARGS="--sql" or "--interactive" (you are the expert)
 	$(BIN)/python -m memalign_graph.demo $(ARGS)
 
 test: $(VENV)/.dev  ## all tests; ARGS="-k name" for some

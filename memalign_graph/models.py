@@ -229,6 +229,14 @@ def max_input_tokens(model: BaseChatModel) -> int:
     return int(profile.get("max_input_tokens") or 128_000)
 
 
+_SMALL_WINDOW = 8_192
+
+
+def is_small(model: BaseChatModel) -> bool:
+    """Tell whether a chat model is asked as small ones are: for a value alone, in few words."""
+    return max_input_tokens(model) <= _SMALL_WINDOW
+
+
 def model_name_of(model: BaseChatModel) -> str:
     names = [getattr(model, attribute, None) for attribute in ("model_name", "model")]
     return next((name for name in names if isinstance(name, str)), type(model).__name__)

@@ -147,6 +147,11 @@ class Judge(Settings):
     cite_guidelines: bool = False
     """True to have the judge also name the guidelines that the outputs break: graphs then return
     them as `broken_guidelines`, too. Gates do so unless told otherwise."""
+    checks: bool = False
+    """True to ask of each guideline whether the case meets it, as a yes/no question of its own with
+    one token as its answer; of models without log-probabilities all at once. What came of it stands
+    in the judgment, is weighed as evidence, and measures the guidelines; `cite_guidelines` and
+    gates go by it."""
     keep_judgments: timedelta | None = Field(default=None, gt=timedelta(0))
     """How long a judgment is kept in memory for feedback that comes later, by its id (see
     `create_feedback_graph`); None to keep none."""
@@ -212,6 +217,7 @@ class JudgeOptions(TypedDict, total=False):
     on_embedding_error: OnEmbeddingError
     swap: bool
     cite_guidelines: bool
+    checks: bool
     keep_judgments: timedelta | None
     confidence: bool
     samples: int

@@ -14,7 +14,7 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed
 from memalign_graph.memory.learning import GuidelineOperation, learn
 from memalign_graph.memory.operations import clear_drafts
-from memalign_graph.models import BaseChatModel, ask, max_input_tokens, with_schema
+from memalign_graph.models import BaseChatModel, ask, is_small, max_input_tokens, with_schema
 from memalign_graph.prompts.compare import (
     Relations,
     read_relations,
@@ -45,13 +45,16 @@ async def merge_proposals(
     *,
     compare: bool,
 ) -> Merged:
-    """Bring the proposals of several batches together with each other and with what stands."""
+    """Bring the proposals of several batches together with each other and with what stands.
+
+    A small model can't tell what says the same: then the same words do, and checks are measured.
+    """
     view = await access.refresh(io)
     given_at = {row.id: row.given_at for row in view.rows()}
     merging = Merging(view.guidelines, proposals, given_at)
     relations = Relations([], [])
     fresh: Sequence[int] = merging.touched if proposals else range(len(merging.rules))
-    if compare and fresh and len(merging.rules) >= _SMALLEST:
+    if compare and not is_small(chat) and fresh and len(merging.rules) >= _SMALLEST:
         texts = [rule.text for rule in merging.rules]
         relations = await find_relations(io, access, chat, texts, fresh)
     merged = merging.merge(relations, touched_only=bool(proposals))

@@ -11,13 +11,18 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.learning import GuidelineOperation, learn
 from memalign_graph.memory.operations import Forgotten, clear_drafts, left_without
-from memalign_graph.models import BaseChatModel, ask, max_input_tokens, with_schema
+from memalign_graph.models import BaseChatModel, ask, is_small, max_input_tokens, with_schema
 from memalign_graph.prompts.distill import (
     DistillPrompt,
     Proposal,
     distill_prompt,
     operations_schema,
     read_operations,
+)
+from memalign_graph.prompts.distill_small import (
+    expert_questions_schema,
+    read_distilled,
+    small_distill_prompt,
 )
 from memalign_graph.types import Episode, Guideline
 
@@ -48,18 +53,29 @@ async def distil(
     most_operations: int | None = None,
 ) -> tuple[DistillPrompt, Proposal]:
     """Ask for what feedback teaches."""
-    prompt = distill_prompt(
-        access.criterion,
-        guidelines=guidelines,
-        episodes=episodes,
-        max_input_tokens=max_input_tokens(chat),
-        most_operations=most_operations,
-    )
+    small, window = is_small(chat), max_input_tokens(chat)
+    if small:
+        prompt = small_distill_prompt(
+            access.criterion,
+            episodes=episodes,
+            max_input_tokens=window,
+            most_operations=most_operations,
+        )
+        schema = expert_questions_schema(prompt.most_operations)
+    else:
+        prompt = distill_prompt(
+            access.criterion,
+            guidelines=guidelines,
+            episodes=episodes,
+            max_input_tokens=window,
+            most_operations=most_operations,
+        )
+        schema = operations_schema(prompt)
 
     def read(answer: dict[str, Any], last: bool) -> Proposal:  # noqa: FBT001 - as `ask` calls it
-        return read_operations(answer, prompt, drop_idle=last)
+        return (read_distilled if small else read_operations)(answer, prompt, drop_idle=last)
 
-    model = with_schema(chat, operations_schema(prompt))
+    model = with_schema(chat, schema)
     return prompt, (await ask(io, model, prompt.messages, read, purpose="distil feedback"))[0]
 
 
@@ -167,10 +183,14 @@ async def redistilled(
         await redistill(io, access, chat())
     if read_along:
         episodes, standing = await access.episodes(io, read_along), await access.guidelines(io)
-        window = max_input_tokens(chat())
-        for batch in pack(
-            list(episodes.values()), access.criterion, standing, max_input_tokens=window
-        ):
+        batches = pack(
+            list(episodes.values()),
+            access.criterion,
+            standing,
+            max_input_tokens=max_input_tokens(chat()),
+            is_small=is_small(chat()),
+        )
+        for batch in batches:
             reading = await distil_all(io, access, chat(), [episodes[key] for key in batch])
             await learn(io, access, reading.operations, reading.read)
     removed, left = left_without(reduced, await access.guidelines(io))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -112,8 +112,14 @@ class Terminal:
         self._stderr = Console(stderr=True, markup=False, highlight=False, emoji=False)
         self._warned = set[str]()
 
-    def result(self, value: Mapping[str, Any], *, markdown: str | None = None) -> None:
-        """Write the result: JSON for machines; for people lists and tables of it, or `markdown`."""
+    def result(
+        self,
+        value: Mapping[str, Any],
+        *,
+        markdown: str | None = None,
+        shown: Sequence[RenderableType] = (),
+    ) -> None:
+        """Write the result: JSON for machines; for people lists and tables, or what is `shown`."""
         from pydantic_core import to_jsonable_python
 
         document = to_jsonable_python(value)
@@ -125,7 +131,9 @@ class Terminal:
         if markdown:
             from rich.markdown import Markdown
 
-            console.print(Markdown(clean(markdown)))
+            shown = [Markdown(clean(markdown))]
+        if shown:
+            console.print(*shown, sep="\n")
             return
         parts = dict(_parts(document))
         if fields := {name: part for name, part in parts.items() if not _is_table(part)}:

@@ -1,25 +1,28 @@
-"""`memalign demo`: judge, ask, learn, and judge again, on cases of its own (`cases/*.json`)."""
+"""`memalign demo`: judge cases, learn what experts said of others, and judge the same again."""
 
 import json
+import time
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
-from uuid import uuid4
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from memalign_graph.cli.files import check_database
 from memalign_graph.cli.terminal import Terminal, count, listed
 
-_CASES = ("sql", "saf")
-_K = 2
-"""How many similar cases the judge is shown: a small model on a CPU reads 30 tokens a second."""
+if TYPE_CHECKING:
+    from memalign_graph.scales import Scale
+
+_OPTIONS: dict[str, Any] = {"k": 3, "checks": True}
+"""What the judge is told besides its models."""
 
 
 def demo(
     *,
+    sql: Annotated[bool, typer.Option("--sql", help="Judge SQL in place of exam answers.")] = False,
     interactive: Annotated[
-        bool, typer.Option("--interactive", help="Answer the reviews yourself.")
+        bool, typer.Option("--interactive", help="Be the expert it learns from.")
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget earlier runs.")] = False,
     memory: Annotated[
@@ -27,70 +30,79 @@ def demo(
     ] = Path(".memalign", "demo.sqlite"),
     terminal: Terminal,
 ) -> int:
-    """Judge cases, hear an expert, learn, and judge again."""
-    from memalign_graph.local import open_local_checkpointer, open_local_store
+    """Judge cases, learn what experts said of others, and judge the same cases again."""
+    from langgraph.store.memory import InMemoryStore
+
+    from memalign_graph.demo.outcome import conclusion, shown
+    from memalign_graph.graphs import create_alignment_graph, create_judge_graph
+    from memalign_graph.local import open_local_store
+    from memalign_graph.memory.judge_memory import JudgeMemory
     from memalign_graph.models import models_from_environment
+    from memalign_graph.types import Criterion
 
     check_database(memory, "--memory")
     for suffix in ("", "-wal", "-shm", ".lock") if fresh else ():
         memory.with_name(memory.name + suffix).unlink(missing_ok=True)
+    path = resources.files(__package__).joinpath("cases", "sql.json" if sql else "exam.json")
+    scenario = json.loads(path.read_text("utf-8"))
+    criterion = Criterion.model_validate(scenario["criterion"])
     model, embeddings = models_from_environment()
-    options = {"model": model, "embeddings": embeddings, "k": _K}
+    options = {"model": model, "embeddings": embeddings, **_OPTIONS}
+    terminal.note(f"{scenario['title']}: {criterion.instructions} {scenario['source']}")
     terminal.note(f"chat model {model}, embeddings {embeddings}, memory in {memory}")
-    with open_local_store(memory) as store, open_local_checkpointer(memory) as checkpointer:
-        for name in _CASES:
-            text = resources.files(__package__).joinpath("cases", f"{name}.json").read_text("utf-8")
-            saver = {"store": store, "checkpointer": checkpointer}
-            _run(json.loads(text), options, saver, terminal, interactive=interactive)
-    terminal.note("run it again to start with what was learned, or with --fresh to start over")
+    rows = [{**case, "expert": case["expert"]["value"]} for case in scenario["unseen"]]
+
+    def judge_all(when: str, store: Any) -> float:
+        began = time.monotonic()
+        judge = create_judge_graph(criterion, **options).compile(store=store)
+        for number, row in enumerate(rows, 1):
+            value = judge.invoke(_example(row))["judgment"]["value"]
+            row[when] = round(value, 2) if isinstance(value, float) else value
+            terminal.note(f"{when} learning, case {number} of {len(rows)}: {row[when]}")
+        return round(time.monotonic() - began, 1)
+
+    seconds = {"before": judge_all("before", InMemoryStore())}
+    with open_local_store(memory) as store:
+        learned = JudgeMemory(store, criterion, embeddings=embeddings)
+        known = {item.feedback_id for item in learned.episodes() if item.status == "distilled"}
+        new = [case for case in scenario["taught"] if case["id"] not in known]
+        scripted = [case["expert"] for case in new]
+        replies = _ask(new, criterion.scale, terminal) if interactive else scripted
+        said = [pair for pair in zip(new, replies, strict=False) if pair[1] != "skip"]
+        feedback = [{**_example(case), **reply, "id": case["id"]} for case, reply in said]
+        for case, reply in said:
+            terminal.note(f"the expert on {case['id']}: {reply['value']}: {reply['rationale']}")
+        began = time.monotonic()
+        if feedback:
+            terminal.note(f"learning from {count(len(feedback), 'case')}")
+            align = create_alignment_graph(criterion, **options).compile(store=store)
+            for warning in align.invoke({"feedback": feedback})["report"]["warnings"]:
+                terminal.warn(warning)
+        elif not new:
+            terminal.note("an earlier run learned from all cases: --fresh starts over")
+        seconds["learning"] = round(time.monotonic() - began, 1)
+        seconds["after"] = judge_all("after", store)
+        result = {
+            "cases": rows,
+            "guidelines": learned.guidelines(),
+            "episodes": {item.id: item.feedback_id or item.id for item in learned.episodes()},
+            "conclusion": conclusion(criterion.scale, rows),
+            "seconds": seconds,
+        }
+    terminal.result(result, shown=shown(criterion.scale, result))
     return 0
 
 
-def _run(
-    file: dict[str, Any],
-    options: dict[str, Any],
-    stores: dict[str, Any],
-    terminal: Terminal,
-    *,
-    interactive: bool,
-) -> None:
-    from langgraph.types import Command
+def _example(case: dict[str, Any]) -> dict[str, Any]:
+    return {name: case[name] for name in ("inputs", "outputs")}
 
-    from memalign_graph.graphs import create_judge_graph, create_review_graph
-    from memalign_graph.memory.judge_memory import JudgeMemory
-    from memalign_graph.types import Criterion
 
-    criterion = Criterion.model_validate(file["criterion"])
-    memory = JudgeMemory(stores["store"], criterion, embeddings=options["embeddings"])
-    judge = create_judge_graph(criterion, **options).compile(**stores)
-    review = create_review_graph(criterion, **options).compile(**stores)
-    rows: list[dict[str, Any]] = []
-    threads: list[Any] = []
-
-    def judged(graph: Any, case: dict[str, Any]) -> Any:
-        terminal.note(f"judging {case['id']}")
-        threads.append({"configurable": {"thread_id": uuid4().hex}})
-        example = {name: case[name] for name in ("inputs", "outputs")}
-        return graph.invoke(example, threads[-1])["judgment"]["value"]
-
-    terminal.note(f"{file['title']}: {criterion.instructions} {file['source']}")
-    terminal.note(f"the memory holds {count(len(memory.guidelines()), 'guideline')}")
-    for is_taught, cases in ((True, file["taught"]), (False, file["unseen"])):
-        for case in cases:
-            before = judged(review if is_taught else judge, case)
-            row = {"case": case["id"], "expert": case["expert"]["value"], "before": before}
-            rows.append({**row, "after": "taught" if is_taught else None})
-    for case, thread in zip(file["taught"], threads, strict=False):
-        reply = case["expert"]
-        if interactive:
-            terminal.show(listed({name: case[name] for name in ("inputs", "outputs")}))
-            reply = terminal.ask_expert(criterion.scale)
-        answer: Command[Any] = Command(
-            resume={"type": "ignore"} if isinstance(reply, str) else reply
-        )
-        result = review.invoke(answer, thread)
-        for change in result["learned"]["guidelines"] if result["learned"] else []:
-            terminal.note(f"learned of {case['id']}: {change['text']}")
-    for case, row in zip(file["unseen"], rows[len(file["taught"]) :], strict=True):
-        row["after"] = judged(judge, case)
-    terminal.result({criterion.name: rows})
+def _ask(cases: list[dict[str, Any]], scale: "Scale", terminal: Terminal) -> list[Any]:
+    replies: list[Any] = []
+    while len(replies) < len(cases):
+        case = cases[len(replies)]
+        terminal.show(listed({"case": case["id"], **_example(case)}))
+        if (reply := terminal.ask_expert(scale)) == "quit":
+            break
+        replies = replies[:-1] if reply == "undo" else [*replies, reply]
+    return replies

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from string import ascii_uppercase
 from typing import Any
 
@@ -21,10 +22,10 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from memalign_graph.agreement import agree
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
 from memalign_graph.identity import digest
-from memalign_graph.io import IO, StructuredModel
-from memalign_graph.models import BaseChatModel, ask, model_key, with_schema
+from memalign_graph.io import IO, ChatReply, StructuredModel
+from memalign_graph.models import BaseChatModel, ask, model_key, model_name_of, with_schema
 from memalign_graph.prompts.judge import answer_schema, read_answer
-from memalign_graph.scales import Boolean, Numeric, Scale, Value
+from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 from memalign_graph.types import ConfidenceSource, Criterion, Evidence, Probabilities
 
 logger = logging.getLogger(__name__)
@@ -83,7 +84,14 @@ async def measure_confidence(
     limit: int,
 ) -> Measured:
     """Measure how sure a judge is of its verdict."""
-    measured = await _by_letter(io, chat, criterion.scale, messages)
+    values = permitted_values(criterion.scale)
+    measured = Measured(warning=f"the scale has over {MAX_VALUES} values")
+    if values:
+        *before, last = messages
+        names = map(criterion.scale.render, values)
+        lines = [f"{letter}) {name}" for letter, name in zip(ascii_uppercase, names, strict=False)]
+        again = [*before, HumanMessage("\n".join([f"{last.text}{_ALONE}", *lines]))]
+        measured = await ask_letter(io, chat, criterion.scale, again, values)
     if measured.probabilities is not None:
         return measured
     why = f"No confidence by log-probabilities: {(measured.warning or '').rstrip('.')}"
@@ -121,8 +129,33 @@ def permitted_values(scale: Scale) -> list[Value]:
     return list(values) if len(values) <= MAX_VALUES else []
 
 
-def letter_probabilities(logprobs: Any, names: Sequence[str]) -> Probabilities | None:
-    """Read how likely the first token was each value's letter, renormalised over those alone.
+_MOST_MARKS = 11
+_FEW_MARKS = 5  # of a scale with more numbers: told apart better than more are
+
+
+def marks(scale: Scale) -> list[Value]:
+    """Return the values that a small model chooses from; none where there are too many."""
+    values = permitted_values(scale)
+    if isinstance(scale, Numeric) and not 0 < len(values) <= _MOST_MARKS:
+        step = (scale.maximum - scale.minimum) / (_FEW_MARKS - 1)
+        numbers = [scale.minimum + step * n for n in range(_FEW_MARKS)]
+        values = [scale.validate_value(round(n) if scale.integer else n) for n in numbers]
+    return values
+
+
+def value_of(probabilities: Probabilities, values: Sequence[Value], scale: Scale) -> Value:
+    """Choose by how likely values are: the median where they have an order, else the likeliest."""
+    shares = [probabilities[scale.render(value)] for value in values]
+    if isinstance(scale, Numeric) or (isinstance(scale, Categorical) and scale.ordered):
+        return values[next(n for n, so_far in enumerate(accumulate(shares)) if so_far >= _HALF)]
+    return values[shares.index(max(shares))]
+
+
+_HALF = 0.5 - 1e-9
+
+
+def token_probabilities(logprobs: Any, tokens: Sequence[str]) -> list[float | None]:
+    """Read how likely the first token was each of some; None for those that are not told of.
 
     Servers write log-probabilities in several ways: what is not as OpenAI writes it tells nothing.
     """
@@ -138,12 +171,17 @@ def letter_probabilities(logprobs: Any, names: Sequence[str]) -> Probabilities |
     odds = dict.fromkeys((text.strip() for text in alternatives), 0.0)
     for text, odd in alternatives.items():
         odds[text.strip()] += odd
-    letters = ascii_uppercase[: len(names)]
-    shares = [odds.get(letter) for letter in letters]
-    total = sum(filter(None, shares))
-    if not total or None in shares:
+    return [odds.get(token) for token in tokens]
+
+
+def letter_probabilities(logprobs: Any, names: Sequence[str]) -> Probabilities | None:
+    """Read how likely the first token was each value's letter, renormalised over those alone."""
+    shares = token_probabilities(logprobs, ascii_uppercase[: len(names)])
+    known = [share for share in shares if share is not None]
+    total = sum(known)
+    if not total or len(known) < len(names):
         return None
-    return {name: odds[letter] / total for name, letter in zip(names, letters, strict=True)}
+    return {name: share / total for name, share in zip(names, known, strict=True)}
 
 
 def _entries(given: Any) -> list[Mapping[str, Any]]:
@@ -158,36 +196,59 @@ class _AnyAnswer:
         return None if result[0].message.additional_kwargs.get("refusal") else {}
 
 
-async def _by_letter(
-    io: IO, chat: BaseChatModel, scale: Scale, messages: Sequence[BaseMessage]
-) -> Measured:
-    fields, values = type(chat).model_fields, permitted_values(scale)
-    if not values:
-        return Measured(warning=f"the scale has over {MAX_VALUES} values")
-    if not {"logprobs", "top_logprobs"} <= fields.keys():
-        return Measured(warning=f"{type(chat).__name__} has no `logprobs` and `top_logprobs`")
+_untelling: set[str] = set()
+"""The models that answered without log-probabilities, by their keys."""
+
+
+def telling(chat: BaseChatModel) -> StructuredModel | None:
+    """Return a chat model that is asked for a token with its alternatives; None if it has none."""
+    if not {"logprobs", "top_logprobs"} <= type(chat).model_fields.keys():
+        return None
     top = getattr(chat, "top_logprobs", None) or MAX_VALUES
-    telling = chat.model_copy(update={"logprobs": True, "top_logprobs": top})
-    name = getattr(chat, "model_name", type(chat).__name__)
-    key = digest([model_key(telling), _MAX_TOKENS])
-    model = StructuredModel(telling.bind(max_tokens=_MAX_TOKENS), _AnyAnswer(), name, key)
-    names = [scale.render(value) for value in values]
-    lines = [f"{letter}) {value}" for letter, value in zip(ascii_uppercase, names, strict=False)]
-    *before, last = messages
-    asked = HumanMessage("\n".join([f"{last.text}{_ALONE}", *lines]))
+    model = chat.model_copy(update={"logprobs": True, "top_logprobs": top})
+    key = digest([model_key(model), _MAX_TOKENS])
+    if key in _untelling:
+        return None
+    bound = model.bind(max_tokens=_MAX_TOKENS)
+    return StructuredModel(bound, _AnyAnswer(), model_name_of(chat), key)
+
+
+def tells(model: StructuredModel, reply: ChatReply) -> bool:
+    """Tell whether a reply has alternatives; a model that gives none is asked for none again."""
+    if not reply.logprobs and reply.problem is None and model.key not in _untelling:
+        _untelling.add(model.key)
+        logger.warning(
+            "%s gives no log-probabilities: it is not asked for them again, and its checks tell "
+            "no more than yes or no.",
+            model.name,
+        )
+    return bool(reply.logprobs)
+
+
+async def ask_letter(
+    io: IO,
+    chat: BaseChatModel,
+    scale: Scale,
+    messages: Sequence[BaseMessage],
+    values: Sequence[Value],
+) -> Measured:
+    """Ask for one of some values by its letter."""
+    model = telling(chat)
+    if model is None:
+        return Measured(warning=f"{model_name_of(chat)} has no log-probabilities")
     try:
-        reply = await io.chat(model, [*before, asked])
+        reply = await io.chat(model, messages)
     except ChatModelError as error:
         return Measured(warning=str(error))
-    probabilities = letter_probabilities(reply.logprobs, names)
+    probabilities = letter_probabilities(reply.logprobs, list(map(scale.render, values)))
     if probabilities is not None:
         await io.keep(reply)
         return Measured(probabilities, "logprobs")
-    why = f"a permitted value is not among the alternatives that {name} gave"
+    why = f"a permitted value is not among the alternatives that {model.name} gave"
     if reply.problem is not None:
-        why = f"{name} gave no answer that can be used: {reply.problem}"
-    elif not reply.logprobs:
-        why = f"{name} answered without them"
+        why = f"{model.name} gave no answer that can be used: {reply.problem}"
+    elif not tells(model, reply):
+        why = f"{model.name} answered without them"
     return Measured(warning=why)
 
 

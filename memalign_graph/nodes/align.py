@@ -19,13 +19,15 @@ from memalign_graph.alignment.redistill import distil_all, learn_again, reword
 from memalign_graph.alignment.replay import replay
 from memalign_graph.alignment.report import AlignmentReport, compare_guidelines, total_cost
 from memalign_graph.errors import ChatModelError, InvalidInputError, ModelAnswerError
+from memalign_graph.evidence.checks import check_memory
+from memalign_graph.evidence.questions import fill_questions
 from memalign_graph.interrupts import conflict_form
 from memalign_graph.io import IO
 from memalign_graph.memory import operations
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing, key_of
 from memalign_graph.memory.learning import learn
-from memalign_graph.models import BaseChatModel, Metered, max_input_tokens
+from memalign_graph.models import BaseChatModel, Metered, is_small, max_input_tokens
 from memalign_graph.nodes.judge import judge_again, value_judge
 from memalign_graph.nodes.review import read_saved, saved
 from memalign_graph.runtime import Node, Parts, Step, Update, own_channel
@@ -319,6 +321,20 @@ async def commit_alignment(step: _Step) -> Update:
         learned += aligned["guidelines"]
     await operations.clear_drafts(io, access)
     step.progress("commit", 1, 1)
+    warnings = list(lesson["warnings"])
+    if step.parts.judge.checks:
+        unasked = await fill_questions(
+            io, access, step.distiller, access.criterion, await access.guidelines(io)
+        )
+        warnings += [unasked] if unasked else []
+        # The judge's own model: of another the answers tell nothing.
+        warnings += await check_memory(
+            io,
+            access,
+            step.chat,
+            limit=step.run.max_concurrency,
+            tell=partial(step.progress, "check"),
+        )
     view = await access.refresh(io)
     # Others may change the memory while this run asks or waits.
     touched = {one.get(name) for one in learned for name in ("guideline_id", "superseded_by")}
@@ -333,7 +349,7 @@ async def commit_alignment(step: _Step) -> Update:
 
     after = await access.guidelines(io)
     fields = {name: lesson[name] for name in AlignmentReport.model_fields if name in lesson}
-    fields["batches"] = len(fields["batches"])
+    fields |= {"batches": len(fields["batches"]), "warnings": warnings}
     report = AlignmentReport(
         **fields,
         guidelines=compare_guidelines(of_run(_guidelines_before(lesson)), of_run(after), learned),
@@ -403,6 +419,7 @@ async def _batches(step: _Step, window: int) -> list[Lesson]:
         guidelines,
         max_input_tokens=window,
         most=step.options.batch_size,
+        is_small=is_small(step.distiller),
     )
     outdated = [guideline.id for guideline in guidelines if guideline.status == "pending"]
     return [*({"episode_ids": ids} for ids in packed), *({"guideline_id": key} for key in outdated)]

@@ -1,5 +1,6 @@
 """Judging: similar episodes retrieved, guidelines assembled, and the one judge of them all."""
 
+import logging
 from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -10,17 +11,26 @@ from pydantic import Field
 from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.evidence import confidence
+from memalign_graph.evidence.checks import check_case, pooled, probabilities, vote
+from memalign_graph.evidence.questions import fill_questions
 from memalign_graph.memory import recall as memory
 from memalign_graph.memory.embedding import key_of
 from memalign_graph.memory.index.vectors import Vector, encode_vector
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.view import MemoryView
-from memalign_graph.models import ask, max_input_tokens
-from memalign_graph.prompts.judge import fit_guidelines, judge_prompt, read_answer, read_broken
+from memalign_graph.models import ask, is_small, max_input_tokens, model_name_of
+from memalign_graph.prompts.judge import (
+    fit_guidelines,
+    judge_prompt,
+    read_answer,
+    read_broken,
+    value_prompt,
+)
 from memalign_graph.runtime import Step, Update, own_channel
 from memalign_graph.scales import Pairwise, Scale, Value
 from memalign_graph.settings import CANT_CHOOSE, Judge
 from memalign_graph.types import (
+    Check,
     Example,
     FrozenModel,
     Guideline,
@@ -28,6 +38,8 @@ from memalign_graph.types import (
     RecalledExample,
     read_example,
 )
+
+logger = logging.getLogger(__name__)
 
 _UNPROVEN = (
     "{} guideline(s) were left out, since on the cases in memory they tell nothing of the experts' "
@@ -103,8 +115,10 @@ async def judge(
     """Judge an example with what memory gave; `besides` are vector keys of cases with no vote."""
     io, access, settings = step.io, step.access, step.parts.judge
     scale = step.parts.criterion.scale
-    answer, measured = await _verdict(step, example, retrieved)
-    said = confidence.Said(answer["value"], measured.probabilities, measured.source)
+    checks, answer, measured = await _answers(step, example, retrieved, besides)
+    said = confidence.Said(
+        answer["value"], measured.probabilities, measured.source, probabilities(checks)
+    )
     decision = confidence.Decision(said.verdict)
     if settings.measures:
         from memalign_graph.evidence.process import decide_case
@@ -116,7 +130,7 @@ async def judge(
         if decision.value != said.verdict:
             answer["rationale"] = _overruled(answer["rationale"], decision.value, said, scale)
     judgment = Judgment(
-        **{**answer, **vars(decision), "warnings": [*retrieved.warnings, *answer["warnings"]]},
+        **{**answer, **vars(decision), "checks": checks},
         criterion=step.parts.criterion.name,
         example_id=example.id,
         probabilities=measured.probabilities,
@@ -141,14 +155,48 @@ def _overruled(rationale: str, value: Value, said: confidence.Said, scale: Scale
     return f"{rationale} {otherwise}".lstrip()
 
 
+async def _answers(
+    step: Step, example: Example, retrieved: Retrieved, besides: Container[str]
+) -> tuple[list[Check], Update, confidence.Measured]:
+    """Ask which guidelines the case meets, if wanted, and for the verdict."""
+    if not step.parts.judge.checks:
+        return [], *await _verdict(step, example, retrieved)
+    guidelines = [*retrieved.guidelines, *retrieved.relevant]
+    limit = step.run.max_concurrency
+    unasked = None
+    if any(guideline.question is None for guideline in guidelines):
+        criterion = step.parts.criterion
+        unasked = await fill_questions(step.io, step.access, step.distiller, criterion, guidelines)
+        now = {guideline.id: guideline for guideline in await step.access.guidelines(step.io)}
+        guidelines = [now.get(guideline.id, guideline) for guideline in guidelines]
+    checking = check_case(step.io, step.chat, example, guidelines, limit=limit)
+    if is_small(step.chat):
+        # It is told what came of it.
+        checks, told = await checking
+        answer, measured = await _verdict(step, example, retrieved, checks, besides)
+    else:
+        asked: list[Any] = [checking, _verdict(step, example, retrieved)]
+        (checks, told), (answer, measured) = await step.io.gather(asked, max(limit, 2))
+    if step.parts.judge.cite_guidelines:
+        broken = [check.guideline_id for check in checks if check.held is False]
+        answer = {**answer, "broken_guideline_ids": broken}
+    warnings = [*answer["warnings"], *filter(None, [unasked]), *told]
+    return checks, {**answer, "warnings": warnings}, measured
+
+
 async def _verdict(
-    step: Step, example: Example, retrieved: Retrieved
+    step: Step,
+    example: Example,
+    retrieved: Retrieved,
+    checks: Sequence[Check] = (),
+    besides: Container[str] = (),
 ) -> tuple[Update, confidence.Measured]:
     """Ask for the judge's own fields of a judgment, in both orders where it swaps."""
     scale = step.parts.criterion.scale
     if not (step.parts.judge.swap and isinstance(scale, Pairwise)):
-        return await _ask(step, example, retrieved)
-    orders = [_ask(step, ordered, retrieved) for ordered in (example, swap_outputs(example))]
+        return await _ask(step, example, retrieved, checks, besides)
+    pair = (example, swap_outputs(example))
+    orders = [_ask(step, ordered, retrieved, checks, besides) for ordered in pair]
     (straight, one), (swapped, other) = await step.io.gather(orders, step.run.max_concurrency)
     value, rationale, warning = settle_orders(
         scale, (straight["value"], straight["rationale"]), (swapped["value"], swapped["rationale"])
@@ -197,11 +245,62 @@ def settle_orders(
 
 
 async def _ask(
+    step: Step,
+    example: Example,
+    retrieved: Retrieved,
+    checks: Sequence[Check],
+    besides: Container[str],
+) -> tuple[Update, confidence.Measured]:
+    if is_small(step.chat):
+        alone = await _ask_alone(step, example, retrieved, checks, besides)
+        return alone or await _ask_why(step, example, retrieved)
+    return await _ask_why(step, example, retrieved)
+
+
+async def _ask_alone(
+    step: Step,
+    example: Example,
+    retrieved: Retrieved,
+    checks: Sequence[Check],
+    besides: Container[str],
+) -> tuple[Update, confidence.Measured] | None:
+    """Ask a small model for the value alone; None where it does not tell of alternatives."""
+    chat, criterion = step.chat, step.parts.criterion
+    values = confidence.marks(criterion.scale)
+    if not values or confidence.telling(chat) is None:
+        return None
+    recalled, window = retrieved.recalled, max_input_tokens(chat)
+    prompt = value_prompt(criterion, example, values, recalled=recalled, max_input_tokens=window)
+    measured = await confidence.ask_letter(step.io, chat, criterion.scale, prompt.messages, values)
+    if measured.probabilities is None:
+        logger.warning("Judging %r: %s", criterion.name, measured.warning)
+        return None
+    said = [check for check in checks if check.held is not None]
+    by_checks = vote(step.access, said, values, besides)
+    if by_checks is not None:
+        measured = replace(measured, probabilities=pooled(measured.probabilities, by_checks))
+    rationale = "The model was asked for the value alone."
+    if said:
+        met = sum(check.held is True for check in said)
+        rationale += f" Of {len(said)} checks the case meets {met}."
+    return {
+        "value": confidence.value_of(measured.probabilities or {}, values, criterion.scale),
+        "rationale": rationale,
+        "broken_guideline_ids": [],
+        "guideline_ids": [check.guideline_id for check in checks],
+        "episode_ids": [episode.id for episode in prompt.episodes],
+        "model": model_name_of(chat),
+        "warnings": prompt.warnings,
+    }, measured
+
+
+async def _ask_why(
     step: Step, example: Example, retrieved: Retrieved
 ) -> tuple[Update, confidence.Measured]:
     parts, chat = step.parts, step.chat
     settings, criterion = parts.judge, parts.criterion
-    cites = settings.cite_guidelines and bool(retrieved.guidelines or retrieved.relevant)
+    cites = settings.cite_guidelines and not settings.checks
+    cites = cites and bool(retrieved.guidelines or retrieved.relevant)
     structured = parts.clients.structured(chat, parts.schemas[cites])
     prompt = judge_prompt(
         criterion,

@@ -36,7 +36,7 @@ from tests.loopback import ChatRequest, LoopbackServer, Together, context_length
 from tests.unit_tests.memory.stores import connect
 from tests.unit_tests.memory.worker import FORKS
 
-WINDOW = 8192
+WINDOW = 8_200
 SMALL = {"max_input_tokens": WINDOW}
 
 

@@ -1,6 +1,8 @@
 """The examples, run against the loopback model, and the demo, run as a user would."""
 
+import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -185,27 +187,55 @@ def demo(*options: str, typed: str = "", **variables: str) -> "subprocess.Comple
     )
 
 
-def test_the_demo_learns_and_starts_aligned_the_second_time(
+def test_the_demo_shows_what_was_learned_and_learns_once(
+    server: LoopbackServer, tmp_path: Path
+) -> None:
+    def mentions_duplex(chat: ChatRequest) -> bool:
+        return "main requirement for piggybacking is a two-way/duplex" in chat.text
+
+    server.rules = [Rule(when=mentions_duplex, value=0.25)]
+    path = tmp_path / "demo.sqlite"
+    memory = ("--memory", str(path))
+    shown = demo(*memory, PYTHONIOENCODING="ascii").stdout
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["case", "expert", "before", "after"] in lines
+    assert ["0.0", "1.0", "0.25"] in [line[-3:] for line in lines], "a wrong answer, found out"
+    assert ["#" * 20, "1.00", "#" * 5, "0.25"] in [line[1:] for line in lines]
+    learned = "When judging, heed the expert: The response states both the requirements correctly."
+    assert f"- {learned}\n  from training-2.3-49; not measured yet" in shown
+    assert re.search(
+        r"On 8 unseen cases the judge was 0\.44 away from the experts before it learned, and "
+        r"0\.\d\d after: nearer by -?0\.\d\d \(90 % interval -?0\.\d\d to -?0\.\d\d",
+        shown,
+    )
+    chats = len(server.chats)
+    server.chats.clear()
+    again = demo(*memory, "--json")
+    assert "an earlier run learned from all cases" in again.stderr
+    assert 16 <= len(server.chats) < chats, "what is known is not distilled again"
+    result = json.loads(again.stdout)
+    assert [row["expert"] for row in result["cases"]] == [0, 1] * 3 + [0.5, 1]
+    assert [rule["text"] for rule in result["guidelines"]] == [learned]
+
+
+def test_the_demo_has_another_scenario_and_takes_your_word(
     server: LoopbackServer, tmp_path: Path
 ) -> None:
     memory = ("--memory", str(tmp_path / "demo.sqlite"))
-    first = demo(*memory).stdout
-    columns = ["case", "expert", "before", "after"]
-    assert [line for line in first.splitlines() if line.split() == columns]
-    verdicts = [line for line in first.splitlines() if line.rstrip().endswith(("true", "false"))]
-    assert len(verdicts) >= 4
-    chats = len(server.chats)
-    server.chats.clear()
-    assert demo(*memory).returncode == 0
-    assert 0 < len(server.chats) < chats, "what is known is not distilled again"
     other = tmp_path / "demo.sqlite.csv"
     other.write_text("mine")
+    scripted = demo(*memory, "--sql")
+    assert "the expert on revenue-march: False: A query for the business" in scripted.stderr
+    assert "right on 2 of 4 unseen cases before it learned, and on 2 after." in scripted.stdout
     server.chats.clear()
-    typed = "\n\nskip\nfalse\nNever from the raw tables.\n" + "skip\n" * 9
-    printed = demo(*memory, "--fresh", "--interactive", "-q", typed=typed).stdout
-    assert printed.count(" taught") == 5
+    typed = "true\nIt adds up.\nundo\nfalse\nNever from the raw tables.\nskip\nquit\n"
+    options = ("--sql", "--fresh", "--interactive", "-q")
+    assert "  from revenue-march; not measured" in demo(*memory, *options, typed=typed).stdout
+    sent = "".join(chat.text for chat in server.chats)
+    assert "Never from the raw tables." in sent
+    assert "It adds up." not in sent
+    assert "leave out cancelled orders" not in sent
     assert other.read_text() == "mine"
-    assert any("Never from the raw tables." in chat.text for chat in server.chats)
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_a_source_forgotten_while_the_model_writes_voids_what_it_wrote(near: Ben
 
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
-WINDOW = 2_000
+WINDOW = 8_200
 
 
 def relations(
@@ -252,7 +252,7 @@ async def fill(bench: Bench, count: int) -> Any:
     """Guidelines of which two each, that stand far apart, are on one subject."""
     episodes = await bench.remember(*(said(f"case {number}") for number in range(count)))
     texts = [
-        f"On subject {number // 2}, {f'matter{number // 2} ' * 12}({number})."
+        f"On subject {number // 2}, {f'matter{number // 2} ' * 50}({number})."
         for number in range(count)
     ]
     order = sorted(range(count), key=lambda number: (number % 2, number))

@@ -1,0 +1,225 @@
+"""Guidelines as checks: whether a case meets each, asked as a question of its own.
+
+Probabilities of small questions, weighed by a few labels, foretell experts better than one verdict
+does: H. Hashemi et al., LLM-Rubric: A multidimensional, calibrated approach to automated evaluation
+of natural language texts (2024), https://arxiv.org/abs/2501.00274.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Container, Sequence
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+
+from memalign_graph.agreement import majority, on_scale
+from memalign_graph.errors import ModelAnswerError
+from memalign_graph.evidence.confidence import telling, tells, token_probabilities
+from memalign_graph.identity import asked_id
+from memalign_graph.io import IO
+from memalign_graph.memory.access import MemoryAccess, chunks
+from memalign_graph.memory.checking import note_answers
+from memalign_graph.memory.worth import answers_in
+from memalign_graph.models import BaseChatModel, ask, max_input_tokens, model_name_of, with_schema
+from memalign_graph.prompts import checks as prompts
+from memalign_graph.prompts.judge import nearest
+from memalign_graph.scales import Value
+from memalign_graph.types import Check, Example, Guideline, Probabilities
+
+logger = logging.getLogger(__name__)
+
+MEASURED_CASES = 50
+"""How many of the newest cases that experts valued guidelines are measured on."""
+
+_WIDTH = 0.5  # of a case's reach, in squares of the answers' spread
+_LEAST_SPREAD = 0.05
+_PRIOR = 0.05  # the share that each value has from no case
+_KEPT_AT_ONCE = 10  # cases, so that little is lost where an alignment is cut off
+LIKELY = 0.5  # from here on rather yes than no
+_SAID = 0.5  # the least probability of yes and no together
+
+
+async def check_case(
+    io: IO,
+    chat: BaseChatModel,
+    example: Example,
+    guidelines: Sequence[Guideline],
+    *,
+    limit: int,
+) -> tuple[list[Check], list[str]]:
+    """Ask whether a case meets guidelines, those that can be asked; also what is to be told."""
+    asked = [guideline for guideline in guidelines if guideline.question]
+    if not asked:
+        return [], []
+    questions = [guideline.question or "" for guideline in asked]
+    answers = await _alone(io, chat, example, questions, limit)
+    if answers is None:
+        answers = await _together(io, chat, example, questions)
+    name = model_name_of(chat)
+    found = [
+        Check(
+            guideline_id=guideline.id,
+            asked=asked_id(question, name),
+            held=None if answer is None else answer >= LIKELY,
+            probability=None if isinstance(answer, bool) else answer,
+        )
+        for guideline, question, answer in zip(asked, questions, answers, strict=True)
+    ]
+    unknown = answers.count(None)
+    warning = f"{unknown} of {len(found)} checks were answered with neither yes nor no."
+    return found, [warning] if unknown else []
+
+
+async def _alone(
+    io: IO, chat: BaseChatModel, example: Example, questions: Sequence[str], limit: int
+) -> list[float | bool | None] | None:
+    """Ask each question for one token; None where the model does not tell of alternatives."""
+    model = telling(chat)
+    if model is None:
+        return None
+    window = max_input_tokens(chat)
+
+    async def answer(messages: Sequence[BaseMessage]) -> float | bool | None:
+        reply = await io.chat(model, messages)
+        if not tells(model, reply):
+            return None
+        yes, no = (_of_word(reply.logprobs, word) for word in (prompts.YES, prompts.NO))
+        if yes + no < _SAID:
+            return None
+        await io.keep(reply)
+        return yes / (yes + no)
+
+    first, *rest = prompts.check_prompts(example, questions, max_input_tokens=window)
+    # What tells whether the model can, and lets a server read the case before the others come.
+    answers = [await answer(first)]
+    if telling(chat) is None:
+        return None
+    return [*answers, *await io.gather(list(map(answer, rest)), limit)]
+
+
+def _of_word(logprobs: Any, word: str) -> float:
+    spelled = (word, word.lower(), word.upper())
+    return sum(share or 0.0 for share in token_probabilities(logprobs, spelled))
+
+
+async def _together(
+    io: IO, chat: BaseChatModel, example: Example, questions: Sequence[str]
+) -> list[float | bool | None]:
+    """Ask all questions at once; all are unknown where the answer is of no use."""
+    count, window = len(questions), max_input_tokens(chat)
+    messages = prompts.checklist_prompt(example, questions, max_input_tokens=window)
+    try:
+        answers, _ = await ask(
+            io,
+            with_schema(chat, prompts.checklist_schema(count)),
+            messages,
+            lambda answer, _last: prompts.read_checklist(answer, count),
+            purpose="check a case",
+        )
+    except ModelAnswerError as error:
+        logger.warning("%s", error)
+        return [None] * count
+    return [*answers]
+
+
+async def check_memory(
+    io: IO,
+    access: MemoryAccess,
+    chat: BaseChatModel,
+    *,
+    limit: int,
+    tell: Callable[[int, int], None] = lambda _done, _of: None,
+) -> list[str]:
+    """Ask of the newest cases that experts valued what was not asked yet; returns warnings."""
+    view = await access.refresh(io)
+    name, scale = model_name_of(chat), access.criterion.scale
+    valued = [row for row in view.rows() if on_scale(row.value, scale) is not None]
+    valued.sort(key=lambda row: (row.given_at, row.id), reverse=True)
+    sources = {row.example_id: row for row in reversed(valued)}
+    newest = list(dict.fromkeys(row.example_id for row in valued))[:MEASURED_CASES]
+    known = answers_in(view)
+    guidelines = [rule for rule in await access.guidelines(io) if rule.question]
+    missing = {
+        key: [
+            rule
+            for rule in guidelines
+            if key not in known.get(asked_id(rule.question or "", name), {})
+        ]
+        for key in newest
+    }
+    waiting = [key for key in newest if missing[key]]
+    found = await access.episodes(io, [sources[key].id for key in waiting])
+    examples = {episode.example_id: episode.example for episode in found.values()}
+    warnings: list[str] = []
+    done = 0
+    for keys in chunks([key for key in waiting if key in examples], _KEPT_AT_ONCE):
+        beside = max(limit // len(keys), 1)
+        checked = await io.gather(
+            [check_case(io, chat, examples[key], missing[key], limit=beside) for key in keys],
+            limit,
+        )
+        answers: dict[str, dict[str, float]] = {}
+        for key, (checks, told) in zip(keys, checked, strict=True):
+            warnings += told
+            for asked, answer in probabilities(checks).items():
+                answers.setdefault(asked, {})[key] = answer
+        await note_answers(io, access, answers)
+        done += len(keys)
+        tell(done, len(waiting))
+    return list(dict.fromkeys(warnings))
+
+
+def probabilities(checks: Sequence[Check]) -> dict[str, float]:
+    """Return how likely a case meets what it was asked, by `asked_id`; unknown ones left out."""
+    return {
+        check.asked: float(check.held) if check.probability is None else check.probability
+        for check in checks
+        if check.held is not None
+    }
+
+
+def vote(
+    access: MemoryAccess,
+    checks: Sequence[Check],
+    values: Sequence[Value],
+    besides: Container[str],
+) -> Probabilities | None:
+    """Tell what experts said of cases that meet the same guidelines: the share of each value.
+
+    Cases count by how near they are in the log-odds of the checks. Without model or fit it is of
+    use from the first few labels on; `besides` are vector keys of cases with no vote.
+    """
+    import numpy as np
+
+    own, known, scale = probabilities(checks), answers_in(access.view), access.criterion.scale
+    rows: dict[str, list[Value]] = {}
+    for row in access.view.rows():
+        value = on_scale(row.value, scale)
+        is_asked = any(row.example_id in known.get(asked, ()) for asked in own)
+        if value is not None and is_asked and row.vector_key not in besides:
+            rows.setdefault(row.example_id, []).append(value)
+    if not rows:
+        return None
+    answers = [[known.get(asked, {}).get(key, math.nan) for asked in own] for key in rows]
+    table = _log_odds(np.array([list(own.values()), *answers]))
+    off = (table[1:] - table[0]) / (np.nanstd(table[1:], axis=0) + _LEAST_SPREAD)
+    weights = np.exp(-np.nanmean(off**2, axis=1) / _WIDTH)
+    votes = dict.fromkeys(map(scale.render, values), _PRIOR * float(weights.sum()) + 1e-6)
+    for weight, given in zip(weights.tolist(), rows.values(), strict=True):
+        votes[scale.render(nearest(values, majority(given, scale)))] += weight
+    total = sum(votes.values())
+    return {name: share / total for name, share in votes.items()}
+
+
+def pooled(one: Probabilities, other: Probabilities) -> Probabilities:
+    """Let a vote move probabilities: their product, the vote counting half, renormalised."""
+    product = {name: share * math.sqrt(other[name]) for name, share in one.items()}
+    total = sum(product.values()) or 1.0
+    return {name: share / total for name, share in product.items()}
+
+
+def _log_odds(shares: Any) -> Any:
+    import numpy as np
+
+    inside = np.clip(shares, 1e-3, 1 - 1e-3)
+    return np.log(inside / (1 - inside))
