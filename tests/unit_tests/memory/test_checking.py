@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from langgraph.store.base import GetOp
 from langgraph.store.memory import InMemoryStore
@@ -11,7 +12,7 @@ from memalign_graph.identity import asked_id
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import checking, learning
 from memalign_graph.types import Check
-from tests.unit_tests.memory.stores import Asked, Opener, interleaved
+from tests.unit_tests.memory.stores import Opener, interleaved
 from tests.unit_tests.memory.support import CRITERION, hashed, learn, op, said
 
 SORRY, ASKS = "The reply must say sorry.", "Does the reply say sorry?"
@@ -53,7 +54,7 @@ def test_a_question_goes_with_its_text_alone(any_opener: Opener) -> None:
     assert questions(memory) == {SORRY: None, "Be brief.": "Short?"}
 
 
-def looks(asked: Asked) -> bool:
+def looks(asked: Any) -> bool:
     return isinstance(asked[0], GetOp) and asked[0].namespace[-1] == "head"
 
 
