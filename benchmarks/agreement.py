@@ -51,16 +51,12 @@ def feedback_of(row: Row) -> dict[str, Any]:
 
 
 def judges_of(judge: Judge) -> dict[str, Judge | Alignment]:
-    """Return a judge without memory, by its verdict, and by the evidence without checks and with.
-
-    A judge whose verdicts on the learned cases are known is weighed against them.
-    """
-    checked = judge.but(checks=True)
+    """Return a judge without memory, by its verdict, and by the evidence without checks and with."""
     return {
         "base": judge.but(decide="verdict", use_guidelines=False, use_episodes=False),
         "verdict": judge.but(decide="verdict"),
-        "evidence": Alignment(judge=judge, judge_cases=True),
-        "checks": Alignment(judge=checked, judge_cases=True),
+        "evidence": judge,
+        "checks": judge.but(checks=True),
     }
 
 
