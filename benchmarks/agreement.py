@@ -51,12 +51,12 @@ def feedback_of(row: Row) -> dict[str, Any]:
 
 
 def judges_of(judge: Judge) -> dict[str, Judge | Alignment]:
-    """Return a judge without memory, by its verdict, and by the evidence without checks and with."""
+    """Return a judge without memory, by its verdict, and weighed without checks and with."""
     return {
         "base": judge.but(decide="verdict", use_guidelines=False, use_episodes=False),
         "verdict": judge.but(decide="verdict"),
-        "evidence": judge,
-        "checks": judge.but(checks=True),
+        "weighed": judge,
+        "weighed with checks": judge.but(checks=True),
     }
 
 
