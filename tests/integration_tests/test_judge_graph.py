@@ -149,14 +149,15 @@ def tokens(chat: ChatRequest) -> int:
 
 
 async def test_examples_that_do_not_fit_are_left_out_and_said(bench: Bench) -> None:
-    feedback = [{"inputs": f"{n} " * 3_500, "outputs": n, "value": False} for n in "abcde"]
+    feedback = [{"inputs": f"{n} " * 1_500, "outputs": n, "value": False} for n in "abcde"]
     await bench.remember(*feedback)
     model = bench.server.chat_model(profile=NARROW)
-    given = await bench.invoke(bench.judge_graph(model=model), CASE)
+    long = {**CASE, "outputs": "word " * 3_000}
+    given = await bench.invoke(bench.judge_graph(model=model), long)
     [chat] = bench.server.chats
     assert 0 < shown_examples(chat) < 5
     assert len(given["judgment"]["episode_ids"]) == shown_examples(chat)
-    assert f"{5 - shown_examples(chat)} of 5 similar examples" in given["judgment"]["warnings"][0]
+    assert f"{5 - shown_examples(chat)} of 5 similar examples" in given["judgment"]["warnings"][-1]
     assert tokens(chat) <= 9_000
 
 
