@@ -30,6 +30,7 @@ from memalign_graph import (
     create_judge_graph,
     create_review_graph,
 )
+from memalign_graph.evidence import confidence
 from tests.loopback import ChatRequest, LoopbackServer
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and what they start, too.
@@ -162,7 +163,10 @@ def running_server() -> Iterator[LoopbackServer]:
 
 
 @pytest.fixture
-def server(running_server: LoopbackServer) -> Iterator[LoopbackServer]:
+def server(
+    running_server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LoopbackServer]:
+    monkeypatch.setattr(confidence, "_untelling", set())  # remembered as long as a process lives
     running_server.reset()
     yield running_server
     errors = list(running_server.errors)

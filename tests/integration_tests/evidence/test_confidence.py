@@ -157,6 +157,25 @@ async def test_what_fails_is_said_and_leaves_the_verdict(
     assert len(bench.server.chats) == 2
 
 
+@pytest.mark.parametrize("kind", FAILURES)
+async def test_only_answers_without_them_keep_a_small_model_from_being_asked_again(
+    bench: Bench, kind: str
+) -> None:
+    reply, _ = FAILURES[kind]
+
+    def small_judge(chat: ChatRequest) -> Any:
+        if chat.schema is None:
+            return as_reply(reply)  # type: ignore[arg-type] # a test's table
+        return {"rationale": "Seen.", "value": True, "broken_guidelines": []}
+
+    bench.server.responder = small_judge
+    model = bench.server.chat_model(profile={"max_input_tokens": 8_192}, max_retries=0)
+    for _ in range(2):
+        assert (await judged(bench, model=model, confidence=False))["value"] is True
+    alone = [chat for chat in bench.server.chats if chat.schema is None]
+    assert len(alone) == (1 if kind == "not told" else 2)
+
+
 class Plain(BaseChatModel):
     """A chat model whose class knows nothing of log-probabilities."""
 
