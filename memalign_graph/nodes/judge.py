@@ -271,13 +271,16 @@ async def _ask_alone(
     """Ask a small model for the value alone; None where it does not tell of alternatives."""
     chat, criterion = step.chat, step.parts.criterion
     values = confidence.marks(criterion.scale)
-    if not values or confidence.telling(chat) is None:
+    model = confidence.still_telling(chat)
+    if not values or model is None:
         return None
     recalled, window = retrieved.recalled, max_input_tokens(chat)
     prompt = value_prompt(criterion, example, values, recalled=recalled, max_input_tokens=window)
     measured = await confidence.ask_letter(step.io, chat, criterion.scale, prompt.messages, values)
     if measured.probabilities is None:
         logger.warning("Judging %r: %s", criterion.name, measured.warning)
+        if measured.untelling:
+            confidence.note_untelling(model)
         return None
     said = [check for check in checks if check.held is not None]
     by_checks = vote(step.access, said, values, besides)
