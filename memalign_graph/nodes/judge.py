@@ -196,8 +196,11 @@ async def _verdict(
     scale = step.parts.criterion.scale
     if not (step.parts.judge.swap and isinstance(scale, Pairwise)):
         return await _ask(step, example, retrieved, checks, besides)
-    pair = (example, swap_outputs(example))
-    orders = [_ask(step, ordered, retrieved, checks, besides) for ordered in pair]
+    orders = [
+        _ask(step, example, retrieved, checks, besides),
+        # The checks are of the outputs as they were given.
+        _ask(step, swap_outputs(example), retrieved, (), besides),
+    ]
     (straight, one), (swapped, other) = await step.io.gather(orders, step.run.max_concurrency)
     value, rationale, warning = settle_orders(
         scale, (straight["value"], straight["rationale"]), (swapped["value"], swapped["rationale"])
