@@ -165,7 +165,7 @@ async def test_only_answers_without_them_keep_a_small_model_from_being_asked_aga
 
     def small_judge(chat: ChatRequest) -> Any:
         if chat.schema is None:
-            return as_reply(reply)  # type: ignore[arg-type] # a test's table
+            return as_reply(reply)
         return {"rationale": "Seen.", "value": True, "broken_guidelines": []}
 
     bench.server.responder = small_judge
