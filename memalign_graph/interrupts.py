@@ -178,7 +178,7 @@ def review_form(
         doubts.append(f"You are asked because {reasons}.")
     parts += [" ".join(doubts)] if doubts else []
     lists = {
-        "Guidelines it was given": [escape(guideline.text) for guideline in guidelines],
+        "Guidelines it was given": [_rule(guideline) for guideline in guidelines],
         "Earlier cases it was shown": [_line(episode, criterion) for episode in episodes],
         "Note": judgment.warnings,
     }
@@ -199,6 +199,14 @@ def review_form(
         },
         read=lambda reply: read_review(reply, criterion, judgment),
     )
+
+
+def _rule(guideline: Guideline) -> str:
+    text, worth = escape(guideline.text), guideline.worth
+    if worth is None:
+        return text
+    share = f"{100 * worth.auc:.0f} % of the time, on {worth.cases} cases"
+    return f"{text} (tells good from bad {share})"
 
 
 def read_review(

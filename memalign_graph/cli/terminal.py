@@ -32,8 +32,8 @@ _WIDTH = 160
 """How wide a table is where it goes to no terminal."""
 _COLUMNS = """
     case line id version at status author expert value before after confidence confidence_source
-    calibrated_on decided_by newer first second episode_ids episodes guidelines reason rationale
-    text
+    calibrated_on decided_by newer first second worth episode_ids episodes guidelines reason
+    rationale text
 """.split()  # noqa: SIM905 - it would be a list of as many lines
 """What a table shows of its rows, in this order; JSON holds the rest."""
 
@@ -53,7 +53,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     shown = [name for name in _COLUMNS if any(row.get(name) not in (None, "", []) for row in rows)]
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in shown:
-        made.add_column(name, no_wrap=name != shown[-1], overflow="fold")
+        title = "measured" if name == "worth" else name
+        made.add_column(title, no_wrap=name != shown[-1], overflow="fold")
     for row in rows:
         made.add_row(*(_cell(name, row.get(name)) for name in shown))
     return made
@@ -62,6 +63,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def _cell(name: str, value: Any) -> Text:
     if isinstance(value, str) and name in ("id", "version"):
         value = value[:8]
+    elif name == "worth" and value:
+        value = f"{100 * value['auc']:.0f} % on {value['cases']} cases"
     elif isinstance(value, dict):
         value = value.get("text") or " ".join(f"{key} {item}" for key, item in value.items())
     elif isinstance(value, list):

@@ -1,6 +1,7 @@
 """Every reply to every form, and what the form of a review shows; without a graph."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from memalign_graph import (
     Episode,
     Example,
     Feedback,
+    Guideline,
     Judgment,
     Numeric,
     Pairwise,
@@ -22,6 +24,7 @@ from memalign_graph.identity import check_json
 from memalign_graph.interrupts import Form, clarify_form, conflict_form, review_form
 from memalign_graph.panel import panel_form
 from memalign_graph.prompts.clarify import Question
+from memalign_graph.records import Worth
 from memalign_graph.scales import Scale
 
 EXAMPLE = Example(inputs={"q": "Why?"}, outputs="Because.")
@@ -308,6 +311,14 @@ def test_description_leaves_out_what_there_is_not() -> None:
     assert "### Note\n\n- The case was cut." in text
     for heading in ("Reference outputs", "Guidelines", "Earlier cases"):
         assert heading not in text
+
+
+def test_guidelines_are_shown_with_what_they_were_measured_at() -> None:
+    now = datetime.now(UTC)
+    plain = Guideline(id="1", text="Be brief.", position=1, created_at=now, updated_at=now)
+    measured = plain.model_copy(update={"text": "Say why.", "worth": Worth(auc=5 / 6, cases=12)})
+    text = described(guidelines=[plain, measured])
+    assert "- Be brief.\n- Say why. (tells good from bad 83 % of the time, on 12 cases)" in text
 
 
 @pytest.mark.parametrize("ticks", [0, 2, 3, 7])

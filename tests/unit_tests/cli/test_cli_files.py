@@ -146,6 +146,14 @@ def test_control_characters_are_spelt_out(capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(out[out.index("{\n") :]) == {EVIL: EVIL}
 
 
+def test_a_table_shows_what_guidelines_were_measured_at(capsys: pytest.CaptureFixture[str]) -> None:
+    measured = {"status": "unproven", "worth": {"auc": 5 / 6, "cases": 12}, "text": "Be brief."}
+    Terminal().result({"guidelines": [measured, {"status": "standing", "text": "Say why."}]})
+    told = " ".join(capsys.readouterr().out.split())
+    shown = "status measured text unproven 83 % on 12 cases Be brief. standing Say why."
+    assert told == f"guidelines: 2 {shown}"
+
+
 def test_messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "sk-1234567890")
     for terminal in (Terminal(), Terminal(quiet=True)):
