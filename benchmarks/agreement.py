@@ -8,6 +8,7 @@ import argparse
 import json
 import random
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from benchmarks.plan import PEER_VENV, peer_python, run_side, serving
-from memalign_graph import Boolean, Categorical, Criterion, Numeric, Pairwise
+from memalign_graph import Boolean, Categorical, Criterion, Judge, Numeric, Pairwise
 from memalign_graph.evaluation import Report, evaluate
+from memalign_graph.evaluation.report import score_cases
 from memalign_graph.local import LocalEmbeddings
 from memalign_graph.scales import Scale
+from memalign_graph.settings import Alignment
 from memalign_graph.types import read_example
 
 _EXAMPLE = ("inputs", "outputs", "reference_outputs")
@@ -47,6 +50,29 @@ def feedback_of(row: Row) -> dict[str, Any]:
     return {**{name: row[name] for name in _EXAMPLE}, **said}
 
 
+def judges_of(judge: Judge) -> dict[str, Judge | Alignment]:
+    """Return a judge without memory, by its verdict, and weighed without checks and with."""
+    return {
+        "base": judge.but(decide="verdict", use_guidelines=False, use_episodes=False),
+        "verdict": judge.but(decide="verdict"),
+        "weighed": judge,
+        "weighed with checks": judge.but(checks=True),
+    }
+
+
+def pooled(reports: Sequence[Report]) -> Report | None:
+    """Score the cases of all reports whose scale is the first one's; None where there is one."""
+    first, *others = reports
+    alike = [it for it in others if it.criterion.scale == first.criterion.scale]
+    if not alike:
+        return None
+    cases = [case for report in (first, *alike) for case in report.cases]
+    names = [scores.judge for scores in first.scores]
+    pairs = [(pair.judge, pair.against) for pair in first.comparisons]
+    scores, compared = score_cases(cases, first.criterion.scale, names, pairs, first.settings)
+    return first.model_copy(update={"cases": cases, "scores": scores, "comparisons": compared})
+
+
 def compare(name: str, server: str, options: argparse.Namespace) -> Report:
     """Learn a criterion's training rows and judge its test rows, by both sides."""
     folder: Path = options.results.absolute() / name
@@ -62,15 +88,11 @@ def compare(name: str, server: str, options: argparse.Namespace) -> Report:
         instructions=test[0]["instructions"],
         scale=scale_of(test[0]),
     )
-    report = evaluate(
-        criterion,
-        list(map(feedback_of, train)),
-        test=list(map(feedback_of, test)),
-        cache=folder / "answers.db",
-        progress=False,
-        max_concurrency=1,
-        seed=options.seed,
+    judge = Judge(
+        criterion=criterion,
         k=options.k,
+        decide="evidence",
+        embeddings=LocalEmbeddings(),
         model=ChatOpenAI(
             model=options.model,
             base_url=server,
@@ -80,7 +102,16 @@ def compare(name: str, server: str, options: argparse.Namespace) -> Report:
             timeout=1_800,
             profile={"max_input_tokens": options.window},
         ),
-        embeddings=LocalEmbeddings(),
+    )
+    report = evaluate(
+        criterion,
+        list(map(feedback_of, train)),
+        test=list(map(feedback_of, test)),
+        judges=judges_of(judge),
+        cache=folder / "answers.db",
+        progress=False,
+        max_concurrency=1,
+        seed=options.seed,
     )
     if not options.no_peer:
         task = {"train": train, "test": test, "model": options.model, "k": options.k}
@@ -134,13 +165,19 @@ def main() -> None:
     with ExitStack() as stack:
         port = str(options.port)
         server = stack.enter_context(serving("--port", port, "--upstream", upstream, "--key", key))
+        reports = []
         for name in options.sets.split(","):
             report = compare(name, server, options)
+            reports.append(report)
             counts = f"{report.settings.feedback - len(report.cases)}, {len(report.cases)}"
             written.append(f"# {name}\n\nRows learned, judged: {counts}.\n\n{report.summary()}")
             sys.stdout.write(f"{written[-1]}\n")
             file = options.results.with_suffix(".md")
             file.write_text("\n\n".join(written), encoding="utf-8")
+    if together := pooled(reports):
+        written.append(f"# Sets of one scale together\n\n{together.summary()}")
+        sys.stdout.write(f"{written[-1]}\n")
+        file.write_text("\n\n".join(written), encoding="utf-8")
 
 
 if __name__ == "__main__":

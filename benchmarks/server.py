@@ -136,7 +136,7 @@ class ModelServer:
         if "operations" in properties:  # as our distiller asks for them
             items = properties["operations"]["items"]["properties"]
             handles = items.get("feedback", {}).get("items", {}).get("enum", [])
-            add = {"action": "add", "guideline": "none"}
+            add = {"action": "add", "guideline": "none", "question": ""}
             made = [{**add, "text": text, "feedback": ids} for text, ids in self._taught(handles)]
             content["operations"] = [{name: one[name] for name in items} for one in made]
         if "guidelines" in properties:  # as the peer's does

@@ -46,10 +46,12 @@ def conclusion(scale: Scale, rows: Sequence[Mapping[str, Any]]) -> str:
         return f"The judge was right on {right}, and on {now.count(0)} after."
     nearer = [before - after for before, after in zip(was, now, strict=True)]
     low, high = interval(nearer)
+    moved = "nearer" if fmean(nearer) >= 0 else "farther"
     return (
         f"On {len(rows)} unseen cases the judge was {fmean(was):.2f} away from the experts before "
-        f"it learned, and {fmean(now):.2f} after: nearer by {fmean(nearer):.2f} (90 % interval "
-        f"{low:.2f} to {high:.2f}{', so it may be chance' if low <= 0 <= high else ''})."
+        f"it learned, and {fmean(now):.2f} after: {moved} by {abs(fmean(nearer)):.2f} (90 % "
+        f"interval of the gain {low:.2f} to {high:.2f}"
+        f"{', so it may be chance' if low <= 0 <= high else ''})."
     )
 
 
@@ -78,7 +80,7 @@ def _worded(guideline: Guideline, cases: Mapping[str, str]) -> str:
     told, worth = "not measured yet", guideline.worth
     if worth is not None:
         share, of = f"{100 * worth.auc:.0f} %", f"on {worth.cases} cases"
-        told = f"tells good from bad answers {share} of the time, {of}"
+        told = f"of a better and a worse answer finds the better {share} of the time, {of}"
     unused = "; not used" if guideline.status == "unproven" else ""
     sources = ", ".join(cases[episode_id] for episode_id in guideline.episode_ids)
     return f"- {guideline.text}\n  from {sources or 'hand'}; {told}{unused}"

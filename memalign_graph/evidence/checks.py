@@ -14,7 +14,12 @@ from langchain_core.messages import BaseMessage
 
 from memalign_graph.agreement import majority, on_scale
 from memalign_graph.errors import ChatModelError, ModelAnswerError
-from memalign_graph.evidence.confidence import telling, tells, token_probabilities
+from memalign_graph.evidence.confidence import (
+    is_untelling,
+    note_untelling,
+    still_telling,
+    token_probabilities,
+)
 from memalign_graph.identity import asked_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess, chunks
@@ -74,15 +79,15 @@ async def _alone(
     io: IO, chat: BaseChatModel, example: Example, questions: Sequence[str], limit: int
 ) -> list[float | bool | None] | None:
     """Ask each question for one token; None where the model does not tell of alternatives."""
-    model = telling(chat)
+    model = still_telling(chat)
     if model is None:
         return None
     window = max_input_tokens(chat)
 
     async def answer(messages: Sequence[BaseMessage]) -> float | bool | None:
         reply = await io.chat(model, messages)
-        if not tells(model, reply):
-            return None
+        if is_untelling(reply):
+            note_untelling(model)
         yes, no = (_of_word(reply.logprobs, word) for word in (prompts.YES, prompts.NO))
         if yes + no < _SAID:
             return None
@@ -96,7 +101,7 @@ async def _alone(
     except ChatModelError as error:
         logger.warning("Checks are asked all at once: %s", error)
         return None
-    if telling(chat) is None:
+    if still_telling(chat) is None:
         return None
     return [*answers, *await io.gather(list(map(answer, rest)), limit)]
 

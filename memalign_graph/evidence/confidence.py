@@ -50,6 +50,7 @@ class Measured:
     probabilities: Probabilities | None = None
     source: ConfidenceSource | None = None
     warning: str | None = None  # why it was not measured as asked for
+    untelling: bool = False  # whether the model answered without log-probabilities
 
 
 @dataclass(frozen=True)
@@ -196,10 +197,6 @@ class _AnyAnswer:
         return None if result[0].message.additional_kwargs.get("refusal") else {}
 
 
-_untelling: set[str] = set()
-"""The models that answered without log-probabilities, by their keys."""
-
-
 def telling(chat: BaseChatModel) -> StructuredModel | None:
     """Return a chat model that is asked for a token with its alternatives; None if it has none."""
     if not {"logprobs", "top_logprobs"} <= type(chat).model_fields.keys():
@@ -207,22 +204,34 @@ def telling(chat: BaseChatModel) -> StructuredModel | None:
     top = getattr(chat, "top_logprobs", None) or MAX_VALUES
     model = chat.model_copy(update={"logprobs": True, "top_logprobs": top})
     key = digest([model_key(model), _MAX_TOKENS])
-    if key in _untelling:
-        return None
     bound = model.bind(max_tokens=_MAX_TOKENS)
     return StructuredModel(bound, _AnyAnswer(), model_name_of(chat), key)
 
 
-def tells(model: StructuredModel, reply: ChatReply) -> bool:
-    """Tell whether a reply has alternatives; a model that gives none is asked for none again."""
-    if not reply.logprobs and reply.problem is None and model.key not in _untelling:
+_untelling: set[str] = set()
+"""The models, by key, that nothing is asked of which only log-probabilities answer."""
+
+
+def still_telling(chat: BaseChatModel) -> StructuredModel | None:
+    """Return what `telling` does, but for models that are known to give no alternatives."""
+    model = telling(chat)
+    return None if model is None or model.key in _untelling else model
+
+
+def note_untelling(model: StructuredModel) -> None:
+    """Remember that a model gives no alternatives."""
+    if model.key not in _untelling:
         _untelling.add(model.key)
         logger.warning(
-            "%s gives no log-probabilities: it is not asked for them again, and its checks tell "
-            "no more than yes or no.",
+            "%s gives no log-probabilities: it is not asked for an answer's token again, and its "
+            "checks tell no more than yes or no.",
             model.name,
         )
-    return bool(reply.logprobs)
+
+
+def is_untelling(reply: ChatReply) -> bool:
+    """Tell whether an answer came without alternatives; what is no answer tells nothing of that."""
+    return bool(reply.text) and reply.problem is None and not reply.logprobs
 
 
 async def ask_letter(
@@ -235,7 +244,7 @@ async def ask_letter(
     """Ask for one of some values by its letter."""
     model = telling(chat)
     if model is None:
-        return Measured(warning=f"{model_name_of(chat)} has no log-probabilities")
+        return Measured(warning=f"{type(chat).__name__} has no `logprobs` and `top_logprobs`")
     try:
         reply = await io.chat(model, messages)
     except ChatModelError as error:
@@ -247,9 +256,9 @@ async def ask_letter(
     why = f"a permitted value is not among the alternatives that {model.name} gave"
     if reply.problem is not None:
         why = f"{model.name} gave no answer that can be used: {reply.problem}"
-    elif not tells(model, reply):
+    elif not reply.logprobs:
         why = f"{model.name} answered without them"
-    return Measured(warning=why)
+    return Measured(warning=why, untelling=is_untelling(reply))
 
 
 class _NumberedCache(BaseCache):

@@ -196,8 +196,11 @@ async def _verdict(
     scale = step.parts.criterion.scale
     if not (step.parts.judge.swap and isinstance(scale, Pairwise)):
         return await _ask(step, example, retrieved, checks, besides)
-    pair = (example, swap_outputs(example))
-    orders = [_ask(step, ordered, retrieved, checks, besides) for ordered in pair]
+    orders = [
+        _ask(step, example, retrieved, checks, besides),
+        # The checks are of the outputs as they were given.
+        _ask(step, swap_outputs(example), retrieved, (), besides),
+    ]
     (straight, one), (swapped, other) = await step.io.gather(orders, step.run.max_concurrency)
     value, rationale, warning = settle_orders(
         scale, (straight["value"], straight["rationale"]), (swapped["value"], swapped["rationale"])
@@ -268,13 +271,16 @@ async def _ask_alone(
     """Ask a small model for the value alone; None where it does not tell of alternatives."""
     chat, criterion = step.chat, step.parts.criterion
     values = confidence.marks(criterion.scale)
-    if not values or confidence.telling(chat) is None:
+    model = confidence.still_telling(chat)
+    if not values or model is None:
         return None
     recalled, window = retrieved.recalled, max_input_tokens(chat)
     prompt = value_prompt(criterion, example, values, recalled=recalled, max_input_tokens=window)
     measured = await confidence.ask_letter(step.io, chat, criterion.scale, prompt.messages, values)
     if measured.probabilities is None:
         logger.warning("Judging %r: %s", criterion.name, measured.warning)
+        if measured.untelling:
+            confidence.note_untelling(model)
         return None
     said = [check for check in checks if check.held is not None]
     by_checks = vote(step.access, said, values, besides)

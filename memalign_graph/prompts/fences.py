@@ -9,7 +9,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from memalign_graph.agreement import majority_value
@@ -66,11 +66,17 @@ def render_criterion(criterion: Criterion) -> str:
     )
 
 
-def render_example(tag: str | None, example: Example, *, max_tokens: int) -> tuple[str, bool]:
-    """Write an example, each of its parts fenced, and tell whether something of it was cut."""
+def render_example(
+    tag: str | None, example: Example, *, max_tokens: int, besides: Collection[str] = ()
+) -> tuple[str, bool]:
+    """Write an example, each of its parts fenced, and tell whether something of it was cut.
+
+    `besides` are parts that are left out.
+    """
     values = {"inputs": example.inputs, "outputs": example.outputs}
     if example.reference_outputs is not None:
         values["reference_outputs"] = example.reference_outputs
+    values = {name: value for name, value in values.items() if name not in besides}
     parts = {name: fence(name, value) for name, value in values.items()}
     sizes = {name: estimate_tokens(part) for name, part in parts.items()}
     is_cut = sum(sizes.values()) > max_tokens

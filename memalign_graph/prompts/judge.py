@@ -232,8 +232,12 @@ def value_prompt(
     turns: list[BaseMessage] = []
     episodes: list[Episode] = []
     for earlier in shown:
-        alike = _without_shared(earlier.example, example)
-        text, _ = fences.render_example("case", alike, max_tokens=_CASE_TOKENS)
+        text, _ = fences.render_example(
+            "case",
+            earlier.example,
+            max_tokens=_CASE_TOKENS,
+            besides=_shared(earlier.example, example),
+        )
         room -= fences.estimate_tokens(text)
         if room < 0:
             break
@@ -290,7 +294,8 @@ def _ask_about(case: str, by: str = "") -> str:
 
 def _render_earlier(recalled: RecalledExample, case: Example, criterion: Criterion) -> list[str]:
     """Write an example that memory holds: as a question and its answer, or told in one text."""
-    shown = _without_shared(recalled.example, case)
+    shared = dict.fromkeys(_shared(recalled.example, case), "(the same as in the last case)")
+    shown = recalled.example.model_copy(update=shared)
     value = majority_value(recalled.episodes, criterion.scale)
     tag = "example" if value is None else "case"
     example, _ = fences.render_example(tag, shown, max_tokens=3 * _FIELD_TOKENS)
@@ -305,14 +310,13 @@ def _render_earlier(recalled: RecalledExample, case: Example, criterion: Criteri
     return [_ask_about(example), json.dumps(answer, ensure_ascii=False)]
 
 
-def _without_shared(earlier: Example, case: Example) -> Example:
-    # Often all cases share a question, or a right answer: said once, they leave room for more.
-    shared = {
-        name: "(the same as in the last case)"
+def _shared(earlier: Example, case: Example) -> list[str]:
+    """Name what cases have in common: a question, or a right answer, is said once."""
+    return [
+        name
         for name in ("inputs", "reference_outputs")
         if (value := getattr(case, name)) is not None and value == getattr(earlier, name)
-    }
-    return earlier.model_copy(update=shared)
+    ]
 
 
 def _said(episodes: Sequence[Episode], value: Value, criterion: Criterion) -> str:

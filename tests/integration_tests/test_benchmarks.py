@@ -51,7 +51,9 @@ def test_agreement_reports_on_labelled_rows(server: LoopbackServer, tmp_path: Pa
     (tmp_path / "tone.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     options = ["--data", str(tmp_path), "--sets", "tone", "--base-url", server.base_url]
     shown = ran(
-        "benchmarks.agreement", *options, "--no-peer", "--port", "0", "--results", str(tmp_path)
+        "benchmarks.agreement",
+        *options,
+        *("--window", "16384", "--no-peer", "--port", "0", "--results", str(tmp_path)),
     )
     assert ": agreement 0.50 " in shown
     assert (tmp_path / "tone" / "report.html").exists()

@@ -137,7 +137,7 @@ async def test_bad_input_is_one_sentence_and_no_call(bench: Bench) -> None:
     assert bench.server.chats == []
 
 
-SMALL = {"max_input_tokens": 4000}
+NARROW = {"max_input_tokens": 9_000}
 
 
 def shown_examples(chat: ChatRequest) -> int:
@@ -149,15 +149,15 @@ def tokens(chat: ChatRequest) -> int:
 
 
 async def test_examples_that_do_not_fit_are_left_out_and_said(bench: Bench) -> None:
-    feedback = [{"inputs": f"{n} " * 1_500, "outputs": n, "value": False} for n in "abcde"]
+    feedback = [{"inputs": f"{n} " * 3_500, "outputs": n, "value": False} for n in "abcde"]
     await bench.remember(*feedback)
-    model = bench.server.chat_model(profile=SMALL)
+    model = bench.server.chat_model(profile=NARROW)
     given = await bench.invoke(bench.judge_graph(model=model), CASE)
     [chat] = bench.server.chats
     assert 0 < shown_examples(chat) < 5
     assert len(given["judgment"]["episode_ids"]) == shown_examples(chat)
     assert f"{5 - shown_examples(chat)} of 5 similar examples" in given["judgment"]["warnings"][0]
-    assert tokens(chat) <= 4000
+    assert tokens(chat) <= 9_000
 
 
 async def test_relevant_guidelines_are_chosen_when_they_outgrow_their_room(bench: Bench) -> None:

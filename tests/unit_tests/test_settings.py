@@ -52,6 +52,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("confidence", "yes", "confidence: 'yes' is neither True nor False"),
     ("samples", 51, "samples: 51 is too much: give at most 50."),
     ("samples", 5, "samples: they measure the confidence: give confidence=True, too."),
+    ("checks", 1, "checks: 1 is neither True nor False"),
     ("decide", "both", "decide: 'both' is not known: give 'auto', 'verdict' or 'evidence'."),
 ]
 

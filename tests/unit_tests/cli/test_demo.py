@@ -20,7 +20,7 @@ def test_the_change_comes_with_its_interval_and_says_what_chance_may_do() -> Non
     scale = Numeric(minimum=0, maximum=10)
     nearer = conclusion(scale, rows(*[(0, 10, 5)] * 8))
     assert "1.00 away" in nearer
-    assert "0.50 after: nearer by 0.50 (90 % interval 0.50 to 0.50)." in nearer
+    assert "0.50 after: nearer by 0.50 (90 % interval of the gain 0.50 to 0.50)." in nearer
     assert "chance" in conclusion(scale, rows(*[(0, 10, 0), (0, 0, 10)] * 4))
     # The standard error of this mean is 1 / sqrt(16), and 1.64 of them are the 90 %.
     assert interval([1.0, -1.0] * 8) == pytest.approx((-0.41, 0.41), abs=0.1)
@@ -43,6 +43,6 @@ def test_a_guideline_is_shown_with_its_cases_and_what_it_was_measured_at() -> No
     with console.capture() as captured:
         console.print(*parts)
     text = captured.get()
-    assert "- Say \\x1b.\n  from case-1; tells good from bad answers 83 % of" in text
-    assert "of the time, on 8 cases\n" in text
+    assert "- Say \\x1b.\n  from case-1; of a better and a worse answer finds" in text
+    assert "the better 83 % of the time, on 8 cases\n" in text
     assert "40 % of the time, on 9 cases; not used" in text
