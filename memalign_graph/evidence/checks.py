@@ -13,7 +13,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from memalign_graph.agreement import majority, on_scale
-from memalign_graph.errors import ModelAnswerError
+from memalign_graph.errors import ChatModelError, ModelAnswerError
 from memalign_graph.evidence.confidence import (
     is_untelling,
     note_untelling,
@@ -96,7 +96,11 @@ async def _alone(
 
     first, *rest = prompts.check_prompts(example, questions, max_input_tokens=window)
     # What tells whether the model can, and lets a server read the case before the others come.
-    answers = [await answer(first)]
+    try:
+        answers = [await answer(first)]
+    except ChatModelError as error:
+        logger.warning("Checks are asked all at once: %s", error)
+        return None
     if still_telling(chat) is None:
         return None
     return [*answers, *await io.gather(list(map(answer, rest)), limit)]
