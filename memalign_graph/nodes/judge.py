@@ -41,6 +41,10 @@ from memalign_graph.types import (
 
 logger = logging.getLogger(__name__)
 
+_UNHEARD = (
+    "{} guideline(s) were not given to the model: a small one hears of them as checks alone, with "
+    "checks=True."
+)
 _UNPROVEN = (
     "{} guideline(s) were left out, since on the cases in memory they tell nothing of the experts' "
     "values."
@@ -286,6 +290,8 @@ async def _ask_alone(
     by_checks = vote(step.access, said, values, besides)
     if by_checks is not None:
         measured = replace(measured, probabilities=pooled(measured.probabilities, by_checks))
+    given = 0 if step.parts.judge.checks else len(retrieved.guidelines) + len(retrieved.relevant)
+    unheard = [_UNHEARD.format(given)] if given else []
     rationale = "The model was asked for the value alone."
     if said:
         met = sum(check.held is True for check in said)
@@ -297,7 +303,7 @@ async def _ask_alone(
         "guideline_ids": [check.guideline_id for check in checks],
         "episode_ids": [episode.id for episode in prompt.episodes],
         "model": model_name_of(chat),
-        "warnings": prompt.warnings,
+        "warnings": [*prompt.warnings, *unheard],
     }, measured
 
 
