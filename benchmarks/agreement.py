@@ -79,6 +79,8 @@ def compare(name: str, server: str, options: argparse.Namespace) -> Report:
     folder.mkdir(parents=True, exist_ok=True)
     lines = (options.data / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     rows: list[Row] = [json.loads(line) for line in lines]
+    if options.no_references:
+        rows = [{**row, "reference_outputs": None} for row in rows]
     random.Random(options.seed).shuffle(rows)  # noqa: S311 - nothing secret
     train = [row for row in rows if row["split"] == "train"][: options.train]
     test = [row for row in rows if row["split"] == "test"][: options.test]
@@ -144,6 +146,7 @@ def main() -> None:
     add("--data", type=Path, required=True, help="the folder of labelled rows")
     add("--sets", required=True, help="criteria, with commas between: names of files there")
     add("--no-peer", action="store_true", help="ours alone")
+    add("--no-references", action="store_true", help="leave reference outputs out")
     add("--train", type=int, default=50, help="how many training rows are learned from")
     add("--test", type=int, default=50, help="how many test rows are judged")
     add("--seed", type=int, default=1, help="chooses the rows")
