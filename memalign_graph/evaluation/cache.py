@@ -33,10 +33,13 @@ _VECTORS = ("memalign_evaluation", "vectors")
 
 _PURPOSES = {
     "guideline_operations": "distil",
+    "expert_questions": "distil",
+    "guideline_questions": "distil",
     "guideline_relations": "compare",
     "judgment": "judge",
 }
-"""What is asked of a chat model, by the title of the answer's schema; a confidence has none."""
+"""What is asked of a chat model, by the title of the answer's schema; a confidence has none,
+and neither have a check and a small model's value, which are asked for as one token."""
 
 _touched: ContextVar[list[str]] = ContextVar("memalign_touched_answers")
 
