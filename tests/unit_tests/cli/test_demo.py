@@ -39,7 +39,7 @@ def test_a_guideline_is_shown_with_its_cases_and_what_it_was_measured_at() -> No
     bad = Guideline(id="2", text="No.", worth=Worth(auc=0.4, cases=9), status="unproven", **fields)
     result = {"cases": rows((1, 0, 1)), "guidelines": [good, bad], "episodes": {"e": "case-1"}}
     parts = shown(Boolean(), {**result, "seconds": {}, "conclusion": "."})
-    console = Console(width=100)
+    console = Console(width=200)
     with console.capture() as captured:
         console.print(*parts)
     text = captured.get()
