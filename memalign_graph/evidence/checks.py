@@ -6,13 +6,12 @@ of natural language texts (2024), https://arxiv.org/abs/2501.00274.
 """
 
 import logging
-import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from memalign_graph.agreement import majority, on_scale
+from memalign_graph.agreement import on_scale
 from memalign_graph.errors import ChatModelError, ModelAnswerError
 from memalign_graph.evidence.confidence import (
     is_untelling,
@@ -27,18 +26,13 @@ from memalign_graph.memory.checking import note_answers
 from memalign_graph.memory.worth import answers_in
 from memalign_graph.models import BaseChatModel, ask, max_input_tokens, model_name_of, with_schema
 from memalign_graph.prompts import checks as prompts
-from memalign_graph.prompts.judge import nearest
-from memalign_graph.scales import Value
-from memalign_graph.types import Check, Example, Guideline, Probabilities
+from memalign_graph.types import Check, Example, Guideline
 
 logger = logging.getLogger(__name__)
 
 MEASURED_CASES = 50
 """How many of the newest cases that experts valued guidelines are measured on."""
 
-_WIDTH = 0.5  # of a case's reach, in squares of the answers' spread
-_LEAST_SPREAD = 0.05
-_PRIOR = 0.05  # the share that each value has from no case
 _KEPT_AT_ONCE = 10  # cases, so that little is lost where an alignment is cut off
 LIKELY = 0.5  # from here on rather yes than no
 _SAID = 0.5  # the least probability of yes and no together
@@ -185,50 +179,3 @@ def probabilities(checks: Sequence[Check]) -> dict[str, float]:
         for check in checks
         if check.held is not None
     }
-
-
-def vote(
-    access: MemoryAccess,
-    checks: Sequence[Check],
-    values: Sequence[Value],
-    besides: Container[str],
-) -> Probabilities | None:
-    """Tell what experts said of cases that meet the same guidelines: the share of each value.
-
-    Cases count by how near they are in the log-odds of the checks. Without model or fit it is of
-    use from the first few labels on; `besides` are vector keys of cases with no vote.
-    """
-    import numpy as np
-
-    own, known, scale = probabilities(checks), answers_in(access.view), access.criterion.scale
-    rows: dict[str, list[Value]] = {}
-    for row in access.view.rows():
-        value = on_scale(row.value, scale)
-        is_asked = any(row.example_id in known.get(asked, ()) for asked in own)
-        if value is not None and is_asked and row.vector_key not in besides:
-            rows.setdefault(row.example_id, []).append(value)
-    if not rows:
-        return None
-    answers = [[known.get(asked, {}).get(key, math.nan) for asked in own] for key in rows]
-    table = _log_odds(np.array([list(own.values()), *answers]))
-    off = (table[1:] - table[0]) / (np.nanstd(table[1:], axis=0) + _LEAST_SPREAD)
-    weights = np.exp(-np.nanmean(off**2, axis=1) / _WIDTH)
-    votes = dict.fromkeys(map(scale.render, values), _PRIOR * float(weights.sum()) + 1e-6)
-    for weight, given in zip(weights.tolist(), rows.values(), strict=True):
-        votes[scale.render(nearest(values, majority(given, scale)))] += weight
-    total = sum(votes.values())
-    return {name: share / total for name, share in votes.items()}
-
-
-def pooled(one: Probabilities, other: Probabilities) -> Probabilities:
-    """Let a vote move probabilities: their product, the vote counting half, renormalised."""
-    product = {name: share * math.sqrt(other[name]) for name, share in one.items()}
-    total = sum(product.values()) or 1.0
-    return {name: share / total for name, share in product.items()}
-
-
-def _log_odds(shares: Any) -> Any:
-    import numpy as np
-
-    inside = np.clip(shares, 1e-3, 1 - 1e-3)
-    return np.log(inside / (1 - inside))

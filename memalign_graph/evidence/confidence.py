@@ -92,7 +92,10 @@ async def measure_confidence(
         names = map(criterion.scale.render, values)
         lines = [f"{letter}) {name}" for letter, name in zip(ascii_uppercase, names, strict=False)]
         again = [*before, HumanMessage("\n".join([f"{last.text}{_ALONE}", *lines]))]
-        measured = await ask_letter(io, chat, criterion.scale, again, values)
+        model, kind = telling(chat), type(chat).__name__
+        measured = Measured(warning=f"{kind} has no `logprobs` and `top_logprobs`")
+        if model is not None:
+            measured = await ask_letter(io, model, criterion.scale, again, values)
     if measured.probabilities is not None:
         return measured
     why = f"No confidence by log-probabilities: {(measured.warning or '').rstrip('.')}"
@@ -236,15 +239,12 @@ def is_untelling(reply: ChatReply) -> bool:
 
 async def ask_letter(
     io: IO,
-    chat: BaseChatModel,
+    model: StructuredModel,
     scale: Scale,
     messages: Sequence[BaseMessage],
     values: Sequence[Value],
 ) -> Measured:
-    """Ask for one of some values by its letter."""
-    model = telling(chat)
-    if model is None:
-        return Measured(warning=f"{type(chat).__name__} has no `logprobs` and `top_logprobs`")
+    """Ask a model that tells of alternatives for one of some values by its letter."""
     try:
         reply = await io.chat(model, messages)
     except ChatModelError as error:

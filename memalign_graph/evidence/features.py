@@ -3,15 +3,21 @@
 Source: H. Hashemi et al., LLM-Rubric, 2024: answers to small questions, weighed by few labels.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 
+from memalign_graph.agreement import majority, on_scale
 from memalign_graph.evidence.regression import Floats
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.memory.worth import answers_in, is_of, measured
-from memalign_graph.scales import Scale
+from memalign_graph.prompts.judge import nearest
+from memalign_graph.scales import Scale, Value
+from memalign_graph.types import Criterion, Probabilities
 
+_WIDTH = 0.5  # of a case's reach in a vote, in squares of the answers' spread
+_PRIOR = 0.05  # the share that each value has from no case
 _LEAST_SPREAD = 0.05
 """Added to that of the answers: what is all but the same on all cases is not blown up."""
 
@@ -65,3 +71,44 @@ def log_odds(shares: Floats) -> Floats:
     """Return what is added up where chances are weighed."""
     inside = np.clip(shares, 1e-3, 1 - 1e-3)
     return np.log(inside / (1 - inside))
+
+
+def vote(
+    view: MemoryView,
+    criterion: Criterion,
+    own: Mapping[str, float],
+    values: Sequence[Value],
+    besides: Container[str],
+) -> Probabilities | None:
+    """Tell what experts said of cases that meet the same guidelines: the share of each value.
+
+    `own` is how likely the case meets them, by `asked_id`. Cases count by how near they are in the
+    log-odds of the checks. Without model or fit it is of use from the first few labels on;
+    `besides` are vector keys of cases with no vote.
+    """
+    known, scale = answers_in(view), criterion.scale
+    rows: dict[str, list[Value]] = {}
+    for row in view.rows():
+        value = on_scale(row.value, scale)
+        is_asked = any(row.example_id in known.get(asked, ()) for asked in own)
+        if value is not None and is_asked and row.vector_key not in besides:
+            rows.setdefault(row.example_id, []).append(value)
+    if not rows:
+        return None
+    answers = [[known.get(asked, {}).get(key, math.nan) for asked in own] for key in rows]
+    table = log_odds(np.array([list(own.values()), *answers]))
+    table = table[:, ~np.isnan(table[1:]).all(axis=0)]
+    off = (table[1:] - table[0]) / (np.nanstd(table[1:], axis=0) + _LEAST_SPREAD)
+    weights = np.exp(-np.nanmean(off**2, axis=1) / _WIDTH)
+    votes = dict.fromkeys(map(scale.render, values), _PRIOR * float(weights.sum()) + 1e-6)
+    for weight, given in zip(weights.tolist(), rows.values(), strict=True):
+        votes[scale.render(nearest(values, majority(given, scale)))] += weight
+    total = sum(votes.values())
+    return {name: share / total for name, share in votes.items()}
+
+
+def pooled(one: Probabilities, other: Probabilities) -> Probabilities:
+    """Let a vote move probabilities: their product, the vote counting half, renormalised."""
+    product = {name: share * math.sqrt(other[name]) for name, share in one.items()}
+    total = sum(product.values()) or 1.0
+    return {name: share / total for name, share in product.items()}

@@ -39,13 +39,19 @@ def measured(view: MemoryView, scale: Scale) -> tuple[str, list[Guideline]]:
 
 
 def answers_in(view: MemoryView) -> Answers:
-    """Gather how likely the cases in memory meet guidelines, whenever a model was asked."""
+    """Gather how likely cases in memory meet guidelines, whenever asked; not to be changed."""
+    version = view.version
+    known = view.derived.get("answers")
+    if known is not None and known[0] == version:
+        found: Answers = known[1]
+        return found
     answers: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for row in sorted(view.rows(), key=lambda row: row.given_at):
         for asked, answer in row.judged.checks.items() if row.judged else ():
             answers[asked][row.example_id] = answer
-    for asked, found in view.answers().items():
-        answers[asked] |= found
+    for asked, later in view.answers().items():
+        answers[asked] |= later
+    view.derived["answers"] = version, answers
     return answers
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.evidence import confidence
-from memalign_graph.evidence.checks import check_case, pooled, probabilities, vote
+from memalign_graph.evidence.checks import check_case, probabilities
 from memalign_graph.evidence.questions import fill_questions
 from memalign_graph.memory import recall as memory
 from memalign_graph.memory.embedding import key_of
@@ -259,10 +259,10 @@ async def _ask(
     checks: Sequence[Check],
     besides: Container[str],
 ) -> tuple[Update, confidence.Measured]:
+    alone = None
     if is_small(step.chat):
         alone = await _ask_alone(step, example, retrieved, checks, besides)
-        return alone or await _ask_why(step, example, retrieved)
-    return await _ask_why(step, example, retrieved)
+    return alone or await _ask_why(step, example, retrieved)
 
 
 async def _ask_alone(
@@ -273,6 +273,8 @@ async def _ask_alone(
     besides: Container[str],
 ) -> tuple[Update, confidence.Measured] | None:
     """Ask a small model for the value alone; None where it does not tell of alternatives."""
+    from memalign_graph.evidence.features import pooled, vote
+
     chat, criterion = step.chat, step.parts.criterion
     values = confidence.marks(criterion.scale)
     model = confidence.still_telling(chat)
@@ -280,14 +282,14 @@ async def _ask_alone(
         return None
     recalled, window = retrieved.recalled, max_input_tokens(chat)
     prompt = value_prompt(criterion, example, values, recalled=recalled, max_input_tokens=window)
-    measured = await confidence.ask_letter(step.io, chat, criterion.scale, prompt.messages, values)
+    measured = await confidence.ask_letter(step.io, model, criterion.scale, prompt.messages, values)
     if measured.probabilities is None:
         logger.warning("Judging %r: %s", criterion.name, measured.warning)
         if measured.untelling:
             confidence.note_untelling(model)
         return None
     said = [check for check in checks if check.held is not None]
-    by_checks = vote(step.access, said, values, besides)
+    by_checks = vote(step.access.view, criterion, probabilities(said), values, besides)
     if by_checks is not None:
         measured = replace(measured, probabilities=pooled(measured.probabilities, by_checks))
     given = 0 if step.parts.judge.checks else len(retrieved.guidelines) + len(retrieved.relevant)
