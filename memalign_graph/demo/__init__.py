@@ -14,7 +14,7 @@ from memalign_graph.cli.terminal import Terminal, count, listed
 if TYPE_CHECKING:
     from memalign_graph.scales import Scale
 
-_OPTIONS: dict[str, Any] = {"k": 3, "checks": True}
+_OPTIONS: dict[str, Any] = {"k": 2, "checks": True}
 """What the judge is told besides its models."""
 
 

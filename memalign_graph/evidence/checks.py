@@ -24,7 +24,14 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess, chunks
 from memalign_graph.memory.checking import note_answers
 from memalign_graph.memory.worth import answers_in
-from memalign_graph.models import BaseChatModel, ask, max_input_tokens, model_name_of, with_schema
+from memalign_graph.models import (
+    BaseChatModel,
+    ask,
+    is_small,
+    max_input_tokens,
+    model_name_of,
+    with_schema,
+)
 from memalign_graph.prompts import checks as prompts
 from memalign_graph.types import Check, Example, Guideline
 
@@ -155,11 +162,13 @@ async def check_memory(
     examples = {episode.example_id: episode.example for episode in found.values()}
     warnings: list[str] = []
     done = 0
+    # A small model's server reads one case at a time, and anew where another came between.
+    at_once = 1 if is_small(chat) else limit
     for keys in chunks([key for key in waiting if key in examples], _KEPT_AT_ONCE):
         beside = max(limit // len(keys), 1)
         checked = await io.gather(
             [check_case(io, chat, examples[key], missing[key], limit=beside) for key in keys],
-            limit,
+            at_once,
         )
         answers: dict[str, dict[str, float]] = {}
         for key, (checks, told) in zip(keys, checked, strict=True):

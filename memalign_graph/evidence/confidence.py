@@ -23,7 +23,14 @@ from memalign_graph.agreement import agree
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, ChatReply, StructuredModel
-from memalign_graph.models import BaseChatModel, ask, model_key, model_name_of, with_schema
+from memalign_graph.models import (
+    BaseChatModel,
+    ask,
+    is_small,
+    model_key,
+    model_name_of,
+    with_schema,
+)
 from memalign_graph.prompts.judge import answer_schema, read_answer
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 from memalign_graph.types import ConfidenceSource, Criterion, Evidence, Probabilities
@@ -36,7 +43,7 @@ MAX_VALUES = 20
 _ALONE = "\n\nThis time answer with one letter alone, and nothing before or after it:"
 
 _MAX_TOKENS = 16
-"""What ends an answer that is no letter."""
+"""What ends an answer that is no letter; of a small model, whose every token takes time, one."""
 
 _TEMPERATURE = 0.7
 """What samples are drawn with where the model's own temperature is 0, under which all are alike
@@ -206,8 +213,9 @@ def telling(chat: BaseChatModel) -> StructuredModel | None:
         return None
     top = getattr(chat, "top_logprobs", None) or MAX_VALUES
     model = chat.model_copy(update={"logprobs": True, "top_logprobs": top})
-    key = digest([model_key(model), _MAX_TOKENS])
-    bound = model.bind(max_tokens=_MAX_TOKENS)
+    most = 1 if is_small(chat) else _MAX_TOKENS
+    key = digest([model_key(model), most])
+    bound = model.bind(max_tokens=most)
     return StructuredModel(bound, _AnyAnswer(), model_name_of(chat), key)
 
 

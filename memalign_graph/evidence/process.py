@@ -12,6 +12,7 @@ machines, 1999.
 import logging
 import threading
 from collections.abc import Callable, Container, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import nlargest
@@ -21,7 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from memalign_graph.agreement import majority, on_scale, reach
+from memalign_graph.agreement import agree, majority, on_scale, reach
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.confidence import Decision, Said
 from memalign_graph.evidence.features import Features, log_odds
@@ -206,7 +207,13 @@ class Process:
         newest = {row.vector_key: row.given_at for row in valued}
         chosen = nlargest(MAX_CASES, newest, key=lambda key: (newest[key], key))
         self._cases: dict[str, Case | None] = {}
-        self.cases = [case for key in sorted(chosen) if (case := self._case(view, key))]
+        self.like: Regression | None = None
+        self.take([case for key in sorted(chosen) if (case := self._case(view, key))])
+        example_ids = [case.example_id for case in self.cases]
+        self.features = Features(view, scale, example_ids, least=MIN_CASES)
+
+    def take(self, cases: list[Case]) -> None:
+        self.cases = cases
         self.truth = self.encoding.numbers([case.value for case in self.cases])
         self._marks = np.unique(self.truth)
         self._targets = self._targets_of(self.cases)
@@ -215,8 +222,36 @@ class Process:
         self._verdicts = self.encoding.numbers([one.verdict for one in said])
         self._stated = np.array([self.encoding.stated(one) for one in said])
         self._calibrations: dict[tuple[Kind, bool], Calibration | None] = {}
-        example_ids = [case.example_id for case in self.cases]
-        self.features = Features(view, scale, example_ids, least=MIN_CASES)
+
+    def turned_by(self, new: Case) -> list[tuple[Case, Value, Value]]:
+        """Tell which other cases would be estimated otherwise if memory had a case, or had it so.
+
+        Each is left out, with what it is estimated at before and after; what moves most is first.
+        """
+        other = copy(self)
+        for name, kind in vars(Process).items():
+            if isinstance(kind, cached_property):
+                vars(other).pop(name, None)
+        other.like = self.regression
+        kept = [case for case in self.cases if case.key != new.key]
+        other.take(sorted([*kept, new], key=lambda case: case.key))
+        before, after = self.left_out(), other.left_out()
+        moves = []
+        for case in kept if before else ():
+            if case.key in before:
+                (was, here), (is_now, there) = before[case.key], after[case.key]
+                if not agree(self.encoding.scale, was, is_now):
+                    moves.append((float(np.abs(there - here).sum()), case, was, is_now))
+        return [move[1:] for move in sorted(moves, key=lambda move: (-move[0], move[1].key))]
+
+    def left_out(self) -> dict[str, tuple[Value, Floats]]:
+        """Return what each case is estimated at without it: on the scale, and before."""
+        if self.weighing is None:
+            return {}
+        values = map(self.encoding.value, self.weighing.numbers.tolist())
+        keys = [self.cases[row].key for row in self.weighing.rows]
+        estimates = zip(values, self.weighing.estimates, strict=True)
+        return dict(zip(keys, estimates, strict=True))
 
     @cached_property
     def regression(self) -> Regression:
@@ -225,7 +260,7 @@ class Process:
         width, features = self._targets.shape[1] // 2, None
         if self.features.count:
             features = self.features.rows([case.example_id for case in self.cases])
-        return Regression(vectors, self._targets, width, features)
+        return Regression(vectors, self._targets, width, features, like=self.like)
 
     @cached_property
     def weighing(self) -> Weighing | None:

@@ -30,12 +30,20 @@ class Regression:
     """Weighs cases by likeness: the mean of kernel regression and of a vote of the nearest."""
 
     def __init__(
-        self, vectors: Floats, targets: Floats, width: int, features: Floats | None = None
+        self,
+        vectors: Floats,
+        targets: Floats,
+        width: int,
+        features: Floats | None = None,
+        *,
+        like: "Regression | None" = None,
     ) -> None:
         """Fit to targets; how closely is chosen by leaving one out of so many first columns.
 
-        Features are what else is known of each case, standardised.
+        Features are what else is known of each case, standardised. Fitted to many cases it may be
+        `like` another one, as closely: one case more would change that by chance alone.
         """
+        like = like if len(targets) > _TRIED else None
         self._targets, self._mean = targets, targets.mean(axis=0)
         self._least, self._most = targets.min(axis=0), targets.max(axis=0)
         self._centre = vectors.mean(axis=0)
@@ -54,15 +62,17 @@ class Regression:
             votes = _sums(soft(self.similarities[some], temperature), experts[self.nearest[some]])
             return float((np.abs(votes - experts[some]) ** power).mean())
 
-        self.temperature = min(_TEMPERATURES, key=error)
+        self.temperature: float = like.temperature if like else min(_TEMPERATURES, key=error)
         has_features = features is not None
 
         def fit(share: float) -> tuple[float, float, float]:
             rows = _joined(known, features, share)[some]
             return *_best_ridge(rows, experts[some], compares=has_features), share
 
-        fits = map(fit, _SHARES if has_features else _SHARES[:1])
-        _, self.ridge, self.share = min(fits, key=itemgetter(0))
+        shares = _SHARES if has_features else _SHARES[:1]
+        best = (0.0, like.ridge, like.share) if like else min(map(fit, shares), key=itemgetter(0))
+        self.ridge: float = best[1]
+        self.share: float = best[2]
         self._known = known = _joined(known, features, self.share)
         self.shares = soft(self.similarities, self.temperature)
         """Their shares in the vote."""

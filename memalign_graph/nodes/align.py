@@ -274,7 +274,7 @@ async def consolidate_guidelines(step: _Step) -> Update:
 async def settle_conflicts(step: _Step) -> Update:
     step.run.warn_without_checkpointer("alignment")
     conflicts = [Conflict.model_validate(fields) for fields in step.lesson["conflicts"]]
-    decisions = conflict_form(step.parts.criterion, conflicts).ask()
+    decisions = conflict_form(step.parts.criterion, conflicts).ask(step.settings["namespace"])
     settled = saved(settle(conflicts, decisions))
     return step.learned(decisions=decisions, operations=[*step.lesson["operations"], *settled])
 

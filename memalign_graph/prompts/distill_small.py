@@ -21,7 +21,7 @@ from memalign_graph.types import Criterion, Episode
 MOST_COMMENTS = 12
 """How many pieces of feedback a small model is shown at a time."""
 
-_MOST_QUESTIONS = 6
+_MOST_QUESTIONS = 3  # in one answer: each is asked of every case
 _MOST_SOURCES = 3
 _QUESTION_CHARS = 160
 _COMMENT_TOKENS = 300

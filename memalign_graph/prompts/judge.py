@@ -243,7 +243,7 @@ def value_prompt(
             break
         answer = letters[nearest(values, majority_value(earlier.episodes, scale))]
         # The most similar last, next to the case.
-        turns = [HumanMessage(f"{text}\n\n{_BY_LETTER}"), AIMessage(answer), *turns]
+        turns = [HumanMessage(text), AIMessage(answer), *turns]
         episodes.extend(earlier.episodes)
     human = HumanMessage(f"{case}\n\n{_BY_LETTER}")
     return JudgePrompt([SystemMessage(system), *turns, human], [], episodes, warnings)

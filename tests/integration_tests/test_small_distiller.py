@@ -34,8 +34,8 @@ async def test_questions_come_from_comments_alone_and_know_their_sources(bench: 
     feedback = [said(number, text) for number, text in enumerate(told)]
     feedback.append(record(13, rationale=None))
     given = {
-        True: wrote(PLANES, PLANES.upper(), "What planes?", "", "Does the ...?", APPLICATIONS),
-        False: wrote(PLANES, "Is the customer thanked for waiting?", f"Is {'x' * 160}?"),
+        True: wrote(PLANES, "Does the ...?", APPLICATIONS, "Is it one question too many?"),
+        False: wrote(PLANES.upper(), f"Is {'x' * 160}?", "Is the customer thanked for waiting?"),
     }
     bench.server.responder = lambda chat: answer(given[told[0] in chat.text])
     report = await align(bench, feedback, alignment(bench, model=small(bench)))
@@ -52,7 +52,7 @@ async def test_questions_come_from_comments_alone_and_know_their_sources(bench: 
         rule.question: {words[key] for key in rule.episode_ids} for rule in await bench.guidelines()
     }
     assert found == {PLANES: {told[0], told[2], told[12]}, APPLICATIONS: {told[1]}}
-    assert (len(report["warnings"]), report["batches"]) == (4, 2)
+    assert (len(report["warnings"]), report["batches"]) == (3, 2)
     assert {one.status for one in await bench.episodes()} == {"distilled"}
 
 

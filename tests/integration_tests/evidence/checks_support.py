@@ -11,7 +11,7 @@ from tests.conftest import CASE, CRITERION, Bench
 from tests.loopback import ChatRequest, Reply, answer, with_logprobs
 
 SORRY, BRIEF, DATE = "Does it say sorry?", "Is it brief?", "Does it name a date?"
-ALONE = "Answer with one word alone, Yes or No:"
+ALONE = "Answer each question with one word alone, Yes or No."
 FIVE = dict.fromkeys("ABCDE", 0.2)
 
 
@@ -31,8 +31,8 @@ class Model:
         if chat.schema_name is not None:
             return answer({"rationale": "Seen.", "value": self.value})
         odds = self.letters
-        if last.endswith(ALONE):
-            share = self.yes[last.splitlines()[-2]]
+        if is_check(chat):
+            share = self.yes[last.splitlines()[-1]]
             odds = {"Yes": share * 0.9, "yes": share * 0.1, "No": 1 - share}
             odds = odds if share >= 0 else {"Perhaps": 0.9, "Yes": 0.05, "No": 0.05}
         first = max(odds, key=lambda token: odds[token])
@@ -43,6 +43,10 @@ def said_last(chat: ChatRequest) -> str:
     return str(chat.messages[-1]["content"])
 
 
+def is_check(chat: ChatRequest) -> bool:
+    return str(chat.messages[0]["content"]).endswith(ALONE)
+
+
 def listed(chat: ChatRequest) -> list[str]:
     """The questions that are asked at once."""
     lines = said_last(chat).rpartition("</case>")[2].strip().splitlines()[:-1]
@@ -50,7 +54,7 @@ def listed(chat: ChatRequest) -> list[str]:
 
 
 def checks_in(bench: Bench) -> list[ChatRequest]:
-    return [chat for chat in bench.server.chats if said_last(chat).endswith(ALONE)]
+    return list(filter(is_check, bench.server.chats))
 
 
 async def rules(

@@ -37,7 +37,7 @@ async def test_each_question_is_asked_alone_behind_the_same_case(bench: Bench) -
     judgment = await judge(bench)
     asked = checks_in(bench)
     assert (len(asked), len(bench.server.chats)) == (3, 4)
-    assert {said_last(chat).splitlines()[-2] for chat in asked} == {SORRY, BRIEF, DATE}
+    assert {said_last(chat).splitlines()[-1] for chat in asked} == {SORRY, BRIEF, DATE}
     [prefix] = {
         (str(chat.messages[0]["content"]), said_last(chat).rpartition("</case>")[0])
         for chat in asked
