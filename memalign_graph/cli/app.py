@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import signal
 import sqlite3
 import sys
@@ -48,6 +49,9 @@ or the memory can't be used; 3 a chat model or embeddings failed; 4 done, but no
 70 a fault of this program; 130 stopped by Ctrl-C; 141 whatever read the output went away; 143
 stopped by SIGTERM. What was committed before stays.
 """
+
+_URL = re.compile(r"postgres(ql)?://\S+")
+"""What may hold a password."""
 
 app = typer.Typer(
     help="An LLM judge that learns from your experts.",
@@ -140,6 +144,8 @@ def _explained(error: Exception) -> tuple[str, int]:
         case sqlite3.Error():
             held = ": another process has held it for long: try again" if "locked" in text else ""
             text = f"--memory: the file, or its folder, can't be used: {text}{held}."
+        case _ if type(error).__module__.partition(".")[0] in ("psycopg", "psycopg_pool"):
+            text = f"--memory: the database can't be used: {_URL.sub('...', text)}."
         case OSError() | MemAlignError():
             pass
         case ImportError() if "memalign-graph[" in text:

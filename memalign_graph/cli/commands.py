@@ -89,10 +89,10 @@ def align(
 async def _align(
     builder: Any, place: Place, records: list[Record], max_concurrency: int, terminal: Terminal
 ) -> dict[str, Any]:
-    from memalign_graph.local import open_local_store_async
+    from memalign_graph.local import open_store_async
 
     state: Any = {}
-    async with open_local_store_async(place.memory) as store:
+    async with open_store_async(place.memory) as store:
         parts = builder.compile(store=store).astream(
             {"feedback": [fields for _, fields in records]},
             {"max_concurrency": max_concurrency},
@@ -176,15 +176,15 @@ async def _judge(
     from langgraph.store.memory import InMemoryStore
 
     from memalign_graph.graphs import create_judge_graph
-    from memalign_graph.local import open_local_store_async
+    from memalign_graph.local import open_store_async
     from memalign_graph.memory.judge_memory import JudgeMemory
 
     store: Any = InMemoryStore()
     errors: list[MemAlignError] = []
     unwritten = deque(verdicts if terminal.as_json else ())
     async with AsyncExitStack() as stack:
-        if place.memory.exists() or judge.keep_judgments is not None:
-            store = await stack.enter_async_context(open_local_store_async(place.memory))
+        if place.is_there or judge.keep_judgments is not None:
+            store = await stack.enter_async_context(open_store_async(place.memory))
         memory = JudgeMemory(store, judge.criterion, **place.context, embeddings=judge.embeddings)
         terminal.note(f"memory {place}: guidelines: {len(await memory.aguidelines())}")
         if not (await memory.aversion()).strip("0"):
@@ -333,6 +333,8 @@ def _meets(report: "Report", name: str, limit: float, terminal: Terminal) -> boo
 def review(
     *,
     author: Annotated[str | None, typer.Option(metavar="NAME", help="Who answers.")] = None,
+    web: Annotated[bool, typer.Option("--web", help="Show a page, on this machine alone.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where --web shows it.")] = 8765,
     place: Place,
     flags: JudgeFlags,
     terminal: Terminal,
@@ -345,6 +347,11 @@ def review(
     from memalign_graph.graphs import create_feedback_graph
     from memalign_graph.types import Feedback
 
+    if web:
+        judge = flags.judge(place.criterion, terminal)
+        place.check(must_exist=True)
+        _finished(_serve(place, judge, port, author or "", terminal))
+        return Status.DONE
     # Where each was, its episode, and what the same expert had said of it before.
     answers: list[tuple[int, str, Any]] = []
     at = 0
@@ -388,3 +395,13 @@ def review(
         left = len(waiting) - len(answers)
         terminal.result({"episode_ids": ids, "waiting": left, "version": memory.version()})
     return Status.DONE
+
+
+async def _serve(place: Place, judge: "Judge", port: int, author: str, terminal: Terminal) -> None:
+    """Show the review page of a memory until the program is stopped."""
+    from memalign_graph.local import open_store_async
+    from memalign_graph.review import Desk, create_review_app, serve
+
+    async with open_store_async(place.memory) as store:
+        desk = Desk([judge], **place.context, store=store)
+        await serve(create_review_app(desk, name=author), port, terminal.note)

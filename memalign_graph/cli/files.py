@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memalign_graph.errors import InvalidInputError, explain
+from memalign_graph.local import postgres
+from memalign_graph.local.postgres import is_postgres, without_secrets
 
 if TYPE_CHECKING:
     from memalign_graph.types import Criterion
@@ -123,21 +125,33 @@ def _scale(scale: Any) -> Any:
     return {"type": "categorical" if "choices" in scale else "numeric", **scale}
 
 
-def check_database(path: Path, option: str, *, holds: str | None = None) -> None:
-    """Check an SQLite file without making or changing it; `holds` names a table it has to have."""
-    problem = None
-    if str(path) == ":memory:":
+def check_database(place: str | Path, option: str, *, holds: str | None = None) -> None:
+    """Check a database without making or changing it; `holds` names a table it has to have."""
+    problem, path = None, Path(place)
+    is_file = not is_postgres(place)
+    if str(place) == ":memory:":
         problem = "would be gone with the command: name a file"
-    elif path.is_file() and path.stat().st_size and not _is_database(path):
+    elif is_file and path.is_dir():
+        problem = "is a folder: name a file"
+    elif is_file and path.is_file() and path.stat().st_size and not _is_database(path):
         problem = "is no SQLite file, so it is left as it is: name another"
-    elif holds and not has_table(path, holds):
-        problem = "holds no memory: `memalign align` makes one" if path.exists() else "is not there"
+    elif holds and not has_table(place, holds):
+        is_there = not is_file or path.exists()
+        problem = "holds no memory: `memalign align` makes one" if is_there else "is not there"
     if problem:
-        raise InvalidInputError(f"{option}: {path} {problem}.")
+        raise InvalidInputError(f"{option}: {shown_place(place)} {problem}.")
 
 
-def has_table(path: Path, name: str) -> bool:
-    """Tell whether there is an SQLite file with a table, without changing the file."""
+def shown_place(place: str | Path) -> str:
+    """Return where a database is, as it can be shown."""
+    return without_secrets(str(place)) if is_postgres(place) else str(place)
+
+
+def has_table(place: str | Path, name: str) -> bool:
+    """Tell whether there is a database with a table, without changing it."""
+    if is_postgres(place):
+        return postgres.has_table(str(place), name)
+    path = Path(place)
     if not path.exists():
         return False
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:

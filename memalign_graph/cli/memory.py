@@ -99,7 +99,7 @@ def import_file(*, place: Place, terminal: Terminal, file: str) -> None:
 
     lines = read_text(file, "FILE").split("\n")
     try:
-        if not place.memory.exists():
+        if not place.is_there:
             # Tried first where nothing is lost: a file that can't be used makes no memory.
             JudgeMemory(InMemoryStore(), place.criterion.criterion).import_jsonl(lines)
         with place.open(is_new=True) as memory:
@@ -145,14 +145,14 @@ def forget(
     be a guideline's: it is removed, and its feedback stays. What is forgotten can be had back with
     rollback; what is purged can't.
     """
-    from memalign_graph.local import open_local_checkpointer
+    from memalign_graph.local import open_checkpointer
 
     if not (keys or author):
         raise InvalidInputError("ID: say what to forget: ids, or --author.")
     has_threads = purge and has_table(place.memory, "checkpoints")
     with (
         place.open() as memory,
-        open_local_checkpointer(place.memory) if has_threads else nullcontext() as checkpointer,
+        open_checkpointer(place.memory) if has_threads else nullcontext() as checkpointer,
     ):
         episodes = {episode.id: episode for episode in memory.episodes()}
         guidelines = {guideline.id: guideline for guideline in memory.guidelines()}

@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from memalign_graph.cli.files import CriterionFile, check_database, load_criterion
+from memalign_graph.cli.files import (
+    CriterionFile,
+    check_database,
+    has_table,
+    load_criterion,
+    shown_place,
+)
 from memalign_graph.cli.terminal import Terminal
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.local.postgres import is_postgres
 
 if TYPE_CHECKING:
     from memalign_graph.memory.judge_memory import JudgeMemory
@@ -88,7 +95,7 @@ Field = Annotated[
 MaxConcurrency = Annotated[
     int, typer.Option(min=1, help="How many calls of a model are under way at a time.")
 ]
-DEFAULT_MEMORY = Path("memalign.db")
+DEFAULT_MEMORY = "memalign.db"
 
 
 @dataclass(frozen=True)
@@ -97,15 +104,29 @@ class Place:
 
     criterion: CriterionOption
     memory: Annotated[
-        Path, typer.Option("--memory", "-m", dir_okay=False, help="The memory's SQLite file.")
+        str,
+        typer.Option(
+            "--memory",
+            "-m",
+            metavar="FILE|URL",
+            envvar="MEMALIGN_STORE",
+            help="The memory's SQLite file, or the postgresql:// URL of its database.",
+        ),
     ] = DEFAULT_MEMORY
     namespace: Annotated[
-        str, typer.Option(help="Keeps memories in one file apart, such as shop.emea.")
+        str, typer.Option(help="Keeps memories in one file or database apart, such as shop.emea.")
     ] = "memalign"
 
     def __str__(self) -> str:
         name = self.criterion.criterion.name
-        return f"{self.memory} (namespace {self.namespace}, criterion {name})"
+        return f"{shown_place(self.memory)} (namespace {self.namespace}, criterion {name})"
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a store."""
+        if is_postgres(self.memory):
+            return has_table(self.memory, "store")
+        return Path(self.memory).exists()
 
     @property
     def context(self) -> dict[str, Any]:
@@ -122,13 +143,13 @@ class Place:
     @contextmanager
     def open(self, *, is_new: bool = False) -> Iterator["JudgeMemory"]:
         """Open it; it may hold nothing yet only where `is_new` says so."""
-        from memalign_graph.local import open_local_store
+        from memalign_graph.local import open_store
         from memalign_graph.memory.judge_memory import JudgeMemory
         from memalign_graph.models import models_from_environment
 
         self.check(must_exist=not is_new)
         embeddings = self.criterion.judge.get("embeddings") or models_from_environment()[1]
-        with open_local_store(self.memory) as store:
+        with open_store(self.memory) as store:
             memory = JudgeMemory(
                 store, self.criterion.criterion, **self.context, embeddings=embeddings
             )
@@ -136,8 +157,8 @@ class Place:
                 heads = store.list_namespaces(suffix=("head",), limit=1000)
                 there = ", ".join(sorted(".".join(head[:-1]) for head in heads)) or "none"
                 raise InvalidInputError(
-                    f"--memory: {self} is none of those in the file: it holds {there} (namespace "
-                    "and criterion): check --memory, --namespace and --criterion."
+                    f"--memory: {self} is none of those there: it holds {there} (namespace and "
+                    "criterion): check --memory, --namespace and --criterion."
                 )
             yield memory
 

@@ -2,7 +2,9 @@
 
 `local_chat_model()` is a small chat model on the CPU, `LocalEmbeddings()` multilingual sentence
 embeddings, and `open_local_store(path)` and `open_local_checkpointer(path)`, with async twins, are
-LangGraph's store and checkpointer in one file. Each is imported when it is first asked for.
+LangGraph's store and checkpointer in one file; `open_store(place)`, `open_store_async(place)` and
+`open_checkpointer(place)` also take the URL of a Postgres database (extra `postgres`).
+Each is imported when it is first asked for.
 """
 
 from importlib import import_module
@@ -15,10 +17,13 @@ if TYPE_CHECKING:
     from memalign_graph.local.embeddings import LocalEmbeddings
     from memalign_graph.local.server import start_server, stop_server
     from memalign_graph.local.stores import (
+        open_checkpointer,
         open_local_checkpointer,
         open_local_checkpointer_async,
         open_local_store,
         open_local_store_async,
+        open_store,
+        open_store_async,
     )
 
 __all__ = [
@@ -26,10 +31,13 @@ __all__ = [
     "LocalModelError",
     "find_weights",
     "local_chat_model",
+    "open_checkpointer",
     "open_local_checkpointer",
     "open_local_checkpointer_async",
     "open_local_store",
     "open_local_store_async",
+    "open_store",
+    "open_store_async",
     "start_server",
     "stop_server",
 ]

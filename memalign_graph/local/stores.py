@@ -2,16 +2,28 @@
 
 The file is made with its parent folders if it is not there. A connection is closed when its block
 ends, after what is under way. Beside the file stays an empty one, `<path>.lock`.
+`open_store` and its like also take the URL of a Postgres database.
 """
 
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    closing,
+    contextmanager,
+    suppress,
+)
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.store.base import BaseStore
+
 from memalign_graph.errors import needs_extra
+from memalign_graph.local import postgres
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.sqlite import SqliteSaver
@@ -23,6 +35,27 @@ BUSY_TIMEOUT_S = 30.0
 
 _OWN_TRANSACTIONS, _SQLITES_TRANSACTIONS = None, "DEFERRED"
 """The isolation level of a store, which opens its transactions itself, and of a checkpointer."""
+
+
+def open_store(place: str | Path) -> AbstractContextManager[BaseStore]:
+    """Open a LangGraph store: in a file, or in Postgres where a `postgresql://` URL is given."""
+    if postgres.is_postgres(place):
+        return postgres.open_postgres_store(str(place))
+    return open_local_store(place)
+
+
+def open_store_async(place: str | Path) -> AbstractAsyncContextManager[BaseStore]:
+    """Open a LangGraph store for async use; else the same as `open_store`."""
+    if postgres.is_postgres(place):
+        return postgres.open_postgres_store_async(str(place))
+    return open_local_store_async(place)
+
+
+def open_checkpointer(place: str | Path) -> AbstractContextManager[BaseCheckpointSaver[Any]]:
+    """Open a LangGraph checkpointer where `open_store` opens a store."""
+    if postgres.is_postgres(place):
+        return postgres.open_postgres_checkpointer(str(place))
+    return open_local_checkpointer(place)
 
 
 @contextmanager

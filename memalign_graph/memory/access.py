@@ -4,6 +4,7 @@ Written once for sync and async (see `io`). Only `batch` calls are used, reads a
 batches of their own, so that a store never holds a read transaction it then wants to write in.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -37,6 +38,12 @@ _OF_EARLIER = "tip"
 
 _KIND = "fact"
 """What items of the log are marked with: a memory of another criterion may lie below."""
+
+_PACKED = "packed"
+"""What names the fields of an item that are JSON in text: Postgres forgets the order of keys."""
+
+_DIGITS_ALIKE = 10**15
+"""A time in 2001, from which on all have as many digits: Postgres compares them as text."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +88,17 @@ class MemoryAccess:
             stored = {item["key"]: read_vector(item) for item in vectors}
         else:
             # The kind first: a store in memory compares the dates of nothing else then.
-            dated = {"kind": _KIND, "at_us": {"$gte": since}}
-            search = SearchOp(self.layout.of("facts"), filter=dated, limit=EVERYTHING)
+            dated: Item = {"kind": _KIND}
+            if since >= _DIGITS_ALIKE:
+                dated["at_us"] = {"$gte": since}
+            search = SearchOp(
+                self.layout.of("facts"), filter=dated, limit=EVERYTHING, refresh_ttl=False
+            )
             [below] = await io.batch(self.store, [search])
             own = {
                 item.key: item for item in below if tuple(item.namespace) == self.layout.of("facts")
             }
-            facts = [read_fact(own[key].value) for key in view.unknown(own)]
+            facts = [read_fact(unpacked(own[key].value)) for key in view.unknown(own)]
             known, stored = {}, {}
         missing = [key for key in view.unknown_words(facts) if key not in known]
         known |= await self.get(io, self.layout.of("words"), missing, lambda item: item)
@@ -129,7 +140,7 @@ class MemoryAccess:
         # Last, so that whoever sees it sees the fact in any store.
         head = PutOp(self.layout.of("head"), _HEAD, {"id": fact.id}, index=False)
         try:
-            put = PutOp(self.layout.of("facts"), fact.id, told, index=False)
+            put = PutOp(self.layout.of("facts"), fact.id, packed(told), index=False)
             await io.batch(self.store, [put, head])
         finally:
             view.look_again()
@@ -143,7 +154,9 @@ class MemoryAccess:
 
     async def _head(self, io: IO) -> str | None:
         """Read which fact was the last to be written."""
-        [found] = await io.batch(self.store, [GetOp(self.layout.of("head"), _HEAD)])
+        [found] = await io.batch(
+            self.store, [GetOp(self.layout.of("head"), _HEAD, refresh_ttl=False)]
+        )
         if found is None:
             return None
         if "id" not in found.value:
@@ -175,9 +188,9 @@ class MemoryAccess:
         return measured(self.view, self.criterion.scale)
 
     async def put(self, io: IO, namespace: Namespace, items: Mapping[str, Item | None]) -> None:
-        """Write items that are no facts."""
-        for keys in chunks(list(items), BATCH_ITEMS):
-            ops = [PutOp(namespace, key, items[key], index=False) for key in keys]
+        """Write items, in one order for all: Postgres locks them as it goes."""
+        for keys in chunks(sorted(items), BATCH_ITEMS):
+            ops = [PutOp(namespace, key, packed(items[key]), index=False) for key in keys]
             await io.batch(self.store, ops)
 
     async def get(
@@ -186,20 +199,20 @@ class MemoryAccess:
         """Read some items."""
         found: dict[str, T] = {}
         for keys in chunks(list(dict.fromkeys(ids)), BATCH_ITEMS):
-            items = await io.batch(self.store, [GetOp(namespace, key) for key in keys])
+            items = await io.batch(
+                self.store, [GetOp(namespace, key, refresh_ttl=False) for key in keys]
+            )
             for key, item in zip(keys, items, strict=True):
                 if item is not None:
-                    found[key] = read(item.value)
+                    found[key] = read(unpacked(item.value))
         return found
 
     async def search(self, io: IO, *namespaces: Namespace) -> list[list[Item]]:
         """Read all items of some namespaces, in one batch."""
-        results = await io.batch(
-            self.store, [SearchOp(namespace, limit=EVERYTHING) for namespace in namespaces]
-        )
+        results = await io.batch(self.store, [search_of(namespace) for namespace in namespaces])
         # A prefix also finds what lies below it, such as a criterion named like a kind of item.
         return [
-            [item.value for item in found if tuple(item.namespace) == namespace]
+            [unpacked(item.value) for item in found if tuple(item.namespace) == namespace]
             for namespace, found in zip(namespaces, results, strict=True)
         ]
 
@@ -207,6 +220,40 @@ class MemoryAccess:
 def chunks(keys: Sequence[T], size: int) -> Iterable[Sequence[T]]:
     """Cut a list into parts."""
     return (keys[start : start + size] for start in range(0, len(keys), size))
+
+
+def search_of(namespace: Namespace) -> SearchOp:
+    """Ask for all that lies in and below a namespace, without a write that prolongs its life."""
+    return SearchOp(namespace, limit=EVERYTHING, refresh_ttl=False)
+
+
+def packed(item: Item | None) -> Item | None:
+    """Write as text what a store that keeps values, and not JSON, would give back otherwise."""
+    names = [name for name, part in (item or {}).items() if _is_changed(part)]
+    if item is None or not names:
+        return item
+    texts = {name: json.dumps(item[name], ensure_ascii=False) for name in names}
+    return {**item, **texts, _PACKED: names}
+
+
+def unpacked(item: Item) -> Item:
+    """Return an item as it was before it was packed."""
+    names = item.get(_PACKED, ())
+    parts = {name: part for name, part in item.items() if name != _PACKED}
+    return {**parts, **{name: json.loads(item[name]) for name in names}}
+
+
+def _is_changed(part: Any) -> bool:
+    """Tell whether JSONB of Postgres changes a value: its order of keys, or a float to a number."""
+    match part:
+        case dict():
+            return len(part) > 1 or any(map(_is_changed, part.values()))
+        case list():
+            return any(map(_is_changed, part))
+        case float():
+            return json.dumps(part) == "-0.0" or (part.is_integer() and "e" in json.dumps(part))
+        case _:
+            return False
 
 
 def _item_of(fact: Fact) -> Item:

@@ -248,6 +248,7 @@ class MemoryView:
 
     def _purge(self, fact: Fact) -> None:
         """Keep nothing of what a purge erased, as its own process leaves the store."""
+        self.derived.clear()
         purged = self._words.keys() & fact.purged
         erased = _authors(self._words[key] for key in purged)
         for key in purged:

@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 
 from memalign_graph.prompts.fences import estimate_tokens
-from tests.conftest import CASE, COLD, Bench, distillings, judgings, operations
+from tests.conftest import (
+    CASE,
+    COLD,
+    EVERY_WAY,
+    POSTGRES_WAYS,
+    Bench,
+    distillings,
+    judgings,
+    operations,
+)
 from tests.loopback import answer
 
 WINDOW = 8_200
@@ -15,6 +24,7 @@ BAD = [("Too\x00cold.", "NUL character"), (HALF, "half of a surrogate pair")]
 SORRY = "A reply that says no word of regret is not appropriate."
 
 
+@EVERY_WAY("memory-sync", *POSTGRES_WAYS)
 @pytest.mark.parametrize(("text", "problem"), BAD)
 async def test_reply_that_no_store_keeps_leaves_the_question_open(
     bench: Bench, text: str, problem: str

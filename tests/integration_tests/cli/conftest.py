@@ -31,8 +31,8 @@ def shell(
     capsys: pytest.CaptureFixture[str],
 ) -> Shell:
     environment = {**server.environment, "OPENAI_API_KEY": "sk-loopback-secret"}
-    for name in ("MEMALIGN_MODEL", "MEMALIGN_EMBEDDINGS", "MEMALIGN_CRITERION"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("MODEL", "EMBEDDINGS", "CRITERION", "STORE"):
+        monkeypatch.delenv(f"MEMALIGN_{name}", raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)

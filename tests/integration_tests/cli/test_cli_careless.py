@@ -47,7 +47,7 @@ def test_files_that_can_not_be_read(
         (["--field", "label=value"], "--field: 'label=value' is not understood"),
         (["--k", "-1"], "--k: -1 is too little: give 0 or more."),
         (["--max-concurrency", "-2"], "Invalid value for '--max-concurrency'"),
-        (["--memory", "."], "Invalid value for '--memory'"),
+        (["--memory", "."], "--memory: . is a folder: name a file."),
         (["--memory", "tone.yaml"], "--memory: tone.yaml is no SQLite file, so it is left as"),
         (["--memory", "tone.yaml/x.db"], "[Errno "),
         (["--memory", ":memory:"], "--memory: :memory: would be gone with the command"),

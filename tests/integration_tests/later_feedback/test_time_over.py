@@ -8,7 +8,7 @@ from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import create_judge_graph
 from memalign_graph.memory import judgments
-from tests.conftest import CASE, CRITERION, OTHER, Bench
+from tests.conftest import CASE, CRITERION, EVERY_WAY, OTHER, POSTGRES_WAYS, Bench
 from tests.integration_tests.later_feedback.support import (
     DAY,
     ROOT,
@@ -80,6 +80,7 @@ def test_a_store_that_removes_what_is_over_is_told_when(server: LoopbackServer) 
         assert (key, round(minutes)) == (judgment["id"], 5)
 
 
+@EVERY_WAY("memory-sync", POSTGRES_WAYS[0])
 async def test_very_long_time_is_taken_and_a_very_short_one_is_over_at_once(bench: Bench) -> None:
     short = await judge(bench, keep_judgments=timedelta(microseconds=1))
     assert kept(bench) == []

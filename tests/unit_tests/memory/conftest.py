@@ -14,9 +14,10 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.memory import view
+from tests.conftest import open_postgres
 from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.stores import Opener, connect, in_memory, opening
-from tests.unit_tests.memory.support import CRITERION, STORES, Bench, hashed
+from tests.unit_tests.memory.support import CRITERION, Bench, hashed
 
 
 @pytest.fixture
@@ -24,13 +25,16 @@ async def bench(
     request: pytest.FixtureRequest, server: LoopbackServer, tmp_path: Path
 ) -> AsyncIterator[Bench]:
     """A memory in one kind of store, or, under `EVERY_STORE`, in each in turn."""
-    kind, _, way = getattr(request, "param", STORES[0]).partition("-")
+    kind, _, way = getattr(request, "param", "memory-sync").partition("-")
     async with AsyncExitStack() as stack:
         store: BaseStore
         if kind == "memory":
             store = InMemoryStore()
         elif kind == "sqlite":
             store = SqliteStore(stack.enter_context(closing(connect(tmp_path / "store.db"))))
+        elif kind == "postgres":
+            uri = request.getfixturevalue("postgres_uri")
+            store, _ = await open_postgres(uri, stack, awaits=way == "async")
         else:
             connecting = aiosqlite.connect(tmp_path / "store.db", isolation_level=None)
             connection = await stack.enter_async_context(connecting)

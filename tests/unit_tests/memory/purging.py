@@ -109,9 +109,19 @@ async def keep_deleted(*owners: Any) -> None:
     """Let SQLite leave deleted bytes in its files, as it does unless it was built otherwise."""
     for owner in owners:
         connection = getattr(owner, "conn", owner)
+        if "sqlite" not in type(connection).__module__:
+            continue
         done = connection.execute("PRAGMA secure_delete=OFF")
         if inspect.isawaitable(done):
             await done
+
+
+def untold(warnings: list[str], store: BaseStore) -> list[str]:
+    """The warnings of a purge but for what it can't promise of a Postgres database."""
+    if "postgres" not in type(store).__module__:
+        return warnings
+    assert len(warnings) == 2
+    return [one for one in warnings if "(PostgreSQL: VACUUM FULL, and backups)" not in one]
 
 
 def holding(folder: Path) -> list[str]:

@@ -13,13 +13,14 @@ from memalign_graph import Criterion, Episode, Example, Feedback, JudgeMemory
 from memalign_graph.io import AWAITING, BLOCKING, run
 from memalign_graph.memory import learning
 from memalign_graph.memory.learning import GuidelineOperation
+from tests.conftest import WAYS
 from tests.loopback import LoopbackServer
 from tests.loopback.embedding import embed
 
 CRITERION = Criterion(name="tone", instructions="Is the reply appropriate?")
 QUERY = Example(inputs="Something else entirely", outputs="No idea")
 EVERYTHING = 1_000_000
-STORES = ("memory-sync", "memory-async", "sqlite-sync", "sqlite-async", "aiosqlite-async")
+STORES = (*WAYS, "aiosqlite-async")
 EVERY_STORE = pytest.mark.every_way(*STORES)
 """For what may differ between stores, or between blocking and awaited calls."""
 ROOT = Path(__file__).parents[3]

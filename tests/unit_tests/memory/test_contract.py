@@ -11,7 +11,7 @@ from memalign_graph.memory.history import Commit, Tally
 from tests.loopback import error
 from tests.unit_tests.memory.acting import Actor
 from tests.unit_tests.memory.purging import MARK, left_in, planted
-from tests.unit_tests.memory.support import EVERY_STORE, QUERY, Bench, op, said
+from tests.unit_tests.memory.support import EVERY_STORE, QUERY, Bench, dump, op, said
 
 pytestmark = EVERY_STORE
 
@@ -33,14 +33,19 @@ async def test_many_are_one_fact_and_one_embedding_call(bench: Bench) -> None:
     assert [len(request.texts) for request in bench.server.embeddings] == [20]
 
 
-async def test_an_example_survives_every_store(bench: Bench) -> None:
+async def test_an_example_survives_every_store(bench: Bench, reopen: Any) -> None:
     inputs = {"text": "ß 🙂 \u2028", "list": [1, 2.5, True, None, {}], "": 2**62, "float": 3.0}
+    inputs |= {"z": {"second": 1e16, "first": -0.0}, "a": 1}
     [episode] = await bench.remember(said(inputs))
+    bench.embedded()
+    reopen()
     [stored] = await bench.do("episodes")
     assert stored == episode
+    assert dump(stored.to_json()) == dump(episode.to_json())  # also the order of its keys
     assert stored.example.id == episode.example_id
     [recalled] = await bench.do("recall", QUERY)
     assert recalled.example == episode.example
+    assert len(bench.embedded()) == 1  # the query alone
 
 
 async def test_a_reopened_memory_embeds_the_query_alone(bench: Bench, reopen: Any) -> None:

@@ -1,8 +1,11 @@
-"""Real processes on one SQLite file, and one that is killed half-way."""
+"""Real processes on one SQLite file or Postgres database, and one that is killed half-way."""
 
 import os
 import signal
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from memalign_graph import JudgeMemory
 from memalign_graph.memory.standing import stand
@@ -10,7 +13,7 @@ from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.stores import Opener
 from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, said
 from tests.unit_tests.memory.test_in_step import recalled
-from tests.unit_tests.memory.worker import FORKS, act, die, start
+from tests.unit_tests.memory.worker import FORKS, act, die, start, store_at
 
 COUNT = 3
 """How many processes act at once."""
@@ -19,11 +22,19 @@ STEPS = int(os.environ.get("MEMALIGN_TEST_STEPS", "30"))
 """How often each process acts; a thousand times tells more."""
 
 
-def test_processes_at_random_lose_nothing_and_see_the_same(opener: Opener, tmp_path: Path) -> None:
-    memory = JudgeMemory(opener(), CRITERION, embeddings=hashed)
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_processes_at_random_lose_nothing_and_see_the_same(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    place: Path | str = tmp_path / "store.db"
+    if kind == "postgres":
+        place = request.getfixturevalue("postgres_uri")
+    stores: list[Any] = [store_at(place), store_at(place)]
+    for store in stores:
+        request.addfinalizer(store.conn.close)
+    memory, cold = (JudgeMemory(store, CRITERION, embeddings=hashed) for store in stores)
     memory.version()
-    path = tmp_path / "store.db"
-    children = [start(act, path, f"actor {number}", STEPS) for number in range(COUNT)]
+    children = [start(act, place, f"actor {number}", STEPS) for number in range(COUNT)]
     pipes = [pipe for _, pipe in children]
     assert [pipe.recv() for pipe in pipes] == ["ready"] * COUNT
     for pipe in pipes:
@@ -39,7 +50,6 @@ def test_processes_at_random_lose_nothing_and_see_the_same(opener: Opener, tmp_p
     assert all(written)
     assert sorted(fact.id for fact in facts) == sorted(key for one in written for key in one)
     assert stand(facts, words, memory.access.embedder.id).version == memory.version()
-    cold = JudgeMemory(opener(), CRITERION, embeddings=hashed)
     assert (cold.version(), cold.guidelines()) == (memory.version(), rules)
     assert cold.episodes() == episodes
     assert recalled(cold) == recalled(memory)

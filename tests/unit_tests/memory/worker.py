@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from langgraph.store.base import PutOp
+from langgraph.store.base import BaseStore, PutOp
 from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import JudgeMemory
@@ -24,19 +24,32 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload([__name__])
 
 
-def act(path: Path, name: str, steps: int, pipe: Any) -> None:
+def store_at(place: Path | str) -> BaseStore:
+    """Open the store in a file, or in the Postgres database of a URL."""
+    if isinstance(place, Path):
+        return SqliteStore(connect(place))
+    from langgraph.store.postgres import PostgresStore
+    from psycopg import Connection
+    from psycopg.rows import dict_row
+
+    return PostgresStore(Connection.connect(place, autocommit=True, row_factory=dict_row))
+
+
+def act(place: Path | str, name: str, steps: int, pipe: Any) -> None:
     """Act at random when told to; names the facts that it wrote, and then what it sees."""
     logging.disable(logging.WARNING)
     written: list[str] = []
+    store = store_at(place)
+    batch = store.batch
 
-    class Noting(SqliteStore):
-        def batch(self, ops: Any) -> Any:
-            results = super().batch(ops)
-            puts = [one for one in ops if isinstance(one, PutOp)]
-            written.extend(one.key for one in puts if one.namespace[-1] == "facts")
-            return results
+    def noting(ops: Any) -> Any:
+        results = batch(ops)
+        puts = [one for one in ops if isinstance(one, PutOp)]
+        written.extend(one.key for one in puts if one.namespace[-1] == "facts")
+        return results
 
-    memory = JudgeMemory(Noting(connect(path)), CRITERION, embeddings=hashed)
+    vars(store)["batch"] = noting
+    memory = JudgeMemory(store, CRITERION, embeddings=hashed)
     actor = Actor(memory, name)
     memory.version()
     pipe.send("ready")
@@ -82,6 +95,20 @@ def look(path: Path, environment: Mapping[str, str], pipe: Any) -> None:
     recalled = memory.recall({"inputs": "a new question", "outputs": "a"}, k=50)
     version = memory.version()
     pipe.send((version, [one.id for one in rules], [one.id for one in episodes], len(recalled)))
+
+
+def learn_there(uri: str, pipe: Any) -> None:
+    """Add each guideline that is sent to a memory in Postgres, and tell what it sees before."""
+    memory = JudgeMemory(store_at(uri), CRITERION, embeddings=hashed)
+
+    def tell() -> None:
+        pipe.send((len(memory.episodes()), [rule.text for rule in memory.guidelines()]))
+
+    tell()
+    while text := pipe.recv():
+        memory.add_guideline(text)
+        pipe.send("learned")
+    tell()
 
 
 def start(work: Any, *args: Any) -> tuple[Any, Connection]:

@@ -1,0 +1,125 @@
+"""The command line on a memory in Postgres, which its URL names."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from langgraph.types import Command
+
+from memalign_graph import create_review_graph
+from memalign_graph.local import open_checkpointer, open_store
+from tests import postgres
+from tests.integration_tests.cli.support import ANN, BOB, CRITERION, Shell
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def url(postgres_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A database without tables, with a password that nobody asks for."""
+    with postgres.database(postgres_server, empty=True) as uri:
+        secret = uri.replace("postgres:@", "postgres:s3cret@")
+        monkeypatch.setenv("MEMALIGN_STORE", secret)
+        yield secret
+
+
+def test_a_memory_is_made_judged_with_shown_and_moved(shell: Shell, url: str) -> None:
+    ran = shell.memory("list")
+    name = url.partition("?")[0].replace("postgres:s3cret@", "")
+    assert (ran.status, ran.error) == (
+        2,
+        f"--memory: {name} holds no memory: `memalign align` makes one.",
+    )
+    ran = shell.align(ANN, BOB)
+    assert ran.status == 0, ran.err
+    assert f"memory {name} (namespace memalign" in ran.err
+    assert "s3cret" not in ran.err + ran.out
+    ran = shell.judge({name: ANN[name] for name in ("inputs", "outputs")}, options=["--json"])
+    assert ran.lines[0]["judgment"]["guideline_ids"] == [shell.ids()["guideline"]]
+    [first, *_] = shell.memory("history", "--json").document["commits"]
+    assert shell.memory("forget", shell.ids()["bob"], "--yes").status == 0
+    told = shell.memory("rollback", first["version"], "--json").document
+    assert (told["version"], told["version_before"] != told["version"]) == (first["version"], True)
+    assert shell.memory("export", "memory.jsonl").status == 0
+    ran = shell.memory("import", "memory.jsonl", "--memory", "copy.db", "--json")
+    assert ran.document["version"] == first["version"]
+    ran = shell.memory("list", "--namespace", "elsewhere")
+    assert "it holds memalign.support_tone (namespace and criterion)" in ran.error
+    assert not (shell.folder / "memalign.db").exists()
+
+
+def test_the_review_page_shows_it(shell: Shell, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages: list[str] = []
+
+    async def visit(app: Any, port: int, tell: Any) -> None:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            listed = await client.get("/review")
+            shown = await client.get("/review/next", follow_redirects=True)
+        pages.extend([listed.text, shown.text])
+
+    monkeypatch.setattr("memalign_graph.review.serve", visit)
+    shell.settings(judge={"keep_judgments": 30})
+    shell.align(BOB)
+    assert shell.judge({name: ANN[name] for name in ("inputs", "outputs")}).status == 0
+    ran = shell.run("review", "-c", "tone.yaml", "--web", "--author", "ann")
+    assert ran.status == 0, ran.err
+    assert all(ANN["outputs"] in page for page in pages)
+
+
+def test_a_purge_erases_threads_in_the_same_database(shell: Shell, url: str) -> None:
+    with open_store(url) as store, open_checkpointer(url) as checkpointer:
+        graph = create_review_graph(
+            CRITERION, model=shell.server.chat_model(), embeddings=shell.server.embedder()
+        ).compile(store=store, checkpointer=checkpointer)
+        config: Any = {"configurable": {"thread_id": "t-1"}}
+        graph.invoke({"inputs": ANN["inputs"], "outputs": ANN["outputs"]}, config)
+        graph.invoke(Command(resume={"rationale": "Too cold.", "author": "ann"}), config)
+        told = shell.memory("forget", "--author", "ann", "--purge", "--yes", "--json")
+        assert told.status == 0, told.err
+        assert told.document["purged"]["thread_ids"] == ["t-1"]
+        assert "(PostgreSQL: VACUUM FULL, and backups)" in told.err
+        assert list(checkpointer.list(None)) == []
+
+
+def test_many_open_an_empty_database_at_once(url: str) -> None:
+    failed: list[BaseException] = []
+
+    def put(number: int) -> None:
+        try:
+            with open_store(url) as store:
+                store.put(("a",), str(number), {"n": number})
+        except BaseException as error:  # noqa: BLE001 - shown below
+            failed.append(error)
+
+    threads = [threading.Thread(target=put, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    with open_store(url) as store:
+        assert len(store.search(("a",))) == len(threads)
+
+
+def test_a_connection_that_was_cut_is_replaced(url: str) -> None:
+    import psycopg
+
+    with open_store(url) as store, psycopg.connect(url, autocommit=True) as other:
+        store.put(("a",), "1", {})
+        own = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+        assert len(other.execute(f"{own} AND datname = current_database()").fetchall()) > 0
+        assert len(store.search(("a",))) == 1
+
+
+@pytest.mark.parametrize(
+    ("port", "says"), [("1", "connection failed"), ("port", "connection is bad")]
+)
+def test_a_server_that_is_not_there(shell: Shell, port: str, says: str) -> None:
+    url = f"postgresql://me:s3cret@127.0.0.1:{port}/x"
+    for ran in (shell.memory("list", "-m", url), shell.align(ANN, options=["-m", url])):
+        assert ran.status == 2
+        assert ran.error.startswith(f"--memory: the database can't be used: {says}")
+        assert "s3cret" not in ran.err

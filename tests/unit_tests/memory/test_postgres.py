@@ -1,0 +1,148 @@
+"""What Postgres alone does: its order of texts, its locks, and workers that share a database."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from langgraph.store.base import Op, SearchOp
+from langgraph.store.postgres import PostgresStore
+from psycopg import connect
+
+from memalign_graph import InvalidInputError, JudgeMemory, create_judge_graph
+from memalign_graph.io import BLOCKING, run
+from memalign_graph.memory.facts import clock
+from memalign_graph.memory.judgments import find_judgment
+from tests.loopback import LoopbackServer
+from tests.unit_tests.memory.support import CRITERION, hashed, said
+from tests.unit_tests.memory.worker import learn_there, start
+
+pytestmark = pytest.mark.postgres
+
+Open = Callable[[], JudgeMemory]
+
+
+class Counting(PostgresStore):
+    """Notes the operations that are asked of it."""
+
+    def batch(self, ops: Any) -> Any:
+        vars(self).setdefault("asked", []).append(list(ops))
+        return super().batch(ops)
+
+    def taken(self) -> list[list[Op]]:
+        asked: list[list[Op]] = vars(self).pop("asked", [])
+        return asked
+
+
+@pytest.fixture
+def another(postgres_uri: str) -> Iterator[Open]:
+    """Opens the memory by one more connection, as another worker has it."""
+    with ExitStack() as stack:
+
+        def opened() -> JudgeMemory:
+            store = stack.enter_context(Counting.from_conn_string(postgres_uri))
+            return JudgeMemory(store, CRITERION, embeddings=hashed)
+
+        yield opened
+
+
+def test_what_one_process_learns_is_in_the_next_judgment_of_another_for_one_small_read(
+    another: Open, postgres_uri: str, server: LoopbackServer
+) -> None:
+    memory = another()
+    memory.remember([said("one")])
+    store: Any = memory.access.store
+    judging = create_judge_graph(CRITERION, model=server.chat_model(), embeddings=hashed)
+    graph = judging.compile(store=store)
+
+    def judged() -> tuple[list[str], list[str]]:
+        """What a judgment was given, and what the store was asked for it."""
+        store.taken()
+        judgment = graph.invoke({"inputs": "two", "outputs": "a"})["judgment"]
+        rules = {rule.id: rule.text for rule in memory.access.view.guidelines}
+        asked = [f"{type(op).__name__} {part_of(op)}" for ops in store.taken() for op in ops]
+        return [rules[key] for key in judgment["guideline_ids"]], asked
+
+    judged()
+    looks = ["GetOp head", "GetOp head"]  # one before the model is asked, one after
+    assert judged() == ([], looks)
+    process, pipe = start(learn_there, postgres_uri)
+    assert pipe.recv() == (1, [])
+    known: list[str] = []
+    for text in ("Say sorry.", "Give a date."):
+        pipe.send(text)
+        assert pipe.recv() == "learned"
+        known.append(text)
+        assert judged() == (known, [looks[0], "SearchOp facts", looks[1]])
+        assert judged() == (known, looks)
+    memory.remember([said("two")])
+    pipe.send(None)
+    assert pipe.recv() == (2, known)
+    process.join()
+
+
+def part_of(op: Any) -> str:
+    return str((op.namespace_prefix if isinstance(op, SearchOp) else op.namespace)[-1])
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["empty", "by a clock that was never set"])
+def test_a_reader_of_an_early_memory_sees_what_comes(
+    another: Open, monkeypatch: pytest.MonkeyPatch, *, known: bool
+) -> None:
+    """Postgres compares times as text, and many of its collations do not see a minus."""
+    writer, reader = another(), another()
+    if known:
+        with monkeypatch.context() as patched:
+            patched.setattr(clock, "now_us", lambda: 90_000_000_000)  # in 1970
+            writer.remember([said("one")])
+    assert len(reader.episodes()) == int(known)
+    writer.remember([said("two")])
+    store: Any = reader.access.store
+    store.taken()
+    assert "two" in [one.example.inputs for one in reader.episodes()]
+    [search] = [op for ops in store.taken() for op in ops if isinstance(op, SearchOp)]
+    assert search.filter == {"kind": "fact"}
+
+
+def test_writers_of_the_same_words_in_another_order_do_not_hinder_each_other(
+    another: Open,
+) -> None:
+    """Postgres locks row by row: each would wait for the other, and one would fail."""
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(5):
+            words = [said(f"case {number} {part}", "ß" * 500) for part in range(200)]
+            one, other = another(), another()
+            writing = [
+                pool.submit(one.remember, words),
+                pool.submit(other.remember, words[::-1]),
+            ]
+            for done in writing:
+                done.result()
+            assert one.version() == other.version()
+
+
+def test_a_kept_judgment_has_a_time_to_live_that_reading_does_not_prolong(
+    another: Open, postgres_uri: str, server: LoopbackServer
+) -> None:
+    memory = another()
+    options: Any = {"embeddings": hashed, "keep_judgments": timedelta(seconds=90)}
+    judging = create_judge_graph(CRITERION, model=server.chat_model(), **options)
+    judging.compile(store=memory.access.store).invoke({"inputs": "one", "outputs": "a"})
+    timed = "SELECT expires_at FROM store WHERE expires_at IS NOT NULL OR ttl_minutes IS NOT NULL"
+    with connect(postgres_uri, autocommit=True) as connection:
+        [before] = connection.execute(timed).fetchall()
+        [kept] = memory.judgments(waiting=True)
+        run(find_judgment(BLOCKING, memory.access, kept.judgment.id))
+        memory.remember([said("two")])
+        [after] = connection.execute(timed).fetchall()
+    assert before == after
+    assert abs(before[0] - kept.kept_until) < timedelta(minutes=1)
+
+
+def test_a_nul_is_refused_in_a_sentence_and_nothing_is_stored(another: Open) -> None:
+    memory = another()
+    with pytest.raises(InvalidInputError, match="holds a NUL character, which some stores refuse"):
+        memory.remember([{"inputs": "one", "outputs": "a\0b", "value": True}, said("two")])
+    assert memory.history() == []
