@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format docs pictures studio benchmark clean
+.PHONY: demo test browser lint format docs pictures studio benchmark clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -25,6 +25,9 @@ demo: $(VENV)/.demo  ## judge, learn, judge again; ARGS="--sql" or "--interactiv
 
 test: $(VENV)/.dev  ## all tests; ARGS="-k name" for some
 	LANGGRAPH_STRICT_MSGPACK=true $(BIN)/python -m pytest -n auto $(ARGS)
+
+browser: $(VENV)/.dev  ## the review page in Chromium, as experts use it; ARGS="-k name" for some
+	LANGGRAPH_STRICT_MSGPACK=true $(BIN)/python -m pytest -n 0 -m browser tests/browser $(ARGS)
 
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -8,8 +8,8 @@ responding bring words and no value, since the opposite is never inferred; ignor
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 from langgraph.types import interrupt
 from pydantic import ConfigDict, PlainValidator, RootModel, WithJsonSchema, create_model
@@ -25,6 +25,8 @@ T = TypeVar("T")
 _DECISIONS = ("approve", "edit", "reject", "respond")
 _INBOX_DECISIONS = {"accept": "approve", "response": "respond"}
 _MAX_SHOWN_CHARS = 4_000
+CASE = "x-case"
+"""The keyword in a reply's JSON Schema that holds what is asked about."""
 _HEADING = re.compile(r"(?m)^#|^(?:=+|-+)(?=\s*$)")
 
 
@@ -43,6 +45,7 @@ class Form(Generic[T]):
     title: str
     about: str
     properties: Mapping[str, Any]  # the JSON Schema of each of its fields
+    case: Mapping[str, Any]  # what it is about, for a page of one's own: see `case_of`
     read: Callable[[Any], T]  # reads any reply; raises a ValueError that says what to reply instead
     decisions: Sequence[str] = _DECISIONS  # what inboxes offer
     required: Sequence[str] = ()
@@ -67,11 +70,14 @@ class Form(Generic[T]):
         reply["properties"] = self.properties
         if self.required:
             reply["required"] = self.required
+        reply[CASE] = self.case
         root = Annotated[Any, PlainValidator(self.read), WithJsonSchema(reply)]
         return create_model(f"the {self.title}", __base__=_Answer, root=root)
 
-    def ask(self) -> T:
-        answer: RootModel[T] = interrupt(self.payload, response_schema=self.schema)
+    def ask(self, namespace: Sequence[str]) -> T:
+        """Ask, and tell in which memory the answer will be."""
+        own = replace(self, case={**self.case, "namespace": [*namespace]})
+        answer: RootModel[T] = interrupt(self.payload, response_schema=own.schema)
         return answer.root
 
 
@@ -128,6 +134,23 @@ def read_reply(reply: Any, shapes: str, *, subject: str) -> Reply:
     raise ValueError(f"there is one {subject}, but the reply has {number}: send one.")
 
 
+def case_of(
+    kind: Literal["review", "panel", "question", "conflicts"],
+    criteria: Iterable[Criterion],
+    example: Example | None = None,
+    judgments: Iterable[Judgment] = (),
+    **more: Any,
+) -> dict[str, Any]:
+    """Return what a question is about as JSON, criteria and judgments by the criterion's name."""
+    return {
+        "kind": kind,
+        "criteria": {criterion.name: criterion.model_dump(mode="json") for criterion in criteria},
+        "example": None if example is None else example.to_json(),
+        "judgments": {judgment.criterion: judgment.to_json() for judgment in judgments},
+        **more,
+    }
+
+
 AUTHOR = {"type": "string", "description": "Who you are."}
 REASON = {"type": "string", "description": "Why, in your own words."}
 _WANTED = "What the value should be."
@@ -136,7 +159,7 @@ _REVIEW_SHAPES = (
     "reply with text, with an object that has `value`, `rationale` or both, or with a decision "
     "(approve, edit, reject, respond)"
 )
-_REASONS: Mapping[str, str] = {
+REASONS: Mapping[str, str] = {
     "too_little_feedback": "there is too little feedback yet to tell how far the judge is right",
     "unsure": "the judge is not sure enough",
     "no_similar_episode": "memory holds nothing like this case",
@@ -174,7 +197,7 @@ def review_form(
         basis = "not calibrated yet" if known is None else f"calibrated on {known} cases"
         doubts.append(f"Confidence: {judgment.confidence:.0%} ({basis}).")
     if judgment.review is not None and judgment.review.reasons:
-        reasons = "; ".join(_REASONS[reason] for reason in judgment.review.reasons)
+        reasons = "; ".join(REASONS[reason] for reason in judgment.review.reasons)
         doubts.append(f"You are asked because {reasons}.")
     parts += [" ".join(doubts)] if doubts else []
     lists = {
@@ -197,6 +220,7 @@ def review_form(
             "rationale": REASON,
             "author": AUTHOR,
         },
+        case=case_of("review", [criterion], example, [judgment]),
         read=lambda reply: read_review(reply, criterion, judgment),
     )
 
@@ -314,6 +338,14 @@ def clarify_form(
         about="The answer to the question. Text alone is one, too; decisions of human-in-the-loop "
         "inboxes are understood: approve goes on with the words as they are.",
         properties={"rationale": answer, "value": value, "author": AUTHOR},
+        case=case_of(
+            "question",
+            [criterion],
+            feedback.example,
+            [judgment] if judgment else [],
+            asked=[part for part in (question.question, question.example) if part],
+            said=feedback.model_dump(mode="json", include={"value", "rationale", "author"}),
+        ),
         read=lambda reply: _read_answer(reply, criterion, feedback),
     )
 
@@ -355,6 +387,19 @@ def conflict_form(criterion: Criterion, conflicts: Sequence[Conflict]) -> Form[d
         about="For each conflict, which guideline stays.",
         properties={name: {**choice, "default": newer} for name, newer in kept.items()},
         required=list(kept),
+        case=case_of(
+            "conflicts",
+            [criterion],
+            conflicts=[
+                {
+                    "id": it.id,
+                    "newer": it.newer,
+                    "first": it.first.model_dump(),
+                    "second": it.second.model_dump(),
+                }
+                for it in conflicts
+            ],
+        ),
         read=lambda reply: _read_choices(reply, kept),
         decisions=("approve", "edit", "reject"),
     )

@@ -339,7 +339,7 @@ class _Panel:
             guidelines[name] = [*memory.guidelines, *memory.relevant]
         said = panel_form(
             self.criteria, example, judgments, errors=state["errors"], guidelines=guidelines
-        ).ask()
+        ).ask(step.settings["namespace"])
         if said is None:
             return {"feedback": None}
         feedback = {
@@ -470,6 +470,7 @@ def panel_form(
         title="review",
         about="What the values should be, and why; any of the criteria.",
         properties={**properties, "author": interrupts.AUTHOR},
+        case=interrupts.case_of("panel", criteria.values(), example, judgments.values()),
         read=lambda reply: read_panel(reply, criteria, judgments),
         # Words alone would not tell which criterion they are about.
         decisions=("approve", "edit"),

@@ -17,6 +17,7 @@ from memalign_graph import graphs
 from memalign_graph.errors import InvalidInputError, explain
 from memalign_graph.models import models_from_environment
 from memalign_graph.panel import create_panel_graph
+from memalign_graph.settings import Judge
 from memalign_graph.types import Criterion
 
 _CRITERIA = [
@@ -48,10 +49,12 @@ _criteria = load_criteria()
 _criterion = _criteria[0]
 _model, _embeddings = models_from_environment()
 _options: dict[str, Any] = {"model": _model, "embeddings": _embeddings}
+_KEEP = timedelta(days=30)
 
-judge = graphs.create_judge_graph(
-    _criterion, keep_judgments=timedelta(days=30), **_options
-).compile()
+judges = [Judge(criterion=it, keep_judgments=_KEEP, **_options) for it in _criteria]
+"""The judges of all criteria, for the review page."""
+
+judge = graphs.create_judge_graph(_criterion, keep_judgments=_KEEP, **_options).compile()
 """`{inputs, outputs, reference_outputs?}` -> `{judgment}`."""
 
 review = graphs.create_review_graph(_criterion, **_options).compile()

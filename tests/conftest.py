@@ -31,6 +31,7 @@ from memalign_graph import (
     create_review_graph,
 )
 from memalign_graph.evidence import confidence
+from tests import postgres
 from tests.loopback import ChatRequest, LoopbackServer
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and what they start, too.
@@ -45,7 +46,11 @@ COLD: dict[str, Any] = {"value": False, "rationale": "Too cold: it must say sorr
 
 Graph = CompiledStateGraph[Any, Any, Any, Any]
 
-WAYS = ("memory-sync", "memory-async", "sqlite-sync", "sqlite-async")
+POSTGRES_WAYS = tuple(
+    pytest.param(way, marks=pytest.mark.postgres, id=way)
+    for way in ("postgres-sync", "postgres-async")
+)
+WAYS = ("memory-sync", "memory-async", "sqlite-sync", "sqlite-async", *POSTGRES_WAYS)
 EVERY_WAY = pytest.mark.every_way
 """For what may differ between stores, or between blocking and awaited calls."""
 
@@ -179,10 +184,42 @@ async def bench(
     request: pytest.FixtureRequest, server: LoopbackServer, tmp_path: Path
 ) -> AsyncIterator[Bench]:
     """One way to run graphs, or, under `EVERY_WAY`, each in turn."""
-    way = getattr(request, "param", WAYS[0])
+    way = getattr(request, "param", "memory-sync")
     async with AsyncExitStack() as stack:
-        store, saver = await _open(way, tmp_path, stack)
+        if way in ("postgres-sync", "postgres-async"):
+            uri = request.getfixturevalue("postgres_uri")
+            store, saver = await open_postgres(uri, stack, awaits=way.endswith("async"))
+        else:
+            store, saver = await _open(way, tmp_path, stack)
         yield Bench(server, store, saver, awaits=way.endswith("async"))
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The connection string of a running server."""
+    with postgres.server() as uri:
+        yield uri
+
+
+@pytest.fixture
+def postgres_uri(postgres_server: str) -> Iterator[str]:
+    """The connection string of a database of the test's own, with the tables of the store."""
+    with postgres.database(postgres_server) as uri:
+        yield uri
+
+
+async def open_postgres(
+    uri: str, stack: AsyncExitStack, *, awaits: bool
+) -> tuple[BaseStore, BaseCheckpointSaver[Any]]:
+    from langgraph.checkpoint.postgres import PostgresSaver
+    from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+    from langgraph.store.postgres import AsyncPostgresStore, PostgresStore
+
+    if not awaits:
+        store = stack.enter_context(PostgresStore.from_conn_string(uri))
+        return store, stack.enter_context(PostgresSaver.from_conn_string(uri))
+    opened = await stack.enter_async_context(AsyncPostgresStore.from_conn_string(uri))
+    return opened, await stack.enter_async_context(AsyncPostgresSaver.from_conn_string(uri))
 
 
 _UNSAFE = "PRAGMA synchronous=OFF"

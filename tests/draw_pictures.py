@@ -6,12 +6,18 @@ goes back on the left. Dashed lines are taken where the state says so.
 
 import io
 import re
+import shutil
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from html import escape
 from pathlib import Path
 from typing import Any
 
+import uvicorn
 from langchain.agents import create_agent
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.messages import AIMessage
@@ -23,6 +29,8 @@ from rich.text import Text
 
 from memalign_graph import (
     Criterion,
+    Judge,
+    JudgeMemory,
     QualityGateMiddleware,
     add_quality_gate,
     create_alignment_graph,
@@ -31,6 +39,7 @@ from memalign_graph import (
     create_panel_graph,
     create_review_graph,
 )
+from memalign_graph.review import Desk, create_review_app
 from tests.loopback import LoopbackServer, Rule
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
@@ -170,9 +179,83 @@ def events_picture() -> str:
     return re.sub(r"@font-face {.*?}\s*", "", picture, flags=re.DOTALL)
 
 
+_SAID = [
+    ("Where is my order? It should be here since Monday.", "Check the tracking page.", False),
+    ("The cup arrived broken.", "Send us a photo.", False),
+    ("The cup arrived broken.", "I am sorry! We send a new one today.", True),
+    ("I was charged twice.", "I am sorry about that. The second one is refunded.", True),
+    ("Your page lost my address.", "Type it again.", False),
+    ("The lamp does not light.", "Sorry to hear it. Does another bulb help?", True),
+]
+_CHAT = [
+    {"role": "user", "content": "Hello, I ordered a lamp two weeks ago and nothing came."},
+    {"role": "assistant", "content": "Could you tell me the number of your order?"},
+    {"role": "user", "content": "4711. It was a present, and the birthday is over."},
+]
+
+
+@contextmanager
+def _served(app: Any) -> Iterator[str]:
+    server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", 0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.05)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+def page_pictures() -> dict[str, bytes]:
+    """Photograph the review page: a case, and what an answer to it would do."""
+    from playwright.sync_api import sync_playwright
+
+    store = InMemoryStore()
+    with LoopbackServer(keep_alive=False) as server, sync_playwright() as playwright:
+        judge = Judge(
+            criterion=_CRITERION.model_copy(
+                update={"instructions": "Is the reply appropriate for the customer?"}
+            ),
+            model=server.chat_model(),
+            embeddings=server.embedder(),
+            keep_judgments=timedelta(days=30),
+        )
+        align = create_alignment_graph(judge.criterion, **judge.options).compile(store=store)
+        reason = "It tells the customer what to do next."
+        server.rules.append(Rule(when=lambda _: True, value=True, rationale=reason))
+        words = {False: "It says no word of regret.", True: None}
+        told = [
+            {"inputs": asked, "outputs": said, "value": value, "author": "Ann"}
+            | {"rationale": words[value]}
+            for asked, said, value in _SAID * 2
+        ]
+        align.invoke({"feedback": told})
+        reply = "Please check the tracking page, and write again in five working days."
+        case = {"inputs": {"messages": _CHAT}, "outputs": reply}
+        create_judge_graph(judge.criterion, **judge.options).compile(store=store).invoke(case)
+        other = {**case, "value": True, "rationale": "It tells what to do.", "author": "Bob"}
+        JudgeMemory(store, judge.criterion, embeddings=judge.embeddings).remember(other)
+        app = create_review_app(Desk([judge], store=store), name="Ann")
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        with _served(app) as url:
+            page = browser.new_page(viewport={"width": 1180, "height": 760})
+            page.goto(f"{url}/review/next")
+            page.get_by_label("No").check()
+            page.get_by_label("Why").fill("The birthday is over: it must say sorry first.")
+            pictures = {"review-page": page.screenshot()}
+            page.get_by_role("button", name="Answer").click()
+            pictures["review-page-effect"] = page.screenshot()
+            browser.close()
+    return pictures
+
+
 def main() -> None:
     """Draw all."""
     FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, photo in page_pictures().items():
+        (FOLDER / f"{name}.png").write_bytes(photo)
     pictures = {name: graph_picture(name) for name in GRAPHS}
     pictures["gate-events"] = events_picture()
     for name, picture in pictures.items():

@@ -3,7 +3,9 @@
 What a version held is what stands after some of the facts, so that nothing is stored twice.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
@@ -129,40 +131,83 @@ class MemoryDiff:
 
 async def history(io: IO, access: MemoryAccess) -> list[Commit]:
     """Return the commits, newest first."""
+    facts, words = (await access.refresh(io)).facts()
+    past = _Past([], words, access.embedder.id)
+    return list(map(past.take, sorted(facts, key=lambda fact: fact.id)))[::-1]
+
+
+async def recent(io: IO, access: MemoryAccess, most: int) -> list[Commit]:
+    """Return the newest commits, newest first; of a past that is known only what came since."""
     view = await access.refresh(io)
     facts, words = view.facts()
-    commits: list[Commit] = []
-    episodes: dict[str, object] = {}
-    guidelines: dict[str, object] = {}
-    for fact, standing in past(facts, words, access.embedder.id):
-        touched = standing.changed | (episodes.keys() if fact.undone else set())
-        rows: dict[str, object] = {
-            key: (standing.rows[key].key, key in standing.pending)
-            for key in touched & standing.rows.keys()
-        }
-        before = {key: episodes.pop(key) for key in touched & episodes.keys()}
-        episodes |= rows
-        standing.changed = set()
-        worded: dict[str, object] = {
-            key: weight_of(one) for key, one in standing.guidelines.items()
-        }
+    facts.sort(key=lambda fact: fact.id)
+    with _lock:
+        key = "recent", most
+        past, commits = view.derived.get(key, (None, []))
+        done = len(past.facts) if past is not None else 0
+        if past is None or facts[done - 1 : done] != past.facts[-1:]:
+            done = max(len(facts) - most, 0)
+            past, commits = _Past(facts[:done], words, access.embedder.id), []
+        past.words.update(words)
+        commits = [*commits, *map(past.take, facts[done:])][-most:]
+        view.derived[key] = past, commits
+    return commits[::-1]
+
+
+_lock = threading.Lock()
+
+
+class _Past:
+    """What stood after some facts, as if nothing had been purged since; goes on fact by fact."""
+
+    def __init__(self, facts: list[Fact], words: Mapping[str, Item], embedder: str) -> None:
+        self.facts, self.words, self._embedder = facts, dict(words), embedder
+        self._stand()
+        self._episodes = self._said(self.standing.rows)
+        self._guidelines = self._worded()
+
+    def step(self, fact: Fact) -> AbstractSet[str]:
+        """Take the next fact; tells which episodes it may have changed."""
+        self.facts.append(fact)
+        if fact.undone:
+            self._stand()
+            return self._episodes.keys() | self.standing.rows.keys()
+        self.standing.apply(fact)
+        touched, self.standing.changed = self.standing.changed, set()
+        return touched
+
+    def take(self, fact: Fact) -> Commit:
+        """Take the next fact; tells how much it changed."""
+        touched = self.step(fact)
+        rows = self._said(touched & self.standing.rows.keys())
+        before = {key: self._episodes.pop(key) for key in touched & self._episodes.keys()}
+        self._episodes |= rows
+        known, self._guidelines = self._guidelines, self._worded()
         retired = [
             Retired(guideline_id=gone.id, superseded_by=gone.by, reason=gone.reason)
             for gone in fact.retired
         ]
-        commit = Commit(
+        return Commit(
             id=fact.id,
             at=utc(fact.at_us),
             author=fact.author,
             reason=fact.reason,
             episodes=_tally(before, rows),
-            guidelines=_tally(guidelines, worded),
+            guidelines=_tally(known, self._guidelines),
             retired=retired,
-            version=standing.version,
+            version=self.standing.version,
         )
-        commits.append(commit)
-        guidelines = worded
-    return commits[::-1]
+
+    def _stand(self) -> None:
+        self.standing = stand(self.facts, self.words, self._embedder, with_purged=True)
+        self.standing.changed = set()
+
+    def _said(self, keys: Iterable[str]) -> dict[str, object]:
+        rows, pending = self.standing.rows, self.standing.pending
+        return {key: (rows[key].key, key in pending) for key in keys}
+
+    def _worded(self) -> dict[str, object]:
+        return {key: weight_of(one) for key, one in self.standing.guidelines.items()}
 
 
 async def snapshot(io: IO, access: MemoryAccess, version: str) -> Snapshot:
@@ -205,31 +250,18 @@ async def _find(io: IO, access: MemoryAccess, version: str) -> tuple[Snapshot, l
     ordered = sorted(facts, key=lambda fact: fact.id)
     nothing = Standing(words, access.embedder.id)
     found = (_snapshot(nothing), ordered) if version == nothing.version else None
-    for number, (_, standing) in enumerate(past(ordered, words, access.embedder.id), start=1):
-        if version == standing.version:
+    past = _Past([], words, access.embedder.id)
+    for number, fact in enumerate(ordered, start=1):
+        past.step(fact)
+        if version == past.standing.version:
             # The last time it stood: what was purged from an earlier one was said again.
-            found = _snapshot(standing), ordered[number:]
+            found = _snapshot(past.standing), ordered[number:]
     if found is not None:
         return found
     raise InvalidInputError(
         f"version: the memory of {access.criterion.name!r} never had the version {version!r}: "
         "`history()` lists those it had."
     )
-
-
-def past(
-    facts: Iterable[Fact], words: Mapping[str, Item], embedder: str
-) -> Iterator[tuple[Fact, Standing]]:
-    """Go through the past, fact by fact, as if nothing had been purged since."""
-    known: list[Fact] = []
-    standing = Standing(words, embedder, with_purged=True)
-    for fact in sorted(facts, key=lambda fact: fact.id):
-        known.append(fact)
-        if fact.undone:
-            standing = stand(known, words, embedder, with_purged=True)
-        else:
-            standing.apply(fact)
-        yield fact, standing
 
 
 def _snapshot(standing: Standing) -> Snapshot:

@@ -9,14 +9,15 @@ rests on it.
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
+from math import ceil
 from typing import Any, Literal, TypeVar
 
-from langgraph.store.base import ListNamespacesOp, MatchCondition, PutOp, SearchOp
+from langgraph.store.base import ListNamespacesOp, MatchCondition, PutOp
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from memalign_graph.errors import InvalidInputError, MemAlignError, explain
 from memalign_graph.io import IO
-from memalign_graph.memory.access import EVERYTHING, MemoryAccess
+from memalign_graph.memory.access import EVERYTHING, MemoryAccess, packed, search_of, unpacked
 from memalign_graph.memory.facts import Item
 from memalign_graph.memory.layout import Namespace
 from memalign_graph.types import (
@@ -38,6 +39,8 @@ KEEP_REVIEWS = timedelta(days=90)
 _DATE: TypeAdapter[datetime] = TypeAdapter(UtcDatetime)
 
 _FOR_EVER = timedelta(days=36_500)
+
+_MINUTE = timedelta(minutes=1)
 
 _SWEEP_EVERY = timedelta(hours=1)
 """How often a process removes what is past its time, at most, as it keeps more."""
@@ -220,10 +223,11 @@ async def remove_traces(
 async def _put(
     io: IO, access: MemoryAccess, namespace: Namespace, key: str, item: BaseModel, lasts: timedelta
 ) -> None:
-    # A store that can removes it by itself; what lasts for ever has no date there.
+    # A store that can removes it by itself, in whole minutes, as Postgres counts; what lasts for
+    # ever has no date there.
     expires = access.store.supports_ttl and lasts < _FOR_EVER
-    minutes = lasts.total_seconds() / 60 if expires else None
-    value = item.model_dump(mode="json")
+    minutes = float(ceil(lasts / _MINUTE)) if expires else None
+    value = packed(item.model_dump(mode="json"))
     await io.batch(access.store, [PutOp(namespace, key, value, index=False, ttl=minutes)])
 
 
@@ -246,9 +250,11 @@ async def _remove(
     namespace: Namespace,
     wanted: Callable[[Mapping[str, Any]], bool],
 ) -> None:
-    [found] = await io.batch(access.store, [SearchOp(namespace, limit=EVERYTHING)])
+    [found] = await io.batch(access.store, [search_of(namespace)])
     own = [one for one in found if tuple(one.namespace) == namespace]
-    await access.put(io, namespace, dict.fromkeys(one.key for one in own if wanted(one.value)))
+    await access.put(
+        io, namespace, dict.fromkeys(one.key for one in own if wanted(unpacked(one.value)))
+    )
 
 
 async def _days(io: IO, access: MemoryAccess) -> dict[Namespace, int]:

@@ -56,7 +56,7 @@ async def collect_feedback(step: Step) -> Update:
         judgment,
         guidelines=memory.named(judgment.guideline_ids),
         episodes=[episode for episode in episodes if episode.id in judgment.episode_ids],
-    ).ask()
+    ).ask(step.settings["namespace"])
     return {"feedback": feedback_json(said, example, judgment, step), "judge_lesson": {}}
 
 
@@ -96,7 +96,7 @@ async def clarify_feedback(step: Step) -> Update:
     feedback = step.feedback
     asked = own_channel(step.state, "judge_lesson")["clarification"]
     question = clarify.Question(asked["question"], asked["example"])
-    answer = clarify_form(step.parts.criterion, feedback, question).ask()
+    answer = clarify_form(step.parts.criterion, feedback, question).ask(step.settings["namespace"])
     return {"feedback": clarify.clarified(feedback, question, answer).to_json(), "judge_lesson": {}}
 
 

@@ -14,7 +14,7 @@ ORDER = (
     "errors identity scales types agreement io models state memory settings "
     "prompts evidence.trust memory.review_report evidence alignment memory.judge_memory "
     "interrupts runtime nodes graphs conversation gate panel agents records studio "
-    "integrations local evaluation cli.files cli.terminal demo cli demo.__main__"
+    "integrations local evaluation review cli.files cli.terminal demo cli demo.__main__"
 )
 """From low to high. A module belongs to the longest of these that its name begins with."""
 ROOMS = ORDER.split()

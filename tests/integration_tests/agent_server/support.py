@@ -1,10 +1,19 @@
-"""What the tests of the Agent Server share: runs on it, and what it keeps."""
+"""What the tests of the Agent Server share: the server, runs on it, and what it keeps."""
 
-from collections.abc import Callable, Iterable, Mapping
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
+import httpx
 from langgraph.store.memory import InMemoryStore
 from langgraph_sdk.client import SyncLangGraphClient
 
@@ -30,6 +39,69 @@ class AgentServer:
     client: SyncLangGraphClient
     models: LoopbackServer
     """Where its chat model and its embeddings are."""
+
+
+ROOT = Path(__file__).parents[3]
+START_TIMEOUT_S = 300.0
+RUNS_AT_ONCE = "8"
+
+
+@contextmanager
+def langgraph_dev(
+    folder: Path, models: LoopbackServer, *, graphs: Mapping[str, str], **more: Any
+) -> Iterator[str]:
+    """Serve the project's langgraph.json and more; the folder is where the server keeps state."""
+    config = json.loads((ROOT / "langgraph.json").read_text(encoding="utf-8")) | more
+    config["dependencies"] = [str(ROOT / one) for one in config["dependencies"]]
+    config["graphs"] = {name: str(ROOT / at) for name, at in config["graphs"].items()}
+    config["graphs"].update(graphs)
+    config["http"] = config["http"] | {"app": str(ROOT / config["http"]["app"])}
+    (folder / "langgraph.json").write_text(json.dumps(config), encoding="utf-8")
+    port = free_port()
+    command = [sys.executable, "-m", "langgraph_cli", "dev", "--no-browser", "--no-reload"]
+    command += ["--port", str(port), "--n-jobs-per-worker", RUNS_AT_ONCE]
+    url = f"http://127.0.0.1:{port}"
+    with serving(command, f"{url}/ok", folder, models):
+        yield url
+
+
+@contextmanager
+def serving(
+    command: Sequence[str], url: str, folder: Path, models: LoopbackServer
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a server, from when it answers until it is told to end."""
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("LANGSMITH", "LANGCHAIN"))}
+    env = own | models.environment | {"LANGGRAPH_STRICT_MSGPACK": "true"}
+    log = folder / f"log-{free_port()}"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=folder, env=env, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while not _answers(url):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"{command[2]} did not start:\n{log.read_text()[-3000:]}")
+                time.sleep(0.2)
+            yield process
+        finally:
+            process.terminate()
+            process.wait(300)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, trust_env=False).status_code < 500
+    except httpx.TransportError:
+        return False
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def case(number: int) -> dict[str, str]:

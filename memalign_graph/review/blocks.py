@@ -1,0 +1,152 @@
+"""An example as blocks that a template shows: turns, tables, code and text; never HTML."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any, Literal
+
+_TITLES = {"inputs": "Inputs", "outputs": "Outputs", "reference_outputs": "Reference outputs"}
+_MAX_CHARS, _MAX_ROWS, _MAX_DEPTH = 200_000, 2_000, 2  # of a section; tables in tables
+_MAX_COMPARED = 8_000  # words, and the blanks between them
+_LINE_CHARS = 60  # of a list that is short enough for one line
+_FOLD_CHARS, _FOLD_LINES, _HEAD_CHARS, _HEAD_LINES = 1_500, 25, 1_000, 16
+_WORD = re.compile(r"\s+|\w+|[^\w\s]")
+_FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n(.*?)(?:^\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+_CODE_KEYS = {"code", "sql", "diff", "patch"}
+_SQL = r"(?:SELECT|WITH|INSERT|UPDATE|DELETE|CREATE)\s.*\b(?:FROM|SELECT|SET|VALUES|TABLE|VIEW)\b"
+_CODE = re.compile(rf'\s*(?:{_SQL}|diff --git |@@ -|\{{\s*")', re.DOTALL)
+_ROLES = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant"}
+
+Kind = Literal["text", "code", "table", "turns", "sides"]
+Piece = tuple[str, bool]
+"""A part of a text, and whether it differs from the text it was compared with."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One thing to show; `rows` are the keys of a table, the roles of a chat, or A and B."""
+
+    kind: Kind
+    pieces: Sequence[Piece] = ()
+    folded: Sequence[Piece] = ()
+    rows: Sequence[tuple[str, Sequence["Block"]]] = ()
+
+
+@dataclass(frozen=True)
+class Section:
+    """The inputs, the outputs or the reference outputs of an example."""
+
+    title: str
+    blocks: Sequence[Block]
+    left_out: int  # characters that are not shown
+
+
+def sections_of(
+    example_json: Mapping[str, Any], *, besides: Any = None, pairwise: bool = False
+) -> list[Section]:
+    """Lay an example out; with another `besides` it, the words that differ are marked."""
+    sections = []
+    for key, title in _TITLES.items():
+        value = example_json.get(key)
+        if key == "outputs" and pairwise and isinstance(value, list):
+            value = dict(zip("AB", value, strict=False))
+        if value is not None:
+            reader = _Reader(besides.get(key) if besides else None)
+            is_pair = key == "outputs" and isinstance(value, dict) and set(value) == {"A", "B"}
+            blocks = [reader.rows("sides", value.items())] if is_pair else reader.blocks(value)
+            sections.append(Section(title, blocks, reader.left_out))
+    return sections
+
+
+class _Reader:
+    """Reads one section, and knows how much of it may still be shown and compared."""
+
+    def __init__(self, other: Any) -> None:
+        self.chars_left, self.left_out, self.rows_left = _MAX_CHARS, 0, _MAX_ROWS
+        self.words_left, self.matcher = _MAX_COMPARED, SequenceMatcher(str.isspace)
+        self.is_compared = other is not None
+        words = _WORD.findall(" ".join(_texts(other))[:_MAX_CHARS])
+        self.matcher.set_seq2(words[:_MAX_COMPARED])
+
+    def blocks(self, value: Any, key: str = "", depth: int = 0) -> list[Block]:
+        if isinstance(value, str):
+            return self.texts(value, key)
+        line, is_chat = json.dumps(value, ensure_ascii=False), _is_chat(value)
+        is_short = not value or (isinstance(value, list) and len(line) <= _LINE_CHARS)
+        if not isinstance(value, dict | list) or (is_short and not is_chat):
+            return [self.block("text", line)]
+        if len(value) > self.rows_left or depth == _MAX_DEPTH:
+            return [self.block("code", json.dumps(value, ensure_ascii=False, indent=2))]
+        self.rows_left -= len(value)
+        if is_chat:
+            return [self.rows("turns", ((_role(turn), _said(turn)) for turn in value), depth)]
+        named = value.items() if isinstance(value, dict) else enumerate(value, start=1)
+        return [self.rows("table", named, depth + 1)]
+
+    def rows(self, kind: Kind, named: Iterable[tuple[Any, Any]], depth: int = 0) -> Block:
+        rows = [(str(key), self.blocks(value, str(key), depth)) for key, value in named]
+        return Block(kind, rows=rows)
+
+    def texts(self, text: str, key: str) -> list[Block]:
+        words = set(re.split(r"[\W_]", key.lower()))
+        if words & _CODE_KEYS or _CODE.match(text.upper() if "query" in words else text):
+            return [self.block("code", text)]
+        parts = enumerate(_FENCE.split(text))  # text, a fence, what it holds, text and so on
+        return [
+            self.block("code" if place % 3 == 2 else "text", part.strip("\n"))  # noqa: PLR2004
+            for place, part in parts
+            if place % 3 != 1 and part.strip()
+        ]
+
+    def block(self, kind: Kind, text: str) -> Block:
+        shown = text[: self.chars_left]
+        self.chars_left -= len(shown)
+        self.left_out += len(text) - len(shown)
+        if len(shown) <= _FOLD_CHARS and shown.count("\n") < _FOLD_LINES:
+            return Block(kind, self.pieces(shown))
+        head = "\n".join(shown[:_HEAD_CHARS].split("\n")[:_HEAD_LINES])
+        if len(head) == _HEAD_CHARS:
+            head = head.rsplit(maxsplit=1)[0]
+        return Block(kind, self.pieces(head), self.pieces(shown[len(head) :].lstrip("\n")))
+
+    def pieces(self, text: str) -> list[Piece]:
+        if not self.is_compared:
+            return [(text, False)]
+        tokens = _WORD.findall(text)
+        compared, rest = tokens[: self.words_left], "".join(tokens[self.words_left :])
+        self.words_left -= len(compared)
+        self.matcher.set_seq1(compared)
+        pieces = [
+            ("".join(compared[start:end]), tag != "equal")
+            for tag, start, end, _, _ in self.matcher.get_opcodes()
+        ] + [(rest, False)]
+        return [(part, differs and not part.isspace()) for part, differs in pieces if part]
+
+
+def _is_chat(value: Any) -> bool:
+    """Tell whether a value is a list of messages, as LangChain or OpenAI write them."""
+    turns = value if isinstance(value, list) and value else [None]
+    return all(isinstance(turn, dict) and "content" in turn and _role(turn) for turn in turns)
+
+
+def _role(turn: Mapping[str, Any]) -> str:
+    role = str(turn.get("role") or turn.get("type") or "")
+    return _ROLES.get(role, role)
+
+
+def _said(turn: Mapping[str, Any]) -> Any:
+    """Return what a message says: its text, or its parts and the tools it calls."""
+    parts = turn["content"] if isinstance(turn["content"], list) else [turn["content"]]
+    texts = [part.get("text", part) if isinstance(part, dict) else part for part in parts]
+    said = [it for it in [*texts, *(turn.get("tool_calls") or [])] if it not in (None, "")]
+    return "\n\n".join(said) if all(isinstance(it, str) for it in said) else said
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
+    else:
+        yield value if isinstance(value, str) else json.dumps(value)

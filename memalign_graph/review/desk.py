@@ -1,0 +1,504 @@
+"""The questions that wait for experts, wherever they wait, and what becomes of the answers.
+
+A question waits on a thread of the Agent Server, or as a kept judgment in a memory. While an expert
+looks at one it is theirs for ten minutes at a time. An answer is written down before anything is
+done with it, and stays so until it is done: no word is lost to a server that stops.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+from urllib.parse import quote, unquote
+
+from langgraph.config import get_store
+from langgraph.store.base import BaseStore, Item, PutOp
+from langgraph_sdk.errors import (
+    ConflictError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnprocessableEntityError,
+)
+
+from memalign_graph.errors import InvalidInputError, MemAlignError, excerpt
+from memalign_graph.graphs import create_feedback_graph
+from memalign_graph.interrupts import CASE, REASONS, case_of
+from memalign_graph.io import AWAITING
+from memalign_graph.memory.access import MemoryAccess, search_of
+from memalign_graph.memory.judgments import find_judgment
+from memalign_graph.memory.layout import DEFAULT_NAMESPACE
+from memalign_graph.memory.operations import remember
+from memalign_graph.prompts.clarify import Question as AskedBack
+from memalign_graph.prompts.clarify import clarified
+from memalign_graph.prompts.fences import as_text
+from memalign_graph.runtime import Parts
+from memalign_graph.settings import Judge
+from memalign_graph.types import Feedback
+
+logger = logging.getLogger(__name__)
+
+LEASE = timedelta(minutes=10)
+_KEEP_LEASES = timedelta(days=1)
+_LISTED = 100
+_FRESH_S = 5.0
+"""How old the list of what waits may be; an older one is still shown while it is read again."""
+_SHARE = 50  # a list that is long to read is read more seldom
+_ORPHANED = timedelta(minutes=2)
+"""After which an answer that another process took is done here: doing it twice changes nothing."""
+_ABANDONED = timedelta(days=7)
+"""After which an answer whose expert does not come back is done, or forgotten, for them."""
+_SETTLING_S = 20
+_LEASES, _OUTBOX = ("memalign_review", "leases"), ("memalign_review", "outbox")
+_TOO_LATE = "Somebody else had answered this before you"
+_THREAD = re.compile(r"t-([0-9a-f-]{36})-(\w+)")
+
+Case = dict[str, Any]
+"""What a question is about: `interrupts.case_of`."""
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Who looks at the page."""
+
+    name: str = ""
+    verified: bool = False
+    may_roll_back: bool = False
+    client: Any = None
+    """A client of the Agent Server that is allowed what the visitor is; None without a server."""
+    account: str = ""
+    """Who they are to the server, whatever they are called here."""
+
+
+@dataclass
+class Question:
+    """A question that waits for an expert."""
+
+    id: str
+    criterion: str  # its name, or the names
+    title: str
+    asked_at: datetime
+    reasons: list[str]
+    judgments: frozenset[str]  # their ids
+    case: Case = field(default_factory=dict)  # once it is open
+    held_by: str | None = None
+    skipped: bool = False
+
+    @property
+    def age(self) -> str:
+        """How long it has waited, in words."""
+        seconds = max((datetime.now(UTC) - self.asked_at).total_seconds(), 0)
+        for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+            if seconds >= length:
+                number = int(seconds // length)
+                return f"{number} {unit}{'s' * (number > 1)}"
+        return "just now"
+
+
+@dataclass
+class _Listing:
+    """What waits in one place, as last read."""
+
+    questions: list[Question] = field(default_factory=list)
+    total: int = 0
+    read_at: float = float("-inf")
+    took: float = 0.0
+    gone: set[str] = field(default_factory=set)  # since it was begun to be read
+    reading: asyncio.Task[None] | None = None
+
+
+class Desk:
+    """The questions of some judges, and the answers to them."""
+
+    def __init__(
+        self,
+        judges: Sequence[Judge],
+        *,
+        namespace: Sequence[str] = DEFAULT_NAMESPACE,
+        store: BaseStore | None = None,
+    ) -> None:
+        """Serve the judges' memories in a store; without one, in the Agent Server's."""
+        self.judges = {judge.criterion.name: judge for judge in judges}
+        self.namespace = [*namespace]
+        self._store = store
+        self._parts = {name: Parts(judge) for name, judge in self.judges.items()}
+        self._graphs = {
+            name: create_feedback_graph(judge.criterion, **judge.options)
+            for name, judge in self.judges.items()
+        }
+        self._listings: dict[str, _Listing] = {}
+        self._taking = asyncio.Lock()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def store(self) -> BaseStore:
+        """Where the memories lie."""
+        return get_store() if self._store is None else self._store
+
+    def access(self, name: str, namespace: Sequence[str] | None = None) -> MemoryAccess:
+        """Reach the memory of a criterion."""
+        if name not in self._parts:
+            raise InvalidInputError(f"There is no criterion {name!r} here.")
+        settings = {"namespace": self.namespace if namespace is None else [*namespace]}
+        return self._parts[name].memory(self.store, settings)
+
+    def chat(self, name: str) -> Any:
+        """Return the model that words a criterion's rules."""
+        judge = self.judges[name]
+        return self._parts[name].clients.chat(judge.distill_model or judge.model)
+
+    async def questions(self, visitor: Visitor) -> tuple[list[Question], int]:
+        """List the oldest questions for a visitor, those put off last, and count all."""
+        places = self._places(visitor).items()
+        listings = [await self._listing(key, read) for key, read in places]
+        leases, outbox = await self._search(_LEASES), await self._search(_OUTBOX)
+        taken = {item.value["question"] for item in outbox}
+        listed = [it for listing in listings for it in listing.questions]
+        on_threads = {key for it in listed if it.id.startswith("t-") for key in it.judgments}
+        taken |= {it.id for it in listed if it.id.startswith("j-") and it.judgments <= on_threads}
+        put_off = {it.key for it in leases if it.value["skipped"]}
+        found = [
+            replace(
+                it,
+                held_by=_holder(it.id, leases, visitor),
+                skipped=f"{it.id}:{visitor.name}" in put_off,
+            )
+            for it in listed
+            if it.id not in taken
+        ]
+        found.sort(key=lambda it: (it.skipped, it.held_by is not None, it.asked_at, it.id))
+        total = sum(listing.total for listing in listings) - len(listed) + len(found)
+        return found, max(total, len(found))
+
+    def _places(self, visitor: Visitor) -> dict[str, Callable[[], Coroutine[Any, Any, _Listing]]]:
+        places: dict[str, Callable[[], Coroutine[Any, Any, _Listing]]]
+        places = {f"kept {name}": partial(self._kept, name) for name in self.judges}
+        if visitor.client is not None:
+            places[f"threads {visitor.account}"] = partial(self._waiting, visitor.client)
+        return places
+
+    def _drop(self, visitor: Visitor, question_id: str) -> None:
+        """List a question no more."""
+        for place in self._places(visitor):
+            if listing := self._listings.get(place):
+                listing.gone.add(question_id)
+                left = [it for it in listing.questions if it.id != question_id]
+                listing.total -= len(listing.questions) - len(left)
+                listing.questions = left
+
+    async def next(self, visitor: Visitor, criterion: str | None = None) -> str | None:
+        """Take the first question that nobody else is looking at."""
+        async with self._taking:  # of two who ask at once, each gets another
+            found, _ = await self.questions(visitor)
+            free = (it for it in found if it.held_by is None)
+            ours = (it.id for it in free if criterion in (None, *it.criterion.split(", ")))
+            taken = next(ours, None)
+            if taken is not None:
+                await self.hold(visitor, taken)
+            return taken
+
+    async def open(
+        self, visitor: Visitor, question_id: str, *, late: bool = False
+    ) -> Question | None:
+        """Take a question for a while; None where it was never asked, or, unless late, answered."""
+        case = await self._case(visitor, question_id, late=late)
+        if case is None:
+            self._drop(visitor, question_id)
+            return None
+        holder = await self.hold(visitor, question_id)
+        question = _question(question_id, ", ".join(case["criteria"]), case)
+        return replace(question, case=case, held_by=holder)
+
+    async def hold(self, visitor: Visitor, question_id: str) -> str | None:
+        """Keep a question for the visitor; returns who had it before and has it still."""
+        key, at = f"{question_id}:{visitor.name}", datetime.now(UTC).isoformat()
+        leases = await self._search(_LEASES)
+        since = next((it.value["since"] for it in leases if it.key == key and _is_live(it)), at)
+        lease = {"question": question_id, "who": visitor.name, "since": since, "skipped": False}
+        await self._put(_LEASES, key, {**lease, "seen": at})
+        for old in leases:
+            if _age(old.value["seen"]) > _KEEP_LEASES:
+                await self._put(_LEASES, old.key, None)
+        return _holder(question_id, await self._search(_LEASES), visitor)
+
+    async def release(self, visitor: Visitor, question_id: str, *, skip: bool = False) -> None:
+        """Leave a question to others; what is put off comes last."""
+        at = datetime.now(UTC).isoformat()
+        lease = {"question": question_id, "who": visitor.name, "since": at, "skipped": True}
+        value = {**lease, "seen": at} if skip else None
+        await self._put(_LEASES, f"{question_id}:{visitor.name}", value)
+
+    async def answer(
+        self, visitor: Visitor, question_id: str, case: Case, reply: dict[str, Any]
+    ) -> None:
+        """Take an answer: it is written down when this returns, and done soon after."""
+        at = datetime.now(UTC).isoformat()
+        key = f"{question_id}:{visitor.name}:{at}"  # another answer of theirs is not written over
+        note: dict[str, Any] = {"question": question_id, "who": visitor.name, "at": at}
+        note |= {"case": case, "reply": reply, "told": None}
+        await self._put(_OUTBOX, key, note)
+        await self.release(visitor, question_id)
+        self._begin(visitor, key, note)
+
+    async def outcomes(self, visitor: Visitor) -> list[tuple[str, str]]:
+        """Tell once what became of the visitor's answers; do those that were left undone."""
+        told = []
+        for item in await self._search(_OUTBOX):
+            note, age = item.value, _age(item.value["at"])
+            is_own, is_done = note["who"] == visitor.name, note["case"] is None
+            if item.key in self._tasks or not (is_own or age > _ABANDONED):
+                continue
+            if is_own and note["told"] is not None:
+                told.append((note["told"][0], note["told"][1]))
+            if is_done:
+                await self._put(_OUTBOX, item.key, None)
+            elif note["told"] is not None or age > _ORPHANED or self._store is not None:
+                self._begin(visitor, item.key, note)
+        return told
+
+    async def settled(self) -> None:
+        """Wait for the answers under way; those that take long are done another time."""
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=_SETTLING_S)
+
+    def _begin(self, visitor: Visitor, key: str, note: dict[str, Any]) -> None:
+        async def work() -> None:
+            done: dict[str, Any] = {"case": None, "reply": None}
+            try:
+                told = await self._deliver(visitor, note["question"], note["case"], note["reply"])
+            except Exception as error:  # whatever it was, the answer stays written down
+                logger.exception("The answer to %s could not be handed on", note["question"])
+                told, done = ("bad", f"Your answer is kept and will be tried again: {error}"), {}
+            await self._put(_OUTBOX, key, {**note, **done, "told": told})
+            self._drop(visitor, note["question"])
+
+        task = self._tasks[key] = asyncio.create_task(work())
+        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+
+    async def _deliver(
+        self, visitor: Visitor, question_id: str, case: Case, reply: dict[str, Any]
+    ) -> tuple[str, str]:
+        asked = _THREAD.fullmatch(question_id)
+        if asked is None:
+            return await self._teach(case, question_id.rpartition("-")[2], reply)
+        run = await self._resume(visitor.client, asked[1], asked[2], reply)
+        failed = run is not None and run["status"] in ("error", "timeout")
+        why = "The run of this case failed" if failed else _TOO_LATE
+        if case["kind"] == "conflicts":
+            taken = run is not None and not failed
+            return ("good", "Your decision is taken.") if taken else ("warn", f"{why}.")
+        thread = await _thread(visitor.client, asked[1])
+        if run and any(it["kind"] == "question" for it in self._cases_of(thread).values()):
+            return "good", "Your answer is taken. A question about your words waits now."
+        if await self._keep(case, reply) or failed:
+            return "warn", f"{why}: your answer is kept, and learned from with the next one."
+        learned = (thread.get("values") or {}).get("learned") or {}
+        return _told(learned.values() if case["kind"] == "panel" else [learned])
+
+    async def _teach(self, case: Case, judgment_id: str, reply: dict[str, Any]) -> tuple[str, str]:
+        [name] = case["criteria"]
+        given = {"judgment_id": judgment_id, "reply": reply}
+        graph = self._graphs[name].compile(store=self.store)
+        try:
+            done = await graph.ainvoke(given, context={"namespace": case["namespace"]})
+        except MemAlignError as error:  # the model failed, or the judgment's time is over
+            await self._keep(case, reply)
+            return "warn", f"Your answer is kept, and learned from later: {error}"
+        return _told([done["learned"]])
+
+    async def _keep(self, case: Case, reply: Mapping[str, Any]) -> bool:
+        """Store an answer as feedback, and tell whether memory did not hold it yet."""
+        is_new = False
+        for name, said in feedback_of(case, reply).items():
+            access, key = self.access(name, case["namespace"]), said.episode_id
+            known = (await access.episodes(AWAITING, [key])).get(key)
+            has_value = known is not None and said.value in (None, known.value)
+            words = "" if known is None else known.rationale or ""
+            if not has_value or (said.rationale or "") not in words:
+                await remember(AWAITING, access, [said])
+                is_new = True
+        return is_new
+
+    async def _case(self, visitor: Visitor, question_id: str, *, late: bool) -> Case | None:
+        place, _, where = question_id.partition("-")
+        if place == "j":
+            name, _, judgment_id = where.rpartition("-")
+            with suppress(InvalidInputError):
+                access = self.access(unquote(name))
+                kept = await find_judgment(AWAITING, access, judgment_id)
+                case = case_of("review", [access.criterion], kept.example, [kept.judgment])
+                return {**case, "namespace": self.namespace}
+            return None
+        asked = _THREAD.fullmatch(question_id)
+        if visitor.client is None or asked is None:
+            return None
+        thread_id, interrupt_id = asked.groups()
+        thread = await _thread(visitor.client, thread_id)
+        cases = self._cases_of(thread)
+        if late and thread and interrupt_id not in cases:
+            for state in await visitor.client.threads.get_history(thread_id, limit=_LISTED):
+                cases |= self._cases_of({"interrupts": {"": state["interrupts"]}})
+        return cases.get(interrupt_id)
+
+    async def _listing(
+        self, key: str, read: Callable[[], Coroutine[Any, Any, _Listing]]
+    ) -> _Listing:
+        listing = self._listings.setdefault(key, _Listing())
+
+        async def again() -> None:
+            began = time.monotonic()
+            listing.gone.clear()
+            try:
+                found = await read()
+                listing.questions = [it for it in found.questions if it.id not in listing.gone]
+                listing.total = found.total - len(found.questions) + len(listing.questions)
+                listing.read_at = time.monotonic()
+                listing.took = listing.read_at - began
+            finally:
+                listing.reading = None
+
+        fresh = max(_FRESH_S, _SHARE * listing.took)
+        if listing.reading is None and time.monotonic() - listing.read_at > fresh:
+            listing.reading = asyncio.create_task(again())
+        if listing.reading is not None and listing.read_at < 0:
+            await asyncio.shield(listing.reading)
+        return listing
+
+    async def _kept(self, name: str) -> _Listing:
+        """List the kept judgments that wait; of a large memory only what is shown is read whole."""
+        access = self.access(name)
+        [items] = await access.search(AWAITING, access.layout.of("judgments"))
+        view, now = await access.refresh(AWAITING), datetime.now(UTC)
+        answered = {(row.content.get("judgment") or {}).get("id") for row in view.rows()}
+        waiting = [
+            item
+            for item in items
+            if item["judgment"]["id"] not in answered
+            and datetime.fromisoformat(item["kept_until"]) > now
+        ]
+        waiting.sort(key=lambda item: (item["kept_until"], item["judgment"]["id"]))
+        kept_for = self.judges[name].keep_judgments or timedelta(days=30)
+        found = []
+        for item in waiting[:_LISTED]:
+            case: Case = {"example": item["example"], "judgments": {name: item["judgment"]}}
+            until = datetime.fromisoformat(item["kept_until"])
+            key = f"j-{quote(name, safe='')}-{item['judgment']['id']}"
+            found.append(_question(key, name, case, until - kept_for))
+        return _Listing(found, len(waiting))
+
+    async def _waiting(self, client: Any) -> _Listing:
+        """List what waits on threads, oldest first, past those that wait for something else."""
+        found: list[Question] = []
+        total, at = await client.threads.count(status="interrupted"), 0
+        while len(found) < _LISTED:
+            threads = await client.threads.search(
+                status="interrupted",
+                sort_by="created_at",
+                sort_order="asc",
+                limit=_LISTED,
+                offset=at,
+                select=["thread_id", "created_at", "interrupts", "metadata"],
+            )
+            for thread in threads:
+                waits = f"a run of {thread['metadata'].get('graph_id', 'a graph')!r} waits for it"
+                asked_at = datetime.fromisoformat(thread["created_at"])
+                for interrupt_id, case in self._cases_of(thread).items():
+                    key = f"t-{thread['thread_id']}-{interrupt_id}"
+                    asked = _question(key, ", ".join(case["criteria"]), case, asked_at)
+                    found.append(replace(asked, reasons=[*asked.reasons, waits]))
+            at += len(threads)
+            if len(threads) < _LISTED:
+                total = min(total, len(found))
+                break
+        return _Listing(found, total)
+
+    def _cases_of(self, thread: Mapping[str, Any]) -> dict[str, Case]:
+        """Read what a thread asks of the criteria that are answered here."""
+        waiting = [one for those in (thread.get("interrupts") or {}).values() for one in those]
+        schemas = {one["id"]: one.get("response_schema") or {} for one in waiting}
+        cases = {key: schema[CASE] for key, schema in schemas.items() if CASE in schema}
+        return {key: it for key, it in cases.items() if it["criteria"].keys() <= self.judges.keys()}
+
+    async def _resume(
+        self, client: Any, thread_id: str, interrupt_id: str, reply: Any
+    ) -> Mapping[str, Any] | None:
+        """Answer a thread's question, and wait for the run; None where it waits no more."""
+        while interrupt_id in self._cases_of(thread := await _thread(client, thread_id)):
+            with suppress(ConflictError):  # another run is under way: maybe of another question
+                run = await client.runs.create(
+                    thread_id,
+                    thread["metadata"]["assistant_id"],
+                    command={"resume": {interrupt_id: reply}},
+                    multitask_strategy="reject",
+                )
+                await client.runs.join(thread_id, run["run_id"])
+                done: Mapping[str, Any] = await client.runs.get(thread_id, run["run_id"])
+                return done
+            await asyncio.sleep(1)
+        return None
+
+    async def _search(self, namespace: tuple[str, ...]) -> list[Any]:
+        found: Any = await self.store.abatch([search_of(namespace)])
+        return list(found[0])
+
+    async def _put(self, namespace: tuple[str, ...], key: str, value: Any) -> None:
+        await self.store.abatch([PutOp(namespace, key, value, index=False)])
+
+
+def _question(key: str, criterion: str, case: Case, asked_at: datetime | None = None) -> Question:
+    judgments = case.get("judgments", {}).values()
+    asked = [code for it in judgments for code in (it.get("review") or {}).get("reasons", [])]
+    example, about = case.get("example"), "Two rules contradict each other"
+    title = " ".join(as_text(example["outputs"]).split()) if example else about
+    reasons = [REASONS[code] for code in dict.fromkeys(asked)]
+    at = asked_at or datetime.now(UTC)
+    ids = frozenset(it["id"] for it in judgments)
+    return Question(key, criterion, excerpt(title, 120), at, reasons, ids)
+
+
+async def _thread(client: Any, thread_id: str) -> Mapping[str, Any]:
+    """Read a thread; of one that is not there for this visitor, nothing."""
+    with suppress(NotFoundError, PermissionDeniedError, UnprocessableEntityError):
+        found: Mapping[str, Any] = await client.threads.get(thread_id)
+        return found
+    return {}
+
+
+def _told(learned: Iterable[Any]) -> tuple[str, str]:
+    """Say what was learned, in the form of a review graph's `learned`."""
+    texts = [change["text"] for one in learned if one for change in one["guidelines"]]
+    return "good", f"Learned: {'; '.join(texts)}" if texts else "Your answer is taken."
+
+
+def feedback_of(case: Case, reply: Mapping[str, Any]) -> dict[str, Feedback]:
+    """Read a reply as feedback, by criterion."""
+    said: dict[str, Feedback] = {}
+    for name in case["criteria"] if case["kind"] != "conflicts" else ():
+        about = {"example": case["example"], "judgment": case["judgments"].get(name)}
+        one = reply.get(name) if case["kind"] == "panel" else reply
+        if case["kind"] == "question":
+            asked = Feedback.model_validate({**case["said"], **about})
+            said[name] = clarified(asked, AskedBack(" ".join(case["asked"]), ""), reply)
+        elif one:
+            said[name] = Feedback.model_validate({"author": reply.get("author"), **one, **about})
+    return said
+
+
+def _age(at: str) -> timedelta:
+    return datetime.now(UTC) - datetime.fromisoformat(at)
+
+
+def _is_live(lease: Item) -> bool:
+    return not lease.value["skipped"] and _age(lease.value["seen"]) < LEASE
+
+
+def _holder(question_id: str, leases: Sequence[Item], visitor: Visitor) -> str | None:
+    """Name who came first of those who look at a question, if that is another."""
+    live = [it.value for it in leases if it.value["question"] == question_id and _is_live(it)]
+    first = min(live, key=lambda lease: (lease["since"], lease["who"]), default=None)
+    return None if first is None or first["who"] == visitor.name else str(first["who"])

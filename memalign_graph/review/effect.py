@@ -1,0 +1,149 @@
+"""What an expert's answer would do, told before it is final: nothing is stored here."""
+
+from typing import Any
+
+from memalign_graph.agreement import agree, majority, on_scale
+from memalign_graph.alignment.redistill import distil
+from memalign_graph.errors import EmbeddingError, excerpt
+from memalign_graph.evidence.confidence import Said
+from memalign_graph.evidence.process import MIN_CASES, Case, current_process
+from memalign_graph.identity import episode_id
+from memalign_graph.io import IO
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.embedding import index_missing, key_of
+from memalign_graph.memory.index.vectors import Vector
+from memalign_graph.memory.standing import EpisodeRow
+from memalign_graph.models import BaseChatModel
+from memalign_graph.prompts.fences import as_text
+from memalign_graph.review.forms import shown_value
+from memalign_graph.scales import Scale, Value
+from memalign_graph.types import Decide, Episode, Example, Feedback, Judgment
+
+Shown = dict[str, Any]  # what a template of the page shows
+_TURNS, _NEAR, _TITLE_CHARS = 10, 30, 120
+_NO_VALUE = "An answer without a value turns no case at once; the rule that comes of it may."
+_NO_VECTOR = "This case was never compared with others, so it is not known which are like it."
+_FEW = "Too few cases have an expert's value to tell which would turn: {} of the {} it takes."
+_UNUSED = (
+    "Like cases do not decide here: so far they tell no more of the experts' values than the "
+    "judge does by itself, so no settled case would turn."
+)
+
+
+def title_of(row: EpisodeRow) -> str:
+    """Return the first words of what was judged."""
+    return excerpt(" ".join(as_text(row.content["example"]["outputs"]).split()), _TITLE_CHARS)
+
+
+def word_of(row: EpisodeRow, scale: Scale) -> Shown:
+    """Return what an expert said."""
+    said = {name: row.content.get(name) for name in ("author", "rationale")}
+    return {**said, "value": None if row.value is None else shown_value(scale, row.value)}
+
+
+def _others(
+    access: MemoryAccess, example: Example, author: str | None
+) -> list[tuple[EpisodeRow, Value]]:
+    """Return what others said of this case, or of one that reads the same, oldest first."""
+    own, scale = episode_id(example.id, author, None), access.criterion.scale
+    rows = sorted(access.view.rows_at(key_of(access, example)), key=lambda row: row.given_at)
+    valued = [(row, on_scale(row.value, scale)) for row in rows if row.id != own]
+    return [(row, value) for row, value in valued if value is not None]
+
+
+async def others_on(
+    io: IO, access: MemoryAccess, example: Example, value: Value | None, author: str | None
+) -> list[Shown]:
+    """Return the words of other experts on the very same case whose value differs."""
+    await access.refresh(io)
+    scale, others = access.criterion.scale, _others(access, example, author)
+    return [
+        word_of(row, scale)
+        for row, other in others
+        if row.example_id == example.id and value is not None and not agree(scale, other, value)
+    ]
+
+
+async def turned_by(
+    io: IO,
+    access: MemoryAccess,
+    example: Example,
+    value: Value | None,
+    vector: Vector | None,
+    *,
+    author: str | None = None,
+    judgment: Judgment | None = None,
+    decide: Decide = "auto",
+) -> tuple[list[Shown], str | None]:
+    """Tell which settled cases would be estimated otherwise; also why that is not known."""
+    scale, key = access.criterion.scale, key_of(access, example)
+    try:
+        process = await current_process(io, access)
+        known = access.view.index.get(key)
+        vector = vector if known is None else known
+        access.view.index.check([] if vector is None else [vector])
+    except EmbeddingError as error:
+        return [], f"Which cases would turn is not known. {error}"
+    if value is None:
+        return [], _NO_VALUE
+    if len(process.cases) < MIN_CASES:
+        return [], _FEW.format(len(process.cases), MIN_CASES)
+    if vector is None:
+        return [], _NO_VECTOR
+    given = [*(other for _, other in _others(access, example, author)), value]
+    said = next((case.said for case in process.cases if case.key == key), None)
+    if said is None and judgment is not None:
+        said = Said(judgment.verdict, judgment.probabilities)
+    case = Case(key, vector, example.id, [], given, majority(given, scale), said)
+    with process.lock:
+        if not process.decides(decide):
+            return [], _UNUSED
+        found = process.turned_by(case)[:_TURNS]
+    turns: list[Shown] = []
+    for settled, before, after in found:
+        turn = {"before": before, "after": after, "expert": settled.value}
+        is_right, was_right = (agree(scale, it, settled.value) for it in (after, before))
+        becomes = "right" if is_right else "wrong" if was_right else "neither"
+        title = title_of(access.view.rows_at(settled.key)[0])
+        shown = {name: shown_value(scale, it) for name, it in turn.items()}
+        turns.append({"title": title, "becomes": becomes, **shown})
+    return turns, None
+
+
+async def rules_from(
+    io: IO, access: MemoryAccess, chat: BaseChatModel, feedback: Feedback
+) -> list[Shown]:
+    """Ask a model which rules come of an answer alone, beside those that stand."""
+    if feedback.agrees:
+        return []
+    standing = await access.guidelines(io)
+    texts = {guideline.id: guideline.text for guideline in standing}
+    _, proposal = await distil(io, access, chat, [Episode.from_feedback(feedback)], standing)
+    rules: list[Shown] = []
+    for rule in proposal.operations:
+        goes = rule.action == "retire"  # with what holds in its place, if anything does
+        if goes:
+            gone = texts[str(rule.guideline_id)]
+            rules.append({"action": "retire", "text": gone, "question": None})
+        if rule.text is not None:
+            action = "add" if goes else rule.action
+            rules.append({"action": action, "text": rule.text, "question": rule.question})
+    return rules
+
+
+async def nearest_to(
+    io: IO, access: MemoryAccess, example: Example, vector: Vector | None
+) -> Shown | None:
+    """Find the nearest other case that an expert valued, with the newest word on it."""
+    view, scale = await access.refresh(io), access.criterion.scale
+    await index_missing(io, access, view)
+    known = view.index.get(key_of(access, example))
+    vector = vector if known is None else known
+    for key, similarity in [] if vector is None else view.index.search(vector, _NEAR):
+        others = [row for row in view.rows_at(key) if row.example_id != example.id]
+        rows = [row for row in others if on_scale(row.value, scale) is not None]
+        if rows:
+            newest = max(rows, key=lambda row: (row.given_at, row.id))
+            near = Example.model_validate(newest.content["example"])
+            return {"similarity": min(similarity, 1.0), **word_of(newest, scale), "example": near}
+    return None

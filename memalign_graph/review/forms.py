@@ -1,0 +1,164 @@
+"""What an expert fills in for a case, and what is read from it: the reply of any client."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.interrupts import read_review
+from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale
+from memalign_graph.types import Criterion, Judgment
+
+_MOST_BUTTONS = 11
+_KEYS = "1234567890"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One value that can be chosen."""
+
+    value: str
+    label: str
+    hint: str = ""
+    key: str = ""  # its hotkey
+
+
+@dataclass(frozen=True)
+class Field:
+    """One thing that is asked: a choice, a number, or words."""
+
+    name: str
+    label: str
+    kind: str
+    options: list[Option] = field(default_factory=list)
+    minimum: float | None = None
+    maximum: float | None = None
+    step: str = "any"
+    required: bool = False
+    value: str = ""
+
+
+def fields_of(case: Mapping[str, Any], filled: Mapping[str, str]) -> list[Field]:
+    """Return what is asked of an expert, with what was filled in before."""
+    criteria, kind = criteria_of(case), case["kind"]
+    if kind == "conflicts":
+        return [_conflict(conflict, filled) for conflict in case["conflicts"]]
+    fields: list[Field] = []
+    for name, criterion in criteria.items():
+        start, title = (f"{name}.", f"{name}: ") if kind == "panel" else ("", "")
+        value = value_field(f"{start}value", f"{title}your answer".capitalize(), criterion, filled)
+        words = "Your answer" if kind == "question" else f"{title}why, in your own words"
+        said = filled.get(f"{start}rationale", "")
+        rationale = Field(f"{start}rationale", words.capitalize(), "words", value=said)
+        fields += [rationale] if kind == "question" else [value, rationale]
+    return fields
+
+
+def value_field(name: str, label: str, criterion: Criterion, filled: Mapping[str, str]) -> Field:
+    """Ask for a value of a criterion's scale."""
+    scale, value = criterion.scale, filled.get(name, "")
+    choices = _choices(scale)
+    if not choices and isinstance(scale, Numeric):
+        limits, step = (scale.minimum, scale.maximum), "1" if scale.integer else "any"
+        return Field(name, label, "number", [], *limits, step, value=value)
+    keys = iter(_KEYS)
+    options = [Option(it, shown, hint, next(keys, "")) for it, shown, hint in choices]
+    return Field(name, label, "choice", options, value=value)
+
+
+def read_answer(case: Mapping[str, Any], filled: Mapping[str, str], author: str) -> dict[str, Any]:
+    """Read what was filled in as a question's reply; an InvalidInputError says what is wrong."""
+    kind, given = case["kind"], {name: text.strip() for name, text in filled.items()}
+    if kind == "conflicts":
+        names = [conflict["id"] for conflict in case["conflicts"]]
+        if missing := [name for name in names if not given.get(name)]:
+            raise InvalidInputError(f"Say which rule stays in {missing[0]}.")
+        return {name: given[name] for name in names}
+    if kind == "question":
+        if not given.get("rationale"):
+            raise InvalidInputError("Write a sentence, or put the case off.")
+        own = case["said"].get("author") in (None, author)
+        return {"rationale": given["rationale"], **({"author": author} if own else {})}
+    said: dict[str, Any] = {}
+    for name, criterion in criteria_of(case).items():
+        start = f"{name}." if kind == "panel" else ""
+        wanted = {key: given.get(f"{start}{key}") or None for key in ("value", "rationale")}
+        if any(wanted.values()):
+            try:
+                said[name] = read_review(wanted, criterion, None)
+            except ValueError as error:
+                told = str(error).replace("`value`", f"`{start}value`")
+                raise InvalidInputError(told) from error
+    if not said:
+        raise InvalidInputError("Choose a value, write why, or both.")
+    return {**(said if kind == "panel" else next(iter(said.values()))), "author": author}
+
+
+def shown_reply(case: Mapping[str, Any], reply: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return a reply as an expert reads it."""
+    criteria = criteria_of(case)
+    if case["kind"] == "conflicts":
+        return [(name, str(choice)) for name, choice in reply.items()]
+    rows = []
+    for name, criterion in criteria.items():
+        one = reply.get(name, {}) if case["kind"] == "panel" else reply
+        title = f"{name}: " if case["kind"] == "panel" else ""
+        if one.get("value") is not None:
+            rows.append((f"{title}your answer", shown_value(criterion.scale, one["value"])))
+        if one.get("rationale"):
+            rows.append((f"{title}why", one["rationale"]))
+    return [(label.capitalize(), shown) for label, shown in rows]
+
+
+def shown_judgments(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what the judge says of a case, by criterion."""
+    criteria = criteria_of(case)
+    judgments = [Judgment.model_validate(it) for it in case["judgments"].values()]
+    return [
+        {
+            "criterion": judgment.criterion,
+            "value": shown_value(criteria[judgment.criterion].scale, judgment.value),
+            "rationale": judgment.rationale,
+            "confidence": None if judgment.confidence is None else f"{judgment.confidence:.0%}",
+        }
+        for judgment in judgments
+    ]
+
+
+def shown_value(scale: Scale, value: Any) -> str:
+    """Return a value as an expert reads it."""
+    known = {choice: label for choice, label, _ in _choices(scale)}
+    shown = scale.show(value)
+    return known.get(shown, shown)
+
+
+def criteria_of(case: Mapping[str, Any]) -> dict[str, Criterion]:
+    """Return the criteria of a case by name."""
+    return {name: Criterion.model_validate(it) for name, it in case["criteria"].items()}
+
+
+def _choices(scale: Scale) -> list[tuple[str, str, str]]:
+    """Return the values of a scale with few, as written, as shown, and what each means."""
+    match scale:
+        case Boolean():
+            return [("true", "Yes", "it is met"), ("false", "No", "it is not")]
+        case Pairwise():
+            tie = [("tie", "Tie", "no difference")] if "tie" in scale.choices else []
+            return [("A", "A", "the first is better"), ("B", "B", "the second is better"), *tie]
+        case Categorical():
+            return [(choice, choice, "") for choice in scale.choices]
+        case Numeric() if scale.integer and scale.maximum - scale.minimum < _MOST_BUTTONS:
+            numbers = range(int(scale.minimum), int(scale.maximum) + 1)
+            return [(str(number), str(number), "") for number in numbers]
+    return []
+
+
+def _conflict(conflict: Mapping[str, Any], filled: Mapping[str, str]) -> Field:
+    hints = {conflict["newer"]: "the newer word is behind it"}
+    sides = [
+        Option(side, conflict[side]["text"], hints.get(side, ""), key)
+        for side, key in (("first", "1"), ("second", "2"))
+    ]
+    options, name = [*sides, Option("both", "Both stay", "", "3")], conflict["id"]
+    label, value = f"{name}: which rule stays?", filled.get(name, "")
+    return Field(name, label, "choice", options, required=True, value=value)

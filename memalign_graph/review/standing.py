@@ -1,0 +1,169 @@
+"""What the judge has learned, what an expert said, and how far both agree."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from itertools import combinations
+
+from memalign_graph.agreement import agree, on_scale
+from memalign_graph.evidence.checks import LIKELY
+from memalign_graph.io import IO
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.history import Commit, recent
+from memalign_graph.memory.judgments import all_reviews, now
+from memalign_graph.memory.standing import EpisodeRow
+from memalign_graph.memory.worth import answers_in, is_of
+from memalign_graph.review.effect import Shown, title_of, word_of
+
+_COMMITS, _SOURCES, _DISPUTES, _OWN, _WEEKS, _DAYS = 30, 50, 50, 100, 12, 14
+_BY_JUDGE = ("learn", "align", "redistill", "consolidate", "ask", "check", "judge cases")
+_DID = dict.fromkeys(_BY_JUDGE, "learned") | {
+    "remember": "answered",
+    "revise": "changed an answer",
+    "forget": "took back answers",
+    "add_guideline": "wrote a rule",
+    "edit_guideline": "reworded a rule",
+    "remove_guideline": "dropped a rule",
+    "rollback": "went back to how things stood",
+}
+
+
+async def learned(io: IO, access: MemoryAccess, author: str | None) -> Shown:
+    """Return the rules with what they come from, cases in dispute, and what was done of late."""
+    rules, scale = await access.guidelines(io), access.criterion.scale
+    rows, answers = {row.id: row for row in access.view.rows()}, answers_in(access.view)
+    told = {"id", "text", "question", "origin", "author", "status"}
+
+    def is_own(row: EpisodeRow) -> bool:
+        return author is not None and row.content.get("author") == author
+
+    def source(row: EpisodeRow) -> Shown:
+        known = {"episode_id": row.id, "title": title_of(row), "mine": is_own(row)}
+        return {**known, **word_of(row, scale)}
+
+    guidelines = []
+    for rule in rules:
+        found = [those for key, those in answers.items() if is_of(key, rule.question or "")]
+        most = max(found, key=len, default={})  # of the model that was asked most
+        met = sum(answer >= LIKELY for answer in most.values())
+        worth, words = rule.worth, _newest(rows[it] for it in rule.episode_ids if it in rows)
+        often = worth and f"{worth.auc:.0%} of the time, on {worth.cases} cases."
+        shown: Shown = {
+            "worth": often and f"Tells good answers from bad ones {often}",
+            "checks": f"Cases that meet it: {met} of {len(most)}." if most else None,
+            "sources": list(map(source, sorted(words, key=is_own, reverse=True)[:_SOURCES])),
+        }
+        guidelines.append({**rule.model_dump(include=told), **shown})
+    cases = defaultdict(list)
+    for row in rows.values():
+        if (value := on_scale(row.value, scale)) is not None:
+            cases[row.example_id].append((row, value))
+    disputed = [
+        _newest(row for row, _ in words)
+        for words in cases.values()
+        if any(not agree(scale, one, other) for (_, one), (_, other) in combinations(words, 2))
+    ]
+    disputed.sort(key=lambda words: words[0].given_at, reverse=True)
+    disputes = [
+        {"title": title_of(words[0]), "words": [word_of(row, scale) for row in words]}
+        for words in disputed[:_DISPUTES]
+    ]
+    history = [
+        {"version": it.version, "at": _time(it.at), "author": it.author, "what": _what(it)}
+        for it in await recent(io, access, _COMMITS)
+    ]
+    return {"guidelines": guidelines, "disputes": disputes, "history": history}
+
+
+async def answers_of(io: IO, access: MemoryAccess, author: str) -> list[Shown]:
+    """Return an expert's answers, the newest first, with the rules that rest on them."""
+    texts = defaultdict(list)
+    for rule in await access.guidelines(io):
+        for key in rule.episode_ids:
+            texts[key].append(rule.text)
+    own, scale = [], access.criterion.scale
+    for row in _newest(it for it in access.view.rows() if it.content.get("author") == author):
+        written = "" if row.value is None else scale.show(row.value)
+        answer = {"episode_id": row.id, "title": title_of(row), "written": written}
+        own.append({**answer, **word_of(row, scale), "at": _time(row.given_at)})
+        own[-1]["learned"] = texts[row.id]
+    return own[:_OWN]
+
+
+async def standing(io: IO, access: MemoryAccess) -> Shown:
+    """Tell how far judge and experts agree, and how much experts are asked."""
+    view, scale, today = await access.refresh(io), access.criterion.scale, now().date()
+    rows = view.rows()
+    by_day, experts, judged = defaultdict(list), defaultdict(list), {}
+    for row in rows:
+        judgment, value = row.content.get("judgment"), on_scale(row.value, scale)
+        verdict = on_scale(judgment["value"], scale) if judgment is not None else None
+        if judgment is not None and value is not None and verdict is not None:
+            judged[judgment["id"]] = is_right = agree(scale, verdict, value)
+            by_day[row.given_at.date()].append(is_right)
+            experts[row.content.get("author")].append(is_right)
+    weeks: defaultdict[date, list[bool]] = defaultdict(list)
+    for day, those in by_day.items():
+        weeks[day - timedelta(day.weekday())] += those
+    days = [today - timedelta(back) for back in reversed(range(_DAYS))]
+    items = await all_reviews(io, access, since=days[0])
+    asked = [item for item in items if item.asked]
+    right = [judged[item.judgment_id] for item in asked if item.judgment_id in judged]
+    everything = [is_right for those in experts.values() for is_right in those]
+    sentence = "No answer that was judged has an expert's value yet."
+    if everything:
+        sentence = f"The judge agrees with the experts on {_of(everything)} answers."
+    coverage = (
+        f"In the last {_DAYS} days experts were asked about {len(asked)} of {len(items)} answers; "
+        f"where they then gave a value, it was right on {_of(right)}. How often the judge is "
+        "right where nobody was asked is not known."
+    )
+    monday = today - timedelta(today.weekday())
+    mondays = [monday - timedelta(weeks=back) for back in reversed(range(_WEEKS))]
+    per_day = Counter(item.date for item in asked)
+    answered = Counter(row.given_at.date() for row in rows)
+    by_number = sorted(experts.items(), key=lambda it: -len(it[1]))
+    return {
+        "agreement": {"n": len(everything), "agreed": sum(everything), "sentence": sentence},
+        "weeks": [{"label": f"{week:%d %b}", **_shared(weeks[week])} for week in mondays],
+        "experts": [{"author": author, **_shared(those)} for author, those in by_number],
+        "coverage": [{"sentence": coverage}] if items else [],
+        "days": [
+            {"label": f"{day:%d %b}", "asked": per_day[day], "answered": answered[day]}
+            for day in days
+        ],
+    }
+
+
+def _newest(rows: Iterable[EpisodeRow]) -> list[EpisodeRow]:
+    return sorted(rows, key=lambda row: (row.given_at, row.id), reverse=True)
+
+
+def _time(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%d %b %Y, %H:%M} UTC"
+
+
+def _shared(rights: Sequence[bool]) -> Shown:
+    return {"n": len(rights), "share": sum(rights) / len(rights) if rights else None}
+
+
+def _of(rights: Sequence[bool]) -> str:
+    share = f" ({sum(rights) / len(rights):.0%})" if rights else ""
+    return f"{sum(rights)} of {len(rights)}{share}"
+
+
+def _what(commit: Commit) -> str:
+    """Tell who did what, and how much, in a sentence."""
+    by_judge = commit.reason in _BY_JUDGE
+    answers, rules = commit.episodes, commit.guidelines
+    counts = {
+        "answers given": answers.added,
+        "answers learned from" if by_judge else "answers changed": answers.changed,
+        "answers taken back": answers.removed,
+        "rules added": rules.added,
+        "rules changed": rules.changed,
+        "rules dropped": rules.removed,
+    }
+    much = ", ".join(f"{name}: {number}" for name, number in counts.items() if number)
+    who = commit.author or ("The judge" if by_judge else "Somebody")
+    return f"{who} {_DID.get(commit.reason, 'changed things')} ({much or 'nothing new'})."

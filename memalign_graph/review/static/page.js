@@ -1,0 +1,137 @@
+"use strict";
+(() => {
+  const find = (selector, root = document) => root.querySelector(selector);
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const place = find("[data-here]");
+  const answer = find("form.answer");
+  const keys = find("#keys");
+  let leaving = true;
+
+  const notice = (level, text) =>
+    find("#notices").append(Object.assign(document.createElement("p"), { className: `notice ${level}`, textContent: text }));
+
+  // What is typed stays in this browser until the server says that it has it.
+  const draft = (id) => `memalign-review:${id}`;
+  const save = () => {
+    const typed = [...new FormData(answer)].filter(([name, value]) => name !== "token" && value !== "");
+    localStorage.setItem(draft(answer.dataset.draft), JSON.stringify(typed));
+  };
+  const restore = () => {
+    const typed = JSON.parse(localStorage.getItem(draft(answer.dataset.draft)) || "[]");
+    for (const [name, value] of typed) if (answer.elements[name]) answer.elements[name].value = value;
+    if (typed.length) notice("good", "What you chose and typed here before is back.");
+  };
+  const done = new URLSearchParams(location.search).get("done");
+  if (done) {
+    localStorage.removeItem(draft(done));
+    history.replaceState(null, "", location.pathname);
+  }
+
+  // The field that a digit answers: the one in focus, else the first without an answer.
+  const questions = answer ? all(".field:not(.words)", answer) : [];
+  const isOpen = (field) => !find("input:checked", field) && !find("input[type=number]", field)?.value;
+  let last = questions[0];
+  const current = () => {
+    const focused = document.activeElement?.closest(".field");
+    return questions.includes(focused) ? focused : questions.find(isOpen) || last;
+  };
+  const point = () => questions.forEach((field) => field.classList.toggle("next", questions.length > 1 && field === current()));
+  const choose = (digit, event) => {
+    last = current();
+    const number = last && find("input[type=number]", last);
+    if (number) return number.focus(); // the digit is typed there
+    const option = last && find(`[data-digit="${digit}"]`, last);
+    if (!option) return;
+    event.preventDefault();
+    if (questions.length === 1) option.focus();
+    option.checked = true;
+    option.dispatchEvent(new Event("input", { bubbles: true }));
+    (questions.find(isOpen) || last).scrollIntoView({ block: "nearest" });
+  };
+
+  let words = answer && find("textarea", answer);
+  const quote = () => {
+    const text = getSelection().toString().trim().replace(/\s+/g, " ");
+    if (!text || !words || !find("article").contains(getSelection().anchorNode)) return;
+    const before = words.value && !/\s$/.test(words.value) ? `${words.value} ` : words.value;
+    words.value = `${before}“${text.length > 500 ? `${text.slice(0, 500)}…` : text}” `;
+    words.dispatchEvent(new Event("input", { bubbles: true }));
+    getSelection().removeAllRanges();
+    words.focus();
+  };
+  const toWords = () => {
+    const isAfter = (field) => last?.compareDocumentPosition(field) & Node.DOCUMENT_POSITION_FOLLOWING;
+    (all("textarea", answer).find(isAfter) || words)?.focus();
+  };
+
+  document.addEventListener("keydown", (event) => {
+    const target = event.target instanceof Element ? event.target : document.body;
+    const typing = target.closest("textarea, select, input:not([type=radio])");
+    if (event.repeat || event.isComposing) {
+      if (event.key === "Enter" && target.type !== "textarea") event.preventDefault();
+      return;
+    }
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && typing?.form) {
+      event.preventDefault();
+      return typing.form.requestSubmit();
+    }
+    if (event.ctrlKey || event.metaKey || event.altKey || keys.open) return;
+    if (event.key === "Escape") return typing?.blur();
+    if (typing && !(typing.type === "number" && /^[a-z?]$/.test(event.key))) return;
+    if (/^\d$/.test(event.key)) return choose(event.key, event);
+    if (event.key === "Enter" && target.closest("a, button, summary")) return;
+    const button = find(`[data-key="${CSS.escape(event.key)}"]`);
+    const act = { w: answer && toWords, q: answer && quote, "?": () => keys.showModal() }[event.key] || (button && (() => button.click()));
+    if (!act) return;
+    event.preventDefault();
+    act();
+  });
+
+  document.addEventListener("submit", (event) => {
+    const form = event.target, question = event.submitter?.dataset.confirm;
+    if (form.method === "dialog") return;
+    if (form.ariaBusy === "true" || (question && !confirm(question))) return event.preventDefault();
+    form.ariaBusy = "true"; // so that nothing is sent twice
+    leaving = false;
+  });
+  document.addEventListener("click", (event) => {
+    if (event.target.closest("[data-stay]")) leaving = false;
+    if (event.target.closest("[data-keys]")) keys.showModal();
+  });
+  window.addEventListener("pageshow", () => {
+    all("[aria-busy]").forEach((form) => (form.ariaBusy = null));
+    leaving = true;
+  });
+  for (const fault of ["htmx:responseError", "htmx:sendError"]) {
+    document.addEventListener(fault, () => notice("bad", "This could not be loaded. Try again in a moment."));
+  }
+  all("[data-keys]").forEach((button) => (button.hidden = false));
+
+  if (answer) {
+    if ("fresh" in answer.dataset) restore();
+    answer.addEventListener("input", () => (save(), point()));
+    answer.addEventListener("focusin", (event) => {
+      if (event.target.matches("textarea")) words = event.target;
+      point();
+    });
+    point();
+    const button = find("button.quote");
+    document.addEventListener("selectionchange", () => {
+      const selection = getSelection();
+      button.hidden = selection.isCollapsed || !words || !find("article").contains(selection.anchorNode);
+      if (button.hidden) return;
+      const edge = selection.getRangeAt(0).getBoundingClientRect();
+      button.style.top = `${Math.min(edge.bottom + 6, innerHeight - 90)}px`;
+      button.style.left = `${Math.max(8, Math.min(edge.left, innerWidth - 110))}px`;
+    });
+    button.addEventListener("mousedown", (event) => event.preventDefault()); // keeps what is selected
+    button.addEventListener("click", quote);
+  }
+  if (place) {
+    const body = () => new URLSearchParams({ token: place.dataset.token });
+    const beat = () => document.hidden || fetch(`${place.dataset.here}/beat`, { method: "POST", body: body() }).catch(() => {});
+    setTimeout(beat, 2000); // after the word of the page before that it was left
+    setInterval(beat, 60000);
+    window.addEventListener("pagehide", () => leaving && navigator.sendBeacon(`${place.dataset.here}/leave`, body()));
+  }
+})();

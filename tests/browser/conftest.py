@@ -1,0 +1,50 @@
+"""One Chromium for all tests of the review page, and experts who use it."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.browser.support import Bring, Expert, Shop
+from tests.loopback import LoopbackServer
+
+TIMEOUT_MS = 60_000
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    assert path, "These tests need Chromium: install the package `chromium`."
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def expert(chromium: Browser) -> Iterator[Bring]:
+    """Bring an expert, in a browser of their own, in which nothing may go wrong."""
+    experts: list[Expert] = []
+
+    def bring(url: str, name: str = "", **options: Any) -> Expert:
+        context = chromium.new_context(**options)
+        context.set_default_timeout(TIMEOUT_MS)
+        if name:
+            context.add_cookies([{"name": "memalign_name", "value": name, "url": f"{url}/review"}])
+        experts.append(Expert(context, url))
+        return experts[-1]
+
+    yield bring
+    for one in experts:
+        one.context.close()
+    assert [one.trouble for one in experts] == [[]] * len(experts)
+
+
+@pytest.fixture
+def shop(server: LoopbackServer, tmp_path: Path) -> Shop:
+    return Shop(tmp_path, server)

@@ -1,0 +1,91 @@
+"""Experts who answer on the page of a memory: by keyboard alone, two at once, without script."""
+
+from collections import Counter
+
+import pytest
+
+from tests.browser.support import Bring, Shop, case
+
+pytestmark = pytest.mark.browser
+
+
+def test_twelve_cases_by_keyboard_alone(shop: Shop, expert: Bring) -> None:
+    shop.keep(*map(case, range(12)))
+    zoe = expert(shop.url)
+    with shop.open():
+        zoe.go()
+        zoe.page.keyboard.type("Zoë Ångström")
+        zoe.turn(to="queue")
+        zoe.turn(to="case")
+        skipped = [zoe.question]
+        zoe.turn("s", to="case", is_held=True)
+        seen: list[str] = []
+        said: dict[str, tuple[bool, str | None]] = {}
+        for number in range(12):
+            zoe.see("case")
+            seen.append(zoe.question)
+            words = f"us? 1 is {number}." if number < 4 else ""
+            said[zoe.page.inner_text("article .outputs .text")] = (number % 2 == 0, words or None)
+            if number == 1:  # the list of keys is in the way of all others
+                zoe.press("?", "1", "s")
+                assert zoe.page.locator("dialog[open]").is_visible()
+                zoe.press("Escape")
+                assert zoe.page.locator("dialog[open], input:checked").count() == 0
+            zoe.fill("2" if number == 2 else "12"[number % 2], words)
+            zoe.turn(to="effect", is_held=number == 3)
+            zoe.see("effect")  # still: a key that is held answers one case, not several
+            if number == 2:  # nothing is kept before it is confirmed
+                zoe.turn("u", to="case")
+                assert zoe.page.input_value("textarea") == words
+                zoe.press("1")
+                zoe.turn(to="effect")
+            zoe.turn(is_held=number == 3)
+        zoe.see("queue")
+        assert (len(set(seen)), seen[-1:]) == (12, skipped)
+        assert "Nothing waits" in zoe.text
+    episodes = shop.episodes()
+    assert {it.example.outputs: (it.value, it.rationale) for it in episodes} == said
+    assert {it.author for it in episodes} == {"Zoë Ångström"}
+
+
+def test_two_experts_at_once_on_forty_cases(shop: Shop, expert: Bring) -> None:
+    shop.keep(*map(case, range(40)))
+    working = {name: expert(shop.url, name) for name in ("ann", "bob")}
+    asked: dict[str, list[str]] = {name: [] for name in working}
+    with shop.open():
+        for one in working.values():
+            one.go("/next")
+        while working:
+            for name, one in list(working.items()):
+                one.settle()
+                if one.page.locator("form.answer").count():
+                    asked[name].append(one.question)
+                    assert "open as well" not in one.text
+                    one.press("2")
+                elif not one.page.locator("form.effect").count():
+                    del working[name]
+            for one in working.values():  # both press, before either is answered
+                one.press("Enter")
+    assert len({*asked["ann"], *asked["bob"]}) == 40
+    episodes = shop.episodes()
+    assert len({it.example.id for it in episodes}) == len(episodes) == 40
+    counts = Counter(str(it.author) for it in episodes)
+    assert counts == {name: len(questions) for name, questions in asked.items()}
+    assert min(counts.values()) > 5
+
+
+def test_reading_and_answering_without_script(shop: Shop, expert: Bring) -> None:
+    shop.keep(case(0))
+    zoe = expert(shop.url, java_script_enabled=False)
+    with shop.open():
+        zoe.go()
+        zoe.page.fill("input[name=who]", "zoe")
+        zoe.page.click("text=Go on")
+        zoe.page.click("a:text('Begin')")
+        zoe.page.check("input[value=false]")
+        zoe.page.fill("textarea", "Too cold.")
+        for button in ("Answer", "Back", "Answer", "Confirm"):
+            zoe.page.click(f"button:text('{button}')")
+        zoe.see("queue")
+        assert zoe.notice() == "Learned: When judging, heed the expert: Too cold."
+    assert [(it.author, it.value) for it in shop.episodes()] == [("zoe", False)]

@@ -1,0 +1,179 @@
+"""What must not happen on the page: words lost, hostile text that runs, a page one can't read."""
+
+import json
+import re
+import time
+from typing import Any
+
+import httpx
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from memalign_graph import Criterion
+from tests.browser.support import Bring, Expert, Shop, case
+from tests.loopback import ChatRequest, ReplyLike, error, hang
+
+pytestmark = pytest.mark.browser
+
+HOSTILE = (
+    "<script>alert(1)</script><img src=http://elsewhere.example/x onerror=alert(2)>"
+    "</textarea><svg onload=alert(3)>{{ 7*7 }}<a href='javascript:alert(4)'>a</a>\"'><b onclick=1>"
+)
+SAYS = "So cold."
+PAGES = ("", "/learned/support_tone", "/mine/support_tone", "/standing/support_tone")
+
+
+def at_learning(shop: Shop, reply: ReplyLike) -> None:
+    """Have the model answer otherwise where it learns."""
+
+    def respond(request: ChatRequest) -> ReplyLike:
+        learns = request.schema_name == "guideline_operations"
+        return reply if learns else shop.models.judge(request)
+
+    shop.models.responder = respond
+
+
+def test_words_outlive_a_server_that_is_killed(shop: Shop, expert: Bring) -> None:
+    shop.keep(case(0), case(1))
+    zoe = expert(shop.url, "zoe")
+    with shop.open() as process:
+        zoe.go("/next", on="case")
+        question = zoe.question
+        zoe.fill("2", SAYS)
+        process.kill()
+        process.wait()
+        with zoe.page.expect_event("requestfailed"):
+            zoe.press("Enter")
+    with shop.open() as process:
+        zoe.go(f"/case/{question}", on="case")
+        assert zoe.page.input_value("textarea") == SAYS
+        assert zoe.page.is_checked("input[value=false]")
+        zoe.turn(to="effect")
+        at_learning(shop, hang(60))
+        zoe.turn(to="case")  # taken, and under way
+        process.kill()
+        process.wait()
+        shop.models.responder = shop.models.judge
+    with shop.open():
+        zoe.go("/next", on="case")
+        assert zoe.question != question
+        assert zoe.page.input_value("textarea") == ""
+        assert zoe.notice() == f"Learned: When judging, heed the expert: {SAYS}"
+    [episode] = shop.episodes()
+    assert (episode.author, episode.value, episode.rationale) == ("zoe", False, SAYS)
+
+
+def test_an_answer_is_kept_while_the_model_fails(shop: Shop, expert: Bring) -> None:
+    shop.keep(case(0), case(1))
+    zoe = expert(shop.url, "zoe")
+    at_learning(shop, error(400))
+    with shop.open():
+        zoe.go("/next")
+        zoe.answer("2", SAYS)
+        assert zoe.notice().startswith("Your answer is kept, and learned from later: ")
+        assert [(it.author, it.status) for it in shop.episodes()] == [("zoe", "pending")]
+        shop.models.responder = shop.models.judge
+        zoe.go("/next")
+        zoe.answer("2", SAYS)
+        assert zoe.notice().startswith("Learned:")
+        assert [it.status for it in shop.episodes()] == ["distilled", "distilled"]
+
+
+def test_forms_from_elsewhere_are_refused(shop: Shop) -> None:
+    shop.keep(case(0))
+    with shop.open(), httpx.Client(base_url=shop.url, trust_env=False) as client:
+        client.cookies.set("memalign_name", "zoe")
+        page = client.get("/review/next", follow_redirects=True)
+        [token] = set(re.findall(r'name="token" value="([^"]+)"', page.text))
+        path, form = f"{page.url.path}/answer", {"value": "false", "token": token}
+        ways: list[tuple[dict[str, str], dict[str, str]]] = [
+            (form | {"token": "of another page"}, {}),
+            ({"value": "false"}, {}),
+            (form, {"origin": "http://elsewhere.example"}),
+            (form, {"origin": "null"}),
+            (form, {"host": "elsewhere.example"}),
+            (form | {"rationale": "x" * 300_000}, {}),
+        ]
+        for fields, headers in ways:
+            assert client.post(path, data=fields, headers=headers).status_code == 403
+        assert client.post(path, data=form, headers={"origin": shop.url}).status_code == 303
+    assert len(shop.episodes()) == 1
+
+
+def test_hostile_text_is_shown_and_never_runs(shop: Shop, expert: Bring) -> None:
+    shop.criterion = Criterion(name="support_tone", instructions=HOSTILE)
+    turns = [{"role": HOSTILE, "content": HOSTILE}, {"role": "user", "content": {HOSTILE: HOSTILE}}]
+    shop.keep({"inputs": turns, "outputs": [HOSTILE]})
+    zoe = expert(shop.url)
+    with shop.open():
+        zoe.go("/name?back=/review/next")
+        zoe.page.keyboard.insert_text(HOSTILE[:90])
+        zoe.turn(to="case")
+        zoe.turn("v", to="case")
+        assert HOSTILE in zoe.text
+        zoe.press("1", "w")
+        zoe.page.keyboard.insert_text(HOSTILE)
+        zoe.press("Control+Enter")
+        zoe.see("effect")
+        zoe.page.click("text=Ask the model")
+        zoe.page.wait_for_selector("#rule :text('heed the expert')")
+        zoe.turn()
+        assert HOSTILE in zoe.notice()
+        for path in PAGES:
+            zoe.go(path)
+            assert zoe.page.locator("[onerror], [onload], [onclick]").count() == 0
+
+
+def test_a_megabyte_opens_within_a_second(shop: Shop, expert: Bring) -> None:
+    shop.keep({"inputs": "?", "outputs": "0123456789abcde\n" * 65_536})
+    zoe = expert(shop.url, "zoe")
+    with shop.open():
+        zoe.go("/next", on="case")
+        began = time.monotonic()
+        zoe.page.reload()
+        assert "0123456789abcde" in zoe.text
+        assert time.monotonic() - began < 3  # on a machine that does much else, too
+
+
+def check(zoe: Expert, where: str) -> None:
+    """Look at a page as it is now: wide and light, narrow and dark."""
+    colours: Any
+    for colours, width in (("light", 1180), ("dark", 390)):
+        zoe.page.emulate_media(color_scheme=colours)
+        zoe.page.set_viewport_size({"width": width, "height": 800})
+        found = Axe().run(zoe.page).response["violations"]
+        grave = [it for it in found if it["impact"] in ("serious", "critical")]
+        assert grave == [], f"{where}, {colours}, {width}: {json.dumps(grave, indent=1)}"
+        assert zoe.page.evaluate("document.documentElement.scrollWidth") <= width, where
+
+
+def test_every_page_for_every_reader(shop: Shop, expert: Bring) -> None:
+    long = {"inputs": [{"role": "user", "content": "Where? " * 90}], "outputs": {"a": ["b" * 300]}}
+    code = {"inputs": "Sort.", "outputs": f"```python\nsorted({'x' * 200})\n```"}
+    shop.keep(long, code, case(0))
+    zoe = expert(shop.url)
+    with shop.open():
+        zoe.go()
+        check(zoe, "name")
+        zoe.page.keyboard.type("zoe")
+        zoe.turn()
+        for _ in range(2):
+            zoe.go("/next", on="case")
+            zoe.turn("v", to="case")
+            zoe.fill("2", SAYS)
+            check(zoe, "case")
+            zoe.turn(to="effect")
+            zoe.page.click("text=Ask the model")
+            zoe.page.wait_for_selector("#rule :text('heed the expert')")
+            check(zoe, "effect")
+            zoe.turn()
+            assert SAYS in zoe.notice()
+        zoe.go("/next", on="case")
+        zoe.page.click("text=Compare with the nearest")
+        zoe.page.wait_for_selector("#nearest h2")
+        check(zoe, "nearest")
+        zoe.press("?")
+        check(zoe, "keys")
+        for path in (*PAGES, "/case/j-support_tone-none"):
+            zoe.go(path)
+            check(zoe, path)

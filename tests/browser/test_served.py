@@ -1,0 +1,135 @@
+"""The page of an Agent Server: what waits on threads, and who sees and answers it."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from langgraph_sdk import get_sync_client
+from langgraph_sdk.client import SyncLangGraphClient
+
+from tests.browser.support import Bring, apart, case
+from tests.integration_tests.agent_server import support
+from tests.loopback import LoopbackServer
+
+pytestmark = pytest.mark.browser
+
+AUTH = Path(__file__).with_name("users.py")
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Two servers: one that knows nobody, and one with users."""
+    ways: list[dict[str, Any]] = [{}, {"auth": {"path": f"{AUTH}:auth"}}]
+    with LoopbackServer() as models, ExitStack() as stack:
+        yield tuple(  # type: ignore[misc]
+            stack.enter_context(
+                support.langgraph_dev(tmp_path_factory.mktemp("s"), models, graphs={}, **more)
+            )
+            for more in ways
+        )
+        assert models.errors == []
+
+
+def client_of(url: str, user: str = "") -> SyncLangGraphClient:
+    return get_sync_client(url=url, headers={"cookie": f"user={user}"} if user else None)
+
+
+def ask(client: SyncLangGraphClient, number: int, graph: str = "review") -> str:
+    """Let a graph judge a case on a thread of its own, until it asks."""
+    thread = support.new_thread(client)
+    support.ask(client, thread, graph, input=case(number))
+    return thread
+
+
+def question_of(client: SyncLangGraphClient, thread: str) -> str:
+    return f"t-{thread}-{support.pending(client, thread)[0]}"
+
+
+def said(client: SyncLangGraphClient, number: int) -> set[tuple[str | None, Any, str | None]]:
+    """What experts said of a case: who, the value, and the words."""
+    found = apart(lambda: support.memory_of(client, "memalign").episodes())
+    own = [it for it in found if it.example.outputs == case(number)["outputs"]]
+    return {(it.author, it.value, it.rationale) for it in own}
+
+
+def test_threads_panels_and_kept_judgments_are_one_queue(
+    urls: tuple[str, str], expert: Bring
+) -> None:
+    with client_of(urls[0]) as client:
+        threads = [ask(client, 1), ask(client, 2, "panel")]
+        support.run(client, None, "judge", input=case(3))
+        zoe = expert(urls[0], "zoe")
+        zoe.go("/next")
+        for _ in range(3):
+            zoe.see("case")
+            if zoe.page.locator("fieldset").count() == 2:
+                zoe.press("2")
+            zoe.answer("2", "So cold.")
+        zoe.see("queue")
+        assert zoe.notice().startswith("Learned:")
+        assert [client.threads.get(it)["status"] for it in threads] == ["idle", "idle"]
+        for number in (1, 2, 3):
+            assert said(client, number) == {("zoe", False, "So cold.")}
+
+
+def test_of_two_answers_one_is_taken_and_the_other_kept(
+    urls: tuple[str, str], expert: Bring
+) -> None:
+    with client_of(urls[0]) as client:
+        ann, bob = expert(urls[0], "ann"), expert(urls[0], "bob")
+        for number, are_at_once in ((4, False), (5, True)):
+            question = question_of(client, ask(client, number))
+            for one, digit in ((ann, "1"), (bob, "2")):
+                one.go(f"/case/{question}")
+                assert ("ann has this case open as well" in one.text) == (one is bob)
+                one.fill(digit, f"I am {digit}.")
+                one.turn(to="effect")
+            if not are_at_once:
+                ann.turn()
+                told = [ann.notice()]
+                bob.turn()
+                told.append(bob.notice())
+            else:
+                ann.press("Enter")
+                bob.press("Enter")
+                ann.settle()
+                bob.settle()
+                told = sorted([ann.notice(), bob.notice()])
+            assert told[0].startswith("Learned:")
+            assert told[1].startswith("Somebody else had answered this before you")
+            assert said(client, number) == {("ann", True, "I am 1."), ("bob", False, "I am 2.")}
+
+
+def test_users_see_their_own_threads_and_answer_as_themselves(
+    urls: tuple[str, str], expert: Bring
+) -> None:
+    url = urls[1]
+    assert httpx.get(f"{url}/review", trust_env=False).status_code == 401
+    with client_of(url, "ann") as ann_client, client_of(url, "bob") as bob_client:
+        own = question_of(ann_client, ask(ann_client, 6))
+        others = question_of(bob_client, ask(bob_client, 7))
+        ann = expert(url, "bob")
+        ann.context.add_cookies([{"name": "user", "value": "ann", "url": url}])
+        ann.go(on="queue")
+        assert (case(6)["outputs"] in ann.text, case(7)["outputs"] in ann.text) == (True, False)
+        assert "not checked" not in ann.text
+        for path in (f"/case/{others}", f"/case/{others}/nearest"):
+            ann.go(path)
+            assert "answered, or was never asked" in ann.text
+        ann.go(f"/case/{own}", on="case")
+        ann.fill("2", "Mine.")
+        for screen in ("effect", "case"):  # whatever the forms say of who it is
+            ann.page.evaluate(
+                """["who", "author"].forEach(name => document.querySelector("main form").append(
+                Object.assign(document.createElement("input"), {name, value: "bob"})))"""
+            )
+            ann.press("Enter")
+            ann.page.wait_for_selector(
+                f"form.{screen}" if screen == "effect" else "h1:text('wait')"
+            )
+        assert ann.notice().startswith("Learned:")
+        assert said(ann_client, 6) == {("ann", False, "Mine.")}
+        assert support.pending(bob_client, others[2:38])

@@ -1,0 +1,326 @@
+"""What goes wrong around the page: servers that refuse or stop, models that fail, odd names."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import httpx
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+from langgraph_sdk.errors import ConflictError, NotFoundError
+
+from memalign_graph import Criterion, MemAlignError, create_judge_graph, create_review_graph
+from memalign_graph.review import Desk, create_review_app, desk
+from memalign_graph.review.desk import Visitor
+from tests.conftest import CRITERION
+from tests.integration_tests.review_page.test_page import NAME, Expert, Office, office
+from tests.loopback import Rule, error
+
+__all__ = ["office"]
+
+ASKS = {"look_for": "", "checkable": False, "question": "What is cold in it?", "example": ""}
+
+
+def refusal(kind: Any, status: int) -> Exception:
+    response = httpx.Response(status, request=httpx.Request("GET", "http://api"))
+    fault: Exception = kind("It is not so.", response=response, body=None)
+    return fault
+
+
+class Threads:
+    """An Agent Server with one review graph, as far as a desk asks it."""
+
+    def __init__(self, office: Office, **options: Any) -> None:
+        builder = create_review_graph(
+            CRITERION, **{**office.judge.options, "keep_judgments": None, **options}
+        )
+        self.graph = builder.compile(checkpointer=InMemorySaver(), store=office.store)
+        self.threads = self.runs = self
+        self.ids: list[str] = []
+        self.faults: list[Exception] = []
+        self.status = "success"
+
+    def _config(self, thread_id: str) -> Any:
+        return {"configurable": {"thread_id": thread_id}}
+
+    async def start(self, outputs: str) -> str:
+        self.ids.append(str(uuid4()))
+        example = {"inputs": "Where is my order?", "outputs": outputs}
+        await self.graph.ainvoke(example, self._config(self.ids[-1]))
+        return await self.question(self.ids[-1])
+
+    async def question(self, thread_id: str) -> str:
+        state = await self.graph.aget_state(self._config(thread_id))
+        return f"t-{thread_id}-{state.interrupts[0].id}"
+
+    async def get(self, thread_id: str, run_id: str | None = None) -> Mapping[str, Any]:
+        if run_id is not None:
+            return {"status": self.status}
+        if thread_id not in self.ids:
+            raise refusal(NotFoundError, 404)
+        state = await self.graph.aget_state(self._config(thread_id))
+        waiting = [
+            {"id": it.id, "value": it.value, "response_schema": it.response_schema}
+            for it in state.interrupts
+        ]
+        return {
+            "thread_id": thread_id,
+            "created_at": "2026-01-01T00:00:00+00:00",
+            "metadata": {"assistant_id": "review", "graph_id": "review"},
+            "interrupts": {"task": waiting} if waiting else {},
+            "values": state.values,
+        }
+
+    async def get_history(self, thread_id: str, limit: int) -> list[dict[str, Any]]:
+        return []
+
+    async def count(self, **_: Any) -> int:
+        return len(self.ids)
+
+    async def search(self, **_: Any) -> list[Mapping[str, Any]]:
+        if self.faults:
+            raise self.faults.pop(0)
+        found = [await self.get(thread_id) for thread_id in self.ids]
+        return [thread for thread in found if thread["interrupts"]]
+
+    async def create(self, thread_id: str, _: str, *, command: Any, **__: Any) -> dict[str, str]:
+        if self.faults:
+            raise self.faults.pop(0)
+        try:
+            await self.graph.ainvoke(Command(**command), self._config(thread_id))
+        except MemAlignError:
+            self.status = "error"
+        return {"run_id": "1"}
+
+    async def join(self, *_: str) -> None:
+        pass
+
+
+async def answered(at: Desk, visitor: Visitor, question: str, **reply: Any) -> list[str]:
+    found = await at.open(visitor, question)
+    assert found is not None
+    await at.answer(visitor, question, found.case, {**reply, "author": visitor.name})
+    await at.settled()
+    return [text for _, text in await at.outcomes(visitor)]
+
+
+@pytest.fixture
+def people(office: Office) -> tuple[Threads, Visitor, Visitor]:
+    server = Threads(office)
+    ann, bob = (Visitor(it, True, client=server) for it in ("ann", "bob"))
+    return server, ann, bob
+
+
+async def test_a_question_back_is_no_lost_answer(office: Office) -> None:
+    server, at = Threads(office, clarify=True), office.desk()
+    ann, bob = (Visitor(it, True, client=server) for it in ("ann", "bob"))
+    office.server.rules = [Rule(lambda chat: chat.schema_name == "feedback_question", reply=ASKS)]
+    first = await server.start("Wait.")
+    told = await answered(at, ann, first, value=False, rationale="Too cold.")
+    assert "A question about your words waits" in told[0]
+    assert await office.said() == {}
+    back = await server.question(server.ids[0])
+    found = await at.open(bob, back)
+    assert found is not None
+    await at.answer(bob, back, found.case, {"rationale": "No greeting."})
+    await at.settled()
+    assert [text.partition(":")[0] for _, text in await at.outcomes(bob)] == ["Learned"]
+    words = 'Too cold.\n(Asked back: "What is cold in it?")\nNo greeting.'
+    assert await office.said() == {("ann", "Wait."): (False, words)}
+    # Another answer to it comes late: it is joined to the words, not put in their place.
+    await at.answer(ann, back, found.case, {"rationale": "No name.", "author": "ann"})
+    await at.settled()
+    assert "Somebody else" in (await at.outcomes(ann))[0][1]
+    joined = words.replace("No greeting.", "No name.")
+    assert await office.said() == {("ann", "Wait."): (False, joined)}
+
+
+async def test_another_run_on_the_thread_is_waited_for(
+    office: Office, people: tuple[Threads, Visitor, Visitor]
+) -> None:
+    server, ann, _ = people
+    question = await server.start("Wait.")
+    server.faults.append(refusal(ConflictError, 409))
+    [told] = await answered(office.desk(), ann, question, value=False, rationale="Too cold.")
+    assert told.startswith("Learned:")
+
+
+async def test_a_run_that_fails_leaves_the_words(
+    office: Office, people: tuple[Threads, Visitor, Visitor]
+) -> None:
+    server, ann, _ = people
+    question = await server.start("Wait.")
+    office.server.responder = lambda _: error(500, "It broke.")
+    [told] = await answered(office.desk(), ann, question, value=False, rationale="Too cold.")
+    assert told.startswith("The run of this case failed: your answer is kept")
+    assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
+
+
+async def test_an_answer_handed_on_by_a_server_that_stopped_is_ones_own(
+    office: Office, people: tuple[Threads, Visitor, Visitor]
+) -> None:
+    server, ann, _ = people
+    at, question = office.desk(), await server.start("Wait.")
+    found = await at.open(ann, question)
+    assert found is not None
+    reply = {"value": False, "rationale": "Too cold.", "author": "ann"}
+    await at._resume(server, server.ids[0], question.rpartition("-")[2], reply)
+    await at.answer(ann, question, found.case, reply)
+    await at.settled()
+    assert [text.partition(":")[0] for _, text in await at.outcomes(ann)] == ["Learned"]
+    # Other words with the same value are no repetition.
+    await at.answer(ann, question, found.case, {**reply, "rationale": "Too short."})
+    await at.settled()
+    assert await office.said() == {("ann", "Wait."): (False, "Too short.")}
+
+
+async def test_what_is_not_there_or_not_of_this_desk_is_no_dead_end(
+    office: Office, people: tuple[Threads, Visitor, Visitor]
+) -> None:
+    server, ann, _ = people
+    at, question = office.desk(), await server.start("Wait.")
+    assert await at.next(ann) == question
+    server.ids.clear()  # answered elsewhere: the list does not know yet
+    assert await at.open(ann, question) is None
+    assert await at.next(ann) is None
+    assert await at.open(ann, f"t-{uuid4()}-1") is None
+    assert await at.open(ann, "t-../../assistants-1") is None
+    other = Desk([replace_criterion(office, "other")], store=office.store)
+    await server.start("Send a photo.")
+    assert (await other.questions(ann))[0] == []
+
+
+def replace_criterion(office: Office, name: str) -> Any:
+    criterion = Criterion(name=name, instructions="Is it?")
+    return office.judge.model_copy(update={"criterion": criterion})
+
+
+async def test_the_words_outlast_a_failing_embedder(office: Office) -> None:
+    """The first case of a memory has no vector yet: it is embedded before its words are stored."""
+    await office.judged("Wait.")
+    at = office.desk()
+    ann = await office.expert("ann", at).get("/review/next")
+    office.server.script_embeddings(*[error(400, "It broke.")] * 9)
+    await ann.answer(value="false", rationale="Too cold.")
+    await at.settled()
+    office.server.script_embeddings()
+    for _ in range(9):
+        await ann.get("/review")
+        await at.settled()
+    assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
+
+
+async def test_two_answers_in_a_row_are_both_delivered(office: Office) -> None:
+    await office.judged("Wait.")
+    at = office.desk()
+    ann = await office.expert("ann", at).get("/review/next")
+    case = ann.here
+    await ann.answer(value="false", rationale="Too cold.")
+    await ann.get(case)
+    await ann.answer(value="true", rationale="It is fine.")
+    await at.settled()
+    assert await office.said() == {("ann", "Wait."): (True, "It is fine.")}
+
+
+async def test_what_an_absent_expert_said_is_handed_on_by_others(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await office.judged("Wait.", "Send a photo.")
+    stopped, at = office.desk(), office.desk()
+    monkeypatch.setattr(stopped, "_begin", lambda *_: None)
+    ann, bob = await office.expert("ann", stopped).get("/review/next"), office.expert("bob", at)
+    await ann.answer(value="false", rationale="Too cold.")
+    await bob.get("/review")
+    await at.settled()
+    assert await office.said() == {}  # it is hers to go on
+    monkeypatch.setattr(desk, "_ABANDONED", timedelta(0))
+    for _ in range(2):
+        await bob.get("/review")
+        await at.settled()
+    assert list(await office.said()) == [("ann", "Wait.")]
+    assert await office.store.asearch(("memalign_review", "outbox")) == []
+
+
+async def test_experts_do_not_see_whose_turn_it_is_for_others(office: Office) -> None:
+    await office.judged("Wait.")
+    at = office.desk()
+    [mine], _ = await at.questions(Visitor("ann"))
+    await at.hold(Visitor("ann"), mine.id)
+    [others], _ = await at.questions(Visitor("bob"))
+    [mine], _ = await at.questions(Visitor("ann"))
+    assert (mine.held_by, others.held_by) == (None, "ann")
+
+
+async def test_a_name_with_a_slash_is_a_name(office: Office) -> None:
+    name = "Ton/höflich? 100%"
+    office.judge = replace_criterion(office, name)
+    graph = create_judge_graph(office.judge.criterion, **office.judge.options)
+    await graph.compile(store=office.store).ainvoke({"inputs": "Where?", "outputs": "Wait."})
+    at = office.desk()
+    ann = await office.expert("ann", at).get("/review/next")
+    await ann.answer(value="false", rationale="Too cold.")
+    await at.settled()
+    for page in ("learned", "mine", "standing"):
+        await ann.get(f"/review/{page}/{quote(name)}")
+        assert (ann.page.status_code, name in ann.text) == (200, True), page
+    await ann.get(f"/review/learned/{quote(name)}")
+    await ann.post(f"/review/learned/{quote(name)}/add", text="Says sorry.")
+    assert "Says sorry." in ann.text
+
+
+async def test_odd_requests_are_answered_in_a_sentence(office: Office) -> None:
+    await office.judged("Wait.")
+    ann = office.expert("ann", office.desk())
+    assert (await ann.get("/review/name?back=/reviewevil")).page.status_code == 200
+    assert 'name="back" value="/review"' in ann.page.text
+    for odd in ({"host": "[::1"}, {"host": "127.0.0.1", "origin": "http://["}):
+        ann.http.headers.update(odd)
+        assert (await ann.post("/review/name", who="ann")).page.status_code == 403
+    del ann.http.headers["origin"]
+    ann.http.cookies.set("memalign_token", '"><b>', path="/review", domain="127.0.0.1")
+    await ann.get(f"/review/learned/{NAME}")
+    assert "<b>" not in ann.page.text
+    ann.http.cookies.delete("memalign_token")
+    ann.http.cookies.set("memalign_name", "a%00nn%0Ab", path="/review")
+    assert "ann b" in (await ann.get("/review")).text
+
+
+async def test_a_store_or_server_that_refuses_is_told(
+    office: Office, people: tuple[Threads, Visitor, Visitor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, ann, _ = people
+    await server.start("Wait.")
+    monkeypatch.setattr("memalign_graph.review.app._visitor", lambda *_, **__: ann)
+    expert = office.expert("", office.desk())
+    server.faults.append(refusal(NotFoundError, 404))
+    await expert.get("/review")
+    assert (expert.page.status_code, "That did not work" in expert.text) == (400, True)
+    assert "1 case waits" in (await expert.get("/review")).text
+
+
+async def test_a_case_is_opened_again_where_nobody_said_their_name(office: Office) -> None:
+    await office.judged("Wait.")
+    ann = await office.expert("ann", office.desk()).get("/review/next")
+    forgot = Expert(
+        httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=create_review_app(office.desk())),
+            base_url="http://127.0.0.1",
+            cookies=ann.http.cookies,
+            follow_redirects=True,
+        ),
+        ann.page,
+    )
+    office.open.append(forgot.http)
+    await forgot.post(f"{ann.here}/effect", value="false")
+    assert 'name="back" value="/review"' in forgot.page.text
+
+
+async def test_a_judgment_that_is_kept_and_asked_about_is_one_question(office: Office) -> None:
+    server = Threads(office, keep_judgments=timedelta(days=1))
+    question = await server.start("Wait.")
+    at, ann = office.desk(), Visitor("ann", True, client=server)
+    found, count = await at.questions(ann)
+    assert ([it.id for it in found], count) == ([question], 1)

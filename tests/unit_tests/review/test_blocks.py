@@ -1,0 +1,86 @@
+"""An example as blocks: each value is shown as what it is, and no more than a page bears."""
+
+import time
+from typing import Any
+
+import pytest
+
+from memalign_graph.review.blocks import Block, sections_of
+
+
+def outputs(value: Any, **options: Any) -> tuple[Block, ...]:
+    section = sections_of({"inputs": "?", "outputs": value}, **options)[1]
+    return tuple(section.blocks)
+
+
+def text_of(blocks: Any) -> str:
+    """Return all that is shown, folded or not."""
+    own = [text for block in blocks for text, _ in (*block.pieces, *block.folded)]
+    return "".join([*own, *(text_of(parts) for block in blocks for _, parts in block.rows)])
+
+
+@pytest.mark.parametrize(
+    ("value", "kinds"),
+    [
+        ("<b>plain</b>", ["text"]),
+        ("Run this:\n```sql\nSELECT 1\n```\nand look.", ["text", "code", "text"]),
+        ("An open fence\n```\nx = 1", ["text", "code"]),
+        ("SELECT name\nFROM customers", ["code"]),
+        ("Select a plan from the list.", ["text"]),
+        ({"rows": 3}, ["table"]),
+        (["one text of several that a search found", "and a second one"], ["table"]),
+        ([1, 2, 3], ["text"]),
+        ([{"type": "ai", "content": "Hello"}], ["turns"]),
+        ([{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], ["turns"]),
+        ({"A": "this", "B": "that"}, ["sides"]),
+        ([], ["text"]),
+    ],
+)
+def test_a_value_is_shown_as_what_it_is(value: Any, kinds: list[str]) -> None:
+    assert [block.kind for block in outputs(value)] == kinds
+
+
+def test_what_stands_under_a_key() -> None:
+    call = {"name": "refund", "args": {"invoice": 4472}}
+    messages = [
+        {"role": "human", "content": "Hi"},
+        {"role": "ai", "content": "", "tool_calls": [call]},
+    ]
+    value = {"messages": messages, "sql": "select 1", "query": "select a from b", "deep": {"a": {}}}
+    [table] = outputs({**value, "search_query": "refund policy"})
+    rows = dict(table.rows)
+    kinds = [block.kind for blocks in rows.values() for block in blocks]
+    assert kinds == ["turns", "code", "code", "table", "text"]
+    assert [role for role, _ in rows["messages"][0].rows] == ["user", "assistant"]
+    assert "4472" in text_of(rows["messages"])
+
+
+def test_two_outputs_stand_side_by_side() -> None:
+    [pair] = outputs(["first", "second"], pairwise=True)
+    shown = [(name, text_of(blocks)) for name, blocks in pair.rows]
+    assert shown == [("A", "first"), ("B", "second")]
+
+
+def test_a_long_text_is_folded_and_nothing_of_it_lost() -> None:
+    for text in ("word " * 1_000, "line\n" * 30 + "end"):
+        [block] = outputs(text)
+        assert block.folded
+        assert "".join(text_of([block]).split()) == "".join(text.split())
+
+
+def test_a_megabyte_is_cut_and_said_to_be() -> None:
+    chat = [{"role": "user", "content": "x"}] * 30_000
+    for value in ("word " * 200_000, {"a": "word " * 200_000}, chat, [[1] * 500] * 500):
+        start = time.perf_counter()
+        section = sections_of({"outputs": value}, besides={"outputs": "other words " * 90_000})[0]
+        assert time.perf_counter() - start < 10  # it is far less on a machine that is not busy
+        assert len(text_of(section.blocks)) <= 200_000
+        assert section.left_out
+
+
+def test_words_that_differ_are_marked() -> None:
+    [block] = outputs("You get 89 EUR today.", besides={"outputs": "You get 45 EUR tomorrow."})
+    assert [text for text, differs in block.pieces if differs] == ["89", "today"]
+    assert text_of([block]) == "You get 89 EUR today."
+    [alone] = outputs("You get 89 EUR today.")
+    assert alone.pieces == [("You get 89 EUR today.", False)]

@@ -1,0 +1,83 @@
+"""What was learned, who said what, and how far judge and experts agree."""
+
+from datetime import timedelta
+
+from memalign_graph.identity import asked_id
+from memalign_graph.io import BLOCKING, run
+from memalign_graph.memory.checking import note_answers
+from memalign_graph.memory.facts import Fact, new_id
+from memalign_graph.memory.history import recent
+from memalign_graph.memory.judgments import log_review, now
+from memalign_graph.review.standing import answers_of, learned, standing
+from memalign_graph.types import ReviewChoice
+from tests.unit_tests.memory.support import learn, op
+from tests.unit_tests.review.test_effect import judged, memory_of, told
+
+
+def test_a_rule_is_told_with_its_sources_its_worth_and_its_checks() -> None:
+    memory, at = memory_of(*(told(f"late {at}", at % 2 > 0, "bob") for at in range(9))), now()
+    rights = {one.example_id: float(bool(one.value)) for one in memory.episodes()}
+    own = told("kind 1", True, rationale="So kind.", given_at=at)
+    sources = memory.remember([own, told("kind 1", False, "bob")])
+    memory.remember([told("late 1", False, given_at=at - timedelta(1))])
+    learn(memory, op("add", *sources, text="Be kind.", question="Is it kind?"))
+    run(note_answers(BLOCKING, memory.access, {asked_id("Is it kind?", ""): rights}))
+    shown = run(learned(BLOCKING, memory.access, "ann"))
+    [rule], [dispute, _] = shown["guidelines"], shown["disputes"]
+    assert rule["worth"] == "Tells good answers from bad ones 100% of the time, on 9 cases."
+    assert rule["checks"] == "Cases that meet it: 4 of 9."
+    word = {"author": "ann", "value": "Yes", "rationale": "So kind."}
+    title, key = "The answer to kind 1", own.episode_id
+    assert rule["sources"][0] == {**word, "episode_id": key, "title": title, "mine": True}
+    assert [source["mine"] for source in rule["sources"]] == [True, False]
+    assert (dispute["title"], word in dispute["words"]) == (title, True)
+    kind, late = run(answers_of(BLOCKING, memory.access, "ann"))
+    assert (kind["title"], kind["learned"], late["learned"]) == (title, ["Be kind."], [])
+
+
+def test_the_newest_history_is_that_of_all_the_past_whatever_is_done() -> None:
+    memory = memory_of(told("warm 1", True, rationale="Good."))
+    [first], view = memory.episodes(), memory.access.view
+    at_us = view.newest_us + 1
+    late = [Fact(id=new_id(at_us), at_us=at_us, reason="ask")]  # of one who did not see the others
+    for act in (
+        lambda: learn(memory, op("add", first, text="Be warm."), author="ann"),
+        lambda: memory.remember([told("warm 2", False, "bob", rationale="No.")]),
+        lambda: memory.revise(first.id, {"value": False}),
+        lambda: memory.rollback(memory.history()[1].version, author="cy"),
+        lambda: view.add(late, {}),
+        lambda: memory.forget(author="bob", purge=True),
+        lambda: memory.forget([first.id], author="ann"),
+    ):
+        act()
+        assert run(recent(BLOCKING, memory.access, 5)) == memory.history()[:5]
+    history = run(learned(BLOCKING, memory.access, None))["history"][::-1]
+    assert [one["version"] for one in history[::-1]] == [one.version for one in memory.history()]
+    assert [one["what"] for one in history][:6] == [
+        "ann answered (answers given: 1).",
+        "The judge learned (nothing new).",
+        "ann learned (answers learned from: 1, rules added: 1).",
+        "Somebody answered (answers given: 1).",  # whose words were purged
+        "ann changed an answer (answers changed: 1, rules dropped: 1).",
+        "cy went back to how things stood (answers changed: 1, rules added: 1).",
+    ]
+
+
+def test_agreement_is_told_by_week_and_expert_and_questions_by_day() -> None:
+    unjudged = told("late 9", True, "bob", given_at=now() - timedelta(1))
+    memory = memory_of(*(judged(f"late {at}", True, at > 0) for at in range(4)), unjudged)
+    judgments = [one.judgment for one in memory.episodes() if one.judgment]
+    for asks, judgment in zip((True, True, False), judgments, strict=False):
+        run(log_review(BLOCKING, memory.access, judgment, ReviewChoice(asks=asks), now()))
+    shown = run(standing(BLOCKING, memory.access))
+    sentence = "The judge agrees with the experts on 3 of 4 (75%) answers."
+    assert shown["agreement"] == {"n": 4, "agreed": 3, "sentence": sentence}
+    assert [week["share"] for week in shown["weeks"]] == [None] * 11 + [0.75]
+    assert shown["experts"] == [{"author": "ann", "n": 4, "share": 0.75}]
+    right = sum(one.value is True for one in judgments[:2])
+    [coverage] = [one["sentence"] for one in shown["coverage"]]
+    assert "asked about 2 of 3 answers" in coverage
+    assert f"right on {right} of 2" in coverage
+    assert [(day["asked"], day["answered"]) for day in shown["days"][-2:]] == [(0, 1), (2, 4)]
+    empty = run(standing(BLOCKING, memory_of().access))
+    assert (empty["coverage"], empty["agreement"]["n"]) == ([], 0)
