@@ -6,6 +6,7 @@ import pytest
 from langgraph.graph import END
 from langgraph_sdk.client import SyncLangGraphClient
 
+from memalign_graph.memory.access import unpacked
 from tests.conftest import distillings, judgings
 from tests.integration_tests.agent_server.support import (
     KINDS,
@@ -57,7 +58,8 @@ def test_invalid_replies_leave_the_question_open_until_it_is_answered_or_closed(
 
     # What is stored, people can read.
     [word] = items(client, "read", "words")
-    episode = word["value"]["episode"]
+    assert said["rationale"] in word["value"]["episode"]
+    episode = unpacked(word["value"])["episode"]
     assert episode["example"] == {**asked, "reference_outputs": None}
     assert {name: episode[name] for name in said} == said
     version = memory_of(client, "read").version()
