@@ -44,7 +44,7 @@ async def choose_review(
     reasons: list[ReviewReason] = []
     trust = trusted([], uncertain.target_agreement)
     try:
-        process = await current_process(io, access)
+        process = await current_process(io, access, judgment.memory_version)
         with process.lock:
             source = judgment.confidence_source
             trust = _trust(process, decide, uncertain.target_agreement, source)

@@ -81,6 +81,10 @@ class Decision:
     evidence: Evidence | None = None
 
 
+def at_its_word(said: Said) -> Decision:
+    return Decision(said.verdict)
+
+
 async def measure_confidence(
     io: IO,
     chat: BaseChatModel,

@@ -45,6 +45,9 @@ COMPARED = 5  # of the most similar cases a majority is looked for among so many
 _LOOKED_AT = 3 * VOTERS  # since some episodes have no value
 _SHOWN = 10
 _FEW_MARKS = 12  # experts that use so few different numbers are followed in that
+_MOVED = (
+    "The memory changed before the judge was asked: similar cases are weighed as of version {}."
+)
 _UNKNOWN = "The verdict decides: the case has no embedding, so that no similar cases were found."
 
 _LEAST_SLOPE = 1e-3
@@ -199,6 +202,7 @@ class Process:
 
     def __init__(self, view: MemoryView, scale: Scale, besides: Container[str] = ()) -> None:
         """Read the newest cases, but for those whose vector keys have no vote."""
+        self.version = view.version
         self.encoding = Encoding(scale)
         self.lock = threading.RLock()  # held while it is used: much of it is fitted then
         self._besides = besides
@@ -344,15 +348,26 @@ class Process:
             return "stated"
         return "evidence" if mode != "verdict" or not self.encoding.choices else "stated"
 
-    def decide(self, view: MemoryView, said: Said, vector: Vector | None, mode: Decide) -> Decision:
-        """Decide on a new case."""
+    def looks(self, mode: Decide) -> bool:
+        """Tell whether a decision may look at similar cases."""
+        return not self._has_few_verdicts(mode) and (mode != "verdict" or not self.encoding.choices)
+
+    def decide(
+        self,
+        view: MemoryView,
+        said: Said,
+        vector: Vector | None,
+        mode: Decide,
+        neighbours: tuple[list[Case], Floats] | None = None,
+    ) -> Decision:
+        """Decide on a new case; by the cases nearest to it, where those are known."""
         encoding, value, source = self.encoding, said.verdict, said.source
         confidence, evidence = encoding.stated(said), None
         kind: Kind = "stated"
         score = log_odds(confidence)
         # On a continuous scale there is no probability that a judge could state.
         if mode != "verdict" or (isnan(confidence) and not encoding.choices):
-            evidence, score_of = self._evidence(view, said, vector, mode)
+            evidence, score_of = self._evidence(view, said, vector, mode, neighbours)
             decides = self.decides(mode)
             if score_of is not None and (decides or isnan(confidence)):
                 kind = source = "evidence"
@@ -420,7 +435,12 @@ class Process:
         return dict(zip(encoding.names, (chances / chances.sum()).tolist(), strict=True))
 
     def _evidence(
-        self, view: MemoryView, said: Said, vector: Vector | None, mode: Decide
+        self,
+        view: MemoryView,
+        said: Said,
+        vector: Vector | None,
+        mode: Decide,
+        neighbours: tuple[list[Case], Floats] | None,
     ) -> tuple[Evidence, Callable[[Any], float] | None]:
         """Return what the evidence says of a new case, and what scores a decision on it."""
         fields: dict[str, Any] = {"verdict": said.verdict, "cases": len(self.cases)}
@@ -435,7 +455,7 @@ class Process:
                 fields["weights"]["judge"] = weighing.judge
             if self.features.count:
                 fields["weights"]["checks"] = self.regression.share
-        cases, similarities = self.nearest(view, vector)
+        cases, similarities = neighbours or self.nearest(view, vector)
         if vector is None or not cases or not self.cases:
             reason = _UNKNOWN if self.cases else self._reason(mode)
             return Evidence(decided_by="verdict", reason=reason, **fields), None
@@ -523,35 +543,56 @@ def _process_of(view: MemoryView, scale: Scale) -> Process:
 _lock = threading.Lock()
 
 
-async def current_process(io: IO, access: MemoryAccess) -> Process:
-    """Return what decides with a memory as it is; without what can't be embedded, where it says."""
-    view = await access.refresh(io)
+async def current_process(io: IO, access: MemoryAccess, version: str | None = None) -> Process:
+    """Return what decides with a memory as it is, or at a version, where that is still known.
+
+    What can't be embedded is left out where the error is passed over.
+    """
+    view = access.view
+    if view.version != version:
+        view = await access.refresh(io)
     await index_missing(io, access, view)
     return _process_of(view, access.criterion.scale)
 
 
-async def decide_case(
+async def weigh_case(
     io: IO,
     access: MemoryAccess,
-    said: Said,
     mode: Decide,
     *,
+    version: str,
     vector: Vector | None,
     besides: Container[str] = (),
-) -> Decision:
-    """Decide on a case that the judge has judged; `besides` are keys of cases without a vote."""
+) -> tuple[Callable[[Said], Decision], str | None]:
+    """Look for what decides on a case, before the judge is asked; returns it, and a warning.
+
+    `version` is what the judge is shown; `besides` are keys of cases without a vote.
+    """
     try:
-        process = await current_process(io, access)
+        process = await current_process(io, access, version)
     except EmbeddingError as error:
         # Whether that fails a judgment was decided where similar cases were looked for.
         logger.warning(
             "Judging %r: cases without vectors do not count: %s", access.criterion.name, error
         )
         process = _process_of(access.view, access.criterion.scale)
+    view = access.view
     if any(case.key in besides for case in process.cases):
-        process = Process(access.view, access.criterion.scale, besides)
-    with process.lock:
-        return process.decide(access.view, said, vector, mode)
+        process = Process(view, access.criterion.scale, besides)
+    near = None
+    if process.looks(mode):
+        with process.lock:
+            near = process.nearest(view, vector)
+
+    def decide(said: Said) -> Decision:
+        with process.lock:
+            return process.decide(view, said, vector, mode, near)
+
+    if process.version == version:
+        return decide, None
+    warning = _MOVED.format(process.version)
+    logger.warning("Judging %r: %s", access.criterion.name, warning)
+    return decide, warning
 
 
 def _sigmoid(logits: Floats) -> Floats:

@@ -7,6 +7,7 @@ batches of their own, so that a store never holds a read transaction it then wan
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
@@ -18,7 +19,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.facts import Fact, Item, clock, new_id, utc
 from memalign_graph.memory.index.vectors import Vector, decode_vector
 from memalign_graph.memory.layout import MemoryLayout, Namespace
-from memalign_graph.memory.view import MemoryView, view_of
+from memalign_graph.memory.view import OVERLAP_US, MemoryView, trim_views, view_of
 from memalign_graph.memory.worth import measured
 from memalign_graph.models import Embedder
 from memalign_graph.types import Criterion, Episode, Guideline
@@ -48,58 +49,75 @@ _DIGITS_ALIKE = 10**15
 
 @dataclass(frozen=True)
 class MemoryAccess:
-    """One criterion's memory in one store, as operations reach it."""
+    """One criterion's memory in one store, as an operation reaches it."""
 
     store: BaseStore
     criterion: Criterion
     layout: MemoryLayout
     embedder: Embedder
 
-    @property
+    @cached_property
     def view(self) -> MemoryView:
-        """What this process knows of the memory, as last refreshed."""
+        """What this process knows of the memory, as last refreshed; held on to while this lives."""
         return view_of(self.store, self.layout, self.embedder.id)
 
     async def refresh(self, io: IO) -> MemoryView:
         """Bring the view up to date with the store."""
         view = self.view
         head = await self._head(io)
-        if view.is_at(head):
-            return view
-        since = view.since_us()
-        if since is None:
-            # In this order: a fact that is seen is seen with its words.
-            layout, earlier = self.layout, (*self.layout.root, _OF_EARLIER)
-            items, words, vectors, old = await self.search(
-                io,
-                layout.of("facts"),
-                layout.of("words"),
-                layout.vectors(self.embedder.id),
-                earlier,
+        while not view.was_read:
+            reading, is_own = view.begin_reading()
+            # One reads it for all; what was written since each began is looked for below.
+            if is_own or not await io.call(reading.wait, reading.awaited):
+                try:
+                    await self._read(io, head)
+                finally:
+                    if is_own:
+                        view.end_reading()
+        if not view.is_at(head):
+            facts = await self._since(io, view.newest_us - OVERLAP_US)
+            await self._add(io, head, facts, {}, {})
+        return view
+
+    async def _read(self, io: IO, head: str | None) -> None:
+        """Read all of the memory."""
+        # In this order: a fact that is seen is seen with its words.
+        layout, earlier = self.layout, (*self.layout.root, _OF_EARLIER)
+        items, words, vectors, old = await self.search(
+            io, layout.of("facts"), layout.of("words"), layout.vectors(self.embedder.id), earlier
+        )
+        if old and not items:
+            raise MemAlignError(
+                f"The store holds a memory of an earlier version in {'/'.join(layout.root)}: "
+                "export it with that version (`export_jsonl`), and import it into another "
+                "namespace."
             )
-            if old and not items:
-                raise MemAlignError(
-                    f"The store holds a memory of an earlier version in {'/'.join(layout.root)}: "
-                    "export it with that version (`export_jsonl`), and import it into another "
-                    "namespace."
-                )
-            facts = list(map(read_fact, items))
-            known = {str(item.get("key")): item for item in words}
-            stored = {item["key"]: read_vector(item) for item in vectors}
-        else:
-            # The kind first: a store in memory compares the dates of nothing else then.
-            dated: Item = {"kind": _KIND}
-            if since >= _DIGITS_ALIKE:
-                dated["at_us"] = {"$gte": since}
-            search = SearchOp(
-                self.layout.of("facts"), filter=dated, limit=EVERYTHING, refresh_ttl=False
-            )
-            [below] = await io.batch(self.store, [search])
-            own = {
-                item.key: item for item in below if tuple(item.namespace) == self.layout.of("facts")
-            }
-            facts = [read_fact(unpacked(own[key].value)) for key in view.unknown(own)]
-            known, stored = {}, {}
+        known = {str(item.get("key")): item for item in words}
+        stored = {item["key"]: read_vector(item) for item in vectors}
+        await self._add(io, head, list(map(read_fact, items)), known, stored)
+
+    async def _since(self, io: IO, since_us: int) -> list[Fact]:
+        """Read the facts from a time on that the view does not know."""
+        # The kind first: a store in memory compares the dates of nothing else then.
+        dated: Item = {"kind": _KIND}
+        if since_us >= _DIGITS_ALIKE:
+            dated["at_us"] = {"$gte": since_us}
+        namespace = self.layout.of("facts")
+        search = SearchOp(namespace, filter=dated, limit=EVERYTHING, refresh_ttl=False)
+        [below] = await io.batch(self.store, [search])
+        own = {item.key: item for item in below if tuple(item.namespace) == namespace}
+        return [read_fact(unpacked(own[key].value)) for key in self.view.unknown(own)]
+
+    async def _add(
+        self,
+        io: IO,
+        head: str | None,
+        facts: list[Fact],
+        known: dict[str, Item],
+        vectors: Mapping[str, Vector],
+    ) -> None:
+        """Bring facts into the view, with their words, some of which are known."""
+        view = self.view
         missing = [key for key in view.unknown_words(facts) if key not in known]
         known |= await self.get(io, self.layout.of("words"), missing, lambda item: item)
         for fact in facts:
@@ -108,9 +126,9 @@ class MemoryAccess:
                     raise MemAlignError(f"The word {key!r} is not in the store any more.")
         for item in known.values():
             _check_word(item)
-        view.add(facts, known, stored)
+        view.add(facts, known, vectors)
         view.read_up_to(head)
-        return view
+        trim_views()
 
     async def write(
         self,

@@ -1,6 +1,7 @@
 """`JudgeMemory`: one criterion's memory in any LangGraph store, sync and async."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from os import PathLike
 from pathlib import Path
@@ -86,7 +87,7 @@ class JudgeMemory:
             )
         self.criterion = criterion
         self._model = None if model is None else OncePerLoop(lambda: resolve_chat_model(model))
-        self._access = MemoryAccess(
+        self._opened = MemoryAccess(
             store=store,
             criterion=criterion,
             layout=MemoryLayout((*check_namespace(namespace), criterion.name)),
@@ -95,8 +96,8 @@ class JudgeMemory:
 
     @property
     def access(self) -> MemoryAccess:
-        """The memory as operations reach it, for nodes that compose their own."""
-        return self._access
+        """The memory as an operation reaches it: a new one each time, to be held no longer."""
+        return replace(self._opened)
 
     @overload
     def remember(self, feedback: FeedbackLike) -> Episode: ...
@@ -146,13 +147,13 @@ class JudgeMemory:
         """
         if not isinstance(k, int) or k < 0:
             raise InvalidInputError(f"k: {k!r} is not a whole number from 0 on.")
-        return (await recall(io, self._access, read_example(example), k)).examples
+        return (await recall(io, self.access, read_example(example), k)).examples
 
     recall, arecall = twins(_recall)
 
     async def _episodes(self, io: IO) -> list[Episode]:
         """Return all episodes, oldest first."""
-        return await self._access.all_episodes(io)
+        return await self.access.all_episodes(io)
 
     episodes, aepisodes = twins(_episodes)
 
@@ -161,7 +162,7 @@ class JudgeMemory:
 
         What was replaced, by what and why, is in `history` and `diff`.
         """
-        return await self._access.guidelines(io)
+        return await self.access.guidelines(io)
 
     guidelines, aguidelines = twins(_guidelines)
 
@@ -177,13 +178,13 @@ class JudgeMemory:
         Returns:
             The judgments.
         """
-        return await kept_judgments(io, self._access, waiting=waiting)
+        return await kept_judgments(io, self.access, waiting=waiting)
 
     judgments, ajudgments = twins(_judgments)
 
     async def _version(self, io: IO) -> str:
         """Return the memory's version: a digest of its live items and their revisions."""
-        return (await self._access.refresh(io)).version
+        return (await self.access.refresh(io)).version
 
     version, aversion = twins(_version)
 
@@ -200,7 +201,7 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If the text can't be used.
         """
-        return await operations.add_guideline(io, self._access, text, author=author)
+        return await operations.add_guideline(io, self.access, text, author=author)
 
     add_guideline, aadd_guideline = twins(_add_guideline)
 
@@ -220,7 +221,7 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If the text can't be used, or there is no such guideline.
         """
-        return await operations.edit_guideline(io, self._access, guideline_id, text, author=author)
+        return await operations.edit_guideline(io, self.access, guideline_id, text, author=author)
 
     edit_guideline, aedit_guideline = twins(_edit_guideline)
 
@@ -239,7 +240,7 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If there is no such guideline.
         """
-        return await operations.remove_guideline(io, self._access, guideline_id, author=author)
+        return await operations.remove_guideline(io, self.access, guideline_id, author=author)
 
     remove_guideline, aremove_guideline = twins(_remove_guideline)
 
@@ -247,10 +248,10 @@ class JudgeMemory:
         self, io: IO, feedback: FeedbackLike | Sequence[FeedbackLike]
     ) -> Episode | list[Episode]:
         if isinstance(feedback, Feedback | Mapping | str) or not isinstance(feedback, Iterable):
-            stored = await operations.remember(io, self._access, [read_feedback(feedback)])
+            stored = await operations.remember(io, self.access, [read_feedback(feedback)])
             return stored.episodes[0]
         given = [read_feedback(one) for one in feedback]
-        return (await operations.remember(io, self._access, given)).episodes
+        return (await operations.remember(io, self.access, given)).episodes
 
     async def _forget(
         self,
@@ -304,14 +305,14 @@ class JudgeMemory:
         if not isinstance(purge, bool):
             raise InvalidInputError(f"purge: {purge!r} is neither True nor False.")
         if purge:
-            forgotten = await erase(io, self._access, selection, checkpointer, author=by)
+            forgotten = await erase(io, self.access, selection, checkpointer, author=by)
         elif checkpointer is not None:
             raise InvalidInputError("checkpointer: it is for a purge only: give `purge=True`.")
         else:
-            forgotten = await operations.forget(io, self._access, selection, author=by)
+            forgotten = await operations.forget(io, self.access, selection, author=by)
         if self._model is None:
             return forgotten
-        return await redistilled(io, self._access, self._model.get, forgotten)
+        return await redistilled(io, self.access, self._model.get, forgotten)
 
     forget, aforget = twins(_forget)
 
@@ -332,9 +333,9 @@ class JudgeMemory:
         """
         from memalign_graph.alignment.redistill import redistill
 
-        episode = await operations.revise(io, self._access, episode_id, feedback)
-        if self._model is not None and await self._access.outdated_guidelines(io):
-            await redistill(io, self._access, self._model.get())
+        episode = await operations.revise(io, self.access, episode_id, feedback)
+        if self._model is not None and await self.access.outdated_guidelines(io):
+            await redistill(io, self.access, self._model.get())
         return episode
 
     revise, arevise = twins(_revise)
@@ -362,13 +363,13 @@ class JudgeMemory:
                 "model: consolidating needs a chat model: open the memory with "
                 f"JudgeMemory(..., model={DEFAULT_CHAT_MODEL!r})."
             )
-        return await consolidate_memory(io, self._access, self._model.get())
+        return await consolidate_memory(io, self.access, self._model.get())
 
     consolidate, aconsolidate = twins(_consolidate)
 
     async def _history(self, io: IO) -> list[Commit]:
         """Return the commits, newest first: who, when, why, how much, and the version after it."""
-        return await history.history(io, self._access)
+        return await history.history(io, self.access)
 
     history, ahistory = twins(_history)
 
@@ -384,7 +385,7 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If the memory never had this version.
         """
-        return await history.snapshot(io, self._access, version)
+        return await history.snapshot(io, self.access, version)
 
     at, aat = twins(_at)
 
@@ -401,7 +402,7 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If the memory never had one of them.
         """
-        return await history.diff(io, self._access, a, b)
+        return await history.diff(io, self.access, a, b)
 
     diff, adiff = twins(_diff)
 
@@ -418,7 +419,7 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If the memory never had this version.
         """
-        return await history.rollback(io, self._access, version, author=author)
+        return await history.rollback(io, self.access, version, author=author)
 
     rollback, arollback = twins(_rollback)
 
@@ -431,7 +432,7 @@ class JudgeMemory:
         Returns:
             The text.
         """
-        return _write(await portable.export_jsonl(io, self._access), path)
+        return _write(await portable.export_jsonl(io, self.access), path)
 
     export_jsonl, aexport_jsonl = twins(_export_jsonl)
 
@@ -454,7 +455,7 @@ class JudgeMemory:
             InvalidInputError: If a line can't be used, by its number.
         """
         lines = _lines(source)
-        return await portable.import_jsonl(io, self._access, lines, author=author)
+        return await portable.import_jsonl(io, self.access, lines, author=author)
 
     import_jsonl, aimport_jsonl = twins(_import_jsonl)
 
@@ -485,7 +486,7 @@ class JudgeMemory:
             known = ", ".join(map(repr, get_args(Decide)))
             raise InvalidInputError(f"decide: {decide!r} is not known: give one of {known}.")
         target = Uncertain(target_agreement=target_agreement).target_agreement
-        return await current_trust(io, self._access, decide, target)
+        return await current_trust(io, self.access, decide, target)
 
     trust, atrust = twins(_trust)
 
@@ -505,7 +506,7 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If a day is none, or the last one is before the first.
         """
-        return await review_report.review_report(io, self._access, since=since, until=until)
+        return await review_report.review_report(io, self.access, since=since, until=until)
 
     review_report, areview_report = twins(_review_report)
 

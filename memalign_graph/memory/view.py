@@ -1,14 +1,19 @@
 """What a process knows of a memory: its facts, what stands by them, and the vectors of that."""
 
+import asyncio
+import os
 import threading
-import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import Future
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from langgraph.store.base import BaseStore
 
+from memalign_graph.errors import InvalidInputError
 from memalign_graph.memory.facts import PURGE, Fact, Item, purged_word, word_item
 from memalign_graph.memory.index.vectors import Vector, VectorIndex
 from memalign_graph.memory.layout import MemoryLayout
@@ -24,7 +29,62 @@ writers who did not see each other, one of them waiting for a lock or with a clo
 one minute covers them with room to spare.
 """
 
+CACHE_BYTES = "MEMALIGN_CACHE_BYTES"
+"""The environment variable that bounds what a process keeps of memories."""
+
+_CACHE_BYTES = 2 * 1024**3
+
+_PATIENCE_S = 5.0
+"""How long a reading is waited for on another event loop, which may be waiting for us."""
+
+_PER_CHARACTER = 4
+"""What an item takes as Python objects, in bytes by characters."""
+
+_SAMPLED = 64
+
 _MANY_GUIDELINES = 20
+
+
+class Reading:
+    """A memory's first reading, by one for all who need it."""
+
+    def __init__(self) -> None:
+        self._done: Future[None] = Future()
+        self._thread = threading.get_ident()
+        self._on_loop = _has_loop()
+
+    def end(self) -> None:
+        """Let those who wait go on, whatever came of it."""
+        self._done.set_result(None)
+
+    def wait(self) -> bool:
+        """Wait for its end; tells whether it came, and was not waiting for this thread's loop."""
+        if self._thread == threading.get_ident() or _has_loop():
+            return False
+        try:
+            self._done.result(_PATIENCE_S if self._on_loop else None)
+        except TimeoutError:
+            return False
+        return True
+
+    async def awaited(self) -> bool:
+        """Wait as a task does."""
+        is_near = self._thread == threading.get_ident() or not self._on_loop
+        end = asyncio.shield(asyncio.wrap_future(self._done))
+        try:
+            await asyncio.wait_for(end, None if is_near else _PATIENCE_S)
+        except TimeoutError:
+            return False
+        return True
+
+
+def _has_loop() -> bool:
+    """Tell whether this thread runs an event loop, which a wait would block."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class MemoryView:
@@ -37,8 +97,12 @@ class MemoryView:
         """When judgments past their time were last removed by this process."""
         self.derived: dict[Any, Any] = {}
         """What others derived from the view and keep in step with it, by keys of their own."""
+        self.used = 0
+        """When it was last asked for, counted by this process."""
         self._embedder = embedder
         self._lock = threading.Lock()
+        self._reading: Reading | None = None
+        self._item_bytes = 0
         self._head: str | None = None
         self._was_read = False
         self._facts: dict[str, Fact] = {}
@@ -62,6 +126,11 @@ class MemoryView:
     def newest_us(self) -> int:
         """The date of the newest fact known, in microseconds since 1970; 0 if there is none."""
         return self._facts[self._newest].at_us if self._newest else 0
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes it takes."""
+        return self._item_bytes + self.index.nbytes
 
     @property
     def is_empty(self) -> bool:
@@ -155,13 +224,29 @@ class MemoryView:
         with self._lock:
             return list(self._facts.values()), dict(self._words)
 
+    @property
+    def was_read(self) -> bool:
+        """Whether it is the memory's, and not yet to be read."""
+        return self._was_read
+
+    def begin_reading(self) -> tuple[Reading, bool]:
+        """Return the first reading, and whether it is the caller's to carry out and to end."""
+        with self._lock:
+            if self._reading is not None:
+                return self._reading, False
+            self._reading = Reading()
+            return self._reading, True
+
+    def end_reading(self) -> None:
+        """Let those who wait go on; where it failed, one of them tries."""
+        with self._lock:
+            reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.end()
+
     def is_at(self, head: str | None) -> bool:
         """Tell whether nothing was written since the view was last brought up to date."""
         return self._was_read and head == self._head
-
-    def since_us(self) -> int | None:
-        """Return from when on facts may be new; None where all are to be read."""
-        return self.newest_us - OVERLAP_US if self._was_read else None
 
     def unknown(self, fact_ids: Iterable[str]) -> list[str]:
         """Tell which facts the view does not know."""
@@ -185,8 +270,10 @@ class MemoryView:
             for key, item in words.items():
                 if key not in self._words or "purged" in item:
                     self._words[key] = item
+            self._item_bytes += _bytes_of(list(words.values()))
             unknown = {fact.id: fact for fact in facts if fact.id not in self._facts}
             fresh = [unknown[key] for key in sorted(unknown)]
+            self._item_bytes += _bytes_of(fresh)
             if not fresh:
                 return
             is_next = fresh[0].id > self._newest
@@ -289,14 +376,61 @@ def _authors(words: Iterable[Item]) -> set[str]:
     return {author for item in words if (author := item.get("episode", {}).get("author"))}
 
 
-_views: weakref.WeakKeyDictionary[BaseStore, dict[tuple[MemoryLayout, str], MemoryView]] = (
-    weakref.WeakKeyDictionary()
-)
-_views_lock = threading.Lock()
+def _bytes_of(items: Sequence[Any]) -> int:
+    """Estimate by some of them how many bytes items take."""
+    some = items[:: len(items) // _SAMPLED + 1]
+    characters = sum(len(str(item)) for item in some)
+    return characters * len(items) // len(some) * _PER_CHARACTER if some else 0
+
+
+class _Views:
+    """This process's views: those used last, in bounded memory, and all that somebody holds."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.ticks = count(1)
+        self.held: WeakKeyDictionary[BaseStore, WeakValueDictionary[Any, MemoryView]]
+        self.held = WeakKeyDictionary()
+        self.cached: WeakKeyDictionary[BaseStore, dict[Any, MemoryView]] = WeakKeyDictionary()
+
+
+_views = _Views()
 
 
 def view_of(store: BaseStore, layout: MemoryLayout, embedder: str) -> MemoryView:
-    """Return this process's view of a memory; views live as long as their store object."""
-    with _views_lock:
-        views = _views.setdefault(store, {})
-        return views.setdefault((layout, embedder), MemoryView(embedder))
+    """Return this process's view of a memory; views live no longer than their store object."""
+    key = layout, embedder
+    with _views.lock:
+        held = _views.held.setdefault(store, WeakValueDictionary())
+        view = held.get(key)
+        if view is None:
+            view = held[key] = MemoryView(embedder)
+        view.used = next(_views.ticks)
+        _views.cached.setdefault(store, {})[key] = view
+        return view
+
+
+def trim_views() -> None:
+    """Let go of the views used longest ago where all are too large; one is kept of any size."""
+    bound = _cache_bytes()
+    with _views.lock:
+        cached = [(views, key) for views in _views.cached.values() for key in views]
+        total = sum(views[key].nbytes for views, key in cached)
+        if total <= bound:
+            return
+        cached.sort(key=lambda one: one[0][one[1]].used)
+        for views, key in cached[:-1]:
+            total -= views.pop(key).nbytes
+            if total <= bound:
+                return
+
+
+def _cache_bytes() -> int:
+    text = os.environ.get(CACHE_BYTES, "").strip()
+    if not text:
+        return _CACHE_BYTES
+    if not text.isdecimal():
+        raise InvalidInputError(
+            f"{CACHE_BYTES}: {text!r} is no number of bytes: give one such as {_CACHE_BYTES}."
+        )
+    return int(text)

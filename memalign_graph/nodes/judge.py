@@ -1,7 +1,7 @@
 """Judging: similar episodes retrieved, guidelines assembled, and the one judge of them all."""
 
 import logging
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
@@ -119,22 +119,25 @@ async def judge(
     """Judge an example with what memory gave; `besides` are vector keys of cases with no vote."""
     io, access, settings = step.io, step.access, step.parts.judge
     scale = step.parts.criterion.scale
+    moved: str | None = None
+    decide: Callable[[confidence.Said], confidence.Decision] = confidence.at_its_word
+    if settings.measures:
+        from memalign_graph.evidence.process import weigh_case
+
+        vector = memory.known_vector(retrieved.vector)
+        decide, moved = await weigh_case(
+            io, access, settings.mode, version=retrieved.version, vector=vector, besides=besides
+        )
     checks, answer, measured = await _answers(step, example, retrieved, besides)
     said = confidence.Said(
         answer["value"], measured.probabilities, measured.source, probabilities(checks)
     )
-    decision = confidence.Decision(said.verdict)
-    if settings.measures:
-        from memalign_graph.evidence.process import decide_case
-
-        vector = memory.known_vector(retrieved.vector)
-        decision = await decide_case(
-            io, access, said, settings.mode, vector=vector, besides=besides
-        )
-        if decision.value != said.verdict:
-            answer["rationale"] = _overruled(answer["rationale"], decision.value, said, scale)
+    decision = decide(said)
+    if decision.value != said.verdict:
+        answer["rationale"] = _overruled(answer["rationale"], decision.value, said, scale)
+    warnings = [*retrieved.warnings, *answer["warnings"], *([moved] if moved else [])]
     judgment = Judgment(
-        **{**answer, **vars(decision), "warnings": [*retrieved.warnings, *answer["warnings"]]},
+        **{**answer, **vars(decision), "warnings": warnings},
         checks=checks,
         criterion=step.parts.criterion.name,
         example_id=example.id,

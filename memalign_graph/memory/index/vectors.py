@@ -23,6 +23,9 @@ else:
 _MOST_REMOVED = 64
 """How many removed rows a search passes over at least, before the others are copied."""
 
+_KEY_BYTES = 200
+"""What a key takes, in a list and a dict."""
+
 
 def vector_key(embedder: str, text: str) -> str:
     """Name the vector of a text."""
@@ -170,6 +173,12 @@ class VectorIndex:
     def is_empty(self) -> bool:
         """Whether no vector was ever added."""
         return self._table is None
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes it takes."""
+        table = self._table
+        return 0 if table is None else table.matrix.nbytes + _KEY_BYTES * table.size
 
     def check(self, vectors: Iterable[Vector], like: Iterable[Vector] = ()) -> None:
         """Check that vectors have the dimension of those that are there."""

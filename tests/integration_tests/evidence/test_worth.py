@@ -10,7 +10,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Boolean, Categorical, Criterion, JudgeMemory, Numeric, Pairwise
 from memalign_graph.evidence.confidence import Said
-from memalign_graph.evidence.process import decide_case
+from memalign_graph.evidence.process import weigh_case
 from memalign_graph.identity import asked_id
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.checking import note_answers, note_questions
@@ -123,10 +123,12 @@ def test_an_informative_check_is_found_among_useless_ones_and_moves_the_estimate
 
     def evidence(**answers: float) -> Evidence:
         checks = {asked_id(f"{text}?", "m"): answer for text, answer in answers.items()}
-        deciding = decide_case(
-            BLOCKING, memory.access, Said(0.5, None, None, checks), "evidence", vector=new
+        weighing = weigh_case(
+            BLOCKING, memory.access, "evidence", version=memory.version(), vector=new
         )
-        found = run(deciding).evidence
+        decide, warning = run(weighing)
+        assert warning is None
+        found = decide(Said(0.5, None, None, checks)).evidence
         assert found is not None
         return found
 

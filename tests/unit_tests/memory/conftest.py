@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 import aiosqlite
 import pytest
@@ -75,6 +74,6 @@ def reopen(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Forgets all that this process knows of memories."""
 
     def forget_views() -> None:
-        monkeypatch.setattr(view, "_views", WeakKeyDictionary())
+        monkeypatch.setattr(view, "_views", view._Views())
 
     return forget_views

@@ -1,0 +1,229 @@
+"""A process with many memories: each read once, let go in time, and never behind its store."""
+
+import asyncio
+import gc
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from langgraph.store.base import GetOp, Op, Result, SearchOp
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph import InvalidInputError, JudgeMemory, create_judge_graph
+from memalign_graph.io import AWAITING, BLOCKING, run
+from memalign_graph.memory import view
+from tests.loopback import ChatRequest, LoopbackServer, ReplyLike
+from tests.unit_tests.memory.stores import CutOffError, Opener, WatchedStore
+from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, said
+
+MEMORIES = 1_000
+
+
+def judge_memory(store: Any, name: str = "memalign") -> JudgeMemory:
+    return JudgeMemory(store, CRITERION, namespace=name, embeddings=hashed)
+
+
+def words_in(memory: JudgeMemory) -> set[str | None]:
+    return {one.rationale for found in memory.recall(QUERY, k=9) for one in found.episodes}
+
+
+def cached() -> list[view.MemoryView]:
+    return [one for views in view._views.cached.values() for one in views.values()]
+
+
+def reads_of(batches: Iterable[list[Op]]) -> list[str]:
+    """What was read, by the kind of its namespace."""
+    spaces = [
+        op.namespace if isinstance(op, GetOp) else op.namespace_prefix
+        for ops in batches
+        for op in ops
+        if isinstance(op, GetOp | SearchOp)
+    ]
+    return [space[-1] for space in spaces]
+
+
+def test_a_change_made_elsewhere_is_seen_with_a_thousand_memories_in_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch, reopen: Callable[[], None], opener: Opener
+) -> None:
+    reopen()
+    here, there = opener(), opener()
+    batches: list[list[Op]] = []
+    batch = here.batch
+
+    def noting(ops: list[Op]) -> list[Result]:
+        batches.append(ops)
+        return batch(ops)
+
+    monkeypatch.setattr(here, "batch", noting)
+    names = [f"team {number}" for number in range(MEMORIES)]
+    judge_memory(there, names[0]).remember(said("one"))
+    monkeypatch.setenv(view.CACHE_BYTES, str(bound := 50 * cached()[0].nbytes))
+    for name in names:
+        judge_memory(there, name).remember(said("one", f"Word of {name}."))
+        assert words_in(judge_memory(here, name)) == {f"Word of {name}."}
+        assert sum(one.nbytes for one in cached()) <= bound
+    assert 10 < len(cached()) < 60
+    for name in (names[0], names[-1]):  # let go of long ago, and still there
+        judge_memory(there, name).remember(said("two", "Another."))
+        assert words_in(judge_memory(here, name)) == {f"Word of {name}.", "Another."}
+    batches.clear()
+    words_in(judge_memory(here, names[-1]))
+    assert reads_of(batches) == ["head"]
+
+
+def test_what_an_operation_holds_is_shared_and_let_go_of_with_it(
+    monkeypatch: pytest.MonkeyPatch, opener: Opener
+) -> None:
+    monkeypatch.setenv(view.CACHE_BYTES, "1")
+    store = opener()
+    judge_memory(store).remember(said("one"))
+    access = judge_memory(store).access
+    seen = run(access.refresh(BLOCKING))
+    judge_memory(store, "another").remember(said("other"))
+    assert seen not in cached()
+    assert access.view is seen is judge_memory(store).access.view
+    assert len(seen.rows()) == 1
+    del access, seen
+    judge_memory(store, "another").recall(QUERY)
+    gc.collect()
+    assert len(words_in(judge_memory(store))) == 1
+
+
+def test_a_bound_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(view.CACHE_BYTES, "2 GiB")
+    with pytest.raises(InvalidInputError, match="MEMALIGN_CACHE_BYTES: '2 GiB' is no number"):
+        judge_memory(InMemoryStore()).version()
+
+
+class SlowStore(InMemoryStore):
+    """Counts first readings, and holds each up until it is let go; some of them fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readings = 0
+        self.failing = 0
+        self.entered, self.released = threading.Event(), threading.Event()
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        given = list(ops)
+        if "words" in reads_of([given]) and isinstance(given[0], SearchOp):
+            self.readings += 1
+            self.entered.set()
+            assert self.released.wait(10)
+            if self.failing:
+                self.failing -= 1
+                raise CutOffError
+        return super().batch(given)
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        return await asyncio.to_thread(self.batch, list(ops))
+
+
+@pytest.fixture
+def slow() -> Iterator[SlowStore]:
+    store, filled = SlowStore(), InMemoryStore()
+    judge_memory(filled).remember(said("one"))
+    store._data = filled._data
+    yield store
+    store.released.set()
+
+
+async def test_one_reads_a_memory_and_all_others_wait(slow: SlowStore) -> None:
+    tasks = [asyncio.create_task(judge_memory(slow).aversion())]
+    await asyncio.to_thread(slow.entered.wait)
+    tasks += [asyncio.create_task(judge_memory(slow).aversion()) for _ in range(10)]
+    with ThreadPoolExecutor(10) as threads:
+        blocked = [threads.submit(judge_memory(slow).version) for _ in range(10)]
+        await asyncio.sleep(0.05)
+        slow.released.set()
+        found = {*await asyncio.gather(*tasks), *[await asyncio.wrap_future(it) for it in blocked]}
+    assert len(found) == 1
+    assert found != {"0" * 32}
+    assert slow.readings == 1
+
+
+async def test_where_one_fails_or_is_cancelled_the_next_one_reads(slow: SlowStore) -> None:
+    slow.failing = 1
+    first = asyncio.create_task(judge_memory(slow).aversion())
+    await asyncio.to_thread(slow.entered.wait)
+    others = [asyncio.create_task(judge_memory(slow).aversion()) for _ in range(5)]
+    slow.released.set()
+    with pytest.raises(CutOffError):
+        await first
+    assert len(set(await asyncio.gather(*others))) == 1
+    assert slow.readings == 2
+
+    fresh = SlowStore()
+    fresh._data = slow._data
+    first = asyncio.create_task(judge_memory(fresh).aversion())
+    await asyncio.to_thread(fresh.entered.wait)
+    second = asyncio.create_task(judge_memory(fresh).aversion())
+    await asyncio.sleep(0)
+    first.cancel()
+    fresh.released.set()
+    assert await second == others[0].result()
+    assert first.cancelled()
+
+
+async def test_nobody_waits_for_an_event_loop_that_waits_for_them(
+    slow: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = asyncio.create_task(judge_memory(slow).aversion())
+    await asyncio.to_thread(slow.entered.wait)
+    slow.released.set()
+    # The loop is blocked, by its own thread and by one that it waits for.
+    own = judge_memory(slow).version()
+    monkeypatch.setattr(view, "_PATIENCE_S", 0.01)
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(judge_memory(slow).version).result() == own
+    assert await first == own
+
+
+async def test_a_waiting_task_sees_what_was_written_since_it_was_read(slow: SlowStore) -> None:
+    first = asyncio.create_task(judge_memory(slow).aversion())
+    await asyncio.to_thread(slow.entered.wait)
+    there = InMemoryStore()
+    there._data = slow._data
+    judge_memory(there).remember(said("two"))
+    second = asyncio.create_task(judge_memory(slow).access.refresh(AWAITING))
+    slow.released.set()
+    await first
+    assert len((await second).rows()) == 2
+
+
+def test_a_judgment_reads_the_head_once_and_is_of_the_version_it_names(
+    server: LoopbackServer,
+) -> None:
+    store = WatchedStore()
+    there = InMemoryStore()
+    there._data = store._data
+    models: Any = {"model": server.chat_model(), "embeddings": server.embedder()}
+    memory, other = (
+        JudgeMemory(one, CRITERION, embeddings=models["embeddings"]) for one in (store, there)
+    )
+    words = [said(f"case {number}", value=number % 2 == 0) for number in range(30)]
+    memory.remember(words[:20])
+    graph = create_judge_graph(CRITERION, decide="evidence", **models).compile(store=store)
+    case = {"inputs": "case 1, again", "outputs": "a"}
+    graph.invoke(case)
+    store.batches.clear()
+    graph.invoke(case)
+    assert reads_of(store.batches) == ["head"]
+
+    before = memory.version()
+    judge = server.responder
+
+    def meanwhile(chat: ChatRequest) -> ReplyLike:
+        other.remember(words[20:])
+        memory.version()
+        return judge(chat)
+
+    server.responder = meanwhile
+    judgment = graph.invoke(case)["judgment"]
+    assert (judgment["memory_version"], judgment["evidence"]["cases"]) == (before, 20)
+    assert judgment["warnings"] == []
+    server.responder = judge
+    judgment = graph.invoke(case)["judgment"]
+    assert (judgment["memory_version"], judgment["evidence"]["cases"]) == (other.version(), 30)
