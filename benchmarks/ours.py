@@ -4,8 +4,9 @@ What the package imports when it is first needed is imported here, as the peer's
 what is done, and the time to import has a row of its own.
 """
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,11 @@ from typing import Any
 
 import faiss  # noqa: F401 - imported before anything is timed
 import langgraph.store.sqlite  # noqa: F401 - likewise
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from langgraph.graph import StateGraph
 
 from benchmarks import data, plan
 from benchmarks.plan import Job, Results
@@ -26,6 +31,7 @@ from memalign_graph import (
     create_panel_graph,
 )
 from memalign_graph.local import open_local_store
+from memalign_graph.state import ExampleInput, JudgeOutput, JudgeState
 
 CRITERION = Criterion(name=data.NAME, instructions=data.INSTRUCTIONS)
 
@@ -37,7 +43,7 @@ class Ours:
     """The package as its README uses it, on a `SqliteStore` in a file."""
 
     def __init__(self, file: str = "memory.db") -> None:
-        self.file, self.stack = Path(file), ExitStack()
+        self.file, self.stack, self.loop = Path(file), ExitStack(), asyncio.new_event_loop()
         self.options: Any = {
             "model": ChatOpenAI(model=plan.MODEL, max_retries=0),
             "embeddings": OpenAIEmbeddings(
@@ -85,18 +91,102 @@ class Ours:
         self.judge_graph.invoke(case)
 
     def judge_all(self, cases: list[dict[str, Any]], at_once: int) -> None:
-        """Judge by the judge graph's `batch`."""
-        self.judge_graph.batch(cases, {"max_concurrency": at_once})
+        """Judge by the judge graph's `abatch`."""
+        self.loop.run_until_complete(self.judge_graph.abatch(cases, {"max_concurrency": at_once}))
 
     def keep(self) -> None:
         """Close the file."""
         self.stack.close()
 
 
+class _Instant(ChatOpenAI):
+    """LangChain's part of a call of a chat model, without a client's."""
+
+    async def _agenerate(self, *_: Any, **__: Any) -> ChatResult:
+        answer = AIMessage('{"rationale": "It names the step that follows.", "value": true}')
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+
+class _InstantEmbeddings(OpenAIEmbeddings):
+    async def aembed_documents(self, texts: list[str], *_: Any, **__: Any) -> list[list[float]]:
+        return [[float(len(text) % n + 1) for n in range(1, 1 + plan.DIMENSIONS)] for text in texts]
+
+
+class _Prompts(BaseCallbackHandler):
+    """The prompts that a chat model was given."""
+
+    def __init__(self) -> None:
+        self.prompts: list[Any] = []
+
+    def on_chat_model_start(self, serialized: Any, messages: list[Any], **_: Any) -> None:  # noqa: ARG002 - as it is called
+        """Keep them."""
+        self.prompts += messages
+
+
+def processor_time(ours: Ours, job: Job) -> Results:
+    """Measure the processor time of this process for a judgment, and what it is made of."""
+    ours.open()
+    schema = {"title": "verdict", "type": "object", "properties": {"value": {"type": "boolean"}}}
+    options = ours.options
+    chat = options["model"].with_structured_output(schema, method="json_schema")
+    embeddings, instant = options["embeddings"], _Instant(model=plan.MODEL)
+    instants: Any = {"model": instant, "embeddings": _InstantEmbeddings(model=plan.EMBEDDINGS)}
+    without: Any = create_judge_graph(CRITERION, **instants).compile(store=ours.store)
+    builder: Any = StateGraph(JudgeState, input_schema=ExampleInput, output_schema=JudgeOutput)
+
+    async def nothing(_state: Any) -> dict[str, Any]:
+        return {"judgment": {}}
+
+    builder.add_sequence([(name, nothing) for name in ("one", "two", "three")])
+    empty = builder.set_entry_point("one").compile()
+    cases = [record.case for record in data.records(job.concurrent, seed=8)]
+    at_once: Any = {"max_concurrency": job.at_once}
+    seen = _Prompts()
+
+    async def each(call: Callable[[Any], Awaitable[Any]], given: Sequence[Any]) -> None:
+        limit = asyncio.Semaphore(job.at_once)
+
+        async def one(it: Any) -> None:
+            async with limit:
+                await call(it)
+
+        await asyncio.gather(*map(one, given))
+
+    works: dict[str, Callable[[], Any]] = {
+        "judged": lambda: ours.judge_graph.abatch(cases, at_once),
+        "bare_chat": lambda: each(chat.ainvoke, seen.prompts),
+        "bare_embedding": lambda: each(embeddings.aembed_documents, [[str(it)] for it in cases]),
+        "without_clients": lambda: without.abatch(cases, at_once),
+        "langchain": lambda: each(instant.ainvoke, seen.prompts),
+        "langgraph": lambda: empty.abatch(cases, at_once),
+    }
+    run = ours.loop.run_until_complete
+    with plan.Remote(job.server).without_latency():
+        run(ours.judge_graph.abatch(cases, {**at_once, "callbacks": [seen]}))
+        for work in works.values():
+            run(work())
+        found = [
+            {name: _cpu_ms(run, work, cases) for name, work in works.items()} for _ in range(5)
+        ]
+    ours.keep()
+    for one in found:
+        one["bare"] = one["bare_chat"] + one["bare_embedding"]
+        one["own"] = one["without_clients"] - one["langchain"] - one["langgraph"]
+    return {"cpu": found}
+
+
+def _cpu_ms(run: Callable[[Any], Any], work: Callable[[], Any], cases: Sequence[Any]) -> float:
+    began = time.process_time()
+    run(work())
+    return 1_000 * (time.process_time() - began) / len(cases)
+
+
 def session(job: Job) -> Results:
     """Measure what one process does; and, of ours alone, a panel beside one criterion."""
     ours = Ours()
     results = plan.session(ours, job)
+    if "cpu" in job.groups:
+        results |= processor_time(ours, job)
     if "panel" not in job.groups:
         return results
     ours.open()

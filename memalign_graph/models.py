@@ -66,11 +66,71 @@ class OncePerLoop(Generic[T]):
             return self._made[loop]
 
 
+_JOIN_S = 0.01
+"""How long a text waits for others, while a request is under way; a request takes far longer."""
+
+_MOST_TOGETHER = 32
+"""Texts in one request: servers that bound them allow as many."""
+
+
+_Asked = tuple[str, asyncio.Future[list[list[float]]]]
+
+
+class _Together(Embeddings):
+    """Embeddings that send single texts asked for at the same time in one request.
+
+    At 64 judgments at once a request for each would cost as much as all else that a judge does.
+    """
+
+    def __init__(self, embeddings: Embeddings) -> None:
+        self.shared = embeddings
+        self._waiting: list[_Asked] = []
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return self.shared.embed_documents(texts)
+
+    def embed_query(self, text: str) -> list[float]:
+        return self.shared.embed_query(text)
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        if len(texts) != 1:
+            return await self.shared.aembed_documents(texts)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[list[list[float]]] = loop.create_future()
+        self._waiting.append((texts[0], answer))
+        if len(self._waiting) == 1:
+            # Nothing waits that is alone.
+            loop.call_later(_JOIN_S if self._under_way else 0, self._send)
+        return await answer
+
+    def _send(self) -> None:
+        while self._waiting:
+            asked, self._waiting = self._waiting[:_MOST_TOGETHER], self._waiting[_MOST_TOGETHER:]
+            # In a task of its own: who asked first may be cancelled.
+            task = asyncio.ensure_future(self._request(asked))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+
+    async def _request(self, asked: list[_Asked]) -> None:
+        waiting = [answer for _, answer in asked]
+        try:
+            vectors = await self.shared.aembed_documents([text for text, _ in asked])
+            each = [[vector] for vector in vectors] if len(asked) > 1 else [vectors]
+            for answer, own in list(zip(waiting, each, strict=True)):
+                if not answer.done():
+                    answer.set_result(own)
+        except Exception as error:  # noqa: BLE001 - raised where it was asked for
+            for answer in waiting:
+                if not answer.done():
+                    answer.set_exception(error)
+
+
 class Embedder(OncePerLoop[Embeddings]):
     """Embeddings under a name; a string is resolved at first use."""
 
     def __init__(self, given: EmbeddingsLike) -> None:
-        super().__init__(lambda: resolve_embeddings(given))
+        super().__init__(lambda: _Together(resolve_embeddings(given)))
         self.id = embedder_id(given)
 
     @property
@@ -151,6 +211,8 @@ def embedder_id(embeddings: EmbeddingsLike) -> str:
     if not isinstance(embeddings, Embeddings):
         module = getattr(embeddings, "__module__", "")
         return f"{module}.{getattr(embeddings, '__qualname__', type(embeddings).__qualname__)}"
+    if isinstance(embeddings, _Together):
+        return embedder_id(embeddings.shared)
     traits = [getattr(embeddings, trait, None) for trait in ("model", "model_name", "size")]
     name = next((str(trait) for trait in traits if isinstance(trait, str | int)), "")
     dimensions = getattr(embeddings, "dimensions", None)

@@ -577,7 +577,7 @@ async def weigh_case(
         )
         process = _process_of(access.view, access.criterion.scale)
     view = access.view
-    if any(case.key in besides for case in process.cases):
+    if besides and any(case.key in besides for case in process.cases):
         process = Process(view, access.criterion.scale, besides)
     near = None
     if process.looks(mode):

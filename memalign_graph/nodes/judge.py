@@ -26,7 +26,7 @@ from memalign_graph.prompts.judge import (
     read_broken,
     value_prompt,
 )
-from memalign_graph.runtime import Step, Update, own_channel
+from memalign_graph.runtime import Step, Update, Written, own_channel
 from memalign_graph.scales import Pairwise, Scale, Value
 from memalign_graph.settings import CANT_CHOOSE, Judge
 from memalign_graph.types import (
@@ -100,11 +100,15 @@ class Retrieved(FrozenModel):
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values, without what goes without saying: it is checkpointed."""
         said_once = {"recalled": {"__all__": {"episodes": {"__all__": {"example"}}}}}
-        return self.model_dump(mode="json", exclude_defaults=True, exclude=said_once)
+        fields = self.model_dump(mode="json", exclude_defaults=True, exclude=said_once)
+        return Written(fields, self)
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> "Retrieved":
         """Read it from JSON, where an example stands once for all its episodes."""
+        if isinstance(fields, Written):
+            known: Retrieved = fields.model
+            return known
         recalled = []
         for case in fields.get("recalled", []):
             shared = {"example": Example.model_validate(case["example"])}
@@ -397,21 +401,22 @@ async def retrieve_episodes(step: Step) -> Update:
             break
         found = await retrieve(step, example, memory.known_vector(found.vector))
     return {
-        "judge_run": {"example": example.to_json(), "settings": step.settings},
+        "judge_run": {"example": Written(example.to_json(), example), "settings": step.settings},
         "judge_memory": found.to_json(),
     }
 
 
 async def assemble_guidelines(step: Step) -> Update:
     """Read the guidelines that stand, and choose those that fit."""
-    found = own_channel(step.state, "judge_memory")
+    fields = own_channel(step.state, "judge_memory")
     if not step.parts.judge.use_guidelines:
-        return {"judge_memory": found}
-    version, standing = await step.access.standing_guidelines(step.io, found["version"])
-    # What was recalled goes on as it is: reading and writing it would cost a millisecond.
-    known = {name: found[name] for name in ("nearness", "warnings") if name in found}
-    fitted = Retrieved(version=version, **known).with_guidelines(standing, step)
-    return {"judge_memory": {**found, "nearness": {}, **fitted.to_json()}}
+        return {"judge_memory": fields}
+    found = Retrieved.read(fields)
+    version, standing = await step.access.standing_guidelines(step.io, found.version)
+    fitted = found.model_copy(update={"version": version}).with_guidelines(standing, step)
+    # What was recalled is written already.
+    new = fitted.model_copy(update={"recalled": []}).to_json()
+    return {"judge_memory": Written({**fields, "nearness": {}, **new}, fitted)}
 
 
 async def judge_example(step: Step) -> Update:

@@ -151,13 +151,12 @@ def judge_prompt(
     max_input_tokens: int,
 ) -> JudgePrompt:
     warnings: list[str] = []
-    lines = _GUIDELINES.format(lines="\n".join(_lines(guidelines, start=1)))
-    system = _SYSTEM.format(
-        criterion=fences.render_criterion(criterion), guidelines=lines if guidelines else ""
-    )
+    rules = tuple(guideline.text for guideline in guidelines)
+    system, size = _system(fences.render_criterion(criterion), rules)
     title = "Further guidelines from the experts, on cases like this one:"
-    further = "\n".join([title, *_lines(relevant, start=len(guidelines) + 1)]) if relevant else ""
-    fixed = sum(map(fences.estimate_tokens, (system, further, _ask_about("", _BY))))
+    lines = _lines([guideline.text for guideline in relevant], start=len(guidelines) + 1)
+    further = "\n".join([title, *lines]) if relevant else ""
+    fixed = size + sum(map(fences.estimate_tokens, (further, _ask_about("", _BY))))
     room = max_input_tokens - ANSWER_TOKENS - fixed
     case, is_cut = fences.render_example("case", example, max_tokens=max(room, 3))
     if is_cut:
@@ -276,10 +275,16 @@ def _fitting(
     return [guideline for guideline in guidelines if guideline.id in chosen]
 
 
-def _lines(guidelines: Sequence[Guideline], *, start: int) -> list[str]:
-    return [
-        f"{n}. {fences.defuse(guideline.text)}" for n, guideline in enumerate(guidelines, start)
-    ]
+@lru_cache(maxsize=64)
+def _system(criterion: str, guidelines: tuple[str, ...]) -> tuple[str, int]:
+    """Write what is the same for all cases of a memory's version, and how many tokens that is."""
+    lines = _GUIDELINES.format(lines="\n".join(_lines(guidelines, start=1)))
+    system = _SYSTEM.format(criterion=criterion, guidelines=lines if guidelines else "")
+    return system, fences.estimate_tokens(system)
+
+
+def _lines(texts: Sequence[str], *, start: int) -> list[str]:
+    return [f"{n}. {fences.defuse(text)}" for n, text in enumerate(texts, start)]
 
 
 @lru_cache(maxsize=10_000)
