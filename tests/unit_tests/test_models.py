@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
 from memalign_graph import EmbeddingError, InvalidInputError, local
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import AWAITING, BLOCKING, run
 from memalign_graph.local.server import Endpoint
 from memalign_graph.models import (
     Embedder,
@@ -25,7 +25,7 @@ from memalign_graph.models import (
     resolve_embeddings,
     with_schema,
 )
-from tests.loopback import LoopbackServer
+from tests.loopback import LoopbackServer, error
 
 
 @pytest.fixture
@@ -185,3 +185,24 @@ def test_failed_embedding_names_the_embedder_and_the_first_line() -> None:
     assert "ValueError: long" in message
     assert "more" not in message
     assert len(message) < 450
+
+
+async def test_texts_asked_for_together_share_requests_and_failures(server: LoopbackServer) -> None:
+    embeddings = Embedder(server.embedder(max_retries=0)).embeddings
+
+    async def ask(texts: Sequence[str]) -> list[Any]:
+        asked = [embed_texts(AWAITING, embeddings, [text]) for text in texts]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    texts = [f"Case {number}." for number in range(40)]
+    first = asyncio.ensure_future(embed_texts(AWAITING, embeddings, ["First."]))
+    asyncio.get_running_loop().call_soon(first.cancel)  # who asked first takes nobody along
+    answers = await ask(texts)
+    assert first.cancelled()
+    assert sorted(len(request.texts) for request in server.embeddings) == [9, 32]
+    assert [vector for [vector] in answers] == embeddings.embed_documents(texts)
+    server.script_embeddings(error(400))
+    failed = await ask(texts[:9])
+    assert [str(one) for one in failed] == [str(failed[0])] * 9
+    assert isinstance(failed[0], EmbeddingError)
+    assert [vector for [vector] in await ask(texts[:1])] == embeddings.embed_documents(texts[:1])
