@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         MemAlignError,
         MemAlignWarning,
         ModelAnswerError,
+        StoreError,
     )
     from memalign_graph.gate import (
         GateVerdict,
@@ -65,6 +66,7 @@ __all__ = [
     "ModelAnswerError",
     "Numeric",
     "Pairwise",
+    "StoreError",
     "Uncertain",
     "add_quality_gate",
     "create_alignment_graph",
@@ -79,7 +81,7 @@ __all__ = [
 _ROOMS = {
     "agents": "QualityGateMiddleware",
     "errors": "ChatModelError EmbeddingError InvalidInputError MemAlignError MemAlignWarning "
-    "ModelAnswerError",
+    "ModelAnswerError StoreError",
     "gate": "GateVerdict add_quality_gate create_quality_gate_node create_quality_gate_tool",
     "graphs": "JudgeNodes create_alignment_graph create_feedback_graph create_judge_graph "
     "create_review_graph",
