@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from memalign_graph.panel import Aggregate, create_panel_graph
     from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise
     from memalign_graph.settings import Judge, JudgeOptions, MemAlignContext, Uncertain
+    from memalign_graph.tracing import UsageLedger
     from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline, Judgment
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "Pairwise",
     "StoreError",
     "Uncertain",
+    "UsageLedger",
     "add_quality_gate",
     "create_alignment_graph",
     "create_feedback_graph",
@@ -89,6 +91,7 @@ _ROOMS = {
     "panel": "Aggregate create_panel_graph",
     "scales": "Boolean Categorical Numeric Pairwise",
     "settings": "Judge JudgeOptions MemAlignContext Uncertain",
+    "tracing": "UsageLedger",
     "types": "Criterion Episode Example Feedback Guideline Judgment",
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}

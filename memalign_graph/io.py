@@ -52,6 +52,7 @@ class StructuredModel:
     parser: Any  # reads the message; None where the runnable does all
     name: str
     key: str  # names the model with its settings, and the schema
+    purpose: str = "judge"  # what it is asked for, as traces name it
 
     def invoke(self, messages: Sequence[BaseMessage]) -> ChatReply:
         """Ask; an answer that is no use is a reply, too, and a call that failed raises."""

