@@ -1,6 +1,5 @@
-"""Workers of one Postgres database, in processes of their own: they review, and may be killed."""
+"""A review on a Postgres database, in a process of its own, which is killed half-way."""
 
-import asyncio
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -11,7 +10,7 @@ from langgraph.store.base import PutOp
 from langgraph.types import Command
 
 from memalign_graph import create_review_graph
-from tests.conftest import CASE, COLD, CRITERION
+from tests.conftest import COLD, CRITERION
 from tests.integration_tests.alignment_worker import ON, models
 from tests.unit_tests.memory.worker import FORKS
 
@@ -46,27 +45,3 @@ def learn(uri: str, environment: Mapping[str, str], kill_at: int | None, pipe: A
         )
         graph.invoke(Command(resume=COLD), ON)
     pipe.send(next(steps) - 1)
-
-
-def serve(uri: str, environment: Mapping[str, str], pipe: Any) -> None:
-    """Judge and review what is sent, as a server does: awaited, with pools; None ends it."""
-    os.environ.update(environment)
-    asyncio.run(_serve(uri, pipe))
-
-
-async def _serve(uri: str, pipe: Any) -> None:
-    from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-    from langgraph.store.postgres import AsyncPostgresStore
-
-    async with (
-        AsyncPostgresStore.from_conn_string(uri, pool_config={"max_size": 2}) as store,
-        AsyncPostgresSaver.from_conn_string(uri) as saver,
-    ):
-        graph: Any = create_review_graph(CRITERION, **models()).compile(
-            store=store, checkpointer=saver
-        )
-        while given := await asyncio.to_thread(pipe.recv):
-            thread, reply = given
-            config = {"configurable": {"thread_id": thread}}
-            result = await graph.ainvoke(Command(resume=reply) if reply else CASE, config)
-            pipe.send({name: result.get(name) for name in ("judgment", "learned")})

@@ -1,4 +1,4 @@
-"""Workers that share a Postgres database: one goes on where another stopped, or was killed."""
+"""Workers that share a Postgres database: one ends what another, killed, was learning."""
 
 import signal
 from contextlib import ExitStack
@@ -11,7 +11,7 @@ from memalign_graph import JudgeMemory, create_review_graph
 from memalign_graph.local import open_checkpointer, open_store
 from tests.conftest import CASE, COLD, CRITERION, distillings, judgings
 from tests.integration_tests.alignment_worker import ON
-from tests.integration_tests.postgres_worker import learn, serve
+from tests.integration_tests.postgres_worker import learn
 from tests.integration_tests.test_database_faults import picture, same
 from tests.loopback import LoopbackServer
 from tests.postgres import database
@@ -56,29 +56,3 @@ def test_killed_at_any_write_while_it_learns_another_worker_ends_it(
     assert sources == [case[0]]
     for step in range(1, steps + 1):
         assert outcome(step)[0] == wanted, step
-
-
-def test_a_review_asked_by_one_server_is_answered_on_another_and_the_first_has_learned(
-    postgres_uri: str, server: LoopbackServer
-) -> None:
-    servers = [start(serve, postgres_uri, dict(server.environment)) for _ in range(2)]
-    (_, one), (_, other) = servers
-
-    def do(pipe: Any, thread: str, reply: Any = None) -> Any:
-        pipe.send((thread, reply))
-        assert pipe.poll(120)
-        return pipe.recv()
-
-    before = do(one, "asked")["judgment"]
-    assert before["guideline_ids"] == []
-    learned = do(other, "asked", COLD)["learned"]
-    after = do(one, "next")["judgment"]
-    assert after["memory_version"] == learned["memory_version"] != before["memory_version"]
-    assert after["guideline_ids"] == [rule["guideline_id"] for rule in learned["guidelines"]]
-    assert after["episode_ids"] == learned["episode_ids"]
-    assert after["guideline_ids"]
-    assert len(judgings(server)) == 2
-    for process, pipe in servers:
-        pipe.send(None)
-        process.join()
-        assert process.exitcode == 0
