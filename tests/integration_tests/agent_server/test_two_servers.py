@@ -27,7 +27,7 @@ def test_a_review_asked_by_one_server_is_answered_on_another_and_the_first_has_l
     postgres_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MEMALIGN_STORE", postgres_uri)
-    own: Any = {name: {"path": f"{OWN}:{name}"} for name in ("store", "checkpointer")}
+    own: Any = {name: {"path": f"{OWN}:own_{name}"} for name in ("store", "checkpointer")}
     with ExitStack() as stack:
         models = stack.enter_context(LoopbackServer())
         clients = []
