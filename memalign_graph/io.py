@@ -249,7 +249,7 @@ def explained(store: object) -> Iterator[None]:
         raise
     except Exception as error:
         again = "doing the same again is safe, nothing is stored twice"
-        reason = reason_of(error, _STORE_HINTS)
+        reason = reason_of(error, _STORE_HINTS).rstrip(".")
         raise StoreError(f"The {type(store).__name__} failed: {reason}; {again}.") from error
 
 
