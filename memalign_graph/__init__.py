@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         MemAlignError,
         MemAlignWarning,
         ModelAnswerError,
+        StoreError,
     )
     from memalign_graph.gate import (
         GateVerdict,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from memalign_graph.panel import Aggregate, create_panel_graph
     from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise
     from memalign_graph.settings import Judge, JudgeOptions, MemAlignContext, Uncertain
+    from memalign_graph.tracing import UsageLedger
     from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline, Judgment
 
 __all__ = [
@@ -65,7 +67,9 @@ __all__ = [
     "ModelAnswerError",
     "Numeric",
     "Pairwise",
+    "StoreError",
     "Uncertain",
+    "UsageLedger",
     "add_quality_gate",
     "create_alignment_graph",
     "create_feedback_graph",
@@ -79,7 +83,7 @@ __all__ = [
 _ROOMS = {
     "agents": "QualityGateMiddleware",
     "errors": "ChatModelError EmbeddingError InvalidInputError MemAlignError MemAlignWarning "
-    "ModelAnswerError",
+    "ModelAnswerError StoreError",
     "gate": "GateVerdict add_quality_gate create_quality_gate_node create_quality_gate_tool",
     "graphs": "JudgeNodes create_alignment_graph create_feedback_graph create_judge_graph "
     "create_review_graph",
@@ -87,6 +91,7 @@ _ROOMS = {
     "panel": "Aggregate create_panel_graph",
     "scales": "Boolean Categorical Numeric Pairwise",
     "settings": "Judge JudgeOptions MemAlignContext Uncertain",
+    "tracing": "UsageLedger",
     "types": "Criterion Episode Example Feedback Guideline Judgment",
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}

@@ -47,6 +47,10 @@ class EmbeddingError(MemAlignError):
     """An embedding call failed or returned vectors that cannot be used; the cause is chained."""
 
 
+class StoreError(MemAlignError):
+    """A store failed; the cause is chained. Doing the same again stores nothing twice."""
+
+
 class MemAlignWarning(UserWarning):
     """Something works, but not the way the caller probably expects."""
 

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict, Unpack, is_typeddict
 
 from memalign_graph import conversation
 from memalign_graph.conversation import NOTHING, Loop
-from memalign_graph.errors import InvalidInputError, MemAlignError
+from memalign_graph.errors import InvalidInputError, MemAlignError, StoreError
 from memalign_graph.graphs import Graph, create_review_graph
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.runtime import Run, Update, current_run
@@ -138,7 +138,7 @@ class QualityGate:
                 self._tell(run, {"status": "asking", "revisions": sent_back})
                 raise
             except MemAlignError as error:
-                if isinstance(error, InvalidInputError) or error.node not in _JUDGING:
+                if isinstance(error, InvalidInputError | StoreError) or error.node not in _JUDGING:
                     raise
                 opens = self.settings.on_judge_error == "open"
                 outcome = "goes on unjudged" if opens else "does not pass"

@@ -9,8 +9,8 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import update_wrapper
 from inspect import signature
@@ -24,7 +24,7 @@ from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langgraph.store.base import BaseStore, Op
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph.errors import ChatModelError, MemAlignError, excerpt
+from memalign_graph.errors import ChatModelError, MemAlignError, StoreError, excerpt
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -52,6 +52,7 @@ class StructuredModel:
     parser: Any  # reads the message; None where the runnable does all
     name: str
     key: str  # names the model with its settings, and the schema
+    purpose: str = "judge"  # what it is asked for, as traces name it
 
     def invoke(self, messages: Sequence[BaseMessage]) -> ChatReply:
         """Ask; an answer that is no use is a reply, too, and a call that failed raises."""
@@ -133,7 +134,7 @@ class _Blocking(IO):
 
     async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
         # InMemoryStore walks through a dict that another thread's batch would change meanwhile.
-        with _IN_MEMORY if isinstance(store, InMemoryStore) else nullcontext():
+        with _IN_MEMORY if isinstance(store, InMemoryStore) else nullcontext(), explained(store):
             return store.batch(ops)
 
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
@@ -158,7 +159,8 @@ class _Awaiting(IO):
     """Does everything with awaited calls."""
 
     async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
-        return await _shielded(_abatch(store, ops))
+        with explained(store):
+            return await _shielded(_abatch(store, ops))
 
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
         return await model.ainvoke(messages)
@@ -238,6 +240,19 @@ def _twins(
     return blocking, awaiting
 
 
+@contextmanager
+def explained(store: object) -> Iterator[None]:
+    """Turn what a store fails with into a sentence."""
+    try:
+        yield
+    except MemAlignError:
+        raise
+    except Exception as error:
+        again = "doing the same again is safe, nothing is stored twice"
+        reason = reason_of(error, _STORE_HINTS).rstrip(".")
+        raise StoreError(f"The {type(store).__name__} failed: {reason}; {again}.") from error
+
+
 async def _abatch(store: BaseStore, ops: Sequence[Op]) -> Any:
     try:
         return await store.abatch(ops)
@@ -275,6 +290,18 @@ _HINTS = {
     "ModelAPIError": "the provider failed; try later.",
 }
 
+# The same of a store's, by the names of psycopg's, sqlite3's and Python's own errors.
+_STORE_HINTS = {
+    "PoolTimeout": "is the database up? If it is: raise the pool's max_size, or do less at once.",
+    "ReadOnlySqlTransaction": "LangGraph's store writes to read by key: give it the primary.",
+    "UndefinedTable": "make its tables: call the store's setup().",
+    "InsufficientPrivilege": "grant the role what it needs on the store's tables.",
+    "DiskFull": "make room in the database.",
+    "OperationalError": "is the database up, its URL or path right, and held by nobody else? A "
+    "store on a single connection that was cut has to be opened again.",
+    "ConnectionError": "is the database up, and its URL right?",
+}
+
 # Why an answer is no use, by the reason it ended for, and by the client's error that says so.
 _CUT_OFF = "it was cut off at the output limit: answer more briefly"
 _FILTERED = "a content filter stopped it"
@@ -309,14 +336,14 @@ def _read_output(raw: Any, parsed: Any, parsing_error: BaseException | None = No
     )
 
 
-def reason_of(error: Exception) -> str:
-    """Say why a call of a model failed, and what to do about it."""
+def reason_of(error: Exception, hints: Mapping[str, str] = _HINTS) -> str:
+    """Say why a call of a model or a store failed, and what to do about it."""
     names = [kind.__name__ for kind in type(error).__mro__]
     # The openai client tells an overflow by its code; LangChain does not always see it.
     if getattr(error, "code", None) == "context_length_exceeded":
         names.insert(1, "ContextOverflowError")
-    plain = [name if name in _HINTS else re.sub("^(API|Model)", "", name) for name in names]
-    hint = next((f" ({_HINTS[name]})" for name in plain if name in _HINTS), "")
+    plain = [name if name in hints else re.sub("^(API|Model)", "", name) for name in names]
+    hint = next((f" ({hints[name]})" for name in plain if name in hints), "")
     return f"{names[0]}: {first_line(error)}{hint}"
 
 

@@ -231,9 +231,21 @@ def models_from_environment() -> tuple[str, str]:
     return get("MEMALIGN_MODEL") or chat, get("MEMALIGN_EMBEDDINGS") or embeddings
 
 
+PURPOSES = {
+    "guideline_operations": "distil",
+    "expert_questions": "distil",
+    "guideline_questions": "distil",
+    "guideline_relations": "compare",
+    "feedback_question": "clarify",
+    "judgment": "judge",
+}
+"""What a chat model is asked for, by the title of the answer's schema."""
+
+
 def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
     key = digest([model_key(model), schema])
     model, name = _untransformed(model), model_name_of(model)
+    purpose = PURPOSES.get(schema.get("title", ""), "judge")
     parameters = inspect.signature(type(model).with_structured_output).parameters
     method: dict[str, Any] = {"method": "json_schema"} if "method" in parameters else {}
     try:
@@ -246,9 +258,9 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
     is_pair = isinstance(steps, RunnableSequence) and not steps.middle
     if is_pair and hasattr(steps.last, "parse_result"):
         # What `include_raw` does, at half its cost: it runs four more runnables a call.
-        return StructuredModel(steps.first, steps.last, name, key)
+        return StructuredModel(steps.first, steps.last, name, key, purpose)
     whole = model.with_structured_output(schema, include_raw=True, **method)
-    return StructuredModel(whole, None, name, key)
+    return StructuredModel(whole, None, name, key, purpose)
 
 
 # The fields of a chat model that do not change what it answers.

@@ -22,14 +22,15 @@ from memalign_graph.errors import (
     InvalidInputError,
     MemAlignError,
     ModelAnswerError,
+    StoreError,
 )
 from memalign_graph.graphs import Graph, asks, begin_graph
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.vectors import Vector, encode_vector
 from memalign_graph.memory.recall import embed_once
 from memalign_graph.nodes import judge as judging
-from memalign_graph.nodes.review import commit_memory, distill_feedback, feedback_json
-from memalign_graph.runtime import Clients, Node, Parts, State, Step, Update, own_channel
+from memalign_graph.nodes.review import commit_memory, dated, distill_feedback, feedback_json
+from memalign_graph.runtime import Clients, Node, Parts, State, Step, Update, own_channel, telling
 from memalign_graph.scales import (
     Boolean,
     Categorical,
@@ -346,6 +347,10 @@ class _Panel:
             name: feedback_json(fields, example, judgments.get(name), step)
             for name, fields in said.items()
         }
+        states = {name: {"feedback": word} for name, word in feedback.items() if word}
+        # One that fails is named when it is to learn.
+        later, _ = await self._each(step, states, lambda own: dated(own, own.state["feedback"]))
+        feedback |= later
         return {"feedback": feedback, "aggregate": self._aggregated(state["judgments"], feedback)}
 
     async def learn_criteria(self, step: Step) -> Update:
@@ -389,10 +394,11 @@ class _Panel:
         async def attempt(name: str) -> None:
             parts = self.parts[name]
             access = parts.memory(step.run.store, step.settings)
-            own = replace(step, parts=parts, access=access, state=states[name])
+            io = telling(step.io, access, states[name])
+            own = replace(step, io=io, parts=parts, access=access, state=states[name])
             try:
                 done[name] = await operation(own)
-            except (InvalidInputError, EmbeddingError):
+            except (InvalidInputError, EmbeddingError, StoreError):
                 raise
             except MemAlignError as error:
                 logger.warning("The panel goes on without %r: %s", name, error)

@@ -17,6 +17,7 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout
 from memalign_graph.prompts.judge import answer_schema
 from memalign_graph.settings import Judge, RunSettings, mode_of, resolve_context
+from memalign_graph.tracing import CRITERION, MEMORY_VERSION, Told
 from memalign_graph.types import Example, Feedback, Judgment
 
 State = Mapping[str, Any]
@@ -189,6 +190,17 @@ def own_channel(state: State, name: str) -> dict[str, Any]:
     return value
 
 
+def telling(io: IO, access: MemoryAccess, state: State) -> Told:
+    """Have chat models told of which criterion, and with which memory, they are asked."""
+
+    def about() -> dict[str, str]:
+        retrieved = state.get("judge_memory") or {}
+        version = retrieved.get("version") or access.view.version
+        return {CRITERION: access.criterion.name, MEMORY_VERSION: version}
+
+    return Told(io, about)
+
+
 @dataclass(eq=False, repr=False)
 class Node(Runnable[Any, Any]):
     """An operation as a graph's node, with blocking calls or awaited ones."""
@@ -218,7 +230,8 @@ class Node(Runnable[Any, Any]):
             else:
                 settings = own_channel(fields, "judge_run")["settings"]
             access = parts.memory(now.store, settings)
-            return await self.operation(Step(io, parts, now, settings, access, fields))
+            told = telling(io, access, fields)
+            return await self.operation(Step(told, parts, now, settings, access, fields))
         except MemAlignError as error:
             error.node = error.node or self.name
             raise

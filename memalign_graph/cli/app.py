@@ -23,6 +23,7 @@ from memalign_graph.errors import (
     EmbeddingError,
     MemAlignError,
     ModelAnswerError,
+    StoreError,
 )
 
 _EPILOG = """
@@ -137,6 +138,8 @@ def _explained(error: Exception) -> tuple[str, int]:
 
     text = " ".join(str(error).split())
     match error:
+        case StoreError():
+            text = f"--memory: {_URL.sub('...', text)}"
         case typer.TyperException():
             return error.format_message(), Status.UNUSABLE
         case ChatModelError() | EmbeddingError() | ModelAnswerError() | LocalModelError():

@@ -26,20 +26,10 @@ from memalign_graph.evaluation.results import UsageRow
 from memalign_graph.identity import digest
 from memalign_graph.io import BLOCKING, IO, run, twins
 from memalign_graph.memory.index import vectors
-from memalign_graph.models import Embedder, EmbeddingsLike, embed_texts
+from memalign_graph.models import PURPOSES, Embedder, EmbeddingsLike, embed_texts
 
 _CHAT = ("memalign_evaluation", "answers")
 _VECTORS = ("memalign_evaluation", "vectors")
-
-_PURPOSES = {
-    "guideline_operations": "distil",
-    "expert_questions": "distil",
-    "guideline_questions": "distil",
-    "guideline_relations": "compare",
-    "judgment": "judge",
-}
-"""What is asked of a chat model, by the title of the answer's schema; a confidence has none,
-and neither have a check and a small model's value, which are asked for as one token."""
 
 _touched: ContextVar[list[str]] = ContextVar("memalign_touched_answers")
 
@@ -116,7 +106,8 @@ class AnswerCache(BaseCache):
 
 def _purpose(llm_string: str) -> str:
     is_sample = re.search(r"---sample \d+$", llm_string)
-    known = [purpose for title, purpose in _PURPOSES.items() if title in llm_string]
+    known = [purpose for title, purpose in PURPOSES.items() if title in llm_string]
+    # A confidence has no title, and neither has what is asked as one token.
     return known[0] if known and not is_sample else "confidence"
 
 

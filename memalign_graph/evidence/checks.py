@@ -33,6 +33,7 @@ from memalign_graph.models import (
     with_schema,
 )
 from memalign_graph.prompts import checks as prompts
+from memalign_graph.tracing import PURPOSE, Told
 from memalign_graph.types import Check, Example, Guideline
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ async def check_case(
     asked = [guideline for guideline in guidelines if guideline.question]
     if not asked:
         return [], []
+    io = Told(io, lambda: {PURPOSE: "check"})
     questions = [guideline.question or "" for guideline in asked]
     answers = await _alone(io, chat, example, questions, limit)
     if answers is None:

@@ -33,6 +33,7 @@ from memalign_graph.models import (
 )
 from memalign_graph.prompts.judge import answer_schema, read_answer
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
+from memalign_graph.tracing import PURPOSE, Told
 from memalign_graph.types import ConfidenceSource, Criterion, Evidence, Probabilities
 
 logger = logging.getLogger(__name__)
@@ -96,6 +97,7 @@ async def measure_confidence(
     limit: int,
 ) -> Measured:
     """Measure how sure a judge is of its verdict."""
+    io = Told(io, lambda: {PURPOSE: "confidence"})
     values = permitted_values(criterion.scale)
     measured = Measured(warning=f"the scale has over {MAX_VALUES} values")
     if values:

@@ -21,7 +21,7 @@ from memalign_graph.memory.index.vectors import Vector, vector_key
 from memalign_graph.memory.learning import plain_words
 from memalign_graph.memory.standing import EpisodeRow
 from memalign_graph.memory.view import MemoryView
-from memalign_graph.memory.words import newer_word
+from memalign_graph.memory.words import newer_word, said_after
 from memalign_graph.scales import Scale
 from memalign_graph.types import (
     Criterion,
@@ -72,7 +72,9 @@ async def remember(
     stored = view.episodes(ids)
     said: dict[str, Episode] = {}
     for one in checked:
-        episode = Episode.from_feedback(one, "distilled" if one.agrees else "pending")
+        is_dated = "given_at" in one.model_fields_set
+        dated = one if is_dated else said_after(stored.get(one.episode_id), one)
+        episode = Episode.from_feedback(dated, "distilled" if one.agrees else "pending")
         said[episode.id] = newer_word(said.get(episode.id), episode)
     after = {key: newer_word(stored.get(key), episode) for key, episode in said.items()}
     changed = {key for key, old in stored.items() if not old.says_the_same_as(after[key])}

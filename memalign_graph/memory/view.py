@@ -21,12 +21,12 @@ from memalign_graph.memory.standing import EpisodeRow, Standing, stand
 from memalign_graph.memory.words import newer_word, takes_back
 from memalign_graph.types import Episode, Guideline
 
-OVERLAP_US = 60_000_000
+OVERLAP_US = 120_000_000
 """How far a reader looks back behind the newest fact it knows, in microseconds.
 
 A fact is dated after all that its writer had seen, whatever its clock says. What is left are
-writers who did not see each other, one of them waiting for a lock or with a clock that is behind:
-one minute covers them with room to spare.
+writers who did not see each other: a minute for a clock that is behind, and one of waiting for a
+lock.
 """
 
 CACHE_BYTES = "MEMALIGN_CACHE_BYTES"

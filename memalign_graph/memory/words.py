@@ -1,6 +1,16 @@
 """Which of two words of one expert on one example counts: pure functions."""
 
-from memalign_graph.types import Episode
+from datetime import timedelta
+
+from memalign_graph.types import Episode, Feedback
+
+
+def said_after(stored: Episode | None, feedback: Feedback) -> Feedback:
+    """Date what is said now after the word before it, by whichever clock that was dated."""
+    if stored is None:
+        return feedback
+    after = stored.given_at + timedelta(microseconds=1)
+    return feedback.model_copy(update={"given_at": max(feedback.given_at, after)})
 
 
 def newer_word(stored: Episode | None, said: Episode, *, replaces: bool = False) -> Episode:

@@ -12,6 +12,7 @@ from memalign_graph.memory.judgments import find_judgment, log_review, now
 from memalign_graph.memory.learning import GuidelineOperation, learn
 from memalign_graph.memory.operations import clear_drafts, remember
 from memalign_graph.memory.recall import known_vector
+from memalign_graph.memory.words import said_after
 from memalign_graph.models import ask, max_input_tokens
 from memalign_graph.nodes.judge import Retrieved
 from memalign_graph.prompts import clarify
@@ -57,7 +58,8 @@ async def collect_feedback(step: Step) -> Update:
         guidelines=memory.named(judgment.guideline_ids),
         episodes=[episode for episode in episodes if episode.id in judgment.episode_ids],
     ).ask(step.settings["namespace"])
-    return {"feedback": feedback_json(said, example, judgment, step), "judge_lesson": {}}
+    feedback = feedback_json(said, example, judgment, step)
+    return {"feedback": await dated(step, feedback), "judge_lesson": {}}
 
 
 async def question_feedback(step: Step) -> Update:
@@ -113,7 +115,7 @@ async def find_the_judgment(step: Step) -> Update:
         "judge_memory": memory.to_json(),
         "judge_lesson": {},
         "judgment": kept.judgment.to_json(),
-        "feedback": feedback_json(said, kept.example, kept.judgment, step),
+        "feedback": await dated(step, feedback_json(said, kept.example, kept.judgment, step)),
         "learned": None,
     }
 
@@ -125,6 +127,15 @@ def feedback_json(
         return None
     thread_id = step.run.thread_id
     return Feedback(example=example, judgment=judgment, thread_id=thread_id, **said).to_json()
+
+
+async def dated(step: Step, said: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Date an expert's word after what the same expert said of the case before."""
+    if said is None:
+        return None
+    feedback = Feedback.model_validate(said)
+    stored = await step.access.episodes(step.io, [feedback.episode_id])
+    return said_after(stored.get(feedback.episode_id), feedback).to_json()
 
 
 _MAX_PENDING = 20

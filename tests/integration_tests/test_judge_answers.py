@@ -70,10 +70,11 @@ async def test_bad_answer_is_asked_for_once_more_and_then_raises(
         (error(404, "No such model.", retry_after=0), "name and base_url"),
         (context_length_exceeded(), "max_input_tokens"),
         (disconnect(), "is the server up, and its base_url right"),
+        (disconnect(midway=True), "is the server up, and its base_url right"),
         (raw("<html>502</html>", content_type="text/html"), "failed"),
         (hang(30), "did not answer in time"),
     ],
-    ids=["500", "429", "401", "404", "too-long", "disconnect", "html", "hang"],
+    ids=["500", "429", "401", "404", "too-long", "disconnect", "half", "html", "hang"],
 )
 async def test_failing_model_is_one_sentence(bench: Bench, fault: Any, hint: str) -> None:
     bench.server.script(fault, fault)

@@ -7,7 +7,7 @@ import pytest
 from langgraph.graph import END
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import ChatModelError, EmbeddingError, Example, InvalidInputError
+from memalign_graph import ChatModelError, EmbeddingError, Example, InvalidInputError, StoreError
 from tests.conftest import CASE, COLD, Bench, distillings, judgings
 from tests.integration_tests.gates.support import (
     DOWN,
@@ -126,7 +126,7 @@ NO_JUDGE_ERRORS: dict[str, tuple[Any, dict[str, Any], dict[str, Any], type[Excep
     "k": (InMemoryStore(), {}, {"k": -1}, InvalidInputError, "context: k"),
     "model": (InMemoryStore(), {}, {"model": "nobody:knows"}, InvalidInputError, "model"),
     "no-store": (None, {}, {}, InvalidInputError, "store: the graph has none"),
-    "store-down": (Broken(), {}, {}, ConnectionError, "The store is down."),
+    "store-down": (Broken(), {}, {}, StoreError, "The store is down."),
     "rule": (InMemoryStore(), {"passes": threshold}, {}, KeyError, "threshold"),
 }
 

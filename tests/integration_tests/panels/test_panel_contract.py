@@ -14,6 +14,7 @@ from memalign_graph import (
     EmbeddingError,
     InvalidInputError,
     ModelAnswerError,
+    StoreError,
     create_panel_graph,
     models,
 )
@@ -43,6 +44,7 @@ from tests.integration_tests.panels.support import (
     values_of,
 )
 from tests.loopback import Rule, Together, content_filter, disconnect
+from tests.unit_tests.memory.stores import WatchedStore
 
 HEED = "When judging, heed the expert: "
 WHERE = {"namespace": ["shop", "emea"]}
@@ -263,6 +265,20 @@ async def test_memory_that_can_not_be_read_is_named_and_the_others_go_on(
         assert given["learned"].keys() >= {"tone", "length"}
         if label in ("facts", "head"):
             assert given["errors"].keys() == {"facts"}
+
+
+async def test_a_store_that_fails_while_a_panel_learns_is_told_and_nothing_of_it_is_lost(
+    bench: Bench,
+) -> None:
+    bench.store = store = WatchedStore()
+    graph = reviewed(bench)
+    await bench.invoke(graph, CASE)
+    store.failing = True
+    with pytest.raises(StoreError, match="The disk is full"):
+        await bench.resume(graph, dict.fromkeys(NAMES, COLD))
+    store.failing = False
+    given = await bench.invoke(graph, None)
+    assert (given["learned"].keys(), given["errors"]) == (set(NAMES), {})
 
 
 @pytest.mark.parametrize(("reply", "kind"), [(DOWN, ChatModelError), ("Well.", ModelAnswerError)])

@@ -141,7 +141,7 @@ class WatchedStore(InMemoryStore):
         return [batch for batch in puts if batch]
 
 
-class CutOffError(Exception):
+class CutOffError(BaseException):
     """The machine stops."""
 
 

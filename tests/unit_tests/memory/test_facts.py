@@ -8,7 +8,13 @@ import pytest
 from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import EmbeddingError, InvalidInputError, JudgeMemory, create_judge_graph
+from memalign_graph import (
+    EmbeddingError,
+    InvalidInputError,
+    JudgeMemory,
+    StoreError,
+    create_judge_graph,
+)
 from memalign_graph.io import BLOCKING, run
 from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.acting import Actor
@@ -73,7 +79,7 @@ def test_a_change_tried_again_embeds_nothing_again_and_its_vector_is_no_case(
     memory = JudgeMemory(store, CRITERION, embeddings=server.embedder())
     memory.remember(said("kept"))
     store.failing = True
-    with pytest.raises(OSError, match="The disk is full"):
+    with pytest.raises(StoreError, match="The disk is full"):
         memory.remember([said("one"), said("two")])
     store.failing = False
     reopen()

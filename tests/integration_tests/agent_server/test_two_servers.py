@@ -1,0 +1,48 @@
+"""Two Agent Servers whose store and checkpointer are one Postgres database."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph_sdk import get_sync_client
+
+from tests.conftest import COLD, judgings
+from tests.integration_tests.agent_server.support import (
+    CASE,
+    ask,
+    langgraph_dev,
+    new_thread,
+    resume,
+    run,
+)
+from tests.loopback import LoopbackServer
+
+pytestmark = pytest.mark.outside
+
+OWN = Path(__file__).with_name("on_postgres.py")
+
+
+def test_a_review_asked_by_one_server_is_answered_on_another_and_the_first_has_learned(
+    postgres_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMALIGN_STORE", postgres_uri)
+    own: Any = {name: {"path": f"{OWN}:own_{name}"} for name in ("store", "checkpointer")}
+    with ExitStack() as stack:
+        models = stack.enter_context(LoopbackServer())
+        clients = []
+        for name in ("one", "other"):
+            (tmp_path / name).mkdir()
+            serving = langgraph_dev(tmp_path / name, models, graphs={}, **own)
+            clients.append(stack.enter_context(get_sync_client(url=stack.enter_context(serving))))
+        one, other = clients
+        thread = new_thread(one)
+        ask(one, thread)
+        # What a thread holds is in the database; that there is one, each server knows for itself.
+        other.threads.create(thread_id=thread)
+        learned = resume(other, thread, COLD)["learned"]
+        judgment = run(one, new_thread(one), "judge", input=CASE)["judgment"]
+        assert judgment["memory_version"] == learned["memory_version"]
+        assert judgment["guideline_ids"] == [rule["guideline_id"] for rule in learned["guidelines"]]
+        assert judgment["guideline_ids"]
+        assert len(judgings(models)) == 2

@@ -1,0 +1,276 @@
+"""Faults between workers and their database: a sentence or the right answer, and nothing lost."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from memalign_graph import JudgeMemory, StoreError, create_judge_graph
+from memalign_graph.io import BLOCKING, run
+from memalign_graph.memory import operations
+from memalign_graph.memory.facts import clock
+from memalign_graph.memory.standing import stand
+from tests import postgres
+from tests.conftest import CASE
+from tests.loopback import LoopbackServer
+from tests.proxy import Proxy, proxied
+from tests.unit_tests.memory.acting import Actor
+from tests.unit_tests.memory.stores import commits, interleaved
+from tests.unit_tests.memory.support import CRITERION, hashed, learn, op, said
+from tests.unit_tests.memory.test_in_step import recalled
+
+pytestmark = pytest.mark.postgres
+
+Open = Callable[..., JudgeMemory]
+MINUTE_US = 60_000_000
+
+
+@pytest.fixture
+def proxy(postgres_uri: str) -> Iterator[Proxy]:
+    with proxied(postgres_uri) as running:
+        yield running
+
+
+@pytest.fixture
+def worker(postgres_uri: str) -> Iterator[Open]:
+    """Opens a memory as one more worker has it; without a URL, where nothing goes wrong."""
+    from langgraph.store.postgres import PostgresStore
+
+    with ExitStack() as stack:
+        lent = stack.enter_context(PostgresStore.from_conn_string(postgres_uri))
+
+        def opened(uri: str = "", name: str = "memalign", pool: Any = None) -> JudgeMemory:
+            store = PostgresStore(lent.conn)
+            if uri:
+                opening = PostgresStore.from_conn_string(uri, pool_config=pool)
+                store = stack.enter_context(opening)
+            return JudgeMemory(store, CRITERION, namespace=name, embeddings=hashed)
+
+        yield opened
+
+
+def pool_of(size: int) -> dict[str, Any]:
+    from psycopg_pool import ConnectionPool
+
+    check = ConnectionPool.check_connection
+    return {"min_size": size, "max_size": size, "timeout": 0.5, "check": check}
+
+
+def picture(memory: JudgeMemory) -> Any:
+    """What a memory holds, by content: what its worker keeps in step is what a fold gives."""
+    episodes, rules = memory.episodes(), memory.guidelines()
+    facts, words = memory.access.view.facts()
+    assert stand(facts, words, memory.access.embedder.id).version == memory.version()
+    inputs = {one.id: str(one.example.inputs) for one in episodes}
+    return (
+        sorted((inputs[one.id], one.rationale, one.status) for one in episodes),
+        sorted((rule.text, sorted(inputs[key] for key in rule.episode_ids)) for rule in rules),
+        recalled(memory),
+    )
+
+
+def same(*memories: JudgeMemory) -> None:
+    first, *others = [(memory.version(), picture(memory)) for memory in memories]
+    assert others == [first] * len(others)
+
+
+@contextmanager
+def failing(mend: str) -> Iterator[None]:
+    """Fail in one sentence that names the mend, with what it came from."""
+    with pytest.raises(StoreError) as failed:
+        yield
+    told(failed.value, mend)
+
+
+def told(error: StoreError, mend: str) -> None:
+    sentence = rf"The (Async)?PostgresStore failed: .*{mend}.*; .*nothing is stored twice\."
+    assert re.fullmatch(sentence, str(error))
+    assert error.__cause__ is not None
+
+
+def ended(near: JudgeMemory, far: JudgeMemory) -> None:
+    """Wait until the server has done what it was asked by a worker that is cut off."""
+    here, there = (memory.access.store.conn for memory in (near, far))  # type: ignore[attr-defined]
+    running = "SELECT 1 FROM pg_stat_activity WHERE pid = %s"
+    while there.closed and here.execute(running, [there.info.backend_pid]).fetchone():
+        time.sleep(0.01)
+
+
+CHANGES: dict[str, Callable[[JudgeMemory], Any]] = {
+    "remember": lambda memory: memory.remember([said("two"), said("three", "ß" * 9_000)]),
+    "revise": lambda memory: memory.revise(memory.episodes()[0].id, {"rationale": "Another."}),
+    "learn": lambda memory: learn(memory, op("add", *memory.episodes(), text="Of all.")),
+    "write": lambda memory: memory.add_guideline("By hand, too."),
+    "forget": lambda memory: memory.forget(where=lambda _: True),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_cut_in_the_midst_of_any_message_a_change_is_whole_or_not_there(
+    proxy: Proxy, worker: Open, name: str
+) -> None:
+    change, after, left = CHANGES[name], None, []
+    cuts: list[int | None] = [None]
+    for number, cut in enumerate(cuts):
+        space = f"memory {number}"
+        near, far = worker(name=space), worker(proxy.uri, name=space)
+        near.remember([said("one")])
+        near.add_guideline("By hand.")
+        before = picture(far)
+        proxy.carried.clear()
+        proxy.cut_at = cut
+        if cut is None:
+            change(far)
+            cuts += range(len(proxy.carried))
+            after = picture(near)
+            continue
+        try:
+            change(far)
+        except StoreError as error:
+            told(error, "is the database up")
+        else:  # what is sent comes in more or fewer parts at times
+            assert picture(near) == after
+        proxy.cut_at = None
+        ended(near, far)
+        left.append(picture(cold := worker(name=space)))
+        again = worker(name=space)
+        change(again)
+        assert picture(again) == after
+        same(again, near, cold, worker(name=space))
+    assert left.count(before) + left.count(after) == len(left)
+    assert before in left
+    assert after in left  # it was written, and the worker was not told
+
+
+def test_far_from_its_database_a_worker_judges_in_few_turns(
+    proxy: Proxy, worker: Open, server: LoopbackServer
+) -> None:
+    near, far = worker(), worker(proxy.uri)
+    judging = create_judge_graph(CRITERION, model=server.chat_model(), embeddings=hashed)
+    graph = judging.compile(store=far.access.store)
+    near.add_guideline("By hand.")
+    far.remember([said("two")])
+    graph.invoke(CASE)
+    proxy.latency_s = 0.2
+    for turns in (2, 4):  # two for a read: of the head, and of what is new
+        proxy.carried.clear()
+        judgment = graph.invoke(CASE)["judgment"]
+        assert judgment["memory_version"] == near.version()
+        assert proxy.carried.count("answered") == turns
+        near.add_guideline("By hand, too.")
+    same(far, near, worker())
+
+
+def test_a_server_that_restarts_is_found_again_by_a_pool_and_not_by_a_connection(
+    postgres_uri: str, worker: Open, server: LoopbackServer
+) -> None:
+    pooled, single = worker(postgres_uri, pool=pool_of(2)), worker(postgres_uri)
+    judging = create_judge_graph(CRITERION, model=server.chat_model(), embeddings=hashed)
+    graph = judging.compile(store=pooled.access.store)
+    pooled.remember([said("one")])
+    single.version()
+    with postgres.stopped(postgres_uri):
+        with failing("raise the pool's max_size"):
+            graph.invoke(CASE)
+        with failing("has to be opened again"):
+            single.remember([said("two")])
+        assert server.chats == []
+    give_up = time.monotonic() + 120
+    while True:
+        try:
+            assert graph.invoke(CASE)["judgment"]["memory_version"] == pooled.version()
+            break
+        except StoreError:  # a pool that could not connect waits before it tries again
+            assert time.monotonic() < give_up
+    with failing("has to be opened again"):
+        single.remember([said("two")])
+    pooled.remember([said("two")])
+    same(pooled, worker(postgres_uri))
+
+
+async def test_a_full_pool_is_told_as_one_and_what_waits_for_it_is_done(
+    postgres_uri: str, server: LoopbackServer
+) -> None:
+    from langgraph.store.postgres import AsyncPostgresStore
+
+    pool: Any = {"min_size": 1, "max_size": 1}
+    async with AsyncPostgresStore.from_conn_string(postgres_uri, pool_config=pool) as store:
+        judging = create_judge_graph(CRITERION, model=server.chat_model(), embeddings=hashed)
+        graph = judging.compile(store=store)
+        cases: Any = [{**CASE, "inputs": f"{number}"} for number in range(20)]
+        lent: Any = store.conn
+        patience, lent.timeout = lent.timeout, 0.1
+        async with lent.connection(patience):
+            with failing("raise the pool's max_size"):
+                await graph.ainvoke(CASE)
+        lent.timeout = patience
+        judged = await graph.abatch(cases)
+        assert len({one["judgment"]["id"] for one in judged}) == len(server.chats) == 20
+
+
+def test_a_replica_that_takes_no_writes_is_told_as_one_before_a_model_is_asked(
+    postgres_uri: str, worker: Open, server: LoopbackServer
+) -> None:
+    near = worker()
+    near.remember([said("one")])
+    replica = worker(f"{postgres_uri}&options=-cdefault_transaction_read_only%3Don")
+    judging = create_judge_graph(CRITERION, model=server.chat_model(), embeddings=hashed)
+    graph = judging.compile(store=replica.access.store)
+    for act in (lambda: graph.invoke(CASE), lambda: replica.remember([said("two")])):
+        with failing("give it the primary"):
+            act()
+    assert server.chats == []
+    same(near, worker())
+
+
+def test_with_clocks_a_minute_apart_and_a_minute_of_waiting_no_reader_misses_a_fact(
+    worker: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead, behind, reader = worker(), worker(), worker()
+    reader.version()
+    ahead.version()
+    now_us = clock.now_us
+
+    def later() -> None:
+        """What a worker does while another, whose clock is behind, waits for a lock."""
+        monkeypatch.setattr(clock, "now_us", lambda ticks=1: now_us(ticks) + 2 * MINUTE_US - 10**6)
+        ahead.add_guideline("By a clock ahead, a minute later.")
+        assert len(reader.guidelines()) == 1
+        monkeypatch.setattr(clock, "now_us", now_us)
+
+    def waiting(io: Any) -> Any:
+        return operations.add_guideline(io, behind.access, "By a clock behind.", author=None)
+
+    interleaved(waiting, commits, later)
+    assert len(reader.guidelines()) == 2
+    same(reader, ahead, behind, worker())
+
+
+def test_at_random_with_clocks_apart_every_reader_sees_the_same(
+    worker: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_us = clock.now_us
+    memories = [worker() for _ in range(3)]
+    actors = [Actor(memory, f"clock {number}") for number, memory in enumerate(memories)]
+    for number in range(60):
+        skew = (number % 3 - 1) * MINUTE_US // 2
+        monkeypatch.setattr(clock, "now_us", lambda ticks=1, skew=skew: now_us(ticks) + skew)
+        run(actors[number % 3].act(BLOCKING))
+    same(*memories, worker())
+
+
+def test_what_an_expert_says_later_counts_though_it_came_by_a_clock_that_is_behind(
+    worker: Open,
+) -> None:
+    memory = worker()
+    ahead = datetime.now(UTC) + timedelta(minutes=1)
+    memory.remember([said("one", "First.", author="ann", given_at=ahead)])
+    memory.remember([said("one", "On second thoughts.", author="ann")])
+    assert [one.rationale for one in memory.episodes()] == ["On second thoughts."]
+    memory.remember([said("one", "Found in a file.", author="ann", given_at=ahead)])
+    assert [one.rationale for one in memory.episodes()] == ["On second thoughts."]
+    same(memory, worker())

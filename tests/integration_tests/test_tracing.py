@@ -1,0 +1,99 @@
+"""What traces and the ledger tell of judges: criterion, purpose, memory version, tokens."""
+
+import json
+from typing import Any
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.tracers import LangChainTracer
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command
+from langsmith import Client
+
+from memalign_graph import (
+    ChatModelError,
+    Criterion,
+    UsageLedger,
+    add_quality_gate,
+    create_panel_graph,
+)
+from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, OTHER, Bench, Graph
+from tests.loopback import error
+
+ANSWERS = Criterion(name="support_answer", instructions="Does the reply answer the question?")
+TONE, ANSWER = CRITERION.name, ANSWERS.name
+
+
+def counted(ledger: UsageLedger) -> dict[tuple[str, str], int]:
+    rows = ledger.rows()
+    assert all(row["input_tokens"] and row["output_tokens"] for row in rows)
+    assert {row["model"] for row in rows} <= {"gpt-4.1-mini"}
+    return {(row["criterion"], row["purpose"]): row["calls"] for row in rows}
+
+
+@EVERY_WAY("memory-sync", "memory-async")
+async def test_a_ledger_counts_by_criterion_and_purpose_whatever_asks(bench: Bench) -> None:
+    ledger, server = UsageLedger(), bench.server
+
+    async def run(graph: Graph, *given: Any, on: str = "t") -> None:
+        config: Any = {"configurable": {"thread_id": on}, "callbacks": [ledger]}
+        await graph.abatch([*given], config) if bench.awaits else graph.batch([*given], config)
+
+    def models(**more: Any) -> dict[str, Any]:
+        return {"model": server.chat_model(**more), "embeddings": server.embedder()}
+
+    await run(bench.judge_graph(confidence=True, samples=2), CASE, OTHER)
+    known = counted(ledger)
+    assert known == {(TONE, "judge"): 2, (TONE, "confidence"): len(server.chats) - 2}
+
+    review = bench.review_graph()
+    await run(review, CASE, on="asked")
+    await run(review, Command(resume=COLD), on="asked")
+    known |= {(TONE, "judge"): 3, (TONE, "distil"): 1}
+    assert counted(ledger) == known
+
+    panel = bench.compile(create_panel_graph([CRITERION, ANSWERS], **models(cache=InMemoryCache())))
+    known |= {(TONE, "judge"): 4, (ANSWER, "judge"): 1}
+    for _ in ("asked", "answered from the cache"):
+        await run(panel, CASE)
+        assert counted(ledger) == known
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("writer", lambda _: {"messages": [("ai", "Sorry to hear that.")]})
+    builder.add_edge(START, "writer")
+    add_quality_gate(builder, ANSWERS, after="writer", revise="writer", **models())
+    await run(bench.compile(builder), {"messages": [("human", "My order never came.")]}, on="gate")
+    known |= {(ANSWER, "judge"): 2}
+    assert counted(ledger) == known
+
+    server.script(error(429, "Slow down."))
+    with pytest.raises(ChatModelError):
+        await run(bench.judge_graph(**models(max_retries=0)), OTHER)
+    server.chat_model().invoke("Well?", {"callbacks": [ledger]})  # no judge's
+    assert counted(ledger) == known
+
+
+async def test_open_telemetry_spans_say_what_was_asked_and_what_decided(bench: Bench) -> None:
+    trace = pytest.importorskip("opentelemetry.sdk.trace")
+    exporting = pytest.importorskip("opentelemetry.sdk.trace.export")
+    in_memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+    await bench.add_guideline("Say sorry first.")
+    provider, exporter = trace.TracerProvider(), in_memory.InMemorySpanExporter()
+    provider.add_span_processor(exporting.SimpleSpanProcessor(exporter))
+    client = Client(tracing_mode="otel", otel_tracer_provider=provider, api_key="none")
+    result = bench.judge_graph().invoke(
+        CASE, {"callbacks": [LangChainTracer(client=client)], "configurable": {"thread_id": "t"}}
+    )
+    client.flush()
+    spans = {span.name: span.attributes for span in exporter.get_finished_spans()}
+    version = result["judgment"]["memory_version"]
+    told = {
+        name: spans["ChatOpenAI"][f"langsmith.metadata.memalign_{name}"]
+        for name in ("criterion", "purpose", "memory_version")
+    }
+    assert told == {"criterion": TONE, "purpose": "judge", "memory_version": version}
+    assert spans["ChatOpenAI"]["gen_ai.usage.input_tokens"] > 0
+    judged = json.loads(spans["judge"]["gen_ai.completion"])["judgment"]
+    assert judged["evidence"]["decided_by"] == "verdict"
+    assert judged["memory_version"] == version
+    client.close()
