@@ -133,7 +133,9 @@ class Parts:
 
     def memory(self, store: BaseStore, settings: RunSettings) -> MemoryAccess:
         layout = MemoryLayout((*settings["namespace"], self.criterion.name))
-        return MemoryAccess(store, self.criterion, layout, self.clients.embedder)
+        return MemoryAccess(
+            store, self.criterion, layout, self.clients.embedder, self.judge.vector_index
+        )
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from memalign_graph.agreement import majority_value, on_scale
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import index_missing
-from memalign_graph.memory.index.retrieval_text import retrieval_text
-from memalign_graph.memory.index.vectors import vector_key
+from memalign_graph.memory.embedding import index_missing, key_of, nearest, vectors_of
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.prompts.distill import by_case
 from memalign_graph.scales import Scale, Value
@@ -51,15 +49,12 @@ async def choose_cases(
     await index_missing(io, access, view)
     sources = list(dict.fromkeys(key for one in operations for key in one.episode_ids))
     nearness: dict[str, float] = {}
-    for episode in (await access.episodes(io, sources)).values():
-        text, _ = retrieval_text(episode.example)
-        vector = view.index.get(vector_key(access.embedder.id, text))
-        if vector is None:
-            continue
-        for near, similarity in view.index.search(vector, _NEAR):
+    keys = [key_of(access, one.example) for one in (await access.episodes(io, sources)).values()]
+    for vector in (await vectors_of(io, access, keys)).values():
+        for near, similarity in await nearest(io, access, vector, _NEAR):
             nearness[near] = max(nearness.get(near, -1.0), similarity)
-    nearest = sorted(nearness, key=lambda key: (-nearness[key], key))
-    ids = [episode for key in nearest for episode in view.episodes_at(key)]
+    ranked = sorted(nearness, key=lambda key: (-nearness[key], key))
+    ids = [episode for key in ranked for episode in view.episodes_at(key)]
     near_cases = _cases(await access.episodes(io, ids), ids, access.criterion.scale)
     picked = near_cases[: max(cases - cases // _SAMPLE_SHARE, 1)]
     rest = [row.id for row in view.rows() if row.id not in set(ids)]

@@ -151,7 +151,11 @@ class Place:
         embeddings = self.criterion.judge.get("embeddings") or models_from_environment()[1]
         with open_store(self.memory) as store:
             memory = JudgeMemory(
-                store, self.criterion.criterion, **self.context, embeddings=embeddings
+                store,
+                self.criterion.criterion,
+                **self.context,
+                embeddings=embeddings,
+                vector_index=self.criterion.judge.get("vector_index", "memory"),
             )
             if not (is_new or memory.history()):
                 heads = store.list_namespaces(suffix=("head",), limit=1000)

@@ -199,8 +199,10 @@ async def _baselines(
         similar = await recall(io, access, case.example, k, embeds=True)
         predicted = dataset.baselines(values, similar.examples, scale)
         said = Said(predicted.get(dataset.MEDIAN, predicted[dataset.MAJORITY]))
+        vector = known_vector(similar.vector)
+        near = await process.nearest(io, access, vector)
         with process.lock:
-            decision = process.decide(access.view, said, known_vector(similar.vector), "evidence")
+            decision = process.decide(said, vector, "evidence", near)
         known = {name: Prediction(value=value) for name, value in predicted.items()}
         known[dataset.EVIDENCE] = Prediction(value=decision.value, confidence=decision.confidence)
         predictions.append(known)

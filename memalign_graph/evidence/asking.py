@@ -10,13 +10,12 @@ import logging
 from datetime import datetime
 
 from memalign_graph.errors import EmbeddingError
-from memalign_graph.evidence.process import COMPARED, Process, current_process, divisions
+from memalign_graph.evidence.process import COMPARED, Near, Process, current_process, divisions
 from memalign_graph.evidence.trust import LEFT_OUT_LEVEL, LEVEL, Trust, trusted
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.judgments import count_asked
-from memalign_graph.memory.view import MemoryView
 from memalign_graph.settings import Uncertain
 from memalign_graph.types import ConfidenceSource, Decide, Judgment, ReviewChoice, ReviewReason
 
@@ -45,10 +44,11 @@ async def choose_review(
     trust = trusted([], uncertain.target_agreement)
     try:
         process = await current_process(io, access, judgment.memory_version)
+        near = await process.nearest(io, access, vector) if looked else None
         with process.lock:
             source = judgment.confidence_source
             trust = _trust(process, decide, uncertain.target_agreement, source)
-            reasons = flags_of(process, access.view, vector) if looked else []
+            reasons = [] if near is None else flags_of(process, near)
     except EmbeddingError as error:
         # Whether that fails a judgment was decided where similar cases were looked for.
         logger.warning(
@@ -85,9 +85,9 @@ def is_drawn(judgment_id: str, share: float) -> bool:
     return number < share * (1 << 64)
 
 
-def flags_of(process: Process, view: MemoryView, vector: Vector | None) -> list[ReviewReason]:
+def flags_of(process: Process, near: Near) -> list[ReviewReason]:
     """Tell why an expert is asked about a case, whatever the judge's confidence."""
-    cases, similarities = process.nearest(view, vector)
+    cases, similarities = near
     if not cases or not process.cases:
         return ["no_similar_episode"]
     own, count = process.regression.similarities[:, :1], 1 + len(process.cases)

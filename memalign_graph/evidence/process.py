@@ -11,7 +11,7 @@ machines, 1999.
 
 import logging
 import threading
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +29,7 @@ from memalign_graph.evidence.features import Features, log_odds
 from memalign_graph.evidence.regression import VOTERS, Floats, Regression, soft
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import index_missing
+from memalign_graph.memory.embedding import index_missing, nearest, vectors_of
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
@@ -68,11 +68,10 @@ class Case:
     said: Said | None
 
 
-def _case_of(view: MemoryView, key: str, scale: Scale) -> Case | None:
+def _case_of(view: MemoryView, key: str, vector: Vector, scale: Scale) -> Case | None:
     rows = sorted(view.rows_at(key), key=lambda row: (row.given_at, row.id))
     given = [value for row in rows if (value := on_scale(row.value, scale)) is not None]
-    vector = view.index.get(key)
-    if not given or vector is None:
+    if not given:
         return None
     ids, said = sorted(row.id for row in rows), None
     for row in reversed(rows):
@@ -81,6 +80,10 @@ def _case_of(view: MemoryView, key: str, scale: Scale) -> Case | None:
             said = said if verdict is None else Said(verdict, row.judged.probabilities)
     value = majority(given, scale) if given[1:] else given[0]
     return Case(key, vector, rows[-1].example_id, ids, given, value, said)
+
+
+Near = tuple[list[Case], Floats]
+"""The cases nearest to another, and how similar they are to it."""
 
 
 class Encoding:
@@ -200,19 +203,22 @@ class Weighing:
 class Process:
     """What decides, fitted to a memory as it is; what is not asked for is not fitted."""
 
-    def __init__(self, view: MemoryView, scale: Scale, besides: Container[str] = ()) -> None:
-        """Read the newest cases, but for those whose vector keys have no vote."""
+    def __init__(
+        self,
+        view: MemoryView,
+        scale: Scale,
+        vectors: Mapping[str, Vector],
+        besides: Container[str] = (),
+    ) -> None:
+        """Read the cases of some vectors; `besides` are keys of cases that have no vote."""
         self.version = view.version
         self.encoding = Encoding(scale)
         self.lock = threading.RLock()  # held while it is used: much of it is fitted then
         self._besides = besides
-        rows = sorted(view.rows(), key=lambda row: row.given_at)
-        valued = [row for row in rows if row.value is not None and row.vector_key not in besides]
-        newest = {row.vector_key: row.given_at for row in valued}
-        chosen = nlargest(MAX_CASES, newest, key=lambda key: (newest[key], key))
         self._cases: dict[str, Case | None] = {}
         self.like: Regression | None = None
-        self.take([case for key in sorted(chosen) if (case := self._case(view, key))])
+        found = (self.read(view, key, vectors[key]) for key in sorted(vectors))
+        self.take([case for case in found if case])
         example_ids = [case.example_id for case in self.cases]
         self.features = Features(view, scale, example_ids, least=MIN_CASES)
 
@@ -301,12 +307,15 @@ class Process:
             self.encoding.span if self.encoding.is_ordered else 1.0
         )
 
-    def nearest(self, view: MemoryView, vector: Vector | None) -> tuple[list[Case], Floats]:
-        """Return the cases of all memory that are most similar to a new one, and how similar."""
-        found = [] if vector is None else view.index.search(vector, _LOOKED_AT)
+    async def nearest(self, io: IO, access: MemoryAccess, vector: Vector | None) -> Near:
+        """Find the cases of all memory that are most similar to a new one, and how similar."""
+        found = [] if vector is None else await nearest(io, access, vector, _LOOKED_AT)
+        unread = [key for key, _ in found if key not in self._cases and key not in self._besides]
+        for key, its in (await vectors_of(io, access, unread)).items():
+            self.read(access.view, key, its)
         # Beyond some digits the order of a sum shows.
         hits = sorted((-round(similarity, 6), key) for key, similarity in found)
-        valued = ((case, -far) for far, key in hits if (case := self._case(view, key)) is not None)
+        valued = ((case, -far) for far, key in hits if (case := self._cases.get(key)) is not None)
         voters = list(islice(valued, VOTERS))
         return [case for case, _ in voters], np.array([similarity for _, similarity in voters])
 
@@ -353,21 +362,16 @@ class Process:
         return not self._has_few_verdicts(mode) and (mode != "verdict" or not self.encoding.choices)
 
     def decide(
-        self,
-        view: MemoryView,
-        said: Said,
-        vector: Vector | None,
-        mode: Decide,
-        neighbours: tuple[list[Case], Floats] | None = None,
+        self, said: Said, vector: Vector | None, mode: Decide, near: Near | None = None
     ) -> Decision:
-        """Decide on a new case; by the cases nearest to it, where those are known."""
+        """Decide on a new case, by the cases nearest to it."""
         encoding, value, source = self.encoding, said.verdict, said.source
         confidence, evidence = encoding.stated(said), None
         kind: Kind = "stated"
         score = log_odds(confidence)
         # On a continuous scale there is no probability that a judge could state.
         if mode != "verdict" or (isnan(confidence) and not encoding.choices):
-            evidence, score_of = self._evidence(view, said, vector, mode, neighbours)
+            evidence, score_of = self._evidence(said, vector, mode, near)
             decides = self.decides(mode)
             if score_of is not None and (decides or isnan(confidence)):
                 kind = source = "evidence"
@@ -386,10 +390,10 @@ class Process:
             evidence=None if mode == "verdict" else evidence,
         )
 
-    def _case(self, view: MemoryView, key: str) -> Case | None:
-        if key not in self._cases and key not in self._besides:
-            self._cases[key] = _case_of(view, key, self.encoding.scale)
-        return self._cases.get(key)
+    def read(self, view: MemoryView, key: str, vector: Vector) -> Case | None:
+        """Read a case, if experts valued it."""
+        self._cases[key] = _case_of(view, key, vector, self.encoding.scale)
+        return self._cases[key]
 
     def _targets_of(self, cases: Sequence[Case]) -> Floats:
         """Return what experts say, then the judge: where it was not asked it counts as right."""
@@ -435,12 +439,7 @@ class Process:
         return dict(zip(encoding.names, (chances / chances.sum()).tolist(), strict=True))
 
     def _evidence(
-        self,
-        view: MemoryView,
-        said: Said,
-        vector: Vector | None,
-        mode: Decide,
-        neighbours: tuple[list[Case], Floats] | None,
+        self, said: Said, vector: Vector | None, mode: Decide, near: Near | None
     ) -> tuple[Evidence, Callable[[Any], float] | None]:
         """Return what the evidence says of a new case, and what scores a decision on it."""
         fields: dict[str, Any] = {"verdict": said.verdict, "cases": len(self.cases)}
@@ -455,7 +454,7 @@ class Process:
                 fields["weights"]["judge"] = weighing.judge
             if self.features.count:
                 fields["weights"]["checks"] = self.regression.share
-        cases, similarities = neighbours or self.nearest(view, vector)
+        cases, similarities = near or ([], np.zeros(0))
         if vector is None or not cases or not self.cases:
             reason = _UNKNOWN if self.cases else self._reason(mode)
             return Evidence(decided_by="verdict", reason=reason, **fields), None
@@ -475,10 +474,10 @@ class Process:
         fields |= {"decided_by": decider, "reason": self._reason(mode)}
         if weighing is None:
             return Evidence(**fields), None
-        near, targets = np.array([case.vector for case in cases]), self._targets_of(cases)
+        vectors, targets = np.array([case.vector for case in cases]), self._targets_of(cases)
         [vote] = shares @ targets
         features = self.features.row(said.checks) if self.features.count else None
-        both = self.regression.estimate(vector, near, targets, vote, features)
+        both = self.regression.estimate(vector, vectors, targets, vote, features)
         estimate, usual = np.hsplit(both, 2)
         estimate = estimate + (weighing.judge or 0.0) * (encoding.believed([said])[0] - usual)
         given = dict(zip(encoding.names, vote.tolist(), strict=False))
@@ -529,15 +528,27 @@ def divisions(opinions: Floats) -> Floats:
     return 1 - opinions.mean(axis=1).max(axis=1)
 
 
-def _process_of(view: MemoryView, scale: Scale) -> Process:
+def newest(view: MemoryView, besides: Container[str] = ()) -> list[str]:
+    """Return the vector keys of the newest cases, but for those that have no vote."""
+    rows = sorted(view.rows(), key=lambda row: row.given_at)
+    valued = [row for row in rows if row.value is not None and row.vector_key not in besides]
+    given_at = {row.vector_key: row.given_at for row in valued}
+    return nlargest(MAX_CASES, given_at, key=lambda key: (given_at[key], key))
+
+
+async def _process_of(io: IO, access: MemoryAccess) -> Process:
     """Return what decides with a memory, fitted anew only where its version changed."""
+    view, scale = access.view, access.criterion.scale
     version = view.version, len(view.missing_texts())
-    with _lock:
-        known = view.derived.get(("evidence", scale))
-        if known is None or known[0] != version:
-            known = view.derived["evidence", scale] = version, Process(view, scale)
-        process: Process = known[1]
-        return process
+    known = view.derived.get(("evidence", scale))
+    if known is None or known[0] != version:
+        vectors = await vectors_of(io, access, newest(view))
+        with _lock:
+            known = view.derived.get(("evidence", scale))
+            if known is None or known[0] != version:
+                known = view.derived["evidence", scale] = version, Process(view, scale, vectors)
+    process: Process = known[1]
+    return process
 
 
 _lock = threading.Lock()
@@ -552,7 +563,7 @@ async def current_process(io: IO, access: MemoryAccess, version: str | None = No
     if view.version != version:
         view = await access.refresh(io)
     await index_missing(io, access, view)
-    return _process_of(view, access.criterion.scale)
+    return await _process_of(io, access)
 
 
 async def weigh_case(
@@ -575,18 +586,15 @@ async def weigh_case(
         logger.warning(
             "Judging %r: cases without vectors do not count: %s", access.criterion.name, error
         )
-        process = _process_of(access.view, access.criterion.scale)
-    view = access.view
+        process = await _process_of(io, access)
     if besides and any(case.key in besides for case in process.cases):
-        process = Process(view, access.criterion.scale, besides)
-    near = None
-    if process.looks(mode):
-        with process.lock:
-            near = process.nearest(view, vector)
+        vectors = await vectors_of(io, access, newest(access.view, besides))
+        process = Process(access.view, access.criterion.scale, vectors, besides)
+    near = await process.nearest(io, access, vector) if process.looks(mode) else None
 
     def decide(said: Said) -> Decision:
         with process.lock:
-            return process.decide(view, said, vector, mode, near)
+            return process.decide(said, vector, mode, near)
 
     if process.version == version:
         return decide, None

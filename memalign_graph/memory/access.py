@@ -17,6 +17,7 @@ from memalign_graph.errors import InvalidInputError, MemAlignError, explain
 from memalign_graph.identity import check_json
 from memalign_graph.io import IO
 from memalign_graph.memory.facts import Fact, Item, clock, new_id, utc
+from memalign_graph.memory.index.pgvector import VectorIndexKind, VectorTable, check_kind
 from memalign_graph.memory.index.vectors import Vector, decode_vector
 from memalign_graph.memory.layout import MemoryLayout, Namespace
 from memalign_graph.memory.view import OVERLAP_US, MemoryView, trim_views, view_of
@@ -32,7 +33,7 @@ EVERYTHING = 1_000_000_000
 BATCH_ITEMS = 1_000
 """How many items one batch reads or writes: SQLite bounds a statement's variables."""
 
-_HEAD = "head"
+HEAD = "head"
 
 _OF_EARLIER = "tip"
 """What memories of an earlier version have."""
@@ -55,11 +56,22 @@ class MemoryAccess:
     criterion: Criterion
     layout: MemoryLayout
     embedder: Embedder
+    vector_index: VectorIndexKind = "memory"
+
+    def __post_init__(self) -> None:
+        check_kind(self.vector_index, self.store)
+
+    @property
+    def table(self) -> VectorTable | None:
+        """Where vectors are compared, if not in this process."""
+        if self.vector_index == "memory":
+            return None
+        return VectorTable(self.store, ".".join(self.layout.vectors(self.embedder.id)))
 
     @cached_property
     def view(self) -> MemoryView:
         """What this process knows of the memory, as last refreshed; held on to while this lives."""
-        return view_of(self.store, self.layout, self.embedder.id)
+        return view_of(self.store, self.layout, self.embedder.id, self.vector_index)
 
     async def refresh(self, io: IO) -> MemoryView:
         """Bring the view up to date with the store."""
@@ -83,9 +95,12 @@ class MemoryAccess:
         """Read all of the memory."""
         # In this order: a fact that is seen is seen with its words.
         layout, earlier = self.layout, (*self.layout.root, _OF_EARLIER)
-        items, words, vectors, old = await self.search(
-            io, layout.of("facts"), layout.of("words"), layout.vectors(self.embedder.id), earlier
-        )
+        namespaces = [layout.of("facts"), layout.of("words"), earlier]
+        if self.table is None:
+            namespaces.append(layout.vectors(self.embedder.id))
+        else:
+            await self.table.make(io)
+        items, words, old, *vectors = await self.search(io, *namespaces)
         if old and not items:
             raise MemAlignError(
                 f"The store holds a memory of an earlier version in {'/'.join(layout.root)}: "
@@ -93,7 +108,7 @@ class MemoryAccess:
                 "namespace."
             )
         known = {str(item.get("key")): item for item in words}
-        stored = {item["key"]: read_vector(item) for item in vectors}
+        stored = {item["key"]: read_vector(item) for found in vectors for item in found}
         await self._add(io, head, list(map(read_fact, items)), known, stored)
 
     async def _since(self, io: IO, since_us: int) -> list[Fact]:
@@ -156,7 +171,7 @@ class MemoryAccess:
         new = view.unknown_words([fact])
         await self.put(io, self.layout.of("words"), {key: by_key[key] for key in new})
         # Last, so that whoever sees it sees the fact in any store.
-        head = PutOp(self.layout.of("head"), _HEAD, {"id": fact.id}, index=False)
+        head = PutOp(self.layout.of("head"), HEAD, {"id": fact.id}, index=False)
         try:
             put = PutOp(self.layout.of("facts"), fact.id, packed(told), index=False)
             await io.batch(self.store, [put, head])
@@ -173,12 +188,12 @@ class MemoryAccess:
     async def _head(self, io: IO) -> str | None:
         """Read which fact was the last to be written."""
         [found] = await io.batch(
-            self.store, [GetOp(self.layout.of("head"), _HEAD, refresh_ttl=False)]
+            self.store, [GetOp(self.layout.of("head"), HEAD, refresh_ttl=False)]
         )
         if found is None:
             return None
         if "id" not in found.value:
-            raise MemAlignError(f"The item {_HEAD!r} of the memory in the store can't be read.")
+            raise MemAlignError(f"The item {HEAD!r} of the memory in the store can't be read.")
         return str(found.value["id"])
 
     async def episodes(self, io: IO, ids: Iterable[str]) -> dict[str, Episode]:

@@ -15,6 +15,7 @@ from langgraph.store.base import BaseStore
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.memory.facts import PURGE, Fact, Item, purged_word, word_item
+from memalign_graph.memory.index.pgvector import RemoteIndex, VectorIndexKind
 from memalign_graph.memory.index.vectors import Vector, VectorIndex
 from memalign_graph.memory.layout import MemoryLayout
 from memalign_graph.memory.standing import EpisodeRow, Standing, stand
@@ -90,8 +91,8 @@ def _has_loop() -> bool:
 class MemoryView:
     """One memory as this process last saw it; facts may come in any order, and more than once."""
 
-    def __init__(self, embedder: str) -> None:
-        self.index = VectorIndex(embedder)
+    def __init__(self, embedder: str, kind: VectorIndexKind = "memory") -> None:
+        self.index = VectorIndex(embedder) if kind == "memory" else RemoteIndex(embedder)
         """Vectors by vector key."""
         self.swept_at = datetime.min.replace(tzinfo=UTC)
         """When judgments past their time were last removed by this process."""
@@ -244,6 +245,11 @@ class MemoryView:
         if reading is not None:
             reading.end()
 
+    @property
+    def head(self) -> str | None:
+        """The fact that was the last to be written when all were read; empty since a write."""
+        return self._head
+
     def is_at(self, head: str | None) -> bool:
         """Tell whether nothing was written since the view was last brought up to date."""
         return self._was_read and head == self._head
@@ -312,6 +318,20 @@ class MemoryView:
         """Add vectors to the index; those whose episodes are gone meanwhile are left aside."""
         with self._lock:
             self._add_vectors(vectors)
+
+    def note_vectors(self, keys: AbstractSet[str]) -> None:
+        """Note which vectors lie in the table that the index stands for."""
+        with self._lock:
+            self._missing -= keys
+
+    def miss_vectors(self) -> None:
+        """Have every vector looked for again."""
+        with self._lock:
+            self._missing.update(self._episodes_at)
+
+    def count_vectors(self) -> int:
+        """Count the vectors that episodes have, or lack."""
+        return len(self._episodes_at)
 
     def missing_texts(self) -> dict[str, str]:
         """Return which episodes have no vector in the index yet, by vector key."""
@@ -397,14 +417,16 @@ class _Views:
 _views = _Views()
 
 
-def view_of(store: BaseStore, layout: MemoryLayout, embedder: str) -> MemoryView:
+def view_of(
+    store: BaseStore, layout: MemoryLayout, embedder: str, kind: VectorIndexKind = "memory"
+) -> MemoryView:
     """Return this process's view of a memory; views live no longer than their store object."""
-    key = layout, embedder
+    key = layout, embedder, kind
     with _views.lock:
         held = _views.held.setdefault(store, WeakValueDictionary())
         view = held.get(key)
         if view is None:
-            view = held[key] = MemoryView(embedder)
+            view = held[key] = MemoryView(embedder, kind)
         view.used = next(_views.ticks)
         _views.cached.setdefault(store, {})[key] = view
         return view

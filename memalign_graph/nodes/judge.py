@@ -15,7 +15,7 @@ from memalign_graph.evidence.checks import check_case, probabilities
 from memalign_graph.evidence.questions import fill_questions
 from memalign_graph.memory import recall as memory
 from memalign_graph.memory.embedding import key_of
-from memalign_graph.memory.index.vectors import Vector, encode_vector
+from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import ask, is_small, max_input_tokens, model_name_of
@@ -450,13 +450,9 @@ async def judge_again(
     """Judge a case in memory as if some episodes were not there; no answer is paid for twice."""
     io, access = step.io, step.access
     k = step.settings["k"] if step.parts.judge.use_episodes else 0
-    found = Retrieved.of(memory.recall_besides(access, example, k, besides))
-    own = key_of(access, example)
-    vector = access.view.index.get(own)
-    if vector is not None:
-        found = found.model_copy(update={"vector": encode_vector(vector)})
+    found = Retrieved.of(await memory.recall_besides(io, access, example, k, besides))
     again = replace(step, io=KeepReplies(io, access), run=replace(step.run, max_concurrency=limit))
-    voteless = _Voteless(access.view, own, besides)
+    voteless = _Voteless(access.view, key_of(access, example), besides)
     return await judge(again, example, found.with_guidelines(guidelines, again), besides=voteless)
 
 

@@ -10,7 +10,7 @@ from memalign_graph.evidence.process import MIN_CASES, Case, current_process
 from memalign_graph.identity import episode_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import index_missing, key_of
+from memalign_graph.memory.embedding import index_missing, key_of, nearest, vectors_of
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.standing import EpisodeRow
 from memalign_graph.models import BaseChatModel
@@ -79,8 +79,7 @@ async def turned_by(
     scale, key = access.criterion.scale, key_of(access, example)
     try:
         process = await current_process(io, access)
-        known = access.view.index.get(key)
-        vector = vector if known is None else known
+        vector = (await vectors_of(io, access, [key])).get(key, vector)
         access.view.index.check([] if vector is None else [vector])
     except EmbeddingError as error:
         return [], f"Which cases would turn is not known. {error}"
@@ -137,9 +136,10 @@ async def nearest_to(
     """Find the nearest other case that an expert valued, with the newest word on it."""
     view, scale = await access.refresh(io), access.criterion.scale
     await index_missing(io, access, view)
-    known = view.index.get(key_of(access, example))
-    vector = vector if known is None else known
-    for key, similarity in [] if vector is None else view.index.search(vector, _NEAR):
+    own = key_of(access, example)
+    vector = (await vectors_of(io, access, [own])).get(own, vector)
+    found = [] if vector is None else await nearest(io, access, vector, _NEAR)
+    for key, similarity in found:
         others = [row for row in view.rows_at(key) if row.example_id != example.id]
         rows = [row for row in others if on_scale(row.value, scale) is not None]
         if rows:

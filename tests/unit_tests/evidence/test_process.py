@@ -15,7 +15,6 @@ from memalign_graph.evidence.process import (
     MIN_CALIBRATING,
     MIN_CASES,
     Calibration,
-    Process,
 )
 from memalign_graph.evidence.regression import VOTERS, Regression
 from memalign_graph.evidence.trust import LEFT_OUT_LEVEL, LEVEL, trusted
@@ -29,6 +28,7 @@ from tests.unit_tests.evidence.worlds import (
     drop,
     key_of,
     normalised,
+    process_of,
     put,
     right_in,
     values_of,
@@ -62,7 +62,7 @@ def errors(kind: str, judge: Judge, count: int, **options: Any) -> tuple[float, 
     for seed in SEEDS:
         items = world(scale, count + 30, seeded(seed), judge, **options)
         view = view_of(items[:count])
-        process = Process(view, scale)
+        process = process_of(view, scale)
         used.append(process.decides("evidence"))
         for item in items[count:]:
             decision = decided(view, process, item)
@@ -101,7 +101,7 @@ def test_ten_values_that_like_cases_tell_are_enough_and_strangers_tell_nothing(k
             for at in range(count + 1)
         ]
         view = view_of(items[:count])
-        process = Process(view, scale)
+        process = process_of(view, scale)
         assert not process.decides("verdict")
         for verdict in (one, other):
             decision = decided(view, process, replace(items[count], verdict=verdict))
@@ -110,11 +110,11 @@ def test_ten_values_that_like_cases_tell_are_enough_and_strangers_tell_nothing(k
         replace(item, vector=normalised(np.eye(80)[at]), verdict=None)
         for at, item in enumerate(world(scale, 80, seeded(1), coin))
     ]
-    assert Process(view_of(strangers), scale).decides("evidence") is False
+    assert process_of(view_of(strangers), scale).decides("evidence") is False
     # Nor do experts who always say the same.
     items = [replace(item, truth=one) for item in world(scale, 30, seeded(1), coin)]
     view = view_of(items)
-    decision = decided(view, Process(view, scale), replace(items[0], verdict=other))
+    decision = decided(view, process_of(view, scale), replace(items[0], verdict=other))
     assert decision.value == other
     assert decision.evidence is not None
     assert "the same value" in decision.evidence.reason
@@ -133,7 +133,7 @@ def test_probabilities_are_weighed_where_they_tell_more(scale: Scale, bad: Any, 
         chances = dict(zip(names, (chance, 1 - chance), strict=True))
         items.append(Item(vector, good if at % 2 else bad, good, {**chances, "unreadable": 1}))
     view = view_of(items[:80])
-    process = Process(view, scale)
+    process = process_of(view, scale)
     assert process.decides("evidence")
     wrong = [decided(view, process, item).value != item.truth for item in items[80:]]
     assert np.mean(wrong) < 0.2
@@ -174,7 +174,7 @@ def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: 
     new = world(scale, 5, seeded(3), coin)
 
     def said(view: Any, besides: Any = ()) -> list[Any]:
-        process = Process(view, scale, besides)
+        process = process_of(view, scale, besides)
         calibration = process.calibration("evidence", "evidence")
         assert calibration is not None
         return [[decided(view, process, item) for item in new], calibration.decisions]
@@ -195,7 +195,7 @@ def test_of_several_experts_the_median_is_learned() -> None:
     given, view, [item] = [2, 3, 5], view_of([]), world(SCALES["stars"], 1, seeded(1), coin)
     words = [word(at, replace(item, truth=value), case=0) for at, value in enumerate(given)]
     put(view, words, [item] * len(words))
-    [case] = Process(view, SCALES["stars"]).cases
+    [case] = process_of(view, SCALES["stars"]).cases
     assert (case.value, case.given) == (3, given)
 
 
@@ -203,7 +203,7 @@ def test_of_more_cases_than_are_fitted_the_nearest_speak(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "MAX_CASES", 40)
     items = world(Boolean(), 90, seeded(5), coin)
     view = view_of(items)
-    process = Process(view, Boolean())
+    process = process_of(view, Boolean())
     assert {case.key for case in process.cases} == {key_of(at) for at in range(50, 90)}
     assert process.decides("evidence")
     oldest = decided(view, process, items[0]).evidence
@@ -222,7 +222,7 @@ def test_confidences_are_calibrated_shares(kind: str, mode: Any) -> None:
 
     items = [replace(one, probabilities=odds()) for one in world(scale, 60, rng, right_in(0.8))]
     view = view_of(items)
-    process = Process(view, scale)
+    process = process_of(view, scale)
     for item, given in product(items[:4], (None, odds(), {"gone": 1.0})):
         decision = decided(view, process, replace(item, probabilities=given), mode)
         known = decision.confidence is not None
@@ -245,7 +245,7 @@ def test_numbers_have_a_confidence_from_what_is_left_out() -> None:
         items.append(Item(vector, truth, min(max(rng.gauss(truth, 0.2), 0.0), 1.0)))
     view = view_of(items[:200])
     for mode in ("evidence", "verdict"):
-        process = Process(view, scale)
+        process = process_of(view, scale)
         made = [decided(view, process, item, mode) for item in items[200:]]
         assert {one.confidence_source for one in made} == {"evidence"}
         assert {one.calibrated_on for one in made} == {200}
@@ -276,7 +276,7 @@ def test_estimates_stay_on_the_scale(scale: Numeric) -> None:
         vector = normalised([1, share + rng.gauss(0, 0.02), 0.1])
         items.append(Item(vector, truth, scale.validate_value(scale.maximum)))
     view = view_of(items[:40])
-    process = Process(view, scale)
+    process = process_of(view, scale)
     assert process.decides("evidence")
     for item in items[40:]:
         value = decided(view, process, item).value
@@ -294,7 +294,7 @@ def scored(rng: np.random.Generator, count: int) -> list[tuple[float, bool]]:
 def voted(rng: np.random.Generator, count: int) -> list[tuple[float, bool]]:
     """Past decisions of a memory whose judge tosses a coin; neighbours are right in clusters."""
     items = world(Boolean(), count, seeded(int(rng.integers(1 << 30))), coin, purity=0.8999)
-    found = Process(view_of(items), Boolean()).calibration("evidence", "evidence")
+    found = process_of(view_of(items), Boolean()).calibration("evidence", "evidence")
     assert found is not None
     return found.decisions
 
