@@ -109,7 +109,7 @@ async def _compare(
     """Look for the rows of episodes, and remove those of others; returns what has no row."""
     index, missing = _remote(view), view.missing_texts()
     if missing:
-        is_whole = len(missing) > BATCH_ITEMS
+        is_whole = len(missing) == view.count_vectors()  # as when it was just opened
         found = await table.keys(io, None if is_whole else list(missing))
         if found is None:
             await table.make(io)
@@ -148,7 +148,7 @@ async def nearest(io: IO, access: MemoryAccess, vector: Vector, k: int) -> list[
         return view.index.search(vector, k)
     view.index.check([vector])
     found = await _nearest_rows(io, access, access.table, vector, k)
-    if len(found) < min(k, view.count_vectors()):
+    if len(found) < min(k, view.count_vectors() - len(view.missing_texts())):
         logger.warning(
             "The memory of %r lost rows of its vectors: they are made anew from the store.",
             access.criterion.name,

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from langgraph.store.base import BaseStore
 
@@ -124,9 +124,11 @@ class VectorTable:
         """Tell which of some rows there are, or all, and their dimension; None without a table."""
         from psycopg import errors
 
-        where, given = "prefix = %s", cast("list[Any]", [self.prefix])
+        where = "prefix = %s"
+        given: list[Any] = [self.prefix]
         if wanted is not None:
-            where, given = f"{where} AND key = ANY(%s)", [*given, list(wanted)]
+            where += " AND key = ANY(%s)"
+            given.append(list(wanted))
         try:
             # Whoever removes rows has done so, or will see the facts that were read before.
             _, rows, dimensions = await self._do(
@@ -270,7 +272,7 @@ async def _carry_out(store: Any, statements: Sequence[Statement]) -> list[list[A
 
     connection, found = store.conn, []
     async with AsyncExitStack() as stack:
-        if hasattr(connection, "connection"):  # a pool
+        if hasattr(connection, "getconn"):  # a pool
             connection = await stack.enter_async_context(_entered(connection.connection()))
         else:
             await stack.enter_async_context(_entered(store.lock))

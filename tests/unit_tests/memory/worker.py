@@ -111,6 +111,18 @@ def learn_there(uri: str, pipe: Any) -> None:
     tell()
 
 
+def remember_there(uri: str, pipe: Any) -> None:
+    """Take back what is named, and remember more, in a memory whose vectors lie in Postgres."""
+    memory = JudgeMemory(store_at(uri), CRITERION, embeddings=hashed, vector_index="pgvector")
+    ids, more = pipe.recv()
+    back = [one for one in memory.episodes() if one.id in ids]
+    memory.forget(ids)
+    memory.recall({"inputs": "a new question", "outputs": "a"})
+    again = [said(one.example.inputs, one.rationale) for one in back]
+    memory.remember([*again, *more])
+    pipe.send("remembered")
+
+
 def start(work: Any, *args: Any) -> tuple[Any, Connection]:
     here, there = FORKS.Pipe()
     process = FORKS.Process(target=work, args=(*args, there), daemon=True)
