@@ -33,9 +33,6 @@ _LOOKED_AT = 100
 _OLDEST = (0, 8)
 """The version of pgvector that looks on (`hnsw.iterative_scan`) until there are enough."""
 
-_MOST_DIMENSIONS = 4_000
-"""What HNSW takes of half precision."""
-
 _TABLE = "memalign_vectors"
 
 # A row of up to 2,000 dimensions stays on its page: else each comparison would fetch it.
@@ -67,11 +64,6 @@ class RemoteIndex(VectorIndex):
         """The keys whose episodes were taken back."""
         self.is_approximate = False
         """Whether there is an HNSW index."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the dimension is not known yet."""
-        return self.dimension is None
 
     def add(self, vectors: Mapping[str, Vector]) -> None:
         """Note the dimension of vectors."""
@@ -135,10 +127,7 @@ class VectorTable:
                 io,
                 ("SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, 0))", [self.prefix]),
                 (f"SELECT key FROM {_TABLE} WHERE {where}", given),
-                (
-                    f"SELECT vector_dims(vector) FROM {_TABLE} WHERE prefix = %s LIMIT 1",
-                    [self.prefix],
-                ),
+                (f"SELECT vector_dims(vector) FROM {_TABLE} WHERE {where} LIMIT 1", given),
             )
         except errors.UndefinedTable:
             return None
@@ -198,13 +187,6 @@ class VectorTable:
         state = await self._state(io)
         if state is not None and any(state):
             return
-        if dimension > _MOST_DIMENSIONS:
-            logger.warning(
-                "No HNSW index takes %d dimensions: %s is searched vector by vector.",
-                dimension,
-                self.prefix,
-            )
-            return
         logger.warning("Making an HNSW index of %s: this may take minutes.", self.prefix)
         columns = f"((vector::halfvec({dimension})) halfvec_ip_ops) WHERE prefix = {self._literal}"
         try:
@@ -213,11 +195,8 @@ class VectorTable:
             make = f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {self._index} ON {_TABLE}"
             await self._do(io, (f"{make} USING hnsw {columns}", ()))
         except Error as error:
-            logger.warning(
-                "There is no HNSW index of %s, which is searched vector by vector: %s",
-                self.prefix,
-                first_line(error),
-            )
+            text = "There is no HNSW index of %s, which is searched vector by vector: %s"
+            logger.warning(text, self.prefix, first_line(error))
 
     async def _state(self, io: IO) -> tuple[bool, bool] | None:
         """Tell whether the index is whole, and whether it is being made."""
