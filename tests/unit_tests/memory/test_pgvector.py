@@ -79,15 +79,22 @@ async def check_alike(bench: Bench, memory: JudgeMemory) -> list[str]:
 
 
 async def test_recall_is_that_of_faiss_whatever_becomes_of_the_memory(
-    bench: Bench, postgres_uri: str
+    bench: Bench, postgres_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def refuse(*_: Any) -> bool:
+        return False
+
     memory = bench.memory(vector_index="pgvector")
     await bench.do("remember", words(range(2_000)), memory=memory)
     near = await check_alike(bench, memory)
     assert rows(postgres_uri) == 2_000
     assert not vars(memory.access.view.index)["_table"]
-    # What was taken back is looked past at once, and gone with the next look.
+    # What was taken back is looked past, also while others write, and gone with the next look.
     await bench.do("forget", near[:10], memory=bench.memory())
+    with monkeypatch.context() as patched:
+        patched.setattr(pgvector.VectorTable, "remove", refuse)
+        await check_alike(bench, memory)
+    assert rows(postgres_uri) == 2_000
     near = await check_alike(bench, memory)
     assert rows(postgres_uri) == 1_990
     # A purge takes rows with it, whoever purges.
