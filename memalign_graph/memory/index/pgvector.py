@@ -165,10 +165,10 @@ class VectorTable:
             half = f"halfvec({len(vector)})"
             order = f"vector::{half} <#> %(vector)s::vector::{half}"
             rows = f"(SELECT key, vector FROM {rows} ORDER BY {order} LIMIT %(k)s) AS near"
-            setting = [
-                ("SET LOCAL hnsw.iterative_scan = strict_order", ()),
-                (f"SET LOCAL hnsw.ef_search = {min(max(k, _LOOKED_AT), 1_000)}", ()),
-            ]
+            local = "set_config('hnsw.' || %s, %s, true)"
+            looked_at = str(min(max(k, _LOOKED_AT), 1_000))
+            values = ["iterative_scan", "strict_order", "ef_search", looked_at]
+            setting = [(f"SELECT {local}, {local}", values)]
         nearest = f"SELECT key, vector <#> %(vector)s FROM {rows} ORDER BY 2 LIMIT %(k)s"
         try:
             *_, found = await self._do(io, *setting, (nearest, {"vector": vector, "k": k}))
@@ -262,11 +262,16 @@ async def _carry_out(store: Any, statements: Sequence[Statement]) -> list[list[A
         cursor.adapters.register_dumper("numpy.ndarray", _dumper())
         for sql, given in statements:
             is_many = isinstance(given, list) and given and isinstance(given[0], tuple)
-            done = (cursor.executemany if is_many else cursor.execute)(sql, given)
-            await done if isawaitable(done) else None
-            rows = cursor.fetchall() if cursor.description else []
-            found.append(await rows if isawaitable(rows) else rows)
+            await _done((cursor.executemany if is_many else cursor.execute)(sql, given))
+            if store.pipe and not sql.startswith("SELECT"):
+                await _done(store.pipe.sync())  # else an error would be the next one's
+            found.append(await _done(cursor.fetchall()) if sql.startswith("SELECT") else [])
     return found
+
+
+async def _done(result: Any) -> Any:
+    """Return what a call that blocks or waits gives."""
+    return await result if isawaitable(result) else result
 
 
 @asynccontextmanager
