@@ -25,7 +25,9 @@ def url(postgres_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield secret
 
 
-def test_a_memory_is_made_judged_with_shown_and_moved(shell: Shell, url: str) -> None:
+@pytest.mark.parametrize("index", ["memory", "pgvector"])
+def test_a_memory_is_made_judged_with_shown_and_moved(shell: Shell, url: str, index: str) -> None:
+    shell.settings(judge={"vector_index": index})
     ran = shell.memory("list")
     name = url.partition("?")[0].replace("postgres:s3cret@", "")
     assert (ran.status, ran.error) == (
