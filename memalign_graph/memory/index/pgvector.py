@@ -16,8 +16,8 @@ from typing import Any, Literal, get_args
 
 from langgraph.store.base import BaseStore
 
-from memalign_graph.errors import InvalidInputError, needs_extra
-from memalign_graph.io import IO, first_line, run
+from memalign_graph.errors import InvalidInputError, StoreError, needs_extra
+from memalign_graph.io import IO, explained, first_line, run
 from memalign_graph.memory.index.vectors import Vector, VectorIndex
 
 logger = logging.getLogger(__name__)
@@ -101,8 +101,11 @@ class VectorTable:
             if not known:
                 extend = ("CREATE EXTENSION IF NOT EXISTS vector", ())
                 *_, known = await self._do(io, alone, extend, (version, ()))
-        except (errors.FeatureNotSupported, errors.InsufficientPrivilege) as error:
-            reason = first_line(error)
+        except StoreError as error:
+            refused = errors.FeatureNotSupported, errors.InsufficientPrivilege
+            if not isinstance(error.__cause__, refused):
+                raise
+            reason = first_line(error.__cause__)
         if not known or tuple(map(int, known[0][0].split(".")[:2])) < _OLDEST:
             raise InvalidInputError(
                 "vector_index: 'pgvector' needs the extension vector, 0.8 or later, in the "
@@ -129,8 +132,10 @@ class VectorTable:
                 (f"SELECT key FROM {_TABLE} WHERE {where}", given),
                 (f"SELECT vector_dims(vector) FROM {_TABLE} WHERE {where} LIMIT 1", given),
             )
-        except errors.UndefinedTable:
-            return None
+        except StoreError as error:
+            if isinstance(error.__cause__, errors.UndefinedTable):
+                return None
+            raise
         return {key for (key,) in rows}, dimensions[0][0] if dimensions else None
 
     async def add(self, io: IO, vectors: Mapping[str, Vector]) -> None:
@@ -172,8 +177,10 @@ class VectorTable:
         nearest = f"SELECT key, vector <#> %(vector)s FROM {rows} ORDER BY 2 LIMIT %(k)s"
         try:
             *_, found = await self._do(io, *setting, (nearest, {"vector": vector, "k": k}))
-        except errors.UndefinedTable:
-            return []
+        except StoreError as error:
+            if isinstance(error.__cause__, errors.UndefinedTable):
+                return []
+            raise
         return [(key, -distance) for key, distance in found]
 
     async def has_index(self, io: IO) -> bool:
@@ -182,8 +189,6 @@ class VectorTable:
 
     async def make_index(self, io: IO, dimension: int) -> None:
         """Make an HNSW index of these rows, unless another does; the others go on meanwhile."""
-        from psycopg import Error
-
         state = await self._state(io)
         if state is not None and any(state):
             return
@@ -194,9 +199,9 @@ class VectorTable:
             await self._do(io, (f"DROP INDEX CONCURRENTLY IF EXISTS {self._index}", ()))
             make = f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {self._index} ON {_TABLE}"
             await self._do(io, (f"{make} USING hnsw {columns}", ()))
-        except Error as error:
+        except StoreError as error:
             text = "There is no HNSW index of %s, which is searched vector by vector: %s"
-            logger.warning(text, self.prefix, first_line(error))
+            logger.warning(text, self.prefix, error)
 
     async def _state(self, io: IO) -> tuple[bool, bool] | None:
         """Tell whether the index is whole, and whether it is being made."""
@@ -222,10 +227,11 @@ class VectorTable:
         def work() -> Coroutine[Any, Any, list[list[Any]]]:
             return _carry_out(store, statements)
 
-        if not hasattr(store, "loop"):
-            return await io.call(lambda: run(work()), lambda: asyncio.to_thread(run, work()))
         waiting = asyncio.run_coroutine_threadsafe
-        return await io.call(lambda: waiting(work(), store.loop).result(), work)
+        with explained(store):
+            if hasattr(store, "loop"):
+                return await io.call(lambda: waiting(work(), store.loop).result(), work)
+            return await io.call(lambda: run(work()), lambda: asyncio.to_thread(run, work()))
 
 
 def check_kind(kind: object, store: BaseStore) -> None:
