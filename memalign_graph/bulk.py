@@ -305,40 +305,12 @@ class _Batch:
         self._pinned = self.access
 
     async def begin(self, io: IO, path: Path) -> Row:
-        """Bring the memory into the state that the batch is made with, and tell which it is."""
-        view = await self.access.refresh(io)
-        if self.judge.checks:
-            await self._fill_questions(io)
-        if self._embeds:
-            try:
-                await index_missing(io, self.access, view)
-            except EmbeddingError:
-                if self.judge.on_embedding_error == "raise":
-                    raise
-        facts = view.facts()[0]
-        if facts:
+        """Note the batch, and tell what it is made with."""
+        memory = await memory_now(io, self.judge, self.access)
+        if memory["newest"]:
             await note_batch(io, self.access, path)
-        return {
-            "batch": uuid4().hex,
-            "memory": list(self.access.layout.root),
-            "version": view.version,
-            "newest": max((fact.id for fact in facts), default=""),
-            "judge": self._described(),
-        }
-
-    async def _fill_questions(self, io: IO) -> None:
-        from memalign_graph.evidence.questions import fill_questions
-
-        rules = [one for one in await self.access.guidelines(io) if one.question is None]
-        model = resolve_chat_model(self.judge.distill_model or self.judge.model)
-        criterion = self.judge.criterion
-        if rules and (why := await fill_questions(io, self.access, model, criterion, rules)):
-            raise ChatModelError(f"checks: {why}")
-
-    @property
-    def _embeds(self) -> bool:
-        shows = self.judge.use_episodes and self.judge.k > 0
-        return (shows or self.judge.weighs) and not self.access.view.is_empty
+        root = list(self.access.layout.root)
+        return {"batch": uuid4().hex, "memory": root, **memory, "judge": self._described()}
 
     def _described(self) -> Row:
         told = {name: str(part) for name, part in dict(self.judge).items() if name not in _UNSAID}
@@ -362,7 +334,9 @@ class _Batch:
             cases.append({**case, "example": example.to_json(), "vector": key})
         vectors, failed = {}, None
         try:
-            vectors = await embed(io, self.access, texts) if self._embeds else {}
+            vectors = (
+                await embed(io, self.access, texts) if _embeds(self.judge, self.access) else {}
+            )
         except EmbeddingError as error:
             if self.judge.on_embedding_error == "raise":
                 raise
@@ -387,7 +361,9 @@ class _Batch:
                 f"{', '.join(differ)}: give the one that prepared it."
             )
         self._header = header
-        self._pinned = await pinned(io, self.access, header["newest"], version=header["version"])
+        self._pinned = await pinned(
+            io, self.access, newest=header["newest"], version=header["version"]
+        )
 
     async def judgment(self, io: IO, case: Row) -> Judgment:
         """Judge a case."""
@@ -412,7 +388,33 @@ class _Batch:
         return judgment.model_copy(update={"warnings": [*judgment.warnings, *more]})
 
 
-async def pinned(io: IO, access: MemoryAccess, newest: str, *, version: str) -> MemoryAccess:
+async def memory_now(io: IO, judge: Judge, access: MemoryAccess) -> dict[str, str]:
+    """Give a memory the questions and vectors that a judge needs, and tell which it is."""
+    view = await access.refresh(io)
+    if judge.checks:
+        from memalign_graph.evidence.questions import fill_questions
+
+        rules = [rule for rule in await access.guidelines(io) if rule.question is None]
+        model = resolve_chat_model(judge.distill_model or judge.model)
+        if why := await fill_questions(io, access, model, judge.criterion, rules):
+            raise ChatModelError(f"checks: {why}")
+    try:
+        if _embeds(judge, access):
+            await index_missing(io, access, view)
+    except EmbeddingError:
+        if judge.on_embedding_error == "raise":
+            raise
+    newest = max((fact.id for fact in view.facts()[0]), default="")
+    return {"version": view.version, "newest": newest}
+
+
+def _embeds(judge: Judge, access: MemoryAccess) -> bool:
+    """Tell whether cases are compared with those in memory."""
+    shows = judge.use_episodes and judge.k > 0
+    return (shows or judge.weighs) and not access.view.is_empty
+
+
+async def pinned(io: IO, access: MemoryAccess, *, newest: str, version: str) -> MemoryAccess:
     """Copy a memory as it was when a fact was the newest: whatever is written changes it no more.
 
     What was purged since stays away; the log tells.
