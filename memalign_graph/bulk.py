@@ -116,7 +116,7 @@ def prepare_batch(
             _create(file)
             stack.callback(file.unlink)
         with cases.open("w", encoding="utf-8") as lines:
-            _write(lines, header := run(batch.begin(BLOCKING, path)))
+            _write(lines, header := run(batch.begin(BLOCKING)))
             for rows in _chunks(examples):
                 for case in run(batch.embedded(BLOCKING, rows)):
                     _write(lines, case)
@@ -159,10 +159,10 @@ def collect_batch(
     Raises:
         InvalidInputError: If a file can't be used, or the judge is another one.
     """
-    if again is not None:
-        _create(Path(again))
-    batch = _Batch(judge, store, namespace, read_answers(answers))
-    yield from _judged(batch, Path(cases), None if again is None else Path(again))
+    file = None if again is None else Path(again).resolve()
+    if file is not None:
+        _create(file)
+    yield from _judged(_Batch(judge, store, namespace, read_answers(answers)), Path(cases), file)
 
 
 def read_answers(paths: Iterable[str | Path]) -> dict[str, Row]:
@@ -189,8 +189,10 @@ def _reply(line: Row) -> tuple[int, Any] | None:
         body = error if isinstance(error, dict) and "error" in error else {"error": error}
     if not isinstance(status, int) or status in _TRY_AGAIN or status >= _SERVER_ERROR:
         return None
-    is_answer = isinstance(body, dict) and (status != _OK or bool(body.get("choices")))
-    return (status, body) if is_answer else None
+    if not isinstance(body, dict):
+        return None
+    says_something = status != _OK or body.get("choices") or body.get("output")
+    return (status, body) if says_something else None
 
 
 class Exchange(IO):
@@ -304,11 +306,9 @@ class _Batch:
         self._header: Row = {}
         self._pinned = self.access
 
-    async def begin(self, io: IO, path: Path) -> Row:
-        """Note the batch, and tell what it is made with."""
+    async def begin(self, io: IO) -> Row:
+        """Tell what a batch is made with."""
         memory = await memory_now(io, self.judge, self.access)
-        if memory["newest"]:
-            await note_batch(io, self.access, path)
         root = list(self.access.layout.root)
         return {"batch": uuid4().hex, "memory": root, **memory, "judge": self._described()}
 
@@ -346,8 +346,8 @@ class _Batch:
             case |= {"vector": None if vector is None else encode_vector(vector), "failed": failed}
         return cases
 
-    async def resume(self, io: IO, header: Row, cases: Path) -> None:
-        """Have the memory as it was when the batch was prepared."""
+    async def resume(self, io: IO, header: Row, cases: Path, again: Path | None) -> None:
+        """Have the memory as it was when the batch was prepared, and note where prompts go."""
         if header.get("memory") != (root := list(self.access.layout.root)):
             raise InvalidInputError(
                 f"namespace: {cases} was prepared with the memory of "
@@ -361,6 +361,8 @@ class _Batch:
                 f"{', '.join(differ)}: give the one that prepared it."
             )
         self._header = header
+        if again is not None and header["newest"]:
+            await note_batch(io, self.access, again)
         self._pinned = await pinned(
             io, self.access, newest=header["newest"], version=header["version"]
         )
@@ -443,16 +445,16 @@ def _judged(
     header = _read_header(next(lines, (1, ""))[1], cases)
     exchange = batch.exchange
     with ExitStack() as stack:
-        # Nothing is sent: a trace would tell of calls that never were.
-        stack.enter_context(tracing_context(enabled=False))
-        run(batch.resume(BLOCKING, header, cases))
+        run(batch.resume(BLOCKING, header, cases, again))
         file = again and stack.enter_context(again.open("w", encoding="utf-8"))
         for _, line in lines:
             case = json.loads(line)
             exchange.begin(case["number"])
             outcome: Judgment | MemAlignError
             try:
-                outcome = run(batch.judgment(BLOCKING, case))
+                # Nothing is sent: a trace would tell of calls that never were.
+                with tracing_context(enabled=False):
+                    outcome = run(batch.judgment(BLOCKING, case))
             except UnansweredError as error:
                 outcome = error
                 exchange.requested += len(exchange.requests)
