@@ -33,7 +33,7 @@ from memalign_graph.memory.access import MemoryAccess, chunks
 from memalign_graph.memory.embedding import embed, index_missing, store_vectors, stored_vectors
 from memalign_graph.memory.erasure import note_batch
 from memalign_graph.memory.index.retrieval_text import retrieval_text
-from memalign_graph.memory.index.vectors import encode_vector, vector_key
+from memalign_graph.memory.index.vectors import Vector, encode_vector, vector_key
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
 from memalign_graph.memory.recall import known_vector
@@ -309,14 +309,13 @@ class _Batch:
     async def begin(self, io: IO) -> Row:
         """Tell what a batch is made with."""
         memory = await memory_now(io, self.judge, self.access)
-        root = list(self.access.layout.root)
-        return {"batch": uuid4().hex, "memory": root, **memory, "judge": self._described()}
+        return {"batch": uuid4().hex, **memory, "judge": self._described()}
 
     def _described(self) -> Row:
         told = {name: str(part) for name, part in dict(self.judge).items() if name not in _UNSAID}
         criterion = digest(self.judge.criterion.model_dump(mode="json"))
         names = {"model": model_name_of(self._chat), "embeddings": self.access.embedder.id}
-        return {**told, **names, "criterion": criterion}
+        return {**told, **names, "criterion": criterion, "namespace": self._settings["namespace"]}
 
     async def embedded(self, io: IO, rows: Sequence[Row]) -> list[Row]:
         """Give examples their vectors, in as few requests as there can be."""
@@ -332,11 +331,11 @@ class _Batch:
             key = vector_key(self.access.embedder.id, text)
             texts[key] = text
             cases.append({**case, "example": example.to_json(), "vector": key})
-        vectors, failed = {}, None
+        vectors: dict[str, Vector] = {}
+        failed = None
         try:
-            vectors = (
-                await embed(io, self.access, texts) if _embeds(self.judge, self.access) else {}
-            )
+            if _embeds(self.judge, self.access):
+                vectors = await embed(io, self.access, texts)
         except EmbeddingError as error:
             if self.judge.on_embedding_error == "raise":
                 raise
@@ -348,12 +347,6 @@ class _Batch:
 
     async def resume(self, io: IO, header: Row, cases: Path, again: Path | None) -> None:
         """Have the memory as it was when the batch was prepared, and note where prompts go."""
-        if header.get("memory") != (root := list(self.access.layout.root)):
-            raise InvalidInputError(
-                f"namespace: {cases} was prepared with the memory of "
-                f"{'/'.join(map(str, header.get('memory') or ['nothing']))}, and not of "
-                f"{'/'.join(root)}: give that namespace and criterion."
-            )
         now, then = self._described(), header["judge"]
         if differ := sorted(name for name in now if now[name] != then.get(name)):
             raise InvalidInputError(
