@@ -44,8 +44,8 @@ def python_with(extra: str) -> str:
     return str(python)
 
 
-def run_worker(extra: str, server: LoopbackServer, folder: Path, *arguments: str) -> str:
-    """Do what the real MLflow or Ray has to do, in a process of its own; returns what it told."""
+def run_worker(extra: str, server: LoopbackServer, folder: Path, *arguments: str) -> None:
+    """Do what the real MLflow or Ray has to do, in a process of its own."""
     done = subprocess.run(
         [
             python_with(extra),
@@ -61,7 +61,6 @@ def run_worker(extra: str, server: LoopbackServer, folder: Path, *arguments: str
         check=False,
     )
     assert done.returncode == 0, done.stderr[-5000:]
-    return done.stdout
 
 
 def _call(*command: str) -> None:

@@ -1,31 +1,51 @@
 """A dataset of the real Ray, judged by two workers, one of which is killed half-way."""
 
 import json
+import os
+import signal
+import time
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import judgings
 from tests.integration_tests.integrations.environments import run_worker
-from tests.loopback import LoopbackServer, Rule, error
+from tests.loopback import ChatRequest, LoopbackServer, Reply, Rule, error
 
 pytestmark = pytest.mark.outside
 
 ROWS, BATCH = 300, 16
 
 
+class Killer:
+    """A model that, asked half of its questions, kills a worker, and waits until it is back."""
+
+    def __init__(self, server: LoopbackServer, workers: Path) -> None:
+        self.server, self.workers, self.asked = server, workers, count(1)
+        workers.mkdir()
+
+    def __call__(self, chat: ChatRequest) -> Reply:
+        asked = next(self.asked)
+        if asked == ROWS // 2:
+            os.kill(int(min(self.workers.iterdir()).name), signal.SIGKILL)
+        end = time.monotonic() + 100
+        while asked >= ROWS // 2 and len([*self.workers.iterdir()]) < 3 and time.monotonic() < end:
+            time.sleep(0.1)
+        return self.server.judge(chat)
+
+
 def test_a_killed_worker_loses_and_doubles_nothing(server: LoopbackServer, tmp_path: Path) -> None:
     server.rules = [
-        Rule(lambda chat: "poison" in chat.text.rpartition("<case>")[2], reply=error(400, "No.")),
-        Rule(lambda chat: True, value=False),
+        Rule(lambda chat: "poison" in chat.text.rpartition("<case>")[2], reply=error(400, "No."))
     ]
-    told = json.loads(
-        run_worker("ray", server, tmp_path, str(tmp_path), str(ROWS), str(BATCH)).splitlines()[-1]
-    )
-    assert (told["rows"], told["doubled"], told["workers"]) == (ROWS, 0, 3)
-    assert told["versions"]
+    server.responder = Killer(server, tmp_path / "started")
+    run_worker("ray", server, tmp_path, str(tmp_path), str(ROWS), str(BATCH))
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert (told["rows"], told["doubled"], told["versions"]) == (ROWS, 0, True)
+    assert len([*(tmp_path / "started").iterdir()]) == 3
     assert set(told["errors"]) == {"1", "2"}
     assert told["errors"]["1"].startswith("outputs: must not be empty")
     assert "No." in told["errors"]["2"]
-    # All but the one with nothing to judge, and what the killed worker was at.
-    assert ROWS - 1 <= len(judgings(server)) <= ROWS - 1 + BATCH
+    # All but the one with nothing to judge, and again what the killed worker was at.
+    assert ROWS - 1 < len(judgings(server)) <= ROWS - 1 + BATCH
