@@ -5,12 +5,14 @@ import os
 import sys
 import time
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import ray
+from langchain_openai import ChatOpenAI
 
-from memalign_graph import Criterion, Judge, JudgeMemory
+from memalign_graph import Criterion, InvalidInputError, Judge, JudgeMemory
 from memalign_graph.integrations.ray import judge_dataset
 from memalign_graph.local import open_store
 
@@ -27,6 +29,24 @@ def rows(count: int) -> list[dict[str, Any]]:
         {"row": n, "inputs": f"Order {n} never came.", "outputs": bad.get(n, "Send a photo.")}
         for n in range(count)
     ]
+
+
+def refusals(place: Path) -> list[str]:
+    """What is said of a dataset, or a judge, that can't be used."""
+    plain = Judge(criterion=CRITERION, model="openai:gpt-4.1-mini", embeddings="openai:loopback")
+    dataset = ray.data.from_items(rows(3)).materialize()
+    said = []
+    for given, judge in (
+        (dataset.drop_columns(["inputs"]).materialize(), plain),
+        (dataset.rename_columns({"row": "value"}).materialize(), plain),
+        (dataset, plain.but(keep_judgments=timedelta(days=1))),
+        (dataset, plain.but(model=ChatOpenAI(model="gpt-4.1-mini"))),
+    ):
+        try:
+            judge_dataset(given, judge, store=place)
+        except InvalidInputError as error:
+            said.append(str(error).partition(":")[0])
+    return said
 
 
 def main(folder: Path, count: int, batch_size: int) -> None:
@@ -72,6 +92,7 @@ def main(folder: Path, count: int, batch_size: int) -> None:
         "doubled": sum(n - 1 for n in seen.values()),
         "errors": errors,
         "versions": versions == {version: count - len(errors), None: len(errors)},
+        "refused": refusals(place),
         "seconds": round(time.monotonic() - begun, 1),
     }
     (folder / "told.json").write_text(json.dumps(told))  # Ray writes to stdout, too

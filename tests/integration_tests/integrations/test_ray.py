@@ -49,3 +49,4 @@ def test_a_killed_worker_loses_and_doubles_nothing(server: LoopbackServer, tmp_p
     assert "No." in told["errors"]["2"]
     # All but the one with nothing to judge, and again what the killed worker was at.
     assert ROWS - 1 < len(judgings(server)) <= ROWS - 1 + BATCH
+    assert told["refused"] == ["dataset", "dataset", "keep_judgments", "judge"]
