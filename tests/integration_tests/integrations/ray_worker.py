@@ -1,4 +1,4 @@
-"""A dataset judged by two workers of a real Ray, which tell their process ids in a folder."""
+"""A dataset judged by two workers of a real Ray, which tell the model their process ids."""
 
 import json
 import os
@@ -50,14 +50,11 @@ def refusals(place: Path) -> list[str]:
 
 
 def main(folder: Path, count: int, batch_size: int) -> None:
-    started, place, driver = folder / "started", folder / "memory.db", os.getpid()
+    place = folder / "memory.db"
 
     def judge() -> Judge:
-        if os.getpid() != driver:
-            (started / str(os.getpid())).touch()
-        return Judge(
-            criterion=CRITERION, model="openai:gpt-4.1-mini", embeddings="openai:loopback", k=1
-        )
+        model = ChatOpenAI(model="gpt-4.1-mini", default_headers={"x-worker": str(os.getpid())})
+        return Judge(criterion=CRITERION, model=model, embeddings="openai:loopback", k=1)
 
     ray.init(num_cpus=4, include_dashboard=False, logging_level="error")
     ray.data.DataContext.get_current().enable_progress_bars = False

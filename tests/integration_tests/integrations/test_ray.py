@@ -19,18 +19,19 @@ ROWS, BATCH = 300, 16
 
 
 class Killer:
-    """A model that, asked half of its questions, kills a worker, and waits until it is back."""
+    """A model that, asked half of its questions, kills who asks, and waits until it is back."""
 
-    def __init__(self, server: LoopbackServer, workers: Path) -> None:
-        self.server, self.workers, self.asked = server, workers, count(1)
-        workers.mkdir()
+    def __init__(self, server: LoopbackServer) -> None:
+        self.server, self.asked = server, count(1)
+        self.workers = set[int]()
 
     def __call__(self, chat: ChatRequest) -> Reply:
-        asked = next(self.asked)
+        worker, asked = int(chat.headers["x-worker"]), next(self.asked)
+        self.workers.add(worker)
         if asked == ROWS // 2:
-            os.kill(int(min(self.workers.iterdir()).name), signal.SIGKILL)
+            os.kill(worker, signal.SIGKILL)
         end = time.monotonic() + 100
-        while asked >= ROWS // 2 and len([*self.workers.iterdir()]) < 3 and time.monotonic() < end:
+        while asked >= ROWS // 2 and len(self.workers) < 3 and time.monotonic() < end:
             time.sleep(0.1)
         return self.server.judge(chat)
 
@@ -39,11 +40,11 @@ def test_a_killed_worker_loses_and_doubles_nothing(server: LoopbackServer, tmp_p
     server.rules = [
         Rule(lambda chat: "poison" in chat.text.rpartition("<case>")[2], reply=error(400, "No."))
     ]
-    server.responder = Killer(server, tmp_path / "started")
+    server.responder = killer = Killer(server)
     run_worker("ray", server, tmp_path, str(tmp_path), str(ROWS), str(BATCH))
     told = json.loads((tmp_path / "told.json").read_text())
     assert (told["rows"], told["doubled"], told["versions"]) == (ROWS, 0, True)
-    assert len([*(tmp_path / "started").iterdir()]) == 3
+    assert len(killer.workers) == 3
     assert set(told["errors"]) == {"1", "2"}
     assert told["errors"]["1"].startswith("outputs: must not be empty")
     assert "No." in told["errors"]["2"]
