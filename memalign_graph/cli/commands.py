@@ -1,8 +1,8 @@
 """The commands that judge and learn: align, judge, evaluate, review."""
 
 from collections import deque
-from collections.abc import Coroutine, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +26,7 @@ from memalign_graph.cli.options import (
     Place,
     Status,
 )
-from memalign_graph.cli.terminal import Terminal, listed
+from memalign_graph.cli.terminal import Terminal, count, listed
 from memalign_graph.errors import InvalidInputError, MemAlignError
 
 if TYPE_CHECKING:
@@ -117,29 +117,66 @@ def judge(
     inputs: Text = None,
     outputs: Text = None,
     reference_outputs: Text = None,
+    prepare: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Ask nothing: write the requests there, as a batch."),
+    ] = None,
+    collect: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Ask nothing: read the answers to a batch there; --examples is the file of its "
+            "cases, and --prepare takes what has no answer. May be repeated.",
+        ),
+    ] = None,
     place: Place,
     flags: JudgeFlags,
     max_concurrency: MaxConcurrency = 32,
     terminal: Terminal,
 ) -> int:
-    """Judge examples; one that fails keeps no other from being judged: its line tells why."""
+    """Judge examples; one that fails keeps no other from being judged: its line tells why.
+
+    With --prepare and --collect a batch API judges, at half the price: OpenAI's, or vLLM's
+    `run-batch`.
+    """
     # A file that is named has to be there: a slip of the pen is no reason to judge without it.
     place.check(must_exist=place.memory != DEFAULT_MEMORY)
     texts = {"inputs": inputs, "outputs": outputs, "reference_outputs": reference_outputs}
     example = {name: text for name, text in texts.items() if text is not None}
     if (examples is None) is not bool(example):
         raise InvalidInputError("--examples: give a file, or --inputs and --outputs: one of both.")
+    if collect:
+        if not examples:
+            raise InvalidInputError(
+                "--examples: with --collect give the file of the batch's cases."
+            )
+        deployed = flags.judge(place.criterion, terminal)
+        verdicts, errors = _collect(place, deployed, (examples, collect, prepare), terminal)
+        return _told(verdicts, errors, terminal)
     rows: list[Record] = [("line 1", example)]
     if examples:
         rows = read_records(examples, "--examples", field, terminal.warn)
     deployed = flags.judge(place.criterion, terminal)
     verdicts = [_verdict(at, fields) for at, fields in rows]
     given = [example_of(fields) for _, fields in rows]
+    if prepare:
+        return _prepare(place, deployed, prepare, verdicts, given, terminal)
     errors = _finished(_judge(place, deployed, given, max_concurrency, verdicts, terminal))
+    return _told(verdicts, errors, terminal, is_alone=bool(example))
+
+
+def _told(
+    verdicts: list[Verdict],
+    errors: list[MemAlignError],
+    terminal: Terminal,
+    *,
+    is_alone: bool = False,
+) -> Status:
+    """Tell verdicts, but for JSON, which is told as it comes, and what ended them."""
     is_unusable = all(isinstance(error, InvalidInputError) for error in errors)
-    if example and errors and is_unusable:
+    if is_alone and errors and is_unusable:
         raise InvalidInputError(f"--{errors[0]}")
-    if example and not errors and not terminal.as_json:
+    if is_alone and not errors and not terminal.as_json:
         terminal.result(verdicts[0]["judgment"])
     elif not terminal.as_json:
         terminal.result({"judgments": [_row(verdict) for verdict in verdicts]})
@@ -162,6 +199,75 @@ def _row(verdict: Verdict) -> dict[str, Any]:
     judgment: Verdict = verdict["judgment"] or failed
     evidence = judgment.get("evidence") or {}
     return {**judgment, **verdict, "decided_by": evidence.get("decided_by")}
+
+
+def _prepare(
+    place: Place,
+    judge: "Judge",
+    path: Path,
+    verdicts: list[Verdict],
+    examples: list[dict[str, Any]],
+    terminal: Terminal,
+) -> int:
+    """Write the requests of a batch."""
+    from memalign_graph.bulk import prepare_batch
+
+    rows = [{**verdict, **fields} for verdict, fields in zip(verdicts, examples, strict=True)]
+    with _opened(place, judge) as store:
+        batch = prepare_batch(judge, rows, path, store=store, **place.context)
+    for at, error in batch.errors.items():
+        terminal.warn(f"line {verdicts[at]['line']}: not judged: {error}")
+    document = {"requests": batch.requests, "cases": str(batch.cases), "version": batch.version}
+    terminal.result(document)
+    if len(batch.errors) == len(rows):
+        return Status.UNUSABLE
+    return Status.PARTLY if batch.errors else Status.DONE
+
+
+def _collect(
+    place: Place, judge: "Judge", files: tuple[str, list[Path], Path | None], terminal: Terminal
+) -> tuple[list[Verdict], list[MemAlignError]]:
+    """Judge with the answers to a batch; as JSON, each verdict is written at once."""
+    from memalign_graph.bulk import UnansweredError, collect_batch
+
+    verdicts: list[Verdict] = []
+    errors: list[MemAlignError] = []
+    cases, answers, again = files
+    with _opened(place, judge) as store, terminal.progress() as progress:
+        judged = collect_batch(judge, cases, answers, store=store, **place.context, again=again)
+        for row, outcome in judged:
+            if isinstance(outcome, MemAlignError):
+                errors.append(outcome)
+                verdicts.append({**row, "error": str(outcome)})
+            else:
+                verdicts.append({**row, "judgment": outcome.to_json()})
+            progress("collected", len(verdicts), len(verdicts))
+            if terminal.as_json:
+                terminal.document(verdicts[-1], indent=None)
+    if unanswered := sum(isinstance(error, UnansweredError) for error in errors):
+        where = f"in {again}" if again else "to be had with --prepare FILE"
+        terminal.warn(f"{count(unanswered, 'request')} or more without an answer: {where}.")
+    return verdicts, errors
+
+
+_FIELDS = {"cases": "--examples", "answers": "--collect", "path": "--prepare"}
+"""Where what a batch is made of was given."""
+
+
+@contextmanager
+def _opened(place: Place, judge: "Judge") -> Iterator[Any]:
+    """Open the store for blocking calls; where there is no memory one that is empty."""
+    from langgraph.store.memory import InMemoryStore
+
+    from memalign_graph.local import open_store
+
+    is_kept = place.is_there or judge.keep_judgments is not None
+    try:
+        with open_store(place.memory) if is_kept else nullcontext(InMemoryStore()) as store:
+            yield store
+    except InvalidInputError as error:
+        field, _, problem = str(error).partition(":")
+        raise InvalidInputError(f"{_FIELDS.get(field, field)}:{problem}") from error
 
 
 async def _judge(

@@ -1,8 +1,10 @@
-"""What lies outside a memory's items: threads in a checkpointer, and the bytes of SQLite files."""
+"""What lies outside a memory's items: threads, prepared batches, and the bytes of SQLite files."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -11,7 +13,10 @@ from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.identity import digest
 from memalign_graph.io import IO, run
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.types import Episode
 
 Mark = frozenset[str]
 """Texts that together tell a checkpoint which carries something."""
@@ -53,6 +58,24 @@ async def erase_threads(
     for thread in threads:
         await io.call(partial(saver.delete_thread, thread), partial(_adelete, saver, thread))
     return threads, warnings
+
+
+async def note_batch(io: IO, access: MemoryAccess, path: Path) -> None:
+    """Note a file that holds prompts made with the memory."""
+    item = {"path": str(path), "at": datetime.now(UTC).isoformat()}
+    await access.put(io, access.layout.of("batches"), {digest(item["path"]): item})
+
+
+async def batches_outside(io: IO, access: MemoryAccess, episodes: Iterable[Episode]) -> list[str]:
+    """Tell of files written since there were some episodes: what they hold is out of reach."""
+    since = min((one.created_at for one in episodes), default=None)
+    [items] = await access.search(io, access.layout.of("batches"))
+    return [
+        f"Prompts were written to {item['path']}: delete that batch, the file of its cases and its "
+        "answers, also where they were sent."
+        for item in sorted(items, key=lambda item: str(item["at"]))
+        if since and datetime.fromisoformat(item["at"]) >= since
+    ]
 
 
 async def vacuum(io: IO, owner: object, name: str) -> list[str]:

@@ -15,7 +15,7 @@ _RESERVED_ROOT = "langgraph"
 
 Namespace = tuple[str, ...]
 
-Kind = Literal["facts", "words", "head", "drafts", "judgments", "reviews", "vectors"]
+Kind = Literal["facts", "words", "head", "drafts", "judgments", "batches", "reviews", "vectors"]
 """What lies where.
 
 - `facts`: one item a fact, by its id.
@@ -23,6 +23,7 @@ Kind = Literal["facts", "words", "head", "drafts", "judgments", "reviews", "vect
 - `head`: one item, which names the fact that was the last to be written.
 - `drafts`: one item an answer of a model that is not committed yet; gone once it is.
 - `judgments`: one item a judgment that is kept for feedback, by its id.
+- `batches`: one item a file of prompts outside of the store.
 - `reviews`, `vectors`: what the days of the log of reviews, and the embedders, lie under.
 """
 

@@ -11,7 +11,13 @@ from typing import Any
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess, read_fact
 from memalign_graph.memory.embedding import embedder_namespaces
-from memalign_graph.memory.erasure import carries, check_checkpointer, erase_threads, vacuum
+from memalign_graph.memory.erasure import (
+    batches_outside,
+    carries,
+    check_checkpointer,
+    erase_threads,
+    vacuum,
+)
 from memalign_graph.memory.facts import PURGE, Fact, Wording, purged_word, unnamed
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
@@ -111,7 +117,7 @@ async def purge(
             vectors=removed,
             pending=sorted(read_along.intersection(view.pending())),
             thread_ids=threads,
-            warnings=list(warnings),
+            warnings=[*warnings, *await batches_outside(io, access, gone.values())],
         ),
     )
 

@@ -14,7 +14,7 @@ ORDER = (
     "errors identity scales types agreement io models tracing state memory settings "
     "prompts evidence.trust memory.review_report evidence alignment memory.judge_memory "
     "interrupts runtime nodes graphs conversation gate panel agents records studio "
-    "integrations local evaluation review cli.files cli.terminal demo cli demo.__main__"
+    "bulk local integrations evaluation review cli.files cli.terminal demo cli demo.__main__"
 )
 """From low to high. A module belongs to the longest of these that its name begins with."""
 ROOMS = ORDER.split()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration_tests.integrations.mlflow_environment import run_worker
+from tests.integration_tests.integrations.environments import run_worker
 from tests.loopback import LoopbackServer
 
 pytestmark = pytest.mark.outside
@@ -19,7 +19,7 @@ def test_a_memory_goes_there_and_back_and_what_is_learned_and_said_there_is_read
         {"guideline_text": "Offer help.", "source_trace_ids": [0, 1]},
     ]
     server.script('{"result": false, "rationale": "Cold."}', json.dumps({"guidelines": learned}))
-    run_worker(server, tmp_path)
+    run_worker("mlflow", server, tmp_path)
     prompt = server.chats[0].text
     for words in (
         "A reply about a loss must say sorry first.",

@@ -1,7 +1,7 @@
-"""An environment with the extra `mlflow`, apart from the tests' own.
+"""Environments of their own for extras that are not in the tests' own.
 
 MLflow's MemAlign calls models with `litellm`, which takes an older `openai` than ours: in one
-environment all other tests would run with that one, too.
+environment all other tests would run with that one, too. Ray brings 400 MB.
 """
 
 import json
@@ -15,35 +15,44 @@ from pathlib import Path
 from tests.loopback import LoopbackServer
 
 ROOT = Path(__file__).parents[3]
-VARIABLE = "MEMALIGN_MLFLOW_PYTHON"
-"""Names an interpreter that has the extra already."""
 
 _INSTALL_S = 900
 _STEP_S = 300
+_NEEDS = {"mlflow": ("mlflow", "dspy"), "ray": ("ray", "pyarrow")}
+_BESIDES = {"ray": ["langgraph-checkpoint-sqlite>=3.0,<4"]}
+"""What a test needs besides the extra."""
 
 
-def mlflow_python() -> str:
-    """The interpreter of an environment with the extra; made where there is none."""
-    if os.environ.get(VARIABLE):
-        return os.environ[VARIABLE]
-    if find_spec("mlflow") and find_spec("dspy"):
+def python_with(extra: str) -> str:
+    """The interpreter of an environment with an extra; made where there is none.
+
+    `MEMALIGN_MLFLOW_PYTHON` and `MEMALIGN_RAY_PYTHON` name one that has it already.
+    """
+    if named := os.environ.get(f"MEMALIGN_{extra.upper()}_PYTHON"):
+        return named
+    if all(map(find_spec, _NEEDS[extra])):
         return sys.executable
-    folder = Path(sys.prefix) / "mlflow"
+    folder, besides = Path(sys.prefix) / extra, _BESIDES.get(extra, [])
     python, mark = folder / "bin" / "python", folder / "made-of"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = json.dumps([project["dependencies"], project["optional-dependencies"]["mlflow"]])
+    wanted = json.dumps([project["dependencies"], project["optional-dependencies"][extra], besides])
     if not (mark.exists() and mark.read_text() == wanted):
         _call(sys.executable, "-m", "venv", str(folder))
         pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-        _call(*pip, "--editable", f"{ROOT}[mlflow]")
+        _call(*pip, "--editable", f"{ROOT}[{extra}]", *besides)
         mark.write_text(wanted)
     return str(python)
 
 
-def run_worker(server: LoopbackServer, folder: Path) -> None:
-    """Do what the real MLflow has to do, in a process of its own."""
+def run_worker(extra: str, server: LoopbackServer, folder: Path, *arguments: str) -> None:
+    """Do what the real MLflow or Ray has to do, in a process of its own."""
     done = subprocess.run(
-        [mlflow_python(), "-m", "tests.integration_tests.integrations.mlflow_worker"],
+        [
+            python_with(extra),
+            "-m",
+            f"tests.integration_tests.integrations.{extra}_worker",
+            *arguments,
+        ],
         cwd=folder,  # MLflow keeps what it calls artifacts where it runs
         env={**os.environ, **server.environment, **_quiet(folder)},
         capture_output=True,
@@ -60,13 +69,16 @@ def _call(*command: str) -> None:
 
 
 def _quiet(folder: Path) -> dict[str, str]:
-    """Variables that keep MLflow and what it calls on this machine."""
+    """Variables that keep MLflow, Ray and what they call on this machine."""
     return {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join(
+            [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        ),
         "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
         "MLFLOW_MODEL_CATALOG_URI": "",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "DSPY_CACHEDIR": str(folder / "dspy"),
         "LANGSMITH_TRACING": "false",
+        "RAY_USAGE_STATS_ENABLED": "0",
     }

@@ -1,0 +1,53 @@
+"""A dataset of the real Ray, judged by two workers, one of which is killed half-way."""
+
+import json
+import os
+import signal
+import time
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import judgings
+from tests.integration_tests.integrations.environments import run_worker
+from tests.loopback import ChatRequest, LoopbackServer, Reply, Rule, error
+
+pytestmark = pytest.mark.outside
+
+ROWS, BATCH = 300, 16
+
+
+class Killer:
+    """A model that, asked half of its questions, kills who asks, and waits until it is back."""
+
+    def __init__(self, server: LoopbackServer) -> None:
+        self.server, self.asked = server, count(1)
+        self.workers = set[int]()
+
+    def __call__(self, chat: ChatRequest) -> Reply:
+        worker, asked = int(chat.headers["x-worker"]), next(self.asked)
+        self.workers.add(worker)
+        if asked == ROWS // 2:
+            os.kill(worker, signal.SIGKILL)
+        end = time.monotonic() + 100
+        while asked >= ROWS // 2 and len(self.workers) < 3 and time.monotonic() < end:
+            time.sleep(0.1)
+        return self.server.judge(chat)
+
+
+def test_a_killed_worker_loses_and_doubles_nothing(server: LoopbackServer, tmp_path: Path) -> None:
+    server.rules = [
+        Rule(lambda chat: "poison" in chat.text.rpartition("<case>")[2], reply=error(400, "No."))
+    ]
+    server.responder = killer = Killer(server)
+    run_worker("ray", server, tmp_path, str(tmp_path), str(ROWS), str(BATCH))
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert (told["rows"], told["doubled"], told["versions"]) == (ROWS, 0, True)
+    assert len(killer.workers) == 3
+    assert set(told["errors"]) == {"1", "2"}
+    assert told["errors"]["1"].startswith("outputs: must not be empty")
+    assert "No." in told["errors"]["2"]
+    # All but the one with nothing to judge, and again what the killed worker was at.
+    assert ROWS - 1 < len(judgings(server)) <= ROWS - 1 + BATCH
+    assert told["refused"] == ["dataset", "dataset", "keep_judgments", "judge"]

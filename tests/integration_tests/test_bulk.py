@@ -1,0 +1,300 @@
+"""Batches: what they ask, what comes of every kind of answer, and of a memory that moves on."""
+
+import json
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.language_models import FakeListChatModel
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph import (
+    Criterion,
+    Feedback,
+    InvalidInputError,
+    Judge,
+    JudgeMemory,
+    Judgment,
+    ModelAnswerError,
+)
+from memalign_graph.bulk import UnansweredError, collect_batch, prepare_batch
+from tests.conftest import CASE as SAID
+from tests.conftest import COLD, CRITERION, OTHER, Bench, judgings
+from tests.integration_tests.evidence import checks_support as checks
+from tests.integration_tests.evidence.judging_support import Judge as Model
+from tests.integration_tests.evidence.judging_support import case, learn, truth, words
+from tests.integration_tests.test_both_orders import CASE as PAIR_CASE
+from tests.integration_tests.test_both_orders import PAIR, says
+from tests.loopback import refusal, truncated
+from tests.loopback.batches import answer_batch, ids_of, lines_of, write_lines
+
+CASES = [{**SAID, "inputs": f"Order {number} never came."} for number in range(4)]
+
+
+class Batch:
+    """A batch of one judge, in a folder."""
+
+    def __init__(self, bench: Bench, folder: Path, **options: Any) -> None:
+        given = {"criterion": CRITERION, "embeddings": bench.server.embedder(), **options}
+        self.judge = Judge(model=bench.server.chat_model(), **given)
+        self.bench, self.folder, self.rounds = bench, folder, 0
+        self.answers: list[Path] = []
+
+    def at(self, name: str) -> Path:
+        return self.folder / f"{name}{self.rounds}.jsonl"
+
+    def prepare(self, cases: Any) -> Any:
+        return prepare_batch(self.judge, cases, self.at("batch"), store=self.bench.store)
+
+    def collect(self, **options: Any) -> list[Any]:
+        cases = self.folder / "batch0.cases.jsonl"
+        given = {"store": self.bench.store, "again": self.at("batch"), **options}
+        return [made for _, made in collect_batch(self.judge, cases, self.answers, **given)]
+
+    def round(self) -> list[Any]:
+        """Have the newest batch answered; returns its requests."""
+        self.answers.append(self.at("answers"))
+        asked = answer_batch(self.bench.server, self.at("batch"), self.answers[-1])
+        self.rounds += 1
+        return asked
+
+    def whole(self, cases: Any) -> tuple[list[Any], list[int]]:
+        """Judge by as many batches as it takes; also how many requests each had."""
+        self.prepare(cases)
+        sizes = []
+        while self.at("batch").stat().st_size and self.rounds < 5:
+            sizes.append(len(self.round()))
+            made = self.collect()
+        return made, sizes
+
+
+async def at_once(batch: Batch, cases: Any) -> list[Any]:
+    graph = batch.bench.judge_graph(batch.judge.criterion, **batch.judge.options)
+    return [(await batch.bench.invoke(graph, one))["judgment"] for one in cases]
+
+
+def same(made: list[Any], judged: list[Any]) -> bool:
+    """Whether judgments are the same, but for what is of one run alone."""
+    alone = ("id", "thread_id")
+    left = [{**one.to_json(), **dict.fromkeys(alone)} for one in made]
+    return left == [{**one, **dict.fromkeys(alone)} for one in judged]
+
+
+async def taught(bench: Bench) -> None:
+    await bench.remember({**SAID, **COLD, "author": "ann"}, {**OTHER, "value": True})
+    await bench.add_guideline("Say sorry first.")
+
+
+async def test_the_same_requests_and_judgments_as_at_once(bench: Bench, tmp_path: Path) -> None:
+    await taught(bench)
+    batch = Batch(bench, tmp_path, decide="verdict")
+    judged = await at_once(batch, CASES)
+    sent = [chat.body for chat in judgings(bench.server)]
+    bench.server.chats.clear()
+    prepared = batch.prepare([*CASES, {"inputs": "x", "id": 7}])
+    assert bench.server.chats == []
+    assert (prepared.requests, list(prepared.errors)) == (4, [4])
+    assert prepared.version == judged[0]["memory_version"]
+    asked = batch.round()
+    assert [one["body"] for one in asked] == sent
+    assert {one["url"] for one in asked} == {"/v1/chat/completions"}
+    assert all(len(key) <= 64 for key in ids_of(asked))
+    bench.server.chats.clear()
+    bench.server.embeddings.clear()
+    *made, unusable = batch.collect()
+    assert same(made, judged)
+    assert made[0].episode_ids
+    assert made[0].guideline_ids
+    assert str(unusable) == "outputs: is missing: give it."
+    assert (bench.server.chats, bench.server.embeddings) == ([], [])
+    assert [one.id for one in made] == [one.id for one in batch.collect(again=None)[:4]]
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ({"decide": "evidence"}, [4]),
+        ({"decide": "evidence", "confidence": True}, [4, 4]),
+        ({"checks": True}, [8, 4]),
+    ],
+)
+async def test_options_that_ask_more(
+    bench: Bench, tmp_path: Path, options: Any, sizes: list[int]
+) -> None:
+    judged = Model(value=truth, belief=lambda number: 0.6 + number / 100)
+    bench.server.responder = judged
+    await learn(bench, words(24))
+    asked = checks.Model({checks.SORRY: 0.2, checks.BRIEF: 0.8})
+    if "checks" in options:
+        await checks.rules(bench, [checks.SORRY, checks.BRIEF])
+        bench.server.responder = lambda chat: (asked if checks.is_check(chat) else judged)(chat)
+    batch = Batch(bench, tmp_path, **options)
+    cases = list(map(case, range(30, 34)))
+    expected = await at_once(batch, cases)
+    made, asked_for = batch.whole(cases)
+    assert same(made, expected)
+    assert asked_for == sizes
+    assert {one.evidence.decided_by for one in made} <= {"evidence", "verdict"}
+
+
+async def test_both_orders_are_asked_in_one_batch(bench: Bench, tmp_path: Path) -> None:
+    bench.server.rules = says("A", "A")
+    batch = Batch(bench, tmp_path, criterion=PAIR, swap=True)
+    made, sizes = batch.whole([PAIR_CASE])
+    assert sizes == [2]
+    assert same(made, await at_once(batch, [PAIR_CASE]))
+    assert made[0].value == "tie"
+
+
+async def test_answers_that_are_of_no_use_and_none_at_all(bench: Bench, tmp_path: Path) -> None:
+    await taught(bench)
+    cases = [{**SAID, "inputs": name} for name in ("fine", "refused", "cut", "wrong", "late")]
+    cases += [{**SAID, "inputs": name} for name in ("lost", "bad", "busy")]
+    batch = Batch(bench, tmp_path)
+    batch.prepare(cases)
+    bench.server.script({"rationale": "Ok.", "value": True}, refusal(), truncated('{"rat'), "no")
+    asked = batch.round()
+    fine, refused, cut, wrong, late, lost, bad, busy = ids_of(asked)
+    lines = {line["custom_id"]: line for line in lines_of(batch.answers[0])}
+    expired = {"code": "batch_expired", "message": "It was not done in time."}
+    lines[late] |= {"response": None, "error": expired}
+    # As vLLM tells of a fault.
+    lines[bad] |= {"response": {"status_code": 400}, "error": {"message": "Too long.", "code": 400}}
+    lines[busy]["response"] |= {"status_code": 503, "body": {"error": {"message": "Busy."}}}
+    del lines[lost]
+    text = "".join(json.dumps(line) + "\n" for line in lines.values())
+    batch.answers[0].write_text(text + '{"custom_id": "cut', "utf-8")
+    made = batch.collect()
+    errors = dict(zip(ids_of(asked), made, strict=True))
+    assert errors[fine].value is True
+    assert "Too long." in str(errors[bad])
+    assert "batch_expired" in str(errors[late])
+    assert f"No answer to the request {lost} (there is none)" in str(errors[lost])
+    again = [one for one in errors if isinstance(errors[one], UnansweredError)]
+    assert again == [refused, cut, wrong, late, lost, busy]
+    # What can't be used is shown to the model, as at once; the rest is asked as it was.
+    more = batch.round()
+    assert set(ids_of(more)) & set(errors) == {late, lost, busy}
+    assert sum("That answer can't be used" in json.dumps(one["body"]) for one in more) == 3
+    made = batch.collect(again=None)
+    assert sum(isinstance(one, Judgment) for one in made) == 7
+    # Twice of no use is an error as ever, and nothing is asked any more.
+    bench.server.rules = []
+    for line in (answers := lines_of(batch.answers[1])):
+        if "That answer" in json.dumps(
+            next(o for o in more if o["custom_id"] == line["custom_id"])
+        ):
+            line["response"]["body"]["choices"][0]["message"]["content"] = "no"
+    write_lines(batch.answers[1], answers)
+    made = batch.collect()
+    assert sum(isinstance(one, ModelAnswerError) for one in made) == 3
+    assert not batch.at("batch").stat().st_size
+
+
+async def test_what_was_learned_and_forgotten_since_changes_nothing(
+    bench: Bench, tmp_path: Path
+) -> None:
+    await taught(bench)
+    batch = Batch(bench, tmp_path, keep_judgments=timedelta(days=1))
+    expected = await at_once(Batch(bench, tmp_path), CASES)
+    batch.prepare(CASES)
+    batch.round()
+    memory = bench.memory()
+    memory.forget([memory.episodes()[0].id])
+    memory.add_guideline("Be brief.")
+    memory.remember(Feedback.model_validate({**CASES[0], "value": True}))
+    made = batch.collect()
+    [warning] = {one.warnings.pop() for one in made if isinstance(one, Judgment)}
+    assert warning.startswith("Not kept for later feedback: what it was made with was taken back")
+    assert same(made, expected)
+    assert memory.judgments() == []
+
+
+async def test_judgments_are_kept_once(bench: Bench, tmp_path: Path) -> None:
+    await taught(bench)
+    batch = Batch(bench, tmp_path, keep_judgments=timedelta(days=1))
+    batch.prepare(CASES)
+    batch.round()
+    for _ in range(2):
+        made = batch.collect(again=None)
+    kept = {one.judgment.id for one in bench.memory().judgments()}
+    assert kept == {one.id for one in made if isinstance(one, Judgment)}
+    assert len(kept) == 4
+
+
+async def test_a_purge_names_the_files_and_its_cases_are_asked_anew(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await taught(bench)
+    batch = Batch(bench, tmp_path, k=1)
+    batch.prepare([*CASES, {**OTHER, "inputs": "The cup arrived in pieces."}])
+    batch.round()
+    gone = bench.memory().forget(author="ann", purge=True)
+    assert gone.purged is not None
+    [warning] = [one for one in gone.purged.warnings if "Prompts were written" in one]
+    assert str(tmp_path / "batch0.jsonl") in warning
+    *anew, made = batch.collect()
+    assert "some of that was purged" in caplog.text
+    assert {type(one) for one in anew} == {UnansweredError}
+    assert isinstance(made, Judgment)
+    asked = batch.round()
+    assert "Too cold" not in json.dumps(asked)
+    assert all(isinstance(one, Judgment) for one in batch.collect())
+    # A later purge of what came after has nothing to say of it.
+    later = bench.memory().remember(Feedback.model_validate({**SAID, "value": True}))
+    purged = bench.memory().forget(later.id, purge=True).purged
+    assert purged is not None
+    assert not any("Prompts were written" in one for one in purged.warnings)
+
+
+async def test_what_is_refused_before_anything_is_asked(bench: Bench, tmp_path: Path) -> None:
+    batch = Batch(bench, tmp_path)
+    batch.prepare(CASES)
+    with pytest.raises(InvalidInputError, match=r"path: .*cases.jsonl is there already"):
+        batch.prepare(CASES)
+    batch.judge = batch.judge.but(k=1)
+    with pytest.raises(InvalidInputError, match="differs in k: give the one that prepared it"):
+        batch.collect(again=None)
+    with pytest.raises(InvalidInputError, match="differs in k, namespace: give"):
+        batch.collect(again=None, namespace="elsewhere")
+    with pytest.raises(InvalidInputError, match=r"cases: .*batch0.jsonl was not written beside"):
+        list(collect_batch(batch.judge, tmp_path / "batch0.jsonl", [], store=bench.store))
+    batch.answers = [tmp_path / "none.jsonl"]
+    with pytest.raises(InvalidInputError, match=r"answers: .*none.jsonl can't be read: No such"):
+        batch.collect(again=None)
+    batch.judge = batch.judge.but(model=FakeListChatModel(responses=["yes"]))
+    batch.rounds = 5
+    with pytest.raises(InvalidInputError, match="model: FakeListChatModel sends no requests in"):
+        batch.prepare(CASES)
+    assert bench.server.chats == []
+    assert not (tmp_path / "batch5.jsonl").exists()
+
+
+async def test_embeddings_that_fail_leave_no_files_or_a_warning(
+    bench: Bench, tmp_path: Path
+) -> None:
+    from memalign_graph import EmbeddingError
+    from tests.loopback import error
+
+    await taught(bench)
+    batch = Batch(bench, tmp_path)
+    bench.server.script_embeddings(*[error(400, "No.")] * 2)
+    with pytest.raises(EmbeddingError):
+        batch.prepare(CASES)
+    assert os.listdir(tmp_path) == []  # noqa: PTH208 - it is one
+    batch.judge = batch.judge.but(on_embedding_error="guidelines")
+    made, sizes = batch.whole(CASES)
+    assert sizes == [4]
+    assert all(isinstance(one, Judgment) and "guidelines alone" in one.warnings[0] for one in made)
+
+
+def test_a_store_that_is_empty_judges_by_the_criterion(bench: Bench, tmp_path: Path) -> None:
+    criterion = Criterion(name="other", instructions="Is it true?")
+    bench.store = InMemoryStore()
+    batch = Batch(bench, tmp_path, criterion=criterion)
+    made, sizes = batch.whole(CASES)
+    assert sizes == [4]
+    assert {one.memory_version.strip("0") for one in made} == {""}
+    assert JudgeMemory(bench.store, criterion, embeddings="local").history() == []

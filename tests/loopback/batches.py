@@ -1,0 +1,44 @@
+"""A batch API: requests in a file, answered in another, in no order."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.loopback.server import LoopbackServer
+
+
+def lines_of(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def answer_batch(server: LoopbackServer, requests: Path, results: Path) -> list[Any]:
+    """Have a batch answered, as OpenAI does; returns the requests."""
+    asked = lines_of(requests)
+    answers = [_answer(server, one) for one in asked]
+    write_lines(results, reversed(answers))
+    return asked
+
+
+def write_lines(path: Path, lines: Iterable[Any]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+
+
+def ids_of(requests: Sequence[Any]) -> list[str]:
+    return [one["custom_id"] for one in requests]
+
+
+def _answer(server: LoopbackServer, request: Any) -> Any:
+    assert request["method"] == "POST"
+    url = server.base_url.removesuffix("/v1") + request["url"]
+    data = json.dumps(request["body"]).encode()
+    call = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 - the loopback
+    try:
+        with urllib.request.urlopen(call) as reply:  # noqa: S310 - likewise
+            status, body = reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        status, body = error.code, json.load(error)
+    response = {"status_code": status, "request_id": "r", "body": body}
+    return {"id": "b", "custom_id": request["custom_id"], "response": response, "error": None}
