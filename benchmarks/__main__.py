@@ -62,6 +62,7 @@ ROWS = (
     Row("judge", "prompt tokens of a judgment", "judge", *_TOKENS),
     Row("judge", "share of it in common", "judge", "prefix", "", 2, max),
     Row("concurrency", _AT_ONCE, "concurrent", "share", "", 2, max),
+    Row("concurrency", "the same by `abatch`", "concurrent_async", "share", "", 2, max),
     Row("cpu", "processor time of a judgment, {at_once} at once", "cpu", "judged", "ms", 1),
     Row("cpu", "bare calls of both models, as many and as long", "cpu", "bare", "ms", 1),
     Row("cpu", "a judgment without the models' clients", "cpu", "without_clients", "ms", 1),
@@ -104,7 +105,7 @@ def _work_out(results: Results, sizes: dict[str, int]) -> None:
     for one in judged:
         one["prefix"] = common / statistics.mean(map(len, prompts))
     latency = statistics.median(one["held_s"] for one in judged)
-    for one in results.get("concurrent", []):
+    for one in (*results.get("concurrent", []), *results.get("concurrent_async", [])):
         one["share"] = sizes["concurrent"] / sizes["at_once"] * latency / one["wall_s"]
 
 

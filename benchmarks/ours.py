@@ -91,6 +91,10 @@ class Ours:
         self.judge_graph.invoke(case)
 
     def judge_all(self, cases: list[dict[str, Any]], at_once: int) -> None:
+        """Judge by the judge graph's `batch`."""
+        self.judge_graph.batch(cases, {"max_concurrency": at_once})
+
+    def judge_all_async(self, cases: list[dict[str, Any]], at_once: int) -> None:
         """Judge by the judge graph's `abatch`."""
         self.loop.run_until_complete(self.judge_graph.abatch(cases, {"max_concurrency": at_once}))
 
@@ -182,15 +186,21 @@ def _cpu_ms(run: Callable[[Any], Any], work: Callable[[], Any], cases: Sequence[
 
 
 def session(job: Job) -> Results:
-    """Measure what one process does; and, of ours alone, a panel beside one criterion."""
-    ours = Ours()
+    """Measure what one process does, and what is of ours alone."""
+    ours, measure = Ours(), plan.Remote(job.server).measure
     results = plan.session(ours, job)
+    if "concurrency" in job.groups:
+        ours.open()
+        cases = [record.case for record in data.records(job.concurrent, seed=9)]
+        judge_all = partial(ours.judge_all_async, cases, job.at_once)
+        results["concurrent_async"] = [measure(judge_all) for _ in range(job.repeats)]
+        ours.keep()
     if "cpu" in job.groups:
         results |= processor_time(ours, job)
     if "panel" not in job.groups:
         return results
     ours.open()
-    repeats, measure = job.repeats, plan.Remote(job.server).measure
+    repeats = job.repeats
     names = [f"{CRITERION.name}_{number}" for number in range(job.criteria)]
     criteria = [CRITERION.model_copy(update={"name": name}) for name in names]
     for criterion in criteria:
