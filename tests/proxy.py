@@ -1,4 +1,4 @@
-"""A TCP proxy before a database: it delays, refuses, or cuts a connection in midst of a message."""
+"""A TCP proxy before a database: it delays, or cuts a connection in the midst of a message."""
 
 import select
 import socket
@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Literal
 from urllib.parse import parse_qs, urlsplit
-
-Direction = Literal["asked", "answered"]
 
 
 class Proxy:
@@ -23,8 +21,7 @@ class Proxy:
         port = self._listener.getsockname()[1]
         self.uri = f"postgresql://postgres@127.0.0.1:{port}{parts.path}"
         self.latency_s = 0.0
-        self.refuses = False
-        self.carried: list[Direction] = []
+        self.carried: list[Literal["asked", "answered"]] = []
         """What went through since it was last emptied, part by part."""
         self.cut_at: int | None = None
         """In the midst of the part that comes as so many-th the connection ends."""
@@ -38,15 +35,13 @@ class Proxy:
 
     def _serve(self, client: socket.socket) -> None:
         with closing(client), socket.socket(socket.AF_UNIX) as server, suppress(OSError):
-            if self.refuses:
-                return
             server.connect(self._socket)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while not self._ended.is_set():
                 ready, _, _ = select.select([client, server], [], [], 0.1)
                 for source in ready:
                     data = source.recv(1 << 20)
-                    if not data or self.refuses:
+                    if not data:
                         return
                     time.sleep(self.latency_s)
                     is_cut = self.cut_at == len(self.carried)

@@ -20,7 +20,9 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 from langgraph.types import Command
 
 from memalign_graph import Criterion, create_alignment_graph, create_review_graph
-from tests.conftest import CASE
+from memalign_graph.local import open_checkpointer, open_store
+from tests.conftest import CASE, COLD
+from tests.conftest import CRITERION as SUPPORT
 from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.stores import connect
 from tests.unit_tests.memory.worker import FORKS
@@ -138,3 +140,16 @@ def review(folder: Path, environment: Mapping[str, str], criterion: Criterion, r
     if reply is not None:
         graph.invoke(Command(resume=reply), ON)
     time.sleep(600)
+
+
+def learn(uri: str, environment: Mapping[str, str], kill_at: int | None, pipe: Any) -> None:
+    """Take a reply on Postgres; killed before one of the writes, or telling how many there are."""
+    os.environ.update(environment)
+    job = Job(Path(), environment, SUPPORT, [], kill_at=kill_at, lock=threading.Lock())
+    with open_store(uri) as store, open_checkpointer(uri) as saver:
+        for owner, name in ((store, "batch"), (saver, "put"), (saver, "put_writes")):
+            setattr(owner, name, job._stepping(getattr(owner, name)))
+        builder = create_review_graph(SUPPORT, **models())
+        graph: Any = builder.compile(store=store, checkpointer=saver)
+        graph.invoke(Command(resume=COLD), ON)
+    pipe.send(job.steps)

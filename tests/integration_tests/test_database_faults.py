@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from memalign_graph import JudgeMemory, StoreError, create_judge_graph
-from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import operations
 from memalign_graph.memory.facts import clock
 from memalign_graph.memory.standing import stand
@@ -18,7 +17,6 @@ from tests import postgres
 from tests.conftest import CASE
 from tests.loopback import LoopbackServer
 from tests.proxy import Proxy, proxied
-from tests.unit_tests.memory.acting import Actor
 from tests.unit_tests.memory.stores import commits, interleaved
 from tests.unit_tests.memory.support import CRITERION, hashed, learn, op, said
 from tests.unit_tests.memory.test_in_step import recalled
@@ -248,19 +246,6 @@ def test_with_clocks_a_minute_apart_and_a_minute_of_waiting_no_reader_misses_a_f
     interleaved(waiting, commits, later)
     assert len(reader.guidelines()) == 2
     same(reader, ahead, behind, worker())
-
-
-def test_at_random_with_clocks_apart_every_reader_sees_the_same(
-    worker: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now_us = clock.now_us
-    memories = [worker() for _ in range(3)]
-    actors = [Actor(memory, f"clock {number}") for number, memory in enumerate(memories)]
-    for number in range(60):
-        skew = (number % 3 - 1) * MINUTE_US // 2
-        monkeypatch.setattr(clock, "now_us", lambda ticks=1, skew=skew: now_us(ticks) + skew)
-        run(actors[number % 3].act(BLOCKING))
-    same(*memories, worker())
 
 
 def test_what_an_expert_says_later_counts_though_it_came_by_a_clock_that_is_behind(

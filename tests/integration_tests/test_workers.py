@@ -10,8 +10,7 @@ from langgraph.types import Command
 from memalign_graph import JudgeMemory, create_review_graph
 from memalign_graph.local import open_checkpointer, open_store
 from tests.conftest import CASE, COLD, CRITERION, distillings, judgings
-from tests.integration_tests.alignment_worker import ON
-from tests.integration_tests.postgres_worker import learn
+from tests.integration_tests.alignment_worker import ON, learn
 from tests.integration_tests.test_database_faults import picture, same
 from tests.loopback import LoopbackServer
 from tests.postgres import database
