@@ -15,7 +15,6 @@ from collections.abc import Callable, Container, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from heapq import nlargest
 from itertools import islice
 from math import floor, isnan, log10, nan
 from typing import Any, Literal
@@ -206,10 +205,12 @@ class Process:
         self.encoding = Encoding(scale)
         self.lock = threading.RLock()  # held while it is used: much of it is fitted then
         self._besides = besides
-        rows = sorted(view.rows(), key=lambda row: row.given_at)
-        valued = [row for row in rows if row.value is not None and row.vector_key not in besides]
-        newest = {row.vector_key: row.given_at for row in valued}
-        chosen = nlargest(MAX_CASES, newest, key=lambda key: (newest[key], key))
+        chosen: set[str] = set()
+        for row in view.newest():
+            if row.vector_key not in besides:
+                chosen.add(row.vector_key)
+            if len(chosen) == MAX_CASES:
+                break
         self._cases: dict[str, Case | None] = {}
         self.like: Regression | None = None
         self.take([case for key in sorted(chosen) if (case := self._case(view, key))])
