@@ -2,6 +2,7 @@
 
 import logging
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,12 @@ def watched(memory: JudgeMemory) -> list[Any]:
     batches: list[Any] = []
     store: Any = memory.access.store
     batch = store.batch
-    vars(store)["batch"] = lambda ops: [batches.append(ops), batch(ops)][1]
+
+    def noting(ops: Any) -> Any:
+        batches.append(ops)
+        return batch(ops)
+
+    vars(store)["batch"] = noting
     return batches
 
 
@@ -122,7 +128,7 @@ def of_another_format(data: bytes) -> bytes:
     return (
         data[:at]
         + header
-        + snapshot._END.pack(at, len(header), snapshot.zlib.crc32(header), snapshot._MAGIC)
+        + snapshot._END.pack(at, len(header), zlib.crc32(header), snapshot._MAGIC)
     )
 
 
