@@ -137,10 +137,10 @@ class Ann:
         dimension, lists = matrix.shape[1], int(len(matrix) ** 0.5)
         index: Any = faiss.index_factory(dimension, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
         with _one_thread():
-            index.train(np.ascontiguousarray(matrix[:: len(matrix) // (40 * lists) + 1]))
+            index.train(np.ascontiguousarray(matrix[:: max(len(matrix) // (40 * lists), 1)]))
             for start in range(0, len(matrix), 10_000):
                 index.add(np.ascontiguousarray(matrix[start : start + 10_000]))
-        index.nprobe = max(lists // 16, 1)
+        index.nprobe = max(lists // 16, 8)
         beside = path.with_suffix(".tmp")
         faiss.write_index(index, str(beside))
         beside.chmod(0o600)

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from memalign_graph import JudgeMemory
 from memalign_graph.memory import snapshot
+from memalign_graph.memory.index.vectors import Ann, MappedVectors
 from memalign_graph.memory.layout import MemoryLayout
 from tests.unit_tests.memory.stores import Opener
 from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, learn, op, said
@@ -59,7 +61,7 @@ def save(memory: JudgeMemory) -> None:
 
 
 def contents(memory: JudgeMemory) -> Any:
-    found = [(one.example.id, one.similarity) for one in memory.recall(QUERY, k=9)]
+    found = [(one.example.id, round(one.similarity, 5)) for one in memory.recall(QUERY, k=9)]
     return (
         memory.version(),
         memory.episodes(),
@@ -241,7 +243,47 @@ def test_without_the_variable_nothing_is_written(
     assert not folder.exists()
 
 
-def test_another_process_opens_it_and_sees_the_same(filled: JudgeMemory, tmp_path: Path) -> None:
-    process, pipe = start(look_hashed, tmp_path / "store.db")
+def test_another_process_opens_it_and_sees_the_same(
+    filled: JudgeMemory, folder: Path, tmp_path: Path
+) -> None:
+    process, pipe = start(look_hashed, tmp_path / "store.db", folder)
     assert pipe.recv() == (True, filled.version(), filled.episodes(), filled.guidelines())
     process.join()
+
+
+def test_many_vectors_are_found_by_an_index_beside_them(
+    filled: JudgeMemory,
+    opener: Opener,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(Ann, "least", CASES)
+    save(filled)
+    there = opened(opener)
+    assert contents(there) == contents(filled)
+    assert is_mapped(there)
+    [path] = folder.glob("*.faiss")
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    again = opened(opener)
+    assert again.version() == there.version()
+    assert not is_mapped(again)
+    assert "damaged" in caplog.text
+
+
+def test_the_index_finds_nineteen_of_twenty_that_are_nearest(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    centres = rng.standard_normal((40, 64))
+    rows = centres[rng.integers(0, 40, 3_000)] + 0.8 * rng.standard_normal((3_000, 64))
+    matrix = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    told = Ann.write(tmp_path / "it.faiss", matrix)
+    keys = np.array([f"{number:04}".encode() for number in range(3_000)])
+    near, exact = (
+        MappedVectors(keys, matrix, ann) for ann in (Ann.read(tmp_path / "it.faiss", told), None)
+    )
+    shares = []
+    for query in matrix[:100] + 0.05 * rng.standard_normal((100, 64)).astype(np.float32):
+        wanted = {key for key, _ in exact.search(query[None], 5)}
+        shares.append(len(wanted & {key for key, _ in near.search(query[None], 5)}) / 5)
+    assert np.mean(shares) >= 0.95
