@@ -12,7 +12,15 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import (
+    Callable,
+    Container,
+    ItemsView,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+)
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -56,7 +64,7 @@ class Table:
 
     def __init__(self, keys: Any, ends: Any, values: Any) -> None:
         self.keys = keys
-        self._ends, self._values = ends, memoryview(values)
+        self._ends, self._values = memoryview(ends), memoryview(values)
 
     def find(self, key: str) -> int:
         """Return where a key lies, or -1."""
@@ -117,6 +125,23 @@ class Mapped(MutableMapping[str, V]):
 
     def __len__(self) -> int:
         return len(self.set) + len(self.table.keys) - len(self.hidden)
+
+    def items(self) -> ItemsView[str, V]:
+        return _Items(self)
+
+
+class _Items(ItemsView[str, V]):
+    """All of them without a search for each."""
+
+    _mapping: Mapped[V]
+
+    def __iter__(self) -> Iterator[tuple[str, V]]:
+        mapped = self._mapping
+        yield from list(mapped.set.items())
+        names = (key.decode() for key in mapped.table.keys.tolist())
+        for at, key in enumerate(names):
+            if key not in mapped.hidden:
+                yield key, mapped.read(key, mapped.table.raw(at))
 
 
 class LazyItem(Mapping[str, Any]):
@@ -297,7 +322,7 @@ def _save(place: Path, layout: MemoryLayout, embedder: str, image: Image) -> Non
         beside.replace(path)
     except FileExistsError:
         return  # another process writes one
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # the last is FAISS's
         logger.warning("A snapshot of %s was not written: %s", "/".join(layout.root), error)
         beside.unlink(missing_ok=True)
     finally:

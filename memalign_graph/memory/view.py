@@ -245,7 +245,7 @@ class MemoryView:
     def facts(self) -> tuple[list[Fact], Mapping[str, Item]]:
         """Return all facts, and the words that they name."""
         with self._lock:
-            return list(self._facts.values()), dict(self._words)
+            return [fact for _, fact in self._facts.items()], dict(self._words.items())
 
     @property
     def was_read(self) -> bool:
@@ -335,8 +335,9 @@ class MemoryView:
 
     def _unmap(self, *, is_purge: bool) -> None:
         """Let go of a snapshot's file: all of it is needed, and what was purged lies in it."""
-        self._facts, self._words = dict(self._facts), dict(self._words)
-        self._vector_keys, self._episodes_at = dict(self._vector_keys), dict(self._episodes_at)
+        self._facts, self._words = dict(self._facts.items()), dict(self._words.items())
+        self._vector_keys = dict(self._vector_keys.items())
+        self._episodes_at = dict(self._episodes_at.items())
         self._order = ()
         if is_purge:
             self.index.unmap()
