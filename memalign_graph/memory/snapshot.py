@@ -41,7 +41,7 @@ SNAPSHOTS = "MEMALIGN_SNAPSHOTS"
 LEAST = 5_000
 """From how many episodes on there are snapshots."""
 
-_CHANGED = 20
+_CHANGED = 100
 """A new one is written once a share of one in so many has changed, and no less than `_FEWEST`."""
 
 _FEWEST = 500
