@@ -15,7 +15,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from heapq import nlargest
 from itertools import islice
 from math import floor, isnan, log10, nan
 from typing import Any, Literal
@@ -530,10 +529,8 @@ def divisions(opinions: Floats) -> Floats:
 
 def newest(view: MemoryView, besides: Container[str] = ()) -> list[str]:
     """Return the vector keys of the newest cases, but for those that have no vote."""
-    rows = sorted(view.rows(), key=lambda row: row.given_at)
-    valued = [row for row in rows if row.value is not None and row.vector_key not in besides]
-    given_at = {row.vector_key: row.given_at for row in valued}
-    return nlargest(MAX_CASES, given_at, key=lambda key: (given_at[key], key))
+    keys = (row.vector_key for row in view.newest() if row.vector_key not in besides)
+    return list(islice(dict.fromkeys(keys), MAX_CASES))
 
 
 async def _process_of(io: IO, access: MemoryAccess) -> Process:

@@ -5,18 +5,19 @@ batches of their own, so that a store never holds a read transaction it then wan
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
-from pydantic import ValidationError
 
-from memalign_graph.errors import InvalidInputError, MemAlignError, explain
+from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.identity import check_json
 from memalign_graph.io import IO
-from memalign_graph.memory.facts import Fact, Item, clock, new_id, utc
+from memalign_graph.memory import snapshot
+from memalign_graph.memory.facts import FACT, PURGE, Fact, Item, clock, item_of, new_id, read_fact
 from memalign_graph.memory.index.pgvector import VectorIndexKind, VectorTable, check_kind
 from memalign_graph.memory.index.vectors import Vector, decode_vector
 from memalign_graph.memory.layout import MemoryLayout, Namespace
@@ -24,6 +25,8 @@ from memalign_graph.memory.view import OVERLAP_US, MemoryView, trim_views, view_
 from memalign_graph.memory.worth import measured
 from memalign_graph.models import Embedder
 from memalign_graph.types import Criterion, Episode, Guideline
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -37,9 +40,6 @@ HEAD = "head"
 
 _OF_EARLIER = "tip"
 """What memories of an earlier version have."""
-
-_KIND = "fact"
-"""What items of the log are marked with: a memory of another criterion may lie below."""
 
 _PACKED = "packed"
 """What names the fields of an item that are JSON in text: Postgres forgets the order of keys."""
@@ -92,7 +92,9 @@ class MemoryAccess:
         return view
 
     async def _read(self, io: IO, head: str | None) -> None:
-        """Read all of the memory."""
+        """Read all of the memory, or what is not in a snapshot of it."""
+        if head is not None and self.table is None and await self._resume(io, head):
+            return
         # In this order: a fact that is seen is seen with its words.
         layout, earlier = self.layout, (*self.layout.root, _OF_EARLIER)
         namespaces = [layout.of("facts"), layout.of("words"), earlier]
@@ -111,10 +113,31 @@ class MemoryAccess:
         stored = {item["key"]: read_vector(item) for found in vectors for item in found}
         await self._add(io, head, list(map(read_fact, items)), known, stored)
 
+    async def _resume(self, io: IO, head: str) -> bool:
+        """Begin with a snapshot, if there is one that this store continues."""
+        saved = snapshot.load(self.layout, self.embedder.id)
+        if saved is None:
+            return False
+        told, facts, why = saved.state, list[Fact](), ""
+        if told["head"] != head:
+            facts = await self._since(io, told["newest_us"] - OVERLAP_US)
+            if all(fact.id != told["newest"] for fact in facts):
+                why = "it is of a log that is not in this store."
+        try:
+            is_begun = not why and self.view.restore(saved)
+        except (MemAlignError, ValueError, KeyError, TypeError) as error:
+            is_begun, why = False, str(error)
+        if is_begun:
+            await self._add(io, head, facts, {}, {})
+        elif why:
+            where = "/".join(self.layout.root)
+            logger.warning("The snapshot of %s can't be used, the store is read: %s", where, why)
+        return is_begun
+
     async def _since(self, io: IO, since_us: int) -> list[Fact]:
         """Read the facts from a time on that the view does not know."""
         # The kind first: a store in memory compares the dates of nothing else then.
-        dated: Item = {"kind": _KIND}
+        dated: Item = {"kind": FACT}
         if since_us >= _DIGITS_ALIKE:
             dated["at_us"] = {"$gte": since_us}
         namespace = self.layout.of("facts")
@@ -143,6 +166,10 @@ class MemoryAccess:
             _check_word(item)
         view.add(facts, known, vectors)
         view.read_up_to(head)
+        if any(fact.reason == PURGE for fact in facts):
+            snapshot.drop(self.layout, view.purges())
+        if self.table is None and view.is_due:
+            snapshot.save(self.layout, self.embedder.id, view.image)
         trim_views()
 
     async def write(
@@ -161,7 +188,7 @@ class MemoryAccess:
         at_us = max(clock.now_us(), view.newest_us + 1)
         header = {"id": new_id(at_us), "at_us": at_us, "reason": reason, "author": author}
         fact = Fact(**{**header, "said": said, **change})
-        told = _item_of(fact)
+        told = item_of(fact)
         for item in [*items.values(), told]:
             try:
                 check_json(item, f"the item {item.get('id') or item['key']}")
@@ -178,11 +205,13 @@ class MemoryAccess:
         finally:
             view.look_again()
         view.add([fact], by_key)
+        if reason == PURGE:
+            snapshot.drop(self.layout, view.purges())
         return fact
 
     async def overwrite(self, io: IO, facts: Iterable[Fact]) -> None:
         """Write facts again, as a purge leaves them."""
-        items: dict[str, Item | None] = {fact.id: _item_of(fact) for fact in facts}
+        items: dict[str, Item | None] = {fact.id: item_of(fact) for fact in facts}
         await self.put(io, self.layout.of("facts"), items)
 
     async def _head(self, io: IO) -> str | None:
@@ -287,23 +316,6 @@ def _is_changed(part: Any) -> bool:
             return json.dumps(part) == "-0.0" or (part.is_integer() and "e" in json.dumps(part))
         case _:
             return False
-
-
-def _item_of(fact: Fact) -> Item:
-    told = fact.model_dump(mode="json", exclude_defaults=True)
-    return {"kind": _KIND, "at": utc(fact.at_us).isoformat(), **told}
-
-
-def read_fact(item: Item) -> Fact:
-    """Read a fact from its item."""
-    try:
-        return Fact.model_validate(
-            {name: part for name, part in item.items() if name not in ("kind", "at")}
-        )
-    except ValidationError as error:
-        raise MemAlignError(
-            f"The fact {item.get('id')!r} in the store can't be read: {explain(error)}"
-        ) from error
 
 
 def read_vector(item: Item) -> Vector:

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import uuid4
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from memalign_graph.errors import MemAlignError, explain
 from memalign_graph.identity import digest
 from memalign_graph.types import Episode, FrozenModel, Guideline, UtcDatetime
 
@@ -22,6 +23,9 @@ Item = dict[str, Any]
 
 Words = dict[str, str]
 """What was read: the content hash of each episode's word (`Episode.word`), by the episode's id."""
+
+FACT = "fact"
+"""What items of the log are marked with: a memory of another criterion may lie below."""
 
 PURGE = "purge"
 """The reason of facts that purge."""
@@ -205,6 +209,24 @@ class Fact(FrozenModel):
                 ],
             }
         )
+
+
+def item_of(fact: Fact) -> Item:
+    """Write a fact as an item."""
+    told = fact.model_dump(mode="json", exclude_defaults=True)
+    return {"kind": FACT, "at": utc(fact.at_us).isoformat(), **told}
+
+
+def read_fact(item: Item) -> Fact:
+    """Read a fact from its item."""
+    try:
+        return Fact.model_validate(
+            {name: part for name, part in item.items() if name not in ("kind", "at")}
+        )
+    except ValidationError as error:
+        raise MemAlignError(
+            f"The fact {item.get('id')!r} in the store can't be read: {explain(error)}"
+        ) from error
 
 
 def unnamed(example_id: str) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from memalign_graph.io import IO
-from memalign_graph.memory.access import MemoryAccess, read_fact
+from memalign_graph.memory import snapshot
+from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.erasure import (
     batches_outside,
@@ -18,7 +19,7 @@ from memalign_graph.memory.erasure import (
     erase_threads,
     vacuum,
 )
-from memalign_graph.memory.facts import PURGE, Fact, Wording, purged_word, unnamed
+from memalign_graph.memory.facts import PURGE, Fact, Wording, purged_word, read_fact, unnamed
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.judgments import remove_traces
@@ -102,6 +103,7 @@ async def purge(
     warnings += await vacuum(io, access.store, "store")
     if checkpointer is not None:
         warnings += await vacuum(io, checkpointer, "checkpointer")
+    warnings += snapshot.drop(access.layout, view.purges()) + _elsewhere()
     rules = {one.id for one in wordings}
     touched = [
         rule for rule in before if rule.id in rules or not meant.isdisjoint(rule.episode_ids)
@@ -120,6 +122,14 @@ async def purge(
             warnings=[*warnings, *await batches_outside(io, access, gone.values())],
         ),
     )
+
+
+def _elsewhere() -> list[str]:
+    """Say which snapshots can't be reached from here."""
+    if snapshot.folder() is None:
+        return []
+    where = f"Snapshots in the folders of other machines ({snapshot.SNAPSHOTS})"
+    return [f"{where} hold it until a process there reads the memory next."]
 
 
 def _scrubs(

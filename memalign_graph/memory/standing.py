@@ -1,18 +1,23 @@
 """What stands in a memory: a pure function of its facts, kept in step as they come."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from sys import intern
 from typing import Any
 
+import orjson
+
 from memalign_graph.memory.facts import Fact, Item, Retirement, Wording, Words, answered
 from memalign_graph.memory.index.retrieval_text import text_of
 from memalign_graph.memory.index.vectors import vector_key
+from memalign_graph.memory.snapshot import LazyItem
 from memalign_graph.types import Episode, Guideline
 
 _VERSION_SPACE = 2**128
+
+_SETS = ("pending", "_named", "_read", "_retired", "_scrubbed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,14 @@ class EpisodeRow:
     word: str
     """Names what the expert says: `Episode.word`."""
 
-    content: Item
+    said: str
+    """The key of the word's item."""
+
+    content: Mapping[str, Any]
     """The episode as JSON; its status alone where it was purged."""
+
+    is_open: bool
+    """Whether it is pending while nothing has read it."""
 
     vector_key: str
     example_id: str
@@ -70,7 +81,7 @@ class Standing:
         self, words: Mapping[str, Item], embedder: str, *, with_purged: bool = False
     ) -> None:
         """Begin with nothing; `with_purged` counts also what was purged since, to know versions."""
-        self.rows: dict[str, EpisodeRow] = {}
+        self.rows: MutableMapping[str, EpisodeRow] = {}
         self.guidelines: dict[str, Wording] = {}
         self.pending: set[str] = set()
         self.answers: dict[str, dict[str, float]] = {}
@@ -81,7 +92,9 @@ class Standing:
         self._words = words
         self._embedder = embedder
         self._with_purged = with_purged
-        self._lessons: list[Fact] = []
+        self._lessons: list[Fact | str] = []
+        self._facts: Mapping[str, Fact] = {}
+        """The lessons that stand as their ids."""
         self._named: set[str] = set()
         self._read: set[str] = set()
         self._retired: set[str] = set()
@@ -108,6 +121,38 @@ class Standing:
             self._learn_anew()
         elif fact.is_lesson:
             self._learn(fact)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `restored` needs, but for the rows."""
+        lessons = [one if isinstance(one, str) else one.id for one in self._lessons]
+        told = {name: sorted(getattr(self, name)) for name in _SETS}
+        rules = [one.model_dump(mode="json") for one in self.guidelines.values()]
+        answers = {asked: dict(found) for asked, found in self.answers.items()}
+        return {
+            **told, "guidelines": rules, "answers": answers, "lessons": lessons,
+            "total": str(self._total % _VERSION_SPACE),
+        }  # fmt: skip
+
+    @classmethod
+    def restored(
+        cls,
+        told: Mapping[str, Any],
+        embedder: str,
+        *,
+        words: Mapping[str, Item],
+        rows: MutableMapping[str, EpisodeRow],
+        facts: Mapping[str, Fact],
+    ) -> "Standing":
+        """Return what stood when it was written down."""
+        standing = cls(words, embedder)
+        standing.rows, standing._facts, standing._lessons = rows, facts, list(told["lessons"])
+        for name in _SETS:
+            kept = told[name]
+            setattr(standing, name, {tuple(one) if isinstance(one, list) else one for one in kept})
+        rules = map(Wording.model_validate, told["guidelines"])
+        standing.guidelines = {one.id: one for one in rules}
+        standing.answers, standing._total = told["answers"], int(told["total"])
+        return standing
 
     def episode(self, key: str) -> Episode | None:
         """Return an episode that stands."""
@@ -158,7 +203,7 @@ class Standing:
         self.pending.discard(key)
         if row is not None:
             self.rows[key] = row
-            if row.content.get("status") == "pending" and row.word not in self._read:
+            if row.is_open and row.word not in self._read:
                 self.pending.add(key)
             self._total += _weight(key, row.key, str(key in self.pending))
         if old is not row:
@@ -177,9 +222,14 @@ class Standing:
         self.guidelines = {}
         self._read = set()
         self._retired = set()
-        for key, row in [(key, row) for key, row in self.rows.items() if row.word in self._named]:
-            self._set(key, row)
-        for lesson in self._lessons:
+        for key, row in self.rows.items():
+            if row.is_open and key not in self.pending and row.word in self._named:
+                self._total -= _weight(key, row.key, str(False))
+                self._total += _weight(key, row.key, str(True))
+                self.pending.add(key)
+        lessons = [self._facts[one] if isinstance(one, str) else one for one in self._lessons]
+        self._lessons = [*lessons]
+        for lesson in lessons:
             self._learn(lesson)
         self.changed |= pending ^ self.pending
 
@@ -298,20 +348,68 @@ def row_of(episode_id: str, item: Item, embedder: str) -> EpisodeRow:
         never = datetime.min.replace(tzinfo=UTC)
         gone = {"status": item["status"]}
         return EpisodeRow(
-            episode_id, item["content"], item["word"], gone, "", "", None, never, judged=None
+            id=episode_id,
+            key=item["content"],
+            word=item["word"],
+            said=item["key"],
+            content=gone,
+            is_open=item["status"] == "pending",
+            vector_key="",
+            example_id="",
+            value=None,
+            given_at=never,
+            judged=None,
         )
     text, _ = text_of(content["example"]["inputs"], content["example"]["outputs"])
     return EpisodeRow(
         id=episode_id,
         key=item["content"],
         word=item["word"],
+        said=item["key"],
         content=content,
+        is_open=content.get("status") == "pending",
         vector_key=vector_key(embedder, text),
         example_id=content["example_id"],
         value=content.get("value"),
         given_at=datetime.fromisoformat(content["given_at"]),
         judged=_judged(content.get("judgment")),
     )
+
+
+def pack_row(row: EpisodeRow) -> bytes:
+    """Write what is kept of a word, without the word."""
+    judged = row.judged and [getattr(row.judged, name) for name in _JUDGED]
+    given_at = row.given_at.isoformat()
+    return orjson.dumps(
+        [row.key, row.word, row.said, row.is_open, row.vector_key, row.example_id, row.value,
+         given_at, judged]
+    )  # fmt: skip
+
+
+def unpack_row(episode_id: str, raw: Any, words: Mapping[str, Item]) -> EpisodeRow:
+    """Read what `pack_row` wrote."""
+    key, word, said, is_open, vector_key, example_id, value, given_at, judged = orjson.loads(raw)
+    return EpisodeRow(
+        episode_id,
+        key,
+        word,
+        said,
+        LazyItem(words, said, "episode"),
+        is_open,
+        vector_key,
+        example_id,
+        value,
+        datetime.fromisoformat(given_at),
+        judged and JudgedRow(**{**dict(zip(_JUDGED, judged, strict=True)), "shown": (*judged[3],)}),
+    )
+
+
+def vector_key_of(raw: Any) -> str:
+    """Read one of the fields that `pack_row` wrote."""
+    return str(orjson.loads(raw)[4])
+
+
+_JUDGED = ("verdict", "probabilities", "review", "shown", "checks")
 
 
 def _judged(judgment: Any) -> JudgedRow | None:

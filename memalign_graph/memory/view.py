@@ -3,24 +3,44 @@
 import asyncio
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from datetime import UTC, datetime
+from heapq import merge
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+import orjson
 from langgraph.store.base import BaseStore
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.memory.facts import PURGE, Fact, Item, purged_word, word_item
+from memalign_graph.memory import snapshot
+from memalign_graph.memory.facts import (
+    PURGE,
+    Fact,
+    Item,
+    item_of,
+    purged_word,
+    read_fact,
+    word_item,
+)
 from memalign_graph.memory.index.pgvector import RemoteIndex, VectorIndexKind
 from memalign_graph.memory.index.vectors import Vector, VectorIndex
 from memalign_graph.memory.layout import MemoryLayout
-from memalign_graph.memory.standing import EpisodeRow, Standing, stand
+from memalign_graph.memory.standing import (
+    EpisodeRow,
+    Standing,
+    pack_row,
+    stand,
+    unpack_row,
+    vector_key_of,
+)
 from memalign_graph.memory.words import newer_word, takes_back
 from memalign_graph.types import Episode, Guideline
+
+V = TypeVar("V")
 
 OVERLAP_US = 120_000_000
 """How far a reader looks back behind the newest fact it knows, in microseconds.
@@ -106,17 +126,20 @@ class MemoryView:
         self._item_bytes = 0
         self._head: str | None = None
         self._was_read = False
-        self._facts: dict[str, Fact] = {}
-        self._words: dict[str, Item] = {}
+        self._facts: MutableMapping[str, Fact] = {}
+        self._words: MutableMapping[str, Item] = {}
         self._purged: set[str] = set()
         self._purges: list[Fact] = []
-        self._newest = ""
+        self._newest, self._newest_us = "", 0
         self._standing = Standing(self._words, embedder)
         self._standing_guidelines: list[Guideline] = []
         self._version = self._standing.version
-        self._vector_keys: dict[str, str] = {}
-        self._episodes_at: dict[str, set[str]] = {}
+        self._vector_keys: MutableMapping[str, str] = {}
+        self._episodes_at: MutableMapping[str, AbstractSet[str]] = {}
         self._missing: set[str] = set()
+        self._order: Any = ()
+        """The places of rows in a snapshot that have a value, newest first."""
+        self._unsaved = 0
 
     @property
     def version(self) -> str:
@@ -126,7 +149,7 @@ class MemoryView:
     @property
     def newest_us(self) -> int:
         """The date of the newest fact known, in microseconds since 1970; 0 if there is none."""
-        return self._facts[self._newest].at_us if self._newest else 0
+        return self._newest_us
 
     @property
     def nbytes(self) -> int:
@@ -207,7 +230,7 @@ class MemoryView:
             if row is None:
                 item = word_item(said, said.word, self._purged)
             else:
-                before = Episode.model_validate(row.content)
+                before = Episode.model_validate({**row.content})
                 after = newer_word(before, said, replaces=replaces)
                 # What was learned from the earlier word may rest on this one as well.
                 word = after.word if takes_back(before, after) else row.word
@@ -223,7 +246,7 @@ class MemoryView:
     def facts(self) -> tuple[list[Fact], Mapping[str, Item]]:
         """Return all facts, and the words that they name."""
         with self._lock:
-            return list(self._facts.values()), dict(self._words)
+            return [fact for _, fact in self._facts.items()], dict(self._words.items())
 
     @property
     def was_read(self) -> bool:
@@ -278,18 +301,25 @@ class MemoryView:
                     self._words[key] = item
             self._item_bytes += _bytes_of(list(words.values()))
             unknown = {fact.id: fact for fact in facts if fact.id not in self._facts}
+            self._unsaved += len(unknown) + len(words)
             fresh = [unknown[key] for key in sorted(unknown)]
             self._item_bytes += _bytes_of(fresh)
             if not fresh:
                 return
-            is_next = fresh[0].id > self._newest
+            is_next = fresh[0].id > self._newest and not any(
+                fact.undone or fact.purged or fact.scrubbed or fact.reason == PURGE
+                for fact in fresh
+            )
+            if not is_next:
+                self._unmap(is_purge=any(fact.reason == PURGE for fact in fresh))
             self._facts.update(unknown)
             self._purges += [fact for fact in fresh if fact.reason == PURGE]
             for fact in sorted(self._purges, key=lambda fact: fact.id):
                 if fact.id >= fresh[0].id:
                     self._purge(fact)
             self._newest = max(self._newest, fresh[-1].id)
-            if is_next and not any(fact.undone or fact.purged or fact.scrubbed for fact in fresh):
+            self._newest_us = self._facts[self._newest].at_us
+            if is_next:
                 for fact in fresh:
                     self._standing.apply(fact)
                 changed, self._standing.changed = self._standing.changed, set()
@@ -300,11 +330,85 @@ class MemoryView:
                 changed = {*before.rows, *self._standing.rows}
             self._follow(changed)
             self._add_vectors(self.index.fitting(vectors or {}))
-            wordings = sorted(
-                self._standing.guidelines.values(), key=lambda one: (one.position, one.id)
-            )
-            self._standing_guidelines = list(map(self._standing.guideline, wordings))
-            self._version = self._standing.version
+            self._gather()
+
+    def _gather(self) -> None:
+        wordings = sorted(
+            self._standing.guidelines.values(), key=lambda one: (one.position, one.id)
+        )
+        self._standing_guidelines = list(map(self._standing.guideline, wordings))
+        self._version = self._standing.version
+
+    def _unmap(self, *, is_purge: bool) -> None:
+        """Let go of a snapshot's file: all of it is needed, and what was purged lies in it."""
+        self._facts, self._words = dict(self._facts.items()), dict(self._words.items())
+        self._vector_keys = dict(self._vector_keys.items())
+        self._episodes_at = dict(self._episodes_at.items())
+        self._order = ()
+        if is_purge:
+            self.index.unmap()
+            self._unsaved += len(self._words)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether enough has changed to write a snapshot."""
+        return snapshot.is_due(len(self._standing.rows), len(self._missing), self._unsaved)
+
+    def image(self) -> snapshot.Image:
+        """Return what is known, to be written as a snapshot while the view goes on."""
+        with self._lock:
+            self._unsaved = 0
+            facts, words = _copy(self._facts), _copy(self._words)
+            rows, at = _copy(self._standing.rows), _copy(self._episodes_at)
+            order, purges = self._order, {fact.id for fact in self._purges}
+            state = {
+                "standing": self._standing.to_json(),
+                "head": self._head,
+                "newest": self._newest,
+                "newest_us": self._newest_us,
+                "purges": sorted(purges),
+                "purged": sorted(self._purged),
+                "missing": sorted(self._missing),
+            }
+            vectors = [key for key in at if key not in self._missing]
+        return snapshot.Image(
+            state=state,
+            tables={
+                "facts": (facts, lambda fact: orjson.dumps(item_of(fact))),
+                "words": (words, orjson.dumps),
+                "rows": (rows, pack_row),
+                "at": (at, lambda ids: orjson.dumps(sorted(ids))),
+            },
+            order=lambda: [row.id for row in _newest_of(rows, order)],
+            vectors=vectors,
+            vector=self.index.get,
+            is_current=lambda: self.purges() == purges,
+        )
+
+    def restore(self, saved: snapshot.Saved) -> bool:
+        """Begin with a snapshot; tells whether nothing was known before."""
+        told, tables, embedder = saved.state, saved.tables, self._embedder
+        facts = snapshot.Mapped(tables["facts"], lambda _, raw: read_fact(orjson.loads(raw)))
+        words = snapshot.Mapped[Item](tables["words"], lambda _, raw: orjson.loads(raw))
+        rows = snapshot.Mapped(tables["rows"], lambda key, raw: unpack_row(key, raw, words))
+        at = snapshot.Mapped[AbstractSet[str]](
+            tables["at"], lambda _, raw: frozenset(orjson.loads(raw))
+        )
+        keys = snapshot.Mapped(tables["rows"], lambda _, raw: vector_key_of(raw))
+        known = told["standing"]
+        standing = Standing.restored(known, embedder, words=words, rows=rows, facts=facts)
+        purges = [facts[key] for key in told["purges"]]
+        with self._lock:
+            if self._facts:
+                return False
+            self._facts, self._words, self._standing = facts, words, standing
+            self._episodes_at, self._vector_keys = at, keys
+            self._newest, self._newest_us = told["newest"], told["newest_us"]
+            self._purges, self._purged = purges, set(told["purged"])
+            self._missing, self._order = set(told["missing"]), saved.order
+            self.index = VectorIndex(self._embedder, saved.vectors)
+            self._gather()
+        return True
 
     def read_up_to(self, head: str | None) -> None:
         """Note which fact was the last to be written before all of them were read."""
@@ -351,7 +455,12 @@ class MemoryView:
     def rows(self) -> list[EpisodeRow]:
         """Return the rows of all episodes, in the order of their ids."""
         with self._lock:
-            return [self._standing.rows[key] for key in sorted(self._standing.rows)]
+            return [row for _, row in sorted(self._standing.rows.items())]
+
+    def newest(self) -> Iterator[EpisodeRow]:
+        """Go through the rows of the episodes that have a value, newest first."""
+        with self._lock:
+            return _newest_of(_copy(self._standing.rows), self._order)
 
     def _purge(self, fact: Fact) -> None:
         """Keep nothing of what a purge erased, as its own process leaves the store."""
@@ -381,15 +490,40 @@ class MemoryView:
             new = None if row is None else row.vector_key
             if new is not None:
                 self._vector_keys[episode_id] = new
-                self._episodes_at.setdefault(new, set()).add(episode_id)
+                self._episodes_at[new] = self._episodes_at.get(new, _NOBODY) | {episode_id}
                 if new not in self.index:
                     self._missing.add(new)
             if old is not None and old != new:
-                self._episodes_at[old].discard(episode_id)
-                if not self._episodes_at[old]:
-                    del self._episodes_at[old]
+                left = self._episodes_at.pop(old) - {episode_id}
+                if left:
+                    self._episodes_at[old] = left
+                else:
                     self._missing.discard(old)
                     self.index.remove({old})
+
+
+_NOBODY: frozenset[str] = frozenset()
+
+
+def _copy(items: Mapping[str, V]) -> Mapping[str, V]:
+    return items.copy() if isinstance(items, snapshot.Mapped) else dict(items)
+
+
+def _newest_of(rows: Mapping[str, EpisodeRow], order: Any) -> Iterator[EpisodeRow]:
+    """Go through rows that have a value, newest first; by the order of those in a snapshot."""
+    saved: Iterator[EpisodeRow] = iter(())
+    if isinstance(rows, snapshot.Mapped):
+        mapped, rows = rows, rows.set
+        names = ((at, mapped.table.keys[at].decode()) for at in order)
+        saved = (
+            mapped.read(key, mapped.table.raw(at)) for at, key in names if key not in mapped.hidden
+        )
+    own = sorted((row for row in rows.values() if row.value is not None), key=_age, reverse=True)
+    return merge(saved, own, key=_age, reverse=True)
+
+
+def _age(row: EpisodeRow) -> tuple[datetime, str]:
+    return row.given_at, row.vector_key
 
 
 def _authors(words: Iterable[Item]) -> set[str]:

@@ -49,7 +49,8 @@ class Actor:
         words = [
             said(
                 f"case {self.random.randrange(8)}",
-                f"Word {self.random.randrange(3)}.",
+                f"Word {(number := self.random.randrange(3))}.",
+                value=(True, False, None)[number],
                 author=self.random.choice(("ann", None)),
                 thread_id=self.random.choice(("t", None)),
             )

@@ -14,6 +14,7 @@ from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.io import BLOCKING, run
+from memalign_graph.memory.snapshot import SNAPSHOTS, Mapped
 from tests.unit_tests.memory.acting import Actor
 from tests.unit_tests.memory.stores import connect, is_content
 from tests.unit_tests.memory.support import CRITERION, hashed, said
@@ -95,6 +96,15 @@ def look(path: Path, environment: Mapping[str, str], pipe: Any) -> None:
     recalled = memory.recall({"inputs": "a new question", "outputs": "a"}, k=50)
     version = memory.version()
     pipe.send((version, [one.id for one in rules], [one.id for one in episodes], len(recalled)))
+
+
+def look_hashed(path: Path, folder: Path, pipe: Any) -> None:
+    """Tell what is in a memory, and whether it was opened from a snapshot in a folder."""
+    os.environ[SNAPSHOTS] = str(folder)
+    memory = JudgeMemory(SqliteStore(connect(path)), CRITERION, embeddings=hashed)
+    version = memory.version()
+    is_mapped = isinstance(memory.access.view._words, Mapped)
+    pipe.send((is_mapped, version, memory.episodes(), memory.guidelines()))
 
 
 def learn_there(uri: str, pipe: Any) -> None:
