@@ -71,8 +71,6 @@ ROWS = (
     Row("cpu", "of it ours", "cpu", "own", "ms", 1),
     Row("panel", "one example, one criterion", "panel_one"),
     Row("panel", "one example, {criteria} criteria", "panel"),
-    Row("scale", "overhead of a judgment, {scale} episodes", "scale", "overhead", "ms", 1),
-    Row("scale", "reopen {scale} and judge", "scale_open", digits=1),
 )
 GROUPS = tuple(dict.fromkeys(row.group for row in ROWS))
 """The groups of rows."""
@@ -94,7 +92,7 @@ def as_markdown(groups: Sequence[str], sizes: dict[str, int], *sides: Results) -
 def _work_out(results: Results, sizes: dict[str, int]) -> None:
     """Add what is worked out from several measurements; see the README."""
     judged = results.get("judge", [])
-    for one in (*judged, *results.get("scale", [])):
+    for one in judged:
         one["overhead"] = 1_000 * (one["wall_s"] - one["held_s"])
     if not judged:
         return
@@ -122,12 +120,10 @@ class Bench:
         sides = [("ours", False), ("peer", False), ("peer", True)]
         found = []
         for side, cache in sides:
-            results = self._job(side, "session", cache=cache) if {*self.groups} - {"scale"} else {}
+            results = self._job(side, "session", cache=cache)
             for attempt in range(self.sizes["repeats"] if "reopen" in self.groups else 0):
                 reopened = self._job(side, "reopen", attempt=attempt, cache=cache)
                 results["reopen"] = results.get("reopen", []) + reopened.get("reopen", [])
-            if side == "ours" and "scale" in self.groups:
-                results |= self._job(side, "scale")
             found.append(results)
         return found
 
@@ -154,6 +150,7 @@ def main() -> None:
     """Measure both sides, and write a table and all measurements."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
     add, here = parser.add_argument, Path(__file__).parent
+    add("--scale", action="store_true", help="one memory and many workers, in place of the rows")
     add("--quick", action="store_true", help="small sizes: only that it runs")
     add("--no-peer", action="store_true", help="measure this package alone")
     add("--rows", type=_groups, default=GROUPS, help=f"some groups of rows: {','.join(GROUPS)}")
@@ -167,6 +164,12 @@ def main() -> None:
     sizes = SIZES | (QUICK if options.quick else {})
     sizes["repeats"] = options.repeats or sizes["repeats"]
     load = os.getloadavg()[0]
+    if options.scale:
+        from benchmarks import scale
+
+        with serving() as server:
+            print(scale.run(scale.QUICK if options.quick else scale.Sizes(), work, server))
+        return
     with serving() as server:
         sides = Bench(options, sizes, server).run()
     title = "Quick run: the sizes are too small to say anything" if options.quick else "Benchmark"

@@ -35,9 +35,6 @@ from memalign_graph.state import ExampleInput, JudgeOutput, JudgeState
 
 CRITERION = Criterion(name=data.NAME, instructions=data.INSTRUCTIONS)
 
-_AT_ONCE = 5_000  # how many episodes are remembered in one go
-_GUIDELINES = 100  # beside 100,000 episodes
-
 
 class Ours:
     """The package as its README uses it, on a `SqliteStore` in a file."""
@@ -227,25 +224,5 @@ def reopen(job: Job) -> Results:
     return {"reopen": [plan.Remote(job.server).measure(work)]}
 
 
-def scale(job: Job) -> Results:
-    """Fill a memory, open it anew, and judge with it; its search is exact, as any flat one."""
-    ours, remote, records = Ours("scale.db"), plan.Remote(job.server), data.records(job.scale)
-    ours.begin()
-    began = time.perf_counter()
-    with remote.without_latency():
-        for first in range(0, len(records), _AT_ONCE):
-            ours.memory.remember(ours.prepare(records[first : first + _AT_ONCE]))
-        for number in range(_GUIDELINES):
-            ours.memory.add_guideline(data.guideline_text(number))
-    filled_s = time.perf_counter() - began
-    ours.keep()
-    cases = [record.case for record in data.records(job.judgments + 2, seed=2)]
-    ours.open()
-    opened = remote.measure(partial(ours.judge, cases[0])) | {"filled_s": filled_s}
-    judged = [remote.measure(partial(ours.judge, case)) for case in cases]
-    ours.keep()
-    return {"scale_open": [opened], "scale": judged[2:]}
-
-
 if __name__ == "__main__":
-    plan.do_job(session=session, reopen=reopen, scale=scale)
+    plan.do_job(session=session, reopen=reopen)

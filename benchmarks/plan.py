@@ -35,12 +35,11 @@ SIZES = {
     "judgments": 30,  # whose overhead is measured, after two that are not
     "concurrent": 200,
     "at_once": 64,  # how many of them are under way at a time
-    "scale": 100_000,  # episodes
     "criteria": 9,  # of the panel
     "repeats": 3,  # how often whatever is timed once is timed
 }
 _FEW = {"large": 120, "judgments": 5, "concurrent": 24, "at_once": 8, "repeats": 1}
-QUICK = {"small": 10, "scale": 3_000, **_FEW}
+QUICK = {"small": 10, **_FEW}
 """Sizes that show only that everything runs."""
 
 Measured = dict[str, Any]

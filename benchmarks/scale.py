@@ -1,0 +1,386 @@
+"""One memory and many workers: `python -m benchmarks --scale`.
+
+Each part runs in processes of its own, on stores that hold the same records.
+"""
+
+import asyncio
+import itertools
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psycopg
+from langchain_core.embeddings import Embeddings
+from langchain_openai import ChatOpenAI
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+
+from benchmarks import data, plan
+from benchmarks.ours import CRITERION
+from memalign_graph import JudgeMemory, create_alignment_graph, create_judge_graph
+from memalign_graph.local.stores import open_store, open_store_async
+from tests import postgres
+
+_DIMENSIONS = 512
+_AT_ONCE = 5_000  # how many episodes are remembered in one go
+_GUIDELINES = 20
+
+
+class Sizes(NamedTuple):
+    """How much each part does."""
+
+    episodes: tuple[int, ...] = (1_000, 10_000, 100_000)
+    judgments: int = 30
+    workers: int = 8
+    per_second: int = 50
+    seconds: float = 30.0
+    memories: int = 1_000
+    each: int = 100
+    soak_s: float = 600.0
+
+
+QUICK = Sizes((200,), 3, 2, 5, 4.0, 5, 10, 20.0)
+"""Sizes that show only that everything runs."""
+
+
+class Drawn(Embeddings):
+    """Directions drawn from a hash of the text, around one of a thousand centres."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Embed without a call."""
+        return [self.embed_query(text) for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        """Embed one text."""
+        seed = int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
+        centre, own = (
+            np.random.default_rng(of).standard_normal(_DIMENSIONS) for of in (seed % 1_000, seed)
+        )
+        drawn: list[float] = (centre + own).tolist()
+        return drawn
+
+
+_OPTIONS: Any = {"embeddings": Drawn()}
+
+
+class Timed(NamedTuple):
+    """A judgment: when it began and ended, and the version it was made with."""
+
+    began: float
+    ended: float
+    version: str
+
+
+def memory_in(store: BaseStore, number: int = 0) -> JudgeMemory:
+    """Return one of a store's memories."""
+    return JudgeMemory(store, _criterion(number), **_OPTIONS)
+
+
+def _criterion(number: int) -> Any:
+    return CRITERION.model_copy(update={"name": f"{CRITERION.name}_{number}"})
+
+
+def _feedback(record: data.Record, author: str = "ann") -> dict[str, Any]:
+    said = {"value": record.value, "rationale": record.rationale, "author": author}
+    return record.case | said
+
+
+def fill(store: BaseStore, count: int, number: int = 0) -> JudgeMemory:
+    """Fill a memory."""
+    memory, records = memory_in(store, number), data.records(count, seed=number + 1)
+    for first in range(0, count, _AT_ONCE):
+        memory.remember([_feedback(record) for record in records[first : first + _AT_ONCE]])
+    for at in range(_GUIDELINES):
+        memory.add_guideline(data.guideline_text(at))
+    return memory
+
+
+def judge_graph(store: BaseStore, number: int = 0) -> Any:
+    """Return the graph that judges by one of a store's memories."""
+    model = ChatOpenAI(model=plan.MODEL, max_retries=0)
+    return create_judge_graph(_criterion(number), model=model, **_OPTIONS).compile(store=store)
+
+
+def filling(place: str, count: int) -> None:
+    """Fill a memory in a process of its own."""
+    with open_store(place) as store:
+        fill(store, count)
+
+
+def judging(place: str | None, count: int, judgments: int, server: str) -> dict[str, float]:
+    """Open a memory that another process filled, and judge with it."""
+    remote = plan.Remote(server)
+    with nullcontext(InMemoryStore()) if place is None else open_store(place) as store:
+        if place is None:
+            fill(store, count)
+        graph, cases = judge_graph(store), [one.case for one in data.records(judgments + 1, seed=2)]
+        cpu, first = time.process_time(), remote.measure(partial(graph.invoke, cases[0]))
+        cpu = time.process_time() - cpu
+        rest = [remote.measure(partial(graph.invoke, case)) for case in cases[1:]]
+    overheads = [1_000 * (one["wall_s"] - one["held_s"]) for one in rest]
+    opened = {"open": first["wall_s"] - first["held_s"], "open_cpu": cpu}
+    return opened | {"overhead": statistics.median(overheads), "best": min(overheads), "mib": mib()}
+
+
+def mib() -> float:
+    """Return how much memory of its own this process has: shared pages count by their share."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+def worker(place: str, sizes: Sizes, seed: int) -> list[Timed]:
+    """Judge at a steady rate, for some seconds."""
+    return asyncio.run(_worker(place, sizes, seed))
+
+
+async def _worker(place: str, sizes: Sizes, seed: int) -> list[Timed]:
+    cases = [one.case for one in data.records(int(sizes.per_second * sizes.seconds), seed=seed)]
+    async with open_store_async(place) as store:
+        graph = judge_graph(store)
+        await graph.ainvoke(cases[0])  # warms up
+        start = time.monotonic()
+
+        async def judge(number: int, case: dict[str, Any]) -> Timed:
+            due = start + number / sizes.per_second
+            await asyncio.sleep(due - time.monotonic())
+            began = time.monotonic()
+            judgment = (await graph.ainvoke(case))["judgment"]
+            return Timed(began, time.monotonic(), judgment["memory_version"])
+
+        return await asyncio.gather(*(judge(*numbered) for numbered in enumerate(cases)))
+
+
+def learner(place: str, seconds: float, seed: int) -> list[tuple[float, str]]:
+    """Learn from one more record again and again; returns when what version was there."""
+    model, learned = ChatOpenAI(model=plan.MODEL, max_retries=0), list[tuple[float, str]]()
+    with open_store(place) as store:
+        graph: Any = create_alignment_graph(_criterion(0), model=model, **_OPTIONS).compile(
+            store=store
+        )
+        until = time.monotonic() + seconds
+        for record in data.records(int(seconds) * 10, seed=seed):
+            if time.monotonic() > until:
+                break
+            report = graph.invoke({"feedback": [_feedback(record, f"expert {seed}")]})["report"]
+            learned.append((time.monotonic(), report["memory_version_after"]))
+    return learned
+
+
+def crowd(place: str, sizes: Sizes) -> dict[str, float]:
+    """Have workers judge on one memory while two others learn."""
+    with _processes(sizes.workers + 2) as pool:
+        learning = [pool.submit(learner, place, sizes.seconds + 5, 90 + at) for at in range(2)]
+        working = [pool.submit(worker, place, sizes, 10 + at) for at in range(sizes.workers)]
+        judged = [one for work in working for one in work.result()]
+        learned = sorted(when for lesson in learning for when in lesson.result())
+    with open_store(place) as store:
+        commits = memory_in(store).history()
+    order = {commit.version: at for at, commit in enumerate(reversed(commits))}
+    stale = 0
+    for one in judged:
+        known = [order[version] for when, version in learned if when < one.began]
+        stale += order[one.version] < max(known, default=0)
+    took = sorted(one.ended - one.began for one in judged)
+    span = max(one.ended for one in judged) - min(one.began for one in judged)
+    return {
+        "rate": len(judged) / span,
+        "p50": statistics.median(took),
+        "p95": took[int(0.95 * len(took))],
+        "stale": stale,
+        "judgments": len(judged),
+        "lessons": len(learned),
+    }
+
+
+@contextmanager
+def _processes(count: int = 1) -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+def apart(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Do some work in a process of its own."""
+    with _processes() as pool:
+        return pool.submit(work, *arguments).result()
+
+
+def many(place: str, sizes: Sizes, server: str) -> dict[str, float]:
+    """Judge by many memories in one process: each once, and each once more."""
+    remote, case = plan.Remote(server), data.records(1, seed=2)[0].case
+    with remote.without_latency(), open_store(place) as store:
+        graphs = [judge_graph(store, number) for number in range(sizes.memories)]
+        rounds = [[_seconds(partial(graph.invoke, case)) for graph in graphs] for _ in range(2)]
+    first, again = (1_000 * statistics.median(times) for times in rounds)
+    return {"first": first, "again": again, "mib": mib()}
+
+
+def filling_many(place: str, sizes: Sizes) -> None:
+    """Fill many memories."""
+    with open_store(place) as store:
+        for number in range(sizes.memories):
+            memory_in(store, number).remember(
+                [_feedback(record) for record in data.records(sizes.each, seed=number + 1)]
+            )
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def unsteady(place: str, seed: int) -> None:
+    """Learn and forget without end, until killed."""
+    model = ChatOpenAI(model=plan.MODEL, max_retries=0)
+    with open_store(place) as store:
+        memory = memory_in(store)
+        graph: Any = create_alignment_graph(_criterion(0), model=model, **_OPTIONS).compile(
+            store=store
+        )
+        for number in itertools.count(1_000 * seed):
+            graph.invoke({"feedback": [_feedback(data.records(1, seed=number)[0])]})
+            if len(memory.episodes()) > _STEADY:
+                memory.forget(memory.episodes()[0].id)
+
+
+_STEADY = 200  # how many episodes a memory is kept at in the soak
+_UNSTEADY = 2  # how many work on it, until they are killed
+
+
+def soaked(place: str, seconds: float, pipe: Any) -> None:
+    """Judge for some time, and tell now and then what this process holds."""
+    with open_store(place) as store:
+        graph, memory = judge_graph(store), memory_in(store)
+        began = told = time.monotonic()
+        for seed in itertools.count(10_000):
+            graph.invoke(data.records(1, seed=seed)[0].case)
+            now = time.monotonic()
+            if now - told > seconds / 20:
+                told = now
+                pipe.send((mib(), len([*Path("/proc/self/fd").iterdir()])))
+            if now - began > seconds:
+                break
+        pipe.send("done")
+        pipe.recv()
+        pipe.send(memory.version())
+
+
+def soak(place: str, seconds: float) -> dict[str, str]:
+    """Kill workers that learn and forget, while another judges on what they leave."""
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe()
+    judge = spawn.Process(target=soaked, args=(place, seconds, there))
+    judge.start()
+    held, versions, kills, workers = list[tuple[float, ...]](), list[str](), 0, list[Any]()
+    while not versions:
+        while len(workers) < _UNSTEADY:
+            workers.append(spawn.Process(target=unsteady, args=(place, 200 + kills + len(workers))))
+            workers[-1].start()
+        told = here.recv()
+        oldest = workers.pop(0)
+        oldest.kill()
+        oldest.join()
+        kills += 1
+        if isinstance(told, str):
+            versions.append(told)
+        else:
+            held.append((*told, _connections(place)))
+    for one in workers:
+        one.kill()
+        one.join()
+    here.send("look again")
+    versions = [here.recv(), apart(version_of, place)]
+    judge.join()
+    quarter = len(held) // 4
+    parts = {
+        name: f"{statistics.median(early):.0f} to {statistics.median(late):.0f}"
+        for name, early, late in zip(
+            ("MiB", "files", "connections"),
+            zip(*held[:quarter], strict=True),
+            zip(*held[-quarter:], strict=True),
+            strict=True,
+        )
+    }
+    same = "yes" if versions[0] == versions[1] else "NO"
+    return {**parts, "kills": str(kills), "equal to a fold from scratch": same}
+
+
+def version_of(place: str) -> str:
+    """Read a memory from scratch."""
+    with open_store(place) as store:
+        return memory_in(store).version()
+
+
+def _connections(place: str) -> int:
+    with psycopg.connect(place) as connection:
+        counting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        return int(next(connection.execute(counting))[0])
+
+
+def run(sizes: Sizes, folder: Path, server: str) -> str:
+    """Do all parts; returns a table a part."""
+    own = dict.fromkeys(("OPENAI_BASE_URL", "OPENAI_API_BASE"), server)
+    os.environ.update(own, OPENAI_API_KEY="none", LANGSMITH_TRACING="false", NO_PROXY="127.0.0.1")
+    with postgres.server() as cluster:
+        tables = [
+            _table("episodes", _stores(sizes, folder, cluster, server)),
+            _table(
+                "workers", {f"{sizes.workers} x {sizes.per_second}/s": _crowded(sizes, cluster)}
+            ),
+            _table("memories", {f"{sizes.memories:,}": _many(sizes, folder, server)}),
+            _table("soak", {f"{sizes.soak_s:.0f} s": _soaked(sizes, cluster)}),
+        ]
+    return "\n\n".join(tables)
+
+
+def _stores(sizes: Sizes, folder: Path, cluster: str, server: str) -> dict[str, dict[str, float]]:
+    rows = {}
+    for count in sizes.episodes:
+        told = count, sizes.judgments, server
+        rows[f"{count:,} in memory"] = apart(judging, None, *told)
+        with postgres.database(cluster) as database:
+            for kind, place in (("SQLite", str(folder / f"{count}.db")), ("Postgres", database)):
+                apart(filling, place, count)
+                name = f"{count:,} in {kind}"
+                rows[name] = apart(judging, place, *told)
+                os.environ["MEMALIGN_SNAPSHOTS"] = str(folder / "snapshots")
+                apart(judging, place, *told)  # writes the snapshot, where the memory is large
+                rows[f"{name}, snapshot"] = apart(judging, place, *told)
+                del os.environ["MEMALIGN_SNAPSHOTS"]
+    return rows
+
+
+def _crowded(sizes: Sizes, cluster: str) -> dict[str, float]:
+    with postgres.database(cluster) as place:
+        apart(filling, place, max(sizes.episodes) // 10)
+        return crowd(place, sizes)
+
+
+def _many(sizes: Sizes, folder: Path, server: str) -> dict[str, float]:
+    place = str(folder / "many.db")
+    apart(filling_many, place, sizes)
+    measured: dict[str, float] = apart(many, place, sizes, server)
+    return measured
+
+
+def _soaked(sizes: Sizes, cluster: str) -> dict[str, str]:
+    with postgres.database(cluster) as place:
+        return soak(place, sizes.soak_s)
+
+
+def _table(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
+    names = list(next(iter(rows.values())))
+    lines = [f"| {' | '.join([title, *names])} |", f"|---|{'---:|' * len(names)}"]
+    for name, row in rows.items():
+        cells = [one if isinstance(one, str) else f"{one:,.3g}" for one in row.values()]
+        lines.append(f"| {' | '.join([name, *cells])} |")
+    return "\n".join(lines)
