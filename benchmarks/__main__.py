@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from benchmarks.plan import (
     PEER_VENV,
     QUICK,
+    SCALE,
     SIZES,
     Results,
     peer_python,
@@ -150,7 +151,8 @@ def main() -> None:
     """Measure both sides, and write a table and all measurements."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
     add, here = parser.add_argument, Path(__file__).parent
-    add("--scale", action="store_true", help="one memory and many workers, in place of the rows")
+    scaled = f"one memory and many workers: {','.join(SCALE)}, or all"
+    add("--scale", nargs="?", const=",".join(SCALE), help=scaled)
     add("--quick", action="store_true", help="small sizes: only that it runs")
     add("--no-peer", action="store_true", help="measure this package alone")
     add("--rows", type=_groups, default=GROUPS, help=f"some groups of rows: {','.join(GROUPS)}")
@@ -168,7 +170,9 @@ def main() -> None:
         from benchmarks import scale
 
         with serving() as server:
-            print(scale.run(scale.QUICK if options.quick else scale.Sizes(), work, server))
+            amount = scale.QUICK if options.quick else scale.Sizes()
+            for table in scale.run(amount, options.scale.split(","), work, server):
+                print(f"{table}\n", flush=True)
         return
     with serving() as server:
         sides = Bench(options, sizes, server).run()

@@ -42,6 +42,9 @@ _FEW = {"large": 120, "judgments": 5, "concurrent": 24, "at_once": 8, "repeats":
 QUICK = {"small": 10, **_FEW}
 """Sizes that show only that everything runs."""
 
+SCALE = ("stores", "workers", "memories", "vectors", "soak")
+"""What `--scale` measures of one memory and many workers."""
+
 Measured = dict[str, Any]
 """What one stretch of work took (`wall_s`), and the server's counters for it."""
 
