@@ -43,6 +43,7 @@ MAX_CASES = 1_000  # the newest: more would take seconds at each change of a mem
 COMPARED = 5  # of the most similar cases a majority is looked for among so many
 _LOOKED_AT = 3 * VOTERS  # since some episodes have no value
 _SHOWN = 10
+_MOST_OTHERS = 10_000  # beside those that are fitted, with their vectors
 _FEW_MARKS = 12  # experts that use so few different numbers are followed in that
 _MOVED = (
     "The memory changed before the judge was asked: similar cases are weighed as of version {}."
@@ -214,10 +215,11 @@ class Process:
         self.encoding = Encoding(scale)
         self.lock = threading.RLock()  # held while it is used: much of it is fitted then
         self._besides = besides
-        self._cases: dict[str, Case | None] = {}
+        self._others: dict[str, Case | None] = {}
         self.like: Regression | None = None
-        found = (self.read(view, key, vectors[key]) for key in sorted(vectors))
-        self.take([case for case in found if case])
+        found = (_case_of(view, key, vectors[key], scale) for key in sorted(vectors))
+        self._own = {case.key: case for case in found if case}
+        self.take([*self._own.values()])
         example_ids = [case.example_id for case in self.cases]
         self.features = Features(view, scale, example_ids, least=MIN_CASES)
 
@@ -309,12 +311,14 @@ class Process:
     async def nearest(self, io: IO, access: MemoryAccess, vector: Vector | None) -> Near:
         """Find the cases of all memory that are most similar to a new one, and how similar."""
         found = [] if vector is None else await nearest(io, access, vector, _LOOKED_AT)
-        unread = [key for key, _ in found if key not in self._cases and key not in self._besides]
+        others = self._others = self._others if len(self._others) < _MOST_OTHERS else {}
+        known = {key: read[key] for read in (others, self._own) for key, _ in found if key in read}
+        unread = [key for key, _ in found if key not in known and key not in self._besides]
         for key, its in (await vectors_of(io, access, unread)).items():
-            self.read(access.view, key, its)
+            known[key] = others[key] = _case_of(access.view, key, its, self.encoding.scale)
         # Beyond some digits the order of a sum shows.
         hits = sorted((-round(similarity, 6), key) for key, similarity in found)
-        valued = ((case, -far) for far, key in hits if (case := self._cases.get(key)) is not None)
+        valued = ((case, -far) for far, key in hits if (case := known.get(key)) is not None)
         voters = list(islice(valued, VOTERS))
         return [case for case, _ in voters], np.array([similarity for _, similarity in voters])
 
@@ -388,11 +392,6 @@ class Process:
             calibrated_on=len(calibration.scores) if calibration else None,
             evidence=None if mode == "verdict" else evidence,
         )
-
-    def read(self, view: MemoryView, key: str, vector: Vector) -> Case | None:
-        """Read a case, if experts valued it."""
-        self._cases[key] = _case_of(view, key, vector, self.encoding.scale)
-        return self._cases[key]
 
     def _targets_of(self, cases: Sequence[Case]) -> Floats:
         """Return what experts say, then the judge: where it was not asked it counts as right."""
