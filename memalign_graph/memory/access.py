@@ -17,11 +17,21 @@ from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.identity import check_json
 from memalign_graph.io import IO
 from memalign_graph.memory import snapshot
-from memalign_graph.memory.facts import FACT, PURGE, Fact, Item, clock, item_of, new_id, read_fact
+from memalign_graph.memory.facts import (
+    FACT,
+    PURGE,
+    Fact,
+    Item,
+    clock,
+    date_of,
+    item_of,
+    new_id,
+    read_fact,
+)
 from memalign_graph.memory.index.pgvector import VectorIndexKind, VectorTable, check_kind
 from memalign_graph.memory.index.vectors import Vector, decode_vector
 from memalign_graph.memory.layout import MemoryLayout, Namespace
-from memalign_graph.memory.view import OVERLAP_US, MemoryView, trim_views, view_of
+from memalign_graph.memory.view import OVERLAP_US, MemoryView, forget_view, trim_views, view_of
 from memalign_graph.memory.worth import measured
 from memalign_graph.models import Embedder
 from memalign_graph.types import Criterion, Episode, Guideline
@@ -87,7 +97,13 @@ class MemoryAccess:
                     if is_own:
                         view.end_reading()
         if not view.is_at(head):
-            facts = await self._since(io, view.newest_us - OVERLAP_US)
+            facts = await self._since(io, view.latest)
+            if facts is None:
+                where = "/".join(self.layout.root)
+                logger.warning("The store of %s was set back or emptied: it is read anew.", where)
+                forget_view(self.store, view)
+                vars(self).pop("view", None)
+                return await self.refresh(io)
             await self._add(io, head, facts, {}, {})
         return view
 
@@ -118,32 +134,32 @@ class MemoryAccess:
         saved = snapshot.load(self.layout, self.embedder.id)
         if saved is None:
             return False
-        told, facts, why = saved.state, list[Fact](), ""
-        if told["head"] != head:
-            facts = await self._since(io, told["newest_us"] - OVERLAP_US)
-            if all(fact.id != told["newest"] for fact in facts):
-                why = "it is of a log that is not in this store."
+        told = saved.state
+        facts = [] if told["head"] == head else await self._since(io, told["newest"])
+        is_begun, why = False, "it is of a log that is not in this store."
         try:
-            is_begun = not why and self.view.restore(saved)
+            is_begun = facts is not None and self.view.restore(saved)
         except (MemAlignError, ValueError, KeyError, TypeError) as error:
-            is_begun, why = False, str(error)
-        if is_begun:
-            await self._add(io, head, facts, {}, {})
-        elif why:
+            facts, why = None, str(error)
+        if facts is None:
             where = "/".join(self.layout.root)
             logger.warning("The snapshot of %s can't be used, the store is read: %s", where, why)
+        elif is_begun:
+            await self._add(io, head, facts, {}, {})
         return is_begun
 
-    async def _since(self, io: IO, since_us: int) -> list[Fact]:
-        """Read the facts from a time on that the view does not know."""
+    async def _since(self, io: IO, newest: str) -> list[Fact] | None:
+        """Read the facts beside and after one that the view does not know; None if it is gone."""
         # The kind first: a store in memory compares the dates of nothing else then.
-        dated: Item = {"kind": FACT}
+        dated, since_us = dict[str, Any](kind=FACT), date_of(newest) - OVERLAP_US
         if since_us >= _DIGITS_ALIKE:
             dated["at_us"] = {"$gte": since_us}
         namespace = self.layout.of("facts")
         search = SearchOp(namespace, filter=dated, limit=EVERYTHING, refresh_ttl=False)
         [below] = await io.batch(self.store, [search])
         own = {item.key: item for item in below if tuple(item.namespace) == namespace}
+        if newest and newest not in own:
+            return None
         return [read_fact(unpacked(own[key].value)) for key in self.view.unknown(own)]
 
     async def _add(

@@ -267,6 +267,11 @@ def new_id(at_us: int) -> str:
     return f"{at_us:016d}-{uuid4().hex[:12]}"
 
 
+def date_of(fact_id: str) -> int:
+    """Return the date in a fact's key; 0 for no fact."""
+    return int(fact_id.partition("-")[0] or 0)
+
+
 def utc(at_us: int) -> datetime:
     """Return a time in microseconds since 1970 as a date."""
     return datetime.fromtimestamp(at_us / 1e6, UTC)

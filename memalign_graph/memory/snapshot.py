@@ -14,7 +14,6 @@ import time
 import zlib
 from collections.abc import (
     Callable,
-    Container,
     ItemsView,
     Iterable,
     Iterator,
@@ -248,7 +247,7 @@ def load(layout: MemoryLayout, embedder: str) -> Saved | None:
     for path in paths[-1:]:
         try:
             return _read(path, [*layout.root, embedder])
-        except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, struct.error) as error:
             logger.warning("The snapshot %s can't be used, the store is read: %s", path, error)
     return None
 
@@ -320,16 +319,17 @@ def _save(place: Path, layout: MemoryLayout, embedder: str, image: Image) -> Non
         with _opened(beside) as file:
             _Writer(file).write([*layout.root, embedder], image, path.with_suffix(".faiss"))
         beside.replace(path)
+        kept = {path.stem, name} if image.is_current() else {}
+        others = place.glob(f"{_stem(layout)}-{_digest(embedder)}-*")
+        _remove([one for one in others if one.stem not in kept])
     except FileExistsError:
-        return  # another process writes one
+        pass  # another process writes one
     except (OSError, ValueError, RuntimeError) as error:  # the last is FAISS's
         logger.warning("A snapshot of %s was not written: %s", "/".join(layout.root), error)
-        beside.unlink(missing_ok=True)
+        _remove([beside, path.with_suffix(".tmp"), path.with_suffix(".faiss")])
     finally:
         with _lock:
             _writing.discard(threading.current_thread())
-    kept = {path.name, path.with_suffix(".faiss").name, beside.name} if image.is_current() else {}
-    _remove(place.glob(f"{_stem(layout)}-{_digest(embedder)}-*"), kept)
 
 
 def _opened(path: Path) -> Any:
@@ -428,15 +428,14 @@ def drop(layout: MemoryLayout, purges: Iterable[str]) -> list[str]:
         return []
     known = f"-{_digest(*sorted(purges))}"
     paths = [path for path in place.glob(f"{_stem(layout)}-*") if known not in path.name]
-    return _remove(paths, ())
+    return _remove(paths)
 
 
-def _remove(paths: Iterable[Path], kept: Container[str]) -> list[str]:
+def _remove(paths: Iterable[Path]) -> list[str]:
     left = []
     for path in paths:
         try:
-            if path.name not in kept:
-                path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         except OSError as error:
             left.append(f"The snapshot {path} could not be removed: {error}.")
             logger.warning("%s", left[-1])

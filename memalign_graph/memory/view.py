@@ -21,6 +21,7 @@ from memalign_graph.memory.facts import (
     PURGE,
     Fact,
     Item,
+    date_of,
     item_of,
     purged_word,
     read_fact,
@@ -130,7 +131,8 @@ class MemoryView:
         self._words: MutableMapping[str, Item] = {}
         self._purged: set[str] = set()
         self._purges: list[Fact] = []
-        self._newest, self._newest_us = "", 0
+        self.latest = ""
+        """The newest fact known."""
         self._standing = Standing(self._words, embedder)
         self._standing_guidelines: list[Guideline] = []
         self._version = self._standing.version
@@ -149,7 +151,7 @@ class MemoryView:
     @property
     def newest_us(self) -> int:
         """The date of the newest fact known, in microseconds since 1970; 0 if there is none."""
-        return self._newest_us
+        return date_of(self.latest)
 
     @property
     def nbytes(self) -> int:
@@ -306,7 +308,7 @@ class MemoryView:
             self._item_bytes += _bytes_of(fresh)
             if not fresh:
                 return
-            is_next = fresh[0].id > self._newest and not any(
+            is_next = fresh[0].id > self.latest and not any(
                 fact.undone or fact.purged or fact.scrubbed or fact.reason == PURGE
                 for fact in fresh
             )
@@ -317,8 +319,7 @@ class MemoryView:
             for fact in sorted(self._purges, key=lambda fact: fact.id):
                 if fact.id >= fresh[0].id:
                     self._purge(fact)
-            self._newest = max(self._newest, fresh[-1].id)
-            self._newest_us = self._facts[self._newest].at_us
+            self.latest = max(self.latest, fresh[-1].id)
             if is_next:
                 for fact in fresh:
                     self._standing.apply(fact)
@@ -342,6 +343,8 @@ class MemoryView:
     def _unmap(self, *, is_purge: bool) -> None:
         """Let go of a snapshot's file: all of it is needed, and what was purged lies in it."""
         self._facts, self._words = dict(self._facts.items()), dict(self._words.items())
+        self._item_bytes = _bytes_of(list(self._facts.values()))
+        self._item_bytes += _bytes_of(list(self._words.values()))
         self._vector_keys = dict(self._vector_keys.items())
         self._episodes_at = dict(self._episodes_at.items())
         self._order = ()
@@ -364,8 +367,7 @@ class MemoryView:
             state = {
                 "standing": self._standing.to_json(),
                 "head": self._head,
-                "newest": self._newest,
-                "newest_us": self._newest_us,
+                "newest": self.latest,
                 "purges": sorted(purges),
                 "purged": sorted(self._purged),
                 "missing": sorted(self._missing),
@@ -403,7 +405,7 @@ class MemoryView:
                 return False
             self._facts, self._words, self._standing = facts, words, standing
             self._episodes_at, self._vector_keys = at, keys
-            self._newest, self._newest_us = told["newest"], told["newest_us"]
+            self.latest = told["newest"]
             self._purges, self._purged = purges, set(told["purged"])
             self._missing, self._order = set(told["missing"]), saved.order
             self.index = VectorIndex(self._embedder, saved.vectors)
@@ -564,6 +566,14 @@ def view_of(
         view.used = next(_views.ticks)
         _views.cached.setdefault(store, {})[key] = view
         return view
+
+
+def forget_view(store: BaseStore, view: MemoryView) -> None:
+    """Let whoever asks next begin anew; those who hold a view go on with it."""
+    with _views.lock:
+        for views in (_views.held.get(store, {}), _views.cached.get(store, {})):
+            for key in [key for key, known in views.items() if known is view]:
+                del views[key]
 
 
 def trim_views() -> None:

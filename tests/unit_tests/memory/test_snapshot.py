@@ -2,8 +2,10 @@
 
 import logging
 import os
+import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +230,48 @@ def test_one_that_was_begun_before_a_purge_is_not_left(filled: JudgeMemory, fold
     snapshot.save(access.layout, access.embedder.id, lambda: image)
     snapshot.settle()
     assert not any(MARK.encode() in one.read_bytes() for one in folder.iterdir())
+
+
+def test_one_that_can_not_be_written_leaves_the_last(
+    filled: JudgeMemory, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = list(folder.iterdir())
+
+    def fail(*_: Any) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(snapshot._Writer, "_table", fail)
+    filled.remember(said("one more"))
+    save(filled)
+    assert list(folder.iterdir()) == before
+
+
+def test_a_store_that_is_set_back_is_read_anew_and_leaves_nothing_in_snapshots(
+    filled: JudgeMemory, opener: Opener, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "backup.db")) as backup:
+        filled.access.store.conn.backup(backup)  # type: ignore[attr-defined]
+        count = len(filled.episodes())
+        filled.remember([said("after the backup"), said("case 1", "Another.")])
+        backup.backup(filled.access.store.conn)  # type: ignore[attr-defined]
+    filled.remember(said("since the restore"))
+    assert "set back or emptied" in caplog.text
+    save(filled)
+    late = opened(opener)
+    assert contents(late) == contents(filled)
+    assert is_mapped(late)
+    assert len(late.episodes()) == count + 1
+
+
+def test_a_memory_let_go_of_its_file_counts_what_it_holds(
+    filled: JudgeMemory, opener: Opener
+) -> None:
+    there = opened(opener)
+    there.version()
+    assert is_mapped(there)
+    there.rollback(there.history()[1].version)
+    assert not is_mapped(there)
+    assert there.access.view.nbytes > filled.access.view.nbytes / 2
 
 
 def test_without_the_variable_nothing_is_written(
