@@ -117,25 +117,21 @@ class VectorTable:
         self, io: IO, wanted: Sequence[str] | None
     ) -> tuple[set[str], int | None] | None:
         """Tell which of some rows there are, or all, and their dimension; None without a table."""
-        from psycopg import errors
-
         where = "prefix = %s"
         given: list[Any] = [self.prefix]
         if wanted is not None:
             where += " AND key = ANY(%s)"
             given.append(list(wanted))
-        try:
-            # Whoever removes rows has done so, or will see the facts that were read before.
-            _, rows, dimensions = await self._do(
-                io,
-                ("SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, 0))", [self.prefix]),
-                (f"SELECT key FROM {_TABLE} WHERE {where}", given),
-                (f"SELECT vector_dims(vector) FROM {_TABLE} WHERE {where} LIMIT 1", given),
-            )
-        except StoreError as error:
-            if isinstance(error.__cause__, errors.UndefinedTable):
-                return None
-            raise
+        # Whoever removes rows has done so, or will see the facts that were read before.
+        found = await self._try(
+            io,
+            ("SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, 0))", [self.prefix]),
+            (f"SELECT key FROM {_TABLE} WHERE {where}", given),
+            (f"SELECT vector_dims(vector) FROM {_TABLE} WHERE {where} LIMIT 1", given),
+        )
+        if found is None:
+            return None
+        _, rows, dimensions = found
         return {key for (key,) in rows}, dimensions[0][0] if dimensions else None
 
     async def add(self, io: IO, vectors: Mapping[str, Vector]) -> None:
@@ -150,20 +146,18 @@ class VectorTable:
         """Remove rows, if a fact is the last that was written, as its head tells."""
         delete = f"DELETE FROM {_TABLE} WHERE prefix = %s AND key = ANY(%s)"
         last = "(SELECT value->>'id' FROM store WHERE prefix = %s AND key = %s) = %s"
-        _, [(is_last,)], _ = await self._do(
+        found = await self._try(
             io,
             ("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [self.prefix]),
             (f"SELECT {last}", [*head, fact]),
             (f"{delete} AND {last}", [self.prefix, sorted(keys), *head, fact]),
         )
-        return bool(is_last)
+        return found is None or bool(found[1][0][0])
 
     async def search(
         self, io: IO, vector: Vector, k: int, *, is_approximate: bool
     ) -> list[tuple[str, float]]:
         """Find the nearest, most similar first; none without a table."""
-        from psycopg import errors
-
         # As a literal, so that the planner sees which rows the index of this memory is of.
         rows, setting = f"{_TABLE} WHERE prefix = {self._literal}", []
         if is_approximate:
@@ -175,13 +169,8 @@ class VectorTable:
             values = ["iterative_scan", "strict_order", "ef_search", looked_at]
             setting = [(f"SELECT {local}, {local}", values)]
         nearest = f"SELECT key, vector <#> %(vector)s FROM {rows} ORDER BY 2 LIMIT %(k)s"
-        try:
-            *_, found = await self._do(io, *setting, (nearest, {"vector": vector, "k": k}))
-        except StoreError as error:
-            if isinstance(error.__cause__, errors.UndefinedTable):
-                return []
-            raise
-        return [(key, -distance) for key, distance in found]
+        found = await self._try(io, *setting, (nearest, {"vector": vector, "k": k}))
+        return [(key, -distance) for key, distance in found[-1]] if found else []
 
     async def has_index(self, io: IO) -> bool:
         """Tell whether there is an HNSW index that can be searched."""
@@ -219,6 +208,17 @@ class VectorTable:
         from psycopg.sql import Literal
 
         return Literal(self.prefix).as_string(None).replace("%", "%%")
+
+    async def _try(self, io: IO, *statements: Statement) -> list[list[Any]] | None:
+        """Carry out statements; None where somebody dropped the table, which is made anew later."""
+        from psycopg import errors
+
+        try:
+            return await self._do(io, *statements)
+        except StoreError as error:
+            if isinstance(error.__cause__, errors.UndefinedTable):
+                return None
+            raise
 
     async def _do(self, io: IO, *statements: Statement) -> list[list[Any]]:
         """Carry out statements, several in one transaction; returns the rows of each."""

@@ -123,13 +123,19 @@ async def test_lost_rows_are_made_anew_from_the_store_and_never_by_embedding(
         do(postgres_uri, statement)
         await check_alike(bench, memory)
         assert rows(postgres_uri) == 300
+    # Neither is a table missed that there is nothing to remove from.
+    do(postgres_uri, "DROP TABLE memalign_vectors")
+    await bench.do("forget", [(await bench.do("episodes"))[0].id], memory=bench.memory())
+    await check_alike(bench, memory)
+    assert rows(postgres_uri) == 299
+    near = await check_alike(bench, memory)
     # Some rows that are lost, and some of nobody, are found by who opens the memory next.
     do(postgres_uri, "DELETE FROM memalign_vectors WHERE key < '8'")
     await bench.do("forget", near[:5], memory=bench.memory())
     with PostgresStore.from_conn_string(postgres_uri) as store:
         opened = JudgeMemory(store, CRITERION, embeddings=bench.embeddings, vector_index="pgvector")
         opened.recall(QUERIES[0], 7)
-    assert rows(postgres_uri) == 295
+    assert rows(postgres_uri) == 294
     await check_alike(bench, memory)
     assert not {f"{one.example.inputs}\n\na" for one in given}.intersection(bench.embedded())
 
