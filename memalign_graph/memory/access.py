@@ -96,7 +96,7 @@ class MemoryAccess:
                 finally:
                     if is_own:
                         view.end_reading()
-        if not view.is_at(head):
+        if head != view.head:
             facts = await self._since(io, view.latest)
             if facts is None:
                 where = "/".join(self.layout.root)
@@ -181,7 +181,7 @@ class MemoryAccess:
         for item in known.values():
             _check_word(item)
         view.add(facts, known, vectors)
-        view.read_up_to(head)
+        view.was_read, view.head = True, head
         if any(fact.reason == PURGE for fact in facts):
             snapshot.drop(self.layout, view.purges())
         if self.table is None and view.is_due:
@@ -219,7 +219,7 @@ class MemoryAccess:
             put = PutOp(self.layout.of("facts"), fact.id, packed(told), index=False)
             await io.batch(self.store, [put, head])
         finally:
-            view.look_again()
+            view.head = ""
         view.add([fact], by_key)
         if reason == PURGE:
             snapshot.drop(self.layout, view.purges())

@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 
 from memalign_graph.io import IO
-from memalign_graph.memory.access import BATCH_ITEMS, HEAD, MemoryAccess, chunks, read_vector
+from memalign_graph.memory.access import (
+    BATCH_ITEMS,
+    EVERYTHING,
+    HEAD,
+    MemoryAccess,
+    chunks,
+    read_vector,
+)
 from memalign_graph.memory.index import pgvector
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, encode_vector, normalised, vector_key
@@ -19,8 +26,6 @@ logger = logging.getLogger(__name__)
 
 _EMBED_TEXTS = 256
 """How many texts go into one embedding request."""
-
-_MANY = 1_000_000
 
 _EMBED_REQUESTS = 8
 """How many embedding requests are under way at a time."""
@@ -65,7 +70,9 @@ async def store_vectors(io: IO, access: MemoryAccess, vectors: Mapping[str, Vect
 async def embedder_namespaces(io: IO, access: MemoryAccess) -> dict[str, Namespace]:
     """Find the embedders that made vectors for a memory."""
     prefix = access.layout.of("vectors")
-    search = ListNamespacesOp(match_conditions=(MatchCondition("prefix", prefix),), limit=_MANY)
+    search = ListNamespacesOp(
+        match_conditions=(MatchCondition("prefix", prefix),), limit=EVERYTHING
+    )
     [namespaces] = await io.batch(access.store, [search])
     found: dict[str, Namespace] = {}
     for namespace in sorted(tuple(one) for one in namespaces):

@@ -219,16 +219,12 @@ def _check_own(status: os.stat_result) -> None:
         raise ValueError("others own it or can write to it.")
 
 
-def _stem(layout: MemoryLayout) -> str:
-    return _digest(*layout.root)
-
-
 def _digest(*names: str) -> str:
     return hashlib.sha256(orjson.dumps(names)).hexdigest()[:16]
 
 
-def _name(layout: MemoryLayout, embedder: str, purges: Iterable[str]) -> str:
-    return f"{_stem(layout)}-{_digest(embedder)}-{_digest(*sorted(purges))}"
+def _prefix(layout: MemoryLayout, embedder: str) -> str:
+    return f"{_digest(*layout.root)}-{_digest(embedder)}-"
 
 
 def is_due(episodes: int, missing: int, changed: int) -> bool:
@@ -242,9 +238,8 @@ def load(layout: MemoryLayout, embedder: str) -> Saved | None:
     place = folder()
     if place is None:
         return None
-    prefix = f"{_stem(layout)}-{_digest(embedder)}-"
-    paths = sorted(place.glob(f"{prefix}*.snapshot"), key=lambda path: path.stem[-29:])
-    for path in paths[-1:]:
+    paths = place.glob(f"{_prefix(layout, embedder)}*.snapshot")
+    for path in sorted(paths, key=lambda path: path.stem[-29:])[-1:]:
         try:
             return _read(path, [*layout.root, embedder])
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, struct.error) as error:
@@ -312,7 +307,8 @@ def settle() -> None:
 
 
 def _save(place: Path, layout: MemoryLayout, embedder: str, image: Image) -> None:
-    name = _name(layout, embedder, image.state["purges"])
+    prefix = _prefix(layout, embedder)
+    name = prefix + _digest(*image.state["purges"])
     beside = place / f"{name}.tmp"
     path = place / f"{name}-{image.state['newest']}.snapshot"
     try:
@@ -320,8 +316,7 @@ def _save(place: Path, layout: MemoryLayout, embedder: str, image: Image) -> Non
             _Writer(file).write([*layout.root, embedder], image, path.with_suffix(".faiss"))
         beside.replace(path)
         kept = {path.stem, name} if image.is_current() else {}
-        others = place.glob(f"{_stem(layout)}-{_digest(embedder)}-*")
-        _remove([one for one in others if one.stem not in kept])
+        _remove([one for one in place.glob(f"{prefix}*") if one.stem not in kept])
     except FileExistsError:
         pass  # another process writes one
     except (OSError, ValueError, RuntimeError) as error:  # the last is FAISS's
@@ -427,7 +422,7 @@ def drop(layout: MemoryLayout, purges: Iterable[str]) -> list[str]:
     if place is None:
         return []
     known = f"-{_digest(*sorted(purges))}"
-    paths = [path for path in place.glob(f"{_stem(layout)}-*") if known not in path.name]
+    paths = [path for path in place.glob(f"{_digest(*layout.root)}-*") if known not in path.name]
     return _remove(paths)
 
 

@@ -1,7 +1,7 @@
 """What stands in a memory: a pure function of its facts, kept in step as they come."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from sys import intern
@@ -12,7 +12,7 @@ import orjson
 from memalign_graph.memory.facts import Fact, Item, Retirement, Wording, Words, answered
 from memalign_graph.memory.index.retrieval_text import text_of
 from memalign_graph.memory.index.vectors import vector_key
-from memalign_graph.memory.snapshot import LazyItem
+from memalign_graph.memory.snapshot import LazyItem, Mapped
 from memalign_graph.types import Episode, Guideline
 
 _VERSION_SPACE = 2**128
@@ -81,7 +81,7 @@ class Standing:
         self, words: Mapping[str, Item], embedder: str, *, with_purged: bool = False
     ) -> None:
         """Begin with nothing; `with_purged` counts also what was purged since, to know versions."""
-        self.rows: MutableMapping[str, EpisodeRow] = {}
+        self.rows: dict[str, EpisodeRow] | Mapped[EpisodeRow] = {}
         self.guidelines: dict[str, Wording] = {}
         self.pending: set[str] = set()
         self.answers: dict[str, dict[str, float]] = {}
@@ -140,7 +140,7 @@ class Standing:
         embedder: str,
         *,
         words: Mapping[str, Item],
-        rows: MutableMapping[str, EpisodeRow],
+        rows: Mapped[EpisodeRow],
         facts: Mapping[str, Fact],
     ) -> "Standing":
         """Return what stood when it was written down."""
@@ -343,29 +343,14 @@ def effective(facts: Iterable[Fact]) -> list[Fact]:
 
 def row_of(episode_id: str, item: Item, embedder: str) -> EpisodeRow:
     """Read from a word's item what is kept, without reading it whole."""
-    content = item.get("episode")
+    names, content = (episode_id, item["content"], item["word"], item["key"]), item.get("episode")
     if content is None:
-        never = datetime.min.replace(tzinfo=UTC)
-        gone = {"status": item["status"]}
-        return EpisodeRow(
-            id=episode_id,
-            key=item["content"],
-            word=item["word"],
-            said=item["key"],
-            content=gone,
-            is_open=item["status"] == "pending",
-            vector_key="",
-            example_id="",
-            value=None,
-            given_at=never,
-            judged=None,
-        )
+        status, never = item["status"], datetime.min.replace(tzinfo=UTC)
+        gone = {"status": status}
+        return EpisodeRow(*names, gone, status == "pending", "", "", None, never, None)
     text, _ = text_of(content["example"]["inputs"], content["example"]["outputs"])
     return EpisodeRow(
-        id=episode_id,
-        key=item["content"],
-        word=item["word"],
-        said=item["key"],
+        *names,
         content=content,
         is_open=content.get("status") == "pending",
         vector_key=vector_key(embedder, text),
@@ -378,7 +363,8 @@ def row_of(episode_id: str, item: Item, embedder: str) -> EpisodeRow:
 
 def pack_row(row: EpisodeRow) -> bytes:
     """Write what is kept of a word, without the word."""
-    judged = row.judged and [getattr(row.judged, name) for name in _JUDGED]
+    its = row.judged
+    judged = its and [its.verdict, its.probabilities, its.review, its.shown, its.checks]
     given_at = row.given_at.isoformat()
     return orjson.dumps(
         [row.key, row.word, row.said, row.is_open, row.vector_key, row.example_id, row.value,
@@ -389,27 +375,17 @@ def pack_row(row: EpisodeRow) -> bytes:
 def unpack_row(episode_id: str, raw: Any, words: Mapping[str, Item]) -> EpisodeRow:
     """Read what `pack_row` wrote."""
     key, word, said, is_open, vector_key, example_id, value, given_at, judged = orjson.loads(raw)
-    return EpisodeRow(
-        episode_id,
-        key,
-        word,
-        said,
-        LazyItem(words, said, "episode"),
-        is_open,
-        vector_key,
-        example_id,
-        value,
-        datetime.fromisoformat(given_at),
-        judged and JudgedRow(**{**dict(zip(_JUDGED, judged, strict=True)), "shown": (*judged[3],)}),
-    )
+    names, content = (episode_id, key, word, said), LazyItem(words, said, "episode")
+    given_at = datetime.fromisoformat(given_at)
+    if judged is not None:
+        verdict, probabilities, review, shown, checks = judged
+        judged = JudgedRow(verdict, probabilities, review, tuple(shown), checks)
+    return EpisodeRow(*names, content, is_open, vector_key, example_id, value, given_at, judged)
 
 
 def vector_key_of(raw: Any) -> str:
     """Read one of the fields that `pack_row` wrote."""
     return str(orjson.loads(raw)[4])
-
-
-_JUDGED = ("verdict", "probabilities", "review", "shown", "checks")
 
 
 def _judged(judgment: Any) -> JudgedRow | None:

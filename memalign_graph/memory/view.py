@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from heapq import merge
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import orjson
@@ -41,8 +41,6 @@ from memalign_graph.memory.standing import (
 from memalign_graph.memory.words import newer_word, takes_back
 from memalign_graph.types import Episode, Guideline
 
-V = TypeVar("V")
-
 OVERLAP_US = 120_000_000
 """How far a reader looks back behind the newest fact it knows, in microseconds.
 
@@ -71,20 +69,16 @@ class Reading:
     """A memory's first reading, by one for all who need it."""
 
     def __init__(self) -> None:
-        self._done: Future[None] = Future()
+        self.done: Future[None] = Future()
         self._thread = threading.get_ident()
         self._on_loop = _has_loop()
-
-    def end(self) -> None:
-        """Let those who wait go on, whatever came of it."""
-        self._done.set_result(None)
 
     def wait(self) -> bool:
         """Wait for its end; tells whether it came, and was not waiting for this thread's loop."""
         if self._thread == threading.get_ident() or _has_loop():
             return False
         try:
-            self._done.result(_PATIENCE_S if self._on_loop else None)
+            self.done.result(_PATIENCE_S if self._on_loop else None)
         except TimeoutError:
             return False
         return True
@@ -92,7 +86,7 @@ class Reading:
     async def awaited(self) -> bool:
         """Wait as a task does."""
         is_near = self._thread == threading.get_ident() or not self._on_loop
-        end = asyncio.shield(asyncio.wrap_future(self._done))
+        end = asyncio.shield(asyncio.wrap_future(self.done))
         try:
             await asyncio.wait_for(end, None if is_near else _PATIENCE_S)
         except TimeoutError:
@@ -121,14 +115,16 @@ class MemoryView:
         """What others derived from the view and keep in step with it, by keys of their own."""
         self.used = 0
         """When it was last asked for, counted by this process."""
+        self.was_read = False
+        """Whether it is the memory's, and not yet to be read."""
+        self.head: str | None = None
+        """The last fact written when all were read; empty since a write, which may be cut off."""
         self._embedder = embedder
         self._lock = threading.Lock()
         self._reading: Reading | None = None
         self._item_bytes = 0
-        self._head: str | None = None
-        self._was_read = False
-        self._facts: MutableMapping[str, Fact] = {}
-        self._words: MutableMapping[str, Item] = {}
+        self._facts: dict[str, Fact] | snapshot.Mapped[Fact] = {}
+        self._words: dict[str, Item] | snapshot.Mapped[Item] = {}
         self._purged: set[str] = set()
         self._purges: list[Fact] = []
         self.latest = ""
@@ -137,7 +133,7 @@ class MemoryView:
         self._standing_guidelines: list[Guideline] = []
         self._version = self._standing.version
         self._vector_keys: MutableMapping[str, str] = {}
-        self._episodes_at: MutableMapping[str, AbstractSet[str]] = {}
+        self._episodes_at: dict[str, AbstractSet[str]] | snapshot.Mapped[AbstractSet[str]] = {}
         self._missing: set[str] = set()
         self._order: Any = ()
         """The places of rows in a snapshot that have a value, newest first."""
@@ -250,11 +246,6 @@ class MemoryView:
         with self._lock:
             return [fact for _, fact in self._facts.items()], dict(self._words.items())
 
-    @property
-    def was_read(self) -> bool:
-        """Whether it is the memory's, and not yet to be read."""
-        return self._was_read
-
     def begin_reading(self) -> tuple[Reading, bool]:
         """Return the first reading, and whether it is the caller's to carry out and to end."""
         with self._lock:
@@ -268,16 +259,7 @@ class MemoryView:
         with self._lock:
             reading, self._reading = self._reading, None
         if reading is not None:
-            reading.end()
-
-    @property
-    def head(self) -> str | None:
-        """The fact that was the last to be written when all were read; empty since a write."""
-        return self._head
-
-    def is_at(self, head: str | None) -> bool:
-        """Tell whether nothing was written since the view was last brought up to date."""
-        return self._was_read and head == self._head
+            reading.done.set_result(None)
 
     def unknown(self, fact_ids: Iterable[str]) -> list[str]:
         """Tell which facts the view does not know."""
@@ -361,12 +343,12 @@ class MemoryView:
         """Return what is known, to be written as a snapshot while the view goes on."""
         with self._lock:
             self._unsaved = 0
-            facts, words = _copy(self._facts), _copy(self._words)
-            rows, at = _copy(self._standing.rows), _copy(self._episodes_at)
+            facts, words = self._facts.copy(), self._words.copy()
+            rows, at = self._standing.rows.copy(), self._episodes_at.copy()
             order, purges = self._order, {fact.id for fact in self._purges}
             state = {
                 "standing": self._standing.to_json(),
-                "head": self._head,
+                "head": self.head,
                 "newest": self.latest,
                 "purges": sorted(purges),
                 "purged": sorted(self._purged),
@@ -412,14 +394,6 @@ class MemoryView:
             self._gather()
         return True
 
-    def read_up_to(self, head: str | None) -> None:
-        """Note which fact was the last to be written before all of them were read."""
-        self._was_read, self._head = True, head
-
-    def look_again(self) -> None:
-        """Have the next refresh read facts, whatever the head says: a write may be cut off."""
-        self._head = ""
-
     def add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         """Add vectors to the index; those whose episodes are gone meanwhile are left aside."""
         with self._lock:
@@ -462,7 +436,7 @@ class MemoryView:
     def newest(self) -> Iterator[EpisodeRow]:
         """Go through the rows of the episodes that have a value, newest first."""
         with self._lock:
-            return _newest_of(_copy(self._standing.rows), self._order)
+            return _newest_of(self._standing.rows.copy(), self._order)
 
     def _purge(self, fact: Fact) -> None:
         """Keep nothing of what a purge erased, as its own process leaves the store."""
@@ -505,10 +479,6 @@ class MemoryView:
 
 
 _NOBODY: frozenset[str] = frozenset()
-
-
-def _copy(items: Mapping[str, V]) -> Mapping[str, V]:
-    return items.copy() if isinstance(items, snapshot.Mapped) else dict(items)
 
 
 def _newest_of(rows: Mapping[str, EpisodeRow], order: Any) -> Iterator[EpisodeRow]:
