@@ -100,11 +100,12 @@ class _Worker:
     def __init__(
         self, judge: Any, store: Any, namespace: Any, memory: Any, max_concurrency: int
     ) -> None:
-        made = _made(judge)
+        made = _made(judge).but(vector_index="memory")  # the pinned memory's
         with _opened(store) as opened:
-            own = run(pinned(BLOCKING, _access(made, opened, namespace), **memory))
+            self._memory = run(pinned(BLOCKING, _access(made, opened, namespace), **memory))
         self._scale = made.criterion.scale
-        self._graph = create_judge_graph(made.criterion, **made.options).compile(store=own.store)
+        builder = create_judge_graph(made.criterion, **made.options)
+        self._graph = builder.compile(store=self._memory.store)
         self._config: Any = {"max_concurrency": max_concurrency}
         self._context = {"namespace": list(namespace)}
         # One loop for all batches: the connections of a client end with theirs.

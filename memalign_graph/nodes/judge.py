@@ -149,13 +149,8 @@ async def judge(
         memory_version=retrieved.version,
         thread_id=step.run.thread_id,
     )
-    if keep_for := settings.keep_judgments:
-        warning = await keep_judgment(
-            io, access, judgment, example, vector=retrieved.vector, keep_for=keep_for
-        )
-        if warning is not None:
-            return judgment.model_copy(update={"warnings": [*judgment.warnings, warning]})
-    return judgment
+    keep_for = settings.keep_judgments
+    return await keep_judgment(io, access, judgment, example, retrieved.vector, keep_for)
 
 
 def _overruled(rationale: str, value: Value, said: confidence.Said, scale: Scale) -> str:
