@@ -74,7 +74,7 @@ class UsageLedger(BaseCallbackHandler):
         self, *_: Any, run_id: UUID, metadata: dict[str, Any] | None = None, **__: Any
     ) -> None:
         """Note what a call is for; calls of others than judges are left aside."""
-        if metadata and CRITERION in metadata:
+        if metadata and metadata.keys() >= {CRITERION, PURPOSE}:
             with self._lock:
                 self._asked[run_id] = (metadata[CRITERION], metadata[PURPOSE])
 

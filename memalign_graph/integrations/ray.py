@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from pickle import PicklingError
 from typing import TYPE_CHECKING, Any
 
 from langgraph.store.base import BaseStore
@@ -70,7 +71,7 @@ def judge_dataset(
     worker = (judge, store, check_namespace(namespace))
     try:
         cloudpickle.dumps(worker)
-    except TypeError as error:
+    except (TypeError, PicklingError) as error:
         raise InvalidInputError(
             f"judge: it can't be sent to workers ({error}): name its models by strings, such as "
             "'openai:gpt-4.1-mini', or give a function that makes the judge, and one that opens "
