@@ -314,20 +314,19 @@ class _Batch:
         names = {"model": model_name_of(self._chat), "embeddings": self.access.embedder.id}
         return {**told, **names, "criterion": criterion, "namespace": self._settings["namespace"]}
 
-    async def embedded(self, io: IO, rows: Sequence[Row]) -> list[Row]:
+    async def embedded(self, io: IO, rows: list[Row]) -> list[Row]:
         """Give examples their vectors, in as few requests as there can be."""
-        cases, texts = [], {}
+        texts = {}
         for row in rows:
-            case: Row = {"number": row["number"], "row": row["row"]}
             try:
-                example = read_example(row["example"])
+                example = read_example(row.pop("example"))
             except InvalidInputError as error:
-                cases.append({**case, "invalid": str(error)})
+                row["invalid"] = str(error)
                 continue
             text = retrieval_text(example)[0]
             key = vector_key(self.access.embedder.id, text)
             texts[key] = text
-            cases.append({**case, "example": example.to_json(), "vector": key})
+            row |= {"example": example.to_json(), "vector": key}
         vectors: dict[str, Vector] = {}
         failed = None
         try:
@@ -337,10 +336,10 @@ class _Batch:
             if self.judge.on_embedding_error == "raise":
                 raise
             failed = str(error)
-        for case in cases:
-            vector = vectors.get(case.get("vector", ""))
-            case |= {"vector": None if vector is None else encode_vector(vector), "failed": failed}
-        return cases
+        for row in rows:
+            vector = vectors.get(row.get("vector", ""))
+            row |= {"vector": None if vector is None else encode_vector(vector), "failed": failed}
+        return rows
 
     async def resume(self, io: IO, header: Row, cases: Path, again: TextIO | None) -> None:
         """Have the memory as it was when the batch was prepared, and note where prompts go."""

@@ -168,9 +168,8 @@ async def test_what_a_node_of_ones_own_takes_out_of_the_memory_is_not_judged_wit
         return {"judge_memory": state["judge_memory"]}
 
     steps = [nodes.retrieve_episodes, nodes.assemble_guidelines, without_guidelines, nodes.judge]
-    builder: Any = StateGraph(Support).add_sequence(
-        [(str(number), step) for number, step in enumerate(steps)]
-    )
+    builder: Any = StateGraph(Support)
+    builder.add_sequence([(str(number), step) for number, step in enumerate(steps)])
     builder.add_edge(START, "0")
     await bench.add_guideline("Begin with a word of regret.")
     judged = await bench.invoke(bench.compile(builder), CASE)
