@@ -8,11 +8,12 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage
@@ -29,14 +30,15 @@ from memalign_graph.errors import (
 )
 from memalign_graph.identity import digest
 from memalign_graph.io import BLOCKING, IO, ChatReply, StructuredModel, run
-from memalign_graph.memory.access import MemoryAccess, chunks
-from memalign_graph.memory.embedding import embed, index_missing, store_vectors, stored_vectors
+from memalign_graph.memory.access import HEAD, MemoryAccess
+from memalign_graph.memory.embedding import embed, index_missing, stored_vectors
 from memalign_graph.memory.erasure import note_batch
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, encode_vector, vector_key
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
 from memalign_graph.memory.recall import known_vector
+from memalign_graph.memory.view import MemoryView, view_of
 from memalign_graph.models import BaseChatModel, model_name_of, resolve_chat_model
 from memalign_graph.nodes.judge import judge as judge_case
 from memalign_graph.nodes.judge import read_case, retrieve
@@ -53,7 +55,7 @@ Row = dict[str, Any]
 _AT_ONCE = 2_048  # examples are embedded in requests side by side
 _OK, _SERVER_ERROR = 200, 500
 _TRY_AGAIN = {408, 409, 429}
-_UNSAID = {"criterion", "model", "distill_model", "embeddings", "keep_judgments"}
+_UNSAID = {"criterion", "model", "distill_model", "embeddings", "keep_judgments", "vector_index"}
 """What of a judge is compared in other words, or changes no request."""
 
 
@@ -112,20 +114,20 @@ def prepare_batch(
     cases = path.with_suffix(".cases.jsonl")
     batch = _Batch(judge, store, namespace)
     with ExitStack() as stack:
-        for file in (cases, path):
-            _create(file)
-            stack.callback(file.unlink)
-        with cases.open("w", encoding="utf-8") as lines:
-            _write(lines, header := run(batch.begin(BLOCKING)))
-            for rows in _chunks(examples):
-                for case in run(batch.embedded(BLOCKING, rows)):
-                    _write(lines, case)
-        errors: dict[int, MemAlignError] = {}
-        for number, (_, outcome) in enumerate(_judged(batch, cases, path)):
-            if isinstance(outcome, MemAlignError) and not isinstance(outcome, UnansweredError):
-                errors[number] = outcome
-        stack.pop_all()
-    return PreparedBatch(header["version"], batch.exchange.requested, cases, errors)
+        lines, requests = (stack.enter_context(_new_file(file)) for file in (cases, path))
+        memory = run(memory_now(BLOCKING, judge, batch.access))
+        _write(lines, {"batch": uuid4().hex, **memory, "judge": batch.described()})
+        rows = _rows(examples)
+        while some := list(islice(rows, _AT_ONCE)):
+            for case in run(batch.embedded(BLOCKING, some)):
+                _write(lines, case)
+        lines.flush()
+        errors = {
+            number: outcome
+            for number, (_, outcome) in enumerate(_judged(batch, cases, requests))
+            if isinstance(outcome, MemAlignError) and not isinstance(outcome, UnansweredError)
+        }
+    return PreparedBatch(memory["version"], batch.exchange.requested, cases, errors)
 
 
 def collect_batch(
@@ -159,10 +161,10 @@ def collect_batch(
     Raises:
         InvalidInputError: If a file can't be used, or the judge is another one.
     """
-    file = None if again is None else Path(again).resolve()
-    if file is not None:
-        _create(file)
-    yield from _judged(_Batch(judge, store, namespace, read_answers(answers)), Path(cases), file)
+    batch = _Batch(judge, store, namespace, read_answers(answers))
+    with ExitStack() as stack:
+        file = None if again is None else stack.enter_context(_new_file(Path(again).resolve()))
+        yield from _judged(batch, Path(cases), file)
 
 
 def read_answers(paths: Iterable[str | Path]) -> dict[str, Row]:
@@ -170,21 +172,19 @@ def read_answers(paths: Iterable[str | Path]) -> dict[str, Row]:
     answers: dict[str, Row] = {}
     for path in paths:
         for at, line in _lines(path, "answers"):
-            try:
-                answer = json.loads(line)
-                key = answer["custom_id"]
-            except (ValueError, TypeError, KeyError):
+            answer = _row_of(line, "custom_id")
+            if not isinstance(key := answer.get("custom_id"), str):
                 logger.warning("%s, line %d: this is no answer of a batch: not used.", path, at)
-                continue
-            if _reply(answers.get(key, {})) is None:
+            elif _reply(answers.get(key, {})) is None:
                 answers[key] = answer
     return answers
 
 
 def _reply(line: Row) -> tuple[int, Any] | None:
     """Return the status and the body of an answer; None where it is worth asking again."""
-    response = line.get("response") or {}
-    status, body = response.get("status_code"), response.get("body")
+    response = line.get("response")
+    told = response if isinstance(response, dict) else {}
+    status, body = told.get("status_code"), told.get("body")
     if body is None and (error := line.get("error")):
         body = error if isinstance(error, dict) and "error" in error else {"error": error}
     if not isinstance(status, int) or status in _TRY_AGAIN or status >= _SERVER_ERROR:
@@ -299,38 +299,34 @@ class _Batch:
         self.exchange = Exchange(answers or {})
         self._chat = resolve_chat_model(judge.model)
         offline = self.exchange.connect(self._chat)
-        self._parts = Parts(judge.but(model=offline, keep_judgments=None))
+        own = {"keep_judgments": None, "vector_index": "memory"}  # the pinned memory's
+        self._parts = Parts(judge.but(model=offline, **own))
         labels = list(check_namespace(namespace))
         self._settings = {**self._parts.defaults, "namespace": labels}
         self.access = self._parts.memory(store, self._settings)
         self._header: Row = {}
         self._pinned = self.access
 
-    async def begin(self, io: IO) -> Row:
-        """Tell what a batch is made with."""
-        memory = await memory_now(io, self.judge, self.access)
-        return {"batch": uuid4().hex, **memory, "judge": self._described()}
-
-    def _described(self) -> Row:
+    def described(self) -> Row:
+        """Tell what else a batch is made with."""
         told = {name: str(part) for name, part in dict(self.judge).items() if name not in _UNSAID}
         criterion = digest(self.judge.criterion.model_dump(mode="json"))
         names = {"model": model_name_of(self._chat), "embeddings": self.access.embedder.id}
         return {**told, **names, "criterion": criterion, "namespace": self._settings["namespace"]}
 
-    async def embedded(self, io: IO, rows: Sequence[Row]) -> list[Row]:
+    async def embedded(self, io: IO, rows: list[Row]) -> list[Row]:
         """Give examples their vectors, in as few requests as there can be."""
-        cases, texts = [], {}
+        texts = {}
         for row in rows:
-            case: Row = {"number": row["number"], "row": row["row"]}
             try:
-                example = read_example(row["example"])
+                example = read_example(row.pop("example"))
             except InvalidInputError as error:
-                cases.append({**case, "invalid": str(error)})
+                row["invalid"] = str(error)
                 continue
             text = retrieval_text(example)[0]
             key = vector_key(self.access.embedder.id, text)
             texts[key] = text
-            cases.append({**case, "example": example.to_json(), "vector": key})
+            row |= {"example": example.to_json(), "vector": key}
         vectors: dict[str, Vector] = {}
         failed = None
         try:
@@ -340,14 +336,14 @@ class _Batch:
             if self.judge.on_embedding_error == "raise":
                 raise
             failed = str(error)
-        for case in cases:
-            vector = vectors.get(case.get("vector", ""))
-            case |= {"vector": None if vector is None else encode_vector(vector), "failed": failed}
-        return cases
+        for row in rows:
+            vector = vectors.get(row.get("vector", ""))
+            row |= {"vector": None if vector is None else encode_vector(vector), "failed": failed}
+        return rows
 
-    async def resume(self, io: IO, header: Row, cases: Path, again: Path | None) -> None:
+    async def resume(self, io: IO, header: Row, cases: Path, again: TextIO | None) -> None:
         """Have the memory as it was when the batch was prepared, and note where prompts go."""
-        now, then = self._described(), header["judge"]
+        now, then = self.described(), header["judge"]
         if differ := sorted(name for name in now if now[name] != then.get(name)):
             raise InvalidInputError(
                 f"{differ[0]}: {cases} was prepared by a judge that differs in "
@@ -355,7 +351,7 @@ class _Batch:
             )
         self._header = header
         if again is not None and header["newest"]:
-            await note_batch(io, self.access, again)
+            await note_batch(io, self.access, Path(again.name))
         self._pinned = await pinned(
             io, self.access, newest=header["newest"], version=header["version"]
         )
@@ -368,19 +364,14 @@ class _Batch:
         settings, state = self._settings, case["example"]
         step = Step(self.exchange, self._parts, alone, settings, self._pinned, state)
         example, failed = read_case(step), case["failed"]
-        vector = EmbeddingError(failed) if failed else known_vector(case["vector"])
-        found = await retrieve(step, example, vector)
+        known = EmbeddingError(failed) if failed else known_vector(case["vector"])
+        found = await retrieve(step, example, known)
         _, standing = await self._pinned.standing_guidelines(io, found.version)
         judgment = await judge_case(step, example, found.with_guidelines(standing, step))
         key = digest([self._header["batch"], case["number"]])
         judgment = judgment.model_copy(update={"id": key})
-        keep_for, told = self.judge.keep_judgments, None
-        if keep_for is not None:
-            told = await keep_judgment(
-                io, self.access, judgment, example, vector=found.vector, keep_for=keep_for
-            )
-        more = [] if told is None else [told]
-        return judgment.model_copy(update={"warnings": [*judgment.warnings, *more]})
+        keep_for, vector = self.judge.keep_judgments, found.vector
+        return await keep_judgment(io, self.access, judgment, example, vector, keep_for)
 
 
 async def memory_now(io: IO, judge: Judge, access: MemoryAccess) -> dict[str, str]:
@@ -399,8 +390,7 @@ async def memory_now(io: IO, judge: Judge, access: MemoryAccess) -> dict[str, st
     except EmbeddingError:
         if judge.on_embedding_error == "raise":
             raise
-    newest = max((fact.id for fact in view.facts()[0]), default="")
-    return {"version": view.version, "newest": newest}
+    return {"version": view.version, "newest": view.newest_fact}
 
 
 def _embeds(judge: Judge, access: MemoryAccess) -> bool:
@@ -410,16 +400,26 @@ def _embeds(judge: Judge, access: MemoryAccess) -> bool:
 
 
 async def pinned(io: IO, access: MemoryAccess, *, newest: str, version: str) -> MemoryAccess:
-    """Copy a memory as it was when a fact was the newest: whatever is written changes it no more.
+    """Read a memory as it was when a fact was the newest: whatever is written changes it no more.
 
     What was purged since stays away; the log tells.
     """
-    facts, words = (await access.refresh(io)).facts()
+    reader = replace(access)
+    view = vars(reader)["view"] = MemoryView(access.embedder.id)  # which nobody else refreshes
+    await reader.refresh(io)
+    if view.newest_fact != newest:
+        facts, words = view.facts()
+        now, view = view.index, MemoryView(access.embedder.id)
+        view.add([fact for fact in facts if fact.id <= newest], words)
+        missing = view.missing_texts()
+        vectors = {key: vector for key in missing if (vector := now.get(key)) is not None}
+        vectors |= await stored_vectors(io, access, missing.keys() - vectors.keys())
+        view.add_vectors(vectors)
+    # Its store tells that nothing is new.
     own = replace(access, store=InMemoryStore())
-    await own.put(io, own.layout.of("words"), dict(words))
-    await own.overwrite(io, [fact for fact in facts if fact.id <= newest])
-    view = await own.refresh(io)
-    await store_vectors(io, own, await stored_vectors(io, access, view.missing_texts()))
+    await own.put(io, own.layout.of("head"), {HEAD: {"id": newest}})
+    view.read_up_to(newest)
+    vars(own)["view"] = view_of(own.store, own.layout, own.embedder.id, made=view)
     if view.version != version:
         logger.warning(
             "The memory of %r is not any more what it was in version %s: some of that was purged. "
@@ -431,49 +431,52 @@ async def pinned(io: IO, access: MemoryAccess, *, newest: str, version: str) -> 
 
 
 def _judged(
-    batch: _Batch, cases: Path, again: Path | None
+    batch: _Batch, cases: Path, again: TextIO | None
 ) -> Iterator[tuple[Row, Judgment | MemAlignError]]:
     """Judge the cases of a file, and write requests that have no answer."""
     lines = _lines(cases, "cases")
-    header = _read_header(next(lines, (1, ""))[1], cases)
+    header = _row_of(next(lines, (1, ""))[1], "batch", "version", "newest", "judge")
+    if not header:
+        raise InvalidInputError(
+            f"cases: {cases} was not written beside a batch: give the file that ends in "
+            ".cases.jsonl."
+        )
     exchange = batch.exchange
-    with ExitStack() as stack:
-        run(batch.resume(BLOCKING, header, cases, again))
-        file = again and stack.enter_context(again.open("w", encoding="utf-8"))
-        for _, line in lines:
-            case = json.loads(line)
-            exchange.begin(case["number"])
-            outcome: Judgment | MemAlignError
-            try:
-                # Nothing is sent: a trace would tell of calls that never were.
-                with tracing_context(enabled=False):
-                    outcome = run(batch.judgment(BLOCKING, case))
-            except UnansweredError as error:
-                outcome = error
-                exchange.requested += len(exchange.requests)
-                for request in exchange.requests if file else ():
-                    _write(file, request)
-            except MemAlignError as error:
-                outcome = error
-            yield case["row"], outcome
+    run(batch.resume(BLOCKING, header, cases, again))
+    for at, line in lines:
+        case = _row_of(line, "number", "row")
+        if not case:
+            raise InvalidInputError(f"cases: {cases} is damaged in line {at}: give it whole.")
+        exchange.begin(case["number"])
+        outcome: Judgment | MemAlignError
+        try:
+            # Nothing is sent: a trace would tell of calls that never were.
+            with tracing_context(enabled=False):
+                outcome = run(batch.judgment(BLOCKING, case))
+        except UnansweredError as error:
+            outcome = error
+            exchange.requested += len(exchange.requests)
+            for request in exchange.requests if again else ():
+                _write(again, request)
+        except MemAlignError as error:
+            outcome = error
+        yield case["row"], outcome
 
 
-def _read_header(line: str, cases: Path) -> Row:
+def _row_of(line: str, *names: str) -> Row:
+    """Read a line; empty where it is no object that has some fields."""
     try:
-        header = json.loads(line)
-        if isinstance(header, dict) and {"batch", "version", "newest", "judge"} <= header.keys():
-            return header
-    except ValueError:
-        pass
-    raise InvalidInputError(
-        f"cases: {cases} was not written beside a batch: give the file that ends in .cases.jsonl."
-    )
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return row if isinstance(row, dict) and row.keys() >= {*names} else {}
 
 
-def _create(path: Path) -> None:
-    """Make a file, but none in the place of another: answers to it may be under way."""
+@contextmanager
+def _new_file(path: Path) -> Iterator[TextIO]:
+    """Write a file: all of it or none, and none in the place of another."""
     try:
-        path.open("x").close()
+        file = path.open("x", encoding="utf-8")
     except FileExistsError as error:
         raise InvalidInputError(
             f"path: {path} is there already, and answers to it may be under way: name another "
@@ -481,11 +484,17 @@ def _create(path: Path) -> None:
         ) from error
     except OSError as error:
         raise InvalidInputError(f"path: {path} can't be written: {error.strerror}.") from error
+    try:
+        with file:
+            yield file
+    except BaseException:
+        path.unlink()
+        raise
 
 
 def _lines(path: str | Path, name: str) -> Iterator[tuple[int, str]]:
     try:
-        with Path(path).open(encoding="utf-8") as file:
+        with Path(path).open(encoding="utf-8-sig") as file:
             yield from ((at, line) for at, line in enumerate(file, start=1) if line.strip())
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or "it is no UTF-8 text"
@@ -496,11 +505,12 @@ def _write(file: Any, line: Row) -> None:
     file.write(json.dumps(line, default=str) + "\n")
 
 
-def _chunks(examples: Iterable[ExampleLike]) -> Iterator[Sequence[Row]]:
+def _rows(examples: Iterable[ExampleLike]) -> Iterator[Row]:
     """Read examples, each with whatever else it has."""
-    rows = []
-    for number, example in enumerate(examples, start=1):
-        given = example.to_json() if isinstance(example, Example) else dict(example)
-        own = {name: given.pop(name) for name in Example.model_fields if name in given}
-        rows.append({"number": number, "row": given, "example": own})
-    return iter(chunks(rows, _AT_ONCE))
+    for number, given in enumerate(examples, start=1):
+        example: Any = given.to_json() if isinstance(given, Example) else given
+        rest = {}
+        if isinstance(given, Mapping):
+            rest = {name: part for name, part in given.items() if name not in Example.model_fields}
+            example = {name: part for name, part in given.items() if name not in rest}
+        yield {"number": number, "row": rest, "example": example}

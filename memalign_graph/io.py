@@ -240,12 +240,16 @@ def _twins(
     return blocking, awaiting
 
 
+_BUGS = (AssertionError, AttributeError, NameError, TypeError)
+"""What no store fails with: to do the same again would be no mend."""
+
+
 @contextmanager
 def explained(store: object) -> Iterator[None]:
     """Turn what a store fails with into a sentence."""
     try:
         yield
-    except MemAlignError:
+    except (MemAlignError, *_BUGS):
         raise
     except Exception as error:
         again = "doing the same again is safe, nothing is stored twice"

@@ -105,6 +105,7 @@ class _Together(Embeddings):
         return await answer
 
     def _send(self) -> None:
+        self._waiting = [one for one in self._waiting if not one[1].done()]  # or cancelled
         while self._waiting:
             asked, self._waiting = self._waiting[:_MOST_TOGETHER], self._waiting[_MOST_TOGETHER:]
             # In a task of its own: who asked first may be cancelled.
@@ -113,17 +114,21 @@ class _Together(Embeddings):
             task.add_done_callback(self._under_way.discard)
 
     async def _request(self, asked: list[_Asked]) -> None:
-        waiting = [answer for _, answer in asked]
         try:
             vectors = await self.shared.aembed_documents([text for text, _ in asked])
             each = [[vector] for vector in vectors] if len(asked) > 1 else [vectors]
-            for answer, own in list(zip(waiting, each, strict=True)):
+            for (_, answer), own in list(zip(asked, each, strict=True)):
                 if not answer.done():
                     answer.set_result(own)
         except Exception as error:  # noqa: BLE001 - raised where it was asked for
-            for answer in waiting:
+            if len(asked) > 1:  # it may be about one text, which is no fault of the others
+                await asyncio.gather(*(self._request([one]) for one in asked))
+            for _, answer in asked:
                 if not answer.done():
                     answer.set_exception(error)
+        finally:
+            for _, answer in asked:
+                answer.cancel()  # where this was
 
 
 class Embedder(OncePerLoop[Embeddings]):

@@ -160,8 +160,7 @@ class Step:
 
     @property
     def example(self) -> Example:
-        fields = own_channel(self.state, "judge_run")["example"]
-        return fields.model if isinstance(fields, Written) else Example.model_validate(fields)
+        return Example.model_validate(own_channel(self.state, "judge_run")["example"])
 
     @property
     def judgment(self) -> Judgment:
@@ -170,14 +169,6 @@ class Step:
     @property
     def feedback(self) -> Feedback:
         return Feedback.model_validate(self.state["feedback"])
-
-
-class Written(dict[str, Any]):
-    """A model as JSON in a state, and the model itself, to be read until a checkpoint is."""
-
-    def __init__(self, fields: Mapping[str, Any], model: Any) -> None:
-        super().__init__(fields)
-        self.model = model
 
 
 def own_channel(state: State, name: str) -> dict[str, Any]:

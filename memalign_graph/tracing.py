@@ -16,6 +16,9 @@ from memalign_graph.io import IO, ChatReply, StructuredModel
 CRITERION, PURPOSE = "memalign_criterion", "memalign_purpose"
 MEMORY_VERSION = "memalign_memory_version"
 
+_MOST_ASKED = 10_000
+"""How many calls are under way at most: of those that are cancelled LangChain tells no end."""
+
 
 class Told(IO):
     """An `IO` whose chat models' runs say in their metadata what they are for."""
@@ -74,9 +77,11 @@ class UsageLedger(BaseCallbackHandler):
         self, *_: Any, run_id: UUID, metadata: dict[str, Any] | None = None, **__: Any
     ) -> None:
         """Note what a call is for; calls of others than judges are left aside."""
-        if metadata and CRITERION in metadata:
+        if metadata and metadata.keys() >= {CRITERION, PURPOSE}:
             with self._lock:
                 self._asked[run_id] = (metadata[CRITERION], metadata[PURPOSE])
+                if len(self._asked) > _MOST_ASKED:
+                    del self._asked[next(iter(self._asked))]
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
         """Count a call that was answered."""

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from pickle import PicklingError
 from typing import TYPE_CHECKING, Any
 
 from langgraph.store.base import BaseStore
@@ -70,7 +71,7 @@ def judge_dataset(
     worker = (judge, store, check_namespace(namespace))
     try:
         cloudpickle.dumps(worker)
-    except TypeError as error:
+    except (TypeError, PicklingError) as error:
         raise InvalidInputError(
             f"judge: it can't be sent to workers ({error}): name its models by strings, such as "
             "'openai:gpt-4.1-mini', or give a function that makes the judge, and one that opens "
@@ -100,11 +101,12 @@ class _Worker:
     def __init__(
         self, judge: Any, store: Any, namespace: Any, memory: Any, max_concurrency: int
     ) -> None:
-        made = _made(judge)
+        made = _made(judge).but(vector_index="memory")  # the pinned memory's
         with _opened(store) as opened:
-            own = run(pinned(BLOCKING, _access(made, opened, namespace), **memory))
+            self._memory = run(pinned(BLOCKING, _access(made, opened, namespace), **memory))
         self._scale = made.criterion.scale
-        self._graph = create_judge_graph(made.criterion, **made.options).compile(store=own.store)
+        builder = create_judge_graph(made.criterion, **made.options)
+        self._graph = builder.compile(store=self._memory.store)
         self._config: Any = {"max_concurrency": max_concurrency}
         self._context = {"namespace": list(namespace)}
         # One loop for all batches: the connections of a client end with theirs.

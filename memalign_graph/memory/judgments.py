@@ -116,18 +116,22 @@ async def keep_judgment(
     access: MemoryAccess,
     judgment: Judgment,
     example: Example,
-    *,
     vector: str | None,
-    keep_for: timedelta,
-) -> str | None:
-    """Keep a judgment, and now and then remove those that are past their time."""
+    keep_for: timedelta | None,
+) -> Judgment:
+    """Keep a judgment, if wanted, and now and then remove those that are past their time.
+
+    It is returned, and says so where it could not be kept.
+    """
+    if keep_for is None:
+        return judgment
     view = await access.refresh(io)
     has_episodes = all(map(view.holds, judgment.episode_ids))
     if not has_episodes or not all(map(view.holds_guideline, judgment.guideline_ids)):
         # It may repeat what was taken back while the judge was at work.
         warning = "Not kept for later feedback: what it was made with was taken back meanwhile."
         logger.warning("The judgment %s: %s", judgment.id, warning)
-        return warning
+        return judgment.model_copy(update={"warnings": [*judgment.warnings, warning]})
     at = now()
     until = at + min(keep_for, datetime.max.replace(tzinfo=UTC) - at)
     kept = KeptJudgment(
@@ -139,7 +143,7 @@ async def keep_judgment(
     )
     await _put(io, access, access.layout.of("judgments"), judgment.id, kept, until - at)
     await _sweep(io, access, at)
-    return None
+    return judgment
 
 
 async def find_judgment(io: IO, access: MemoryAccess, judgment_id: str) -> KeptJudgment:

@@ -150,6 +150,11 @@ class MemoryView:
         return date_of(self.latest)
 
     @property
+    def newest_fact(self) -> str:
+        """The id of the newest fact known; empty if there is none."""
+        return self._newest
+
+    @property
     def nbytes(self) -> int:
         """About how many bytes it takes."""
         return self._item_bytes + self.index.nbytes
@@ -524,7 +529,11 @@ _views = _Views()
 
 
 def view_of(
-    store: BaseStore, layout: MemoryLayout, embedder: str, kind: VectorIndexKind = "memory"
+    store: BaseStore,
+    layout: MemoryLayout,
+    embedder: str,
+    kind: VectorIndexKind = "memory",
+    made: MemoryView | None = None,
 ) -> MemoryView:
     """Return this process's view of a memory; views live no longer than their store object."""
     key = layout, embedder, kind
@@ -532,7 +541,7 @@ def view_of(
         held = _views.held.setdefault(store, WeakValueDictionary())
         view = held.get(key)
         if view is None:
-            view = held[key] = MemoryView(embedder, kind)
+            view = held[key] = made or MemoryView(embedder, kind)
         view.used = next(_views.ticks)
         _views.cached.setdefault(store, {})[key] = view
         return view

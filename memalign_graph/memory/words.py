@@ -1,6 +1,6 @@
 """Which of two words of one expert on one example counts: pure functions."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from memalign_graph.types import Episode, Feedback
 
@@ -9,7 +9,8 @@ def said_after(stored: Episode | None, feedback: Feedback) -> Feedback:
     """Date what is said now after the word before it, by whichever clock that was dated."""
     if stored is None:
         return feedback
-    after = stored.given_at + timedelta(microseconds=1)
+    latest = datetime.max.replace(tzinfo=UTC)
+    after = stored.given_at + min(timedelta(microseconds=1), latest - stored.given_at)
     return feedback.model_copy(update={"given_at": max(feedback.given_at, after)})
 
 

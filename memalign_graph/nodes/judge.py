@@ -26,7 +26,7 @@ from memalign_graph.prompts.judge import (
     read_broken,
     value_prompt,
 )
-from memalign_graph.runtime import Step, Update, Written, own_channel
+from memalign_graph.runtime import Step, Update, own_channel
 from memalign_graph.scales import Pairwise, Scale, Value
 from memalign_graph.settings import CANT_CHOOSE, Judge
 from memalign_graph.types import (
@@ -100,15 +100,11 @@ class Retrieved(FrozenModel):
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values, without what goes without saying: it is checkpointed."""
         said_once = {"recalled": {"__all__": {"episodes": {"__all__": {"example"}}}}}
-        fields = self.model_dump(mode="json", exclude_defaults=True, exclude=said_once)
-        return Written(fields, self)
+        return self.model_dump(mode="json", exclude_defaults=True, exclude=said_once)
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> "Retrieved":
         """Read it from JSON, where an example stands once for all its episodes."""
-        if isinstance(fields, Written):
-            known: Retrieved = fields.model
-            return known
         recalled = []
         for case in fields.get("recalled", []):
             shared = {"example": Example.model_validate(case["example"])}
@@ -149,13 +145,8 @@ async def judge(
         memory_version=retrieved.version,
         thread_id=step.run.thread_id,
     )
-    if keep_for := settings.keep_judgments:
-        warning = await keep_judgment(
-            io, access, judgment, example, vector=retrieved.vector, keep_for=keep_for
-        )
-        if warning is not None:
-            return judgment.model_copy(update={"warnings": [*judgment.warnings, warning]})
-    return judgment
+    keep_for = settings.keep_judgments
+    return await keep_judgment(io, access, judgment, example, retrieved.vector, keep_for)
 
 
 def _overruled(rationale: str, value: Value, said: confidence.Said, scale: Scale) -> str:
@@ -401,7 +392,7 @@ async def retrieve_episodes(step: Step) -> Update:
             break
         found = await retrieve(step, example, memory.known_vector(found.vector))
     return {
-        "judge_run": {"example": Written(example.to_json(), example), "settings": step.settings},
+        "judge_run": {"example": example.to_json(), "settings": step.settings},
         "judge_memory": found.to_json(),
     }
 
@@ -416,7 +407,7 @@ async def assemble_guidelines(step: Step) -> Update:
     fitted = found.model_copy(update={"version": version}).with_guidelines(standing, step)
     # What was recalled is written already.
     new = fitted.model_copy(update={"recalled": []}).to_json()
-    return {"judge_memory": Written({**fields, "nearness": {}, **new}, fitted)}
+    return {"judge_memory": {**fields, "nearness": {}, **new}}
 
 
 async def judge_example(step: Step) -> Update:

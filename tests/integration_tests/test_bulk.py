@@ -19,7 +19,17 @@ from memalign_graph import (
     Judgment,
     ModelAnswerError,
 )
-from memalign_graph.bulk import UnansweredError, collect_batch, prepare_batch
+from memalign_graph.bulk import (
+    UnansweredError,
+    collect_batch,
+    memory_now,
+    pinned,
+    prepare_batch,
+)
+from memalign_graph.io import BLOCKING, run
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout
+from memalign_graph.models import Embedder
 from tests.conftest import CASE as SAID
 from tests.conftest import COLD, CRITERION, OTHER, Bench, judgings
 from tests.integration_tests.evidence import checks_support as checks
@@ -93,9 +103,9 @@ async def test_the_same_requests_and_judgments_as_at_once(bench: Bench, tmp_path
     judged = await at_once(batch, CASES)
     sent = [chat.body for chat in judgings(bench.server)]
     bench.server.chats.clear()
-    prepared = batch.prepare([*CASES, {"inputs": "x", "id": 7}])
+    prepared = batch.prepare([*CASES, {"inputs": "x", "id": 7}, "no object"])
     assert bench.server.chats == []
-    assert (prepared.requests, list(prepared.errors)) == (4, [4])
+    assert (prepared.requests, list(prepared.errors)) == (4, [4, 5])
     assert prepared.version == judged[0]["memory_version"]
     asked = batch.round()
     assert [one["body"] for one in asked] == sent
@@ -103,7 +113,7 @@ async def test_the_same_requests_and_judgments_as_at_once(bench: Bench, tmp_path
     assert all(len(key) <= 64 for key in ids_of(asked))
     bench.server.chats.clear()
     bench.server.embeddings.clear()
-    *made, unusable = batch.collect()
+    *made, unusable, _ = batch.collect()
     assert same(made, judged)
     assert made[0].episode_ids
     assert made[0].guideline_ids
@@ -165,7 +175,9 @@ async def test_answers_that_are_of_no_use_and_none_at_all(bench: Bench, tmp_path
     lines[busy]["response"] |= {"status_code": 503, "body": {"error": {"message": "Busy."}}}
     del lines[lost]
     text = "".join(json.dumps(line) + "\n" for line in lines.values())
-    batch.answers[0].write_text(text + '{"custom_id": "cut', "utf-8")
+    hostile = ['{"custom_id": ["a"]}', f'{{"custom_id": "{late}", "response": "x"}}', "[" * 99_999]
+    whole = "\n".join(["\ufeff", *hostile, text]) + '{"custom_id": "cut'
+    batch.answers[0].write_text(whole, "utf-8")
     made = batch.collect()
     errors = dict(zip(ids_of(asked), made, strict=True))
     assert errors[fine].value is True
@@ -256,11 +268,18 @@ async def test_what_is_refused_before_anything_is_asked(bench: Bench, tmp_path: 
         batch.prepare(CASES)
     batch.judge = batch.judge.but(k=1)
     with pytest.raises(InvalidInputError, match="differs in k: give the one that prepared it"):
-        batch.collect(again=None)
+        batch.collect(again=(again := tmp_path / "again.jsonl"))
+    assert not again.exists()
     with pytest.raises(InvalidInputError, match="differs in k, namespace: give"):
         batch.collect(again=None, namespace="elsewhere")
     with pytest.raises(InvalidInputError, match=r"cases: .*batch0.jsonl was not written beside"):
         list(collect_batch(batch.judge, tmp_path / "batch0.jsonl", [], store=bench.store))
+    cut = tmp_path / "cut.cases.jsonl"
+    cut.write_text((tmp_path / "batch0.cases.jsonl").read_text()[:-5])
+    batch.judge = batch.judge.but(k=5)
+    collecting = collect_batch(batch.judge, cut, [], store=bench.store)
+    with pytest.raises(InvalidInputError, match=r"cut.cases.jsonl is damaged in line 5: give it"):
+        list(collecting)
     batch.answers = [tmp_path / "none.jsonl"]
     with pytest.raises(InvalidInputError, match=r"answers: .*none.jsonl can't be read: No such"):
         batch.collect(again=None)
@@ -293,8 +312,37 @@ async def test_embeddings_that_fail_leave_no_files_or_a_warning(
 def test_a_store_that_is_empty_judges_by_the_criterion(bench: Bench, tmp_path: Path) -> None:
     criterion = Criterion(name="other", instructions="Is it true?")
     bench.store = InMemoryStore()
-    batch = Batch(bench, tmp_path, criterion=criterion)
+    # Whatever compares vectors: the memory is pinned in this process.
+    batch = Batch(bench, tmp_path, criterion=criterion, vector_index="pgvector")
     made, sizes = batch.whole(CASES)
     assert sizes == [4]
     assert {one.memory_version.strip("0") for one in made} == {""}
     assert JudgeMemory(bench.store, criterion, embeddings="local").history() == []
+
+
+@pytest.mark.parametrize("moved_on", [False, True])
+async def test_a_pinned_memory_is_that_of_its_version(bench: Bench, *, moved_on: bool) -> None:
+    await taught(bench)
+    memory = bench.memory()
+    judge = Judge(criterion=CRITERION, model="local", embeddings=bench.server.embedder())
+    layout = MemoryLayout((*DEFAULT_NAMESPACE, CRITERION.name))
+    access = MemoryAccess(bench.store, CRITERION, layout, Embedder(judge.embeddings))
+    told = run(memory_now(BLOCKING, judge, access))
+    expected = memory.recall(CASES[0], 2)
+
+    def change() -> None:
+        memory.forget([memory.episodes()[0].id])
+        memory.add_guideline("Be brief.")
+
+    if moved_on:
+        change()
+    own = run(pinned(BLOCKING, access, **told))
+    if not moved_on:
+        change()
+        run(access.refresh(BLOCKING))
+    bench.server.embeddings.clear()
+    # Also for those who come to it by its store, as a graph does.
+    there = JudgeMemory(own.store, CRITERION, embeddings=bench.server.embedder())
+    assert there.version() == told["version"] != memory.version()
+    assert there.recall(CASES[0], 2) == expected
+    assert len(bench.server.embeddings) == 1

@@ -156,6 +156,26 @@ async def test_graph_of_ones_own_judges_asks_and_learns_as_ours(bench: Bench) ->
     assert done["customer"] == "carol"
 
 
+async def test_what_a_node_of_ones_own_takes_out_of_the_memory_is_not_judged_with(
+    bench: Bench,
+) -> None:
+    nodes = JudgeNodes(
+        CRITERION, model=bench.server.chat_model(), embeddings=bench.server.embedder()
+    )
+
+    def without_guidelines(state: Any) -> Any:
+        state["judge_memory"]["guidelines"].clear()
+        return {"judge_memory": state["judge_memory"]}
+
+    steps = [nodes.retrieve_episodes, nodes.assemble_guidelines, without_guidelines, nodes.judge]
+    builder: Any = StateGraph(Support)
+    builder.add_sequence([(str(number), step) for number, step in enumerate(steps)])
+    builder.add_edge(START, "0")
+    await bench.add_guideline("Begin with a word of regret.")
+    judged = await bench.invoke(bench.compile(builder), CASE)
+    assert judged["judgment"]["guideline_ids"] == []
+
+
 @pytest.mark.parametrize(
     ("state", "names"), [(Bare, ("judge",)), (BareDataclass, ("retrieve_episodes", "judge"))]
 )

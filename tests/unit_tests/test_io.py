@@ -247,3 +247,10 @@ def test_threads_share_a_store_in_memory() -> None:
 
     operations = [put_and_search(BLOCKING, number) for number in range(8)]
     assert run(BLOCKING.gather(operations, 8)) == list(range(8))
+
+
+def test_a_bug_is_no_failure_of_a_store(drive: Drive, tmp_path: Path) -> None:
+    with SqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
+        store.setup()
+        with pytest.raises(TypeError):
+            drive(lambda io: io.batch(store, [PutOp(("a",), "key", {"n": object()})]))

@@ -187,7 +187,7 @@ def test_failed_embedding_names_the_embedder_and_the_first_line() -> None:
     assert len(message) < 450
 
 
-async def test_texts_asked_for_together_share_requests_and_failures(server: LoopbackServer) -> None:
+async def test_texts_asked_for_together_share_requests_alone(server: LoopbackServer) -> None:
     embeddings = Embedder(server.embedder(max_retries=0)).embeddings
 
     async def ask(texts: Sequence[str]) -> list[Any]:
@@ -199,10 +199,21 @@ async def test_texts_asked_for_together_share_requests_and_failures(server: Loop
     asyncio.get_running_loop().call_soon(first.cancel)  # who asked first takes nobody along
     answers = await ask(texts)
     assert first.cancelled()
-    assert sorted(len(request.texts) for request in server.embeddings) == [9, 32]
+    assert sorted(len(request.texts) for request in server.embeddings) == [8, 32]
     assert [vector for [vector] in answers] == embeddings.embed_documents(texts)
-    server.script_embeddings(error(400))
-    failed = await ask(texts[:9])
-    assert [str(one) for one in failed] == [str(failed[0])] * 9
-    assert isinstance(failed[0], EmbeddingError)
-    assert [vector for [vector] in await ask(texts[:1])] == embeddings.embed_documents(texts[:1])
+    # What is refused for one text is asked for each.
+    server.script_embeddings(error(400), error(400))
+    refused = await ask(texts[:9])
+    [at] = [at for at, one in enumerate(refused) if isinstance(one, EmbeddingError)]
+    del refused[at]
+    assert refused == answers[:at] + answers[at + 1 : 9]
+
+
+async def test_a_shared_request_that_is_cancelled_leaves_nobody_waiting() -> None:
+    async def cancelled(_: Any) -> list[list[float]]:
+        raise asyncio.CancelledError
+
+    embeddings = Embedder(cancelled).embeddings
+    asked = [asyncio.ensure_future(embeddings.aembed_documents([text])) for text in "ab"]
+    done, _ = await asyncio.wait(asked, timeout=10)
+    assert [one.cancelled() for one in done] == [True, True]

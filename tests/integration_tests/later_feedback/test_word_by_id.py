@@ -236,3 +236,12 @@ async def test_graph_without_a_store_is_told(bench: Bench) -> None:
     graph = create_feedback_graph(CRITERION, **options).compile()
     with pytest.raises(InvalidInputError, match=r"^store: "):
         await bench.invoke(graph, {"judgment_id": "x", "reply": COLD})
+
+
+async def test_word_after_one_that_is_dated_at_the_end_of_time_counts(bench: Bench) -> None:
+    given = await judge(bench)
+    early = {**CASE, "value": True, "author": "ann", "given_at": "9999-12-31T23:59:59.999999Z"}
+    await bench.remember(early)
+    await tell(bench, given["id"], BY_ANN)
+    [episode] = await bench.episodes()
+    assert episode.value is False
