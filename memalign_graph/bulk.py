@@ -390,7 +390,7 @@ async def memory_now(io: IO, judge: Judge, access: MemoryAccess) -> dict[str, st
     except EmbeddingError:
         if judge.on_embedding_error == "raise":
             raise
-    return {"version": view.version, "newest": view.newest_fact}
+    return {"version": view.version, "newest": view.latest}
 
 
 def _embeds(judge: Judge, access: MemoryAccess) -> bool:
@@ -407,7 +407,7 @@ async def pinned(io: IO, access: MemoryAccess, *, newest: str, version: str) -> 
     reader = replace(access)
     view = vars(reader)["view"] = MemoryView(access.embedder.id)  # which nobody else refreshes
     await reader.refresh(io)
-    if view.newest_fact != newest:
+    if view.latest != newest:
         facts, words = view.facts()
         now, view = view.index, MemoryView(access.embedder.id)
         view.add([fact for fact in facts if fact.id <= newest], words)
@@ -418,7 +418,7 @@ async def pinned(io: IO, access: MemoryAccess, *, newest: str, version: str) -> 
     # Its store tells that nothing is new.
     own = replace(access, store=InMemoryStore())
     await own.put(io, own.layout.of("head"), {HEAD: {"id": newest}})
-    view.read_up_to(newest)
+    view.was_read, view.head = True, newest
     vars(own)["view"] = view_of(own.store, own.layout, own.embedder.id, made=view)
     if view.version != version:
         logger.warning(

@@ -150,11 +150,6 @@ class MemoryView:
         return date_of(self.latest)
 
     @property
-    def newest_fact(self) -> str:
-        """The id of the newest fact known; empty if there is none."""
-        return self._newest
-
-    @property
     def nbytes(self) -> int:
         """About how many bytes it takes."""
         return self._item_bytes + self.index.nbytes
