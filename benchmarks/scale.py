@@ -37,6 +37,7 @@ from tests import postgres
 _DIMENSIONS = 512
 _AT_ONCE = 5_000  # how many episodes are remembered in one go
 _GUIDELINES = 20
+_JOBS = 10  # that a worker has under way, as an Agent Server's has
 
 
 class Sizes(NamedTuple):
@@ -154,12 +155,15 @@ async def _worker(place: str, sizes: Sizes, seed: int) -> list[Timed]:
         await graph.ainvoke(cases[0])  # warms up
         start = time.monotonic()
 
+        limit = asyncio.Semaphore(_JOBS)
+
         async def judge(number: int, case: dict[str, Any]) -> Timed:
             due = start + number / sizes.per_second
             await asyncio.sleep(due - time.monotonic())
-            began = time.monotonic()
-            judgment = (await graph.ainvoke(case))["judgment"]
-            return Timed(began, time.monotonic(), judgment["memory_version"])
+            async with limit:
+                began = time.monotonic()
+                judgment = (await graph.ainvoke(case))["judgment"]
+                return Timed(began, time.monotonic(), judgment["memory_version"])
 
         return await asyncio.gather(*(judge(*numbered) for numbered in enumerate(cases)))
 
