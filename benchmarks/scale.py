@@ -481,6 +481,10 @@ def _table(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
     names = list(next(iter(rows.values())))
     lines = [f"| {' | '.join([title, *names])} |", f"|---|{'---:|' * len(names)}"]
     for name, row in rows.items():
-        cells = [one if isinstance(one, str) else f"{one:,.3g}" for one in row.values()]
+        cells = [one if isinstance(one, str) else _shown(one) for one in row.values()]
         lines.append(f"| {' | '.join([name, *cells])} |")
     return "\n".join(lines)
+
+
+def _shown(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"  # noqa: PLR2004 - three digits
