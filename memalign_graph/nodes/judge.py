@@ -402,12 +402,11 @@ async def assemble_guidelines(step: Step) -> Update:
     fields = own_channel(step.state, "judge_memory")
     if not step.parts.judge.use_guidelines:
         return {"judge_memory": fields}
-    found = Retrieved.read(fields)
-    version, standing = await step.access.standing_guidelines(step.io, found.version)
-    fitted = found.model_copy(update={"version": version}).with_guidelines(standing, step)
-    # What was recalled is written already.
-    new = fitted.model_copy(update={"recalled": []}).to_json()
-    return {"judge_memory": {**fields, "nearness": {}, **new}}
+    version, standing = await step.access.standing_guidelines(step.io, fields["version"])
+    # What was recalled goes on as it is: nothing of it is read or written again.
+    known = {name: fields[name] for name in ("nearness", "warnings") if name in fields}
+    fitted = Retrieved(version=version, **known).with_guidelines(standing, step)
+    return {"judge_memory": {**fields, "nearness": {}, **fitted.to_json()}}
 
 
 async def judge_example(step: Step) -> Update:
