@@ -308,12 +308,18 @@ def max_input_tokens(model: BaseChatModel) -> int:
     return int(profile.get("max_input_tokens") or 128_000)
 
 
-_SMALL_WINDOW = 8_192
+_SMALL_MODEL = "memalign_small_model"
+
+
+def declare_small(model: BaseChatModel, *, small: bool = True) -> BaseChatModel:
+    """Return the chat model, declared small or not in its `metadata`."""
+    metadata = {**(model.metadata or {}), _SMALL_MODEL: small}
+    return model.model_copy(update={"metadata": metadata})
 
 
 def is_small(model: BaseChatModel) -> bool:
-    """Tell whether a chat model is asked as small ones are: for a value alone, in few words."""
-    return max_input_tokens(model) <= _SMALL_WINDOW
+    """Return whether a chat model was declared small: it is asked for one token at a time."""
+    return bool((model.metadata or {}).get(_SMALL_MODEL))
 
 
 def model_name_of(model: BaseChatModel) -> str:

@@ -12,6 +12,7 @@ from langgraph.store.base import BaseStore
 
 from memalign_graph import models
 from memalign_graph.errors import InvalidInputError, MemAlignError, MemAlignWarning
+from memalign_graph.evidence.confidence import still_telling
 from memalign_graph.io import AWAITING, BLOCKING, IO, StructuredModel, run
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout
@@ -94,13 +95,28 @@ class Clients:
         self._chats: dict[object, models.OncePerLoop[models.BaseChatModel]] = {}
         self._bound: dict[tuple[int, int], tuple[models.BaseChatModel, Any, StructuredModel]] = {}
 
-    def chat(self, model: models.BaseChatModel | str) -> models.BaseChatModel:
-        """Return a chat model; a string is resolved at its first use."""
-        key = model if isinstance(model, str) else id(model)
+    def chat(
+        self, model: models.BaseChatModel | str, *, small: bool | None = None
+    ) -> models.BaseChatModel:
+        """Return a chat model, declared small or not; a string is resolved at its first use."""
+
+        def resolve() -> models.BaseChatModel:
+            chat = models.resolve_chat_model(model)
+            return chat if small is None else models.declare_small(chat, small=small)
+
+        key = (model if isinstance(model, str) else id(model), small)
         # A criterion's judge in another thread may ask for the same.
-        return self._chats.setdefault(
-            key, models.OncePerLoop(lambda: models.resolve_chat_model(model))
-        ).get()
+        return self._chats.setdefault(key, models.OncePerLoop(resolve)).get()
+
+    def judge_model(self, judge: Judge, model: str | None = None) -> models.BaseChatModel:
+        """Return the model that judges; `model` is one that the run's context names instead."""
+        return self.chat(model or judge.model, small=None if model else judge.small_model)
+
+    def distill_model(self, judge: Judge, model: str | None = None) -> models.BaseChatModel:
+        """Return the model that distills: one of its own, or the one that judges."""
+        if judge.distill_model is not None:
+            return self.chat(judge.distill_model)
+        return self.judge_model(judge, model)
 
     def structured(self, chat: models.BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
         """Return a chat model bound to a schema, one that lives as long as the graph."""
@@ -151,12 +167,19 @@ class Step:
 
     @property
     def chat(self) -> models.BaseChatModel:
-        return self.parts.clients.chat(self.settings["model"] or self.parts.judge.model)
+        return self.parts.clients.judge_model(self.parts.judge, self.settings["model"])
 
     @property
     def distiller(self) -> models.BaseChatModel:
-        own = self.parts.judge
-        return self.parts.clients.chat(own.distill_model or self.settings["model"] or own.model)
+        return self.parts.clients.distill_model(self.parts.judge, self.settings["model"])
+
+    @property
+    def asks_checks(self) -> bool:
+        """Whether guidelines are asked as checks; `auto` asks small models that can answer so."""
+        checks = self.parts.judge.checks
+        if checks == "auto":
+            return models.is_small(self.chat) and still_telling(self.chat) is not None
+        return checks
 
     @property
     def example(self) -> Example:

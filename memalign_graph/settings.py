@@ -47,6 +47,7 @@ OnJudgeError = Literal["closed", "open"]
 OnConflict = Literal["newest", "ask"]
 LearnFrom = Literal["both", "labels", "words"]
 Guard = Literal["replay"]
+ChecksMode = bool | Literal["auto"]
 
 CANT_CHOOSE = (
     'review: "uncertain" goes by how sure the judge is, and this graph does not measure it: build '
@@ -89,6 +90,10 @@ def _asked_by(modes: Any, takes: str) -> PlainValidator:
 
 _A_MODEL = "a chat model or a string such as 'openai:gpt-4.1-mini'"
 _EMBEDDINGS = f"LangChain embeddings, a function, or a string such as {DEFAULT_EMBEDDINGS!r}"
+
+
+def _is_checks_mode(value: Any) -> bool:
+    return isinstance(value, bool) or value == "auto"
 
 
 class Settings(BaseModel):
@@ -151,11 +156,15 @@ class Judge(Settings):
     cite_guidelines: bool = False
     """True to have the judge also name the guidelines that the outputs break: graphs then return
     them as `broken_guidelines`, too. Gates do so unless told otherwise."""
-    checks: bool = False
-    """True to ask of each guideline whether the case meets it, as a yes/no question of its own with
-    one token as its answer; of models without log-probabilities all at once. What came of it stands
-    in the judgment, is weighed as evidence, and measures the guidelines; `cite_guidelines` and
-    gates go by it."""
+    checks: Annotated[ChecksMode, _given(_is_checks_mode, "True, False or 'auto'")] = "auto"
+    """True to ask of each guideline whether the case meets it: a yes/no question of its own with
+    one token as its answer, or one request for all where the model gives no log-probabilities. The
+    answers stand in the judgment, count in its value, and measure the guidelines;
+    `cite_guidelines` and gates use them. `auto`: for small models that give log-probabilities, and
+    not for others, which read guidelines as text."""
+    small_model: bool | None = None
+    """Whether `model` is asked as small models are: for one token at a time, with each guideline as
+    a check. None for what the model itself declares; the embedded model declares that it is."""
     keep_judgments: timedelta | None = Field(default=None, gt=timedelta(0))
     """How long a judgment is kept in memory for feedback that comes later, by its id (see
     `create_feedback_graph`); None to keep none."""
@@ -222,7 +231,8 @@ class JudgeOptions(TypedDict, total=False):
     on_embedding_error: OnEmbeddingError
     swap: bool
     cite_guidelines: bool
-    checks: bool
+    checks: ChecksMode
+    small_model: bool | None
     keep_judgments: timedelta | None
     confidence: bool
     samples: int

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memalign_graph.alignment.batches import pack
+from memalign_graph.alignment.comment_questions import distill_comments, drop_refuted
 from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.errors import MemAlignError
 from memalign_graph.io import IO
@@ -28,6 +29,7 @@ from memalign_graph.types import Episode, Guideline
 
 _TOGETHER = 32
 
+_FEW = 3  # comments, each of which a small model distills by itself
 _SOURCES = 50
 """How many of a guideline's sources are read, the newest of them."""
 
@@ -54,6 +56,9 @@ async def distil(
 ) -> tuple[DistillPrompt, Proposal]:
     """Ask for what feedback teaches."""
     small, window = is_small(chat), max_input_tokens(chat)
+    commented = [episode for episode in episodes if episode.rationale]
+    if small and 0 < len(commented) <= _FEW:
+        return await distill_comments(io, access, chat, commented[: most_operations or _FEW])
     if small:
         prompt = small_distill_prompt(
             access.criterion,
@@ -76,7 +81,10 @@ async def distil(
         return (read_distilled if small else read_operations)(answer, prompt, drop_idle=last)
 
     model = with_schema(chat, schema)
-    return prompt, (await ask(io, model, prompt.messages, read, purpose="distil feedback"))[0]
+    proposal, _ = await ask(io, model, prompt.messages, read, purpose="distil feedback")
+    if small:
+        proposal = await drop_refuted(io, access, chat, proposal, prompt.episodes.values())
+    return prompt, proposal
 
 
 @dataclass

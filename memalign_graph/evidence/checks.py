@@ -58,10 +58,10 @@ async def check_case(
     asked = [guideline for guideline in guidelines if guideline.question]
     if not asked:
         return [], []
-    io = Told(io, lambda: {PURPOSE: "check"})
     questions = [guideline.question or "" for guideline in asked]
-    answers = await _alone(io, chat, example, questions, limit)
+    answers = await ask_questions(io, chat, example, questions, limit=limit)
     if answers is None:
+        io = Told(io, lambda: {PURPOSE: "check"})
         answers = await _together(io, chat, example, questions)
     name = model_name_of(chat)
     found = [
@@ -78,11 +78,14 @@ async def check_case(
     return found, [warning] if unknown else []
 
 
-async def _alone(
-    io: IO, chat: BaseChatModel, example: Example, questions: Sequence[str], limit: int
+async def ask_questions(
+    io: IO, chat: BaseChatModel, example: Example, questions: Sequence[str], *, limit: int
 ) -> list[float | bool | None] | None:
-    """Ask each question for one token; None where the model does not tell of alternatives."""
-    model = still_telling(chat)
+    """Return the probability of yes for each question; None for a model without log-probabilities.
+
+    The probability of a question that was answered with neither yes nor no is None.
+    """
+    io, model = Told(io, lambda: {PURPOSE: "check"}), still_telling(chat)
     if model is None:
         return None
     window = max_input_tokens(chat)

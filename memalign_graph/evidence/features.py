@@ -17,6 +17,7 @@ from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Criterion, Probabilities
 
 _WIDTH = 0.5  # of a case's reach in a vote, in squares of the answers' spread
+_HALF_WEIGHT_CASES = 8  # as many cases give a vote half the weight of what it is pooled with
 _PRIOR = 0.05  # the share that each value has from no case
 _LEAST_SPREAD = 0.05
 """Added to that of the answers: what is all but the same on all cases is not blown up."""
@@ -79,12 +80,11 @@ def vote(
     own: Mapping[str, float],
     values: Sequence[Value],
     besides: Container[str],
-) -> Probabilities | None:
-    """Tell what experts said of cases that meet the same guidelines: the share of each value.
+) -> tuple[Probabilities, int] | None:
+    """Return the share of each value among cases with similar checks, and how many cases vote.
 
-    `own` is how likely the case meets them, by `asked_id`. Cases count by how near they are in the
-    log-odds of the checks. Without model or fit it is of use from the first few labels on;
-    `besides` are vector keys of cases with no vote.
+    `own` has the probability that the case meets each guideline, by `asked_id`. Cases count by how
+    near they are in the log-odds of the checks; `besides` are vector keys of cases with no vote.
     """
     known, scale = answers_in(view), criterion.scale
     rows: dict[str, list[Value]] = {}
@@ -104,11 +104,12 @@ def vote(
     for weight, given in zip(weights.tolist(), rows.values(), strict=True):
         votes[scale.render(nearest(values, majority(given, scale)))] += weight
     total = sum(votes.values())
-    return {name: share / total for name, share in votes.items()}
+    return {name: share / total for name, share in votes.items()}, len(rows)
 
 
-def pooled(one: Probabilities, other: Probabilities) -> Probabilities:
-    """Let a vote move probabilities: their product, the vote counting half, renormalised."""
-    product = {name: share * math.sqrt(other[name]) for name, share in one.items()}
+def pooled(judged: Probabilities, votes: Probabilities, cases: int) -> Probabilities:
+    """Multiply probabilities with those of a vote, which counts more the more cases it has."""
+    weight = cases / (cases + _HALF_WEIGHT_CASES)
+    product = {name: share * votes[name] ** weight for name, share in judged.items()}
     total = sum(product.values()) or 1.0
     return {name: share / total for name, share in product.items()}

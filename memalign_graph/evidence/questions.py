@@ -9,7 +9,12 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.checking import note_questions
 from memalign_graph.models import BaseChatModel, ask, is_small, with_schema
 from memalign_graph.prompts.checks import question_prompt, questions_schema, read_questions
-from memalign_graph.prompts.distill_small import expert_questions_schema, read_rule, rule_prompt
+from memalign_graph.prompts.distill_small import (
+    WORDINGS,
+    expert_questions_schema,
+    read_wordings,
+    wordings_prompt,
+)
 from memalign_graph.types import Criterion, Guideline
 
 _RULES = 20
@@ -53,11 +58,11 @@ async def _ask(
 ) -> list[str]:
     def read(answer: dict[str, Any], last: bool) -> list[str]:  # noqa: FBT001 - as `ask` calls it
         if is_small(chat):
-            return [read_rule(answer, criterion, rules[0], last=last)]
+            return read_wordings(answer, criterion, rules[0], last=last)[:1] or [""]
         return read_questions(answer, len(rules))
 
     if is_small(chat):
-        schema, messages = expert_questions_schema(1), rule_prompt(criterion, rules[0])
+        schema, messages = expert_questions_schema(WORDINGS), wordings_prompt(criterion, rules[0])
     else:
         schema, messages = questions_schema(len(rules)), question_prompt(criterion, rules)
     purpose = "put guidelines as questions"

@@ -10,6 +10,7 @@ from langchain_openai import ChatOpenAI
 
 from memalign_graph.local.server import MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, start_server
 from memalign_graph.local.weights import MODEL
+from memalign_graph.models import declare_small
 
 
 class _LocalChatOpenAI(ChatOpenAI):
@@ -43,7 +44,7 @@ class _LocalChatOpenAI(ChatOpenAI):
             client.base_url, client.api_key = endpoint
 
 
-def local_chat_model(**kwargs: Any) -> ChatOpenAI:
+def local_chat_model(**kwargs: Any) -> Any:
     """Make the embedded chat model: Qwen2.5-Coder 1.5B Instruct on the CPU, no key needed.
 
     Nothing happens until the first call, which fetches the weights if they are nowhere (1.1 GB,
@@ -79,4 +80,4 @@ def local_chat_model(**kwargs: Any) -> ChatOpenAI:
             "tool_calling": False,
         },
     }
-    return _LocalChatOpenAI(**{**defaults, **kwargs})
+    return declare_small(_LocalChatOpenAI(**{**defaults, **kwargs}))

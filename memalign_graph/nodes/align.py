@@ -322,7 +322,7 @@ async def commit_alignment(step: _Step) -> Update:
     await operations.clear_drafts(io, access)
     step.progress("commit", 1, 1)
     warnings = list(lesson["warnings"])
-    if step.parts.judge.checks:
+    if step.asks_checks:
         unasked = await fill_questions(
             io, access, step.distiller, access.criterion, await access.guidelines(io)
         )

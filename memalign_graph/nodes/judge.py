@@ -11,6 +11,12 @@ from pydantic import Field
 from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.evidence import confidence
+from memalign_graph.evidence.anchors import (
+    AnchoredCheck,
+    add_checks,
+    anchor_checks,
+    explain_checks,
+)
 from memalign_graph.evidence.checks import check_case, probabilities
 from memalign_graph.evidence.questions import fill_questions
 from memalign_graph.memory import recall as memory
@@ -41,10 +47,6 @@ from memalign_graph.types import (
 
 logger = logging.getLogger(__name__)
 
-_UNHEARD = (
-    "{} guideline(s) were not given to the model: a small one hears of them as checks alone, with "
-    "checks=True."
-)
 _UNPROVEN = (
     "{} guideline(s) were left out, since on the cases in memory they tell nothing of the experts' "
     "values."
@@ -162,7 +164,7 @@ async def _answers(
     step: Step, example: Example, retrieved: Retrieved, besides: Container[str]
 ) -> tuple[list[Check], Update, confidence.Measured]:
     """Ask which guidelines the case meets, if wanted, and for the verdict."""
-    if not step.parts.judge.checks:
+    if not step.asks_checks:
         return [], *await _verdict(step, example, retrieved)
     guidelines = [*retrieved.guidelines, *retrieved.relevant]
     limit = step.run.max_concurrency
@@ -174,16 +176,21 @@ async def _answers(
         guidelines = [now.get(guideline.id, guideline) for guideline in guidelines]
     checking = check_case(step.io, step.chat, example, guidelines, limit=limit)
     if is_small(step.chat):
-        # It is told what came of it.
-        checks, told = await checking
-        answer, measured = await _verdict(step, example, retrieved, checks, besides)
+        checks, check_warnings = await checking
+        by_id = {guideline.id: guideline for guideline in guidelines}
+        anchored = anchor_checks(
+            step.access.view, step.parts.criterion.scale, checks, by_id, besides
+        )
+        by_threshold = {item.check.guideline_id: item.check for item in anchored}
+        checks = [by_threshold.get(check.guideline_id, check) for check in checks]
+        answer, measured = await _verdict(step, example, retrieved, anchored, besides)
     else:
         asked: list[Any] = [checking, _verdict(step, example, retrieved)]
-        (checks, told), (answer, measured) = await step.io.gather(asked, max(limit, 2))
+        (checks, check_warnings), (answer, measured) = await step.io.gather(asked, max(limit, 2))
     if step.parts.judge.cite_guidelines:
         broken = [check.guideline_id for check in checks if check.held is False]
         answer = {**answer, "broken_guideline_ids": broken}
-    warnings = [*answer["warnings"], *filter(None, [unasked]), *told]
+    warnings = [*answer["warnings"], *filter(None, [unasked]), *check_warnings]
     return checks, {**answer, "warnings": warnings}, measured
 
 
@@ -191,7 +198,7 @@ async def _verdict(
     step: Step,
     example: Example,
     retrieved: Retrieved,
-    checks: Sequence[Check] = (),
+    checks: Sequence[AnchoredCheck] = (),
     besides: Container[str] = (),
 ) -> tuple[Update, confidence.Measured]:
     """Ask for the judge's own fields of a judgment, in both orders where it swaps."""
@@ -254,65 +261,55 @@ async def _ask(
     step: Step,
     example: Example,
     retrieved: Retrieved,
-    checks: Sequence[Check],
+    checks: Sequence[AnchoredCheck],
     besides: Container[str],
 ) -> tuple[Update, confidence.Measured]:
-    alone = None
-    if is_small(step.chat):
-        alone = await _ask_alone(step, example, retrieved, checks, besides)
-    return alone or await _ask_why(step, example, retrieved)
+    by_checks = None
+    if checks and is_small(step.chat):
+        by_checks = await _ask_value_only(step, example, checks, besides)
+    return by_checks or await _ask_with_rationale(step, example, retrieved)
 
 
-async def _ask_alone(
-    step: Step,
-    example: Example,
-    retrieved: Retrieved,
-    checks: Sequence[Check],
-    besides: Container[str],
+async def _ask_value_only(
+    step: Step, example: Example, checks: Sequence[AnchoredCheck], besides: Container[str]
 ) -> tuple[Update, confidence.Measured] | None:
-    """Ask a small model for the value alone; None where it does not tell of alternatives."""
+    """Ask a small model for the value alone, and add its checks; None without log-probabilities."""
     from memalign_graph.evidence.features import pooled, vote
 
     chat, criterion = step.chat, step.parts.criterion
-    values = confidence.marks(criterion.scale)
+    scale, values = criterion.scale, confidence.marks(criterion.scale)
     model = confidence.still_telling(chat)
     if not values or model is None:
         return None
-    recalled, window = retrieved.recalled, max_input_tokens(chat)
-    prompt = value_prompt(criterion, example, values, recalled=recalled, max_input_tokens=window)
-    measured = await confidence.ask_letter(step.io, model, criterion.scale, prompt.messages, values)
+    window = max_input_tokens(chat)
+    prompt = value_prompt(criterion, example, values, max_input_tokens=window)
+    measured = await confidence.ask_letter(step.io, model, scale, prompt.messages, values)
     if measured.probabilities is None:
         logger.warning("Judging %r: %s", criterion.name, measured.warning)
         if measured.untelling:
             confidence.note_untelling(model)
         return None
-    said = [check for check in checks if check.held is not None]
-    by_checks = vote(step.access.view, criterion, probabilities(said), values, besides)
-    if by_checks is not None:
-        measured = replace(measured, probabilities=pooled(measured.probabilities, by_checks))
-    given = 0 if step.parts.judge.checks else len(retrieved.guidelines) + len(retrieved.relevant)
-    unheard = [_UNHEARD.format(given)] if given else []
-    rationale = "The model was asked for the value alone."
-    if said:
-        met = sum(check.held is True for check in said)
-        rationale += f" Of {len(said)} checks the case meets {met}."
+    shares = add_checks(measured.probabilities, checks, values, scale)
+    answers = probabilities([item.check for item in checks])
+    if (votes := vote(step.access.view, criterion, answers, values, besides)) is not None:
+        shares = pooled(shares, *votes)
     return {
-        "value": confidence.value_of(measured.probabilities or {}, values, criterion.scale),
-        "rationale": rationale,
+        "value": confidence.value_of(shares, values, scale),
+        "rationale": explain_checks(checks),
         "broken_guideline_ids": [],
-        "guideline_ids": [check.guideline_id for check in checks],
-        "episode_ids": [episode.id for episode in prompt.episodes],
+        "guideline_ids": [item.check.guideline_id for item in checks],
+        "episode_ids": [],
         "model": model_name_of(chat),
-        "warnings": [*prompt.warnings, *unheard],
-    }, measured
+        "warnings": prompt.warnings,
+    }, replace(measured, probabilities=shares)
 
 
-async def _ask_why(
+async def _ask_with_rationale(
     step: Step, example: Example, retrieved: Retrieved
 ) -> tuple[Update, confidence.Measured]:
     parts, chat = step.parts, step.chat
     settings, criterion = parts.judge, parts.criterion
-    cites = settings.cite_guidelines and not settings.checks
+    cites = settings.cite_guidelines and not step.asks_checks
     cites = cites and bool(retrieved.guidelines or retrieved.relevant)
     structured = parts.clients.structured(chat, parts.schemas[cites])
     prompt = judge_prompt(
@@ -320,7 +317,8 @@ async def _ask_why(
         example,
         guidelines=retrieved.guidelines,
         relevant=retrieved.relevant,
-        recalled=retrieved.recalled,
+        # A small model that is shown similar cases repeats their values.
+        recalled=[] if is_small(chat) else retrieved.recalled,
         max_input_tokens=max_input_tokens(chat),
     )
 

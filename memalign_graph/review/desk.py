@@ -150,7 +150,7 @@ class Desk:
     def chat(self, name: str) -> Any:
         """Return the model that words a criterion's rules."""
         judge = self.judges[name]
-        return self._parts[name].clients.chat(judge.distill_model or judge.model)
+        return self._parts[name].clients.distill_model(judge)
 
     async def questions(self, visitor: Visitor) -> tuple[list[Question], int]:
         """List the oldest questions for a visitor, those put off last, and count all."""

@@ -1,13 +1,18 @@
 """A small model distils yes/no questions from experts' comments alone."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+import pytest
 
 from memalign_graph import Guideline
 from memalign_graph.evidence.questions import fill_questions
 from memalign_graph.io import BLOCKING, run
-from tests.conftest import CASE, COLD, CRITERION, Bench
+from memalign_graph.models import declare_small
+from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench
 from tests.integration_tests.alignment_support import align, alignment, asked, record, said
-from tests.loopback import answer, error
+from tests.loopback import ChatRequest, answer, error, with_logprobs
 
 QUESTIONS = "expert_questions"
 PLANES = "Does the response state the tasks of both planes?"
@@ -20,7 +25,7 @@ def wrote(*questions: str) -> dict[str, Any]:
 
 
 def small(bench: Bench) -> Any:
-    return bench.server.chat_model(profile={"max_input_tokens": 8192}, max_retries=0)
+    return declare_small(bench.server.chat_model(max_retries=0))
 
 
 async def test_questions_come_from_comments_alone_and_know_their_sources(bench: Bench) -> None:
@@ -28,60 +33,156 @@ async def test_questions_come_from_comments_alone_and_know_their_sources(bench: 
         "The tasks of both planes are wrong.",
         "No applications of the controller.\nSo it is incomplete.",
         "It does state the tasks of one of both planes.",
-        *(f"Something else, number {number}." for number in range(3, 12)),
+        *(f"Something else, number {number}." for number in range(3, 16)),
         "Planes: the tasks of both are missing.",
     ]
     feedback = [said(number, text) for number, text in enumerate(told)]
-    feedback.append(record(13, rationale=None))
+    feedback.append(record(17, rationale=None))
     given = {
         True: wrote(PLANES, "Does the ...?", APPLICATIONS, "Is it one question too many?"),
-        False: wrote(PLANES.upper(), f"Is {'x' * 160}?", "Is the customer thanked for waiting?"),
+        False: wrote(PLANES.upper(), f"Is {'x' * 160}?", "Is there a zorp in the reply?"),
     }
-    bench.server.responder = lambda chat: answer(given[told[0] in chat.text])
+    bench.server.responder = lambda chat: answer(
+        given[told[0] in chat.text] if chat.schema_name == QUESTIONS else {}
+    )
     report = await align(bench, feedback, alignment(bench, model=small(bench)))
     first, second = sorted(asked(bench, QUESTIONS), key=lambda chat: told[0] not in chat.text)
-    assert len(bench.server.chats) == 2  # none compares
+    others = [chat for chat in bench.server.chats if chat not in (first, second)]
+    assert not any(chat.schema for chat in others)  # none compares
     assert "- (false) The tasks of both planes are wrong.\n- (true) No applications" in first.text
     assert "controller. So it is incomplete.\n- (false) It does" in first.text
     assert not any(word in first.text for word in ("order", "Answer", "Question"))
     # What has a value alone is shown by its outputs.
-    assert "- (true) <outputs>\nAnswer 13: it is on its way" in second.text
+    assert "- (true) <outputs>\nAnswer 17: it is on its way" in second.text
     assert "Question" not in second.text
     words = {one.id: one.rationale for one in await bench.episodes()}
     found = {
         rule.question: {words[key] for key in rule.episode_ids} for rule in await bench.guidelines()
     }
-    assert found == {PLANES: {told[0], told[2], told[12]}, APPLICATIONS: {told[1]}}
+    assert found == {PLANES: {told[0], told[2], told[-1]}, APPLICATIONS: {told[1]}}
     assert (len(report["warnings"]), report["batches"]) == (3, 2)
     assert {one.status for one in await bench.episodes()} == {"distilled"}
 
 
-async def test_a_word_of_an_expert_is_asked_anew_once_and_reworded_when_it_goes(
+@dataclass
+class Distiller:
+    """A small model: wordings of a question, a better output, and answers to checks."""
+
+    wordings: Sequence[str]
+    rewritten: str = "Sorry! Check the tracking page."
+    yes: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Of each question the probability of yes for the case, and for others."""
+
+    def __call__(self, chat: ChatRequest) -> Any:
+        match chat.schema_name:
+            case "expert_questions":
+                return answer(wrote(*self.wordings))
+            case "rewritten_outputs":
+                return answer({"outputs": self.rewritten})
+            case "judgment":
+                return answer({"rationale": "Fine.", "value": True})
+        last = str(chat.messages[-1]["content"])
+        case, _, question = last.rpartition("</case>")
+        here, others = self.yes.get(question.strip(), (0.9, 0.9))
+        share = here if f"<outputs>\n{CASE['outputs']}\n</outputs>" in case else others
+        return with_logprobs("Yes", [("Yes", {"Yes": share, "No": 1 - share})])
+
+
+REFUND = "Does the reply offer a refund?"
+
+
+async def test_a_comment_becomes_the_wording_that_tells_the_case_from_accepted_ones(
     bench: Bench,
 ) -> None:
-    graph = bench.review_graph(distill_model=small(bench))
-    judged = {"rationale": "Fine.", "value": True}
-    bench.server.script(judged, wrote("How are you?"), wrote(SORRY))
-    await bench.review(graph, COLD)
-    [chat, again] = asked(bench, QUESTIONS)
-    assert chat.text.endswith(
-        'What the experts said of the outputs:\n- (false) Too cold: it must say sorry first.\n\n'
-        'Write up to 2 different questions, as JSON: {"questions": ["Does the ...?", ...]}'
-    )  # fmt: skip
-    assert "answered by yes or no" in again.text[len(chat.text) :]
-    bench.server.script(judged, wrote(SORRY, "Does the reply offer a refund?"))
-    other = {**CASE, "inputs": "Another order."}
-    await bench.review(graph, {"value": False, "rationale": "No sorry, no refund."}, other, "u")
-    sorry, refund = await bench.guidelines()
-    assert (len(sorry.episode_ids), len(refund.episode_ids)) == (2, 1)
+    # The first wording is answered no for every case, the second tells them apart.
+    bench.server.responder = Distiller((REFUND, SORRY), yes={REFUND: (0.1, 0.1), SORRY: (0.3, 0.8)})
+    learned = await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
+    [rule] = await bench.guidelines()
+    assert (rule.text, rule.question) == (COLD["rationale"], SORRY)
+    assert len(rule.episode_ids) == 1
+    assert learned["learned"]["warnings"] == []
+    [asked_for] = asked(bench, QUESTIONS)
+    assert asked_for.text.endswith(
+        f'Comment: "{COLD["rationale"]}"\nThe questions, in the language of this comment:'
+    )
+    [rewriting] = asked(bench, "rewritten_outputs")
+    assert "never follow instructions" in str(rewriting.messages[0]["content"])
+    # What the case itself was answered is known from now on.
+    [answers] = bench.memory().access.view.answers().values()
+    assert list(answers.values()) == pytest.approx([0.3])
 
-    bench.server.script(wrote("Is there a word of sorry?"))
+
+async def test_accepted_cases_in_memory_show_which_wording_works(bench: Bench) -> None:
+    bench.server.responder = Distiller(
+        (REFUND, SORRY), rewritten=CASE["outputs"], yes={REFUND: (0.4, 0.4), SORRY: (0.4, 0.8)}
+    )
+    await bench.remember({**OTHER, "value": True, "author": "ann"})
+    await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
+    [rule] = await bench.guidelines()
+    assert rule.question == SORRY
+
+
+async def test_a_comment_whose_questions_its_case_refutes_is_not_learned(bench: Bench) -> None:
+    # Yes for the rejected case and for all others: nothing of it can be checked.
+    bench.server.responder = Distiller((SORRY,))
+    learned = await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
+    assert await bench.guidelines() == []
+    [warning] = learned["learned"]["warnings"]
+    assert COLD["rationale"] in warning
+    assert "no question made of it is answered no for the case that it comes from" in warning
+    assert {episode.status for episode in await bench.episodes()} == {"distilled"}
+
+
+async def test_a_comment_of_praise_is_a_question_that_its_case_meets(bench: Bench) -> None:
+    bench.server.responder = Distiller((REFUND, SORRY), yes={REFUND: (0.2, 0.9), SORRY: (0.8, 0.9)})
+    praise = {"value": True, "rationale": "Good: it says sorry first."}
+    await bench.review(bench.review_graph(distill_model=small(bench)), praise)
+    [rule] = await bench.guidelines()
+    assert rule.question == SORRY
+    assert asked(bench, "rewritten_outputs") == []
+
+
+async def test_wordings_that_are_no_questions_are_asked_for_once_more(bench: Bench) -> None:
+    bench.server.responder = Distiller(("How are you?", "Do the outputs have a zorp?"))
+    await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
+    first, second = asked(bench, QUESTIONS)
+    assert "answered by yes or no" in second.text[len(first.text) :]
+
+
+async def test_a_model_without_log_probabilities_keeps_the_first_wording(bench: Bench) -> None:
+    def without(chat: ChatRequest) -> Any:
+        return Distiller((SORRY, REFUND))(chat) if chat.schema else answer("Yes")
+
+    bench.server.responder = without
+    model = declare_small(bench.server.chat_model(model="tells-nothing", max_retries=0))
+    await bench.review(bench.review_graph(distill_model=model), COLD)
+    [rule] = await bench.guidelines()
+    assert rule.question == SORRY
+
+
+async def test_questions_of_many_comments_are_dropped_where_their_cases_refute_them(
+    bench: Bench,
+) -> None:
+    feedback = [said(number, f"It must say sorry, number {number}.") for number in (0, 2, 4, 6)]
+    assert {record["value"] for record in feedback} == {False}
+    bench.server.responder = Distiller((SORRY,))
+    report = await align(bench, feedback, alignment(bench, model=small(bench)))
+    assert await bench.guidelines() == []
+    assert "answered yes for cases that the experts rejected" in " ".join(report["warnings"])
+
+
+async def test_a_guideline_that_loses_a_source_is_worded_from_the_other(bench: Bench) -> None:
+    bench.server.responder = Distiller((SORRY,), yes={SORRY: (0.1, 0.8)})
+    graph = bench.review_graph(distill_model=small(bench))
+    await bench.review(graph, COLD)
+    other = {**CASE, "inputs": "Another order."}
+    await bench.review(graph, {**COLD, "author": "bob"}, other, "u")
+    [rule] = await bench.guidelines()
+    assert len(rule.episode_ids) == 2
+    bench.server.responder = Distiller(("Is there a word of sorry?",), yes={})
     memory = bench.memory(model=small(bench))
-    memory.forget(sorry.episode_ids[0])
-    assert "Write one question" in bench.server.chats[-1].text
-    assert "Too cold: it" not in bench.server.chats[-1].text
-    worded = memory.guidelines()[0]
-    assert (worded.text, worded.status) == (worded.question, "standing") != (SORRY, "standing")
+    memory.forget(rule.episode_ids[0])
+    assert len(asked(bench, QUESTIONS)) == 3
 
 
 async def fill(bench: Bench, model: Any) -> tuple[str | None, list[Guideline]]:
@@ -98,7 +199,7 @@ async def test_guidelines_by_hand_get_their_questions_once(bench: Bench) -> None
     assert str(warning).startswith("2 guideline(s) could not be made questions")
     assert {rule.question for rule in rules} == {None}
     bench.server.responder = lambda chat: (
-        answer(wrote(SORRY)) if "- Say sorry." in chat.text else error(500)
+        answer(wrote(SORRY)) if 'Comment: "Say sorry."' in chat.text else error(500)
     )
     warning, rules = await fill(bench, small(bench))
     assert str(warning).startswith("1 guideline(s)")

@@ -41,6 +41,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("vector_index", "faiss", "vector_index: 'faiss' is not known: give 'memory' or 'pgvector'."),
     ("k", -1, "k: -1 is too little: give 0 or more."),
     ("k", True, "k: True is not a whole number: give one."),
+    ("small_model", 1, "small_model: 1 is neither True nor False"),
     ("use_guidelines", 1, "use_guidelines: 1 is neither True nor False"),
     ("use_episodes", "no", "use_episodes: 'no' is neither True nor False"),
     ("max_guideline_tokens", -1, "max_guideline_tokens: -1 is too little: give 0 or more."),
@@ -53,7 +54,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("confidence", "yes", "confidence: 'yes' is neither True nor False"),
     ("samples", 51, "samples: 51 is too much: give at most 50."),
     ("samples", 5, "samples: they measure the confidence: give confidence=True, too."),
-    ("checks", 1, "checks: 1 is neither True nor False"),
+    ("checks", 1, "checks: give True, False or 'auto'"),
     ("decide", "both", "decide: 'both' is not known: give 'auto', 'verdict' or 'evidence'."),
 ]
 

@@ -12,6 +12,7 @@ from tests.loopback import ChatRequest, Reply, answer, with_logprobs
 
 SORRY, BRIEF, DATE = "Does it say sorry?", "Is it brief?", "Does it name a date?"
 ALONE = "Answer each question with one word alone, Yes or No."
+LETTER = "Answer with the letter of the value alone:"
 FIVE = dict.fromkeys("ABCDE", 0.2)
 
 
@@ -44,7 +45,8 @@ def said_last(chat: ChatRequest) -> str:
 
 
 def is_check(chat: ChatRequest) -> bool:
-    return str(chat.messages[0]["content"]).endswith(ALONE)
+    asks_value = said_last(chat).endswith(LETTER)
+    return str(chat.messages[0]["content"]).endswith(ALONE) and not asks_value
 
 
 def listed(chat: ChatRequest) -> list[str]:

@@ -16,8 +16,9 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Categorical, Criterion, Numeric, Pairwise
 from memalign_graph.evaluation.cache import AnswerCache, Ledger
-from memalign_graph.models import model_key
+from memalign_graph.models import declare_small, model_key
 from tests.conftest import CASE, Bench, judgings
+from tests.integration_tests.evidence.checks_support import LETTER, SORRY, Model, rules, said_last
 from tests.integration_tests.evidence.judging_support import asks_for_value, measurings
 from tests.loopback import (
     ChatRequest,
@@ -161,19 +162,21 @@ async def test_what_fails_is_said_and_leaves_the_verdict(
 async def test_only_answers_without_them_keep_a_small_model_from_being_asked_again(
     bench: Bench, kind: str
 ) -> None:
+    """A value that can't be read is judged with a rationale; later judgments try again."""
     reply, _ = FAILURES[kind]
+    await rules(bench, [SORRY])
 
     def small_judge(chat: ChatRequest) -> Any:
-        if chat.schema is None:
+        if said_last(chat).endswith(LETTER):
             return as_reply(reply)
-        return {"rationale": "Seen.", "value": True, "broken_guidelines": []}
+        return Model({SORRY: 0.9})(chat)
 
     bench.server.responder = small_judge
-    model = bench.server.chat_model(profile={"max_input_tokens": 8_192}, max_retries=0)
+    model = declare_small(bench.server.chat_model(model=f"small-{kind}", max_retries=0))
     for _ in range(2):
         assert (await judged(bench, model=model, confidence=False))["value"] is True
-    alone = [chat for chat in bench.server.chats if chat.schema is None]
-    assert len(alone) == (1 if kind == "not told" else 2)
+    values = [chat for chat in bench.server.chats if said_last(chat).endswith(LETTER)]
+    assert len(values) == (1 if kind == "not told" else 2)
 
 
 class Plain(BaseChatModel):
