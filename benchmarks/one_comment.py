@@ -200,6 +200,7 @@ def open_sides(
     endpoint = start_server()
     serve = ["--upstream", endpoint.base_url, "--key", endpoint.api_key]
     if options.record:
+        options.record.parent.mkdir(parents=True, exist_ok=True)
         options.record.unlink(missing_ok=True)
         serve += ["--record", str(options.record.absolute())]
     if options.record or options.peer:
@@ -210,7 +211,7 @@ def open_sides(
         )
         sides["ours"] = partial(judge_scenario, **{**judge, "model": chat})
     if options.peer:
-        folder = options.results / "one_comment"
+        folder = options.results.absolute() / "one_comment"
         sides["peer"] = partial(judge_by_peer, server=server, folder=folder)
     return sides
 
@@ -222,9 +223,10 @@ def main() -> None:
     (options.results / "one_comment").mkdir(parents=True, exist_ok=True)
     revisions = {side: revision(paths) for side, paths in _SOURCES.items()}
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    stored = [] if options.record else list(map(json.loads, lines))
-    usable = [it for it in stored if options.keep or it["revision"] == revisions[it["side"]]]
-    known = {outcome["key"]: outcome for outcome in usable}
+    known = {}
+    for outcome in map(json.loads, [] if options.record else lines):
+        if options.keep or outcome["revision"] == revisions[outcome["side"]]:
+            known[outcome["key"]] = outcome
     ours = {"model": options.model, "embeddings": options.embeddings, **dict(options.option)}
     settings = {"ours": ours, "peer": {"model": MODEL, "k": _PEER_K}}
     counts = {*map(int, options.comments.split(",")), *([] if options.record else [0])}
