@@ -5,6 +5,7 @@ Nothing of this project's package is imported here, and nothing that its environ
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -133,17 +134,21 @@ def judge_rows(task: dict[str, Any], results: Path) -> None:
         inference_params={"temperature": 0, "max_tokens": 512},
         retrieval_k=task["k"],
     )
-    peer.align(peer.store(task["train"]))
+    if task["train"]:
+        peer.align(peer.store(task["train"]))
+    learned = [rule.guideline_text for rule in getattr(peer.aligned, "_semantic_memory", [])]
     for row in task["test"]:
         expected = {_REFERENCE: row["reference_outputs"]}
         given = {name: row[name] for name in ("inputs", "outputs")}
+        began = time.perf_counter()
         try:
             answer = peer.aligned(**given, **({"expectations": expected} if has_reference else {}))
             verdict = {"value": answer.value, "rationale": answer.rationale}
         except mlflow.MlflowException as error:
             verdict = {"value": None, "rationale": str(error)}
+        measured = {"seconds": time.perf_counter() - began, "learned": learned}
         with results.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"id": row["id"], **verdict}) + "\n")
+            file.write(json.dumps({"id": row["id"], **verdict, **measured}) + "\n")
 
 
 if __name__ == "__main__":

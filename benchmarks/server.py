@@ -17,6 +17,7 @@ from collections import Counter
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from benchmarks.data import guideline_text
 from benchmarks.plan import DIMENSIONS
 from tests.loopback.judge_double import instance
+from tests.loopback.recording import recorded_line
 from tests.loopback.requests import ChatRequest, EmbeddingRequest
 from tests.loopback.wire import count_tokens
 
@@ -52,11 +54,13 @@ _LATENCY = {
 class ModelServer:
     """Answers requests by the shape of the schema they bring, each call to distil anew."""
 
-    def __init__(self, upstream: str | None = None, key: str = "none") -> None:
+    def __init__(
+        self, upstream: str | None = None, key: str = "none", record: Path | None = None
+    ) -> None:
         self.latency, self.prompts = _LATENCY, list[str]()
         self.counters: Any = Counter()
         self._numbers = itertools.count()
-        self._upstream, self._key = upstream, key
+        self._upstream, self._key, self._record = upstream, key, record
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self._embeddings: Any = None
         if upstream:
@@ -108,9 +112,13 @@ class ModelServer:
         request = urllib.request.Request(f"{self._upstream}/chat/completions", body, headers)  # noqa: S310 - the caller's address
         try:
             with self._opener.open(request, timeout=_TIMEOUT_S) as response:
-                return 200, response.read(), 0.0
+                answer: bytes = response.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read(), 0.0
+        if self._record:
+            with self._record.open("a", encoding="utf-8") as file:
+                file.write(recorded_line(orjson.loads(body), orjson.loads(answer)))
+        return 200, answer, 0.0
 
     def _chat(self, body: bytes) -> tuple[int, bytes, float]:
         request = ChatRequest(orjson.loads(body), {})
@@ -191,8 +199,9 @@ async def main() -> None:
     parser.add_argument("--port", type=int, default=0, help="0 takes a free port")
     parser.add_argument("--upstream", help="an OpenAI-compatible server that answers chat")
     parser.add_argument("--key", default="none", help="its key")
+    parser.add_argument("--record", type=Path, help="where its answers are written, a line each")
     options = parser.parse_args()
-    model = ModelServer(options.upstream, options.key)
+    model = ModelServer(options.upstream, options.key, options.record)
     server = await asyncio.start_server(
         model.handle, "127.0.0.1", options.port, backlog=256, limit=2**26
     )

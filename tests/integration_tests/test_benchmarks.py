@@ -1,6 +1,7 @@
 """The benchmarks run: small sizes, ours alone, one of them with a report."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,11 @@ from tests.loopback import LoopbackServer
 ROOT = Path(__file__).parents[2]
 
 
-def ran(*arguments: str) -> str:
+def ran(*arguments: str, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=ROOT,
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=300,
@@ -57,3 +59,16 @@ def test_agreement_reports_on_labelled_rows(server: LoopbackServer, tmp_path: Pa
     )
     assert ": agreement 0.50 " in shown
     assert (tmp_path / "tone" / "report.html").exists()
+
+
+def test_one_comment_counts_and_does_not_judge_again(
+    server: LoopbackServer, tmp_path: Path
+) -> None:
+    models = ("--model", "openai:gpt-4.1-mini", "--embeddings", "openai:text-embedding-3-small")
+    options = ("--limit", "1", "--comments", "1,2", *models, "--results", str(tmp_path))
+    first = ran("benchmarks.one_comment", *options, **server.environment)
+    assert "| ours | 2 | development | 0 of 1 | 1 of 1 | 0 |" in first
+    assert (tmp_path / "one_comment.md").read_text(encoding="utf-8") in first
+    asked = len(server.chats)
+    assert ran("benchmarks.one_comment", *options, **server.environment) == first
+    assert len(server.chats) == asked

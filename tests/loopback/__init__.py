@@ -1,6 +1,7 @@
 """A loopback OpenAI-compatible server, so that tests speak through the real clients."""
 
 from tests.loopback.judge_double import Rule
+from tests.loopback.recording import recorded_line, replay, request_key
 from tests.loopback.replies import (
     LETTER_ALONE,
     Answer,
@@ -40,7 +41,10 @@ __all__ = [
     "error",
     "hang",
     "raw",
+    "recorded_line",
     "refusal",
+    "replay",
+    "request_key",
     "truncated",
     "with_letters",
     "with_logprobs",

@@ -5,13 +5,27 @@ import gc
 import socket
 import threading
 import warnings
+from pathlib import Path
 from typing import Any, cast
 
 import openai
 import pytest
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
-from tests.loopback import LoopbackServer, Reply, disconnect, error, refusal, truncated
+from tests.loopback import (
+    ChatRequest,
+    LoopbackServer,
+    Reply,
+    answer,
+    disconnect,
+    error,
+    recorded_line,
+    refusal,
+    replay,
+    truncated,
+    with_logprobs,
+)
+from tests.loopback.wire import completion
 
 VERDICT = {"rationale": "Cold in tone.", "value": False}
 
@@ -128,3 +142,22 @@ def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
         warnings.simplefilter("always", ResourceWarning)
         gc.collect()
     assert [str(warning.message) for warning in caught] == []
+
+
+def test_a_recording_answers_its_prompts_and_collects_others(tmp_path: Path) -> None:
+    recording, missing = tmp_path / "recording.jsonl", list[str]()
+    reply = with_logprobs("yes", [("yes", {"yes": 0.75, "no": 0.25})])
+    prompt = [{"role": "user", "content": "Yes or no?"}]
+    body = {"messages": prompt, "max_tokens": 1, "logprobs": True, "top_logprobs": 2}
+    sent = completion(ChatRequest(body, {}), reply)
+    recording.write_text(recorded_line(body, sent), encoding="utf-8")
+    respond = replay(recording, missing)
+    again = ChatRequest({**body, "model": "another"}, {})
+    replayed = cast("Any", respond(again))
+    assert completion(again, replayed)["usage"] == sent["usage"]
+    assert replayed.content == "yes"
+    [token] = replayed.logprobs
+    assert [entry["logprob"] for entry in token["top_logprobs"]] == [-0.2877, -1.3863]
+    assert not missing
+    assert respond(ChatRequest({**body, "max_tokens": 2}, {})) != answer("yes")
+    assert missing == ["Yes or no?"]

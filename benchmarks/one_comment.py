@@ -1,0 +1,261 @@
+"""What a judge makes of an expert's first comments: `python -m benchmarks.one_comment`.
+
+A scenario has feedback of one expert, a case that breaks what the expert asks for, and a case that
+keeps it. For each number of comments a new memory learns as many, in the order of the file, and
+judges both cases: the first is to be False, the second True.
+"""
+
+import argparse
+import ast
+import json
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from langchain_core.runnables import RunnableConfig
+from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command
+from pydantic import SecretStr
+
+from benchmarks.plan import PEER_VENV, ROOT, peer_python, run_side, serving
+from memalign_graph import Criterion, JudgeMemory, create_judge_graph, create_review_graph
+from memalign_graph.errors import MemAlignError, excerpt
+from memalign_graph.identity import digest
+from memalign_graph.local import LocalEmbeddings, local_chat_model, start_server
+from memalign_graph.local.weights import MODEL
+
+SCENARIOS = Path(__file__).parent / "data" / "one_comment.jsonl"
+_RIGHT = {"breaks": False, "keeps": True}
+_SOURCES = {
+    "ours": ["memalign_graph"],
+    "peer": ["benchmarks/peer.py", "benchmarks/peer-requirements.txt"],
+}
+_FAILED: dict[str, Any] = {"breaks": None, "keeps": None, "learned": [], "seconds": []}
+_PEER_K = 5  # similar cases: the default of both sides
+
+Scenario = dict[str, Any]
+"""A line of the scenarios' file."""
+
+Outcome = dict[str, Any]
+"""Both values, the reason of the breaking case's, seconds a judgment, and what was learned."""
+
+
+def load_scenarios(path: Path = SCENARIOS, split: str = "all") -> list[Scenario]:
+    """Read scenarios; one with `taught` and `comment` has one piece of feedback, with False."""
+    scenarios = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        scenario: Scenario = {"name": f"scenario_{number}", "split": "none", **json.loads(line)}
+        if "taught" in scenario:
+            comment = {"value": False, "rationale": scenario.pop("comment")}
+            scenario["feedback"] = [{**scenario.pop("taught"), **comment}]
+        scenarios.append(scenario)
+    return [scenario for scenario in scenarios if split in ("all", scenario["split"])]
+
+
+def embedded_settings() -> dict[str, Any]:
+    """Return what makes a `ChatOpenAI` ask as the embedded model is asked, but for its address."""
+    local = local_chat_model()
+    settings = {name: getattr(local, name) for name in ("temperature", "seed", "max_tokens")}
+    return {"model": local.model_name, "profile": local.profile, **settings}
+
+
+def judge_scenario(scenario: Scenario, comments: int, **judge: Any) -> Outcome:
+    """Teach a new memory the first comments, by an expert's replies, and judge both cases."""
+    criterion = Criterion(name=scenario["name"], instructions=scenario["instructions"])
+    store = InMemoryStore()
+    builder = create_review_graph(criterion, **judge)
+    review = builder.compile(store=store, checkpointer=InMemorySaver())
+    for number, feedback in enumerate(scenario["feedback"][:comments]):
+        thread: RunnableConfig = {"configurable": {"thread_id": str(number)}}
+        review.invoke({name: feedback[name] for name in ("inputs", "outputs")}, thread)
+        reply = {"value": feedback["value"], "author": "ann"}
+        if feedback["rationale"] is not None:
+            reply["rationale"] = feedback["rationale"]
+        review.invoke(Command(resume=reply), thread)
+    judging = create_judge_graph(criterion, **judge).compile(store=store)
+    judgments, clock = {}, [time.perf_counter()]
+    for name in _RIGHT:
+        judgments[name] = judging.invoke(scenario[name])["judgment"]
+        clock.append(time.perf_counter())
+    memory = JudgeMemory(store, criterion, embeddings=judge["embeddings"])
+    return {
+        **{name: judgment["value"] for name, judgment in judgments.items()},
+        "learned": [guideline.text for guideline in memory.guidelines()],
+        "reason": judgments["breaks"]["rationale"],
+        "seconds": [round(end - begin, 2) for begin, end in pairwise(clock)],
+    }
+
+
+def judge_by_peer(scenario: Scenario, comments: int, folder: Path, server: str) -> Outcome:
+    """Have the peer learn the first comments in one alignment, and judge both cases."""
+    shared = {"criterion": scenario["name"], "instructions": scenario["instructions"]}
+    shared |= {"scale": "bool", **dict.fromkeys(("range", "choices", "reference_outputs"))}
+    train = [
+        {**shared, **feedback, "label": feedback["value"], "feedback": feedback["rationale"]}
+        for feedback in scenario["feedback"][:comments]
+    ]
+    test = [{**shared, **scenario[name], "id": name} for name in _RIGHT]
+    task, results = folder / "task.json", folder / "results.jsonl"
+    results.unlink(missing_ok=True)
+    content = {"train": train, "test": test, "model": MODEL, "k": _PEER_K}
+    task.write_text(json.dumps(content), encoding="utf-8")
+    run_side(peer_python(PEER_VENV), "peer", [str(task), str(results)], server, folder)
+    lines = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    return {
+        **{line["id"]: line["value"] for line in lines},
+        "learned": lines[0]["learned"],
+        "reason": lines[0]["rationale"],
+        "seconds": [round(line["seconds"], 2) for line in lines],
+    }
+
+
+def revision(paths: Sequence[str]) -> str:
+    """Name the state of some paths: the last commit of them, and a digest of what changed since."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", *arguments, "--", *paths]
+        return subprocess.check_output(command, cwd=ROOT, text=True).strip()
+
+    changes = git("diff", "HEAD")
+    return git("log", "-1", "--format=%h") + (f"+{digest(changes)[:8]}" if changes else "")
+
+
+def format_line(outcome: Outcome) -> str:
+    """Return an outcome as one line of text."""
+    parts = [
+        f"{outcome['name']}, {outcome['side']}, comments: {outcome['comments']}",
+        *(f"{name}: {outcome[name]}" for name in _RIGHT),
+        f"learned: {' / '.join(outcome['learned']) or 'nothing'}",
+        f"reason: {excerpt(outcome['reason'] or 'none', 160)}",
+        f"{', '.join(map(str, outcome['seconds']))} s",
+    ]
+    return " ".join(" | ".join(parts).split())
+
+
+def format_table(outcomes: Sequence[Outcome]) -> str:
+    """Return counts and times by side, number of comments and split, with sums, in Markdown."""
+    groups = defaultdict[tuple[str, int, str], list[Outcome]](list)
+    for outcome in outcomes:
+        for split in (outcome["split"], "sum"):
+            groups[outcome["side"], outcome["comments"], split].append(outcome)
+    head = ("side", "comments", "split", "breaks: False", "keeps: True", "failed", "median s")
+    rows: list[Sequence[Any]] = [(*head, "90 % s"), ("---",) * (len(head) + 1)]
+    for (side, comments, split), group in sorted(groups.items()):
+        values = {name: [outcome[name] for outcome in group] for name in _RIGHT}
+        right = [f"{values[name].count(_RIGHT[name])} of {len(group)}" for name in _RIGHT]
+        failed = sum(judged.count(None) for judged in values.values())
+        seconds = [number for outcome in group for number in outcome["seconds"]] or [np.nan]
+        times = [f"{number:.1f}" for number in np.quantile(seconds, (0.5, 0.9))]
+        rows.append((side, comments or "before", split, *right, failed, *times))
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
+
+
+def option_of(text: str) -> tuple[str, Any]:
+    """Read an option of the judge, such as `checks=False`."""
+    name, _, value = text.partition("=")
+    return name, ast.literal_eval(value)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.one_comment", description=__doc__)
+    add = parser.add_argument
+    add("--comments", default="1", help="how many, with commas between, such as 1,2,5")
+    add("--scenarios", type=Path, default=SCENARIOS)
+    add("--split", choices=("development", "held_out", "all"), default="all")
+    add("--limit", type=int, help="how many scenarios")
+    add("--model", default="local", help="the chat model of ours")
+    add("--embeddings", default="local", help="the embeddings of ours")
+    add("--option", type=option_of, action="append", default=[], help="such as checks=False")
+    add("--peer", action="store_true", help="MLflow's MemAlign, too, by the embedded model")
+    add("--keep", action="store_true", help="also keep what other revisions of the code judged")
+    add("--record", type=Path, help="record the embedded model's answers; judges everything again")
+    add("--results", type=Path, default=Path(__file__).parent / "results")
+    options = parser.parse_args()
+    if options.model != "local" and (options.peer or options.record):
+        parser.error("--peer and --record are for the embedded model: leave --model out.")
+    return options
+
+
+def open_sides(
+    options: argparse.Namespace, judge: dict[str, Any], stack: ExitStack
+) -> dict[str, Callable[[Scenario, int], Outcome]]:
+    """Start what the sides need, and return what judges a scenario by each."""
+    if options.embeddings == "local":
+        LocalEmbeddings().embed_query("Loads them before the clock starts.")
+    sides: dict[str, Callable[[Scenario, int], Outcome]] = {
+        "ours": partial(judge_scenario, **judge)
+    }
+    if options.model != "local":
+        return sides
+    endpoint = start_server()
+    serve = ["--upstream", endpoint.base_url, "--key", endpoint.api_key]
+    if options.record:
+        options.record.parent.mkdir(parents=True, exist_ok=True)
+        options.record.unlink(missing_ok=True)
+        serve += ["--record", str(options.record.absolute())]
+    if options.record or options.peer:
+        server = stack.enter_context(serving(*serve))
+    if options.record:
+        chat = ChatOpenAI(
+            base_url=server, api_key=SecretStr("none"), timeout=1_800, **embedded_settings()
+        )
+        sides["ours"] = partial(judge_scenario, **{**judge, "model": chat})
+    if options.peer:
+        folder = options.results.absolute() / "one_comment"
+        sides["peer"] = partial(judge_by_peer, server=server, folder=folder)
+    return sides
+
+
+def main() -> None:
+    """Judge what does not stand in the results yet, and write a table of all."""
+    options = parse_arguments()
+    file = options.results / "one_comment.jsonl"
+    (options.results / "one_comment").mkdir(parents=True, exist_ok=True)
+    revisions = {side: revision(paths) for side, paths in _SOURCES.items()}
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    known = {}
+    for outcome in map(json.loads, [] if options.record else lines):
+        if options.keep or outcome["revision"] == revisions[outcome["side"]]:
+            known[outcome["key"]] = outcome
+    ours = {"model": options.model, "embeddings": options.embeddings, **dict(options.option)}
+    settings = {"ours": ours, "peer": {"model": MODEL, "k": _PEER_K}}
+    counts = {*map(int, options.comments.split(",")), *([] if options.record else [0])}
+    scenarios = load_scenarios(options.scenarios, options.split)[: options.limit]
+    outcomes: list[Outcome] = []
+    with ExitStack() as stack:
+        sides = open_sides(options, ours, stack)
+        for scenario, comments, side in product(scenarios, sorted(counts), sides):
+            if comments > len(scenario["feedback"]):
+                continue
+            about = {"side": side, "comments": comments, "settings": settings[side]}
+            key = digest([about, scenario])
+            outcome = known.get(key)
+            if outcome is None:
+                about |= {"key": key, "name": scenario["name"], "split": scenario["split"]}
+                outcome = {**about, "revision": revisions[side], **_FAILED}
+                try:
+                    outcome |= sides[side](scenario, comments)
+                except (MemAlignError, RuntimeError) as error:  # and it is run again next time
+                    outcome["reason"] = str(error)
+                else:
+                    with file.open("a", encoding="utf-8") as results:
+                        results.write(json.dumps(outcome, ensure_ascii=False) + "\n")
+            outcomes.append(outcome)
+            print(format_line(outcome), flush=True)
+    table = format_table(outcomes)
+    file.with_suffix(".md").write_text(f"{table}\n", encoding="utf-8")
+    print(f"\n{table}")
+
+
+if __name__ == "__main__":
+    main()
