@@ -64,7 +64,8 @@ def load_scenarios(path: Path = SCENARIOS, split: str = "all") -> list[Scenario]
 def embedded_settings() -> dict[str, Any]:
     """Return what makes a `ChatOpenAI` ask as the embedded model is asked, but for its address."""
     local = local_chat_model()
-    settings = {name: getattr(local, name) for name in ("temperature", "seed", "max_tokens")}
+    names = ("temperature", "seed", "max_tokens", "metadata")
+    settings = {name: getattr(local, name) for name in names}
     return {"model": local.model_name, "profile": local.profile, **settings}
 
 

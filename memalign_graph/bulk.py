@@ -28,6 +28,7 @@ from memalign_graph.errors import (
     MemAlignError,
     excerpt,
 )
+from memalign_graph.evidence.confidence import asks_checks
 from memalign_graph.identity import digest
 from memalign_graph.io import BLOCKING, IO, ChatReply, StructuredModel, run
 from memalign_graph.memory.access import HEAD, MemoryAccess
@@ -39,10 +40,10 @@ from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
 from memalign_graph.memory.recall import known_vector
 from memalign_graph.memory.view import MemoryView, view_of
-from memalign_graph.models import BaseChatModel, model_name_of, resolve_chat_model
+from memalign_graph.models import BaseChatModel, model_name_of
 from memalign_graph.nodes.judge import judge as judge_case
 from memalign_graph.nodes.judge import read_case, retrieve
-from memalign_graph.runtime import Parts, Run, Step
+from memalign_graph.runtime import Clients, Parts, Run, Step
 from memalign_graph.settings import Judge
 from memalign_graph.types import Example, ExampleLike, Judgment, read_example
 
@@ -297,7 +298,7 @@ class _Batch:
     ) -> None:
         self.judge = judge
         self.exchange = Exchange(answers or {})
-        self._chat = resolve_chat_model(judge.model)
+        self._chat = Clients(judge.embeddings).judge_model(judge)
         offline = self.exchange.connect(self._chat)
         own = {"keep_judgments": None, "vector_index": "memory"}  # the pinned memory's
         self._parts = Parts(judge.but(model=offline, **own))
@@ -377,11 +378,12 @@ class _Batch:
 async def memory_now(io: IO, judge: Judge, access: MemoryAccess) -> dict[str, str]:
     """Give a memory the questions and vectors that a judge needs, and tell which it is."""
     view = await access.refresh(io)
-    if judge.checks:
+    clients = Clients(judge.embeddings)
+    if asks_checks(judge.checks, clients.judge_model(judge)):
         from memalign_graph.evidence.questions import fill_questions
 
         rules = [rule for rule in await access.guidelines(io) if rule.question is None]
-        model = resolve_chat_model(judge.distill_model or judge.model)
+        model = clients.distill_model(judge)
         if why := await fill_questions(io, access, model, judge.criterion, rules):
             raise ChatModelError(f"checks: {why}")
     try:

@@ -12,7 +12,7 @@ from langgraph.store.base import BaseStore
 
 from memalign_graph import models
 from memalign_graph.errors import InvalidInputError, MemAlignError, MemAlignWarning
-from memalign_graph.evidence.confidence import still_telling
+from memalign_graph.evidence.confidence import asks_checks
 from memalign_graph.io import AWAITING, BLOCKING, IO, StructuredModel, run
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout
@@ -175,11 +175,8 @@ class Step:
 
     @property
     def asks_checks(self) -> bool:
-        """Whether guidelines are asked as checks; `auto` asks small models that can answer so."""
-        checks = self.parts.judge.checks
-        if checks == "auto":
-            return models.is_small(self.chat) and still_telling(self.chat) is not None
-        return checks
+        """Whether guidelines are asked as checks."""
+        return asks_checks(self.parts.judge.checks, self.chat)
 
     @property
     def example(self) -> Example:

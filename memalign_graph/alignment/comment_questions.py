@@ -20,6 +20,7 @@ from memalign_graph.memory.checking import note_answers
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.models import BaseChatModel, ask, model_name_of, with_schema
 from memalign_graph.prompts import distill_small as prompts
+from memalign_graph.prompts.checks import turn_around
 from memalign_graph.prompts.distill import DistillPrompt, Proposal
 from memalign_graph.types import Episode, Example
 
@@ -138,12 +139,19 @@ async def _choose(
         is_as_valued = (answers[wording] >= LIKELY) == is_accepted
         return contrast(wording) > 0 or (contrast(wording) == 0 and is_as_valued)
 
-    working = [wording for wording in wordings if wording in answers and works(wording)]
-    if not working:
+    known = [wording for wording in wordings if wording in answers]
+    if working := [wording for wording in known if works(wording)]:
+        chosen = max(working, key=contrast)
+        answer = answers[chosen]
+    elif about_fault := [
+        wording for wording in known if answers[wording] >= LIKELY and contrast(wording) < 0
+    ]:
+        asked = min(about_fault, key=contrast)
+        chosen, answer = turn_around(asked), 1 - answers[asked]
+    else:
         return None
-    chosen = max(working, key=contrast)
     key = asked_id(chosen, model_name_of(chat))
-    await note_answers(io, access, {key: {episode.example_id: answers[chosen]}})
+    await note_answers(io, access, {key: {episode.example_id: answer}})
     return chosen
 
 

@@ -90,7 +90,7 @@ async def ask_questions(
         return None
     window = max_input_tokens(chat)
 
-    async def answer(messages: Sequence[BaseMessage]) -> float | bool | None:
+    async def answer(messages: Sequence[BaseMessage], question: str) -> float | bool | None:
         reply = await io.chat(model, messages)
         if is_untelling(reply):
             note_untelling(model)
@@ -98,18 +98,18 @@ async def ask_questions(
         if yes + no < _SAID:
             return None
         await io.keep(reply)
-        return yes / (yes + no)
+        return (no if prompts.is_turned_around(question) else yes) / (yes + no)
 
     first, *rest = prompts.check_prompts(example, questions, max_input_tokens=window)
     # What tells whether the model can, and lets a server read the case before the others come.
     try:
-        answers = [await answer(first)]
+        answers = [await answer(first, questions[0])]
     except ChatModelError as error:
         logger.warning("Checks are asked all at once: %s", error)
         return None
     if still_telling(chat) is None:
         return None
-    return [*answers, *await io.gather(list(map(answer, rest)), limit)]
+    return [*answers, *await io.gather(list(map(answer, rest, questions[1:])), limit)]
 
 
 def _of_word(logprobs: Any, word: str) -> float:
@@ -134,7 +134,10 @@ async def _together(
     except ModelAnswerError as error:
         logger.warning("%s", error)
         return [None] * count
-    return [*answers]
+    return [
+        answer if answer is None else answer != prompts.is_turned_around(question)
+        for question, answer in zip(questions, answers, strict=True)
+    ]
 
 
 async def check_memory(

@@ -33,6 +33,7 @@ from memalign_graph.models import (
 )
 from memalign_graph.prompts.judge import answer_schema, read_answer
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
+from memalign_graph.settings import ChecksMode
 from memalign_graph.tracing import PURPOSE, Told
 from memalign_graph.types import ConfidenceSource, Criterion, Evidence, Probabilities
 
@@ -233,6 +234,11 @@ def still_telling(chat: BaseChatModel) -> StructuredModel | None:
     """Return what `telling` does, but for models that are known to give no alternatives."""
     model = telling(chat)
     return None if model is None or model.key in _untelling else model
+
+
+def asks_checks(checks: ChecksMode, chat: BaseChatModel) -> bool:
+    """Return whether a model is asked checks; `auto` asks small ones with log-probabilities."""
+    return is_small(chat) and still_telling(chat) is not None if checks == "auto" else checks
 
 
 def note_untelling(model: StructuredModel) -> None:

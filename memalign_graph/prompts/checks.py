@@ -39,6 +39,19 @@ Answer with a JSON object that has "questions": a list with a question for each 
 order; an empty string for a rule that can't be asked as a yes/no question."""
 
 
+_NO_IS_RIGHT = " (No is right.)"
+
+
+def turn_around(question: str) -> str:
+    """Return a question for which yes means what no means for the one given."""
+    is_turned = question.endswith(_NO_IS_RIGHT)
+    return question.removesuffix(_NO_IS_RIGHT) if is_turned else question + _NO_IS_RIGHT
+
+
+def is_turned_around(question: str) -> bool:
+    return question.endswith(_NO_IS_RIGHT)
+
+
 def questions_schema(count: int) -> dict[str, Any]:
     question = {"type": "string", "description": QUESTION}
     questions = {"type": "array", "items": question, "minItems": count, "maxItems": count}
@@ -79,14 +92,16 @@ def check_prompts(
     example: Example, questions: Sequence[str], *, max_input_tokens: int
 ) -> list[list[BaseMessage]]:
     """Write a prompt for each question about a case, to be answered in a word."""
-    return _about(_IN_A_WORD, example, list(map(defuse, questions)), max_input_tokens)
+    asked = [defuse(question.removesuffix(_NO_IS_RIGHT)) for question in questions]
+    return _about(_IN_A_WORD, example, asked, max_input_tokens)
 
 
 def checklist_prompt(
     example: Example, questions: Sequence[str], *, max_input_tokens: int
 ) -> list[BaseMessage]:
     """Write one prompt for all questions about a case."""
-    lines = "\n".join(f"{n}. {defuse(one)}" for n, one in enumerate(questions, start=1))
+    asked = [defuse(question.removesuffix(_NO_IS_RIGHT)) for question in questions]
+    lines = "\n".join(f"{n}. {question}" for n, question in enumerate(asked, start=1))
     closing = f"{lines}\nAnswer each by its number, with true for yes or false for no, as JSON."
     [messages] = _about(_ABOUT_A_CASE, example, [closing], max_input_tokens)
     return messages

@@ -133,6 +133,24 @@ async def test_a_comment_whose_questions_its_case_refutes_is_not_learned(bench: 
     assert {episode.status for episode in await bench.episodes()} == {"distilled"}
 
 
+async def test_a_question_about_the_fault_is_turned_around(bench: Bench) -> None:
+    rude = "Do the outputs sound rude?"
+    bench.server.responder = Distiller((rude,), yes={rude: (0.8, 0.3)})
+    comment = {"value": False, "rationale": "It sounds rude."}
+    await bench.review(bench.review_graph(distill_model=small(bench)), comment)
+    [rule] = await bench.guidelines()
+    assert rule.question == f"{rude} (No is right.)"
+    [answers] = bench.memory().access.view.answers().values()
+    assert list(answers.values()) == pytest.approx([0.2])
+    model = declare_small(bench.server.chat_model())
+    graph = bench.judge_graph(model=model)
+    judgment = (await bench.invoke(graph, OTHER))["judgment"]
+    [check] = judgment["checks"]
+    assert (check["held"], check["probability"]) == (True, pytest.approx(0.7))
+    # The model is asked the plain question.
+    assert not any("No is right" in chat.text for chat in bench.server.chats)
+
+
 async def test_a_comment_of_praise_is_a_question_that_its_case_meets(bench: Bench) -> None:
     bench.server.responder = Distiller((REFUND, SORRY), yes={REFUND: (0.2, 0.9), SORRY: (0.8, 0.9)})
     praise = {"value": True, "rationale": "Good: it says sorry first."}
