@@ -17,9 +17,10 @@ from memalign_graph.prompts.judge import nearest
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 from memalign_graph.types import Check, Guideline, Probabilities
 
-_USUAL_GAP = 1.0
-"""Log-odds by which cases that meet a guideline usually lie above those that break it: the mean of
-20 comments of development scenarios with the embedded model."""
+_USUAL_MET = 1.0
+"""Log-odds of yes for cases that meet a guideline, with the embedded model: the mean over cases of
+the development scenarios is 0.9."""
+_LEAST_GAP = 1.0  # by which they lie above those that break it
 _GAP_CASES = 2.0  # as many accepted cases that gap counts for
 _FIRST_SHARE, _LAST_SHARE = 0.3, 0.5
 """The threshold's share of the gap: with the anchor alone, and with many accepted cases."""
@@ -99,10 +100,10 @@ def _anchored(
     met = [log_odds_of(asked[key]) for key, level in levels.items() if level == 1]
     low = fmean([log_odds_of(asked[key]) for key in broken]) if broken else None
     if low is None and met:
-        low = fmean(met) - _USUAL_GAP
+        low = fmean(met) - _LEAST_GAP
     threshold = 0.0
     if low is not None:
-        usual = _GAP_CASES * (low + _USUAL_GAP)
+        usual = _GAP_CASES * max(low + _LEAST_GAP, _USUAL_MET)
         gap = max((usual + sum(met)) / (_GAP_CASES + len(met)) - low, 0.0)
         done = len(met) / (len(met) + 2 * _GAP_CASES)
         threshold = low + gap * (_FIRST_SHARE + (_LAST_SHARE - _FIRST_SHARE) * done)

@@ -5,6 +5,7 @@ Source: H. Hashemi et al., LLM-Rubric, 2024: answers to small questions, weighed
 
 import math
 from collections.abc import Container, Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -17,7 +18,9 @@ from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Criterion, Probabilities
 
 _WIDTH = 0.5  # of a case's reach in a vote, in squares of the answers' spread
-_HALF_WEIGHT_CASES = 8  # as many cases give a vote half the weight of what it is pooled with
+_HALF_WEIGHT_CASES = 8  # so many cases halve the weight of a vote
+_WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+_MAX_VOTERS = 200  # the newest cases
 _PRIOR = 0.05  # the share that each value has from no case
 _LEAST_SPREAD = 0.05
 """Added to that of the answers: what is all but the same on all cases is not blown up."""
@@ -80,36 +83,62 @@ def vote(
     own: Mapping[str, float],
     values: Sequence[Value],
     besides: Container[str],
-) -> tuple[Probabilities, int] | None:
-    """Return the share of each value among cases with similar checks, and how many cases vote.
+) -> tuple[Probabilities, float] | None:
+    """Return the share of each value among cases with similar checks, and the weight of that.
 
     `own` has the probability that the case meets each guideline, by `asked_id`. Cases count by how
     near they are in the log-odds of the checks; `besides` are vector keys of cases with no vote.
+    The weight is learned by leave-one-out, and shrunk where cases are few.
     """
     known, scale = answers_in(view), criterion.scale
     rows: dict[str, list[Value]] = {}
-    for row in view.rows():
+    for row in sorted(view.rows(), key=lambda row: row.given_at, reverse=True):
         value = on_scale(row.value, scale)
         is_asked = any(row.example_id in known.get(asked, ()) for asked in own)
         if value is not None and is_asked and row.vector_key not in besides:
-            rows.setdefault(row.example_id, []).append(value)
-    if not rows:
+            rows.setdefault(row.example_id, []).insert(0, value)
+    cases = dict(islice(rows.items(), _MAX_VOTERS))
+    if not cases:
         return None
-    answers = [[known.get(asked, {}).get(key, math.nan) for asked in own] for key in rows]
+    answers = [[known.get(asked, {}).get(key, math.nan) for asked in own] for key in cases]
     table = log_odds(np.array([list(own.values()), *answers]))
     table = table[:, ~np.isnan(table[1:]).all(axis=0)]
-    off = (table[1:] - table[0]) / (np.nanstd(table[1:], axis=0) + _LEAST_SPREAD)
-    weights = np.exp(-np.nanmean(off**2, axis=1) / _WIDTH)
-    votes = dict.fromkeys(map(scale.render, values), _PRIOR * float(weights.sum()) + 1e-6)
-    for weight, given in zip(weights.tolist(), rows.values(), strict=True):
-        votes[scale.render(nearest(values, majority(given, scale)))] += weight
-    total = sum(votes.values())
-    return {name: share / total for name, share in votes.items()}, len(rows)
+    table /= np.nanstd(table[1:], axis=0) + _LEAST_SPREAD
+    squares = (table[:, None] - table[None]) ** 2
+    compared = ~np.isnan(squares)
+    distances = np.where(compared, squares, 0).sum(axis=2) / np.maximum(compared.sum(axis=2), 1)
+    weights = np.where(compared.any(axis=2), np.exp(-distances / _WIDTH), 0)
+    np.fill_diagonal(weights, 0)
+    chosen = [values.index(nearest(values, majority(given, scale))) for given in cases.values()]
+    votes = weights[:, 1:] @ np.eye(len(values))[chosen]
+    votes += _PRIOR * votes.sum(axis=1, keepdims=True) + 1e-6
+    shares = votes / votes.sum(axis=1, keepdims=True)
+    weight = _left_out_weight(shares[1:], np.array(chosen))
+    names = map(scale.render, values)
+    shrunk = weight * len(cases) / (len(cases) + _HALF_WEIGHT_CASES)
+    return dict(zip(names, shares[0].tolist(), strict=True)), shrunk
 
 
-def pooled(judged: Probabilities, votes: Probabilities, cases: int) -> Probabilities:
-    """Multiply probabilities with those of a vote, which counts more the more cases it has."""
-    weight = cases / (cases + _HALF_WEIGHT_CASES)
+def _left_out_weight(shares: Floats, chosen: Floats) -> float:
+    """Choose how much a vote counts by what it says of each case without that case.
+
+    Each value that several cases have counts alike, however rare it is; a value that only one case
+    has can't be known without that case.
+    """
+    kinds, counts = np.unique(chosen, return_counts=True)
+    repeated = kinds[counts > 1] if (counts > 1).any() else kinds
+
+    def loss(weight: float) -> float:
+        powers = shares**weight
+        right = powers[np.arange(len(chosen)), chosen] / powers.sum(axis=1)
+        each = [-np.log(right[chosen == kind]).mean() for kind in repeated]
+        return float(np.mean(each))
+
+    return min(_WEIGHTS, key=loss)
+
+
+def pooled(judged: Probabilities, votes: Probabilities, weight: float) -> Probabilities:
+    """Multiply probabilities with those of a vote to the power of its weight."""
     product = {name: share * votes[name] ** weight for name, share in judged.items()}
     total = sum(product.values()) or 1.0
     return {name: share / total for name, share in product.items()}

@@ -1,5 +1,8 @@
 """What checks say of a case by itself, before anything is fitted."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from langgraph.store.memory import InMemoryStore
 
@@ -7,24 +10,46 @@ from memalign_graph import JudgeMemory
 from memalign_graph.evidence.features import pooled, vote
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.checking import note_answers
-from tests.conftest import CASE, COLD, CRITERION, OTHER
+from tests.conftest import CASE, CRITERION
+
+
+def voting(answers: Sequence[float], values: Sequence[bool]) -> JudgeMemory:
+    """A memory whose cases were asked one check."""
+    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=lambda texts: [[1.0]] * len(texts))
+    cases = [{**CASE, "inputs": f"Case {number}"} for number in range(len(values))]
+    feedback = [{**case, "value": value} for case, value in zip(cases, values, strict=True)]
+    ids = [episode.example_id for episode in memory.remember(feedback)]
+    run(note_answers(BLOCKING, memory.access, {"sorry": dict(zip(ids, answers, strict=True))}))
+    return memory
+
+
+def vote_of(memory: JudgeMemory, own: dict[str, float]) -> Any:
+    return vote(memory.access.view, CRITERION, own, [True, False], ())
+
+
+def test_cases_with_similar_checks_vote_and_count_more_the_more_they_are() -> None:
+    few = voting([0.1, 0.9] * 3, [False, True] * 3)
+    many = voting([0.1, 0.9] * 20, [False, True] * 20)
+    (shares, weight), (_, larger) = (vote_of(memory, {"sorry": 0.12}) for memory in (few, many))
+    assert shares["false"] > 0.8
+    assert (weight, larger) == (pytest.approx(6 / 14), pytest.approx(40 / 48))
+
+
+def test_checks_that_tell_nothing_of_the_values_have_no_weight() -> None:
+    memory = voting([0.1, 0.1, 0.9, 0.9] * 5, [False, True] * 10)
+    _, weight = vote_of(memory, {"sorry": 0.1})
+    assert weight == 0
 
 
 def test_a_question_that_no_case_in_memory_was_asked_leaves_the_others_their_vote() -> None:
-    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=lambda texts: [[1.0]] * len(texts))
-    bad, good = memory.remember([{**CASE, **COLD}, {**OTHER, "value": True}])
-    answers = {"sorry": {bad.example_id: 0.1, good.example_id: 0.9}}
-    run(note_answers(BLOCKING, memory.access, answers))
-    own = {"sorry": 0.2, "new": 0.7}
-    votes = vote(memory.access.view, CRITERION, own, [True, False], ())
-    assert votes is not None
-    shares, cases = votes
-    assert (shares["false"] > 0.8, cases) == (True, 2)
-    assert vote(memory.access.view, CRITERION, {"new": 0.7}, [True, False], ()) is None
+    memory = voting([0.1, 0.9], [False, True])
+    shares, _ = vote_of(memory, {"sorry": 0.1, "new": 0.7})
+    assert shares["false"] > 0.8
+    assert vote_of(memory, {"new": 0.7}) is None
 
 
-def test_a_vote_of_eight_cases_has_half_of_its_weight_and_of_none_no_weight() -> None:
+def test_a_vote_is_pooled_by_its_weight() -> None:
     even, votes = {"true": 0.5, "false": 0.5}, {"true": 0.8, "false": 0.2}
     assert pooled(even, votes, 0) == even
     # The odds of the vote are 4, their square root is 2.
-    assert pooled(even, votes, 8)["true"] == pytest.approx(2 / 3)
+    assert pooled(even, votes, 0.5)["true"] == pytest.approx(2 / 3)
