@@ -191,7 +191,7 @@ async def _rewritten(io: IO, chat: BaseChatModel, episode: Episode) -> Example |
     try:
         outputs, _ = await ask(
             io,
-            with_schema(chat, prompts.rewrite_schema()),
+            with_schema(chat, prompts.rewrite_schema(episode)),
             messages,
             lambda answer, _last: str(answer["outputs"]),
             purpose="write outputs as the expert wants them",

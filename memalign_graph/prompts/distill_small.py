@@ -29,6 +29,7 @@ WORDINGS = 3  # of one comment's question
 _QUESTION_CHARS = 160
 _GUIDELINE_CHARS = 400
 _COMMENT_TOKENS = 300
+_REWRITTEN_CHARS = 160  # more than twice the outputs that an expert may want
 _OUTPUTS_TOKENS = 200  # of outputs that were judged without a comment, or that are rewritten
 
 _SYSTEM = """\
@@ -185,8 +186,10 @@ def rewrite_prompt(episode: Episode) -> list[BaseMessage] | None:
     return [*messages, HumanMessage(_rewrite_turn(example.inputs, example.outputs, comment))]
 
 
-def rewrite_schema() -> dict[str, Any]:
-    outputs = {"type": "string", "maxLength": 4 * _OUTPUTS_TOKENS}
+def rewrite_schema(episode: Episode) -> dict[str, Any]:
+    """Return the schema of rewritten outputs, which may be about twice as long as they are."""
+    chars = len(fences.as_text(episode.example.outputs))
+    outputs = {"type": "string", "maxLength": 2 * chars + _REWRITTEN_CHARS}
     head = {"title": "rewritten_outputs", "description": "The outputs as the expert wants them."}
     return fences.closed_schema({"outputs": outputs}, **head)
 

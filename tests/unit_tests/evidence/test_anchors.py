@@ -1,0 +1,130 @@
+"""Where a check turns from broken to met, and what a failed check says of the value."""
+
+from collections.abc import Mapping
+from math import exp
+
+import pytest
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph import Boolean, Categorical, Criterion, Guideline, JudgeMemory, Numeric
+from memalign_graph.evidence.anchors import (
+    AnchoredCheck,
+    add_checks,
+    anchor_checks,
+    explain_checks,
+    log_odds_of,
+)
+from memalign_graph.io import BLOCKING, run
+from memalign_graph.memory.checking import note_answers
+from memalign_graph.memory.learning import GuidelineOperation, learn
+from memalign_graph.scales import Scale, Value
+from memalign_graph.types import Check
+
+NUMBERS = Numeric(minimum=0, maximum=1)
+CHOICES = Categorical(choices=("poor", "fair", "good"), ordered=True)
+COLORS = Categorical(choices=("red", "blue"))
+QUESTION, ASKED = "Does it say sorry?", "sorry:model"
+
+
+def probability(odds: float) -> float:
+    return 1 / (1 + exp(-odds))
+
+
+def anchored(
+    answer: float,
+    source: tuple[Value, float] | None,
+    others: Mapping[float, Value] | None = None,
+    scale: Scale | None = None,
+) -> AnchoredCheck:
+    """A check of a new case, by a guideline of one case; other cases were asked it, too."""
+    criterion = Criterion(name="tone", instructions="Is it kind?", scale=scale or Boolean())
+    memory = JudgeMemory(InMemoryStore(), criterion, embeddings=lambda texts: [[1.0]] * len(texts))
+    cases = [*([source] if source else []), *((v, p) for p, v in (others or {}).items())]
+    feedback = [
+        {"inputs": f"Case {number}", "outputs": "Yes.", "value": value, "rationale": "So."}
+        for number, (value, _) in enumerate(cases)
+    ]
+    episodes = memory.remember(feedback) if feedback else []
+    answers = {
+        episode.example_id: share for episode, (_, share) in zip(episodes, cases, strict=True)
+    }
+    ids = [episodes[0].id] if source else []
+    if source:
+        operation = GuidelineOperation(
+            action="add", text="Say sorry.", question=QUESTION, episode_ids=ids
+        )
+        read = {episodes[0].id: episodes[0].word}
+        run(learn(BLOCKING, memory.access, [operation], read))
+    else:
+        memory.add_guideline("Say sorry.")
+    [guideline] = memory.guidelines()
+    guideline = Guideline(**{**dict(guideline), "question": QUESTION})
+    run(note_answers(BLOCKING, memory.access, {ASKED: answers}))
+    check = Check(guideline_id=guideline.id, asked=ASKED, held=None, probability=answer)
+    view = memory.access.view
+    [found] = anchor_checks(view, criterion.scale, [check], {guideline.id: guideline}, ())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("anchor", "threshold"),
+    [(0.5, 0.3), (0.75, log_odds_of(0.75) + 0.3), (0.1, log_odds_of(0.1) * 0.7 + 0.3)],
+)
+def test_one_anchor_sets_the_threshold(anchor: float, threshold: float) -> None:
+    for odds, held in ((threshold - 0.02, False), (threshold + 0.02, True)):
+        assert anchored(probability(odds), (False, anchor)).check.held is held
+
+
+def test_without_an_anchor_the_threshold_is_one_half() -> None:
+    assert anchored(0.51, None).check.held is True
+    assert anchored(0.49, None).check.held is False
+
+
+def test_accepted_cases_move_the_threshold_towards_the_middle() -> None:
+    source, others = (False, 0.5), {0.9 + number / 1000: True for number in range(40)}
+    middle = log_odds_of(0.92) / 2
+    assert anchored(probability(middle * 0.8), source, others).check.held is False
+    assert anchored(probability(middle * 1.1), source, others).check.held is True
+
+
+def test_a_guideline_of_praise_is_broken_below_the_case_it_comes_from() -> None:
+    assert anchored(0.85, (True, 0.9)).check.held is True
+    assert anchored(0.6, (True, 0.9)).check.held is False
+
+
+def test_a_failed_check_outweighs_a_judge_that_is_fairly_sure() -> None:
+    failed, met = (anchored(share, (False, 0.2)) for share in (0.2, 0.8))
+    judged, values = {"true": 0.7, "false": 0.3}, [True, False]
+    assert add_checks(judged, [failed], values, Boolean())["true"] < 0.5
+    assert add_checks(judged, [met], values, Boolean())["true"] > 0.9
+    # The check that is met least decides.
+    assert add_checks(judged, [met, failed, met], values, Boolean())["true"] < 0.5
+
+
+def test_a_failed_check_leads_to_the_value_of_the_case_it_comes_from() -> None:
+    even = dict.fromkeys(["0.0", "0.5", "1.0"], 1 / 3)
+    values: list[Value] = [0.0, 0.5, 1.0]
+    failed = anchored(0.1, (0.5, 0.2), scale=NUMBERS)
+    shares = add_checks(even, [failed], values, NUMBERS)
+    assert max(shares, key=lambda name: shares[name]) == "0.5"
+    failed = anchored(0.1, ("poor", 0.2), scale=CHOICES)
+    shares = add_checks(
+        dict.fromkeys(CHOICES.choices, 1 / 3), [failed], [*CHOICES.choices], CHOICES
+    )
+    assert max(shares, key=lambda name: shares[name]) == "poor"
+
+
+def test_on_a_scale_without_an_order_checks_say_nothing_of_the_value() -> None:
+    check = anchored(0.1, ("red", 0.2), scale=COLORS)
+    judged = {"red": 0.3, "blue": 0.7}
+    assert add_checks(judged, [check], ["red", "blue"], COLORS) == judged
+
+
+def test_the_rationale_names_failed_checks_alone() -> None:
+    failed, met = anchored(0.21, (False, 0.2)), anchored(0.8, (False, 0.2))
+    assert explain_checks([met]) == "The only check is met."
+    assert explain_checks([met, met]) == "All 2 checks are met."
+    assert explain_checks([met, failed]) == (
+        f'1 of 2 checks failed: "{QUESTION}" (yes with probability 0.21; 0.20 on the case that it '
+        "was learned from)."
+    )
