@@ -13,6 +13,7 @@ from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.process import (
     COMPARED,
     SMALL,
+    UNLIKE_SHARE,
     Near,
     Process,
     current_process,
@@ -34,7 +35,6 @@ from memalign_graph.types import ConfidenceSource, Decide, Judgment, ReviewChoic
 
 logger = logging.getLogger(__name__)
 
-_UNLIKE_SHARE = 0.05  # how rare it is to be as unlike all others: it takes 19 cases to tell
 _DIVIDED_SHARE = 0.1  # how rare it is to have neighbours that disagree as much: 9 cases tell
 _MINORITY = 1 / 3  # a larger share of the nearest with another value leaves no clear majority
 _WIDE = 0.25  # in an order: more of the range than the middle half of their values may span
@@ -107,7 +107,7 @@ def flags_of(process: Process, near: Near) -> list[ReviewReason]:
         return ["no_similar_episode"]
     own, count = process.regression.closest, 1 + len(process.cases)
     flags: list[ReviewReason] = []
-    if 1 + (own <= similarities[0] + SMALL).sum() <= _UNLIKE_SHARE * count:
+    if 1 + (own <= similarities[0] + SMALL).sum() <= UNLIKE_SHARE * count:
         flags.append("no_similar_episode")
     [division] = divisions(process.opinions(cases[:COMPARED])[None])
     bound = _WIDE if process.encoding.is_ordered else _MINORITY
@@ -133,7 +133,8 @@ def _trust(
     if source is not None:
         kind = "evidence" if source == "evidence" else "stated"
     decides = process.decides(decide) if decides is None else decides
-    level = LEFT_OUT_LEVEL if kind == "evidence" else LEVEL
+    is_scored = kind == "evidence" and process.weighing is not None
+    level = LEFT_OUT_LEVEL if is_scored else LEVEL
     key = kind, decides, target
     if key not in process.trusts:
         past = process.past_decisions(kind, decides)

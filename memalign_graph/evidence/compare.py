@@ -10,6 +10,9 @@ Floats = Any
 COUNTED = 30
 """The newest verdicts that are compared: the judge learns, and its old verdicts are another's."""
 
+_LOSS = 0.02
+"""What a class may lose, as a share of the range: of choices less than one case in thirty."""
+
 BEYOND_CHANCE = 1.645  # standard errors: a one-sided test at 95 %
 
 
@@ -20,7 +23,7 @@ def is_better(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> 
     one lost: of few cases, or none, little is known, even where all are alike.
 
     Args:
-        gains: By how much the error on each case is less.
+        gains: By how much the error on each case is less, as a share of the range.
         classes: The class of each case, by the experts' value.
         groups: The number of the group that each case is in.
         kinds: The classes that experts' values in memory have, also without a case here.
@@ -31,7 +34,7 @@ def is_better(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> 
     for kind in kinds:
         _, group = np.unique(groups[classes == kind], return_inverse=True)
         own = np.bincount(group, gains[classes == kind]) / np.maximum(np.bincount(group), 1)
-        if own.sum() < 0:
+        if len(own) and own.mean() < -_LOSS:
             return False
         own = np.append(own, (most, -most))
         mean += own.mean() / len(kinds)

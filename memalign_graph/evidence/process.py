@@ -58,10 +58,10 @@ _MOVED = (
 )
 _UNKNOWN = "The verdict decides: the case has no embedding, so that no similar cases were found."
 _UNLIKE = (
-    "The verdict decides: the nearest case in memory is less similar than nine in ten of the cases "
-    "there have one, near-duplicates aside."
+    "The verdict decides: no case in memory is as similar to this one as cases there are to each "
+    "other, near-duplicates aside."
 )
-_UNLIKE_SHARE = 0.1  # of memory's cases, the least like any other: so unlike a case may not be
+UNLIKE_SHARE = 0.05  # how rare it is to be as unlike all others: it takes 19 cases to tell
 _TWINS = "The verdict decides: memory has fewer than {} cases that are no near-duplicates."
 
 _THIRDS = ("low", "middle", "high")
@@ -384,7 +384,7 @@ class Process:
             classes, kinds = self.encoding.classes(truth), self.encoding.classes(self.truth)
             times = [self.cases[row].judged_at for row in rows]
             last = np.array(sorted(last, key=lambda at: (times[at], at))[-COUNTED:])
-        gains = (others - errors)[last]
+        gains = (others - errors)[last] / (1.0 if self.encoding.choices else self.encoding.span)
         # The judge may have learned of late.
         is_still = not has_judge or bool(gains[-MIN_CASES:].sum() > 0)
         beats = is_still and is_better(gains, classes[last], groups[last], np.unique(kinds))
@@ -426,7 +426,9 @@ class Process:
         if near is None or not len(near[1]):
             return False
         own = self.regression.similarities[:, 0]
-        return bool(1 + (own <= near[1][0] + SMALL).sum() > _UNLIKE_SHARE * (1 + len(own)))
+        # Where checks tell which cases are alike, texts may differ.
+        share = UNLIKE_SHARE * (1 - self.regression.share)
+        return bool(1 + (own <= near[1][0] + SMALL).sum() > share * (1 + len(own)))
 
     def _has_few_verdicts(self, mode: Decide) -> bool:
         """Tell whether nothing has to be fitted, since the verdict decides whatever it says."""

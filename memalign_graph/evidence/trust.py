@@ -152,16 +152,18 @@ def _log_e(agreeing: float, cases: int, target: float) -> float:
     counts as a geometric mean, which is below the linear bet that is fair for any mean.
     """
     wrong = cases - agreeing
-    room = (1 - target) / _RATES
-    rates = [target + room * (step + 0.5) for step in range(_RATES)]
-    logs = [
-        agreeing * log(rate / target) + wrong * log((1 - rate) / (1 - target)) - log(_RATES)
-        for rate in rates
-    ]
+    logs = [agreeing * won + wrong * lost - log(_RATES) for won, lost in _odds(target)]
     if wrong < 1e-9:  # noqa: PLR2004 - a sum of shares
         logs.append(-cases * log(target))
     top = max(logs)
     return top + log(fsum(exp(each - top) for each in logs) / 2)
+
+
+@lru_cache(maxsize=256)
+def _odds(target: float) -> list[tuple[float, float]]:
+    """Return for each rate what agreement is worth, and what disagreement is, as logarithms."""
+    steps = [(step + 0.5) / _RATES for step in range(_RATES)]
+    return [(log(1 + step * (1 - target) / target), log(1 - step)) for step in steps]
 
 
 def _shown(agreeing: float, cases: int, level: float) -> float:
