@@ -20,7 +20,7 @@ def is_better(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> 
     """Tell whether gains are beyond chance, each class counting alike, and no class loses.
 
     The gains of near-duplicates, a group, count once. Each class has two more cases, one won and
-    one lost: of few cases, or none, little is known, even where all are alike.
+    one lost by the usual gain: of few cases little is known, even where all are alike.
 
     Args:
         gains: By how much the error on each case is less, as a share of the range.
@@ -28,15 +28,16 @@ def is_better(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> 
         groups: The number of the group that each case is in.
         kinds: The classes that experts' values in memory have, also without a case here.
     """
-    if not len(gains) or not (most := float(np.abs(gains).max())):
+    if not gains.any():
         return False
+    usual = float(np.sqrt((gains[gains != 0] ** 2).mean()))  # of choices 1
     mean = square = 0.0
     for kind in kinds:
         _, group = np.unique(groups[classes == kind], return_inverse=True)
         own = np.bincount(group, gains[classes == kind]) / np.maximum(np.bincount(group), 1)
         if len(own) and own.mean() < -_LOSS:
             return False
-        own = np.append(own, (most, -most))
+        own = np.append(own, (usual, -usual))
         mean += own.mean() / len(kinds)
         square += own.var() / len(own) / len(kinds) ** 2
     return bool(mean > BEYOND_CHANCE * square**0.5)
