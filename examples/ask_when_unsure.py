@@ -37,7 +37,7 @@ def main() -> None:
         model=model,
         embeddings=embeddings,
         confidence=True,
-        review=Uncertain(target_agreement=0.9),
+        review=Uncertain(target_agreement=0.75),
     ).compile(store=store, checkpointer=InMemorySaver())
     questions = 0
     last: dict[str, Any] = {}
@@ -55,7 +55,7 @@ def main() -> None:
     print(f"by {last['confidence_source']}, calibrated on {last['calibrated_on']} cases.")
     print(last["evidence"]["reason"])
     memory = JudgeMemory(store, CRITERION, embeddings=embeddings)
-    trust = memory.trust()
+    trust = memory.trust(target_agreement=0.75)
     print(f"From confidence {trust.threshold} on nobody is asked: {trust.coverage:.0%} of cases,")
     print(f"agreement {trust.agreement}, at least {trust.bound:.2f} on new ones.")
 

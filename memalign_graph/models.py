@@ -5,7 +5,7 @@ import inspect
 import json
 import os
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from importlib import import_module
@@ -281,6 +281,21 @@ def model_key(model: BaseChatModel) -> str:
     # Clients and keys have no place in a name.
     plain = json.dumps(fields, sort_keys=True, skipkeys=True, default=lambda _: None)
     return digest([f"{kind.__module__}.{kind.__qualname__}", plain])
+
+
+def judge_key(model: BaseChatModel, options: Mapping[str, Any], prompt_version: int) -> str:
+    """Name a judge: verdicts of two judges with one name are drawn from the same source.
+
+    It ends with the model's name, by which verdicts are known that an earlier version stored; not
+    so for small models, which were asked otherwise then.
+    """
+    key = digest([model_key(model), dict(options), prompt_version])
+    return key if is_small(model) else f"{key} {model_name_of(model)}"
+
+
+def name_in_key(key: str) -> str:
+    """Return the model's name in a judge's key; "" if it has none."""
+    return key.partition(" ")[2]
 
 
 def _untransformed(model: BaseChatModel) -> BaseChatModel:

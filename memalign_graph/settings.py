@@ -174,10 +174,12 @@ class Judge(Settings):
     samples: int = Field(default=0, ge=0, le=50)
     """How many answers to ask for instead where the model gives no log-probabilities, up to 50."""
     decide: Decide = "auto"
-    """What the value comes from: the `verdict`, or the `evidence`, which weighs the verdict against
-    the experts' values of the most similar cases, where that foretells the experts better on the
-    cases in memory. `auto`: the evidence where ten of them or more have the judge's own verdict,
-    too, and it beats that; without memory the verdict. The judgment says which decided, and why."""
+    """Source of the value: the judge's own `verdict`, or the `evidence`, which weighs the verdict
+    against the experts' values of the most similar cases. `auto`: the evidence where ten cases in
+    memory or more have a verdict of the present judge, too, and it beats the newest 30 of these
+    by more than chance, each class counting alike and none losing, and where the case is like
+    those in memory; otherwise, and without memory, the verdict. `evidence`: also with fewer
+    verdicts. The judgment says which decided, and why."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -242,9 +244,11 @@ class JudgeOptions(TypedDict, total=False):
 class Uncertain(Settings):
     """When `review="uncertain"` asks an expert; `"uncertain"` alone means `Uncertain()`.
 
-    It asks where the judge's confidence is below what keeps agreement at the target, where nothing
-    in memory is like the case, or what is like it is contradictory; and always while there is too
-    little feedback to tell.
+    It asks where the judge's confidence is below what keeps agreement at the target for the
+    judgment's own verdict, where nothing in memory is like the case, or where what is like it is
+    contradictory; and always while there is too little feedback on that verdict. The target is
+    shown for each verdict at a level of 95 %, whenever it is looked at, for cases like those in
+    memory; near-duplicates count once.
 
     Raises:
         InvalidInputError: If an option can't be used.
@@ -252,7 +256,7 @@ class Uncertain(Settings):
 
     target_agreement: float = Field(default=0.9, gt=0, lt=1)
     """How often a judgment that nobody is asked about is to agree with the experts. To show 0.9
-    takes 29 that all agree, 0.95 takes 59."""
+    for a verdict takes 40 that all agree, 0.95 takes 82."""
     per_day: int | None = Field(default=None, ge=1)
     """How many questions a day (UTC) may bring; None for as many as there are. When they are spent
     nobody is asked, and the log says so."""

@@ -216,6 +216,9 @@ class Judgment(FrozenModel):
     """The LangGraph thread it was made in, if any."""
     model: str | None = None
     """The model that answered, as it names itself."""
+    judge_key: str | None = None
+    """Names the judge that gave it: model with its settings, prompt version, options that change
+    the verdict. None where an earlier version made it."""
     warnings: list[str] = Field(default_factory=list)
     """What the judge had to do without: text cut, guidelines left out, retrieval that failed."""
 

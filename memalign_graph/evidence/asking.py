@@ -10,8 +10,22 @@ import logging
 from datetime import datetime
 
 from memalign_graph.errors import EmbeddingError
-from memalign_graph.evidence.process import COMPARED, Near, Process, current_process, divisions
-from memalign_graph.evidence.trust import LEFT_OUT_LEVEL, LEVEL, Trust, trusted
+from memalign_graph.evidence.process import (
+    COMPARED,
+    SMALL,
+    UNLIKE_SHARE,
+    Near,
+    Process,
+    current_process,
+    divisions,
+)
+from memalign_graph.evidence.trust import (
+    LEFT_OUT_LEVEL,
+    LEVEL,
+    Trust,
+    trusted,
+    trusted_by_verdict,
+)
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.vectors import Vector
@@ -21,11 +35,9 @@ from memalign_graph.types import ConfidenceSource, Decide, Judgment, ReviewChoic
 
 logger = logging.getLogger(__name__)
 
-_UNLIKE_SHARE = 0.05  # how rare it is to be as unlike all others: it takes 19 cases to tell
 _DIVIDED_SHARE = 0.1  # how rare it is to have neighbours that disagree as much: 9 cases tell
 _MINORITY = 1 / 3  # a larger share of the nearest with another value leaves no clear majority
 _WIDE = 0.25  # in an order: more of the range than the middle half of their values may span
-_SMALL = 1e-6
 
 
 async def choose_review(
@@ -43,11 +55,14 @@ async def choose_review(
     reasons: list[ReviewReason] = []
     trust = trusted([], uncertain.target_agreement)
     try:
-        process = await current_process(io, access, judgment.memory_version)
+        version, key = judgment.memory_version, judgment.judge_key
+        process = await current_process(io, access, version, key)
         near = await process.nearest(io, access, vector) if looked else None
         with process.lock:
-            source = judgment.confidence_source
-            trust = _trust(process, decide, uncertain.target_agreement, source)
+            source, evidence = judgment.confidence_source, judgment.evidence
+            decides = evidence is not None and evidence.decided_by == "evidence"
+            every = _trust(process, decide, trust.target, source, decides=decides)
+            trust = every.verdicts.get(process.encoding.class_of(judgment.value), trust)
             reasons = [] if near is None else flags_of(process, near)
     except EmbeddingError as error:
         # Whether that fails a judgment was decided where similar cases were looked for.
@@ -90,25 +105,38 @@ def flags_of(process: Process, near: Near) -> list[ReviewReason]:
     cases, similarities = near
     if not cases or not process.cases:
         return ["no_similar_episode"]
-    own, count = process.regression.similarities[:, :1], 1 + len(process.cases)
+    own, count = process.regression.closest, 1 + len(process.cases)
     flags: list[ReviewReason] = []
-    if 1 + (own <= similarities[0] + _SMALL).sum() <= _UNLIKE_SHARE * count:
+    if 1 + (own <= similarities[0] + SMALL).sum() <= UNLIKE_SHARE * count:
         flags.append("no_similar_episode")
     [division] = divisions(process.opinions(cases[:COMPARED])[None])
     bound = _WIDE if process.encoding.is_ordered else _MINORITY
-    rare = 1 + (process.divisions >= division - _SMALL).sum() <= _DIVIDED_SHARE * count
-    if rare and division > bound + _SMALL:
+    rare = 1 + (process.divisions >= division - SMALL).sum() <= _DIVIDED_SHARE * count
+    if rare and division > bound + SMALL:
         flags.append("episodes_disagree")
     return flags
 
 
 def _trust(
-    process: Process, decide: Decide, target: float, source: ConfidenceSource | None
+    process: Process,
+    decide: Decide,
+    target: float,
+    source: ConfidenceSource | None,
+    *,
+    decides: bool | None = None,
 ) -> Trust:
-    """Compare a confidence with those of its own kind; without one with the usual ones."""
+    """Compare a confidence with those of its own kind; without one with the usual ones.
+
+    `decides` tells whether the evidence decided, where that was another matter for one case.
+    """
     kind = process.usual_kind(decide)
     if source is not None:
         kind = "evidence" if source == "evidence" else "stated"
-    calibration = process.calibration(kind, decide)
-    level = LEFT_OUT_LEVEL if kind == "evidence" else LEVEL
-    return trusted(calibration.decisions if calibration else [], target, level)
+    decides = process.decides(decide) if decides is None else decides
+    is_scored = kind == "evidence" and process.weighing is not None
+    level = LEFT_OUT_LEVEL if is_scored else LEVEL
+    key = kind, decides, target
+    if key not in process.trusts:
+        past = process.past_decisions(kind, decides)
+        process.trusts[key] = trusted_by_verdict(past, target, level)
+    return process.trusts[key]

@@ -193,13 +193,18 @@ def token_probabilities(logprobs: Any, tokens: Sequence[str]) -> list[float | No
 
 
 def letter_probabilities(logprobs: Any, names: Sequence[str]) -> Probabilities | None:
-    """Read how likely the first token was each value's letter, renormalised over those alone."""
+    """Read how likely the first token was each value's letter, renormalised over those alone.
+
+    A letter that is not among the alternatives counts as 0 where the others leave it little.
+    """
     shares = token_probabilities(logprobs, ascii_uppercase[: len(names)])
-    known = [share for share in shares if share is not None]
-    total = sum(known)
-    if not total or len(known) < len(names):
+    total = sum(share or 0.0 for share in shares)
+    if not total or (None in shares and total < _MOST):
         return None
-    return {name: share / total for name, share in zip(names, known, strict=True)}
+    return {name: (share or 0.0) / total for name, share in zip(names, shares, strict=True)}
+
+
+_MOST = 0.9  # of the probability: how much the letters that are known have where one is missing
 
 
 def _entries(given: Any) -> list[Mapping[str, Any]]:

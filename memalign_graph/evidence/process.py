@@ -10,10 +10,13 @@ machines, 1999.
 """
 
 import logging
+import re
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from itertools import islice
 from math import floor, isnan, log10, nan
@@ -23,14 +26,18 @@ import numpy as np
 
 from memalign_graph.agreement import agree, majority, on_scale, reach
 from memalign_graph.errors import EmbeddingError
+from memalign_graph.evidence.compare import COUNTED, is_better
 from memalign_graph.evidence.confidence import Decision, Said
 from memalign_graph.evidence.features import Features, log_odds
 from memalign_graph.evidence.regression import VOTERS, Floats, Regression, soft
+from memalign_graph.evidence.trust import Trust
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing, nearest, vectors_of
 from memalign_graph.memory.index.vectors import Vector
+from memalign_graph.memory.standing import EpisodeRow, JudgedRow
 from memalign_graph.memory.view import MemoryView
+from memalign_graph.models import name_in_key
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 from memalign_graph.types import Decide, Decider, Evidence, Neighbour
 
@@ -40,6 +47,7 @@ Kind = Literal["stated", "evidence"]  # of a confidence: what the judge states, 
 MIN_CASES = 10  # to weigh anything; and so many verdicts to weigh those
 MIN_CALIBRATING = 20  # decisions that experts spoke on
 MAX_CASES = 1_000  # the newest: more would take seconds at each change of a memory
+SMALL = 1e-6  # of a similarity, what rounding may change
 COMPARED = 5  # of the most similar cases a majority is looked for among so many
 _LOOKED_AT = 3 * VOTERS  # since some episodes have no value
 _SHOWN = 10
@@ -49,6 +57,14 @@ _MOVED = (
     "The memory changed before the judge was asked: similar cases are weighed as of version {}."
 )
 _UNKNOWN = "The verdict decides: the case has no embedding, so that no similar cases were found."
+_UNLIKE = (
+    "The verdict decides: no case in memory is as similar to this one as cases there are to each "
+    "other, near-duplicates aside."
+)
+UNLIKE_SHARE = 0.05  # how rare it is to be as unlike all others: it takes 19 cases to tell
+_TWINS = "The verdict decides: memory has fewer than {} cases that are no near-duplicates."
+
+_THIRDS = ("low", "middle", "high")
 
 _LEAST_SLOPE = 1e-3
 """Calibrated confidences keep the order of their scores: ranked by what was fitted to their own
@@ -57,29 +73,69 @@ labels, decisions would look better than they are."""
 
 @dataclass(frozen=True)
 class Case:
-    """A case that experts valued, and what the judge said of it before it could know that."""
+    """An example that experts valued, and what the present judge said before it could know that."""
 
     key: str
+    """Of its vector, which examples with one text share."""
     vector: Vector
     example_id: str
     episode_ids: list[str]
     given: list[Value]
     value: Value
     said: Said | None
+    judged_at: datetime
+    """When feedback on that verdict was given."""
 
 
-def _case_of(view: MemoryView, key: str, vector: Vector, scale: Scale) -> Case | None:
-    rows = sorted(view.rows_at(key), key=lambda row: (row.given_at, row.id))
+IsPresent = Callable[[JudgedRow], bool]
+"""Whether a stored verdict is the present judge's."""
+
+
+def is_present(view: MemoryView, judge_key: str | None) -> IsPresent:
+    """Return what tells verdicts of a judge; without a key, of that which gave the newest one."""
+    name: str | None = name_in_key(judge_key or "")
+    if judge_key is None:
+        newest = next((row.judged for row in view.newest() if row.judged is not None), None)
+        judge_key, name = (newest.judge_key, newest.model) if newest else (None, None)
+
+    def is_its(judged: JudgedRow) -> bool:
+        if judged.judge_key is not None or not (name or judge_key is None):
+            return judged.judge_key == judge_key
+        # Stored by an earlier version: the model's name has to do.
+        return name in (judged.model, judged.model and _DATE.sub("", judged.model))
+
+    return is_its
+
+
+_DATE = re.compile(r"-\d{4}-\d{2}-\d{2}$")  # what a provider adds to the name that was asked for
+
+
+def _cases_at(
+    view: MemoryView, key: str, vector: Vector, scale: Scale, is_its: IsPresent
+) -> list[Case]:
+    """Return the cases whose examples have a vector."""
+    by_example: dict[str, list[EpisodeRow]] = defaultdict(list)
+    for row in sorted(view.rows_at(key), key=lambda row: (row.given_at, row.id)):
+        by_example[row.example_id].append(row)
+    cases = (_case_of(key, vector, by_example[one], scale, is_its) for one in sorted(by_example))
+    return [case for case in cases if case]
+
+
+def _case_of(
+    key: str, vector: Vector, rows: list[EpisodeRow], scale: Scale, is_its: IsPresent
+) -> Case | None:
     given = [value for row in rows if (value := on_scale(row.value, scale)) is not None]
     if not given:
         return None
-    ids, said = sorted(row.id for row in rows), None
+    ids, said, judged_at = sorted(row.id for row in rows), None, rows[0].given_at
     for row in reversed(rows):
-        if row.judged is not None and set(ids).isdisjoint(row.judged.shown):
-            verdict = on_scale(row.judged.verdict, scale)
-            said = said if verdict is None else Said(verdict, row.judged.probabilities)
+        judged = row.judged
+        if judged is not None and is_its(judged) and set(ids).isdisjoint(judged.shown):
+            verdict = on_scale(judged.verdict, scale)
+            if verdict is not None:
+                said, judged_at = Said(verdict, judged.probabilities), row.given_at
     value = majority(given, scale) if given[1:] else given[0]
-    return Case(key, vector, rows[-1].example_id, ids, given, value, said)
+    return Case(key, vector, rows[0].example_id, ids, given, value, said, judged_at)
 
 
 Near = tuple[list[Case], Floats]
@@ -117,6 +173,17 @@ class Encoding:
         numbers = self.numbers(values)[:, None]
         return numbers if self.is_ordered else (numbers == np.arange(len(self.names))).astype(float)
 
+    def classes(self, numbers: Floats) -> Floats:
+        """Return which choice numbers are, or which third of an ordered scale they are in."""
+        if not self.is_ordered:
+            return numbers.astype(int)
+        return np.clip(np.floor(3 * (numbers - self.low) / self.span), 0, 2).astype(int)
+
+    def class_of(self, value: Value) -> str:
+        """Name the class of a value."""
+        [number] = self.classes(self.numbers([value]))
+        return _THIRDS[number] if self.is_ordered else self.names[number]
+
     def errors(self, numbers: Floats, truth: Floats) -> Floats:
         """Measure how far numbers are off: the distance, of choices 0 or 1."""
         off = np.abs(numbers - truth)
@@ -153,9 +220,15 @@ class Calibration:
     agreed: Floats
     slope: float
     intercept: float
+    rows: Floats = ()
+    """The cases that were decided on, by their place in memory."""
+    values: Sequence[Value] = ()
+    """What was decided."""
 
     @classmethod
-    def fitted(cls, scores: Floats, agreed: Floats) -> "Calibration":
+    def fitted(
+        cls, scores: Floats, agreed: Floats, rows: Floats = (), values: Sequence[Value] = ()
+    ) -> "Calibration":
         """Fit it to decisions that experts spoke on."""
         right = int(agreed.sum())
         targets = np.where(agreed, (right + 1) / (right + 2), 1 / (len(agreed) - right + 2))
@@ -163,13 +236,14 @@ class Calibration:
         found = np.zeros(2)
         for _ in range(50):
             fitted = _sigmoid(features @ found)
-            slope = features.T @ (fitted - targets) + penalty @ found
+            gradient = features.T @ (fitted - targets) + penalty @ found
             curvature = features.T @ (features * (fitted * (1 - fitted))[:, None]) + penalty
             # No further than 1: a full step may lead too far where the curve flattens.
-            found = found - np.clip(np.linalg.solve(curvature, slope), -1, 1)
+            found = found - np.clip(np.linalg.solve(curvature, gradient), -1, 1)
         if found[0] < _LEAST_SLOPE:
             found = np.array([_LEAST_SLOPE, log_odds(targets.mean())])
-        return cls(scores, agreed, *found.tolist())
+        slope, intercept = found.tolist()
+        return cls(scores, agreed, slope, intercept, rows, values)
 
     def confidences(self, scores: Floats) -> Floats:
         """Return how likely decisions are right."""
@@ -192,12 +266,7 @@ class Weighing:
     numbers: Floats
     errors: Floats
     rival_errors: Floats  # the judge's verdicts'; without them those of the value that fits most
-
-    @cached_property
-    def is_better(self) -> bool:
-        """Whether the estimates beat their rival by more than chance may."""
-        gains = self.rival_errors - self.errors
-        return bool(gains.mean() > max(0.0, gains.std(ddof=1) / len(gains) ** 0.5))
+    is_better: bool  # whether the estimates beat their rival by more than chance may
 
 
 class Process:
@@ -209,19 +278,28 @@ class Process:
         scale: Scale,
         vectors: Mapping[str, Vector],
         besides: Container[str] = (),
+        judge_key: str | None = None,
     ) -> None:
-        """Read the cases of some vectors; `besides` are keys of cases that have no vote."""
+        """Read the cases of some vectors; `besides` are ids of examples that have no vote.
+
+        Verdicts count that the judge of this key gave; without one, that which gave the newest.
+        """
         self.version = view.version
         self.encoding = Encoding(scale)
         self.lock = threading.RLock()  # held while it is used: much of it is fitted then
         self._besides = besides
-        self._others: dict[str, Case | None] = {}
+        self._is_its = is_present(view, judge_key)
+        self._others: dict[str, list[Case]] = {}
         self.like: Regression | None = None
-        found = (_case_of(view, key, vectors[key], scale) for key in sorted(vectors))
-        self._own = {case.key: case for case in found if case}
-        self.take([*self._own.values()])
+        self._own = {key: self._cases_at(view, key, vectors[key]) for key in vectors}
+        cases = (case for cases in self._own.values() for case in cases)
+        self.take(sorted(cases, key=lambda case: case.example_id))
         example_ids = [case.example_id for case in self.cases]
         self.features = Features(view, scale, example_ids, least=MIN_CASES)
+
+    def _cases_at(self, view: MemoryView, key: str, vector: Vector) -> list[Case]:
+        cases = _cases_at(view, key, vector, self.encoding.scale, self._is_its)
+        return [case for case in cases if case.example_id not in self._besides]
 
     def take(self, cases: list[Case]) -> None:
         self.cases = cases
@@ -233,6 +311,7 @@ class Process:
         self._verdicts = self.encoding.numbers([one.verdict for one in said])
         self._stated = np.array([self.encoding.stated(one) for one in said])
         self._calibrations: dict[tuple[Kind, bool], Calibration | None] = {}
+        self.trusts: dict[tuple[Kind, bool, float], Trust] = {}
 
     def turned_by(self, new: Case) -> list[tuple[Case, Value, Value]]:
         """Tell which other cases would be estimated otherwise if memory had a case, or had it so.
@@ -244,23 +323,23 @@ class Process:
             if isinstance(kind, cached_property):
                 vars(other).pop(name, None)
         other.like = self.regression
-        kept = [case for case in self.cases if case.key != new.key]
-        other.take(sorted([*kept, new], key=lambda case: case.key))
+        kept = [case for case in self.cases if case.example_id != new.example_id]
+        other.take(sorted([*kept, new], key=lambda case: case.example_id))
         before, after = self.left_out(), other.left_out()
         moves = []
         for case in kept if before else ():
-            if case.key in before:
-                (was, here), (is_now, there) = before[case.key], after[case.key]
+            if case.example_id in before and case.example_id in after:
+                (was, here), (is_now, there) = before[case.example_id], after[case.example_id]
                 if not agree(self.encoding.scale, was, is_now):
                     moves.append((float(np.abs(there - here).sum()), case, was, is_now))
-        return [move[1:] for move in sorted(moves, key=lambda move: (-move[0], move[1].key))]
+        return [move[1:] for move in sorted(moves, key=lambda move: (-move[0], move[1].example_id))]
 
     def left_out(self) -> dict[str, tuple[Value, Floats]]:
-        """Return what each case is estimated at without it: on the scale, and before."""
+        """Return what each example is estimated at without it: on the scale, and before."""
         if self.weighing is None:
             return {}
         values = map(self.encoding.value, self.weighing.numbers.tolist())
-        keys = [self.cases[row].key for row in self.weighing.rows]
+        keys = [self.cases[row].example_id for row in self.weighing.rows]
         estimates = zip(values, self.weighing.estimates, strict=True)
         return dict(zip(keys, estimates, strict=True))
 
@@ -281,6 +360,9 @@ class Process:
         truth = self.truth[rows]
         if len(rows) < MIN_CASES or (truth == truth[0]).all():
             return None
+        groups = self.regression.groups[rows]
+        if len(np.unique(groups)) < MIN_CASES:
+            return None
         experts, said = np.hsplit(self._targets[rows], 2)
         estimates, usual = np.hsplit(self.regression.left_out()[rows], 2)
         judge = None
@@ -294,8 +376,19 @@ class Process:
             values = [case.value for case in self.cases]
             rival = self.encoding.numbers([majority(values, self.encoding.scale)])
         numbers = self._numbers(estimates)
-        errors = [self.encoding.errors(those, truth) for those in (numbers, rival)]
-        return Weighing(rows, judge, estimates, numbers, *errors)
+        errors, others = (self.encoding.errors(those, truth) for those in (numbers, rival))
+        classes, kinds = np.zeros(len(rows), int), np.zeros(1, int)
+        last = np.arange(len(rows))
+        if has_judge:
+            # One value for all is right on a class of its own: against that the mean counts.
+            classes, kinds = self.encoding.classes(truth), self.encoding.classes(self.truth)
+            times = [self.cases[row].judged_at for row in rows]
+            last = np.array(sorted(last, key=lambda at: (times[at], at))[-COUNTED:])
+        gains = (others - errors)[last] / (1.0 if self.encoding.choices else self.encoding.span)
+        # The judge may have learned of late.
+        is_still = not has_judge or bool(gains[-MIN_CASES:].sum() > 0)
+        beats = is_still and is_better(gains, classes[last], groups[last], np.unique(kinds))
+        return Weighing(rows, judge, estimates, numbers, errors, others, beats)
 
     @cached_property
     def divisions(self) -> Floats:
@@ -313,12 +406,12 @@ class Process:
         found = [] if vector is None else await nearest(io, access, vector, _LOOKED_AT)
         others = self._others = self._others if len(self._others) < _MOST_OTHERS else {}
         known = {key: read[key] for read in (others, self._own) for key, _ in found if key in read}
-        unread = [key for key, _ in found if key not in known and key not in self._besides]
+        unread = [key for key, _ in found if key not in known]
         for key, its in (await vectors_of(io, access, unread)).items():
-            known[key] = others[key] = _case_of(access.view, key, its, self.encoding.scale)
+            known[key] = others[key] = self._cases_at(access.view, key, its)
         # Beyond some digits the order of a sum shows.
         hits = sorted((-round(similarity, 6), key) for key, similarity in found)
-        valued = ((case, -far) for far, key in hits if (case := known.get(key)) is not None)
+        valued = ((case, -far) for far, key in hits for case in known.get(key, ()))
         voters = list(islice(valued, VOTERS))
         return [case for case, _ in voters], np.array([similarity for _, similarity in voters])
 
@@ -328,22 +421,55 @@ class Process:
             return False
         return self.weighing is not None and self.weighing.is_better
 
+    def is_like(self, near: Near | None) -> bool:
+        """Tell whether a case is as near to memory's cases as those are to each other."""
+        if near is None or not len(near[1]):
+            return False
+        own = self.regression.similarities[:, 0]
+        # Where checks tell which cases are alike, texts may differ.
+        share = UNLIKE_SHARE * (1 - self.regression.share)
+        return bool(1 + (own <= near[1][0] + SMALL).sum() > share * (1 + len(own)))
+
     def _has_few_verdicts(self, mode: Decide) -> bool:
         """Tell whether nothing has to be fitted, since the verdict decides whatever it says."""
         return mode == "auto" and len(self._judged) < MIN_CASES
 
     def calibration(self, kind: Kind, mode: Decide) -> Calibration | None:
         """Return how confidences of a kind are calibrated; None where decisions are few."""
-        key = kind, self.decides(mode)
+        return self._calibration(kind, self.decides(mode))
+
+    def _calibration(self, kind: Kind, decides: bool) -> Calibration | None:  # noqa: FBT001 - a key's
+        key = kind, decides
         if key not in self._calibrations:
             self._calibrations[key] = self._calibrate(*key)
         return self._calibrations[key]
 
+    def past_decisions(self, kind: Kind, decides: bool) -> dict[str, list[tuple[float, float]]]:  # noqa: FBT001 - a key's
+        """Return the confidence of past decisions by verdict, and how far they agree.
+
+        Near-duplicates with one verdict count as one decision, with their means.
+        """
+        calibration = self._calibration(kind, decides)
+        by_group: dict[tuple[str, int], list[tuple[float, bool]]] = defaultdict(list)
+        if calibration is not None:
+            groups = self.regression.groups[calibration.rows].tolist()
+            every = zip(calibration.values, groups, calibration.decisions, strict=True)
+            for value, group, decision in every:
+                by_group[self.encoding.class_of(value), group].append(decision)
+        found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for (name, _), some in by_group.items():
+            confidence, share = np.mean(some, axis=0).tolist()
+            found[name].append((confidence, share))
+        return found
+
     def _calibrate(self, kind: Kind, decides: bool) -> Calibration | None:  # noqa: FBT001 - a key's
         rows, numbers, scores = self._judged, self._verdicts, log_odds(self._stated)
-        if kind == "evidence":
-            weighing = self.weighing
-            if weighing is None or not (decides or weighing.judge is not None):
+        weighing = self.weighing if kind == "evidence" else None
+        if kind == "evidence" and weighing is None:
+            # Nothing tells decisions apart: how often verdicts agree is all that is known.
+            scores = np.zeros(len(rows))
+        elif weighing is not None:
+            if not (decides or weighing.judge is not None):
                 return None
             rows, numbers = weighing.rows, weighing.numbers if decides else numbers
             shares, voters = self.regression.shares[rows], self.regression.nearest[rows]
@@ -352,7 +478,8 @@ class Process:
         if known.sum() < MIN_CALIBRATING:
             return None
         agreed = np.abs(numbers - self.truth[rows]) <= self.encoding.near
-        return Calibration.fitted(scores[known], agreed[known])
+        values = list(map(self.encoding.value, numbers[known].tolist()))
+        return Calibration.fitted(scores[known], agreed[known], rows[known], values)
 
     def usual_kind(self, mode: Decide) -> Kind:
         """Return the kind of confidence that decisions have, but for some."""
@@ -371,17 +498,17 @@ class Process:
         encoding, value, source = self.encoding, said.verdict, said.source
         confidence, evidence = encoding.stated(said), None
         kind: Kind = "stated"
-        score = log_odds(confidence)
+        score, decides = log_odds(confidence), False
         # On a continuous scale there is no probability that a judge could state.
         if mode != "verdict" or (isnan(confidence) and not encoding.choices):
-            evidence, score_of = self._evidence(said, vector, mode, near)
-            decides = self.decides(mode)
+            decides = self.decides(mode) and self.is_like(near)
+            evidence, score_of = self._evidence(said, vector, mode, near, decides=decides)
             if score_of is not None and (decides or isnan(confidence)):
                 kind = source = "evidence"
                 value = value if evidence.estimate is None or not decides else evidence.estimate
                 confidence = (evidence.probabilities or {}).get(encoding.scale.render(value), nan)
                 score = score_of(value)
-        calibration = None if isnan(score) else self.calibration(kind, mode)
+        calibration = None if isnan(score) else self._calibration(kind, decides)
         if calibration is not None:
             confidence = float(calibration.confidences(score))
         known = not isnan(confidence)
@@ -437,7 +564,7 @@ class Process:
         return dict(zip(encoding.names, (chances / chances.sum()).tolist(), strict=True))
 
     def _evidence(
-        self, said: Said, vector: Vector | None, mode: Decide, near: Near | None
+        self, said: Said, vector: Vector | None, mode: Decide, near: Near | None, *, decides: bool
     ) -> tuple[Evidence, Callable[[Any], float] | None]:
         """Return what the evidence says of a new case, and what scores a decision on it."""
         fields: dict[str, Any] = {"verdict": said.verdict, "cases": len(self.cases)}
@@ -468,10 +595,12 @@ class Process:
             )
             for case, similarity, share in votes
         ]
-        decider: Decider = "evidence" if self.decides("evidence") else "verdict"
-        fields |= {"decided_by": decider, "reason": self._reason(mode)}
+        decider: Decider = "evidence" if decides else "verdict"
+        is_unlike = weighing is not None and weighing.is_better and not decides
+        fields |= {"decided_by": decider, "reason": _UNLIKE if is_unlike else self._reason(mode)}
         if weighing is None:
-            return Evidence(**fields), None
+            has_any = self._calibration("evidence", False) is not None
+            return Evidence(**fields), (lambda _: 0.0) if has_any else None
         vectors, targets = np.array([case.vector for case in cases]), self._targets_of(cases)
         [vote] = shares @ targets
         features = self.features.row(said.checks) if self.features.count else None
@@ -502,6 +631,8 @@ class Process:
                 f"have the judge's own verdict, too, and it takes {MIN_CASES} to weigh it."
             )
         weighing = self.weighing
+        if weighing is None and len(np.unique(self.truth)) > 1:
+            return _TWINS.format(MIN_CASES)
         if weighing is None:
             return "The verdict decides: the experts gave all cases that count the same value."
         off, rival = weighing.errors.mean(), weighing.rival_errors.mean()
@@ -527,39 +658,47 @@ def divisions(opinions: Floats) -> Floats:
 
 
 def newest(view: MemoryView, besides: Container[str] = ()) -> list[str]:
-    """Return the vector keys of the newest cases, but for those that have no vote."""
-    keys = (row.vector_key for row in view.newest() if row.vector_key not in besides)
+    """Return the vector keys of the newest cases, but for examples that have no vote."""
+    keys = (row.vector_key for row in view.newest() if row.example_id not in besides)
     return list(islice(dict.fromkeys(keys), MAX_CASES))
 
 
-async def _process_of(io: IO, access: MemoryAccess) -> Process:
-    """Return what decides with a memory, fitted anew only where its version changed."""
+async def _process_of(io: IO, access: MemoryAccess, judge_key: str | None) -> Process:
+    """Return what decides with a memory and a judge, fitted only where the version changed."""
     view, scale = access.view, access.criterion.scale
     version = view.version, len(view.missing_texts())
     known = view.derived.get(("evidence", scale))
-    if known is None or known[0] != version:
+    if known is None or known[0] != version or judge_key not in known[1]:
         vectors = await vectors_of(io, access, newest(view))
         with _lock:
             known = view.derived.get(("evidence", scale))
-            if known is None or known[0] != version:
-                known = view.derived["evidence", scale] = version, Process(view, scale, vectors)
-    process: Process = known[1]
+            if known is None or known[0] != version or len(known[1]) >= _MOST_JUDGES:
+                known = version, dict[str | None, Process]()
+                view.derived["evidence", scale] = known
+            if judge_key not in known[1]:
+                known[1][judge_key] = Process(view, scale, vectors, judge_key=judge_key)
+    process: Process = known[1][judge_key]
     return process
 
+
+_MOST_JUDGES = 4  # of one memory that are fitted at the same time
 
 _lock = threading.Lock()
 
 
-async def current_process(io: IO, access: MemoryAccess, version: str | None = None) -> Process:
+async def current_process(
+    io: IO, access: MemoryAccess, version: str | None = None, judge_key: str | None = None
+) -> Process:
     """Return what decides with a memory as it is, or at a version, where that is still known.
 
-    What can't be embedded is left out where the error is passed over.
+    Without a key, verdicts of the judge that gave the newest one count. What can't be embedded is
+    left out where the error is passed over.
     """
     view = access.view
     if view.version != version:
         view = await access.refresh(io)
     await index_missing(io, access, view)
-    return await _process_of(io, access)
+    return await _process_of(io, access, judge_key)
 
 
 async def weigh_case(
@@ -570,22 +709,23 @@ async def weigh_case(
     version: str,
     vector: Vector | None,
     besides: Container[str] = (),
+    judge_key: str | None = None,
 ) -> tuple[Callable[[Said], Decision], str | None]:
     """Look for what decides on a case, before the judge is asked; returns it, and a warning.
 
-    `version` is what the judge is shown; `besides` are keys of cases without a vote.
+    `version` is what the judge is shown; `besides` are ids of examples without a vote.
     """
     try:
-        process = await current_process(io, access, version)
+        process = await current_process(io, access, version, judge_key)
     except EmbeddingError as error:
         # Whether that fails a judgment was decided where similar cases were looked for.
         logger.warning(
             "Judging %r: cases without vectors do not count: %s", access.criterion.name, error
         )
-        process = await _process_of(io, access)
-    if besides and any(case.key in besides for case in process.cases):
+        process = await _process_of(io, access, judge_key)
+    if besides and any(case.example_id in besides for case in process.cases):
         vectors = await vectors_of(io, access, newest(access.view, besides))
-        process = Process(access.view, access.criterion.scale, vectors, besides)
+        process = Process(access.view, access.criterion.scale, vectors, besides, judge_key)
     near = await process.nearest(io, access, vector) if process.looks(mode) else None
 
     def decide(said: Said) -> Decision:

@@ -25,6 +25,10 @@ _RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TEMPERATURES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.4)
 _TRIED = 200  # cases at most
 
+_TWIN_SHARE = 0.1
+"""Cases no farther apart than this share of the median distance are near-duplicates: with sentence
+embeddings rewordings are at 0.02 to 0.04 of it, the nearest other cases at 0.15 to 0.7."""
+
 
 class Regression:
     """Weighs cases by likeness: the mean of kernel regression and of a vote of the nearest."""
@@ -40,6 +44,7 @@ class Regression:
     ) -> None:
         """Fit to targets; how closely is chosen by leaving one out of so many first columns.
 
+        Near-duplicates are a group: left out together, and with one voice in that choice.
         Features are what else is known of each case, standardised. Fitted to many cases it may be
         `like` another one, as closely: one case more would change that by chance alone.
         """
@@ -49,13 +54,20 @@ class Regression:
         self._centre = vectors.mean(axis=0)
         known = _unit(vectors - self._centre)
         distances, last = -(vectors @ vectors.T), min(VOTERS, len(vectors) - 1)
-        np.fill_diagonal(distances, 9.0)
+        self.groups = _groups(distances + 1)
+        """The number of the group of near-duplicates that each case is in."""
+        np.fill_diagonal(distances, _FAR)
+        self.closest = -distances.min(axis=1)
+        """How similar the nearest other case is to each, near-duplicates too."""
+        distances[self.groups[:, None] == self.groups] = _FAR
         near = np.argpartition(distances, last, axis=1)[:, :last]
         order = np.argsort(np.take_along_axis(distances, near, axis=1), axis=1)
         self.nearest = np.take_along_axis(near, order, axis=1)
-        """Who votes on each case: the others that are most similar, the nearest first."""
+        """Who votes on each case: the others that are most similar, the nearest first. Those of its
+        own group, where too few others are there, have no share in the vote."""
         self.similarities = -np.take_along_axis(distances, self.nearest, axis=1)
-        some, experts = slice(None, None, -(-len(targets) // _TRIED)), targets[:, :width]
+        first, experts = np.unique(self.groups, return_index=True)[1], targets[:, :width]
+        some = np.sort(first)[:: -(-len(first) // _TRIED)]
         power = 1 if width == 1 else 2
 
         def error(temperature: float) -> float:
@@ -84,14 +96,22 @@ class Regression:
         self._solved = inverse @ known if is_wide else known @ inverse
 
     def left_out(self) -> Floats:
-        """Estimate each case without it, in closed form."""
+        """Estimate each case without its group, in closed form; it takes two groups."""
         # Around the mean of the others: around that of all, they would tell of it.
-        targets = self._targets
-        means = (targets.sum(axis=0) - targets) / (len(targets) - 1)
+        targets, groups = self._targets, self.groups
         both = np.hstack((targets, np.ones((len(targets), 1))))
-        leverage = (self._solved * self._known).sum(axis=1)
+        sums = np.zeros((len(targets), both.shape[1]))
+        np.add.at(sums, groups, both)
+        others = both.sum(axis=0) - sums[groups]
+        means = others[:, :-1] / others[:, -1:]
         off = both - self._solved @ (self._known.T @ both.astype(np.float32))
-        off /= (1 - leverage)[:, None]
+        leverage = (self._solved * self._known).sum(axis=1)
+        is_alone = sums[groups, -1] == 1
+        off[is_alone] /= (1 - leverage[is_alone])[:, None]
+        for group in np.unique(groups[~is_alone]):
+            rows = groups == group
+            within = np.eye(rows.sum()) - self._solved[rows] @ self._known[rows].T
+            off[rows] = np.linalg.solve(within, off[rows])
         votes = _sums(self.shares, targets[self.nearest])
         return (targets - off[:, :-1] + means * off[:, -1:] + votes) / 2
 
@@ -117,6 +137,23 @@ class Regression:
             weights = np.linalg.solve(kernel[:-1], kernel[-1])
         smooth = self._mean + weights @ (targets - self._mean)
         return (np.clip(smooth, self._least, self._most) + vote) / 2
+
+
+_FAR = 9.0  # as a distance: no case is so far from another
+
+
+def _groups(distances: Floats) -> Floats:
+    """Number the near-duplicates: those that are as near to the first of them, in order."""
+    count = len(distances)
+    step = -(-count // _TRIED)
+    some = distances[::step, ::step][np.triu_indices(-(-count // step), 1)]
+    reach = _TWIN_SHARE * float(np.median(some)) if len(some) else 0.0
+    groups = np.full(count, -1)
+    for row in range(count):
+        if groups[row] < 0:
+            groups[(groups < 0) & (distances[row] <= reach)] = row
+            groups[row] = row
+    return groups if (groups != 0).any() else np.arange(count)
 
 
 def _unit(rows: Floats) -> Floats:
@@ -154,7 +191,7 @@ def _best_ridge(known: Floats, targets: Floats, *, compares: bool) -> tuple[floa
         if compares:
             # Around the mean of the others: that of all tells of the case, more so by many columns.
             level = sides @ (shrunk * sides.sum(axis=0)[:, None])
-            off = off + level * moves / (len(moves) - 1)
+            off = off + level * moves / max(len(moves) - 1, 1)
         return float(((off / (squares @ shrunk)) ** 2).mean())
 
     return min(((error(ridge), ridge) for ridge in _RIDGES), key=itemgetter(0))

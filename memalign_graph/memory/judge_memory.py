@@ -474,7 +474,8 @@ class JudgeMemory:
 
         Returns:
             The threshold, the agreement and the share of past decisions above it, and how many
-            decisions that rests on.
+            decisions that rests on: for each verdict, and summed up. Decisions count that the judge
+            made which gave the newest verdict in memory.
 
         Raises:
             InvalidInputError: If an option can't be used.

@@ -45,7 +45,7 @@ _CHANGED = 100
 
 _FEWEST = 500
 
-_FORMAT = "1"
+_FORMAT = "2"
 
 _MAGIC = b"memalign snapshot\n"
 

@@ -39,6 +39,10 @@ class JudgedRow:
     checks: Mapping[str, float] = field(default_factory=dict)
     """How likely the case met guidelines, by question and model (`asked_id`)."""
 
+    model: str | None = None
+    judge_key: str | None = None
+    """Names the judge that gave the verdict; None where an earlier version stored it."""
+
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRow:
@@ -364,7 +368,9 @@ def row_of(episode_id: str, item: Item, embedder: str) -> EpisodeRow:
 def pack_row(row: EpisodeRow) -> bytes:
     """Write what is kept of a word, without the word."""
     its = row.judged
-    judged = its and [its.verdict, its.probabilities, its.review, its.shown, its.checks]
+    judged = its and [
+        its.verdict, its.probabilities, its.review, its.shown, its.checks, its.model, its.judge_key
+    ]  # fmt: skip
     given_at = row.given_at.isoformat()
     return orjson.dumps(
         [row.key, row.word, row.said, row.is_open, row.vector_key, row.example_id, row.value,
@@ -378,8 +384,8 @@ def unpack_row(episode_id: str, raw: Any, words: Mapping[str, Item]) -> EpisodeR
     names, content = (episode_id, key, word, said), LazyItem(words, said, "episode")
     given_at = datetime.fromisoformat(given_at)
     if judged is not None:
-        verdict, probabilities, review, shown, checks = judged
-        judged = JudgedRow(verdict, probabilities, review, tuple(shown), checks)
+        verdict, probabilities, review, shown, checks, *names = judged
+        judged = JudgedRow(verdict, probabilities, review, tuple(shown), checks, *names)
     return EpisodeRow(*names, content, is_open, vector_key, example_id, value, given_at, judged)
 
 
@@ -401,6 +407,7 @@ def _judged(judgment: Any) -> JudgedRow | None:
         # The same few ids are in many judgments: one text each.
         tuple(map(intern, judgment.get("episode_ids") or ())),
         dict(_checked(judgment.get("checks") or ())),
+        *(intern(name) if (name := judgment.get(of)) else None for of in ("model", "judge_key")),
     )
 
 

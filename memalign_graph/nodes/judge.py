@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
@@ -23,9 +23,10 @@ from memalign_graph.memory import recall as memory
 from memalign_graph.memory.embedding import key_of
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.judgments import keep_judgment
-from memalign_graph.memory.view import MemoryView
-from memalign_graph.models import ask, is_small, max_input_tokens, model_name_of
+from memalign_graph.memory.standing import EpisodeRow
+from memalign_graph.models import ask, is_small, judge_key, max_input_tokens, model_name_of
 from memalign_graph.prompts.judge import (
+    PROMPT_VERSION,
     fit_guidelines,
     judge_prompt,
     read_answer,
@@ -118,8 +119,9 @@ class Retrieved(FrozenModel):
 async def judge(
     step: Step, example: Example, retrieved: Retrieved, *, besides: Container[str] = ()
 ) -> Judgment:
-    """Judge an example with what memory gave; `besides` are vector keys of cases with no vote."""
+    """Judge an example with what memory gave; `besides` names examples that have no vote."""
     io, access, settings = step.io, step.access, step.parts.judge
+    key = judge_key(step.chat, settings.model_dump(include=_IN_KEY), PROMPT_VERSION)
     scale = step.parts.criterion.scale
     moved: str | None = None
     decide: Callable[[confidence.Said], confidence.Decision] = confidence.at_its_word
@@ -127,9 +129,8 @@ async def judge(
         from memalign_graph.evidence.process import weigh_case
 
         vector = memory.known_vector(retrieved.vector)
-        decide, moved = await weigh_case(
-            io, access, settings.mode, version=retrieved.version, vector=vector, besides=besides
-        )
+        shown: Any = {"version": retrieved.version, "vector": vector, "besides": besides}
+        decide, moved = await weigh_case(io, access, settings.mode, **shown, judge_key=key)
     checks, answer, measured = await _answers(step, example, retrieved, besides)
     said = confidence.Said(
         answer["value"], measured.probabilities, measured.source, probabilities(checks)
@@ -146,9 +147,14 @@ async def judge(
         probabilities=measured.probabilities,
         memory_version=retrieved.version,
         thread_id=step.run.thread_id,
+        judge_key=key,
     )
     keep_for = settings.keep_judgments
     return await keep_judgment(io, access, judgment, example, retrieved.vector, keep_for)
+
+
+_IN_KEY = {"use_guidelines", "use_episodes", "swap", "checks"}
+"""The options that change a judge's verdict."""
 
 
 def _overruled(rationale: str, value: Value, said: confidence.Said, scale: Scale) -> str:
@@ -440,17 +446,14 @@ async def judge_again(
     k = step.settings["k"] if step.parts.judge.use_episodes else 0
     found = Retrieved.of(await memory.recall_besides(io, access, example, k, besides))
     again = replace(step, io=KeepReplies(io, access), run=replace(step.run, max_concurrency=limit))
-    voteless = _Voteless(access.view, key_of(access, example), besides)
+    voteless = _voteless(access.view.rows(), besides) | {example.id, key_of(access, example)}
     return await judge(again, example, found.with_guidelines(guidelines, again), besides=voteless)
 
 
-@dataclass(frozen=True)
-class _Voteless(Container[str]):
-    """The vector keys of the cases that have no vote."""
-
-    view: MemoryView
-    own: str
-    besides: AbstractSet[str]
-
-    def __contains__(self, key: object) -> bool:
-        return key == self.own or set(self.view.episodes_at(str(key))) <= self.besides
+def _voteless(rows: Sequence[EpisodeRow], besides: AbstractSet[str]) -> set[str]:
+    """Return the ids and vector keys of the examples of which all episodes are left out."""
+    out: set[str] = set()
+    kept: set[str] = set()
+    for row in rows:
+        (out if row.id in besides else kept).update((row.example_id, row.vector_key))
+    return out - kept

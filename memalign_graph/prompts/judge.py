@@ -21,6 +21,9 @@ from memalign_graph.prompts import fences
 from memalign_graph.scales import Value
 from memalign_graph.types import Criterion, Episode, Example, Guideline, RecalledExample
 
+PROMPT_VERSION = 1
+"""Raised when prompts change so that verdicts do: those of an earlier one are another judge's."""
+
 ANSWER_TOKENS = 1_024  # of the context window, for the answer
 _FIELD_TOKENS = 400  # of one text of an episode: enough to see what it is like
 

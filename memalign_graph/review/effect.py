@@ -1,5 +1,6 @@
 """What an expert's answer would do, told before it is final: nothing is stored here."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from memalign_graph.agreement import agree, majority, on_scale
@@ -78,7 +79,8 @@ async def turned_by(
     """Tell which settled cases would be estimated otherwise; also why that is not known."""
     scale, key = access.criterion.scale, key_of(access, example)
     try:
-        process = await current_process(io, access)
+        judge_key = None if judgment is None else judgment.judge_key
+        process = await current_process(io, access, judge_key=judge_key)
         vector = (await vectors_of(io, access, [key])).get(key, vector)
         access.view.index.check([] if vector is None else [vector])
     except EmbeddingError as error:
@@ -89,11 +91,12 @@ async def turned_by(
         return [], _FEW.format(len(process.cases), MIN_CASES)
     if vector is None:
         return [], _NO_VECTOR
-    given = [*(other for _, other in _others(access, example, author)), value]
-    said = next((case.said for case in process.cases if case.key == key), None)
+    others = _others(access, example, author)
+    given = [*(other for row, other in others if row.example_id == example.id), value]
+    said = next((case.said for case in process.cases if case.example_id == example.id), None)
     if said is None and judgment is not None:
         said = Said(judgment.verdict, judgment.probabilities)
-    case = Case(key, vector, example.id, [], given, majority(given, scale), said)
+    case = Case(key, vector, example.id, [], given, majority(given, scale), said, datetime.now(UTC))
     with process.lock:
         if not process.decides(decide):
             return [], _UNUSED
@@ -103,7 +106,8 @@ async def turned_by(
         turn = {"before": before, "after": after, "expert": settled.value}
         is_right, was_right = (agree(scale, it, settled.value) for it in (after, before))
         becomes = "right" if is_right else "wrong" if was_right else "neither"
-        title = title_of(access.view.rows_at(settled.key)[0])
+        rows = access.view.rows_at(settled.key)
+        title = title_of(next(row for row in rows if row.example_id == settled.example_id))
         shown = {name: shown_value(scale, it) for name, it in turn.items()}
         turns.append({"title": title, "becomes": becomes, **shown})
     return turns, None

@@ -27,12 +27,10 @@ _CASE = re.compile(r"Case (\d+)[:.]")
 
 
 def case(number: int) -> dict[str, Any]:
-    """A case; of each four in a row every one is of another topic."""
+    """A case with words of its own; of each four in a row every one is of another topic."""
     topic = _TOPICS[number % len(_TOPICS)]
-    return {
-        "inputs": f"Case {number}: {topic}.",
-        "outputs": f"{topic}: so we answered {topic}.",
-    }
+    own = " ".join(f"detail{number}x{at}" for at in range(10))
+    return {"inputs": f"Case {number}: {topic}. {own}", "outputs": f"So we answered {topic}."}
 
 
 def truth(number: int) -> bool:

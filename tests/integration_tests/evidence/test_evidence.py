@@ -45,6 +45,7 @@ NEXT = 98
 def judgment(value: Any, **fields: Any) -> dict[str, Any]:
     """What the judge had said of a case."""
     given = {"criterion": CRITERION.name, "example_id": "", "rationale": "", "memory_version": ""}
+    given["model"] = "gpt-4.1-mini-2025-04-14"  # as stored before judges had keys
     return Judgment.model_validate({**given, "value": value, **fields}).to_json()
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from memalign_graph.evaluation.results import ALIGNED, BASE
+from memalign_graph.evidence import process
 from tests.conftest import CRITERION, Bench, judgings
 from tests.integration_tests.evaluation.support import Caller, answers, memory_of, remember
 from tests.integration_tests.evidence.judging_support import (
@@ -23,6 +24,12 @@ from tests.loopback import ChatRequest, LoopbackServer
 TURNS = "Turn it round."
 VERDICT = "aligned verdict"
 GIVEN = words(32)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_unlike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no case is by chance less like the others than they are like each other."""
+    monkeypatch.setattr(process, "UNLIKE_SHARE", 0.0)
 
 
 def wrong_half(number: int) -> bool:
@@ -132,7 +139,7 @@ async def test_by_itself_the_verdict_stands_alone_where_none_was_overruled(lab: 
     assert "0 have the judge's own verdict" in str(found.cases[0].judgments[ALIGNED].evidence)
     assert answers(found, stage="learn") == 4  # each memory distils, and judges no case
     said = {"criterion": CRITERION.name, "example_id": "", "rationale": "", "memory_version": ""}
-    given = words(32, judgment={**said, "value": True})
+    given = words(32, judgment={**said, "model": "gpt-4.1-mini", "value": True})
     found = await lab.evaluate(CRITERION, given, folds=4, resamples=50, decide="auto")
     assert [one.judge for one in found.scores][-3:] == [BASE, VERDICT, ALIGNED]
     assert found.metric(ALIGNED, "agreement").value == 1.0

@@ -78,12 +78,13 @@ def valued(number: int, *, value: bool = True, held: float = 0.95) -> Feedback:
         value=True,
         rationale="It is fine.",
         memory_version="0" * 32,
+        model="gpt-4.1-mini",
         probabilities={"true": held, "false": 1 - held},
     )
     return Feedback(example=example, value=value, judgment=judgment)
 
 
-async def teach(bench: Bench, count: int = 60, *, doubtful: int = 20) -> None:
+async def teach(bench: Bench, count: int = 90, *, doubtful: int = 20) -> None:
     """Fill memory: sure verdicts that the experts confirm, and doubtful ones of which half fail."""
     await bench.remember(
         *(valued(number, held=0.9 + number / 1000).to_json() for number in range(count)),
@@ -200,7 +201,7 @@ async def test_what_an_expert_is_told(bench: Bench) -> None:
     assert judgment["confidence"] < judgment["review"]["threshold"]
     assert judgment["review"]["threshold"] > 0.8
     assert "You are asked because the judge is not sure enough." in shown
-    assert f"Confidence: {judgment['confidence']:.0%} (calibrated on 80 cases)." in shown
+    assert f"Confidence: {judgment['confidence']:.0%} (calibrated on 110 cases)." in shown
     bench.server.rules = sure(0.97)
     strange = {"inputs": "Wie spät ist es auf dem Mond?", "outputs": "Keine Ahnung, ehrlich."}
     given = await bench.invoke(graph, strange, "strange")
@@ -253,7 +254,7 @@ OUTCOMES: dict[str, tuple[dict[str, Any], Any, list[str]]] = {
 async def test_whom_it_asks_about(
     bench: Bench, options: dict[str, Any], rules: Any, reasons: list[str]
 ) -> None:
-    await teach(bench)
+    await teach(bench, 110)
     bench.server.rules = rules
     if "embeddings" in options:
         options = {**options, "embeddings": bench.server.embedder(max_retries=0)}

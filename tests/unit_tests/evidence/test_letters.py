@@ -64,3 +64,10 @@ def test_odds_beyond_what_there_are_stay_probabilities() -> None:
         assert told(logprob=low, top_logprobs=top) == {"true": shares[0], "false": shares[1]}
     none = [{"token": letter, "logprob": -math.inf} for letter in "AB"]
     assert told(logprob=-math.inf, top_logprobs=none) is None
+
+
+def test_a_letter_that_is_missing_counts_as_nothing_where_the_others_leave_it_little() -> None:
+    sure = [{"token": "B", "logprob": math.log(0.98)}, {"token": "**", "logprob": math.log(0.01)}]
+    for token, share, found in (("B", 0.98, {"true": 0, "false": 1}), ("B", 0.8, None)):
+        top = [{**sure[0], "logprob": math.log(share)}, sure[1]]
+        assert told(token=token, logprob=math.log(share), top_logprobs=top) == found

@@ -39,6 +39,7 @@ class Item:
     truth: Value
     verdict: Value | None
     probabilities: Mapping[str, float] | None = None
+    judge_key: str | None = None
 
 
 def normalised(vectors: Any) -> Vectors:
@@ -89,7 +90,8 @@ def world(
     numbers = np.random.default_rng(rng.randrange(2**32))
     centres = numbers.normal(size=(clusters, 16))
     values = values_of(scale)
-    own = [values[at % len(values)] for at in range(clusters)]
+    step = 2 if len(values) > clusters else 1  # so that all thirds of the range are there
+    own = [values[step * at % len(values)] for at in range(clusters)]
     rng.shuffle(own)
     label = right_in(purity)
     items = []
@@ -104,7 +106,8 @@ def world(
 def word(at: int, item: Item, case: int | None = None) -> dict[str, Any]:
     """What an expert says on a case, as it lies in a store; its own case unless told."""
     case = at if case is None else case
-    judged = {"value": item.verdict, "probabilities": item.probabilities}
+    judged: dict[str, Any] = {"value": item.verdict, "probabilities": item.probabilities}
+    judged["judge_key"] = item.judge_key
     episode = {
         "example": {"inputs": f"Case {case}", "outputs": "a"},
         "example_id": f"x{case:04d}",
@@ -152,10 +155,12 @@ def access_of(view: MemoryView) -> Any:
     return SimpleNamespace(view=view, table=None)
 
 
-def process_of(view: MemoryView, scale: Scale, besides: Container[str] = ()) -> Process:
+def process_of(
+    view: MemoryView, scale: Scale, besides: Container[str] = (), judge_key: str | None = None
+) -> Process:
     """What decides with a memory."""
     vectors = run(vectors_of(BLOCKING, access_of(view), newest(view, besides)))
-    return Process(view, scale, vectors, besides)
+    return Process(view, scale, vectors, besides, judge_key)
 
 
 def near_of(process: Process, view: MemoryView, vector: Any) -> Near:

@@ -1,0 +1,185 @@
+"""The default decision does no harm, in worlds where it could; and what counts as a case."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from memalign_graph import Boolean
+from memalign_graph.evidence.asking import _trust
+from memalign_graph.evidence.compare import is_better
+from memalign_graph.models import judge_key, name_in_key
+from tests.unit_tests.evidence.decision_worlds import (
+    HELPED,
+    WORLDS,
+    Rng,
+    change,
+    simulate,
+    twins,
+    unlike,
+)
+from tests.unit_tests.evidence.worlds import (
+    Item,
+    decided,
+    fact,
+    normalised,
+    process_of,
+    put,
+    view_of,
+    word,
+)
+
+SEEDS = range(5)
+_SURE = 2.4  # standard errors: a hundredth of chances
+
+
+def some_cases(count: int, seed: int = 1, **fields: Any) -> list[Item]:
+    """Cases of their own, half of them bad, that the judge is right on."""
+    rng: Rng = np.random.default_rng(seed)
+    past, _ = unlike(1.0, 0.0)(rng, count, 0)
+    return [replace(item, **fields) for item in past]
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_by_default_neither_agreement_nor_what_is_caught_suffers(name: str) -> None:
+    world = WORLDS[name]
+    found = simulate(world, world.counts[-1], SEEDS) + simulate(world, world.counts[0], SEEDS)
+    for pairs in ([one.agreement for one in found], [one.caught for one in found]):
+        before, after, error = change(pairs)
+        assert after >= before - 0.02 - _SURE * error
+        # A large loss in some memories alone is no chance.
+        assert after >= before - 0.1
+
+
+@pytest.mark.parametrize("name", HELPED)
+def test_by_default_a_useless_judge_beside_good_neighbours_is_outvoted(name: str) -> None:
+    world = HELPED[name]
+    found = [one for count in (40, 100) for one in simulate(world, count, SEEDS)]
+    assert np.mean([one.decides for one in found]) > 0.5
+    before, after, _ = change([one.agreement for one in found])
+    assert after > before + 0.1
+
+
+def test_each_class_counts_alike_and_none_may_lose() -> None:
+    ones, classes, kinds = np.ones(30), np.repeat([0, 1], 15), np.arange(2)
+    alone = np.arange(30)
+    assert is_better(ones, classes, alone, kinds)
+    assert not is_better(0 * ones, classes, alone, kinds)
+    # A class that the evidence loses, however many others it wins.
+    loses = np.where(np.arange(30) < 2, -1.0, 1.0)
+    assert not is_better(loses, np.minimum(np.arange(30) // 3, 1), alone, kinds)
+    # Nor is anything known of a class without a case, or by one case in thirty wordings.
+    rare = np.append(np.ones(3), np.zeros(27))
+    assert not is_better(rare, np.zeros(30, int), alone, kinds)
+    assert not is_better(ones, classes, classes, kinds)
+
+
+def test_a_case_unlike_all_others_is_left_to_the_verdict() -> None:
+    world = HELPED["coin judge, neighbours .9"]
+    past, new = world.make(np.random.default_rng([40, 0]), 40, 20)
+    view = view_of(past)
+    process = process_of(view, Boolean())
+    assert process.decides("auto")
+    near = [decided(view, process, item, "auto").evidence for item in new]
+    assert np.mean([one is not None and one.decided_by == "evidence" for one in near]) > 0.7
+    for verdict in (True, False):
+        strange = Item(normalised(-np.sum([item.vector for item in past], axis=0)), True, verdict)
+        decision = decided(view, process, strange, "auto")
+        assert decision.value is verdict
+        assert decision.evidence is not None
+        assert "as similar to this one" in decision.evidence.reason
+
+
+def test_near_duplicates_are_too_few_cases() -> None:
+    past, _ = twins(0.5, 6)(np.random.default_rng(2), 48, 0)
+    process = process_of(view_of(past), Boolean())
+    assert len(set(process.regression.groups.tolist())) == 8
+    assert process.weighing is None
+    assert not process.decides("evidence")
+
+
+def test_examples_with_one_text_are_cases_of_their_own() -> None:
+    [item] = some_cases(1)
+    first, second = word(0, item, case=0), word(1, replace(item, truth=not item.truth), case=0)
+    second["episode"]["example_id"] = "x0001"
+    view = view_of([])
+    put(view, [first], [item])
+    view.add([fact(view, said={"e0001": "e0001"})], {"e0001": second})
+    process = process_of(view, Boolean())
+    assert [(case.example_id, case.value) for case in process.cases] == [
+        ("x0000", item.truth),
+        ("x0001", not item.truth),
+    ]
+    assert [case.example_id for case in process_of(view, Boolean(), {"x0000"}).cases] == ["x0001"]
+
+
+def test_verdicts_of_another_judge_do_not_count() -> None:
+    old = some_cases(20, judge_key="k1 gpt-9")
+    new = some_cases(14, 2, judge_key="k2 gpt-9")
+    view = view_of([*old, *new])
+
+    def judged(key: str | None) -> int:
+        return sum(case.said is not None for case in process_of(view, Boolean(), (), key).cases)
+
+    assert [judged(key) for key in ("k1 gpt-9", "k2 gpt-9", "k3 gpt-9", None)] == [20, 14, 0, 14]
+    assert not process_of(view, Boolean(), (), "k3 gpt-9").decides("auto")
+
+
+def test_verdicts_without_a_key_count_by_the_models_name() -> None:
+    models = [None, "gpt-9", "gpt-9-2025-04-14", "gpt-9-mini", "gpt-9-2025-04-14", "gpt-8"]
+    items = some_cases(len(models))
+    words = [word(at, item) for at, item in enumerate(items)]
+    for model, one in zip(models, words, strict=True):
+        one["episode"]["judgment"]["model"] = model
+    view = view_of([])
+    put(view, words, items)
+
+    def judged(key: str | None) -> list[str]:
+        cases = process_of(view, Boolean(), (), key).cases
+        return [case.example_id[-1] for case in cases if case.said is not None]
+
+    assert judged("k gpt-9") == ["1", "2", "4"]
+    assert judged("k gpt-9-2025-04-14") == ["2", "4"]
+    assert judged("k") == []  # a small model, which was asked otherwise
+    assert judged(None) == ["5"]
+
+
+def test_a_judges_key_tells_models_settings_options_and_prompts_apart(server: Any) -> None:
+    def key(options: Any = None, version: int = 1, **settings: Any) -> str:
+        return judge_key(server.chat_model(**settings), options or {}, version)
+
+    keys = [key(), key({"swap": True}), key(version=2), key(temperature=0.5), key(model="other")]
+    assert len(set(keys)) == len(keys)
+    assert key() == keys[0] == key(max_retries=9)
+    assert [name_in_key(one) for one in keys] == ["gpt-4.1-mini"] * 4 + ["other"]
+    small = judge_key(server.chat_model(profile={"max_input_tokens": 8_000}), {}, 1)
+    assert name_in_key(small) == ""
+
+
+@pytest.mark.parametrize(("count", "needed"), [(39, False), (40, True), (400, True)])
+def test_where_all_agree_the_questions_end(count: int, needed: bool) -> None:  # noqa: FBT001
+    items = some_cases(count, truth=True, verdict=True)
+    view = view_of(items)
+    process = process_of(view, Boolean())
+    trust = _trust(process, "auto", 0.9, None)
+    assert (trust.threshold is not None) is needed
+    decision = decided(view, process, items[0], "auto")
+    assert (decision.value, decision.calibrated_on) == (True, count)
+    if trust.threshold is not None:
+        assert decision.confidence is not None
+        assert decision.confidence >= trust.threshold
+    # A verdict that was never confirmed is asked about all the same.
+    assert "false" not in trust.verdicts
+
+
+def test_a_cluster_of_near_duplicates_is_one_decision_in_trust() -> None:
+    granted = 0
+    for seed in range(20):
+        past, _ = twins(0.9, 4)(np.random.default_rng(seed), 160, 0)
+        # Right on all wordings of a case, or on none.
+        same = [replace(item, verdict=past[at // 4 * 4].verdict) for at, item in enumerate(past)]
+        trust = _trust(process_of(view_of(same), Boolean()), "verdict", 0.9, None)
+        assert trust.decisions <= 40
+        granted += trust.threshold is not None
+    assert granted <= 2
