@@ -153,7 +153,7 @@ async def judge(
     return await keep_judgment(io, access, judgment, example, retrieved.vector, keep_for)
 
 
-_IN_KEY = {"use_guidelines", "use_episodes", "swap", "checks"}
+_IN_KEY = {"use_guidelines", "use_episodes", "swap", "checks", "small_model"}
 """The options that change a judge's verdict."""
 
 

@@ -9,7 +9,7 @@ import pytest
 from memalign_graph import Boolean
 from memalign_graph.evidence.asking import _trust
 from memalign_graph.evidence.compare import is_better
-from memalign_graph.models import judge_key, name_in_key
+from memalign_graph.models import declare_small, judge_key, name_in_key
 from tests.unit_tests.evidence.decision_worlds import (
     HELPED,
     WORLDS,
@@ -153,7 +153,7 @@ def test_a_judges_key_tells_models_settings_options_and_prompts_apart(server: An
     assert len(set(keys)) == len(keys)
     assert key() == keys[0] == key(max_retries=9)
     assert [name_in_key(one) for one in keys] == ["gpt-4.1-mini"] * 4 + ["other"]
-    small = judge_key(server.chat_model(profile={"max_input_tokens": 8_000}), {}, 1)
+    small = judge_key(declare_small(server.chat_model()), {}, 1)
     assert name_in_key(small) == ""
 
 
