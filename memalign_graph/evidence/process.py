@@ -639,7 +639,7 @@ class Process:
         who = "evidence" if weighing.is_better else "verdict"
         what = "wrong on a share of" if self.encoding.choices else "off by"
         whose = "one value for all" if weighing.judge is None else "the judge's verdict"
-        but = "" if weighing.is_better else ", which is no more than chance may bring"
+        but = "" if weighing.is_better else ": not better beyond chance, each class counting alike"
         checks = self.features.count if self.regression.share else 0
         besides = f", with {checks} check{'s' * (checks != 1)}," if checks else ""
         return (

@@ -31,7 +31,7 @@ from tests.unit_tests.evidence.worlds import (
 )
 
 SEEDS = range(5)
-_SURE = 2.4  # standard errors: a hundredth of chances
+_SURE = 1.645  # standard errors: one-sided, 95 %
 
 
 def some_cases(count: int, seed: int = 1, **fields: Any) -> list[Item]:
