@@ -20,7 +20,9 @@ from memalign_graph.types import Check, Guideline, Probabilities
 _USUAL_MET = 1.0
 """Log-odds of yes for cases that meet a guideline, with the embedded model: the mean over cases of
 the development scenarios is 0.9."""
-_LEAST_GAP = 1.0  # by which they lie above those that break it
+_LEAST_GAP = 0.35
+"""By how much they lie above those that break it at least; with it, and thresholds at 0.3 of the
+gap, 88 % of the breaking and 82 % of the meeting cases of the development scenarios were told."""
 _GAP_CASES = 2.0  # as many accepted cases that gap counts for
 _FIRST_SHARE, _LAST_SHARE = 0.3, 0.5
 """The threshold's share of the gap: with the anchor alone, and with many accepted cases."""
@@ -100,7 +102,7 @@ def _anchored(
     met = [log_odds_of(asked[key]) for key, level in levels.items() if level == 1]
     low = fmean([log_odds_of(asked[key]) for key in broken]) if broken else None
     if low is None and met:
-        low = fmean(met) - _LEAST_GAP
+        low = fmean(met) - _USUAL_MET
     threshold = 0.0
     if low is not None:
         usual = _GAP_CASES * max(low + _LEAST_GAP, _USUAL_MET)

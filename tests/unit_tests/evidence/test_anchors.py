@@ -68,7 +68,7 @@ def anchored(
 
 @pytest.mark.parametrize(
     ("anchor", "threshold"),
-    [(0.5, 0.3), (0.75, log_odds_of(0.75) + 0.3), (0.1, log_odds_of(0.1) * 0.7 + 0.3)],
+    [(0.5, 0.3), (0.75, log_odds_of(0.75) + 0.105), (0.1, log_odds_of(0.1) * 0.7 + 0.3)],
 )
 def test_one_anchor_sets_the_threshold(anchor: float, threshold: float) -> None:
     for odds, held in ((threshold - 0.02, False), (threshold + 0.02, True)):
