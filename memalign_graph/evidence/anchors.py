@@ -41,6 +41,7 @@ class AnchoredCheck:
     odds: float  # log-odds that it is met
     broken_values: list[Value]  # the experts' values of the cases that break it
     anchor: float | None  # the mean probability of yes on these
+    met_values: list[Value]  # the experts' values of accepted cases that were asked it
 
 
 def log_odds_of(probability: float) -> float:
@@ -116,6 +117,7 @@ def _anchored(
         odds=min(max(odds, -_MAX_ODDS), _MAX_ODDS),
         broken_values=[values[key] for key in broken],
         anchor=fmean([asked[key] for key in broken]) if broken else None,
+        met_values=[values[key] for key, level in levels.items() if level == 1],
     )
 
 
@@ -126,26 +128,31 @@ def add_checks(
     scale: Scale,
 ) -> Probabilities:
     """Add the log-odds of the check that is met least to those of the judge itself."""
-    if not anchored or (isinstance(scale, Categorical) and not scale.ordered):
+    if not anchored or share_of_scale(values[0], scale) is None:
         return judged
     worst = min(anchored, key=lambda check: check.odds)
     met = 1 / (1 + exp(-worst.odds))
-    count = len(values)
-    where_broken = dict.fromkeys(map(scale.render, values), (1 - _SURE) / count)
-    broken_values = worst.broken_values or values[:1]
-    for value in broken_values:
-        name = scale.render(nearest(values, value))
-        where_broken[name] += _SURE / len(broken_values)
-    # Nothing is known of the value of a case that meets all, but that it is not that.
-    where_met = dict.fromkeys(where_broken, 1 / count)
     if isinstance(scale, Boolean):
         where_broken, where_met = {"false": 1.0, "true": 0.0}, {"false": 0.0, "true": 1.0}
+    else:
+        where_broken = _spread(worst.broken_values or values[:1], values, scale)
+        # Without accepted cases nothing is known of the value of a case that meets all.
+        where_met = _spread(worst.met_values, values, scale)
     shares = {
         name: share**_JUDGE_WEIGHT * (met * where_met[name] + (1 - met) * where_broken[name])
         for name, share in judged.items()
     }
     total = sum(shares.values()) or 1.0
     return {name: share / total for name, share in shares.items()}
+
+
+def _spread(known: Sequence[Value], values: Sequence[Value], scale: Scale) -> dict[str, float]:
+    """Return the shares of known values, with some for every value; even ones where none is."""
+    sure = _SURE if known else 0.0
+    shares = dict.fromkeys(map(scale.render, values), (1 - sure) / len(values))
+    for value in known:
+        shares[scale.render(nearest(values, value))] += sure / len(known)
+    return shares
 
 
 def explain_checks(anchored: Sequence[AnchoredCheck]) -> str:

@@ -44,8 +44,7 @@ A question
 things, each gets a question of its own;
 - begins with a word such as Does, Is, Are or Has, is answered by yes or no, and yes means that \
 the case is as the experts want it;
-- names the thing itself in the experts' terms: of "Too grumble: the zib waited and gets no mork" \
-comes "{example}\""""
+- names the thing itself in the experts' terms."""
 
 _UNTRUSTED = """
 
@@ -110,7 +109,6 @@ _REWRITE_EXAMPLES = (
     ),
 )
 
-_EXAMPLE = "Does the reply give a mork to the zib?"
 _MADE_UP = ("zib", "zorp", "mork", "flib", "unflib", "grumble", "whistle")
 """How words of the examples begin that a question of a real comment does not have."""
 
@@ -127,7 +125,7 @@ def small_distill_prompt(
     """Show the first of some feedback, oldest first: the comment, or the outputs with a value."""
     shown = sorted(episodes[:MOST_COMMENTS], key=lambda episode: (episode.given_at, episode.id))
     most = most_operations or min(_MOST_QUESTIONS, len(shown) + 1)
-    system = _SYSTEM.format(instructions=criterion.instructions.strip(), example=_EXAMPLE)
+    system = _SYSTEM.format(instructions=criterion.instructions.strip())
     if any(episode.rationale is None for episode in shown):
         system += _UNTRUSTED.format(tags="<outputs>")
     closing = f"Write up to {most} different questions, {_SHAPE}"

@@ -6,7 +6,15 @@ from math import exp
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import Boolean, Categorical, Criterion, Guideline, JudgeMemory, Numeric
+from memalign_graph import (
+    Boolean,
+    Categorical,
+    Criterion,
+    Guideline,
+    JudgeMemory,
+    Numeric,
+    Pairwise,
+)
 from memalign_graph.evidence.anchors import (
     AnchoredCheck,
     add_checks,
@@ -118,6 +126,15 @@ def test_on_a_scale_without_an_order_checks_say_nothing_of_the_value() -> None:
     check = anchored(0.1, ("red", 0.2), scale=COLORS)
     judged = {"red": 0.3, "blue": 0.7}
     assert add_checks(judged, [check], ["red", "blue"], COLORS) == judged
+    check, judged = anchored(0.1, ("A", 0.2), scale=Pairwise()), {"A": 0.3, "B": 0.7}
+    assert add_checks(judged, [check], ["A", "B"], Pairwise()) == judged
+
+
+def test_a_met_check_leads_to_the_values_of_accepted_cases() -> None:
+    even = dict.fromkeys(["0.0", "0.5", "1.0"], 1 / 3)
+    met = anchored(0.9, (0.0, 0.2), {0.85: 1.0}, NUMBERS)
+    shares = add_checks(even, [met], [0.0, 0.5, 1.0], NUMBERS)
+    assert shares["1.0"] > 0.8
 
 
 def test_the_rationale_names_failed_checks_alone() -> None:
