@@ -6,6 +6,7 @@ other side is the same case as the expert wants it, rewritten by the model, and 
 the experts accepted.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
@@ -23,6 +24,8 @@ from memalign_graph.prompts import distill_small as prompts
 from memalign_graph.prompts.checks import turn_around
 from memalign_graph.prompts.distill import DistillPrompt, Proposal
 from memalign_graph.types import Episode, Example
+
+logger = logging.getLogger(__name__)
 
 _ASKED_SOURCES = 3  # of a question that several comments led to
 _ACCEPTED_CASES = 2  # in memory that every wording is asked of
@@ -196,7 +199,8 @@ async def _rewritten(io: IO, chat: BaseChatModel, episode: Episode) -> Example |
             lambda answer, _last: str(answer["outputs"]),
             purpose="write outputs as the expert wants them",
         )
-    except (ChatModelError, ModelAnswerError, KeyError):
+    except (ChatModelError, ModelAnswerError, KeyError) as error:
+        logger.warning("A comment's questions are not tried on rewritten outputs: %s", error)
         return None
     example = episode.example
     if outputs.split() == str(example.outputs).split():

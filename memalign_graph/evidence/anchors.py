@@ -67,15 +67,15 @@ def anchor_checks(
     scale: Scale,
     checks: Sequence[Check],
     guidelines: Mapping[str, Guideline],
-    besides: Container[str],
+    excluded_keys: Container[str],
 ) -> list[AnchoredCheck]:
-    """Hold answers against those on cases in memory; `besides` are vector keys that don't count."""
+    """Compare answers with those on cases in memory, without the cases of excluded vector keys."""
     answers = answers_in(view)
     valued: dict[str, list[Value]] = {}
     sources: dict[str, str] = {}
     for row in view.rows():
         value = on_scale(row.value, scale)
-        if value is not None and row.vector_key not in besides:
+        if value is not None and row.vector_key not in excluded_keys:
             valued.setdefault(row.example_id, []).append(value)
             sources[row.id] = row.example_id
     values = {key: majority(given, scale) for key, given in valued.items()}

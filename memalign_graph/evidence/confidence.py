@@ -199,12 +199,12 @@ def letter_probabilities(logprobs: Any, names: Sequence[str]) -> Probabilities |
     """
     shares = token_probabilities(logprobs, ascii_uppercase[: len(names)])
     total = sum(share or 0.0 for share in shares)
-    if not total or (None in shares and total < _MOST):
+    if not total or (None in shares and total < _MIN_KNOWN_SHARE):
         return None
     return {name: (share or 0.0) / total for name, share in zip(names, shares, strict=True)}
 
 
-_MOST = 0.9  # of the probability: how much the letters that are known have where one is missing
+_MIN_KNOWN_SHARE = 0.9  # of the probability, on the letters that are known
 
 
 def _entries(given: Any) -> list[Mapping[str, Any]]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, cast
 
 import openai
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
@@ -44,7 +44,7 @@ class _LocalChatOpenAI(ChatOpenAI):
             client.base_url, client.api_key = endpoint
 
 
-def local_chat_model(**kwargs: Any) -> Any:
+def local_chat_model(**kwargs: Any) -> ChatOpenAI:
     """Make the embedded chat model: Qwen2.5-Coder 1.5B Instruct on the CPU, no key needed.
 
     Nothing happens until the first call, which fetches the weights if they are nowhere (1.1 GB,
@@ -80,4 +80,4 @@ def local_chat_model(**kwargs: Any) -> Any:
             "tool_calling": False,
         },
     }
-    return declare_small(_LocalChatOpenAI(**{**defaults, **kwargs}))
+    return cast("ChatOpenAI", declare_small(_LocalChatOpenAI(**{**defaults, **kwargs})))
