@@ -38,9 +38,21 @@ class InvalidInputError(MemAlignError, ValueError):
 class ChatModelError(MemAlignError):
     """A chat model could not be reached or answered with an error; the cause is chained."""
 
+    is_refusal: bool = False
+    """Whether the provider refused this one prompt, so that another may be answered."""
+
 
 class ModelAnswerError(MemAlignError):
     """A chat model's answer stayed unusable after it had been shown what was wrong with it."""
+
+    is_refusal: bool = False
+    """Whether a content filter stopped the answer, or the model refused to give one."""
+
+
+def is_about_prompt(error: BaseException) -> bool:
+    """Return whether a model failed at one prompt, so that another may have been answered."""
+    is_refused = isinstance(error, ChatModelError) and error.is_refusal
+    return is_refused or isinstance(error, ModelAnswerError)
 
 
 class EmbeddingError(MemAlignError):

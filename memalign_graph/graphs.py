@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from langgraph.constants import TAG_NOSTREAM
 from langgraph.graph import END, START, StateGraph
 from typing_extensions import TypedDict, Unpack
 
@@ -28,22 +29,34 @@ class JudgeNodes:
     the expert by an interrupt and leaves `feedback` None where the expert skipped;
     `distill_feedback`, for feedback that does not merely agree, and `commit_memory`.
 
+    They may stand anywhere in a graph, and more than once: each time `retrieve_episodes` reads
+    `inputs` and `outputs` as they are then. Of memory the state holds ids alone.
+
     Args:
         criterion: What is judged.
+        stream_tokens: True to stream what the judge's models write, with `stream_mode="messages"`,
+            beside the messages of the graph's own models.
         judge: The options of a `Judge`.
 
     Raises:
         InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
 
-    def __init__(self, criterion: Criterion, **judge: Unpack[settings.JudgeOptions]) -> None:
+    def __init__(
+        self,
+        criterion: Criterion,
+        *,
+        stream_tokens: bool = False,
+        **judge: Unpack[settings.JudgeOptions],
+    ) -> None:
         parts = Parts(settings.Judge(criterion=criterion, **judge), "always")
-        self.retrieve_episodes = Node(retrieve_episodes, parts, is_first=True)
-        self.assemble_guidelines = Node(assemble_guidelines, parts)
-        self.judge = Node(judge_example, parts, name="judge")
-        self.collect_feedback = Node(asking.collect_feedback, parts)
-        self.distill_feedback = Node(distill_feedback, parts)
-        self.commit_memory = Node(commit_memory, parts)
+        tags = () if stream_tokens else (TAG_NOSTREAM,)
+        self.retrieve_episodes = Node(retrieve_episodes, parts, is_first=True, tags=tags)
+        self.assemble_guidelines = Node(assemble_guidelines, parts, tags=tags)
+        self.judge = Node(judge_example, parts, name="judge", tags=tags)
+        self.collect_feedback = Node(asking.collect_feedback, parts, tags=tags)
+        self.distill_feedback = Node(distill_feedback, parts, tags=tags)
+        self.commit_memory = Node(commit_memory, parts, tags=tags)
 
 
 def create_judge_graph(criterion: Criterion, **judge: Unpack[settings.JudgeOptions]) -> Graph:
@@ -63,7 +76,7 @@ def create_judge_graph(criterion: Criterion, **judge: Unpack[settings.JudgeOptio
         InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
     parts = Parts(settings.Judge(criterion=criterion, **judge))
-    builder = begin_graph(parts, schemas.JudgeState, schemas.JudgeOutput)
+    builder = begin_graph(parts, schemas.JudgeRunState, schemas.JudgeOutput)
     _add_judging(builder, parts)
     builder.add_edge("judge", END)
     return builder
@@ -101,7 +114,7 @@ def create_review_graph(
     settings.Reviewing(judge=built, review=review, clarify=clarify)  # refuses what does not fit
     parts = Parts(built, review)
     shown = ("k", "model", "review")
-    builder = begin_graph(parts, schemas.ReviewState, schemas.ReviewOutput, shown)
+    builder = begin_graph(parts, schemas.ReviewRunState, schemas.ReviewOutput, shown)
     _add_judging(builder, parts)
     builder.add_node(Node(asking.collect_feedback, parts))
     # Decided on the way out of nodes that run once, and not in the one that runs again.
@@ -227,14 +240,14 @@ def begin_graph(
     returns: type[Any],
     changeable: Sequence[str] = ("k", "model"),
     *,
-    takes: type[Any] = schemas.ExampleInput,
+    takes: type[Any] = schemas.RunInput,
     context: type[settings.MemAlignContext] = settings.MemAlignContext,
 ) -> Graph:
     """Begin a graph, with the settings that a run of it can have of its own."""
     model = parts.judge.model
     shown = {**parts.defaults, "model": model if isinstance(model, str) else None}
     values = {name: shown[name] for name in changeable}
-    if parts.judge.cite_guidelines and takes is schemas.ExampleInput:
+    if parts.judge.cite_guidelines and takes is schemas.RunInput:
         broken = {"broken_guidelines": state.__annotations__["broken_guidelines"]}
         cited: Any = TypedDict("Cited", {**returns.__annotations__, **broken})  # type: ignore[misc] # made here
         returns = cited

@@ -203,7 +203,7 @@ def review_form(
     lists = {
         "Guidelines it was given": [_rule(guideline) for guideline in guidelines],
         "Earlier cases it was shown": [_line(episode, criterion) for episode in episodes],
-        "Note": judgment.warnings,
+        "Note": list(map(escape, judgment.warnings)),
     }
     parts += [f"### {heading}\n\n{bullets(lines)}" for heading, lines in lists.items() if lines]
     parts.append(f"Is that right? The value is {scale.describe()}")
@@ -237,6 +237,14 @@ def read_review(
     reply: Any, criterion: Criterion, judgment: Judgment | None
 ) -> dict[str, Any] | None:
     """Read what was replied to a review as the fields of a `Feedback`; None if it was ignored."""
+    if isinstance(reply, dict) and (named := reply.get("judgment_id")) is not None:
+        reply = {name: value for name, value in reply.items() if name != "judgment_id"}
+        if judgment is None or named != judgment.id:
+            asked = "none" if judgment is None else judgment.id
+            raise ValueError(
+                f"`judgment_id`: the answer is to the judgment {named!r}, and the one that waits "
+                f"is {asked}: open the case again."
+            )
     given = read_reply(reply, _REVIEW_SHAPES, subject="judgment to decide on")
     if judgment is None and given.kind not in ("text", "object"):
         raise ValueError(

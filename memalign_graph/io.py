@@ -41,6 +41,7 @@ class ChatReply:
     model: str | None = None  # as it names itself
     input_tokens: int | None = None
     output_tokens: int | None = None
+    is_refusal: bool = False  # a content filter stopped it, or the model refused
     logprobs: Any = None  # of the answer's tokens, if they were asked for and the model tells
 
 
@@ -53,6 +54,7 @@ class StructuredModel:
     name: str
     key: str  # names the model with its settings, and the schema
     purpose: str = "judge"  # what it is asked for, as traces name it
+    is_json: bool = True  # whether an answer in text has to be a JSON object
 
     def invoke(self, messages: Sequence[BaseMessage]) -> ChatReply:
         """Ask; an answer that is no use is a reply, too, and a call that failed raises."""
@@ -69,28 +71,29 @@ class StructuredModel:
 
     def _read(self, output: Any) -> ChatReply:
         if self.parser is None:
-            return _read_output(**output)
+            return _read_output(**output, is_json=self.is_json)
         try:
             # What its `invoke` does, without a run of its own in every trace.
             parsed = self.parser.parse_result([ChatGeneration(message=output)])
         except Exception as error:  # noqa: BLE001 - a parser's error is told to the model
             return _read_output(output, None, error)
-        return _read_output(output, parsed)
+        return _read_output(output, parsed, is_json=self.is_json)
 
     def _read_failure(self, error: Exception) -> ChatReply:
         if isinstance(error, MemAlignError):
             raise error
         kind = type(error).__name__
         if kind not in _STOPPED:
-            raise ChatModelError(
-                f"The chat model {self.name} failed: {reason_of(error)}"
-            ) from error
+            failure = ChatModelError(f"The chat model {self.name} failed: {reason_of(error)}")
+            failure.is_refusal = _is_refusal(error)
+            raise failure from error
         completion = getattr(error, "completion", None)
         usage = getattr(completion, "usage", None)
         return ChatReply(
             answer=None,
             text=(completion.choices[0].message.content or "") if completion else "",
             problem=_STOPPED[kind],
+            is_refusal=_STOPPED[kind] == _FILTERED,
             input_tokens=getattr(usage, "prompt_tokens", None),
             output_tokens=getattr(usage, "completion_tokens", None),
         )
@@ -160,6 +163,9 @@ class _Awaiting(IO):
 
     async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
         with explained(store):
+            if type(store) is InMemoryStore:
+                with _IN_MEMORY:  # nothing of ours is embedded by it, so that it waits for nothing
+                    return store.batch(ops)
             return await _shielded(_abatch(store, ops))
 
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
@@ -187,6 +193,30 @@ class _Awaiting(IO):
 
     async def call(self, blocking: Callable[[], T], awaiting: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002 - the other side's
         return await awaiting()
+
+
+class Bounded(IO):
+    """An `IO` that calls models at most `limit` at a time, however calls are nested."""
+
+    def __init__(self, io: IO, limit: int, *, awaits: bool) -> None:
+        super().__init__(io)
+        self._awaits = awaits
+        self._threads = threading.Semaphore(limit)
+        self._tasks = asyncio.Semaphore(limit)
+
+    async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
+        if self._awaits:
+            async with self._tasks:
+                return await super().chat(model, messages)
+        with self._threads:
+            return await super().chat(model, messages)
+
+    async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
+        if self._awaits:
+            async with self._tasks:
+                return await super().embed(embeddings, texts)
+        with self._threads:
+            return await super().embed(embeddings, texts)
 
 
 BLOCKING = _Blocking()
@@ -309,20 +339,46 @@ _STORE_HINTS = {
 # Why an answer is no use, by the reason it ended for, and by the client's error that says so.
 _CUT_OFF = "it was cut off at the output limit: answer more briefly"
 _FILTERED = "a content filter stopped it"
+_STOP_FIELDS = ("finish_reason", "stop_reason", "done_reason", "stopReason", "incomplete_details")
+"""Where providers tell why an answer ended: OpenAI and Gemini, Anthropic, Ollama, Bedrock, and
+OpenAI's responses."""
 _STOPPED = {
-    "length": _CUT_OFF,
-    "content_filter": _FILTERED,
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens"), _CUT_OFF),
+    **dict.fromkeys(("content_filter", "content_filtered", "safety", "refusal"), _FILTERED),
+    **dict.fromkeys(("guardrail_intervened", "prohibited_content", "blocklist"), _FILTERED),
     "LengthFinishReasonError": _CUT_OFF,
     "ContentFilterFinishReasonError": _FILTERED,
 }
+_FENCED = re.compile(r"```(?:json)?\s*(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 
 
-def _read_output(raw: Any, parsed: Any, parsing_error: BaseException | None = None) -> ChatReply:
+def _stop_problem(metadata: Mapping[str, Any]) -> str | None:
+    """Return why an answer is no use by what a provider says of its end, if it says so."""
+    reasons = [metadata.get(name) for name in _STOP_FIELDS]
+    reasons = [reason.get("reason") if isinstance(reason, dict) else reason for reason in reasons]
+    named = (_STOPPED.get(reason.lower()) for reason in reasons if isinstance(reason, str))
+    return next(filter(None, named), None)
+
+
+def _read_json(text: str) -> Any:
+    """Read JSON, also in a code fence; never what is left of JSON that was cut off."""
+    fenced = _FENCED.search(text) if not text.lstrip().startswith("{") else None
+    return json.loads(fenced[1] if fenced else text, strict=False)
+
+
+def _read_output(
+    raw: Any, parsed: Any, parsing_error: BaseException | None = None, *, is_json: bool = True
+) -> ChatReply:
     # A kept answer has usage that tells of nothing but its cost.
     usage: Mapping[str, Any] = raw.usage_metadata or {}
     metadata = raw.response_metadata
     refusal = raw.additional_kwargs.get("refusal")
-    problem = _STOPPED.get(metadata.get("finish_reason", ""))
+    problem = _stop_problem(metadata)
+    if isinstance(parsed, dict) and is_json and raw.text and not raw.tool_calls:
+        try:  # once more: LangChain's parser completes what was cut off
+            parsed = _read_json(raw.text)
+        except ValueError as error:
+            parsed, parsing_error = None, error
     if problem is None and not isinstance(parsed, dict):
         problem = "it is not the JSON object asked for"
         if refusal:
@@ -333,6 +389,7 @@ def _read_output(raw: Any, parsed: Any, parsing_error: BaseException | None = No
         answer=parsed if problem is None else None,
         text=refusal or raw.text or (json.dumps(raw.tool_calls) if raw.tool_calls else ""),
         problem=problem,
+        is_refusal=problem == _FILTERED or (problem is not None and bool(refusal)),
         model=metadata.get("model_name"),
         input_tokens=usage.get("input_tokens"),
         output_tokens=usage.get("output_tokens"),
@@ -340,15 +397,30 @@ def _read_output(raw: Any, parsed: Any, parsing_error: BaseException | None = No
     )
 
 
+_PROMPT_REFUSED = (400, 413, 422)  # by HTTP status
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return whether a provider refused one prompt: nothing that a hint says would mend it."""
+    if _hint(error, _HINTS):
+        return False
+    status = getattr(error, "status_code", None)
+    return status in _PROMPT_REFUSED if isinstance(status, int) else isinstance(error, ValueError)
+
+
 def reason_of(error: Exception, hints: Mapping[str, str] = _HINTS) -> str:
     """Say why a call of a model or a store failed, and what to do about it."""
+    hint = _hint(error, hints)
+    return f"{type(error).__name__}: {first_line(error)}" + (f" ({hint})" if hint else "")
+
+
+def _hint(error: Exception, hints: Mapping[str, str]) -> str | None:
     names = [kind.__name__ for kind in type(error).__mro__]
     # The openai client tells an overflow by its code; LangChain does not always see it.
     if getattr(error, "code", None) == "context_length_exceeded":
         names.insert(1, "ContextOverflowError")
     plain = [name if name in hints else re.sub("^(API|Model)", "", name) for name in names]
-    hint = next((f" ({hints[name]})" for name in plain if name in hints), "")
-    return f"{names[0]}: {first_line(error)}{hint}"
+    return next((hints[name] for name in plain if name in hints), None)
 
 
 def first_line(error: BaseException) -> str:

@@ -4,13 +4,14 @@ import asyncio
 import inspect
 import json
 import os
+import re
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
-from weakref import WeakKeyDictionary
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -51,7 +52,7 @@ class OncePerLoop(Generic[T]):
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._made: WeakKeyDictionary[object, T] = WeakKeyDictionary()
+        self._made: dict[object, T] = {}
         self._making = threading.Lock()
 
     def get(self) -> T:
@@ -61,9 +62,16 @@ class OncePerLoop(Generic[T]):
         except RuntimeError:
             loop = self  # stands for calls outside of any
         with self._making:
+            # A client holds its loop, so that neither would ever go.
+            for other in [known for known in self._made if _is_closed(known)]:
+                del self._made[other]
             if loop not in self._made:
                 self._made[loop] = self._make()
             return self._made[loop]
+
+
+def _is_closed(loop: object) -> bool:
+    return isinstance(loop, asyncio.AbstractEventLoop) and loop.is_closed()
 
 
 _JOIN_S = 0.01
@@ -209,23 +217,86 @@ def _openai(text: str, field: Literal["model", "embeddings"], name: str) -> Any:
     return langchain_openai.OpenAIEmbeddings(check_embedding_ctx_length=False, **options)
 
 
+_NOT_IN_VECTORS = re.compile(
+    r"client|key|token|secret|password|credential|url|base|endpoint|proxy|timeout|retr|chunk|batch"
+    r"|show_|header|organization|region|verbose|callback|cache|ctx_length|special|skip_empty|user"
+    r"|query$|^(model|model_name|size|dimensions)$",
+    re.IGNORECASE,
+)
+"""Settings of embeddings that change no vector, or that name the embedder already."""
+
+
 def embedder_id(embeddings: EmbeddingsLike) -> str:
+    """Name embeddings, by all that is known to change their vectors."""
     if isinstance(embeddings, str):
         is_local = embeddings.partition(":")[0] == "local"
         return "local:universal-sentence-encoder-multilingual-v3" if is_local else embeddings
-    if not isinstance(embeddings, Embeddings):
-        module = getattr(embeddings, "__module__", "")
-        return f"{module}.{getattr(embeddings, '__qualname__', type(embeddings).__qualname__)}"
     if isinstance(embeddings, _Together):
         return embedder_id(embeddings.shared)
+    kind = type(embeddings)
+    if not isinstance(embeddings, Embeddings):
+        return _function_id(embeddings)
     traits = [getattr(embeddings, trait, None) for trait in ("model", "model_name", "size")]
     name = next((str(trait) for trait in traits if isinstance(trait, str | int)), "")
     dimensions = getattr(embeddings, "dimensions", None)
-    kind = type(embeddings)
     # Those that a string can make, too, have the same name.
     providers = {"OpenAIEmbeddings": "openai", "LocalEmbeddings": "local"}
     prefix = providers.get(kind.__name__, f"{kind.__module__}.{kind.__qualname__}")
-    return ":".join(str(part) for part in (prefix, name, dimensions) if part)
+    others = _other_traits(embeddings)
+    more = digest(others)[:12] if others else ""
+    return ":".join(str(part) for part in (prefix, name, dimensions, more) if part)
+
+
+def _function_id(function: Any) -> str:
+    """Name a function: by its own `name`, by where it is defined, and by what it was made with."""
+    name, path = getattr(function, "name", None), getattr(function, "__qualname__", None)
+    module = getattr(function, "__module__", "")
+    if isinstance(name, str) and name:
+        return f"{module}.{name}"
+    if path is None:  # an object that can be called, such as a partial function
+        kind, made_with = type(function), [getattr(function, "args", None), vars(function)]
+        inner = getattr(function, "func", None)
+        made_with += [] if inner is None else [embedder_id(inner)]
+        return f"{kind.__module__}.{kind.__qualname__}:{digest(_plain(made_with))[:12]}"
+    closure, code = getattr(function, "__closure__", None), getattr(function, "__code__", None)
+    cells = []
+    for cell in closure or ():
+        with suppress(ValueError):  # it is still empty
+            value = cell.cell_contents
+            # What else it holds may be a count or a cache, and change with use.
+            cells += [value] if isinstance(value, str | Embeddings) or callable(value) else []
+    if not closure and "<" not in path:
+        return f"{module}.{path}"
+    made_with = [_plain(cells), _plain(getattr(code, "co_consts", None)), code and code.co_names]
+    return f"{module}.{path}:{digest(made_with)[:12]}"
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON, with the kinds of what is none in its place."""
+    if isinstance(value, Embeddings) or (callable(value) and not isinstance(value, type)):
+        return embedder_id(value)
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(_plain, value))
+    is_plain = value is None or isinstance(value, str | int | float | bool)
+    return value if is_plain else type(value).__qualname__
+
+
+def _other_traits(embeddings: Embeddings) -> dict[str, Any]:
+    """Return the settings of embeddings that are not as they are by default, but for their name."""
+    fields: Mapping[str, Any] = getattr(type(embeddings), "model_fields", {})
+    traits: dict[str, Any] = {}
+    for name, value in vars(embeddings).items():
+        if name.startswith("_") or _NOT_IN_VECTORS.search(name):
+            continue
+        if name in fields and value == fields[name].get_default(call_default_factory=True):
+            continue
+        is_inner = isinstance(value, Embeddings) or callable(value)
+        # What is no field may be a count or a cache, and change with use.
+        if is_inner or isinstance(value, str) or name in fields:
+            traits[name] = _plain(value)
+    return traits
 
 
 def models_from_environment() -> tuple[str, str]:
@@ -384,10 +455,12 @@ async def ask(
         )
         asked = [*messages, AIMessage(shown), HumanMessage(complaint)]
     wrote = excerpt(" ".join(reply.text.split()), 200)
-    raise ModelAnswerError(
+    failure = ModelAnswerError(
         f"The chat model {model.name} gave no answer that can be used to {purpose}, also when "
         f"asked again: {problem}. It wrote: {wrote!r}"
     )
+    failure.is_refusal = reply.is_refusal
+    raise failure
 
 
 class Usage(FrozenModel):

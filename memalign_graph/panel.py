@@ -42,7 +42,7 @@ from memalign_graph.scales import (
     Value,
 )
 from memalign_graph.settings import Judge, JudgeOptions, PanelContext, Paneling, PanelReview
-from memalign_graph.state import ExampleInput
+from memalign_graph.state import RunInput
 from memalign_graph.types import Criterion, Example, Guideline, Judgment
 
 T = TypeVar("T")
@@ -172,7 +172,7 @@ class PanelOutput(TypedDict):
     learned: dict[str, Any]  # what each memory made of it, as in a review graph
 
 
-class PanelState(ExampleInput, PanelOutput):
+class PanelState(RunInput, PanelOutput):
     """All channels of a panel's graph; the last two are the nodes' own."""
 
     broken_guidelines: dict[str, Any]
@@ -336,7 +336,8 @@ class _Panel:
         state, example = step.state, step.example
         judgments, guidelines = _judgments(state), {}
         for name, fields in own_channel(state, "judge_memories").items():
-            memory = judging.Retrieved.read(fields)
+            access = self.parts[name].memory(step.run.store, step.settings)
+            memory = await judging.Retrieved.load(step.io, access, fields)
             guidelines[name] = [*memory.guidelines, *memory.relevant]
         said = panel_form(
             self.criteria, example, judgments, errors=state["errors"], guidelines=guidelines
@@ -377,8 +378,12 @@ class _Panel:
             # Before a model is asked, the feedback is stored.
             is_kept = isinstance(error, ChatModelError | ModelAnswerError)
             errors[name] = f"{_KEPT if is_kept else 'Nothing was learned'}: {error}"
+        done = {name: update["learned"] for name, update in learned.items()}
+        for name, result in done.items():
+            if not result["episode_ids"]:
+                errors[name] = f"{_KEPT}: {' '.join(result['warnings'])}"
         return {
-            "learned": {name: update["learned"] for name, update in learned.items()},
+            "learned": {name: result for name, result in done.items() if result["episode_ids"]},
             "errors": errors,
         }
 

@@ -1,7 +1,7 @@
 """What nodes share: the run they find themselves in, and a judge's clients and memory."""
 
 import warnings
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from langgraph.store.base import BaseStore
 from memalign_graph import models
 from memalign_graph.errors import InvalidInputError, MemAlignError, MemAlignWarning
 from memalign_graph.evidence.confidence import asks_checks
-from memalign_graph.io import AWAITING, BLOCKING, IO, StructuredModel, run
+from memalign_graph.io import AWAITING, BLOCKING, IO, Bounded, StructuredModel, run
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout
 from memalign_graph.prompts.judge import answer_schema
@@ -87,13 +87,17 @@ def current_run() -> Run:
     )
 
 
+_Bound = tuple[models.BaseChatModel, dict[str, Any], StructuredModel]
+"""A chat model bound to a schema; both stand with it, so that their ids are not given again."""
+
+
 class Clients:
     """Chat models and an embedder, made once for an event loop, however many judges share them."""
 
     def __init__(self, embeddings: models.EmbeddingsLike) -> None:
         self.embedder = models.Embedder(embeddings)
         self._chats: dict[object, models.OncePerLoop[models.BaseChatModel]] = {}
-        self._bound: dict[tuple[int, int], tuple[models.BaseChatModel, Any, StructuredModel]] = {}
+        self._bound: models.OncePerLoop[dict[tuple[int, int], _Bound]] = models.OncePerLoop(dict)
 
     def chat(
         self, model: models.BaseChatModel | str, *, small: bool | None = None
@@ -120,13 +124,10 @@ class Clients:
 
     def structured(self, chat: models.BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
         """Return a chat model bound to a schema, one that lives as long as the graph."""
-        key = (id(chat), id(schema))
-        bound = self._bound.get(key)
-        if bound is None:
-            if len(self._bound) >= 64:  # noqa: PLR2004 - plenty
-                self._bound.clear()  # of event loops that have ended
-            bound = self._bound[key] = (chat, schema, models.with_schema(chat, schema))
-        return bound[2]
+        key, known = (id(chat), id(schema)), self._bound.get()
+        if key not in known:
+            known[key] = (chat, schema, models.with_schema(chat, schema))
+        return known[key][2]
 
 
 class Parts:
@@ -203,7 +204,7 @@ def own_channel(state: State, name: str) -> dict[str, Any]:
     return value
 
 
-def telling(io: IO, access: MemoryAccess, state: State) -> Told:
+def telling(io: IO, access: MemoryAccess, state: State, tags: Sequence[str] = ()) -> Told:
     """Have chat models told of which criterion, and with which memory, they are asked."""
 
     def about() -> dict[str, str]:
@@ -211,7 +212,7 @@ def telling(io: IO, access: MemoryAccess, state: State) -> Told:
         version = retrieved.get("version") or access.view.version
         return {CRITERION: access.criterion.name, MEMORY_VERSION: version}
 
-    return Told(io, about)
+    return Told(io, about, tags)
 
 
 @dataclass(eq=False, repr=False)
@@ -223,6 +224,8 @@ class Node(Runnable[Any, Any]):
     name: str = ""
     is_first: bool = False
     """Whether it resolves the run's settings, which are gone from the context after it."""
+    tags: Sequence[str] = ()
+    """Of what its chat models are asked."""
 
     def __post_init__(self) -> None:
         self.name = self.name or self.operation.__name__
@@ -239,11 +242,12 @@ class Node(Runnable[Any, Any]):
         try:
             now = current_run()
             if self.is_first:
-                settings = resolve_context(now.context, parts.defaults)
+                settings = resolve_context(now.context, parts.defaults, parts.judge)
             else:
                 settings = own_channel(fields, "judge_run")["settings"]
             access = parts.memory(now.store, settings)
-            told = telling(io, access, fields)
+            bounded = Bounded(io, now.max_concurrency, awaits=io is AWAITING)
+            told = telling(bounded, access, fields, self.tags)
             return await self.operation(Step(told, parts, now, settings, access, fields))
         except MemAlignError as error:
             error.node = error.node or self.name

@@ -1,8 +1,10 @@
 """What can be told to a judge, and to what is built around one: declared and checked once."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self, TypedDict, cast, get_args
 
 from langchain_core.embeddings import Embeddings
@@ -165,6 +167,15 @@ class Judge(Settings):
     small_model: bool | None = None
     """Whether `model` is asked as small models are: for one token at a time, with each guideline as
     a check. None for what the model itself declares; the embedded model declares that it is."""
+    models: Annotated[
+        tuple[str, ...] | None,
+        BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given),
+    ] = None
+    """The chat models, as 'provider:name', that a run's context may choose instead; None for any
+    but `local`, which would download a model and start a server."""
+    require_namespace: bool = False
+    """True to refuse a run whose context names no namespace, so that none reads or writes the
+    memory of the default one."""
     keep_judgments: timedelta | None = Field(default=None, gt=timedelta(0))
     """How long a judgment is kept in memory for feedback that comes later, by its id (see
     `create_feedback_graph`); None to keep none."""
@@ -235,6 +246,8 @@ class JudgeOptions(TypedDict, total=False):
     cite_guidelines: bool
     checks: ChecksMode
     small_model: bool | None
+    models: tuple[str, ...] | None
+    require_namespace: bool
     keep_judgments: timedelta | None
     confidence: bool
     samples: int
@@ -442,20 +455,77 @@ RunSettings = dict[str, Any]
 """One run's settings by the names of `MemAlignContext`'s fields; JSON values."""
 
 
-def resolve_context(context: Any, built: Mapping[str, Any]) -> RunSettings:
+def resolve_context(
+    context: Any, built: Mapping[str, Any], judge: Judge | None = None
+) -> RunSettings:
+    """Return what a run is judged with: what was built, and what its context changes of it.
+
+    Raises:
+        InvalidInputError: The context names no namespace where one is required, or a model that a
+            context may not choose.
+    """
     own = own_context(context)
     given = {} if own is None else own.model_dump(exclude_unset=True, exclude_none=True)
+    if judge is not None and judge.require_namespace and "namespace" not in given:
+        raise InvalidInputError(
+            "context: it names no namespace, and the judge was built with require_namespace=True: "
+            'give one, such as context={"namespace": ["acme"]}, or {"memalign": {"namespace": '
+            '["acme"]}} where a graph around the judge has a context of its own.'
+        )
+    if judge is not None and (model := given.get("model")) is not None:
+        _check_model(model, judge)
     settings = {**built, **given}
     return {**settings, "namespace": list(settings["namespace"])}
+
+
+def _check_model(model: str, judge: Judge) -> None:
+    if model in (judge.model, *(judge.models or ())):
+        return
+    if judge.models is not None:
+        known = ", ".join(map(repr, judge.models)) or "no other than its own"
+        raise InvalidInputError(f"context: model: {model!r} can't be chosen: there is {known}.")
+    if model.partition(":")[0] == "local":
+        raise InvalidInputError(
+            "context: model: 'local' would download a model and start a server: build the judge "
+            "with models=['local'], so that a context may choose it."
+        )
 
 
 def own_context(context: Any) -> MemAlignContext | _RunContext | None:
     """Find what a context has for judging: itself, or what a parent's has under `memalign`."""
     if isinstance(context, MemAlignContext | _RunContext | None):
         return context
-    is_mapping = isinstance(context, Mapping)
-    own = context.get("memalign") if is_mapping else getattr(context, "memalign", None)
+    fields = context if isinstance(context, Mapping) else _fields_of(context)
+    own = fields.get("memalign")
+    _check_spelling(fields, own)
     try:
         return None if own is None else MemAlignContext.model_validate(own)
     except ValidationError as error:
         raise InvalidInputError(f"context: {explain(error)}") from error
+
+
+def _fields_of(context: Any) -> dict[str, Any]:
+    fields: dict[str, Any] | None = getattr(context, "__dict__", None)
+    if fields is not None:
+        return fields
+    return {name: getattr(context, name, None) for name in getattr(context, "__slots__", ())}
+
+
+def _check_spelling(fields: Mapping[str, Any], own: Any) -> None:
+    """Refuse a context that was meant for the judge and would not reach it.
+
+    Ignored, a misspelt namespace would lead one customer's feedback to another's memory.
+    """
+    names = [name for name in fields if isinstance(name, str)]
+    known = own if isinstance(own, Mapping) else {} if own is None else vars(own)
+    if fields.get("namespace") is not None and not known.get("namespace"):
+        raise InvalidInputError(
+            "context: 'namespace' stands beside 'memalign', where no judge reads it: give "
+            'context={"memalign": {"namespace": [...]}}.'
+        )
+    if "memalign" not in names:
+        plain = {re.sub(r"[^a-z]", "", name.lower()): name for name in names}
+        if alike := get_close_matches("memalign", plain, n=1, cutoff=0.8):
+            raise InvalidInputError(
+                f"context: {plain[alike[0]]!r} is not known: did you mean 'memalign'?"
+            )

@@ -6,17 +6,26 @@ from langgraph.channels import EphemeralValue
 from typing_extensions import TypedDict
 
 
-# The channels live for one step: what a later run on the same thread does not give is then not
-# there, rather than left over from an earlier run.
 class ExampleInput(TypedDict):
     """What is to be judged."""
 
-    inputs: Annotated[Any, EphemeralValue]
+    inputs: Any
     """What the application was given: text, or any other JSON value; not empty."""
-    outputs: Annotated[Any, EphemeralValue]
+    outputs: Any
     """What the application answered; not empty."""
-    reference_outputs: NotRequired[Annotated[Any, EphemeralValue]]
+    reference_outputs: NotRequired[Any]
     """What it should have answered, where that is known."""
+
+
+class RunInput(TypedDict):
+    """The same of a graph that begins with judging: the channels live for one step.
+
+    What a later run on the same thread does not give is then not there, rather than left over.
+    """
+
+    inputs: Annotated[Any, EphemeralValue]
+    outputs: Annotated[Any, EphemeralValue]
+    reference_outputs: NotRequired[Annotated[Any, EphemeralValue]]
 
 
 class JudgeOutput(TypedDict):
@@ -38,25 +47,41 @@ class ReviewOutput(JudgeOutput):
     feedback."""
 
 
-class JudgeState(ExampleInput, JudgeOutput):
-    """All channels of the judge graph; derive from it to put the nodes into a graph of one's own.
-
-    `judge_run` and `judge_memory` are the nodes' own.
-    """
+class JudgeChannels(JudgeOutput):
+    """What judging leaves in the state."""
 
     broken_guidelines: NotRequired[list[dict[str, Any]]]
     """The `Guideline`s that the outputs break, by the judge's own account, as JSON."""
     judge_run: dict[str, Any]
     """The `example` and the run's `settings`: a context is gone after an interrupt."""
     judge_memory: dict[str, Any] | None
-    """What memory gave (`Retrieved`), until nobody needs it any more."""
+    """What memory gave, by ids (`Retrieved`), until nobody needs it any more."""
 
 
-class ReviewState(JudgeState, ReviewOutput):
-    """All channels of the review graph; `judge_lesson`, too, is the nodes' own."""
+class ReviewChannels(JudgeChannels, ReviewOutput):
+    """What judging, asking and learning leave in the state."""
 
     judge_lesson: dict[str, Any]
     """The lesson under way: what the expert is asked back, and what is to be committed."""
+
+
+class JudgeState(ExampleInput, JudgeChannels):
+    """All channels of judging; derive from it to put the nodes into a graph of one's own.
+
+    `judge_run` and `judge_memory` are the nodes' own.
+    """
+
+
+class ReviewState(ExampleInput, ReviewChannels):
+    """All channels of judging and asking; `judge_lesson`, too, is the nodes' own."""
+
+
+class JudgeRunState(RunInput, JudgeChannels):
+    """All channels of the judge graph."""
+
+
+class ReviewRunState(RunInput, ReviewChannels):
+    """All channels of the review graph."""
 
 
 class LaterFeedback(TypedDict):
@@ -67,7 +92,7 @@ class LaterFeedback(TypedDict):
     """Any reply that the review interrupt takes: `value`, `rationale` and `author`, or text, ..."""
 
 
-class FeedbackState(ReviewState, LaterFeedback):
+class FeedbackState(ReviewRunState, LaterFeedback):
     """All channels of the feedback graph."""
 
 

@@ -2,8 +2,9 @@
 
 The criteria are `support_tone` and `support_answer`, or those in the JSON file that
 `MEMALIGN_CRITERION` names, one or a list: the panel judges by all of them, the others by the first.
-The models come from the environment (see `models.models_from_environment`). Store and checkpointer
-are the server's own, so the graphs are compiled without.
+The models come from the environment (see `models.models_from_environment`). `MEMALIGN_MODELS` lists
+other chat models that a run's context may choose, separated by commas. Store and checkpointer are
+the server's own, so the graphs are compiled without.
 """
 
 import os
@@ -48,7 +49,13 @@ def load_criteria() -> list[Criterion]:
 _criteria = load_criteria()
 _criterion = _criteria[0]
 _model, _embeddings = models_from_environment()
-_options: dict[str, Any] = {"model": _model, "embeddings": _embeddings}
+# A client of the server must not choose a model that its operator did not list: models cost money.
+_models = [name.strip() for name in os.environ.get("MEMALIGN_MODELS", "").split(",")]
+_options: dict[str, Any] = {
+    "model": _model,
+    "embeddings": _embeddings,
+    "models": tuple(filter(None, _models)),
+}
 _KEEP = timedelta(days=30)
 
 judges = [Judge(criterion=it, keep_judgments=_KEEP, **_options) for it in _criteria]

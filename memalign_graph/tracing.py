@@ -23,16 +23,19 @@ _MOST_ASKED = 10_000
 class Told(IO):
     """An `IO` whose chat models' runs say in their metadata what they are for."""
 
-    def __init__(self, io: IO, about: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(
+        self, io: IO, about: Callable[[], Mapping[str, str]], tags: Sequence[str] = ()
+    ) -> None:
         super().__init__(io)
-        self._about = about
+        self._about, self._tags = about, tags
 
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
         config = var_child_runnable_config.get() or {}
         # Whoever is nearer to the question knows better.
         known = config.get("metadata") or {}
         metadata = {PURPOSE: model.purpose, **self._about(), **known}
-        token = var_child_runnable_config.set({**config, "metadata": metadata})
+        tags = [*(config.get("tags") or []), *self._tags]
+        token = var_child_runnable_config.set({**config, "metadata": metadata, "tags": tags})
         try:
             return await super().chat(model, messages)
         finally:

@@ -31,7 +31,7 @@ ConfidenceSource = Literal["logprobs", "samples", "evidence"]
 GuidelineStatus = Literal["standing", "pending", "unproven"]
 """Where a guideline stands. One that is `pending` lost a source since it was worded: the judge is
 given it, and the next learning words it anew from those that are left. One that is `unproven` was
-measured to say nothing of the experts' values, or the opposite: the judge is not given it."""
+measured to say the opposite of the experts' values: the judge is not given it."""
 
 # Why an expert is asked about a judgment, or is not.
 ReviewReason = Literal[

@@ -1,18 +1,31 @@
-"""Guidelines that lost a source, distilled again from the sources that are left."""
+"""Distilling: feedback into guidelines, and again guidelines that lost a source.
 
-from collections.abc import Callable, Sequence
+What a model can't distil stays pending by itself, and is tried a few times.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from memalign_graph.alignment.batches import pack
 from memalign_graph.alignment.comment_questions import distill_comments, drop_refuted
 from memalign_graph.alignment.drafts import KeepReplies
-from memalign_graph.errors import MemAlignError
+from memalign_graph.errors import ChatModelError, ModelAnswerError, is_about_prompt
+from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.learning import GuidelineOperation, learn
 from memalign_graph.memory.operations import Forgotten, clear_drafts, left_without
-from memalign_graph.models import BaseChatModel, ask, is_small, max_input_tokens, with_schema
+from memalign_graph.memory.standing import EpisodeRow
+from memalign_graph.models import (
+    BaseChatModel,
+    ask,
+    is_small,
+    max_input_tokens,
+    model_name_of,
+    with_schema,
+)
 from memalign_graph.prompts.distill import (
     DistillPrompt,
     Proposal,
@@ -27,22 +40,73 @@ from memalign_graph.prompts.distill_small import (
 )
 from memalign_graph.types import Episode, Guideline
 
+logger = logging.getLogger(__name__)
+
+ModelError = ChatModelError | ModelAnswerError
+Source = Episode | EpisodeRow | Guideline
+"""What is distilled."""
+
+
+class _NoWordingError(ModelAnswerError):
+    """A model answered, and proposed nothing that can stand in a guideline's place."""
+
+
 _TOGETHER = 32
 
 _FEW = 3  # comments, each of which a small model distills by itself
 _SOURCES = 50
 """How many of a guideline's sources are read, the newest of them."""
 
+MAX_ATTEMPTS = 3
+"""How often feedback that a model can't distil is tried, while it distils other feedback."""
+
+_MAX_FAILED_FIRST = 5
+"""Pieces of feedback that failed before any was distilled: the model is at fault, not they."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Feedback, or a guideline that lost a source, that a model could not distil."""
+
+    name: str
+    """What it is, for people."""
+    attempt_key: str
+    """Counts failed attempts, until what is distilled changes, or the model."""
+    error: ModelError
+
+    @classmethod
+    def of(cls, source: Episode | Guideline, chat: BaseChatModel, error: ModelError) -> Self:
+        kind = "Feedback" if isinstance(source, Episode) else "Guideline"
+        return cls(f"{kind} {source.id}", _attempt_key(source, chat), error)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is an attempt: the model could be asked."""
+        return is_about_prompt(self.error)
+
+    def __str__(self) -> str:
+        return f"{self.name} could not be distilled and stays pending: {self.error}"
+
 
 @dataclass(frozen=True)
 class Rewording:
     """A new wording for a guideline that had lost a source, or that it goes."""
 
-    operation: GuidelineOperation
+    operation: GuidelineOperation | None
+    """None where the guideline stays as it is."""
     read: dict[str, str]
     """What was read: the word of each episode by its id."""
     refused: list[str]
     """Which wordings were not kept, and why."""
+    failure: Failure | None = None
+
+
+def _attempt_key(source: Source, chat: BaseChatModel) -> str:
+    if isinstance(source, Guideline):
+        content: Any = [source.text, *source.episode_ids]
+    else:
+        content = source.word
+    return digest(["attempt", source.id, content, model_name_of(chat)])
 
 
 async def distil(
@@ -89,7 +153,7 @@ async def distil(
 
 @dataclass
 class Reading:
-    """What was made of feedback that was read batch by batch."""
+    """What was made of feedback that was read in one or more prompts."""
 
     operations: list[GuidelineOperation] = field(default_factory=list)
     read: dict[str, str] = field(default_factory=dict)
@@ -98,39 +162,83 @@ class Reading:
     """Which guidelines were not kept, and why."""
     cut: list[str] = field(default_factory=list)
     """The episodes that were too long to be read whole."""
+    failures: list[Failure] = field(default_factory=list)
+    """The feedback that could not be distilled, and stays pending."""
 
 
 async def distil_all(
-    io: IO, access: MemoryAccess, chat: BaseChatModel, episodes: Sequence[Episode]
+    io: IO,
+    access: MemoryAccess,
+    chat: BaseChatModel,
+    episodes: Sequence[Episode],
+    *,
+    leaves_rest: bool = False,
 ) -> Reading:
-    """Distil feedback beside the guidelines that stand, in as many prompts as it takes."""
+    """Distil feedback beside the guidelines that stand, in as many prompts as it takes.
+
+    A prompt that fails is halved until the feedback that it fails for stands alone. `leaves_rest`
+    leaves what does not fit into a prompt for later.
+
+    Raises:
+        ChatModelError: The model can't be asked at all, or refused the first few pieces.
+        ModelAnswerError: It gave no answer that can be used to the first few pieces.
+    """
     reading, guidelines = Reading(), await access.guidelines(io)
-    while waiting := [episode for episode in episodes if episode.id not in reading.read]:
-        prompt, proposed = await distil(io, access, chat, waiting, guidelines)
+    parts = [list(episodes)]
+    while parts:
+        waiting = [episode for episode in parts.pop() if episode.id not in reading.read]
+        if not waiting:
+            continue
+        try:
+            prompt, proposed = await distil(io, access, chat, waiting, guidelines)
+        except (ChatModelError, ModelAnswerError) as error:
+            is_hopeless = not is_about_prompt(error) or len(reading.failures) >= _MAX_FAILED_FIRST
+            if is_hopeless and not reading.read:
+                raise
+            if is_about_prompt(error) and len(waiting) > 1:
+                half = len(waiting) // 2
+                parts += [waiting[half:], waiting[:half]]
+            else:
+                reading.failures += [Failure.of(episode, chat, error) for episode in waiting]
+            continue
         reading.operations += proposed.operations
         reading.refused += proposed.refused
         reading.read |= {episode.id: episode.word for episode in prompt.episodes.values()}
         reading.cut += prompt.cut
+        if not leaves_rest:
+            parts.append(waiting)
     return reading
 
 
 async def reword(
     io: IO, access: MemoryAccess, chat: BaseChatModel, guideline: Guideline
 ) -> Rewording:
-    """Ask for a pending guideline's wording, from its sources alone."""
-    change: dict[str, Any] = {"action": "retire"}
+    """Ask for a pending guideline's wording, from its sources alone.
+
+    It is retired where no source is left, and stays as it is where the model gives no wording.
+    """
     sources = await access.episodes(io, guideline.episode_ids)
-    newest = sorted(sources.values(), key=lambda one: (one.given_at, one.id))[-_SOURCES:]
-    words: dict[str, str] = {}
-    refused: list[str] = []
-    if newest:
-        prompt, proposed = await distil(io, access, chat, newest[::-1], most_operations=1)
-        words = {episode.id: episode.word for episode in prompt.episodes.values()}
-        refused = proposed.refused
-        for operation in proposed.operations:
-            change = {"action": "revise", "text": operation.text, "before": guideline.text}
-            change |= {"question": operation.question, "episode_ids": list(words)}
-    return Rewording(GuidelineOperation(guideline_id=guideline.id, **change), words, refused)
+    newest = sorted(sources.values(), key=lambda episode: (episode.given_at, episode.id))
+    newest = newest[-_SOURCES:][::-1]
+    if not newest:
+        return Rewording(GuidelineOperation(guideline_id=guideline.id, action="retire"), {}, [])
+    try:
+        prompt, proposed = await distil(io, access, chat, newest, most_operations=1)
+    except (ChatModelError, ModelAnswerError) as error:
+        return Rewording(None, {}, [], Failure.of(guideline, chat, error))
+    words = {episode.id: episode.word for episode in prompt.episodes.values()}
+    if not proposed.operations:
+        failure = Failure.of(guideline, chat, _NoWordingError("the model gave no new wording"))
+        return Rewording(None, {}, proposed.refused, failure)
+    operation = GuidelineOperation(
+        guideline_id=guideline.id,
+        action="revise",
+        text=proposed.operations[-1].text,
+        question=proposed.operations[-1].question,
+        before=guideline.text,
+        episode_ids=list(words),
+    )
+    return Rewording(operation, words, proposed.refused)
 
 
 async def reword_all(
@@ -140,30 +248,39 @@ async def reword_all(
     guidelines: Sequence[Guideline],
     limit: int = _TOGETHER,
 ) -> list[Rewording]:
-    """Ask for the wordings of some pending guidelines, all of them before one's failure is told."""
-
-    async def attempt(guideline: Guideline) -> Rewording | MemAlignError:
-        try:
-            return await reword(io, access, chat, guideline)
-        except MemAlignError as error:
-            return error
-
-    outcomes = await io.gather([attempt(guideline) for guideline in guidelines], limit)
-    for outcome in outcomes:
-        if isinstance(outcome, MemAlignError):
-            raise outcome
-    return [outcome for outcome in outcomes if isinstance(outcome, Rewording)]
+    """Ask for the wordings of some pending guidelines."""
+    asked = [reword(io, access, chat, guideline) for guideline in guidelines]
+    return await io.gather(asked, limit)
 
 
 async def redistill(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[str, Any]:
-    """Distil all pending guidelines again."""
+    """Distil all pending guidelines again; raises what failed when the others are done."""
     waiting = await access.outdated_guidelines(io)
     rewordings = await reword_all(KeepReplies(io, access), access, chat, waiting)
-    operations = [one.operation for one in rewordings]
-    learned = await learn_again(io, access, operations, words_read(rewordings))
+    failures = [rewording.failure for rewording in rewordings if rewording.failure]
+    for failure in failures:
+        logger.warning("%s", failure)
+        if not isinstance(failure.error, _NoWordingError):
+            raise failure.error
+    learned = await learn_again(io, access, operations_of(rewordings), words_read(rewordings))
     if waiting:
         await clear_drafts(io, access)
-    return {**learned, "warnings": [why for one in rewordings for why in one.refused]}
+    refused = [why for rewording in rewordings for why in rewording.refused]
+    return {**learned, "warnings": [*refused, *map(str, failures)]}
+
+
+def can_be_tried(access: MemoryAccess, chat: BaseChatModel, source: Source) -> bool:
+    """Return whether distilling did not fail too often for what stands there now."""
+    return access.view.failed_attempts(_attempt_key(source, chat)) < MAX_ATTEMPTS
+
+
+def attempts(failures: Iterable[Failure]) -> list[str]:
+    """Return what counts as failed attempts, for `learn`."""
+    return [failure.attempt_key for failure in failures if failure.counts]
+
+
+def operations_of(rewordings: Sequence[Rewording]) -> list[GuidelineOperation]:
+    return [rewording.operation for rewording in rewordings if rewording.operation is not None]
 
 
 def words_read(rewordings: Sequence[Rewording]) -> dict[str, str]:
@@ -198,9 +315,13 @@ async def redistilled(
             max_input_tokens=max_input_tokens(chat()),
             is_small=is_small(chat()),
         )
+        failures: list[Failure] = []
         for batch in batches:
             reading = await distil_all(io, access, chat(), [episodes[key] for key in batch])
             await learn(io, access, reading.operations, reading.read)
+            failures += reading.failures
+        if failures:
+            raise failures[0].error
     removed, left = left_without(reduced, await access.guidelines(io))
     gone = [*forgotten.guidelines_removed, *removed]
     return replace(forgotten, guidelines_reduced=left, guidelines_removed=gone)

@@ -27,7 +27,7 @@ from memalign_graph.cli.options import (
     Status,
 )
 from memalign_graph.cli.terminal import Terminal, count, listed
-from memalign_graph.errors import InvalidInputError, MemAlignError
+from memalign_graph.errors import InvalidInputError, MemAlignError, needs_extra
 
 if TYPE_CHECKING:
     from memalign_graph.evaluation import Report
@@ -38,8 +38,6 @@ Limit = Annotated[float | None, typer.Option(metavar="X", help="Exit with 1 wher
 Text = Annotated[str | None, typer.Option(help="Of one example.")]
 Verdict = dict[str, Any]
 """What came of one example: its line and id, and its judgment, or why there is none."""
-_LEARN = ("learn_from", "guard", "batch_size")
-"""What of the file's `learn` an evaluation can be told."""
 
 
 def _finished(running: Coroutine[Any, Any, Any]) -> Any:
@@ -380,10 +378,12 @@ def evaluate(
             raise InvalidInputError(f"--report: end the name of {report} in .html, .md or .json.")
     if cache:
         check_database(cache, "--cache")
+    if not terminal.as_json or (report and report.suffix.lower() != ".json"):
+        with needs_extra("evaluation", "A readable report"):  # before any call is paid for
+            import jinja2  # noqa: F401 - tried here
     known, left_out = _read(feedback, "--feedback", field, criterion, terminal)
     tested, more = _read(test, "--test", field, criterion, terminal) if test else (None, 0)
-    learn = {name: criterion.learn[name] for name in _LEARN if name in criterion.learn}
-    settings = {**learn, **criterion.evaluate, **({"folds": folds} if folds else {})}
+    settings = {**criterion.learn, **criterion.evaluate, **({"folds": folds} if folds else {})}
     judge = flags.judge(criterion, terminal)
     with terminal.progress() as progress:
         evaluating = aevaluate(
@@ -397,7 +397,8 @@ def evaluate(
             **judge.options,
         )
         measured = _finished(evaluating)
-    terminal.result(measured.to_json(), markdown=measured.summary())
+    markdown = None if terminal.as_json else measured.summary()
+    terminal.result(measured.to_json(), markdown=markdown)
     if report:
         measured.save(report)
         terminal.note(f"report in {report}")

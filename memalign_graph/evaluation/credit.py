@@ -16,7 +16,12 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph.agreement import agree
 from memalign_graph.alignment.cases import Case, cases_of
-from memalign_graph.errors import InvalidInputError, ModelAnswerError
+from memalign_graph.errors import (
+    ChatModelError,
+    InvalidInputError,
+    ModelAnswerError,
+    is_about_prompt,
+)
 from memalign_graph.evaluation.experiment import EvaluationOptions, Subject, opened, read_options
 from memalign_graph.evaluation.results import ALIGNED, ChangedCase, GuidelineCredit
 from memalign_graph.io import IO, twin_functions
@@ -113,7 +118,9 @@ class _Copy:
         step = Step(io, self.parts, Run(self.access.store), self.parts.defaults, self.access)
         try:
             said = await judge_again(step, case.example, guidelines=guidelines, besides=besides)
-        except ModelAnswerError:
+        except (ChatModelError, ModelAnswerError) as error:
+            if not is_about_prompt(error):
+                raise
             return None
         return _Verdict(said, agree(self.access.criterion.scale, said.value, case.expected))
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator
 
@@ -91,10 +91,16 @@ def read_all(
     return list(newest.values())
 
 
+def _normalized(value: Any) -> Any:
+    return " ".join(value.split()) if isinstance(value, str) else value
+
+
 def group_of(example: Example, group_by: GroupBy) -> str:
     """Name the item an example belongs to."""
     if group_by == "example":
-        return example.id
+        # As memory compares them: twins are never both learned from and judged.
+        parts = {"inputs": example.inputs, "outputs": example.outputs}
+        return Example(**{name: _normalized(part) for name, part in parts.items()}).id
     return digest(example.inputs) if group_by == "inputs" else str(group_by(example))
 
 

@@ -18,7 +18,13 @@ from langgraph.store.memory import InMemoryStore
 from pydantic import Field, PlainValidator
 
 from memalign_graph.alignment.report import AlignmentReport
-from memalign_graph.errors import InvalidInputError, ModelAnswerError, needs_extra
+from memalign_graph.errors import (
+    ChatModelError,
+    InvalidInputError,
+    ModelAnswerError,
+    is_about_prompt,
+    needs_extra,
+)
 from memalign_graph.evaluation import dataset
 from memalign_graph.evaluation.cache import (
     AnswerCache,
@@ -40,7 +46,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _EMBED_TEXTS = 200
-_LEARNING = ("learn_from", "guard", "batch_size")
+_LEARNING = ("learn_from", "guard", "batch_size", "replay_cases", "judge_cases")
 
 
 def _cache_place(cache: Any) -> Any:
@@ -97,6 +103,8 @@ class EvaluationOptions(JudgeOptions, total=False):
     learn_from: LearnFrom
     guard: Guard | None
     batch_size: int
+    replay_cases: int
+    judge_cases: bool
 
 
 def read_options(
@@ -313,7 +321,9 @@ class Subject:
             learned, example = case
             try:
                 result = await self._invoke(io, graphs[id(learned)], example.to_json(), config)
-            except ModelAnswerError as error:
+            except (ChatModelError, ModelAnswerError) as error:
+                if not is_about_prompt(error):
+                    raise
                 return str(error)
             return Judgment.model_validate(result["judgment"])
 

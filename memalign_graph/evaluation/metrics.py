@@ -10,6 +10,7 @@ Bootstrap, 1993, chapter 13.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +75,16 @@ class JudgeScores(FrozenModel):
     """A row for each of the experts' labels, a column for each verdict."""
 
 
+_LEVEL = 0.95
+_MANY_PAIRS = 20  # of cases on which two judges are differently near to the experts
+
+
+def _binomial_tail(successes: int, trials: int) -> float:
+    """Return the probability of so few heads or fewer of a fair coin."""
+    heads = sum(comb(trials, count) for count in range(successes + 1))
+    return float(heads / 2**trials)
+
+
 class Comparison(FrozenModel):
     """One judge beside another, on the cases that both gave a verdict on."""
 
@@ -81,6 +92,9 @@ class Comparison(FrozenModel):
     against: str
     cases: int
     differences: dict[str, Estimate]  # the one's less the other's, with a paired interval
+    wins: int | None = None
+    """On how many cases the one is nearer to the experts; None in reports of earlier versions."""
+    losses: int | None = None
 
     def is_ahead(self, metric: str) -> bool | None:
         """Tell whether the one is better by this metric; None where that may be chance."""
@@ -88,6 +102,11 @@ class Comparison(FrozenModel):
         low, high = difference.low, difference.high
         if low is None or high is None or low <= 0 <= high:
             return None
+        if self.wins is not None and self.losses is not None:
+            pairs, fewer = self.wins + self.losses, min(self.wins, self.losses)
+            # Of few pairs a bootstrap says too much: the exact sign test, two-sided.
+            if pairs < _MANY_PAIRS and 2 * _binomial_tail(fewer, pairs) > 1 - _LEVEL:
+                return None
         return (low > 0) == (metric not in LOWER_IS_BETTER)
 
 
@@ -224,7 +243,19 @@ def score(
         differences = {
             name: Estimate.of(mine[name] - theirs[name]) for name in mine if name in theirs
         }
-        return Comparison(judge=one, against=other, cases=int(both.sum()), differences=differences)
+        errors = [
+            np.abs(column.value - column.truth) if "mae" in mine else 1 - column.right
+            for column in (columns[one], columns[other])
+        ]
+        nearer = (errors[1] - errors[0])[both]
+        return Comparison(
+            judge=one,
+            against=other,
+            cases=int(both.sum()),
+            differences=differences,
+            wins=int((nearer > 0).sum()),
+            losses=int((nearer < 0).sum()),
+        )
 
     with np.errstate(invalid="ignore", divide="ignore"):
         scores = [scored(name, column) for name, column in columns.items()]

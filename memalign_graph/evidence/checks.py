@@ -14,8 +14,7 @@ from langchain_core.messages import BaseMessage
 from memalign_graph.agreement import on_scale
 from memalign_graph.errors import ChatModelError, ModelAnswerError
 from memalign_graph.evidence.confidence import (
-    is_untelling,
-    note_untelling,
+    ask_with_logprobs,
     still_telling,
     token_probabilities,
 )
@@ -88,12 +87,16 @@ async def ask_questions(
     io, model = Told(io, lambda: {PURPOSE: "check"}), still_telling(chat)
     if model is None:
         return None
-    window = max_input_tokens(chat)
+    window, has_logprobs = max_input_tokens(chat), False
 
     async def answer(messages: Sequence[BaseMessage], question: str) -> float | bool | None:
-        reply = await io.chat(model, messages)
-        if is_untelling(reply):
-            note_untelling(model)
+        nonlocal has_logprobs
+        try:
+            reply = await ask_with_logprobs(io, model, messages)
+        except ChatModelError as error:
+            logger.warning("A check was not answered: %s", error)
+            return None
+        has_logprobs = has_logprobs or bool(reply.logprobs)
         yes, no = (_of_word(reply.logprobs, word) for word in (prompts.YES, prompts.NO))
         if yes + no < _SAID:
             return None
@@ -101,13 +104,9 @@ async def ask_questions(
         return (no if prompts.is_turned_around(question) else yes) / (yes + no)
 
     first, *rest = prompts.check_prompts(example, questions, max_input_tokens=window)
-    # What tells whether the model can, and lets a server read the case before the others come.
-    try:
-        answers = [await answer(first, questions[0])]
-    except ChatModelError as error:
-        logger.warning("Checks are asked all at once: %s", error)
-        return None
-    if still_telling(chat) is None:
+    # Alone, so that a server has read the case before the others come.
+    answers = [await answer(first, questions[0])]
+    if not has_logprobs:
         return None
     return [*answers, *await io.gather(list(map(answer, rest, questions[1:])), limit)]
 
@@ -131,8 +130,8 @@ async def _together(
             lambda answer, _last: prompts.read_checklist(answer, count),
             purpose="check a case",
         )
-    except ModelAnswerError as error:
-        logger.warning("%s", error)
+    except (ChatModelError, ModelAnswerError) as error:
+        logger.warning("The checks of a case were not answered: %s", error)
         return [None] * count
     return [
         answer if answer is None else answer != prompts.is_turned_around(question)

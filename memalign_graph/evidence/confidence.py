@@ -8,6 +8,7 @@ Where the model gives no log-probabilities it may be asked for several answers.
 
 import logging
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -59,7 +60,6 @@ class Measured:
     probabilities: Probabilities | None = None
     source: ConfidenceSource | None = None
     warning: str | None = None  # why it was not measured as asked for
-    untelling: bool = False  # whether the model answered without log-probabilities
 
 
 @dataclass(frozen=True)
@@ -228,17 +228,26 @@ def telling(chat: BaseChatModel) -> StructuredModel | None:
     most = 1 if is_small(chat) else _MAX_TOKENS
     key = digest([model_key(model), most])
     bound = model.bind(max_tokens=most)
-    return StructuredModel(bound, _AnyAnswer(), model_name_of(chat), key)
+    return StructuredModel(bound, _AnyAnswer(), model_name_of(chat), key, is_json=False)
 
 
-_untelling: set[str] = set()
-"""The models, by key, that nothing is asked of which only log-probabilities answer."""
+_MAX_SILENT = 3
+"""Replies in a row without log-probabilities, after which a model is taken to give none."""
+_SILENT_S = 600.0
+"""How long it is then not asked for them: the server may have been at fault."""
+
+_silent: dict[str, tuple[int, float]] = {}
+"""Replies in a row without log-probabilities by the model's key, and when the last one came."""
 
 
 def still_telling(chat: BaseChatModel) -> StructuredModel | None:
-    """Return what `telling` does, but for models that are known to give no alternatives."""
+    """Return what `telling` does, but for models that lately gave no alternatives."""
     model = telling(chat)
-    return None if model is None or model.key in _untelling else model
+    if model is None:
+        return None
+    count, last = _silent.get(model.key, (0, 0.0))
+    is_silent = count >= _MAX_SILENT and time.monotonic() - last < _SILENT_S
+    return None if is_silent else model
 
 
 def asks_checks(checks: ChecksMode, chat: BaseChatModel) -> bool:
@@ -246,20 +255,24 @@ def asks_checks(checks: ChecksMode, chat: BaseChatModel) -> bool:
     return is_small(chat) and still_telling(chat) is not None if checks == "auto" else checks
 
 
-def note_untelling(model: StructuredModel) -> None:
-    """Remember that a model gives no alternatives."""
-    if model.key not in _untelling:
-        _untelling.add(model.key)
-        logger.warning(
-            "%s gives no log-probabilities: it is not asked for an answer's token again, and its "
-            "checks tell no more than yes or no.",
-            model.name,
-        )
-
-
-def is_untelling(reply: ChatReply) -> bool:
-    """Tell whether an answer came without alternatives; what is no answer tells nothing of that."""
-    return bool(reply.text) and reply.problem is None and not reply.logprobs
+async def ask_with_logprobs(
+    io: IO, model: StructuredModel, messages: Sequence[BaseMessage]
+) -> ChatReply:
+    """Ask for a token with its alternatives, and note whether the model gave them."""
+    reply = await io.chat(model, messages)
+    if reply.logprobs:
+        _silent.pop(model.key, None)
+    elif reply.text and reply.problem is None:  # what is no answer tells nothing of that
+        count = _silent.get(model.key, (0, 0.0))[0] + 1
+        _silent[model.key] = count, time.monotonic()
+        if count == _MAX_SILENT:
+            logger.warning(
+                "%s gives no log-probabilities: for %d minutes it is not asked for an answer's "
+                "token again, and its checks tell no more than yes or no.",
+                model.name,
+                _SILENT_S // 60,
+            )
+    return reply
 
 
 async def ask_letter(
@@ -271,7 +284,7 @@ async def ask_letter(
 ) -> Measured:
     """Ask a model that tells of alternatives for one of some values by its letter."""
     try:
-        reply = await io.chat(model, messages)
+        reply = await ask_with_logprobs(io, model, messages)
     except ChatModelError as error:
         return Measured(warning=str(error))
     probabilities = letter_probabilities(reply.logprobs, list(map(scale.render, values)))
@@ -283,7 +296,7 @@ async def ask_letter(
         why = f"{model.name} gave no answer that can be used: {reply.problem}"
     elif not reply.logprobs:
         why = f"{model.name} answered without them"
-    return Measured(warning=why, untelling=is_untelling(reply))
+    return Measured(warning=why)
 
 
 class _NumberedCache(BaseCache):

@@ -106,15 +106,22 @@ async def vacuum(io: IO, owner: object, name: str) -> list[str]:
 def _carrying(checkpoints: Iterable[CheckpointTuple], marks: set[Mark]) -> list[str]:
     found: dict[str, None] = {}
     for checkpoint in checkpoints:
-        thread = checkpoint.config["configurable"]["thread_id"]
-        if thread not in found and _carries(checkpoint, marks):
-            found[thread] = None
+        _note(checkpoint, marks, found)
     return list(found)
 
 
+def _note(checkpoint: CheckpointTuple, marks: set[Mark], found: dict[str, None]) -> None:
+    thread = checkpoint.config["configurable"]["thread_id"]
+    if thread not in found and _carries(checkpoint, marks):
+        found[thread] = None
+
+
 async def _acarrying(saver: BaseCheckpointSaver[Any], marks: set[Mark]) -> list[str]:
+    found: dict[str, None] = {}
     try:
-        return _carrying([one async for one in saver.alist(None)], marks)
+        async for checkpoint in saver.alist(None):  # one at a time: all of them may be large
+            _note(checkpoint, marks, found)
+        return list(found)
     except NotImplementedError:
         # SqliteSaver has no async calls of its own.
         return await asyncio.to_thread(lambda: _carrying(saver.list(None), marks))

@@ -81,9 +81,9 @@ class Wording(FrozenModel):
         fields = guideline.model_dump(exclude={"episode_ids", "status", "worth"})
         return cls(
             **fields,
-            revision=_revision(guideline),
+            revision=revision_of(guideline),
             sources=sources,
-            replaces=None if replaces is None else _revision(replaces),
+            replaces=None if replaces is None else revision_of(replaces),
             is_anew=is_anew,
             read_with=read_with,
             is_outdated=guideline.status == "pending" and not is_anew,
@@ -140,6 +140,9 @@ class Fact(FrozenModel):
     answers: dict[str, dict[str, float]] = Field(default_factory=dict)
     """How likely cases meet guidelines, where a model was asked: for each question as a model was
     asked it (`asked_id`) the probability of yes, by example id."""
+
+    failed: list[str] = Field(default_factory=list)
+    """What a model could not distil although it distilled other things: one failed attempt each."""
 
     undone: list[str] = Field(default_factory=list)
     """The facts that count no more."""
@@ -239,7 +242,8 @@ def answered(answers: Mapping[str, float], unanswered: Collection[str]) -> dict[
     return {key: answer for key, answer in answers.items() if unnamed(key) not in unanswered}
 
 
-def _revision(guideline: Guideline) -> str:
+def revision_of(guideline: Guideline) -> str:
+    """Name a guideline's wording."""
     return digest([guideline.text, guideline.origin, guideline.author])
 
 

@@ -173,6 +173,7 @@ class _Past:
             self._stand()
             return self._episodes.keys() | self.standing.rows.keys()
         self.standing.apply(fact)
+        self.standing.settle()
         touched, self.standing.changed = self.standing.changed, set()
         return touched
 

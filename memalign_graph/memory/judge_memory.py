@@ -109,14 +109,15 @@ class JudgeMemory:
     def remember(self, feedback: FeedbackLike | Sequence[FeedbackLike]) -> Episode | list[Episode]:
         """Store feedback as episodes that await distilling.
 
-        The same word again changes nothing; another word of the same author on the same example
-        replaces the episode.
+        The same feedback again changes nothing; other feedback of the same author on the same
+        example replaces the episode. A list is a table, which may be given again and again: what
+        its author corrected or took back since is not said anew, unless it has a `given_at`.
 
         Args:
             feedback: One piece of feedback, or several; as `Feedback` or as its fields.
 
         Returns:
-            The episode as it stands now, or one for each.
+            The episode as it stands now, or one for each that stands.
 
         Raises:
             InvalidInputError: If feedback can't be used; nothing is stored then.
@@ -254,7 +255,7 @@ class JudgeMemory:
             stored = await operations.remember(io, self.access, [read_feedback(feedback)])
             return stored.episodes[0]
         given = [read_feedback(one) for one in feedback]
-        return (await operations.remember(io, self.access, given)).episodes
+        return (await operations.remember(io, self.access, given, is_table=True)).episodes
 
     async def _forget(
         self,

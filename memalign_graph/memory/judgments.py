@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, timedelta
 from math import ceil
 from typing import Any, Literal, TypeVar
 
-from langgraph.store.base import ListNamespacesOp, MatchCondition, PutOp
+from langgraph.store.base import ListNamespacesOp, MatchCondition, PutOp, SearchOp
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from memalign_graph.errors import InvalidInputError, MemAlignError, explain
@@ -44,6 +44,10 @@ _MINUTE = timedelta(minutes=1)
 
 _SWEEP_EVERY = timedelta(hours=1)
 """How often a process removes what is past its time, at most, as it keeps more."""
+
+_SWEPT_AT_ONCE = 200
+"""Kept judgments that are read to find those past their time; where there are more, the next
+judgment goes on with the next ones."""
 
 
 class KeptJudgment(BaseModel):
@@ -221,7 +225,7 @@ async def remove_traces(
 ) -> None:
     """Remove some of what is kept."""
     for namespace in [access.layout.of("judgments"), *await _days(io, access)]:
-        await _remove(io, access, namespace, is_traced)
+        await _remove(io, access, search_of(namespace), is_traced)
 
 
 async def _put(
@@ -240,25 +244,32 @@ async def _sweep(io: IO, access: MemoryAccess, at: datetime) -> None:
     view = access.view
     if at - view.swept_at < _SWEEP_EVERY:
         return
-    view.swept_at = at
-    await _remove(io, access, access.layout.of("judgments"), _is_over)
+    search = search_of(access.layout.of("judgments"))
+    search = search._replace(limit=_SWEPT_AT_ONCE, offset=view.sweep_offset)
+    removed, read = await _remove(io, access, search, _is_over)
+    view.sweep_offset += read - removed
+    if read == _SWEPT_AT_ONCE:
+        return
+    view.swept_at, view.sweep_offset = at, 0
     first = day_number((at - KEEP_REVIEWS).date())
     for namespace, day in (await _days(io, access)).items():
         if day < first:
-            await _remove(io, access, namespace, lambda _: True)
+            await _remove(io, access, search_of(namespace), lambda _: True)
 
 
 async def _remove(
     io: IO,
     access: MemoryAccess,
-    namespace: Namespace,
+    search: SearchOp,
     wanted: Callable[[Mapping[str, Any]], bool],
-) -> None:
-    [found] = await io.batch(access.store, [search_of(namespace)])
-    own = [one for one in found if tuple(one.namespace) == namespace]
-    await access.put(
-        io, namespace, dict.fromkeys(one.key for one in own if wanted(unpacked(one.value)))
-    )
+) -> tuple[int, int]:
+    """Remove items of a namespace; returns how many, and how many were read."""
+    namespace = search.namespace_prefix
+    [found] = await io.batch(access.store, [search])
+    own = [item for item in found if tuple(item.namespace) == namespace]
+    gone = [item.key for item in own if wanted(unpacked(item.value))]
+    await access.put(io, namespace, dict.fromkeys(gone))
+    return len(gone), len(found)
 
 
 async def _days(io: IO, access: MemoryAccess) -> dict[Namespace, int]:

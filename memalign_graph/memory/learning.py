@@ -96,11 +96,13 @@ async def learn(
     author: str | None = None,
     relearn: bool = False,
     passed_over: Collection[str] = (),
+    failed: Collection[str] = (),
     reason: str = "learn",
 ) -> dict[str, Any]:
     """Bring what was distilled into the memory: its episodes are pending no more.
 
-    `read` are the words that were read, by episode; `prompts` says which were read together.
+    `read` are the words that were read, by episode; `prompts` says which were read together;
+    `failed` names what could not be distilled, to be counted.
     """
     view = await access.refresh(io)
     episodes = view.episodes(read)
@@ -133,8 +135,9 @@ async def learn(
         ],
         "retired": table.retirements(words),
         "prompts": [sorted(prompt) for prompt in prompts or [read] if len(prompt) > 1],
+        "failed": sorted(failed),
     }
-    if lesson["read"] or lesson["guidelines"] or lesson["retired"]:
+    if lesson["read"] or lesson["guidelines"] or lesson["retired"] or lesson["failed"]:
         purges = view.purges_of(words.keys())
         fact = await access.write(io, reason, lesson, author=author)
         view = await access.refresh(io)

@@ -19,7 +19,7 @@ from memalign_graph.memory.facts import Retirement, Wording, clock
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, vector_key
 from memalign_graph.memory.learning import plain_words
-from memalign_graph.memory.standing import EpisodeRow
+from memalign_graph.memory.standing import EpisodeRow, effective
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.memory.words import newer_word, said_after
 from memalign_graph.scales import Scale
@@ -45,7 +45,8 @@ class Remembered:
     """What storing feedback did."""
 
     episodes: list[Episode]
-    """The episodes as they stand now, one for each piece of feedback, in its order."""
+    """The episodes as they stand now, one for each piece of feedback, in its order; none for what
+    a table repeats and its expert has taken back."""
 
     new: set[str]
     """The ids of episodes that were not there before."""
@@ -60,15 +61,23 @@ async def remember(
     feedback: Sequence[Feedback],
     *,
     known_vectors: Mapping[str, Vector] | None = None,
+    is_table: bool = False,
     note_threads: bool = True,
 ) -> Remembered:
-    """Store feedback as episodes."""
+    """Store feedback as episodes.
+
+    Of a table, which may be given again and again, feedback without a date is new only once: what
+    its expert said later, or took back, stands.
+    """
     checked = [check_feedback(one, access.criterion) for one in feedback]
     view = await access.refresh(io)
+    ids = [one.episode_id for one in checked]
+    if is_table:
+        known = _feedback_in_log(view) - {(old.id, old.word) for old in view.episodes(ids).values()}
+        checked = [one for one in checked if not _is_said_before(one, known)]
     fresh = [one.example for one in checked if not view.holds(one.episode_id)]
     await _store_missing_vectors(io, access, fresh, known_vectors or {})
     view = await access.refresh(io)
-    ids = [one.episode_id for one in checked]
     stored = view.episodes(ids)
     said: dict[str, Episode] = {}
     for one in checked:
@@ -77,14 +86,31 @@ async def remember(
         episode = Episode.from_feedback(dated, "distilled" if one.agrees else "pending")
         said[episode.id] = newer_word(said.get(episode.id), episode)
     after = {key: newer_word(stored.get(key), episode) for key, episode in said.items()}
-    changed = {key for key, old in stored.items() if not old.says_the_same_as(after[key])}
+    changed = {key for key in after.keys() & stored if not stored[key].says_the_same_as(after[key])}
     if not note_threads:
         after |= {key: old for key, old in stored.items() if key not in changed}
     authors = {one.author for one in checked}
     by = authors.pop() if len(authors) == 1 else None
     words = [said[key] for key, episode in after.items() if episode != stored.get(key)]
     await say(io, access, words, reason="remember", author=by)
-    return Remembered([after[key] for key in ids], after.keys() - stored.keys(), changed)
+    standing = {**stored, **after}
+    episodes = [standing[key] for key in ids if key in standing]
+    return Remembered(episodes, after.keys() - stored.keys(), changed)
+
+
+def _is_said_before(feedback: Feedback, known: Collection[tuple[str, str]]) -> bool:
+    key = feedback.episode_id, Episode.from_feedback(feedback).word
+    return "given_at" not in feedback.model_fields_set and key in known
+
+
+def _feedback_in_log(view: MemoryView) -> set[tuple[str, str]]:
+    """Return all feedback ever stored, but what was rolled back: episode ids and word hashes."""
+    facts, words = view.facts()
+    return {
+        (episode_id, words[key]["word"])
+        for fact in effective(facts)
+        for episode_id, key in fact.said.items()
+    }
 
 
 async def say(

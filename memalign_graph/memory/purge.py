@@ -5,7 +5,7 @@ by ids, never by words that look alike. What tells the traces, the words themsel
 that a purge that was cut off finds, made again, what is left to do.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from memalign_graph.io import IO
@@ -19,7 +19,7 @@ from memalign_graph.memory.erasure import (
     erase_threads,
     vacuum,
 )
-from memalign_graph.memory.facts import PURGE, Fact, Wording, purged_word, read_fact, unnamed
+from memalign_graph.memory.facts import PURGE, Fact, Item, Wording, purged_word, read_fact, unnamed
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.judgments import remove_traces
@@ -30,6 +30,7 @@ from memalign_graph.memory.operations import (
     clear_drafts,
     left_without,
 )
+from memalign_graph.memory.view import forget_view
 from memalign_graph.types import Episode
 
 
@@ -58,7 +59,7 @@ async def purge(
     authors = {one.author for one in gone.values()} - {one.author for one in kept}
     scrubs, wordings, read_along = _scrubs(facts, meant, authors)
     ids = _ids(gone.values()) - _ids(kept)
-    is_traced = _is_traced(ids | {one.id for one in wordings}, _sides(gone.values(), kept))
+    is_traced = _is_traced(ids | {one.id for one in wordings}, _inputs(gone.values(), kept))
     await clear_drafts(io, access)
     await remove_traces(io, access, is_traced)
     known = sorted({key for one in gone.values() for key in one.thread_ids})
@@ -66,7 +67,7 @@ async def purge(
     marks |= {
         frozenset([one.id, words])
         for one in wordings
-        for words in (one.text, one.question)
+        for words in (one.text, one.question, one.revision)
         if words
     }
     threads, warnings = await erase_threads(io, checkpointer, marks, known)
@@ -99,7 +100,7 @@ async def purge(
     await access.overwrite(io, changed)
     # Judgments that were made meanwhile.
     await remove_traces(io, access, is_traced)
-    await access.put(io, access.layout.of("words"), {key: purged_word(items[key]) for key in gone})
+    await _redact(io, access, items, gone, ids | {one.id for one in wordings})
     warnings += await vacuum(io, access.store, "store")
     if checkpointer is not None:
         warnings += await vacuum(io, checkpointer, "checkpointer")
@@ -174,21 +175,52 @@ def _ids(episodes: Iterable[Episode]) -> set[str]:
     return found
 
 
-def _sides(gone: Iterable[Episode], kept: Iterable[Episode]) -> list[Any]:
-    """Return the inputs, outputs and reference outputs that no episode has that is kept."""
-    others = [side for one in kept for side in one.example.to_json().values()]
-    sides = [side for one in gone for side in one.example.to_json().values()]
-    return [side for side in sides if side is not None and side not in others]
+def _inputs(gone: Iterable[Episode], kept: Iterable[Episode]) -> list[Any]:
+    """Return the inputs that no episode has that is kept: drafts that answer them go, too."""
+    others = [episode.example.inputs for episode in kept]
+    return [episode.example.inputs for episode in gone if episode.example.inputs not in others]
 
 
-def _is_traced(ids: set[str], sides: list[Any]) -> Callable[[Mapping[str, Any]], bool]:
-    marks = {frozenset([key]) for key in ids}
+def _is_traced(ids: set[str], inputs: list[Any]) -> Callable[[Mapping[str, Any]], bool]:
+    marks = _marks(ids)
 
     def is_traced(item: Mapping[str, Any]) -> bool:
-        example = item.get("example") or {}
-        return carries(item, marks) or any(side in sides for side in example.values())
+        return carries(item, marks) or (item.get("example") or {}).get("inputs") in inputs
 
     return is_traced
+
+
+async def _redact(
+    io: IO,
+    access: MemoryAccess,
+    items: Mapping[str, Item],
+    gone: Container[str],
+    ids: set[str],
+) -> None:
+    """Erase feedback, and what the judgments of other experts' feedback may repeat of it."""
+    redacted = {key: _without_traces(items[key], ids) for key in items if key not in gone}
+    changes = {key: item for key, item in redacted.items() if item is not None}
+    if changes:
+        forget_view(access.store, access.view)  # it holds what these judgments said
+    erased = {key: purged_word(items[key]) for key in items if key in gone}
+    await access.put(io, access.layout.of("words"), {**changes, **erased})
+
+
+def _without_traces(item: Mapping[str, Any], ids: set[str]) -> Item | None:
+    """Return another expert's feedback without what its judgment may repeat; None if nothing."""
+    judgment = item.get("episode", {}).get("judgment")
+    if not isinstance(judgment, Mapping) or not carries(judgment, _marks(ids)):
+        return None
+    evidence = judgment.get("evidence") or {}
+    others = [near for near in evidence.get("neighbours", []) if not carries(near, _marks(ids))]
+    shown = [key for key in judgment.get("episode_ids", []) if key not in ids]
+    redacted = {**judgment, "rationale": "", "warnings": [], "episode_ids": shown}
+    redacted |= {"evidence": {**evidence, "neighbours": others}} if evidence else {}
+    return {**item, "episode": {**item["episode"], "judgment": redacted}}
+
+
+def _marks(ids: set[str]) -> set[frozenset[str]]:
+    return {frozenset([key]) for key in ids}
 
 
 async def _remove_vectors(

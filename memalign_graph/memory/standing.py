@@ -1,6 +1,7 @@
 """What stands in a memory: a pure function of its facts, kept in step as they come."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -91,6 +92,8 @@ class Standing:
         self.answers: dict[str, dict[str, float]] = {}
         """What a model answered when it was asked whether examples meet guidelines, by `asked_id`
         and example id."""
+        self.attempts: Counter[str] = Counter()
+        """How often distilling failed, by what it was tried on."""
         self.changed: set[str] = set()
         """Episodes whose rows changed since this was last emptied, or whether they are pending."""
         self._words = words
@@ -104,6 +107,7 @@ class Standing:
         self._retired: set[str] = set()
         self._scrubbed: set[tuple[str, str]] = set()
         self._total = 0
+        self._is_outdated = False
 
     @property
     def version(self) -> str:
@@ -112,19 +116,26 @@ class Standing:
         return f"{total % _VERSION_SPACE:032x}"
 
     def apply(self, fact: Fact) -> None:
-        """Take the next fact."""
+        """Take the next fact; what follows is there after `settle`."""
         is_touched = self._say(fact) or bool(fact.scrubbed)
         self._answer(fact)
+        self.attempts.update(fact.failed)
         self._scrubbed |= {(key, one) for key, ids in fact.scrubbed.items() for one in ids}
         if fact.is_lesson:
             self._lessons.append(fact)
             self._named.update(fact.read.values())
             for sources in fact.sources:
                 self._named.update(sources.values())
-        if is_touched:
-            self._learn_anew()
-        elif fact.is_lesson:
+        # Lessons are taken again once, when all facts are there: at each change it is quadratic.
+        self._is_outdated |= is_touched
+        if fact.is_lesson and not self._is_outdated:
             self._learn(fact)
+
+    def settle(self) -> None:
+        """Work out what follows from the facts taken so far."""
+        if self._is_outdated:
+            self._learn_anew()
+            self._is_outdated = False
 
     def to_json(self) -> dict[str, Any]:
         """Return what `restored` needs, but for the rows."""
@@ -134,6 +145,7 @@ class Standing:
         answers = {asked: dict(found) for asked, found in self.answers.items()}
         return {
             **told, "guidelines": rules, "answers": answers, "lessons": lessons,
+            "attempts": dict(self.attempts),
             "total": str(self._total % _VERSION_SPACE),
         }  # fmt: skip
 
@@ -156,6 +168,7 @@ class Standing:
         rules = map(Wording.model_validate, told["guidelines"])
         standing.guidelines = {one.id: one for one in rules}
         standing.answers, standing._total = told["answers"], int(told["total"])
+        standing.attempts = Counter(told.get("attempts", {}))
         return standing
 
     def episode(self, key: str) -> Episode | None:
@@ -332,6 +345,7 @@ def stand(
     standing = Standing(words, embedder, with_purged=with_purged)
     for fact in effective(facts):
         standing.apply(fact)
+    standing.settle()
     return standing
 
 

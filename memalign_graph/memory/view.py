@@ -110,6 +110,7 @@ class MemoryView:
         self.index = VectorIndex(embedder) if kind == "memory" else RemoteIndex(embedder)
         """Vectors by vector key."""
         self.swept_at = datetime.min.replace(tzinfo=UTC)
+        self.sweep_offset = 0
         """When judgments past their time were last removed by this process."""
         self.derived: dict[Any, Any] = {}
         """What others derived from the view and keep in step with it, by keys of their own."""
@@ -178,6 +179,11 @@ class MemoryView:
         """Return the ids of the episodes that await distilling, in a stable order."""
         with self._lock:
             return sorted(self._standing.pending)
+
+    def failed_attempts(self, key: str) -> int:
+        """Return how often a model could not distil what the key names."""
+        with self._lock:
+            return self._standing.attempts[key]
 
     def answers(self) -> dict[str, dict[str, float]]:
         """Return how likely examples meet guidelines, by `asked_id` and example id."""
@@ -305,6 +311,7 @@ class MemoryView:
             if is_next:
                 for fact in fresh:
                     self._standing.apply(fact)
+                self._standing.settle()
                 changed, self._standing.changed = self._standing.changed, set()
             else:
                 before = self._standing

@@ -21,8 +21,10 @@ from memalign_graph.types import Guideline, Worth
 MIN_CASES = 8
 """A guideline stands, whatever it was measured at, until so many cases tell of it."""
 
-_TELLS = 0.6
-"""What a guideline has to reach, chance on its side, to stand."""
+_Z_95 = 1.645
+"""Of the one-sided 95 % bound below which a guideline states the opposite of the experts."""
+
+_BY_CHANCE = 0.5  # of pairs that a guideline tells apart that says nothing of the values
 
 Answers = Mapping[str, Mapping[str, float]]
 """How likely examples meet guidelines, by `asked_id` and example id."""
@@ -115,7 +117,7 @@ def _with_worth(guideline: Guideline, cases: Sequence[tuple[float, float]]) -> G
     auc, status = hits / pairs, guideline.status
     # What lost a source is worded anew before it is measured for good; what an expert wrote stands.
     is_open = guideline.origin == "distilled" and status == "standing" and count >= MIN_CASES
-    if is_open and auc + by_chance <= _TELLS:
+    if is_open and auc + _Z_95 * by_chance < _BY_CHANCE:
         status = "unproven"
     worth = Worth(auc=auc, cases=count)
     return guideline.model_copy(update={"worth": worth, "status": status})

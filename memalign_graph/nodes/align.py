@@ -15,10 +15,24 @@ from memalign_graph.alignment.batches import pack
 from memalign_graph.alignment.consolidate import merge_proposals
 from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.alignment.merging import Conflict, settle
-from memalign_graph.alignment.redistill import distil_all, learn_again, reword
+from memalign_graph.alignment.redistill import (
+    MAX_ATTEMPTS,
+    ModelError,
+    attempts,
+    can_be_tried,
+    distil_all,
+    learn_again,
+    operations_of,
+    reword,
+)
 from memalign_graph.alignment.replay import replay
 from memalign_graph.alignment.report import AlignmentReport, compare_guidelines, total_cost
-from memalign_graph.errors import ChatModelError, InvalidInputError, ModelAnswerError
+from memalign_graph.errors import (
+    ChatModelError,
+    InvalidInputError,
+    ModelAnswerError,
+    is_about_prompt,
+)
 from memalign_graph.evidence.checks import check_memory
 from memalign_graph.evidence.questions import fill_questions
 from memalign_graph.interrupts import conflict_form
@@ -44,6 +58,18 @@ _OUTDATED = (
 _UNJUDGED = (
     "{} case(s) could not be judged, and are weighed without a verdict: the next alignment asks "
     "again. The first: {}"
+)
+_GIVEN_UP = (
+    "{} piece(s) of feedback could not be distilled in {} attempts, and are not tried again until "
+    "they change, or the model does: {}."
+)
+_LEFT_OUT = (
+    "Batch {} of {} was not distilled: its feedback stays pending, and the next alignment distils "
+    "it. {}"
+)
+_UNMERGED = (
+    "New guidelines were not compared with each other and with those that stand, since the model "
+    "refused: `consolidate()` compares them. {}"
 )
 _CUT = (
     "{} record(s) were too long to be distilled whole: the middle of their longest texts was left "
@@ -128,7 +154,7 @@ async def remember_feedback(step: _Step) -> Update:
     step.progress("remember", 0, len(read))
     before = (await access.refresh(io)).version
     guidelines = await access.guidelines(io)
-    stored = await operations.remember(io, access, read, note_threads=False)
+    stored = await operations.remember(io, access, read, is_table=True, note_threads=False)
     step.progress("remember", len(read), len(read))
     experts = await access.episodes(io, (await access.refresh(io)).shared())
     agreement = expert_agreement(list(experts.values()), criterion.scale)
@@ -136,10 +162,13 @@ async def remember_feedback(step: _Step) -> Update:
     if agreement.examples:
         step.run.write({"type": "alignment_agreement", "criterion": criterion.name, **shown})
     new, changed = len(stored.new), len(stored.changed)
+    by_id = {episode.id: episode for episode in stored.episodes}
+    known = [(said, by_id[said.episode_id]) for said in read if said.episode_id in by_id]
     outdated = sum(
         said.value not in (None, kept.value) or said.rationale not in (None, kept.rationale)
-        for said, kept in zip(read, stored.episodes, strict=True)
+        for said, kept in known
     )
+    warnings = [_OUTDATED.format(outdated)] if outdated else []
     lesson = {
         "feedback": {
             "new": new,
@@ -150,8 +179,8 @@ async def remember_feedback(step: _Step) -> Update:
         "rejected": rejected,
         "agreement": shown,
         "memory_version_before": before,
-        "warnings": [_OUTDATED.format(outdated)] if outdated else [],
-        "batches": await _batches(step, window) if step.options.distill else [],
+        "batches": await _batches(step, window, warnings) if step.options.distill else [],
+        "warnings": warnings,
         "guidelines_before": [guideline.to_json() for guideline in guidelines],
         "new_ids": sorted(stored.new | stored.changed),
         # Tells a purge that this thread carried them.
@@ -181,18 +210,20 @@ async def judge_cases(step: _Step) -> Update:
     step.progress("judge", 0, len(cases))
     add = step.counter("judge", len(cases))
 
-    async def judge_case(example: Example) -> Judgment | ModelAnswerError:
+    async def judge_case(example: Example) -> Judgment | ChatModelError | ModelAnswerError:
         own = frozenset(view.episodes_at(key_of(access, example)))
         # As if it were new: without what rests on its episodes alone.
         guidelines = [
             rule for rule in standing if not rule.episode_ids or {*rule.episode_ids} - own
         ]
-        judged: Judgment | ModelAnswerError
+        judged: Judgment | ChatModelError | ModelAnswerError
         try:
             judged = await judge_again(
                 judging, example, guidelines=guidelines, besides=own, limit=limit
             )
-        except ModelAnswerError as error:
+        except (ChatModelError, ModelAnswerError) as error:
+            if not is_about_prompt(error):
+                raise
             judged = error
         add()
         return judged
@@ -205,7 +236,7 @@ async def judge_cases(step: _Step) -> Update:
         if isinstance(outcome, Judgment)
     }
     await operations.note_judgments(io, access, judgments)
-    failures = [outcome for outcome in outcomes if isinstance(outcome, ModelAnswerError)]
+    failures = [outcome for outcome in outcomes if not isinstance(outcome, Judgment)]
     told = Counter(warning for judgment in judgments.values() for warning in judgment.warnings)
     warnings = [
         *step.lesson["warnings"],
@@ -216,7 +247,10 @@ async def judge_cases(step: _Step) -> Update:
 
 
 async def distill_batches(step: _Step) -> Update:
-    """Distil all batches concurrently; once more what failed, when the others are done and kept."""
+    """Distil all batches concurrently; once more what failed, when the others are done and kept.
+
+    A batch that fails again is left out, and named, where another was distilled.
+    """
     lesson, access, chat = step.lesson, step.access, step.distiller
     batches = lesson["batches"]
     proposals = list(lesson.get("proposals", [None] * len(batches)))
@@ -225,23 +259,29 @@ async def distill_batches(step: _Step) -> Update:
 
     io = KeepReplies(step.io, access, asks_anew="proposals" in lesson)
 
-    async def distill(number: int) -> Lesson | ChatModelError | ModelAnswerError:
+    async def distill(number: int) -> tuple[Lesson, ModelError | None]:
         try:
-            proposal = await _propose(io, access, chat, batches[number])
-        except (ChatModelError, ModelAnswerError) as error:
-            return error
-        add(batch=number + 1)
-        return proposal
+            proposal, error = await _propose(io, access, chat, batches[number])
+        except (ChatModelError, ModelAnswerError) as caught:
+            left_out = _LEFT_OUT.format(number + 1, len(batches), caught)
+            if "proposals" in lesson:
+                logger.warning("%s", left_out)
+            return {**_proposal(), "refused": [left_out]}, caught
+        if error is None:
+            add(batch=number + 1)
+        return proposal, error
 
     distilled = await step.io.gather(list(map(distill, waiting)), step.run.max_concurrency)
-    for number, proposal in zip(waiting, distilled, strict=True):
-        if isinstance(proposal, dict):
-            proposals[number] = proposal
-        elif "proposals" in lesson:
-            raise proposal
-        else:
+    for number, (proposal, _) in zip(waiting, distilled, strict=True):
+        proposals[number] = proposal
+    errors = {number: error for number, (_, error) in zip(waiting, distilled, strict=True) if error}
+    if "proposals" not in lesson:
+        for number, error in errors.items():
             failed = "Batch %d of %d failed and is tried again: %s"
-            logger.warning(failed, number + 1, len(batches), proposal)
+            logger.warning(failed, number + 1, len(batches), error)
+            proposals[number] = None
+    elif errors and not any(proposal["read"] or proposal["reworded"] for proposal in proposals):
+        raise next(iter(errors.values()))
     return step.learned(proposals=proposals, failed=proposals.count(None))
 
 
@@ -253,21 +293,29 @@ async def consolidate_guidelines(step: _Step) -> Update:
     compare = len(proposed) >= (1 if asks else 2)
     step.progress("consolidate", 0, 1)
     io = KeepReplies(step.io, step.access)
-    merged = await merge_proposals(io, step.access, step.distiller, proposed, compare=compare)
+    warnings = list(step.lesson["warnings"])
+    merge = partial(merge_proposals, io, step.access, step.distiller, proposed)
+    try:
+        merged = await merge(compare=compare)
+    except (ChatModelError, ModelAnswerError) as error:
+        if not error.is_refusal:
+            raise
+        warnings.append(_UNMERGED.format(error))
+        logger.warning("%s", warnings[-1])
+        merged = await merge(compare=False)
     step.progress("consolidate", 1, 1)
     joined: Lesson = _proposal()
     for proposal in proposals:
         for name, more in proposal.items():
             joined[name] = joined[name] | more if isinstance(more, dict) else joined[name] + more
     cut = joined["cut"]
-    shown = ", ".join([*cut[:_SHOWN_IDS], *(["..."] if len(cut) > _SHOWN_IDS else [])])
-    cuts = [_CUT.format(len(cut), shown)] if cut else []
+    cuts = [_CUT.format(len(cut), _some(cut))] if cut else []
     return step.learned(
         operations=saved([*merged.operations, *([] if asks else settle(merged.conflicts))]),
         conflicts=[conflict.model_dump(mode="json") for conflict in merged.conflicts],
-        **{name: joined[name] for name in ("rewordings", "read", "reworded")},
+        **{name: joined[name] for name in ("rewordings", "read", "reworded", "failed_attempts")},
         prompts=[list(proposal["read"]) for proposal in proposals],
-        warnings=[*step.lesson["warnings"], *joined["refused"], *cuts],
+        warnings=[*warnings, *joined["refused"], *cuts],
     )
 
 
@@ -317,7 +365,10 @@ async def commit_alignment(step: _Step) -> Update:
     proposed, read = read_saved(lesson["operations"]), lesson["read"]
     if read or proposed:
         prompts = lesson["prompts"]
-        aligned = await learn(io, access, proposed, read, prompts=prompts, reason="align")
+        failed = lesson["failed_attempts"] if read else []
+        aligned = await learn(
+            io, access, proposed, read, prompts=prompts, failed=failed, reason="align"
+        )
         learned += aligned["guidelines"]
     await operations.clear_drafts(io, access)
     step.progress("commit", 1, 1)
@@ -361,7 +412,7 @@ async def commit_alignment(step: _Step) -> Update:
 
 def _proposal() -> Lesson:
     """Begin what is proposed: the words of the episodes that were read, by id, and what of them."""
-    lists = ("operations", "rewordings", "cut", "refused")
+    lists = ("operations", "rewordings", "cut", "refused", "failed_attempts")
     return {**{name: [] for name in lists}, "read": {}, "reworded": {}}
 
 
@@ -371,22 +422,32 @@ def _guidelines_before(lesson: Lesson) -> list[Guideline]:
 
 async def _propose(
     io: IO, access: MemoryAccess, chat: BaseChatModel, batch: Mapping[str, Any]
-) -> Lesson:
-    """Distil a batch: feedback, or a guideline that lost a source."""
+) -> tuple[Lesson, ModelError | None]:
+    """Distil a batch: feedback, or a guideline that lost a source; also why nothing came of it."""
     proposal = _proposal()
     if "guideline_id" in batch:
         pending = {one.id: one for one in await access.outdated_guidelines(io)}
-        if guideline := pending.get(batch["guideline_id"]):
-            rewording = await reword(io, access, chat, guideline)
-            proposal |= {"reworded": rewording.read, "refused": rewording.refused}
-            proposal["rewordings"] = saved([rewording.operation])
-        return proposal
-    found = await access.episodes(io, batch["episode_ids"])
-    # Another run may have learned some of it meanwhile.
-    waiting = [episode for episode in found.values() if episode.status == "pending"]
-    reading = await distil_all(io, access, chat, waiting)
-    told = {"read": reading.read, "refused": reading.refused, "cut": reading.cut}
-    return {**proposal, **told, "operations": saved(reading.operations)}
+        if (guideline := pending.get(batch["guideline_id"])) is None:
+            return proposal, None
+        rewording = await reword(io, access, chat, guideline)
+        failures = [rewording.failure] if rewording.failure is not None else []
+        proposal |= {"reworded": rewording.read, "refused": rewording.refused}
+        proposal["rewordings"] = saved(operations_of([rewording]))
+    else:
+        found = await access.episodes(io, batch["episode_ids"])
+        # Another run may have learned some of it meanwhile.
+        waiting = [episode for episode in found.values() if episode.status == "pending"]
+        reading = await distil_all(io, access, chat, waiting)
+        failures = reading.failures
+        proposal |= {"read": reading.read, "refused": reading.refused, "cut": reading.cut}
+        proposal["operations"] = saved(reading.operations)
+    for failure in failures:
+        logger.warning("%s", failure)
+    proposal["refused"] = [*proposal["refused"], *map(str, failures)]
+    proposal["failed_attempts"] = attempts(failures)
+    errors = [failure.error for failure in failures if not failure.error.is_refusal]
+    is_done = proposal["read"] or proposal["reworded"] or not errors
+    return proposal, None if is_done else errors[0]
 
 
 def _read(
@@ -407,19 +468,30 @@ def _read(
     return feedback.model_copy(update={"thread_id": feedback.thread_id or thread_id})
 
 
-async def _batches(step: _Step, window: int) -> list[Lesson]:
-    """Pack what is pending: feedback, and guidelines that lost a source."""
+def _some(ids: Sequence[str]) -> str:
+    return ", ".join([*ids[:_SHOWN_IDS], *(["..."] if len(ids) > _SHOWN_IDS else [])])
+
+
+async def _batches(step: _Step, window: int, warnings: list[str]) -> list[Lesson]:
+    """Pack what is pending: feedback, and guidelines that lost a source; warn of what is not."""
     io, access = step.io, step.access
-    view = await access.refresh(io)
-    pending = await access.episodes(io, view.pending())
+    view, chat = await access.refresh(io), step.distiller
+    pending = (await access.episodes(io, view.pending())).values()
     guidelines = await access.guidelines(io)
+    tried = [episode for episode in pending if can_be_tried(access, chat, episode)]
+    if given_up := sorted({episode.id for episode in pending} - {old.id for old in tried}):
+        warnings.append(_GIVEN_UP.format(len(given_up), MAX_ATTEMPTS, _some(given_up)))
     packed = pack(
-        list(pending.values()),
+        tried,
         access.criterion,
         guidelines,
         max_input_tokens=window,
         most=step.options.batch_size,
-        is_small=is_small(step.distiller),
+        is_small=is_small(chat),
     )
-    outdated = [guideline.id for guideline in guidelines if guideline.status == "pending"]
+    outdated = [
+        guideline.id
+        for guideline in guidelines
+        if guideline.status == "pending" and can_be_tried(access, chat, guideline)
+    ]
     return [*({"episode_ids": ids} for ids in packed), *({"guideline_id": key} for key in outdated)]

@@ -9,7 +9,12 @@ from typing import Any
 from pydantic import Field
 
 from memalign_graph.alignment.drafts import KeepReplies
-from memalign_graph.errors import EmbeddingError, InvalidInputError
+from memalign_graph.errors import (
+    ChatModelError,
+    EmbeddingError,
+    InvalidInputError,
+    ModelAnswerError,
+)
 from memalign_graph.evidence import confidence
 from memalign_graph.evidence.anchors import (
     AnchoredCheck,
@@ -19,8 +24,11 @@ from memalign_graph.evidence.anchors import (
 )
 from memalign_graph.evidence.checks import check_case, probabilities
 from memalign_graph.evidence.questions import fill_questions
+from memalign_graph.io import IO
 from memalign_graph.memory import recall as memory
+from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import key_of
+from memalign_graph.memory.facts import revision_of
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.standing import EpisodeRow
@@ -49,9 +57,12 @@ from memalign_graph.types import (
 logger = logging.getLogger(__name__)
 
 _UNPROVEN = (
-    "{} guideline(s) were left out, since on the cases in memory they tell nothing of the experts' "
-    "values."
+    "{} guideline(s) were left out, since on the cases in memory they state the opposite of the "
+    "experts' values."
 )
+
+
+_REFUSED = "The case was judged without similar cases, since a prompt with them was refused: {}"
 
 
 class Retrieved(FrozenModel):
@@ -101,19 +112,48 @@ class Retrieved(FrozenModel):
         return [known[key] for key in ids if key in known]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values, without what goes without saying: it is checkpointed."""
-        said_once = {"recalled": {"__all__": {"episodes": {"__all__": {"example"}}}}}
-        return self.model_dump(mode="json", exclude_defaults=True, exclude=said_once)
+        """Return it as plain JSON values, with ids in the place of what memory holds.
+
+        So no stream tells of others' cases. By the wordings a purge knows what guided a judge.
+        """
+        plain = self.model_dump(
+            mode="json", exclude_defaults=True, exclude={"recalled", "guidelines", "relevant"}
+        )
+        recalled = [
+            {"episodes": [episode.id for episode in case.episodes], "similarity": case.similarity}
+            for case in self.recalled
+        ]
+        named = {"guidelines": self.guidelines, "relevant": self.relevant}
+        ids = {name: [rule.id for rule in rules] for name, rules in named.items()}
+        wordings = list(map(revision_of, [*self.guidelines, *self.relevant]))
+        by_name = {"recalled": recalled, **ids, "wordings": wordings}
+        return {**plain, **{name: found for name, found in by_name.items() if found}}
 
     @classmethod
-    def read(cls, fields: Mapping[str, Any]) -> "Retrieved":
-        """Read it from JSON, where an example stands once for all its episodes."""
-        recalled = []
-        for case in fields.get("recalled", []):
-            shared = {"example": Example.model_validate(case["example"])}
-            episodes = [{**episode, **shared} for episode in case["episodes"]]
-            recalled.append({**case, **shared, "episodes": episodes})
-        return cls.model_validate({**fields, "recalled": recalled})
+    async def load(cls, io: IO, access: MemoryAccess, fields: Mapping[str, Any]) -> "Retrieved":
+        """Read it from JSON, with what its ids name, but for what was removed since."""
+        recalled, named = fields.get("recalled", []), ("guidelines", "relevant")
+        ids = [key for case in recalled for key in case["episodes"]]
+        rule_ids = [key for name in named for key in fields.get(name, [])]
+        rules: dict[str, Guideline] = {}
+        if rule_ids:
+            _, standing = await access.standing_guidelines(io, fields["version"])
+            rules = {rule.id: rule for rule in standing}
+        elif ids and access.view.version != fields["version"]:
+            await access.refresh(io)
+        episodes = access.view.episodes(ids) if ids else {}
+        cases = []
+        for case in recalled:
+            if known := [episodes[key] for key in case["episodes"] if key in episodes]:
+                similarity = case["similarity"]
+                cases.append(
+                    RecalledExample(example=known[0].example, episodes=known, similarity=similarity)
+                )
+        found = {
+            name: [rules[key] for key in fields.get(name, []) if key in rules] for name in named
+        }
+        plain = {name: value for name, value in fields.items() if name != "wordings"}
+        return cls.model_validate({**plain, "recalled": cases, **found})
 
 
 async def judge(
@@ -292,8 +332,6 @@ async def _ask_value_only(
     measured = await confidence.ask_letter(step.io, model, scale, prompt.messages, values)
     if measured.probabilities is None:
         logger.warning("Judging %r: %s", criterion.name, measured.warning)
-        if measured.untelling:
-            confidence.note_untelling(model)
         return None
     shares = add_checks(measured.probabilities, checks, values, scale)
     answers = probabilities([item.check for item in checks])
@@ -333,7 +371,16 @@ async def _ask_with_rationale(
         broken = read_broken(answer, prompt.guidelines) if cites else []
         return {"value": value, "rationale": rationale, "broken_guideline_ids": broken}
 
-    answer, reply = await ask(step.io, structured, prompt.messages, read, purpose="judge")
+    try:
+        answer, reply = await ask(step.io, structured, prompt.messages, read, purpose="judge")
+    except (ChatModelError, ModelAnswerError) as error:
+        if not (error.is_refusal and prompt.episodes):
+            raise
+        # It may be about one of them; the case itself may be judged.
+        logger.warning("Judging %r: %s", criterion.name, (refused := _REFUSED.format(error)))
+        alone = retrieved.model_copy(update={"recalled": []})
+        answer, measured = await _ask_with_rationale(step, example, alone)
+        return answer | {"warnings": [refused, *answer["warnings"]]}, measured
     measured = confidence.Measured()
     if settings.confidence:
         measured = await confidence.measure_confidence(
@@ -415,7 +462,8 @@ async def assemble_guidelines(step: Step) -> Update:
 
 async def judge_example(step: Step) -> Update:
     """Judge; where nobody is asked about it, what memory gave is not kept."""
-    retrieved = Retrieved.read(own_channel(step.state, "judge_memory"))
+    fields = own_channel(step.state, "judge_memory")
+    retrieved = await Retrieved.load(step.io, step.access, fields)
     judgment = await judge(step, step.example, retrieved)
     # What an earlier judgment on the same thread may have left is not this one's.
     update: Update = {"judgment": judgment.to_json(), "feedback": None, "learned": None}

@@ -5,8 +5,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from memalign_graph.alignment.drafts import KeepReplies
-from memalign_graph.alignment.redistill import distil, learn_again, reword_all, words_read
-from memalign_graph.errors import InvalidInputError, MemAlignError
+from memalign_graph.alignment.redistill import (
+    Reading,
+    attempts,
+    can_be_tried,
+    distil_all,
+    learn_again,
+    operations_of,
+    reword_all,
+    words_read,
+)
+from memalign_graph.errors import (
+    ChatModelError,
+    InvalidInputError,
+    MemAlignError,
+    ModelAnswerError,
+)
 from memalign_graph.interrupts import clarify_form, read_review, review_form
 from memalign_graph.memory.judgments import find_judgment, log_review, now
 from memalign_graph.memory.learning import GuidelineOperation, learn
@@ -49,7 +63,8 @@ async def collect_feedback(step: Step) -> Update:
     """Ask the expert about the judgment, and wait: when the reply comes this runs from its top."""
     step.run.warn_without_checkpointer("review")
     example, judgment = step.example, step.judgment
-    memory = Retrieved.read(own_channel(step.state, "judge_memory"))
+    fields = own_channel(step.state, "judge_memory")
+    memory = await Retrieved.load(step.io, step.access, fields)
     episodes = [episode for similar in memory.recalled for episode in similar.episodes]
     said = review_form(
         step.parts.criterion,
@@ -141,6 +156,11 @@ async def dated(step: Step, said: dict[str, Any] | None) -> dict[str, Any] | Non
 _MAX_PENDING = 20
 """How many episodes that an earlier run left pending are distilled along with a new one."""
 
+_NOT_DISTILLED = (
+    "Feedback {} is stored, and nothing was distilled from it: it stays pending, and the next "
+    "review or alignment distils it. {}"
+)
+
 
 async def distill_feedback(step: Step) -> Update:
     io, access = step.io, step.access
@@ -149,24 +169,39 @@ async def distill_feedback(step: Step) -> Update:
     episode = await _store(step)
     if episode.status != "pending":
         return {"judge_lesson": {**lesson, "distilled": {episode.id: episode.word}}}
-    view = await access.refresh(io)
-    others = [key for key in view.pending() if key != episode.id][:_MAX_PENDING]
-    pending = (await access.episodes(io, others)).values()
-    oldest_first = sorted(pending, key=lambda waiting: (waiting.created_at, waiting.id))
-    chat, guidelines = step.distiller, await access.guidelines(io)
-    prompt, proposal = await distil(io, access, chat, [episode, *oldest_first], guidelines)
+    view, chat = await access.refresh(io), step.distiller
+    others = {*view.pending()} - {episode.id}
+    rows = [row for row in view.rows() if row.id in others and can_be_tried(access, chat, row)]
+    oldest = sorted(rows, key=lambda row: (row.given_at, row.id))[:_MAX_PENDING]
+    pending = (await access.episodes(io, [row.id for row in oldest])).values()
+    oldest_first = sorted(pending, key=lambda old: (old.created_at, old.id))
+    warnings: list[str] = []
+    try:
+        waiting = [episode, *oldest_first]
+        reading = await distil_all(io, access, chat, waiting, leaves_rest=True)
+    except (ChatModelError, ModelAnswerError) as error:
+        # The expert has decided: what was said is stored, and a later run learns from it.
+        reading = Reading()
+        warnings.append(_NOT_DISTILLED.format(episode.id, error))
     # What this expert took back may have left guidelines that are to be worded anew.
-    outdated = (await access.outdated_guidelines(io))[:_MAX_PENDING]
+    outdated = await access.outdated_guidelines(io)
+    outdated = [rule for rule in outdated if can_be_tried(access, chat, rule)][:_MAX_PENDING]
     rewordings = await reword_all(
         KeepReplies(io, access), access, chat, outdated, step.run.max_concurrency
     )
-    refused = [*proposal.refused, *(why for one in rewordings for why in one.refused)]
+    failures = [*reading.failures, *(rewording.failure for rewording in rewordings)]
+    failed = [failure for failure in failures if failure is not None]
+    warnings += map(str, failed)
+    for warning in warnings:
+        logger.warning("%s", warning)
+    warnings += [*reading.refused, *(why for rewording in rewordings for why in rewording.refused)]
     learned = {
-        "operations": saved(proposal.operations),
-        "distilled": {shown.id: shown.word for shown in prompt.episodes.values()},
-        "rewordings": saved([rewording.operation for rewording in rewordings]),
+        "operations": saved(reading.operations),
+        "distilled": reading.read,
+        "rewordings": saved(operations_of(rewordings)),
         "reworded": words_read(rewordings),
-        "warnings": [*lesson.get("warnings", []), *refused],
+        "failed": attempts(failed) if reading.read or words_read(rewordings) else [],
+        "warnings": [*lesson.get("warnings", []), *warnings],
     }
     return {"judge_lesson": {**lesson, **learned}}
 
@@ -188,7 +223,13 @@ async def commit_memory(step: Step) -> Update:
         # Another review may be distilling what this one read along, and passed over.
         passed_over = distilled.keys() - taught - {feedback.episode_id}
         learned = await learn(
-            io, access, operations, distilled, author=feedback.author, passed_over=passed_over
+            io,
+            access,
+            operations,
+            distilled,
+            author=feedback.author,
+            passed_over=passed_over,
+            failed=lesson.get("failed", []),
         )
     return {"learned": {**learned, "warnings": lesson.get("warnings", [])}}
 

@@ -254,9 +254,11 @@ def read_operations(
     if not isinstance(operations, list):
         raise ValueError('it has no list of "operations"')
     proposal = Proposal([], [])
-    cases = _runs_of_cases(prompt)
-    for operation in [_read_operation(operation, prompt, cases) for operation in operations]:
-        idle = _why_idle(operation, prompt)
+    cases, said = _shown_cases(prompt), _said(prompt)
+    shown = f"{cases}\n\n{prompt.asked}\n\n{WHAT_A_QUESTION_IS}\n\n{QUESTION}"
+    runs = fences.word_runs(shown) - fences.word_runs(said)
+    for operation in [_read_operation(operation, prompt, runs) for operation in operations]:
+        idle = _why_idle(operation, prompt, cases)
         if idle is None:
             proposal.operations.append(operation)
         elif drop_idle:
@@ -267,14 +269,13 @@ def read_operations(
     return proposal
 
 
-def _runs_of_cases(prompt: DistillPrompt) -> set[tuple[str, ...]]:
-    """Return the runs of words of the cases shown, and of what was asked, that no expert has."""
-    shown = [prompt.asked, WHAT_A_QUESTION_IS, QUESTION]
-    examples = {episode.example_id: episode.example for episode in prompt.episodes.values()}
-    for example in examples.values():
-        shown += [fences.as_text(part).replace("\\n", "\n") for part in example.to_json().values()]
-    runs = set().union(*map(fences.word_runs, shown))
-    return runs - fences.word_runs(_said(prompt))
+_SHOWN_PART = re.compile(r"<(inputs|outputs|reference_outputs)>\n(.*?)\n</\1>", re.DOTALL)
+
+
+def _shown_cases(prompt: DistillPrompt) -> str:
+    """Return what the prompt shows of cases; their texts can't close the tags around them."""
+    text = prompt.messages[-1].text if prompt.messages else ""
+    return "\n\n".join(part.replace("\\n", "\n") for _, part in _SHOWN_PART.findall(text))
 
 
 def _said(prompt: DistillPrompt) -> str:
@@ -334,28 +335,31 @@ def _read_sources(operation: dict[str, Any], prompt: DistillPrompt) -> list[str]
     return list(dict.fromkeys(prompt.episodes[handle].id for handle in handles))
 
 
-def _why_idle(operation: GuidelineOperation, prompt: DistillPrompt) -> tuple[str, str] | None:
+def _why_idle(
+    operation: GuidelineOperation, prompt: DistillPrompt, cases: str
+) -> tuple[str, str] | None:
     """Say why an operation teaches nothing, if so, and what would."""
     if operation.text is None:
         return None
-    text, plain = operation.text, plain_words(operation.text)
+    text, plain, said = operation.text, plain_words(operation.text), _said(prompt)
     for handle, guideline in prompt.guidelines.items():
         if operation.guideline_id == guideline.id and plain == plain_words(guideline.text):
             mend = f"if the expert says something else than {handle}, add that as one of its own"
             return "it gives a guideline the words it has", mend
     echoed = fences.word_runs(text) & fences.word_runs(prompt.asked)
-    echoed -= fences.word_runs(_said(prompt))
+    echoed -= fences.word_runs(said)
     if echoed or not fences.says_more(text, fences.OF_ANY_RULE):
         return "it repeats the shape of the answer, or what was asked for", _MEND
     if _OF_THE_EXPERT.search(text):
         reason = "it speaks of an expert's value or reason, and a new case has none yet"
         return reason, "write what to look for in the case itself"
-    sources = [shown for shown in prompt.episodes.values() if shown.id in operation.episode_ids]
-    if any(
-        fences.words(text) == fences.words(fences.as_text(source.example.outputs))
-        for source in sources
-    ):
-        return "it repeats the output that was judged", _MEND
+    sources = [
+        episode for episode in prompt.episodes.values() if episode.id in operation.episode_ids
+    ]
+    outputs = [fences.as_text(source.example.outputs)[:MAX_GUIDELINE_CHARS] for source in sources]
+    known = f"{said}\n{fences.defuse(said)}"
+    if fences.words(text) in map(fences.words, outputs) or fences.repeats(text, cases, known):
+        return "it repeats a case that was judged, and not what the expert says of it", _MEND
     scale = prompt.criterion.scale.describe()
     known = f"{prompt.criterion.instructions} {scale} {fences.OF_ANY_RULE}"
     return None if fences.says_more(text, known) else ("it says no more than the criterion", _MEND)

@@ -136,12 +136,12 @@ def small_distill_prompt(
     lines, cut = [], []
     for episode in shown:
         value = "" if episode.value is None else f"({criterion.scale.show(episode.value)}) "
-        limit, text = min(room, _COMMENT_TOKENS), fences.defuse(_comment_or_output(episode))
+        limit, text = min(room, _COMMENT_TOKENS), _comment_or_output(episode)
         if episode.rationale is None:
             limit = min(room, _OUTPUTS_TOKENS)
             line = fences.fence("outputs", text, max_tokens=limit)
         else:
-            line = _one_line(fences.shorten(text, limit))
+            line = _one_line(fences.clip(text, limit))
         lines.append(f"- {value}{line}")
         if fences.estimate_tokens(text) > limit:
             cut.append(episode.id)
@@ -166,7 +166,7 @@ def wordings_prompt(criterion: Criterion, text: str) -> list[BaseMessage]:
     for example, questions in _WORDINGS_EXAMPLES.items():
         answer = json.dumps({"questions": questions})
         messages += [HumanMessage(_wordings_turn(example)), AIMessage(answer)]
-    shown = _one_line(fences.shorten(fences.defuse(text), _COMMENT_TOKENS))
+    shown = _one_line(fences.clip(text, _COMMENT_TOKENS))
     return [*messages, HumanMessage(_wordings_turn(shown))]
 
 
@@ -180,7 +180,7 @@ def rewrite_prompt(episode: Episode) -> list[BaseMessage] | None:
     for inputs, outputs, comment, rewritten in _REWRITE_EXAMPLES:
         answer = json.dumps({"outputs": rewritten})
         messages += [HumanMessage(_rewrite_turn(inputs, outputs, comment)), AIMessage(answer)]
-    comment = _one_line(fences.shorten(fences.defuse(episode.rationale or ""), _COMMENT_TOKENS))
+    comment = _one_line(fences.clip(episode.rationale or "", _COMMENT_TOKENS))
     return [*messages, HumanMessage(_rewrite_turn(example.inputs, example.outputs, comment))]
 
 

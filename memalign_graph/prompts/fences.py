@@ -17,7 +17,9 @@ from memalign_graph.memory.learning import plain_words
 from memalign_graph.types import Criterion, Episode, Example
 
 _TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"
-_TAG_OR_CONTROL_TOKEN = re.compile(rf"<(?=\s*/?\s*(?:{_TAGS})\b|\|)", re.IGNORECASE)
+# Possessive, so that what stands after one "<" is read once.
+_TAG_OR_CONTROL_TOKEN = re.compile(rf"<(?=[\s/]*+(?:{_TAGS})\b|\|)", re.IGNORECASE)
+_MAX_BYTES_PER_TOKEN = 3  # of `estimate_tokens`
 
 
 def estimate_tokens(text: str) -> int:
@@ -28,8 +30,8 @@ def estimate_tokens(text: str) -> int:
 
 
 def fence(tag: str, value: Any, *, max_tokens: int | None = None) -> str:
-    text = defuse(as_text(value))
-    return f"<{tag}>\n{text if max_tokens is None else shorten(text, max_tokens)}\n</{tag}>"
+    text = as_text(value)
+    return f"<{tag}>\n{defuse(text) if max_tokens is None else clip(text, max_tokens)}\n</{tag}>"
 
 
 def as_text(value: Any) -> str:
@@ -44,13 +46,17 @@ def defuse(text: str) -> str:
     return _TAG_OR_CONTROL_TOKEN.sub("&lt;", text)
 
 
+def clip(text: str, max_tokens: int) -> str:
+    """Shorten a text, and then take from it what a prompt would read as its own structure."""
+    return shorten(defuse(shorten(text, max_tokens)), max_tokens)
+
+
 def shorten(text: str, max_tokens: int) -> str:
     """Cut the middle out of a text that is too long."""
-    tokens = estimate_tokens(text)
-    if tokens <= max_tokens:
+    if len(text) <= _MAX_BYTES_PER_TOKEN * max_tokens and estimate_tokens(text) <= max_tokens:
         return text
     data = text.encode()
-    room = max(max_tokens, 1) * len(data) // tokens
+    room = max(max_tokens, 1) * len(data) // estimate_tokens(text)
     head, tail = data[: room * 2 // 3], data[len(data) - room // 3 :]
     left_out = len(data) - len(head) - len(tail)
     return (
@@ -77,13 +83,17 @@ def render_example(
     if example.reference_outputs is not None:
         values["reference_outputs"] = example.reference_outputs
     values = {name: value for name, value in values.items() if name not in besides}
-    parts = {name: fence(name, value) for name, value in values.items()}
-    sizes = {name: estimate_tokens(part) for name, part in parts.items()}
+    texts = {name: as_text(value) for name, value in values.items()}
+    # Of what is too long by far only what can be shown is escaped.
+    escaped = {name: defuse(shorten(text, 2 * max_tokens)) for name, text in texts.items()}
+    sizes = {
+        name: estimate_tokens(f"<{name}>\n{text}\n</{name}>") for name, text in escaped.items()
+    }
     is_cut = sum(sizes.values()) > max_tokens
     if is_cut:
         limits = _share(sizes, max_tokens)
-        parts = {name: fence(name, values[name], max_tokens=limits[name]) for name in limits}
-    text = "\n".join(parts.values())
+        escaped = {name: clip(texts[name], limit) for name, limit in limits.items()}
+    text = "\n".join(f"<{name}>\n{part}\n</{name}>" for name, part in escaped.items())
     return (text if tag is None else f"<{tag}>\n{text}\n</{tag}>"), is_cut
 
 
@@ -141,6 +151,7 @@ _STRETCH = (
 )
 _PIECE_CHARS = {"han": 2, "thai": 3}  # that say about what a word says
 _RUN_WORDS = 6  # in a row that two texts have are no coincidence
+_MIN_REPEATED_WORDS = 4  # of a whole text, for it to be told where it was copied from
 
 OF_ANY_RULE = """\
 a an and are as at be but by case criterion do does for guideline has have if in is it its must no \
@@ -164,10 +175,19 @@ def words(text: str) -> list[str]:
     ]
 
 
-def word_runs(text: str) -> set[tuple[str, ...]]:
+def word_runs(text: str, size: int = _RUN_WORDS) -> set[tuple[str, ...]]:
     """Return what two texts share only where one repeats the other: runs of several words."""
     pieces = words(text)
-    return {tuple(pieces[at : at + _RUN_WORDS]) for at in range(len(pieces) - _RUN_WORDS + 1)}
+    return {tuple(pieces[at : at + size]) for at in range(len(pieces) - size + 1)}
+
+
+def repeats(text: str, source: str, known: str) -> bool:
+    """Return whether a text repeats words in a row of a source that are not in what is known."""
+    size = min(_RUN_WORDS, len(words(text)))
+    if size < _MIN_REPEATED_WORDS:
+        return False
+    copied = word_runs(text, size) & word_runs(source, size)
+    return bool(copied - word_runs(known, size))
 
 
 def says_more(text: str, known: str) -> bool:

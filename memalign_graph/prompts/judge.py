@@ -290,13 +290,13 @@ def _said(episodes: Sequence[Episode], value: Value, criterion: Criterion) -> st
     """Write what experts said, those of another opinion with their value."""
     words = []
     for episode in episodes:
-        text = fences.shorten(fences.defuse(episode.rationale or ""), _FIELD_TOKENS)
+        text = fences.clip(episode.rationale or "", _FIELD_TOKENS)
         if episode.value is not None and on_scale(episode.value, criterion.scale) != value:
             differs = f"Another expert says {criterion.scale.show(episode.value)}"
             text = f"{differs}: {text}" if text else f"{differs}."
         words.append(text)
     confirmed = (
-        fences.shorten(fences.defuse(episode.judgment.rationale), _FIELD_TOKENS)
+        fences.clip(episode.judgment.rationale, _FIELD_TOKENS)
         for episode in episodes
         if episode.judgment is not None
         # Where the evidence said otherwise than the judge, its rationale speaks for neither.

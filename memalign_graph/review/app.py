@@ -1,5 +1,6 @@
 """The review page: what experts see of their judges, as a Starlette app under `/review`."""
 
+import asyncio
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -425,7 +426,10 @@ async def nearest(visit: _Visit) -> Response:
         vector = await _vector(visit, case, [name])
         near = await effect.nearest_to(AWAITING, access, Example.model_validate(example), vector)
     if near is not None:
-        near["sections"] = sections_of(near["example"].to_json(), besides=example)
+        # In a thread: to compare long texts takes a while, and others wait for the event loop.
+        near["sections"] = await asyncio.to_thread(
+            sections_of, near["example"].to_json(), besides=example
+        )
     return visit.fragment("nearest", near=near)
 
 

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 _TITLES = {"inputs": "Inputs", "outputs": "Outputs", "reference_outputs": "Reference outputs"}
 _MAX_CHARS, _MAX_ROWS, _MAX_DEPTH = 200_000, 2_000, 2  # of a section; tables in tables
-_MAX_COMPARED = 8_000  # words, and the blanks between them
+_MAX_COMPARED = 3_000  # words, and the blanks between them: the time goes with their square
 _LINE_CHARS = 60  # of a list that is short enough for one line
 _FOLD_CHARS, _FOLD_LINES, _HEAD_CHARS, _HEAD_LINES = 1_500, 25, 1_000, 16
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
-_FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n(.*?)(?:^\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^(`{3,}+|~{3,}+)[^\n]*+\n(.*?)(?:^\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _CODE_KEYS = {"code", "sql", "diff", "patch"}
 _SQL = r"(?:SELECT|WITH|INSERT|UPDATE|DELETE|CREATE)\s.*\b(?:FROM|SELECT|SET|VALUES|TABLE|VIEW)\b"
 _CODE = re.compile(rf'\s*(?:{_SQL}|diff --git |@@ -|\{{\s*")', re.DOTALL)

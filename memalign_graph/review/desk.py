@@ -56,6 +56,7 @@ _ABANDONED = timedelta(days=7)
 _SETTLING_S = 20
 _LEASES, _OUTBOX = ("memalign_review", "leases"), ("memalign_review", "outbox")
 _TOO_LATE = "Somebody else had answered this before you"
+_MAX_OPENED = 1_000  # cases that browsers may have open
 _THREAD = re.compile(r"t-([0-9a-f-]{36})-(\w+)")
 
 Case = dict[str, Any]
@@ -132,6 +133,7 @@ class Desk:
             for name, judge in self.judges.items()
         }
         self._listings: dict[str, _Listing] = {}
+        self._opened: dict[tuple[str, str], Case] = {}
         self._taking = asyncio.Lock()
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -207,9 +209,15 @@ class Desk:
     ) -> Question | None:
         """Take a question for a while; None where it was never asked, or, unless late, answered."""
         case = await self._case(visitor, question_id, late=late)
+        if case is None and late:
+            case = self._opened.get((visitor.name, question_id))
         if case is None:
             self._drop(visitor, question_id)
             return None
+        # What is open in a browser can be answered, also when its judgment is kept no longer.
+        self._opened[visitor.name, question_id] = case
+        while len(self._opened) > _MAX_OPENED:
+            del self._opened[next(iter(self._opened))]
         holder = await self.hold(visitor, question_id)
         question = _question(question_id, ", ".join(case["criteria"]), case)
         return replace(question, case=case, held_by=holder)
@@ -242,8 +250,34 @@ class Desk:
         note: dict[str, Any] = {"question": question_id, "who": visitor.name, "at": at}
         note |= {"case": case, "reply": reply, "told": None}
         await self._put(_OUTBOX, key, note)
+        # An answer is feedback: stored now, whatever becomes of the judgment or the server.
+        try:
+            await self._store_answer(case, reply, at)
+        except MemAlignError as error:
+            logger.warning(
+                "The answer to %s waits, since it can't be stored: %s", question_id, error
+            )
         await self.release(visitor, question_id)
         self._begin(visitor, key, note)
+
+    async def _store_answer(self, case: Case, reply: Mapping[str, Any], at: str) -> None:
+        for name, said in feedback_of(case, reply).items():
+            feedback = said.model_copy(update={"given_at": datetime.fromisoformat(at)})
+            await remember(AWAITING, self.access(name, case["namespace"]), [feedback])
+
+    async def _newest(self, case: Case, reply: dict[str, Any], at: str) -> dict[str, Any]:
+        """Return the reply, or what the expert has answered to the same case since."""
+        if case["kind"] != "review":
+            return reply
+        for name, said in feedback_of(case, reply).items():
+            episodes = await self.access(name, case["namespace"]).episodes(
+                AWAITING, [said.episode_id]
+            )
+            known = episodes.get(said.episode_id)
+            if known is not None and known.given_at > datetime.fromisoformat(at):
+                later = {"value": known.value, "rationale": known.rationale}
+                return {**reply, **{key: part for key, part in later.items() if part is not None}}
+        return reply
 
     async def outcomes(self, visitor: Visitor) -> list[tuple[str, str]]:
         """Tell once what became of the visitor's answers; do those that were left undone."""
@@ -270,7 +304,9 @@ class Desk:
         async def work() -> None:
             done: dict[str, Any] = {"case": None, "reply": None}
             try:
-                told = await self._deliver(visitor, note["question"], note["case"], note["reply"])
+                await self._store_answer(note["case"], note["reply"], note["at"])
+                reply = await self._newest(note["case"], note["reply"], note["at"])
+                told = await self._deliver(visitor, note["question"], note["case"], reply)
             except Exception as error:  # whatever it was, the answer stays written down
                 logger.exception("The answer to %s could not be handed on", note["question"])
                 told, done = ("bad", f"Your answer is kept and will be tried again: {error}"), {}
@@ -295,7 +331,7 @@ class Desk:
         thread = await _thread(visitor.client, asked[1])
         if run and any(it["kind"] == "question" for it in self._cases_of(thread).values()):
             return "good", "Your answer is taken. A question about your words waits now."
-        if await self._keep(case, reply) or failed:
+        if failed or not _is_taken(thread, case, reply):
             return "warn", f"{why}: your answer is kept, and learned from with the next one."
         learned = (thread.get("values") or {}).get("learned") or {}
         return _told(learned.values() if case["kind"] == "panel" else [learned])
@@ -307,22 +343,8 @@ class Desk:
         try:
             done = await graph.ainvoke(given, context={"namespace": case["namespace"]})
         except MemAlignError as error:  # the model failed, or the judgment's time is over
-            await self._keep(case, reply)
             return "warn", f"Your answer is kept, and learned from later: {error}"
         return _told([done["learned"]])
-
-    async def _keep(self, case: Case, reply: Mapping[str, Any]) -> bool:
-        """Store an answer as feedback, and tell whether memory did not hold it yet."""
-        is_new = False
-        for name, said in feedback_of(case, reply).items():
-            access, key = self.access(name, case["namespace"]), said.episode_id
-            known = (await access.episodes(AWAITING, [key])).get(key)
-            has_value = known is not None and said.value in (None, known.value)
-            words = "" if known is None else known.rationale or ""
-            if not has_value or (said.rationale or "") not in words:
-                await remember(AWAITING, access, [said])
-                is_new = True
-        return is_new
 
     async def _case(self, visitor: Visitor, question_id: str, *, late: bool) -> Case | None:
         place, _, where = question_id.partition("-")
@@ -471,8 +493,23 @@ async def _thread(client: Any, thread_id: str) -> Mapping[str, Any]:
 
 def _told(learned: Iterable[Any]) -> tuple[str, str]:
     """Say what was learned, in the form of a review graph's `learned`."""
-    texts = [change["text"] for one in learned if one for change in one["guidelines"]]
+    results = [result for result in learned if result]
+    texts = [change["text"] for result in results for change in result["guidelines"]]
+    if waiting := [result for result in results if not result["episode_ids"]]:
+        why = " ".join(warning for result in waiting for warning in result.get("warnings", []))
+        return "warn", f"Your answer is kept, and learned from later: {why}"
     return "good", f"Learned: {'; '.join(texts)}" if texts else "Your answer is taken."
+
+
+def _is_taken(thread: Mapping[str, Any], case: Case, reply: Mapping[str, Any]) -> bool:
+    """Return whether it is this answer that a thread learned from."""
+    taken = (thread.get("values") or {}).get("feedback") or {}
+    for name, said in feedback_of(case, reply).items():
+        fields = (taken.get(name) if case["kind"] == "panel" else taken) or {}
+        given = (fields.get("rationale"), fields.get("author"))
+        if (said.rationale, said.author) == given and said.value in (None, fields.get("value")):
+            return True
+    return False
 
 
 def feedback_of(case: Case, reply: Mapping[str, Any]) -> dict[str, Feedback]:

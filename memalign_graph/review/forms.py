@@ -56,14 +56,16 @@ def fields_of(case: Mapping[str, Any], filled: Mapping[str, str]) -> list[Field]
 
 def value_field(name: str, label: str, criterion: Criterion, filled: Mapping[str, str]) -> Field:
     """Ask for a value of a criterion's scale."""
-    scale, value = criterion.scale, filled.get(name, "")
+    scale, chosen = criterion.scale, filled.get(name, "")
     choices = _choices(scale)
     if not choices and isinstance(scale, Numeric):
         limits, step = (scale.minimum, scale.maximum), "1" if scale.integer else "any"
-        return Field(name, label, "number", [], *limits, step, value=value)
+        return Field(name, label, "number", [], *limits, step, value=chosen)
     keys = iter(_KEYS)
+    if isinstance(scale, Numeric):  # a digit chooses itself
+        keys = iter([value if value in _KEYS else "" for value, *_ in choices])
     options = [Option(it, shown, hint, next(keys, "")) for it, shown, hint in choices]
-    return Field(name, label, "choice", options, value=value)
+    return Field(name, label, "choice", options, value=chosen)
 
 
 def read_answer(case: Mapping[str, Any], filled: Mapping[str, str], author: str) -> dict[str, Any]:

@@ -171,7 +171,7 @@ async def test_answers_that_are_of_no_use_and_none_at_all(bench: Bench, tmp_path
     expired = {"code": "batch_expired", "message": "It was not done in time."}
     lines[late] |= {"response": None, "error": expired}
     # As vLLM tells of a fault.
-    lines[bad] |= {"response": {"status_code": 400}, "error": {"message": "Too long.", "code": 400}}
+    lines[bad] |= {"response": {"status_code": 404}, "error": {"message": "Too long.", "code": 404}}
     lines[busy]["response"] |= {"status_code": 503, "body": {"error": {"message": "Busy."}}}
     del lines[lost]
     text = "".join(json.dumps(line) + "\n" for line in lines.values())

@@ -1,6 +1,7 @@
 """Purging: the threads that carried the feedback go from the checkpointer, and no others."""
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,8 @@ async def test_threads_that_can_not_be_looked_at_are_told_of(bench: Bench) -> No
     await bench.remember({**CASE, **REPLY, "thread_id": "known"})
     [warning] = bench.memory().forget(author="zqxann", purge=True).purged.warnings  # type: ignore[union-attr]
     assert warning.startswith("Checkpoints were not looked at (known: known): give the `checkpoin")
-    await bench.remember({**CASE, **REPLY, "thread_id": "known"})
+    again = {**REPLY, "given_at": datetime.now(UTC)}
+    await bench.remember({**CASE, **again, "thread_id": "known"})
     saver = Unlisted()
     for name in ("known", "unknown"):
         ask(saver, name, CASE["inputs"])

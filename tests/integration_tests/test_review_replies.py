@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from memalign_graph import Judgment, ModelAnswerError
+from memalign_graph import Judgment
 from tests.conftest import (
     CASE,
     COLD,
@@ -248,10 +248,11 @@ async def test_wrong_handle_is_asked_for_again_and_an_experts_own_guideline_has_
     await bench.invoke(graph, CASE)
     retire = operations({"action": "retire", "guideline": "G1"})
     bench.server.script(retire, retire)
-    with pytest.raises(ModelAnswerError, match="'G1' is no guideline that can be changed"):
-        await bench.resume(graph, COLD)
+    failed = await bench.resume(graph, COLD)
+    assert "'G1' is no guideline that can be changed" in failed["learned"]["warnings"][0]
+    await bench.invoke(graph, CASE, "again")
     bench.server.script(retire, operations())
-    given = await bench.resume(graph, COLD)
+    given = await bench.resume(graph, COLD, "again")
     *_, first, second = distillings(bench.server)
     assert SORRY in first.text
     assert second.messages[:2] == first.messages

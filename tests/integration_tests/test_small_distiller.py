@@ -45,7 +45,7 @@ async def test_questions_come_from_comments_alone_and_know_their_sources(bench: 
     bench.server.responder = lambda chat: answer(
         given[told[0] in chat.text] if chat.schema_name == QUESTIONS else {}
     )
-    report = await align(bench, feedback, alignment(bench, model=small(bench)))
+    report = await align(bench, feedback, alignment(bench, model=small(bench), checks=False))
     first, second = sorted(asked(bench, QUESTIONS), key=lambda chat: told[0] not in chat.text)
     others = [chat for chat in bench.server.chats if chat not in (first, second)]
     assert not any(chat.schema for chat in others)  # none compares

@@ -28,6 +28,9 @@ CASE = {"inputs": "Where is my parcel?", "outputs": "Look it up."}
 MEMORY = "support_tone"
 """The name of the criterion that is served."""
 
+OTHER = "openai:gpt-other"
+"""The chat model that a context may choose beside the default one."""
+
 KINDS = ("facts", "head", "words")
 """What a memory lies in, but for its vectors."""
 
@@ -71,7 +74,7 @@ def serving(
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a server, from when it answers until it is told to end."""
     own = {k: v for k, v in os.environ.items() if not k.startswith(("LANGSMITH", "LANGCHAIN"))}
-    env = own | models.environment | {"LANGGRAPH_STRICT_MSGPACK": "true"}
+    env = own | models.environment | {"LANGGRAPH_STRICT_MSGPACK": "true", "MEMALIGN_MODELS": OTHER}
     log = folder / f"log-{free_port()}"
     with log.open("w") as output:
         process = subprocess.Popen(

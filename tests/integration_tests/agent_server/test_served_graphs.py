@@ -8,6 +8,7 @@ from langgraph_sdk.client import SyncLangGraphClient
 from tests.conftest import judgings
 from tests.integration_tests.agent_server.support import (
     CASE,
+    OTHER,
     at_once,
     case,
     new_thread,
@@ -17,7 +18,7 @@ from tests.loopback import LoopbackServer
 
 pytestmark = pytest.mark.outside
 
-BAD: list[dict[str, Any]] = [{"k": 1000}, {"namespace": ["a.b"]}]
+BAD: list[dict[str, Any]] = [{"k": 1000}, {"namespace": ["a.b"]}, {"model": "openai:not-listed"}]
 
 
 def assistant(client: SyncLangGraphClient, graph: str = "review", **context: Any) -> str:
@@ -58,7 +59,7 @@ def test_assistants_have_memory_k_and_model_of_their_own(
     said = [{**CASE, "outputs": f"Answer {number}.", "value": True} for number in range(3)]
     emea: dict[str, Any] = {"namespace": ["acme", "emea"]}
     run(client, None, "align", input={"feedback": said}, context=emea)
-    narrow = assistant(client, "judge", **emea, k=1, model="openai:gpt-other")
+    narrow = assistant(client, "judge", **emea, k=1, model=OTHER)
     wide = assistant(client, "judge", **emea, k=5, model=None)
     apac = assistant(client, namespace=["acme", "apac"], review="never")
     results = at_once(

@@ -49,7 +49,7 @@ def test_a_purge_leaves_nothing_in_the_file(shell: Shell) -> None:
     ran = shell.memory("rollback", version)
     assert "purged since stay away" in ran.err
     assert shell.opened()[1] == []
-    shell.align({**ANN, "rationale": f"Too cold: {word}."})
+    shell.align({**ANN, "rationale": f"Much too cold: {word}."})
     [episode] = shell.opened()[1]
     shell.memory("forget", episode.id, "--yes")
     assert word.encode() in path.read_bytes()

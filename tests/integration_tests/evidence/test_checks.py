@@ -65,7 +65,7 @@ async def test_without_log_probabilities_all_are_asked_at_once(
     guidelines = await rules(bench, [SORRY, BRIEF])
     bench.server.responder = Model({SORRY: 0, BRIEF: 1}, tells=False)
     model = bench.server.chat_model(model="tells-checks-nothing")
-    for tokens in (1, 0):
+    for tokens in (1, 1, 1, 0):  # after three silent answers it is not asked for tokens
         judgment = await judge(bench, model=model)
         kinds = [chat.schema_name for chat in bench.server.chats]
         assert sorted(map(str, kinds)) == [*["None"] * tokens, "answers", "judgment"]
@@ -181,8 +181,8 @@ async def test_a_small_model_without_log_probabilities_reads_guidelines_as_text(
     await rules(bench, [SORRY], SHARE)
     bench.server.responder = Model({SORRY: 1}, tells=False, value=0.3)
     small = small_model(bench, model=f"small-{checks}")
-    # The first time `auto` does not know yet that the model has none.
-    for calls in {True: (3, 2), False: (1, 1), "auto": (3, 1)}[checks]:
+    # The first times `auto` does not know yet that the model has none.
+    for calls in {True: (3, 3, 3, 2), False: (1,), "auto": (3, 3, 3, 1)}[checks]:
         judgment = await judge(bench, criterion=SHARE, model=small, checks=checks)
         assert (judgment["value"], judgment["rationale"]) == (0.3, "Seen.")
         assert len(bench.server.chats) == calls
@@ -255,7 +255,7 @@ async def test_cases_in_memory_are_asked_once_and_guidelines_measured(
         assert (rule.worth, rule.status) == (Worth(auc=1, cases=8), "standing")
 
 
-@pytest.mark.parametrize(("tells", "costs"), [(True, [11, 11, 1]), (False, [3, 2, 1])])
+@pytest.mark.parametrize(("tells", "costs"), [(True, [11, 11, 1]), (False, [3, 3, 1])])
 async def test_what_a_judgment_costs_with_ten_guidelines(
     bench: Bench, *, tells: bool, costs: list[int]
 ) -> None:

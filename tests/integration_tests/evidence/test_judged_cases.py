@@ -223,7 +223,7 @@ class Failing:
 
     def __call__(self, chat: ChatRequest) -> Any:
         if chat.schema_name == "judgment" and number_of(chat) == self.number:
-            return error(400, "No such day.")
+            return error(401, "No such day.")
         return Judge(belief=lambda number: 0.5 + number / 100)(chat)
 
 

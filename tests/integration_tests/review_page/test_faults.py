@@ -121,7 +121,7 @@ async def test_a_question_back_is_no_lost_answer(office: Office) -> None:
     first = await server.start("Wait.")
     told = await answered(at, ann, first, value=False, rationale="Too cold.")
     assert "A question about your words waits" in told[0]
-    assert await office.said() == {}
+    assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
     back = await server.question(server.ids[0])
     found = await at.open(bob, back)
     assert found is not None
@@ -148,14 +148,14 @@ async def test_another_run_on_the_thread_is_waited_for(
     assert told.startswith("Learned:")
 
 
-async def test_a_run_that_fails_leaves_the_words(
+async def test_a_model_that_fails_leaves_the_words(
     office: Office, people: tuple[Threads, Visitor, Visitor]
 ) -> None:
     server, ann, _ = people
     question = await server.start("Wait.")
     office.server.responder = lambda _: error(500, "It broke.")
     [told] = await answered(office.desk(), ann, question, value=False, rationale="Too cold.")
-    assert told.startswith("The run of this case failed: your answer is kept")
+    assert told.startswith("Your answer is kept, and learned from later: ")
     assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
 
 
@@ -235,7 +235,8 @@ async def test_what_an_absent_expert_said_is_handed_on_by_others(
     await ann.answer(value="false", rationale="Too cold.")
     await bob.get("/review")
     await at.settled()
-    assert await office.said() == {}  # it is hers to go on
+    # What she said is stored at once; to learn from it is hers to go on with.
+    assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
     monkeypatch.setattr(desk, "_ABANDONED", timedelta(0))
     for _ in range(2):
         await bob.get("/review")
@@ -324,3 +325,44 @@ async def test_a_judgment_that_is_kept_and_asked_about_is_one_question(office: O
     at, ann = office.desk(), Visitor("ann", True, client=server)
     found, count = await at.questions(ann)
     assert ([it.id for it in found], count) == ([question], 1)
+
+
+async def test_an_answer_outlasts_its_judgment_and_the_later_one_counts(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await office.judged("Wait.")
+    stopped, at = office.desk(), office.desk()
+    monkeypatch.setattr(stopped, "_begin", lambda *_: None)  # it ends before anything is learned
+    ann = Visitor("ann")
+    [question], _ = await stopped.questions(ann)
+    found = await stopped.open(ann, question.id)
+    assert found is not None
+    for item in await office.store.asearch(("memalign",), limit=100):
+        if "judgments" in item.namespace:
+            await office.store.adelete(item.namespace, item.key)
+    late = await stopped.open(ann, question.id, late=True)
+    assert late is not None
+    for value, why in ((False, "Too cold."), (True, "I was wrong.")):
+        reply = {"value": value, "rationale": why, "author": "ann"}
+        await stopped.answer(ann, question.id, late.case, reply)
+    assert await office.said() == {("ann", "Wait."): (True, "I was wrong.")}
+    await at.outcomes(ann)
+    await at.settled()
+    assert await office.said() == {("ann", "Wait."): (True, "I was wrong.")}
+
+
+async def test_nobody_is_told_anothers_rule_as_their_own(
+    office: Office, people: tuple[Threads, Visitor, Visitor]
+) -> None:
+    server, ann, bob = people
+    question = await server.start("Wait.")
+    at = office.desk()
+    found = await at.open(ann, question)
+    assert found is not None
+    [told] = await answered(at, bob, question, value=True, rationale="Fine for a chat.")
+    assert told.startswith("Learned:")
+    await at.answer(ann, question, found.case, {"value": False, "rationale": "only the tone."})
+    await at.settled()
+    [(_, told)] = await at.outcomes(ann)
+    assert "Fine for a chat" not in told
+    assert "your answer is kept" in told

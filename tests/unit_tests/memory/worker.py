@@ -128,8 +128,9 @@ def remember_there(uri: str, pipe: Any) -> None:
     back = [one for one in memory.episodes() if one.id in ids]
     memory.forget(ids)
     memory.recall({"inputs": "a new question", "outputs": "a"})
-    again = [said(one.example.inputs, one.rationale) for one in back]
-    memory.remember([*again, *more])
+    for one in back:  # each by itself: a table does not bring back what was forgotten
+        memory.remember(said(one.example.inputs, one.rationale))
+    memory.remember(more)
     pipe.send("remembered")
 
 

@@ -151,7 +151,7 @@ def test_only_feedback_needs_no_handle_and_an_experts_guideline_has_none() -> No
 
 
 SAME, SHAPE = "it gives a guideline the words it has", "it repeats the shape of the answer"
-OUTPUT, CRITERIONS = "it repeats the output", "it says no more than the criterion"
+OUTPUT, CRITERIONS = "it repeats a case that was judged", "it says no more than the criterion"
 EXPERTS = "it speaks of an expert's value or reason"
 IDLE: list[tuple[Mapping[str, Any], str]] = [
     (revise(f" {SORRY.upper().rstrip('.')}  "), SAME),

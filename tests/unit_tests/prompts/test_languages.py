@@ -64,7 +64,7 @@ def test_lessons_are_kept_and_what_repeats_is_refused_in_any_language(name: str)
     given = of_language(name, f" {lessons[0].upper()}。")
     answer = operations(add(lessons[0]), revise(lessons[1]))
     _, refused = read_operations(answer, given, drop_idle=True)
-    assert "it repeats the output" in refused[0]
+    assert "it repeats a case that was judged" in refused[0]
     assert "it gives a guideline the words it has" in refused[1]
 
 

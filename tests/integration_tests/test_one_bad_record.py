@@ -1,0 +1,245 @@
+"""One record that a provider refuses: it waits by itself, is named, and stops nothing else."""
+
+import logging
+import time
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage
+
+from memalign_graph import JudgeMemory
+from memalign_graph.evidence import confidence
+from memalign_graph.io import AWAITING
+from tests.conftest import CRITERION, Bench, Graph, distillings, operations
+from tests.integration_tests.alignment_model import Model, rules_by_topic
+from tests.integration_tests.alignment_support import align, alignment, record, records, said
+from tests.loopback import ChatRequest, content_filter, error, refusal, with_logprobs
+
+REFUSED = "GRUESOME"
+FILTERED = error(400, "The prompt triggered the content management policy.")
+
+
+class Filter(Model):
+    """A provider that answers no distiller's prompt, or no judge's, with a word in it."""
+
+    def __init__(self, reply: Any = FILTERED, *, schema: str = "guideline_operations") -> None:
+        super().__init__()
+        self.schema, self.reply = schema, reply
+
+    def __call__(self, chat: ChatRequest) -> Any:
+        if chat.schema_name == self.schema and REFUSED in chat.text:
+            return self.reply
+        return super().__call__(chat)
+
+
+def bad(number: int = 90, **fields: Any) -> dict[str, Any]:
+    return record(number, inputs=f"A {REFUSED} thing happened to order {number}.", **fields)
+
+
+async def review(bench: Bench, graph: Graph, feedback: dict[str, Any], on: str) -> Any:
+    case = {name: feedback[name] for name in ("inputs", "outputs")}
+    reply = {name: feedback[name] for name in ("value", "rationale", "author")}
+    return (await bench.review(graph, {**reply, "value": False}, case, on))["learned"]
+
+
+def waiting(episodes: Any) -> list[str]:
+    return [episode.id for episode in episodes if episode.status == "pending"]
+
+
+@pytest.mark.parametrize("reply", [FILTERED, refusal(), content_filter()])
+async def test_reviews_after_a_refused_one_learn(
+    bench: Bench, reply: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.server.responder = Filter(reply)
+    graph = bench.review_graph(model=bench.server.chat_model(max_retries=0))
+    with caplog.at_level(logging.WARNING):
+        first = await review(bench, graph, bad(), "bad")
+    [episode] = await bench.episodes()
+    name = f"Feedback {episode.id} could not be distilled and stays pending"
+    assert first["guidelines"] == []
+    assert name in first["warnings"][0]
+    assert name in caplog.text
+    counts = []
+    for number in range(1, 6):
+        asked = len(distillings(bench.server))
+        learned = await review(bench, graph, record(number), str(number))
+        assert [change["action"] for change in learned["guidelines"]] == ["add"]
+        counts.append(sum(REFUSED in chat.text for chat in distillings(bench.server)[asked:]))
+        assert waiting(await bench.episodes()) == [episode.id]
+    # It is tried three times beside others, and then left alone.
+    assert [count > 0 for count in counts] == [True, True, True, False, False]
+
+
+async def test_a_comment_that_changes_is_tried_again(bench: Bench) -> None:
+    bench.server.responder = Filter()
+    graph = bench.review_graph(model=bench.server.chat_model(max_retries=0))
+    await review(bench, graph, bad(), "bad")
+    [episode] = await bench.episodes()
+    for number in range(1, 4):
+        await review(bench, graph, record(number), str(number))
+    bench.server.responder = Model()
+    await review(bench, graph, record(4), "4")
+    assert waiting(await bench.episodes()) == [episode.id]
+    bench.memory().revise(episode.id, {"rationale": "It must name the order."})
+    await review(bench, graph, record(5), "5")
+    assert waiting(await bench.episodes()) == []
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 20])
+async def test_an_alignment_learns_from_all_others(bench: Bench, batch_size: int) -> None:
+    bench.server.responder = Filter()
+    chat = bench.server.chat_model(max_retries=0)
+    graph = alignment(bench, model=chat, batch_size=batch_size)
+    report = await align(bench, [bad(), *records(9, topics=3), bad(91)], graph)
+    waits = waiting(await bench.episodes())
+    assert len(waits) == 2
+    assert sum(len(rule.episode_ids) for rule in await bench.guidelines()) == 9
+    warnings = "\n".join(report["warnings"])
+    assert all(f"Feedback {key} could not be distilled" in warnings for key in waits)
+
+
+async def test_an_alignment_names_what_it_tries_no_more(bench: Bench) -> None:
+    bench.server.responder = Filter()
+    graph = alignment(bench, model=bench.server.chat_model(max_retries=0))
+    for number in range(3):
+        await align(bench, [bad(), record(number)], graph, str(number))
+    asked = len(bench.server.chats)
+    report = await align(bench, [bad(), record(3)], graph, "3")
+    [key] = waiting(await bench.episodes())
+    warning = report["warnings"][0]
+    assert "could not be distilled in 3 attempts, and are not tried again" in warning
+    assert warning.endswith(f"{key}.")
+    assert not any(REFUSED in chat.text for chat in bench.server.chats[asked:])
+    bench.memory().forget(key)
+    assert waiting(await bench.episodes()) == []
+
+
+async def test_a_refused_case_in_memory_does_not_stop_the_judging_of_others(bench: Bench) -> None:
+    bench.server.responder = Filter(schema="judgment")
+    await bench.remember(bad())
+    graph = bench.judge_graph(model=bench.server.chat_model(max_retries=0))
+    judgment = await bench.invoke(graph, {"inputs": "Where is it?", "outputs": "Soon."})
+    judgment = judgment["judgment"]
+    assert judgment["episode_ids"] == []
+    assert "judged without similar cases, since a prompt with them was refused" in "".join(
+        judgment["warnings"]
+    )
+    assert len(bench.server.chats) == 2
+
+
+async def test_cases_that_a_judge_refuses_are_named_in_the_alignment(bench: Bench) -> None:
+    bench.server.responder = Filter(schema="judgment")
+    graph = alignment(bench, model=bench.server.chat_model(max_retries=0), judge_cases=True, k=0)
+    report = await align(bench, [bad(), *records(3)], graph)
+    assert report["judged_cases"] == 3
+    assert any("1 case(s) could not be judged" in warning for warning in report["warnings"])
+
+
+async def test_guidelines_that_a_model_will_not_compare_are_kept(bench: Bench) -> None:
+    bench.server.responder = Model(compare=lambda _: FILTERED)
+    graph = alignment(bench, model=bench.server.chat_model(max_retries=0), batch_size=2)
+    report = await align(bench, records(6, topics=3), graph)
+    assert len(await bench.guidelines()) >= 3
+    assert any("were not compared with each other" in one for one in report["warnings"])
+
+
+async def test_a_guideline_that_is_not_worded_anew_stays(bench: Bench) -> None:
+    bench.server.responder = rules_by_topic
+    ann, bob = said(1, "#tone It says sorry."), said(2, "#tone Sorry first.", author="bob")
+    await align(bench, [ann, bob])
+    [before] = await bench.guidelines()
+    bench.server.responder = lambda _: operations()
+    memory = bench.memory(model=bench.server.chat_model())
+    memory.forget(author="ann")
+    [after] = await bench.guidelines()
+    assert (after.id, after.text, after.status) == (before.id, before.text, "pending")
+    assert [episode.author for episode in await bench.episodes()] == ["bob"]
+
+
+TABLE = [{"inputs": "It never came.", "outputs": "Check the page.", "value": False,
+          "rationale": "Too cold.", "author": "ann"}]  # fmt: skip
+
+
+@pytest.mark.parametrize("again", ["remember", "align"])
+async def test_the_same_table_again_takes_nothing_back(bench: Bench, again: str) -> None:
+    bench.server.responder = Model()
+
+    async def repeat() -> None:
+        if again == "align":
+            await align(bench, TABLE)
+        else:
+            bench.memory().remember(TABLE)
+
+    await repeat()
+    [episode] = await bench.episodes()
+    bench.memory().revise(episode.id, {"value": True, "rationale": "I was wrong: it is fine."})
+    await repeat()
+    [corrected] = await bench.episodes()
+    assert (corrected.value, corrected.rationale) == (True, "I was wrong: it is fine.")
+    bench.memory().forget(author="ann")
+    await repeat()
+    assert await bench.episodes() == []
+    dated = {**TABLE[0], "given_at": "2030-01-01T00:00:00Z"}
+    assert len(bench.memory().remember([dated])) == 1
+    assert len(await bench.episodes()) == 1
+
+
+def checked_memory(bench: Bench) -> JudgeMemory:
+    memory = JudgeMemory(bench.store, CRITERION, embeddings=bench.server.embedder())
+    for number in range(3):
+        memory.add_guideline(f"Rule {number}.")
+    return memory
+
+
+YES = with_logprobs("Yes", [("Yes", {"Yes": 0.8, "No": 0.2})])
+
+
+class Checking:
+    """Answers checks by log-probabilities, but for one call."""
+
+    def __init__(self, failing: int, reply: Any) -> None:
+        self.failing, self.reply, self.checks = failing, reply, 0
+
+    def __call__(self, chat: ChatRequest) -> Any:
+        if chat.schema_name == "guideline_questions":
+            return {"questions": [f"Is rule {number} kept?" for number in range(3)]}
+        if chat.schema_name == "answers":
+            return {str(number): True for number in range(1, 4)}
+        if "with one word alone" in chat.text:
+            self.checks += 1
+            return self.reply if self.checks == self.failing else YES
+        return {"rationale": "Fine.", "value": True}
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+@pytest.mark.parametrize("reply", [error(400, "No."), "Yes"])
+async def test_a_failing_check_degrades_one_judgment(
+    bench: Bench, failing: int, reply: Any
+) -> None:
+    checked_memory(bench)
+    bench.server.responder = Checking(failing, reply)
+    graph = bench.judge_graph(model=bench.server.chat_model(max_retries=0), checks=True)
+    case = {"inputs": "Where is it?", "outputs": "Soon."}
+    first = (await bench.invoke(graph, case, "a"))["judgment"]
+    assert first["value"] is True
+    later = (await bench.invoke(graph, case, "b"))["judgment"]
+    assert [check["probability"] for check in later["checks"]] == [pytest.approx(0.8)] * 3
+
+
+async def test_a_model_without_log_probabilities_is_asked_for_them_again_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = bench.server.chat_model()
+    telling = confidence.telling(model)
+    assert telling is not None
+    now = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    bench.server.responder = lambda _: "Yes"
+    for _ in range(3):
+        assert confidence.still_telling(model) is not None
+        await confidence.ask_with_logprobs(AWAITING, telling, [HumanMessage("Well?")])
+    assert confidence.still_telling(model) is None
+    now += 599
+    assert confidence.still_telling(model) is None
+    now += 2
+    assert confidence.still_telling(model) is not None

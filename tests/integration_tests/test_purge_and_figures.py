@@ -1,0 +1,168 @@
+"""What a purge leaves and takes, and what few cases can show."""
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph import Boolean, Categorical, Criterion, Numeric
+from memalign_graph.evaluation.dataset import group_of
+from memalign_graph.evaluation.metrics import Comparison, Estimate
+from memalign_graph.memory import judgments
+from memalign_graph.memory.standing import Standing, stand
+from memalign_graph.review.forms import value_field
+from memalign_graph.settings import Alignment
+from memalign_graph.types import Example
+from tests.conftest import CASE, CRITERION, Bench
+
+CANARIES = {"ann": "zqxann", "bob": "zqxbob", "cid": "zqxcid"}
+
+
+async def test_no_comment_survives_in_others_feedback_and_nothing_else_is_lost(
+    bench: Bench,
+) -> None:
+    """Each judgment quotes the cases it was shown, as a model does that repeats its prompt."""
+
+    def quoting(chat: Any) -> Any:
+        if chat.schema_name == "judgment":
+            quoted = [word for word in CANARIES.values() if word in chat.text]
+            return {"rationale": f"As said: {' '.join(quoted)}", "value": True}
+        return bench.server.judge(chat)
+
+    bench.server.responder = quoting
+    graph = bench.review_graph(decide="verdict")
+    for number, (author, word) in enumerate(CANARIES.items()):
+        case = {"inputs": f"Question {number}?", "outputs": "Yes."}
+        reply = {"value": False, "rationale": f"Too cold: {word}.", "author": author}
+        await bench.review(graph, reply, case, f"t{number}")
+    open_judge = bench.judge_graph(
+        keep_judgments=timedelta(days=1), k=0, decide="verdict", use_guidelines=False
+    )
+    apart = await bench.invoke(
+        open_judge,
+        {"inputs": "Something else?", "outputs": "Yes."},
+        "apart",
+    )
+    for author, word in CANARIES.items():
+        left = [episode.author for episode in await bench.episodes() if episode.author != author]
+        bench.memory().forget(author=author, purge=True, checkpointer=bench.saver)
+        stored = str([item.dict() for item in bench.store.search((), limit=10_000)])
+        assert word not in stored
+        assert [episode.author for episode in await bench.episodes()] == left
+        assert all(other in stored for name, other in CANARIES.items() if name in left)
+    stored = str([item.dict() for item in bench.store.search((), limit=10_000)])
+    assert apart["judgment"]["id"] in stored
+
+
+def test_a_fold_takes_lessons_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = bench.memory()
+    for number in range(60):
+        memory.remember({**CASE, "inputs": f"q{number}", "value": False, "rationale": "Cold."})
+    for episode in memory.episodes()[:40]:
+        memory.revise(episode.id, {"rationale": "Rude."})
+    facts, words = memory.access.view.facts()
+    calls = 0
+    learn_anew = Standing._learn_anew
+
+    def counted(self: Any) -> None:
+        nonlocal calls
+        calls += 1
+        learn_anew(self)
+
+    monkeypatch.setattr(Standing, "_learn_anew", counted)
+    begin = time.process_time()
+    folded = stand(facts, words, memory.access.embedder.id)
+    assert folded.version == memory.version()
+    assert calls <= 1
+    assert time.process_time() - begin < 5
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "ahead"),
+    [(2, 0, None), (5, 0, None), (6, 0, True), (8, 1, True), (7, 2, None), (None, None, True)],
+)
+def test_a_judge_is_better_only_with_enough_pairs_that_differ(
+    wins: int | None, losses: int | None, *, ahead: bool | None
+) -> None:
+    sure = Estimate(value=1, low=0.5, high=1)
+    compared = Comparison(
+        judge="aligned", against="base", cases=20, differences={"agreement": sure, "mae": sure},
+        wins=wins, losses=losses,
+    )  # fmt: skip
+    assert compared.is_ahead("agreement") is ahead
+    if wins is None:
+        assert compared.is_ahead("mae") is False
+
+
+def test_twins_are_one_item() -> None:
+    case = {"inputs": "My order\r\nnever came.", "outputs": "Check the page."}
+    twins = [case, {**case, "inputs": "My order  never came."}, {**case, "reference_outputs": "?"}]
+    assert len({group_of(Example(**twin), "example") for twin in twins}) == 1
+    other = {**case, "outputs": "Check it."}
+    assert group_of(Example(**other), "example") != group_of(Example(**case), "example")
+    plain = Example(inputs="a b", outputs="c")
+    assert group_of(plain, "example") == plain.id
+
+
+@pytest.mark.parametrize(
+    ("scale", "keys"),
+    [
+        (Numeric(minimum=0, maximum=5, integer=True), "012345"),
+        (Numeric(minimum=1, maximum=5, integer=True), "12345"),
+        (Numeric(minimum=-2, maximum=2, integer=True), "012"),
+        (Boolean(), "12"),
+        (Categorical(choices=("a", "b", "c")), "123"),
+    ],
+)
+def test_a_digit_chooses_itself(scale: Any, keys: str) -> None:
+    field = value_field("value", "Value", Criterion(name="c", instructions="?", scale=scale), {})
+    assert "".join(option.key for option in field.options) == keys
+    if isinstance(scale, Numeric):
+        assert all(option.key in ("", option.value) for option in field.options)
+
+
+async def test_an_evaluation_learns_as_the_file_says(bench: Bench) -> None:
+    from memalign_graph.evaluation.experiment import read_options
+
+    told = {"learn_from": "labels", "guard": "replay", "batch_size": 7, "replay_cases": 3}
+    _, ways = read_options(CRITERION, {**told, "judge_cases": True})
+    aligned = ways["aligned"]
+    assert isinstance(aligned, Alignment)
+    assert {name: getattr(aligned, name) for name in told} == told
+    assert aligned.judge_cases is True
+
+
+async def test_removing_old_judgments_reads_a_bounded_number_at_a_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judgments, "_SWEPT_AT_ONCE", 5)
+    options: Any = {"keep_judgments": timedelta(days=1), "decide": "verdict"}
+    graph = bench.judge_graph(**options)
+    memory = bench.memory()
+    namespace = memory.access.layout.of("judgments")
+    for number in range(12):
+        await bench.invoke(graph, {"inputs": f"q{number}", "outputs": "a"}, f"t{number}")
+    kept = bench.store.search(namespace, limit=100)
+    for item in kept[:9]:
+        value = {**item.value, "kept_until": "2020-01-01T00:00:00Z"}
+        bench.store.put(namespace, item.key, value, index=False)
+    found: list[int] = []
+    batch = InMemoryStore.batch
+
+    def counted(self: InMemoryStore, ops: Any) -> Any:
+        results = batch(self, ops)
+        found.extend(
+            len(result) for result in results if isinstance(result, list) and len(result) > 1
+        )
+        return results
+
+    monkeypatch.setattr(InMemoryStore, "batch", counted)
+    for number in range(6):
+        memory.access.view.swept_at = judgments.now() - timedelta(days=1)
+        await bench.invoke(graph, {"inputs": f"r{number}", "outputs": "a"}, f"r{number}")
+    assert max(found) <= 5
+    left = bench.store.search(namespace, limit=100)
+    assert not {item.key for item in kept[:9]} & {item.key for item in left}
+    assert {item.key for item in kept[9:]} <= {item.key for item in left}

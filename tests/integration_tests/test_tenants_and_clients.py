@@ -1,0 +1,309 @@
+"""Contexts that miss the judge, event loops that end, embeddings with one name, one bound."""
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+from langchain_core.embeddings import Embeddings
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph import (
+    Criterion,
+    InvalidInputError,
+    JudgeMemory,
+    JudgeNodes,
+    add_quality_gate,
+    create_panel_graph,
+)
+from memalign_graph.models import OncePerLoop, embedder_id
+from memalign_graph.state import ReviewState
+from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench, thread
+from tests.loopback import ChatRequest, LoopbackServer
+
+ACME = {"namespace": ["acme"]}
+
+
+def gated(bench: Bench, **options: Any) -> Any:
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("write", lambda _: {"messages": [AIMessage("Check the page.")]})
+    builder.add_edge(START, "write")
+    models = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
+    add_quality_gate(builder, CRITERION, after="write", **{**models, **options})
+    return bench.compile(builder)
+
+
+@pytest.mark.parametrize(
+    ("context", "message"),
+    [
+        (ACME, "'namespace' stands beside 'memalign'"),
+        ({"memalign": {"k": 3}, **ACME}, "'namespace' stands beside 'memalign'"),
+        ({"Memalign": ACME}, "did you mean 'memalign'"),
+        ({"mem_align": ACME}, "did you mean 'memalign'"),
+        ({"memaling": ACME}, "did you mean 'memalign'"),
+        ({"memalign": {"namespce": ["acme"]}}, "namespce"),
+    ],
+)
+async def test_a_context_that_misses_the_judge_is_refused(
+    bench: Bench, context: Any, message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        await bench.invoke(gated(bench), {"messages": [HumanMessage("Hi")]}, context=context)
+    assert bench.server.chats == []
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"memalign": ACME, "customer": "Jo"},
+        {"customer": "Jo", "alignment": 3},
+        {"namespace": None},
+        None,
+    ],
+)
+async def test_other_fields_of_a_context_are_the_callers(bench: Bench, context: Any) -> None:
+    given = {"messages": [HumanMessage("Hi")]}
+    done = await bench.invoke(gated(bench), given, context=context)
+    assert done["quality_gate"]["status"] == "accepted"
+
+
+async def test_a_required_namespace_is_missed(bench: Bench) -> None:
+    graph = bench.judge_graph(require_namespace=True)
+    with pytest.raises(InvalidInputError, match="require_namespace=True"):
+        await bench.invoke(graph, CASE)
+    assert (await bench.invoke(graph, CASE, context=ACME))["judgment"]["value"] is True
+    gate = gated(bench, require_namespace=True)
+    with pytest.raises(InvalidInputError, match="require_namespace=True"):
+        await bench.invoke(gate, {"messages": [HumanMessage("Hi")]}, "g")
+
+
+@pytest.mark.parametrize(
+    ("models", "chosen", "message"),
+    [
+        (None, "local", "would download a model"),
+        ((), "openai:gpt-dear", "no other than its own"),
+        (("openai:gpt-a",), "openai:gpt-dear", "'openai:gpt-a'"),
+    ],
+)
+async def test_a_context_chooses_only_models_that_it_may(
+    bench: Bench, models: Any, chosen: str, message: str
+) -> None:
+    graph = bench.judge_graph(models=models)
+    with pytest.raises(InvalidInputError, match=message):
+        await bench.invoke(graph, CASE, context={"model": chosen})
+
+
+def test_what_is_served_lets_no_context_choose_a_model() -> None:
+    from memalign_graph import studio
+
+    assert {judge.models for judge in studio.judges} == {()}
+
+
+def test_clients_of_event_loops_that_ended_are_dropped() -> None:
+    made: list[Any] = []
+
+    class Client:
+        def __init__(self) -> None:
+            made.append(self)
+
+    clients = OncePerLoop(Client)
+
+    async def use() -> Client:
+        return clients.get()
+
+    for _ in range(100):
+        asyncio.run(use())
+    assert len(made) == 100
+    assert len(clients._made) == 1
+
+
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+def test_judging_in_many_event_loops_keeps_no_sockets(
+    server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from memalign_graph import create_judge_graph
+
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    graph = create_judge_graph(CRITERION, embeddings=server.embedder()).compile(
+        store=InMemoryStore()
+    )
+    for _ in range(10):
+        asyncio.run(graph.ainvoke(CASE))
+    clients = graph.nodes["judge"].bound.parts.clients  # type: ignore[attr-defined] # a Node
+    gc.collect()
+    [chat] = clients._chats.values()
+    assert len(chat._made) == len(clients._bound._made) == 1
+    chat._made.clear()  # closed within this test
+    clients._bound._made.clear()
+    gc.collect()
+
+
+class Support(ReviewState):
+    customer: str
+
+
+def own_graph(bench: Bench, **options: Any) -> Any:
+    """A graph with a writer before the judge's nodes, and two judges one after the other."""
+    models = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
+    builder: Any = StateGraph(Support)
+    builder.add_node("write", lambda state: {"outputs": f"Check the page for {state['inputs']}"})
+    names = ["write"]
+    for name in ("tone", "facts"):
+        criterion = Criterion(name=name, instructions="Is it right?")
+        nodes = JudgeNodes(criterion, **{**models, **options})
+        for step in ("retrieve_episodes", "assemble_guidelines", "judge"):
+            builder.add_node(f"{name}_{step}", getattr(nodes, step))
+            names.append(f"{name}_{step}")
+    builder.add_node("send", lambda state: {"customer": f"sent: {state['outputs']}"})
+    for before, after in zip([START, *names], [*names, "send"], strict=True):
+        builder.add_edge(before, after)
+    return bench.compile(builder)
+
+
+async def test_the_nodes_work_anywhere_and_twice_and_show_nothing_of_memory(bench: Bench) -> None:
+    secret = {"inputs": "Card 4111 of Ann Lee.", "outputs": "Check.", "author": "bob@firm"}
+    for name in ("tone", "facts"):
+        criterion = Criterion(name=name, instructions="Is it right?")
+        memory = JudgeMemory(bench.store, criterion, embeddings=bench.server.embedder())
+        memory.remember({**secret, "value": False, "rationale": "Zqx."})
+        memory.add_guideline("Never say zqx.")
+    graph = own_graph(bench)
+    given = {"inputs": "my order", "customer": "Jo"}
+    done = await bench.invoke(graph, given)
+    assert done["customer"] == "sent: Check the page for my order"
+    assert done["judgment"]["criterion"] == "facts"
+    assert "4111" in bench.server.chats[-1].text
+    assert "Check the page for my order" in bench.server.chats[-1].text
+    modes: Any = ["values", "updates"]
+    streamed = str([chunk async for chunk in graph.astream(given, thread("s"), stream_mode=modes)])
+    for text in (str(done), streamed):
+        assert not any(word in text.lower() for word in ("4111", "bob@firm", "zqx"))
+
+
+@pytest.mark.parametrize("shows", [False, True])
+async def test_tokens_of_the_judge_are_streamed_only_if_wanted(
+    bench: Bench, *, shows: bool
+) -> None:
+    graph = own_graph(bench, stream_tokens=shows)
+    given = {"inputs": "my order", "customer": "Jo"}
+    messages = [
+        message.text
+        async for message, _ in graph.astream(given, thread("s"), stream_mode="messages")
+    ]
+    assert bool("".join(messages)) is shows
+
+
+async def test_an_answer_to_another_judgment_is_refused(bench: Bench) -> None:
+    graph = bench.review_graph()
+    await bench.invoke(graph, CASE, "a")
+    [asked] = (await bench.state(graph, "a")).interrupts
+    named = (await bench.state(graph, "a")).values["judgment"]["id"]
+    await bench.invoke(graph, OTHER, "b")
+    refused = await bench.refuse(graph, {**COLD, "judgment_id": named}, "b")
+    assert f"the answer is to the judgment '{named}'" in refused
+    assert await bench.episodes() == []
+    done = await bench.resume(graph, {**COLD, "judgment_id": named}, "a")
+    assert done["learned"]["episode_ids"]
+    assert asked.value["action_requests"]
+
+
+class Wrapped(Embeddings):
+    def __init__(self, model_id: str = "m", inner: Embeddings | None = None) -> None:
+        self.model_id, self.inner, self.calls = model_id, inner, 0
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        self.calls += 1
+        return [[float(len(text)), 1.0] for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return self.embed_documents([text])[0]
+
+
+def make(name: str) -> Any:
+    def embed(texts: Sequence[str]) -> list[list[float]]:
+        return [[float(len(text)), float(len(name))] for text in texts]
+
+    return embed
+
+
+def at_the_top(texts: Sequence[str]) -> list[list[float]]:
+    return [[float(len(text)), 1.0] for text in texts]
+
+
+def test_embeddings_that_differ_have_different_names() -> None:
+    used = Wrapped("a")
+    used.embed_query("x")
+    assert embedder_id(Wrapped("a")) == embedder_id(used) != embedder_id(Wrapped("b"))
+    outer = [embedder_id(Wrapped("a", Wrapped(inner))) for inner in ("b", "c")]
+    assert outer[0] != outer[1]
+    assert embedder_id(make("a")) == embedder_id(make("a")) != embedder_id(make("b"))
+    assert embedder_id(partial(make("a"))) != embedder_id(partial(make("b")))
+    first, second = (lambda _: [[1.0]]), (lambda _: [[2.0]])
+    assert embedder_id(first) != embedder_id(second)
+    named = [make("a"), make("a")]
+    for number, function in enumerate(named):
+        function.name = f"v{number}"
+    assert embedder_id(named[0]) != embedder_id(named[1])
+    assert embedder_id(at_the_top).endswith("at_the_top")
+
+
+async def test_as_many_calls_as_the_run_allows(bench: Bench) -> None:
+    lock, now, peak = threading.Lock(), 0, 0
+
+    def count(chat: ChatRequest) -> Any:
+        nonlocal now, peak
+        with lock:
+            now += 1
+            peak = max(peak, now)
+        time.sleep(0.03)
+        with lock:
+            now -= 1
+        return {"rationale": "Fine.", "value": True}
+
+    bench.server.responder = count
+    criteria = [Criterion(name=f"c{number}", instructions="?") for number in range(4)]
+    models: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
+    graph = bench.compile(create_panel_graph(criteria, confidence=True, samples=4, **models))
+    config: Any = {**thread("t"), "max_concurrency": 2}
+    if bench.awaits:
+        await graph.ainvoke(CASE, config)
+    else:
+        await asyncio.to_thread(graph.invoke, CASE, config)
+    assert peak == 2
+
+
+async def test_awaited_calls_take_the_lock_of_a_store_in_memory(bench: Bench) -> None:
+    store = InMemoryStore()
+    memory = JudgeMemory(store, CRITERION, embeddings=bench.server.embedder())
+    failed: list[BaseException] = []
+    stop = threading.Event()
+
+    def blocking() -> None:
+        number = 0
+        try:
+            while not stop.is_set():
+                number += 1
+                criterion = CRITERION.model_copy(update={"name": f"other_{number}"})
+                other = JudgeMemory(store, criterion, embeddings=bench.server.embedder())
+                other.add_guideline("Be kind.")
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            failed.append(error)
+
+    worker = threading.Thread(target=blocking)
+    worker.start()
+    try:
+        for number in range(40):
+            await memory.aremember({**CASE, "inputs": f"q{number}", "value": True})
+    finally:
+        stop.set()
+        worker.join()
+    assert failed == []
