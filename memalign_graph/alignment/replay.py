@@ -1,31 +1,40 @@
-"""Seen cases judged again, so that no guideline is committed that breaks what worked.
+"""Judge seen cases again before a commit, and drop the guidelines that lose more than chance does.
 
-A change of the guidelines is a list of operations. A case that turns against its expert with all
-of them, and not with none, turns at one of them: halving the list finds it in few judgments. That
-operation is dropped, until no case turns any more.
+A change of the guidelines is a list of operations. The cases that agree with their experts are
+counted before it and with it. If more are lost than won, beyond what verdicts that turn by chance
+explain, the operation without which most of the lost cases agree again is dropped, and the others
+are counted once more.
 """
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from memalign_graph.agreement import agree
 from memalign_graph.alignment.cases import Case, choose_cases
 from memalign_graph.alignment.report import BrokenCase, Replay
+from memalign_graph.errors import ChatModelError, ModelAnswerError, is_about_prompt
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.learning import GuidelineOperation, applied, guideline_id
+from memalign_graph.memory.learning import GuidelineOperation, applied
 from memalign_graph.models import Metered
-from memalign_graph.scales import Scale, Value
+from memalign_graph.scales import Value
 from memalign_graph.types import Example, Guideline
 
-Judging = Callable[[Example, list[Guideline], frozenset[str]], Coroutine[Any, Any, Value]]
-"""Judges an example with some guidelines, as if some episodes were not there."""
+JudgeCase = Callable[[Example, list[Guideline], frozenset[str]], Coroutine[Any, Any, Value]]
+"""Judges an example with some guidelines, as if some episodes were not in memory."""
+
+_SLACK = 2
+"""A net loss of so many cases is never held against a guideline."""
+
+_MAX_TRIED = 10
+"""Lost cases that are judged again without each operation, to find the one at fault."""
 
 
 async def replay(
     io: Metered,
     access: MemoryAccess,
-    judge: Judging,
+    judge: JudgeCase,
     operations: Sequence[GuidelineOperation],
     rewordings: Sequence[GuidelineOperation],
     *,
@@ -33,138 +42,157 @@ async def replay(
     new_episodes: Iterable[str],
     cases: int,
     limit: int,
-    tell: Callable[[int, int], None],
+    report: Callable[[int, int], None],
 ) -> tuple[list[GuidelineOperation], list[GuidelineOperation], Replay]:
-    """Judge seen cases with what operations would make of the memory, and drop what breaks."""
-    worded = [one for one in rewordings if one.action != "retire"]
-    gone = [one for one in rewordings if one.action == "retire"]
-    guard = _Guard(judge, access.criterion.scale, [*worded, *operations], gone)
-    without_new, calls = frozenset(new_episodes), io.usage.chat_calls
-    chosen = await choose_cases(io, access, guard.operations, cases)
-    guard.standing = await access.guidelines(io)
-    tell(0, len(chosen))
+    """Judge seen cases with the operations, and drop those that lose cases.
 
-    async def agreeing(
-        cases: Sequence[Case], guidelines: list[Guideline], without: frozenset[str] = frozenset()
-    ) -> tuple[list[Case], list[tuple[Case, Value]]]:
-        """Judge cases; returns those that agree with their experts, and the others as judged."""
-        judging = [guard.judged(case, guidelines, without) for case in cases]
-        verdicts = list(zip(cases, await io.gather(judging, limit), strict=True))
-        agreed = [case for case, got in verdicts if guard.agrees(case, got)]
-        return agreed, [(case, got) for case, got in verdicts if not guard.agrees(case, got)]
+    Returns:
+        The operations and the rewordings that are left, and what the replay showed.
+    """
+    calls = io.usage.chat_calls
+    proposed = [one for one in rewordings if one.action != "retire"]
+    retired = [one for one in rewordings if one.action == "retire"]
+    chosen = await choose_cases(io, access, [*proposed, *operations], cases)
+    run = _Run(io, access, judge, limit)
+    report(0, len(chosen))
+    agreed = await run.agreeing(chosen, [*before], frozenset(new_episodes))
+    standing = await access.guidelines(io)
+    kept, broken = [*proposed, *operations], list[BrokenCase]()
 
-    agreed, others = await agreeing(chosen, [*before], without_new)
-    disagreed = [case for case, _ in others]
+    def guidelines_with(operations: Sequence[GuidelineOperation]) -> list[Guideline]:
+        after = applied(standing, [*retired, *operations])
+        return sorted(after, key=lambda guideline: (guideline.position, guideline.id))
+
     while True:
-        everything = guard.begin()
-        _, turned = await agreeing(agreed, everything)
-        tell(len(chosen) - len(turned), len(chosen))
-        if not turned:
+        agree_now = await run.agreeing(chosen, guidelines_with(kept))
+        lost = [
+            case for case in chosen if case.example_id in agreed - agree_now - run.failed.keys()
+        ]
+        won = len(agree_now - agreed - run.failed.keys())
+        agree_without = await run.agreeing(lost, guidelines_with([]))
+        by_guidelines = [case for case in lost if case.example_id in agree_without]
+        if not kept or not _is_beyond_chance(len(by_guidelines), won):
             break
-        culprits: list[int | None] = await io.gather(
-            [guard.culprit(case) for case, _ in turned], limit
-        )
-        found: dict[int, tuple[Case, Value]] = {}
-        for (case, got), place in zip(turned, culprits, strict=True):
-            if place is None:
-                guard.turned_by_episodes.append(case.example_id)
-                agreed.remove(case)
-            else:
-                found.setdefault(place, (case, got))
-        if not guard.operations:
+        fault = await _find_fault(run, kept, by_guidelines, guidelines_with)
+        if fault is None:
             break
-        guard.drop(found, rewordings)
-    newly, _ = await agreeing(disagreed, everything)
-    tell(len(chosen), len(chosen))
-    kept = [one for one in guard.operations if one not in rewordings]
-    again = [*guard.gone, *(one for one in guard.operations if one in rewordings)]
-    seen = Replay(
-        cases=len(chosen),
-        agreed_before=len(agreed) + len(guard.turned_by_episodes),
-        agree_after=len(agreed),
-        newly_agree=len(newly),
-        chat_calls=io.usage.chat_calls - calls,
-        broken=guard.broken,
-        turned_by_episodes=guard.turned_by_episodes,
+        operation, recovered = fault
+        kept.remove(operation)
+        if operation in proposed:
+            # Its source was taken back: the old wording can't stay, either.
+            retired.append(GuidelineOperation(action="retire", guideline_id=operation.guideline_id))
+        broken += _broken_cases(operation, recovered, run.values, standing)
+    report(len(chosen), len(chosen))
+    agreed -= run.failed.keys()
+    return (
+        [one for one in kept if one not in proposed],
+        [*retired, *(one for one in kept if one in proposed)],
+        Replay(
+            cases=len(chosen),
+            agreed_before=len(agreed),
+            agree_after=len(agreed) - len(lost),
+            newly_agree=won,
+            chat_calls=io.usage.chat_calls - calls,
+            broken=broken,
+            turned_by_episodes=[
+                case.example_id for case in lost if case.example_id not in agree_without
+            ],
+            failed={key: str(error) for key, error in run.failed.items()},
+        ),
     )
-    return kept, again, seen
 
 
 @dataclass
-class _Guard:
-    """The operations as they are after what was found so far."""
+class _Run:
+    """Judges cases, each as if its own episodes were not in memory."""
 
-    judge: Judging
-    scale: Scale
-    operations: list[GuidelineOperation]
-    gone: list[GuidelineOperation]
-    """What takes away guidelines that rest on what was taken back, whatever turns."""
-    standing: list[Guideline] = field(default_factory=list)
-    lost: set[str] = field(default_factory=set)
-    """The new guidelines that do not stand when all is done: they can break nothing."""
-    broken: list[BrokenCase] = field(default_factory=list)
-    turned_by_episodes: list[str] = field(default_factory=list)
+    io: Metered
+    access: MemoryAccess
+    judge: JudgeCase
+    limit: int
+    values: dict[str, Value] = field(default_factory=dict)
+    """The newest verdict that disagrees, by example id."""
+    failed: dict[str, Exception] = field(default_factory=dict)
+    """Why a case can't be judged, by example id; such a case counts nowhere."""
 
-    def begin(self) -> list[Guideline]:
-        """Return what the judge would be given if all operations were committed."""
-        added = {
-            one.guideline_id or guideline_id(one.text or "")
-            for one in self.operations
-            if one.action == "add"
-        }
-        self.lost = set()
-        after = {one.id for one in self.with_first(len(self.operations))}
-        self.lost = added - {one.id for one in self.standing} - after
-        return self.with_first(len(self.operations))
+    async def agreeing(
+        self,
+        cases: Collection[Case],
+        guidelines: list[Guideline],
+        excluded: frozenset[str] = frozenset(),
+    ) -> set[str]:
+        """Return the ids of the examples whose verdict agrees with their experts."""
+        judging = [
+            self._agrees(case, guidelines, excluded)
+            for case in cases
+            if case.example_id not in self.failed
+        ]
+        return {key for key in await self.io.gather(judging, self.limit) if key is not None}
 
-    def with_first(self, count: int) -> list[Guideline]:
-        """Return what the judge would be given if the first operations were committed."""
-        given = applied(self.standing, [*self.gone, *self.operations[:count]])
-        given.sort(key=lambda one: (one.position, one.id))
-        return [one for one in given if one.id not in self.lost]
-
-    async def judged(
-        self, case: Case, guidelines: list[Guideline], without: frozenset[str] = frozenset()
-    ) -> Value:
-        """Judge a case as if its own episodes were not there, nor some others."""
+    async def _agrees(
+        self, case: Case, guidelines: list[Guideline], excluded: frozenset[str]
+    ) -> str | None:
         own = frozenset(episode.id for episode in case.episodes)
-        return await self.judge(case.example, guidelines, own | without)
-
-    def agrees(self, case: Case, got: Value) -> bool:
-        """Tell whether a verdict agrees with the experts."""
-        return agree(self.scale, got, case.expected)
-
-    async def culprit(self, case: Case) -> int | None:
-        """Find the operation at which a case turns; None if it is turned by none of them."""
-        right, wrong = 0, len(self.operations)
-        if not wrong or not self.agrees(case, await self.judged(case, self.with_first(0))):
+        try:
+            value = await self.judge(case.example, guidelines, own | excluded)
+        except (ChatModelError, ModelAnswerError) as error:
+            if not is_about_prompt(error):
+                raise
+            self.failed[case.example_id] = error
             return None
-        while wrong - right > 1:
-            middle = (right + wrong) // 2
-            if self.agrees(case, await self.judged(case, self.with_first(middle))):
-                right = middle
-            else:
-                wrong = middle
-        return wrong - 1
+        if agree(self.access.criterion.scale, value, case.expected):
+            return case.example_id
+        self.values[case.example_id] = value
+        return None
 
-    def drop(
-        self, found: Mapping[int, tuple[Case, Value]], rewordings: Sequence[GuidelineOperation]
-    ) -> None:
-        """Drop the operations that turned a case; with its new wording a guideline goes."""
-        texts = {one.id: one.text for one in self.standing}
-        for place, (case, got) in sorted(found.items()):
-            operation, target = self.operations[place], self.operations[place].guideline_id
-            if operation in rewordings:
-                self.gone.append(GuidelineOperation(action="retire", guideline_id=target))
-            is_worded = operation.action in ("add", "revise") and operation.text
-            shown = f"({operation.action}) {texts.get(target or '', target)}"
-            self.broken.append(
-                BrokenCase(
-                    example_id=case.example_id,
-                    episode_ids=[episode.id for episode in case.episodes],
-                    expected=case.expected,
-                    got=got,
-                    guideline=operation.text or "" if is_worded else shown,
-                )
-            )
-        self.operations = [one for place, one in enumerate(self.operations) if place not in found]
+
+def _is_beyond_chance(lost: int, won: int) -> bool:
+    """Tell whether the net loss exceeds what turns by chance: a one-sided McNemar test at 5 %."""
+    return lost - won > max(_SLACK, 1.645 * math.sqrt(lost + won))
+
+
+async def _find_fault(
+    run: _Run,
+    operations: Sequence[GuidelineOperation],
+    lost: Sequence[Case],
+    guidelines_with: Callable[[Sequence[GuidelineOperation]], list[Guideline]],
+) -> tuple[GuidelineOperation, list[Case]] | None:
+    """Find the operation without which most lost cases agree, by halving; with these cases.
+
+    None where no single operation brings back more than chance may.
+    """
+    tried, suspects = lost[:_MAX_TRIED], list(operations)
+    while True:
+        middle = (len(suspects) + 1) // 2
+        halves = [half for half in (suspects[:middle], suspects[middle:]) if half]
+        without = [[one for one in operations if one not in half] for half in halves]
+        agreeing = await run.io.gather(
+            [run.agreeing(tried, guidelines_with(rest)) for rest in without], run.limit
+        )
+        best, suspects = max(zip(agreeing, halves, strict=True), key=lambda half: len(half[0]))
+        if len(best) <= _SLACK:
+            return None
+        if len(suspects) == 1:
+            return suspects[0], [case for case in tried if case.example_id in best]
+
+
+def _broken_cases(
+    operation: GuidelineOperation,
+    cases: Iterable[Case],
+    values: dict[str, Value],
+    standing: Iterable[Guideline],
+) -> list[BrokenCase]:
+    texts = {guideline.id: guideline.text for guideline in standing}
+    target = operation.guideline_id or ""
+    is_worded = operation.action in ("add", "revise") and operation.text
+    shown = f"({operation.action}) {texts.get(target, target)}"
+    return [
+        BrokenCase(
+            example_id=case.example_id,
+            episode_ids=[episode.id for episode in case.episodes],
+            expected=case.expected,
+            got=values[case.example_id],
+            guideline=operation.text or "" if is_worded else shown,
+        )
+        for case in cases
+    ]

@@ -125,11 +125,14 @@ class Replay(_Part):
     """The calls this took."""
 
     broken: list[BrokenCase]
-    """The cases that guidelines would have broken."""
+    """The cases that agree again without the guidelines that were dropped."""
 
     turned_by_episodes: list[str] = []
     """The ids of examples whose verdict turned for another reason than the guidelines: by the new
     episodes in the prompt."""
+
+    failed: dict[str, str] = {}
+    """Why a case could not be judged again, by the example's id; it is counted nowhere."""
 
 
 class AlignmentReport(_Part):

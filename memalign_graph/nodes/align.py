@@ -59,6 +59,7 @@ _UNJUDGED = (
     "{} case(s) could not be judged, and are weighed without a verdict: the next alignment asks "
     "again. The first: {}"
 )
+_NOT_REPLAYED = "{} seen case(s) could not be judged again, and were left out. The first: {}"
 _GIVEN_UP = (
     "{} piece(s) of feedback could not be distilled in {} attempts, and are not tried again until "
     "they change, or the model does: {}."
@@ -348,10 +349,17 @@ async def replay_cases(step: _Step) -> Update:
         new_episodes=lesson["new_ids"],
         cases=step.options.replay_cases,
         limit=step.run.max_concurrency,
-        tell=partial(step.progress, "replay"),
+        report=partial(step.progress, "replay"),
     )
+    warnings = list(lesson["warnings"])
+    if seen.failed:
+        warnings.append(_NOT_REPLAYED.format(len(seen.failed), next(iter(seen.failed.values()))))
+        logger.warning("%s", warnings[-1])
     return step.learned(
-        operations=saved(kept), rewordings=saved(again), replay=seen.model_dump(mode="json")
+        operations=saved(kept),
+        rewordings=saved(again),
+        replay=seen.model_dump(mode="json"),
+        warnings=warnings,
     )
 
 

@@ -1,4 +1,4 @@
-"""`guard="replay"`: no guideline is committed that breaks a seen case."""
+"""`guard="replay"`: no guideline is committed that loses more seen cases than chance does."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -18,7 +18,7 @@ from tests.integration_tests.alignment_model import (
     teaching,
 )
 from tests.integration_tests.alignment_support import align, alignment, asked, record, said, sources
-from tests.loopback import ChatRequest, ReplyLike
+from tests.loopback import ChatRequest, ReplyLike, content_filter
 
 
 def words(number: int, text: str, **fields: Any) -> dict[str, Any]:
@@ -59,36 +59,38 @@ async def verdicts(bench: Bench, numbers: Iterable[int], **options: Any) -> list
     return found
 
 
-VAGUE = "On #vague it is false of cases 2 3 101 and any other like it."
+VAGUE = "On #vague it is false of cases 2 3 4 and any other like it."
 GOOD = "On #good1 it is false of cases 201 202, whatever else they say."
 
 
 @EVERY_WAY
 async def test_dropped_guideline_is_told_and_not_asked_for_again(bench: Bench) -> None:
     await seed(bench, 6)
-    [episode] = [one for one in await bench.episodes() if "Question 3:" in str(one.example.inputs)]
+    cases = {one.example_id: [one.id] for one in await bench.episodes()}
     bench.server.responder = teaching()
-    rule = "On #vague it is false of cases 3 101."
-    given = [words(101, rule, value=False)]
+    rule = "On #vague it is false of cases 2 3 4."
+    given = [words(101, rule)]
     report = await align(bench, given, guarded(bench))
     assert await bench.guidelines() == []
     assert report["guidelines"] == {"added": [], "revised": [], "retired": []}
-    [broken] = report["replay"]["broken"]
-    assert (broken["example_id"], broken["episode_ids"]) == (episode.example_id, [episode.id])
-    assert (broken["expected"], broken["got"]) == (True, False)
-    assert (broken["guideline"], broken["outcome"]) == (rule, "dropped")
-    assert report["replay"]["agree_after"] == report["replay"]["agreed_before"] == 6
+    broken = report["replay"]["broken"]
+    assert len({one["example_id"] for one in broken}) == 3
+    for one in broken:
+        assert one["episode_ids"] == cases[one["example_id"]]
+        assert (one["expected"], one["got"]) == (True, False)
+        assert (one["guideline"], one["outcome"]) == (rule, "dropped")
+    assert report["replay"]["agree_after"] == report["replay"]["agreed_before"] == 7
     assert {one.status for one in await bench.episodes()} == {"distilled"}
     again = await align(bench, given, guarded(bench), "u")
     assert (again["cost"]["chat_calls"], again["feedback"]["unchanged"]) == (0, 1)
 
 
 async def test_revision_that_breaks_a_case_is_undone(bench: Bench) -> None:
-    rule = "On #keep it is true of cases 4, which look false."
+    rule = "On #keep it is true of cases 2 3 4, which look false."
     await seed(bench, 6, rule)
     [before] = await bench.guidelines()
     changed = {"operations": [revise("G1", "On #keep name it always.", "F1")]}
-    bench.server.responder = Model(distil=lambda _: changed, judge=judge_by_rules(wrong=(4,)))
+    bench.server.responder = Model(distil=lambda _: changed, judge=judge_by_rules(wrong=(2, 3, 4)))
     report = await align(bench, [record(101, value=True)], guarded(bench))
     assert await bench.guidelines() == [before]
     assert report["guidelines"]["revised"] == []
@@ -99,9 +101,9 @@ async def test_what_agreed_before_agrees_with_the_committed_memory(bench: Bench)
     await seed(bench, 8)
     bench.server.responder = teaching()
     given = [
-        words(101, VAGUE, value=False),
-        words(102, "On #bad it is false of cases 5 6."),
-        words(103, "On #good it is false of cases 103.", value=False),
+        words(101, VAGUE),
+        words(102, "On #bad it is false of cases 5 6 7."),
+        words(103, "On #good it is false of cases 203."),
     ]
     before = await verdicts(bench, range(8))
     report = await align(bench, given, guarded(bench))
@@ -109,7 +111,7 @@ async def test_what_agreed_before_agrees_with_the_committed_memory(bench: Bench)
     assert before == [True] * 8
     assert after == before
     assert report["replay"]["agree_after"] == report["replay"]["agreed_before"]
-    assert await verdicts(bench, [103]) == [False]
+    assert await verdicts(bench, [203]) == [False]
 
 
 async def test_each_case_is_judged_without_itself_among_the_episodes(bench: Bench) -> None:
@@ -133,16 +135,16 @@ async def test_conflict_settled_by_an_expert_is_replayed_too(bench: Bench) -> No
     bench.server.responder = teaching()
     graph = guarded(bench, batch_size=1, conflicts="ask")
     given = [
-        words(101, "On #a always name it, for it is false of cases 2."),
+        words(101, "On #a always name it, for it is false of cases 2 3 4."),
         words(102, "On #a never name it."),
     ]
     await bench.invoke(graph, {"feedback": given})
     chats = len(bench.server.chats)
     report = (await bench.resume(graph, {"C1": "first"}))["report"]
     assert len(bench.server.chats) > chats
-    assert len(report["replay"]["broken"]) == 1
+    assert len(report["replay"]["broken"]) == 3
     assert report["replay"]["agree_after"] == report["replay"]["agreed_before"] == 8
-    assert await verdicts(bench, [2]) == [True]
+    assert await verdicts(bench, [2, 3, 4]) == [True] * 3
 
 
 async def test_wording_that_breaks_a_case_is_not_asked_for_for_ever(bench: Bench) -> None:
@@ -156,11 +158,11 @@ async def test_wording_that_breaks_a_case_is_not_asked_for_for_ever(bench: Bench
 
     def distil(chat: ChatRequest) -> Any:
         assert "said by 102" in next(iter(feedback_in(chat).values()))
-        return {"operations": [add("On #x it is false of cases 3.")]}
+        return {"operations": [add("On #x it is false of cases 2 3 4.")]}
 
     bench.server.responder = Model(distil=distil, judge=judge_by_rules())
     report = await align(bench, [], guarded(bench))
-    assert len(report["replay"]["broken"]) == 1
+    assert len(report["replay"]["broken"]) == 3
     assert await bench.guidelines() == []
     again = await align(bench, [], guarded(bench), "u")
     assert again["cost"]["chat_calls"] == 0
@@ -206,8 +208,8 @@ async def test_two_bad_ones_among_many_good_are_both_found(bench: Bench) -> None
     await seed(bench, 10)
     good = [words(100 + n, f"On #good{n} it is false of cases {200 + n}.") for n in range(12)]
     bad = [
-        words(150, "On #bad1 it is false of cases 2."),
-        words(151, "On #bad2 it is false of cases 7."),
+        words(150, "On #bad1 it is false of cases 1 2 3."),
+        words(151, "On #bad2 it is false of cases 6 7 8."),
     ]
     given = [*good[:4], bad[0], *good[4:9], bad[1], *good[9:]]
     bench.server.responder = teaching()
@@ -217,4 +219,47 @@ async def test_two_bad_ones_among_many_good_are_both_found(bench: Bench) -> None
     assert found == {one["rationale"] for one in bad}
     assert len(report["guidelines"]["added"]) == 12
     # Halving finds them: far fewer judgments than guidelines times cases.
-    assert report["replay"]["chat_calls"] < 24 * 5
+    assert report["replay"]["chat_calls"] < 24 * 7
+
+
+@EVERY_WAY
+async def test_case_that_turns_by_chance_drops_no_guideline(bench: Bench) -> None:
+    await seed(bench, 10)
+    bench.server.responder = teaching()
+    given = [words(101, "On #vague it is false of cases 2 3."), words(102, HARMLESS)]
+    report = await align(bench, given, guarded(bench))
+    assert len(report["guidelines"]["added"]) == 2
+    replay = report["replay"]
+    assert (replay["agreed_before"], replay["agree_after"]) == (12, 10)
+    assert replay["broken"] == []
+
+
+async def test_guideline_that_wins_as_many_cases_as_it_loses_stays(bench: Bench) -> None:
+    await seed(bench, 10)
+    given = [record(200 + number, value=False) for number in range(4)]
+    bench.server.responder = teaching()
+    await align(bench, given)
+    rule = "On #mixed it is false of cases 2 3 4 200 201 202 203."
+    report = await align(bench, [words(101, rule)], guarded(bench), "u")
+    replay = report["replay"]
+    assert (replay["newly_agree"], replay["agreed_before"] - replay["agree_after"]) == (4, 3)
+    assert len(report["guidelines"]["added"]) == 1
+
+
+@EVERY_WAY
+async def test_refused_case_is_left_out_of_the_replay(bench: Bench) -> None:
+    await seed(bench, 10)
+    model = teaching()
+
+    def refusing(chat: ChatRequest) -> ReplyLike:
+        is_refused = chat.schema_name == JUDGE and judged_case(chat) == 5
+        return content_filter() if is_refused else model(chat)
+
+    bench.server.responder = refusing
+    given = [words(101, VAGUE), words(102, HARMLESS)]
+    report = await align(bench, given, guarded(bench))
+    assert sources(await bench.guidelines()) == {HARMLESS: 1}
+    replay = report["replay"]
+    assert len(replay["failed"]) == 1
+    assert (replay["cases"], replay["agreed_before"], replay["agree_after"]) == (12, 11, 11)
+    assert any("1 seen case(s) could not be judged again" in one for one in report["warnings"])
