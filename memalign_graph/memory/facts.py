@@ -154,6 +154,9 @@ class Fact(FrozenModel):
     """The guidelines whose wordings were erased, by the facts that worded them: they count no more,
     and what they came from is read again."""
 
+    keeps_signatures: bool = False
+    """Whether a purge leaves the names of authors on guidelines that rest on no feedback."""
+
     unanswered: list[str] = Field(default_factory=list)
     """The examples whose answers were erased, by what `unnamed` makes of their ids."""
 
@@ -197,8 +200,11 @@ class Fact(FrozenModel):
         answers = {asked: answered(found, unanswered) for asked, found in self.answers.items()}
         return self.model_copy(update={"answers": answers})
 
-    def without_names(self, authors: AbstractSet[str]) -> "Fact":
+    def without_names(self, authors: AbstractSet[str], *, keeps_signatures: bool) -> "Fact":
         """Return the fact without the names of some experts."""
+        is_signed = all(one.origin == "expert" and not one.sources for one in self.guidelines)
+        if keeps_signatures and self.guidelines and is_signed:
+            return self
         if authors.isdisjoint([self.author, *(wording.author for wording in self.guidelines)]):
             return self
         return self.model_copy(

@@ -13,6 +13,7 @@ from memalign_graph.memory import snapshot
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.erasure import (
+    Mark,
     batches_outside,
     carries,
     check_checkpointer,
@@ -44,54 +45,42 @@ async def purge(
 ) -> Forgotten:
     """Erase episodes and all that is left of them: also what was forgotten or revised before."""
     check_checkpointer(checkpointer)
-    # From the store: the view of a purge that was cut off knows these words no more.
-    told, found = await access.search(io, access.layout.of("facts"), access.layout.of("words"))
-    facts, items = list(map(read_fact, told)), {item["key"]: item for item in found}
-    view = await access.refresh(io)
-    words = {
-        key: Episode.model_validate(item["episode"])
-        for key, item in items.items()
-        if "episode" in item
-    }
-    meant = {one.id for one in words.values() if selection.meets(one)}
-    gone = {key: one for key, one in words.items() if one.id in meant}
-    kept = [one for one in words.values() if one.id not in meant]
-    authors = {one.author for one in gone.values()} - {one.author for one in kept}
-    scrubs, wordings, read_along = _scrubs(facts, meant, authors)
-    ids = _ids(gone.values()) - _ids(kept)
-    is_traced = _is_traced(ids | {one.id for one in wordings}, _inputs(gone.values(), kept))
     await clear_drafts(io, access)
-    await remove_traces(io, access, is_traced)
-    known = sorted({key for one in gone.values() for key in one.thread_ids})
-    marks = {frozenset([key]) for key in ids}
-    marks |= {
-        frozenset([one.id, words])
-        for one in wordings
-        for words in (one.text, one.question, one.revision)
-        if words
-    }
-    threads, warnings = await erase_threads(io, checkpointer, marks, known)
-    removed = await _remove_vectors(io, access, list(gone.values()), kept)
+    found, threads, warnings = await _erase_threads(io, access, selection, checkpointer)
+    view, meant, gone = access.view, found.meant, found.gone
+    await remove_traces(io, access, found.is_traced)
+    removed = await _remove_vectors(io, access, list(gone.values()), found.kept)
     before, standing = view.guidelines, view.episodes(meant)
-    answering: set[str] = set()
+    facts, wordings, read_along = found.facts, found.wordings, found.read_along
+    items, answering = found.items, set[str]()
     if gone:
-        cases = {one.example_id for one in gone.values()} - {one.example_id for one in kept}
+        cases = {one.example_id for one in gone.values()} - {one.example_id for one in found.kept}
         change = {
             "forgotten": sorted(meant),
             "purged": sorted(gone),
-            "scrubbed": scrubs,
+            "scrubbed": found.scrubs,
             "unanswered": sorted(map(unnamed, cases)),
+            "keeps_signatures": found.keeps_signatures,
         }
-        await access.write(io, PURGE, change, author=None if author in authors else author)
-        now = (await access.refresh(io)).facts()[0]
-        known_scrubs = scrubs
-        scrubs, wordings, read_along = _scrubs(now, meant, authors)
-        # Learned or checked meanwhile.
-        late = {key: scrubs[key] for key in scrubs if key not in known_scrubs}
+        by = None if author in found.authors else author
+        fact = await access.write(io, PURGE, change, author=by)
+        now, words = (await access.refresh(io)).facts()
+        scrubs, wordings, read_along = _scrubs(now, meant, found.authors)
+        # Learned, checked or said while this purge ran.
+        late = {key: scrubs[key] for key in scrubs if key not in found.scrubs}
+        said = _words_before(fact, now, meant) - gone.keys()
+        late_words = {key for key in said if "episode" in words[key]}
+        items = {**items, **{key: words[key] for key in late_words}}
+        gone = {**gone, **{key: _episode(words[key]) for key in late_words}}
         is_answered = any(cases & found.keys() for fact in now for found in fact.answers.values())
-        if late or is_answered:
-            again = change["unanswered"] if is_answered else []
-            await access.write(io, PURGE, {"scrubbed": late, "unanswered": again})
+        if late or late_words or is_answered:
+            again = {
+                "scrubbed": late,
+                "purged": sorted(late_words),
+                "unanswered": change["unanswered"] if is_answered else [],
+                "keeps_signatures": found.keeps_signatures,
+            }
+            await access.write(io, PURGE, again)
         facts += [fact for fact in now if fact.id in late]
         answering = {fact.id for fact in now if fact.answers}
     left = {fact.id: fact for fact in view.facts()[0]}
@@ -99,8 +88,8 @@ async def purge(
     changed += [left[key] for key in answering - {fact.id for fact in facts}]
     await access.overwrite(io, changed)
     # Judgments that were made meanwhile.
-    await remove_traces(io, access, is_traced)
-    await _redact(io, access, items, gone, ids | {one.id for one in wordings})
+    await remove_traces(io, access, found.is_traced)
+    await _redact(io, access, items, gone, found.ids | {one.id for one in wordings})
     warnings += await vacuum(io, access.store, "store")
     if checkpointer is not None:
         warnings += await vacuum(io, checkpointer, "checkpointer")
@@ -123,6 +112,84 @@ async def purge(
             warnings=[*warnings, *await batches_outside(io, access, gone.values())],
         ),
     )
+
+
+class _Found:
+    """What the store holds of the feedback that is to be purged."""
+
+    def __init__(
+        self,
+        facts: list[Fact],
+        items: dict[str, Item],
+        standing: Mapping[str, Episode],
+        selection: Selection,
+    ) -> None:
+        self.facts, self.items = facts, items
+        words = {key: _episode(item) for key, item in items.items() if "episode" in item}
+        newest = {one.id: one for one in sorted(words.values(), key=lambda one: one.updated_at)}
+        self.meant = {key for key, one in {**newest, **standing}.items() if selection.meets(one)}
+        """The ids of the episodes: chosen by what they say now, not by what they said before."""
+        self.gone = {key: one for key, one in words.items() if one.id in self.meant}
+        self.kept = [one for one in words.values() if one.id not in self.meant]
+        # Ids name cases, not people: an expert's name stays where it signs a guideline by hand.
+        self.keeps_signatures = selection.author is None and selection.where is None
+        self.authors = {one.author for one in self.gone.values()} - {
+            one.author for one in self.kept
+        }
+        self.scrubs, self.wordings, self.read_along = _scrubs(facts, self.meant, self.authors)
+        self.ids = _ids(self.gone.values()) - _ids(self.kept)
+        self.is_traced = _is_traced(
+            self.ids | {one.id for one in self.wordings}, _inputs(self.gone.values(), self.kept)
+        )
+
+    @property
+    def marks(self) -> set[Mark]:
+        """What a thread carries that carried some of it."""
+        marks = {frozenset([key]) for key in self.ids}
+        return marks | {
+            frozenset([one.id, words])
+            for one in self.wordings
+            for words in (one.text, one.question, one.revision)
+            if words
+        }
+
+
+async def _erase_threads(
+    io: IO, access: MemoryAccess, selection: Selection, checkpointer: object
+) -> tuple[_Found, list[str], list[str]]:
+    """Delete the threads that carried what is purged; also what was said while they were read."""
+    threads: dict[str, None] = {}
+    warnings: list[str] = []
+    seen: set[Mark] = set()
+    while True:
+        # From the store: the view of a purge that was cut off knows these words no more.
+        told, items = await access.search(io, access.layout.of("facts"), access.layout.of("words"))
+        standing = (await access.refresh(io)).episodes()
+        by_key = {item["key"]: item for item in items}
+        found = _Found(list(map(read_fact, told)), by_key, standing, selection)
+        if seen and found.marks <= seen:
+            return found, list(threads), warnings
+        known = sorted({key for one in found.gone.values() for key in one.thread_ids})
+        deleted, warnings = await erase_threads(io, checkpointer, found.marks, known)
+        threads |= dict.fromkeys(deleted)
+        seen |= found.marks
+        if checkpointer is None or not seen:
+            return found, list(threads), warnings
+
+
+def _episode(item: Mapping[str, Any]) -> Episode:
+    return Episode.model_validate(item["episode"])
+
+
+def _words_before(purge: Fact, facts: Iterable[Fact], episode_ids: Container[str]) -> set[str]:
+    """Return the keys of what was said on some episodes before a purge."""
+    return {
+        key
+        for fact in facts
+        if fact.id < purge.id
+        for episode_id, key in fact.said.items()
+        if episode_id in episode_ids
+    }
 
 
 def _elsewhere() -> list[str]:

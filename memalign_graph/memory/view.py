@@ -458,7 +458,8 @@ class MemoryView:
             if key > fact.id:
                 continue
             left = known.scrub(fact.scrubbed[key]) if key in fact.scrubbed else known
-            self._facts[key] = left.without_names(erased).without_answers(fact.unanswered)
+            left = left.without_names(erased, keeps_signatures=fact.keeps_signatures)
+            self._facts[key] = left.without_answers(fact.unanswered)
 
     def _add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         wanted = {key: vector for key, vector in vectors.items() if key in self._episodes_at}

@@ -1,6 +1,5 @@
 """What a purge leaves and takes, and what few cases can show."""
 
-import time
 from datetime import timedelta
 from typing import Any
 
@@ -72,11 +71,9 @@ def test_a_fold_takes_lessons_once(bench: Bench, monkeypatch: pytest.MonkeyPatch
         learn_anew(self)
 
     monkeypatch.setattr(Standing, "_learn_anew", counted)
-    begin = time.process_time()
     folded = stand(facts, words, memory.access.embedder.id)
     assert folded.version == memory.version()
     assert calls <= 1
-    assert time.process_time() - begin < 5
 
 
 @pytest.mark.parametrize(

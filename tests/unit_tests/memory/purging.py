@@ -83,7 +83,7 @@ def fill(
         op("retire", one, guideline_id=superseded.id, superseded_by=untouched.id),
     )
     memory.edit_guideline(reworded.id, "By hand: zqxwhy alone.", author="zqxann")
-    memory.add_guideline("By hand, of nothing in particular.", author="zqxann")
+    memory.add_guideline("By hand, of nothing in particular.", author="bob")
     answers = {"asked": {one.example_id: 0.9, other.example_id: 0.1}}
     run(checking.note_answers(BLOCKING, memory.access, answers))
     drafts = {"waiting": {"id": "waiting", "answer": {"text": "zqxwhy"}}}

@@ -9,11 +9,12 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
-from memalign_graph import JudgeMemory, create_review_graph
+from memalign_graph import Episode, JudgeMemory, create_review_graph
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import learning
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
+from memalign_graph.memory.judgments import remove_traces
 from memalign_graph.memory.learning import GuidelineOperation
 from tests.loopback import ChatRequest
 from tests.unit_tests.memory.purging import MARK, WORDS, everything_in, fill, left_in, planted
@@ -289,3 +290,78 @@ async def test_no_vector_of_the_text_is_left(bench: Bench) -> None:
         await bench.recall("new", memory=memory)
         assert MARK not in repr(vars(memory.access.view)).casefold()
         assert memory.access.view.index.get(vector_key(memory.access.embedder.id, text)) is None
+
+
+class SlowSaver(InMemorySaver):
+    """A checkpointer during whose listing an expert says something more."""
+
+    def __init__(self, say: Callable[[], object]) -> None:
+        super().__init__()
+        self.say: Callable[[], object] | None = say
+
+    def list(self, *args: Any, **options: Any) -> Any:
+        if self.say is not None:
+            say, self.say = self.say, None
+            say()
+        return super().list(*args, **options)
+
+
+@pytest.mark.parametrize("case", ["one", "another"])
+def test_feedback_given_while_threads_are_read_is_purged_too(case: str) -> None:
+    store = InMemoryStore()
+    memory, other = (JudgeMemory(store, CRITERION, embeddings=hashed) for _ in range(2))
+    memory.remember(said("one", "First zqxwhy.", author="zqxann"))
+    late = said(case, "Second zqxwhy.", author="zqxann")
+    saver = SlowSaver(lambda: other.remember(late))
+    memory.forget(author="zqxann", purge=True, checkpointer=saver)
+    assert memory.episodes() == []
+    assert left_in(everything_in(store)) == []
+    assert other.episodes() == []
+    assert MARK not in repr(vars(other.access.view)).casefold()
+
+
+def test_feedback_given_just_before_the_purge_is_written_is_purged_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = InMemoryStore()
+    memory, other = (JudgeMemory(store, CRITERION, embeddings=hashed) for _ in range(2))
+    memory.remember(said("one", "First zqxwhy.", author="ann"))
+    late = [said("one", "Second zqxwhy.", author="ann")]
+
+    async def say_then_remove(*args: Any) -> None:
+        while late:
+            other.remember(late.pop())
+        await remove_traces(*args)
+
+    monkeypatch.setattr("memalign_graph.memory.purge.remove_traces", say_then_remove)
+    memory.forget(author="ann", purge=True)
+    assert memory.episodes() == []
+    assert left_in(everything_in(store), "zqxwhy") == []
+
+
+def test_a_filter_chooses_by_what_an_episode_says_now() -> None:
+    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+    episode = memory.remember(said("one", "Too cold. Call me at 555-1234.", author="ann"))
+    memory.revise(episode.id, {"rationale": "Too cold."})
+
+    def has_number(one: Episode) -> bool:
+        return "555" in (one.rationale or "")
+
+    assert memory.forget(where=has_number, purge=True).episode_ids == []
+    assert [one.rationale for one in memory.episodes()] == ["Too cold."]
+    memory.forget(episode.id, purge=True)
+    assert "555" not in str([item.dict() for item in everything_in(memory.access.store)])
+
+
+def test_a_purge_by_id_leaves_the_author_of_a_guideline_by_hand() -> None:
+    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+    memory.remember([said("one", author="ann"), said("two", author="ann")])
+    guideline = memory.add_guideline("Begin with regret.", author="ann")
+    memory.forget([episode.id for episode in memory.episodes()], purge=True)
+    again = JudgeMemory(memory.access.store, CRITERION, embeddings=hashed)
+    for process in (memory, again):
+        assert process.guidelines() == [guideline]
+    memory.remember(said("one", author="ann"))
+    memory.forget(author="ann", purge=True)
+    assert [rule.author for rule in memory.guidelines()] == [None]
+    assert left_in(everything_in(memory.access.store), '"ann"') == []
