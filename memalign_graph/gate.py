@@ -85,8 +85,17 @@ def _settings_of(run: Run, loop: Loop) -> dict[str, Any]:
     own = own_context(run.context)
     if own is not None:
         return own.model_dump(mode="json", exclude_unset=True)
-    is_of_this_turn = loop.get("began") or loop.get("status") == "revise"
-    return loop.get("settings") or {} if is_of_this_turn else {}
+    kept, status = loop.get("settings") or {}, loop.get("status")
+    if status == "revise" or (loop.get("began") and status is None):
+        return kept
+    if loop.get("began") and kept:
+        # `Command(goto=...)` began a turn past `before_turn`, or one goes on after its verdict:
+        # nothing tells which, and a guess could reach another customer's memory.
+        raise InvalidInputError(
+            f"context: this run gives none, and the thread's last verdict was made with {kept}: "
+            'give the context again, such as context={"memalign": {"namespace": [...]}}.'
+        )
+    return {}
 
 
 class QualityGate:

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.errors import GraphRecursionError
-from langgraph.types import interrupt
+from langgraph.types import Command, interrupt
 
+from memalign_graph import InvalidInputError
 from tests.conftest import COLD, Bench, judgings
 from tests.integration_tests.gates.support import (
     LENGTH,
@@ -194,3 +195,18 @@ async def test_second_gate_of_a_chain_replaces_what_the_first_sent_back(bench: B
     given = await bench.invoke(bench.compile(builder), asked())
     assert (given["tone"]["status"], given["short"]["status"]) == ("accepted", "exhausted")
     assert texts(given["messages"]) == [QUESTION, "Too long."]
+
+
+async def test_turn_begun_by_goto_does_not_inherit_a_namespace(bench: Bench) -> None:
+    graph = gated(bench, Writer(), review="always", max_revisions=1)
+    context = {"memalign": {"namespace": ["team-a"]}}
+    await bench.invoke(graph, asked(), context=context)
+    await bench.resume(graph, {"value": True})
+    goto: Any = Command(update=asked(AGAIN), goto="write")
+    with pytest.raises(InvalidInputError, match=r"context: this run gives none.*team-a"):
+        await bench.invoke(graph, goto)
+    other = {"memalign": {"namespace": ["team-b"]}}
+    await bench.invoke(graph, goto, context=other)
+    await bench.resume(graph, {"value": True}, context=other)
+    assert len(await bench.episodes(namespace=("team-a",))) == 1
+    assert len(await bench.episodes(namespace=("team-b",))) == 1
