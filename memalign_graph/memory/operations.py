@@ -63,11 +63,13 @@ async def remember(
     known_vectors: Mapping[str, Vector] | None = None,
     is_table: bool = False,
     note_threads: bool = True,
+    embeds: bool = True,
 ) -> Remembered:
     """Store feedback as episodes.
 
     Of a table, which may be given again and again, feedback without a date is new only once: what
-    its expert said later, or took back, stands.
+    its expert said later, or took back, stands. Without `embeds` new cases get their vectors when
+    the memory is next searched.
     """
     checked = [check_feedback(one, access.criterion) for one in feedback]
     view = await access.refresh(io)
@@ -76,7 +78,8 @@ async def remember(
         known = _feedback_in_log(view) - {(old.id, old.word) for old in view.episodes(ids).values()}
         checked = [one for one in checked if not _is_said_before(one, known)]
     fresh = [one.example for one in checked if not view.holds(one.episode_id)]
-    await _store_missing_vectors(io, access, fresh, known_vectors or {})
+    if embeds:
+        await _store_missing_vectors(io, access, fresh, known_vectors or {})
     view = await access.refresh(io)
     stored = view.episodes(ids)
     said: dict[str, Episode] = {}

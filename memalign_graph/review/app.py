@@ -81,7 +81,7 @@ class _Visit:
     async def show(self, name: str, active: str, title: str, **context: Any) -> Response:
         """Show a page, with what became of earlier answers."""
         _, count = await self.desk.questions(self.who)
-        told = await self.desk.outcomes(self.who) if self.who.name else []
+        told = self.desk.outcomes(self.who) if self.who.name else []
         page = {**self.frame(title, active), "open": count, "notices": told}
         return self.fragment(name, page=page, **context)
 

@@ -1,14 +1,16 @@
 """The questions that wait for experts, wherever they wait, and what becomes of the answers.
 
 A question waits on a thread of the Agent Server, or as a kept judgment in a memory. While an expert
-looks at one it is theirs for ten minutes at a time. An answer is written down before anything is
-done with it, and stays so until it is done: no word is lost to a server that stops.
+looks at one it is theirs for ten minutes at a time. An answer is feedback: it is stored in the
+memory at once. Learning from it follows in the background; if the server stops before that, the
+feedback is pending and the next lesson learns from it.
 """
 
 import asyncio
 import logging
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,7 +28,7 @@ from langgraph_sdk.errors import (
     UnprocessableEntityError,
 )
 
-from memalign_graph.errors import InvalidInputError, MemAlignError, excerpt
+from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignError, excerpt
 from memalign_graph.graphs import create_feedback_graph
 from memalign_graph.interrupts import CASE, REASONS, case_of
 from memalign_graph.io import AWAITING
@@ -49,14 +51,12 @@ _LISTED = 100
 _FRESH_S = 5.0
 """How old the list of what waits may be; an older one is still shown while it is read again."""
 _SHARE = 50  # a list that is long to read is read more seldom
-_ORPHANED = timedelta(minutes=2)
-"""After which an answer that another process took is done here: doing it twice changes nothing."""
-_ABANDONED = timedelta(days=7)
-"""After which an answer whose expert does not come back is done, or forgotten, for them."""
 _SETTLING_S = 20
-_LEASES, _OUTBOX = ("memalign_review", "leases"), ("memalign_review", "outbox")
+_LEASES = ("memalign_review", "leases")
+_KEPT = "Your answer is kept, and learned from later"
 _TOO_LATE = "Somebody else had answered this before you"
 _MAX_OPENED = 1_000  # cases that browsers may have open
+_MAX_NOTICES = 1_000  # notices of experts who may not come back to read them
 _THREAD = re.compile(r"t-([0-9a-f-]{36})-(\w+)")
 
 Case = dict[str, Any]
@@ -135,7 +135,10 @@ class Desk:
         self._listings: dict[str, _Listing] = {}
         self._opened: dict[tuple[str, str], Case] = {}
         self._taking = asyncio.Lock()
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._learning: dict[asyncio.Task[None], str] = {}
+        """The questions whose answers are being learned from."""
+        self._notices: deque[tuple[str, tuple[str, str]]] = deque(maxlen=_MAX_NOTICES)
+        """What experts are to be told, by their names, each with its level."""
 
     @property
     def store(self) -> BaseStore:
@@ -158,8 +161,7 @@ class Desk:
         """List the oldest questions for a visitor, those put off last, and count all."""
         places = self._places(visitor).items()
         listings = [await self._listing(key, read) for key, read in places]
-        leases, outbox = await self._search(_LEASES), await self._search(_OUTBOX)
-        taken = {item.value["question"] for item in outbox}
+        leases, taken = await self._search(_LEASES), {*self._learning.values()}
         listed = [it for listing in listings for it in listing.questions]
         on_threads = {key for it in listed if it.id.startswith("t-") for key in it.judgments}
         taken |= {it.id for it in listed if it.id.startswith("j-") and it.judgments <= on_threads}
@@ -244,28 +246,38 @@ class Desk:
     async def answer(
         self, visitor: Visitor, question_id: str, case: Case, reply: dict[str, Any]
     ) -> None:
-        """Take an answer: it is written down when this returns, and done soon after."""
-        at = datetime.now(UTC).isoformat()
-        key = f"{question_id}:{visitor.name}:{at}"  # another answer of theirs is not written over
-        note: dict[str, Any] = {"question": question_id, "who": visitor.name, "at": at}
-        note |= {"case": case, "reply": reply, "told": None}
-        await self._put(_OUTBOX, key, note)
-        # An answer is feedback: stored now, whatever becomes of the judgment or the server.
-        try:
-            await self._store_answer(case, reply, at)
-        except MemAlignError as error:
-            logger.warning(
-                "The answer to %s waits, since it can't be stored: %s", question_id, error
-            )
-        await self.release(visitor, question_id)
-        self._begin(visitor, key, note)
-
-    async def _store_answer(self, case: Case, reply: Mapping[str, Any], at: str) -> None:
+        """Store an answer, and learn from it in the background."""
+        at = datetime.now(UTC)
         for name, said in feedback_of(case, reply).items():
-            feedback = said.model_copy(update={"given_at": datetime.fromisoformat(at)})
-            await remember(AWAITING, self.access(name, case["namespace"]), [feedback])
+            feedback = said.model_copy(update={"given_at": at})
+            access = self.access(name, case["namespace"])
+            try:
+                await remember(AWAITING, access, [feedback])
+            except EmbeddingError as error:
+                logger.warning(
+                    "The answer to %s is stored without a vector: %s", question_id, error
+                )
+                await remember(AWAITING, access, [feedback], embeds=False)
+        await self.release(visitor, question_id)
+        task = asyncio.create_task(self._learn(visitor, question_id, case, reply, at))
+        self._learning[task] = question_id
+        task.add_done_callback(self._learning.pop)
+        self._drop(visitor, question_id)
 
-    async def _newest(self, case: Case, reply: dict[str, Any], at: str) -> dict[str, Any]:
+    async def _learn(
+        self, visitor: Visitor, question_id: str, case: Case, reply: dict[str, Any], at: datetime
+    ) -> None:
+        try:
+            reply = await self._newest(case, reply, at)
+            notice = await self._deliver(visitor, question_id, case, reply)
+        except Exception as error:  # nobody awaits this task: the expert is told instead
+            logger.exception("Learning from the answer to %s failed", question_id)
+            kept = "The question still waits" if case["kind"] == "conflicts" else _KEPT
+            notice = ("bad", f"{kept}: {error}")
+        self._notices.append((visitor.name, notice))
+        self._drop(visitor, question_id)
+
+    async def _newest(self, case: Case, reply: dict[str, Any], at: datetime) -> dict[str, Any]:
         """Return the reply, or what the expert has answered to the same case since."""
         if case["kind"] != "review":
             return reply
@@ -274,47 +286,23 @@ class Desk:
                 AWAITING, [said.episode_id]
             )
             known = episodes.get(said.episode_id)
-            if known is not None and known.given_at > datetime.fromisoformat(at):
+            if known is not None and known.given_at > at:
                 later = {"value": known.value, "rationale": known.rationale}
                 return {**reply, **{key: part for key, part in later.items() if part is not None}}
         return reply
 
-    async def outcomes(self, visitor: Visitor) -> list[tuple[str, str]]:
-        """Tell once what became of the visitor's answers; do those that were left undone."""
-        told = []
-        for item in await self._search(_OUTBOX):
-            note, age = item.value, _age(item.value["at"])
-            is_own, is_done = note["who"] == visitor.name, note["case"] is None
-            if item.key in self._tasks or not (is_own or age > _ABANDONED):
-                continue
-            if is_own and note["told"] is not None:
-                told.append((note["told"][0], note["told"][1]))
-            if is_done:
-                await self._put(_OUTBOX, item.key, None)
-            elif note["told"] is not None or age > _ORPHANED or self._store is not None:
-                self._begin(visitor, item.key, note)
+    def outcomes(self, visitor: Visitor) -> list[tuple[str, str]]:
+        """Return once what became of the visitor's answers."""
+        told = [notice for name, notice in self._notices if name == visitor.name]
+        others = [entry for entry in self._notices if entry[0] != visitor.name]
+        self._notices.clear()
+        self._notices.extend(others)
         return told
 
     async def settled(self) -> None:
-        """Wait for the answers under way; those that take long are done another time."""
-        if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=_SETTLING_S)
-
-    def _begin(self, visitor: Visitor, key: str, note: dict[str, Any]) -> None:
-        async def work() -> None:
-            done: dict[str, Any] = {"case": None, "reply": None}
-            try:
-                await self._store_answer(note["case"], note["reply"], note["at"])
-                reply = await self._newest(note["case"], note["reply"], note["at"])
-                told = await self._deliver(visitor, note["question"], note["case"], reply)
-            except Exception as error:  # whatever it was, the answer stays written down
-                logger.exception("The answer to %s could not be handed on", note["question"])
-                told, done = ("bad", f"Your answer is kept and will be tried again: {error}"), {}
-            await self._put(_OUTBOX, key, {**note, **done, "told": told})
-            self._drop(visitor, note["question"])
-
-        task = self._tasks[key] = asyncio.create_task(work())
-        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        """Wait until answers are learned from, for some seconds."""
+        if self._learning:
+            await asyncio.wait(self._learning, timeout=_SETTLING_S)
 
     async def _deliver(
         self, visitor: Visitor, question_id: str, case: Case, reply: dict[str, Any]
@@ -343,7 +331,7 @@ class Desk:
         try:
             done = await graph.ainvoke(given, context={"namespace": case["namespace"]})
         except MemAlignError as error:  # the model failed, or the judgment's time is over
-            return "warn", f"Your answer is kept, and learned from later: {error}"
+            return "warn", f"{_KEPT}: {error}"
         return _told([done["learned"]])
 
     async def _case(self, visitor: Visitor, question_id: str, *, late: bool) -> Case | None:
@@ -497,7 +485,7 @@ def _told(learned: Iterable[Any]) -> tuple[str, str]:
     texts = [change["text"] for result in results for change in result["guidelines"]]
     if waiting := [result for result in results if not result["episode_ids"]]:
         why = " ".join(warning for result in waiting for warning in result.get("warnings", []))
-        return "warn", f"Your answer is kept, and learned from later: {why}"
+        return "warn", f"{_KEPT}: {why}"
     return "good", f"Learned: {'; '.join(texts)}" if texts else "Your answer is taken."
 
 

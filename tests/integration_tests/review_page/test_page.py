@@ -167,7 +167,11 @@ async def test_words_outlast_a_failing_model_a_stopped_server_and_the_judgment(
     assert "kept, and learned from later" in (await ann.get("/review")).notices[0]
     # A server that stops with the answer written down and nothing done yet.
     office.server.responder = office.server.judge
-    monkeypatch.setattr(at, "_begin", lambda *_: None)
+
+    async def stop(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(at, "_learn", stop)
     await ann.get("/review/next")
     await ann.answer(value="false", rationale="Too short.")
     for item in await office.store.asearch(("memalign", NAME, "judgments")):
