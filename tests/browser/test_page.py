@@ -58,9 +58,12 @@ def test_words_outlive_a_server_that_is_killed(shop: Shop, expert: Bring) -> Non
         zoe.go("/next", on="case")
         assert zoe.question != question
         assert zoe.page.input_value("textarea") == ""
-        assert zoe.notice() == f"Learned: When judging, heed the expert: {SAYS}"
-    [episode] = shop.episodes()
-    assert (episode.author, episode.value, episode.rationale) == ("zoe", False, SAYS)
+        [episode] = shop.episodes()
+        assert (episode.author, episode.value, episode.rationale) == ("zoe", False, SAYS)
+        assert episode.status == "pending"
+        zoe.answer("2", "Too short.")
+        assert zoe.notice().startswith("Learned:")
+    assert [it.status for it in shop.episodes()] == ["distilled", "distilled"]
 
 
 def test_an_answer_is_kept_while_the_model_fails(shop: Shop, expert: Bring) -> None:
