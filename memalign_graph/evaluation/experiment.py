@@ -33,6 +33,7 @@ from memalign_graph.evaluation.cache import (
     dropped_if_no_use,
 )
 from memalign_graph.evaluation.results import ALIGNED, BASE
+from memalign_graph.evidence.process import MIN_CASES
 from memalign_graph.graphs import create_alignment_graph, create_judge_graph
 from memalign_graph.io import IO
 from memalign_graph.memory.index.retrieval_text import retrieval_text
@@ -298,8 +299,10 @@ class Subject:
         """Align a memory with feedback, by the alignment graph."""
         way = dict(self.way)
         judge, _ = self.judge, way.pop("judge")
-        # What weighs the judge's verdicts has to know them.
-        way["judge_cases"] |= judge.decide == "evidence"
+        # A deployed judge has verdicts on the cases that experts reviewed; they are weighed.
+        valued = {item.example.id for item in feedback if item.value is not None}
+        can_weigh = judge.decide == "auto" and len(valued) >= MIN_CASES
+        way["judge_cases"] |= judge.decide == "evidence" or can_weigh
         builder = create_alignment_graph(self.experiment.criterion, **way, **judge.options)
         graph = builder.compile(store=learned.memory.access.store)
         given = {"feedback": [item.model_dump(mode="json") for item in feedback]}

@@ -144,7 +144,8 @@ async def test_baselines_stand_beside(call: Caller) -> None:
         for n, kind in enumerate(["apple", "apple", "pear"] * 8)
     ]
     report = await call.evaluate(CRITERION, given, k=1, resamples=30)
-    names = ["majority", "kNN", "evidence", "base", "aligned"]
+    # By default the evidence is weighed against the judge's verdicts on what it learned from.
+    names = ["majority", "kNN", "evidence", "base", "aligned verdict", "aligned"]
     assert [scores.judge for scores in report.scores] == names
     assert {case.predictions["majority"].value for case in report.cases} == {True}
     assert report.metric("majority", "kappa").value == pytest.approx(0)
