@@ -27,11 +27,7 @@ from langgraph.store.memory import InMemoryStore
 from benchmarks import data, plan
 from benchmarks.ours import CRITERION
 from memalign_graph import JudgeMemory, create_alignment_graph, create_judge_graph
-from memalign_graph.io import BLOCKING
-from memalign_graph.io import run as blocking
 from memalign_graph.local.stores import open_store, open_store_async
-from memalign_graph.memory.index.pgvector import EXACT, VectorTable
-from memalign_graph.memory.index.vectors import Ann, MappedVectors
 from tests import postgres
 
 _DIMENSIONS = 512
@@ -48,13 +44,10 @@ class Sizes(NamedTuple):
     workers: int = 8
     per_second: int = 50
     seconds: float = 30.0
-    memories: int = 1_000
-    each: int = 100
-    vectors: int = 1_000_000
     soak_s: float = 600.0
 
 
-QUICK = Sizes((200,), 3, 2, 5, 4.0, 5, 10, 2_000, 20.0)
+QUICK = Sizes((200,), 3, 2, 5, 4.0, 20.0)
 """Sizes that show only that everything runs."""
 
 
@@ -222,31 +215,6 @@ def apart(work: Callable[..., Any], *arguments: Any) -> Any:
         return pool.submit(work, *arguments).result()
 
 
-def many(place: str, sizes: Sizes, server: str) -> dict[str, float]:
-    """Judge by many memories in one process: each once, and each once more."""
-    remote, case = plan.Remote(server), data.records(1, seed=2)[0].case
-    with remote.without_latency(), open_store(place) as store:
-        graphs = [judge_graph(store, number) for number in range(sizes.memories)]
-        rounds = [[_seconds(partial(graph.invoke, case)) for graph in graphs] for _ in range(2)]
-    first, again = (1_000 * statistics.median(times) for times in rounds)
-    return {"first": first, "again": again, "mib": mib()}
-
-
-def filling_many(place: str, sizes: Sizes) -> None:
-    """Fill many memories."""
-    with open_store(place) as store:
-        for number in range(sizes.memories):
-            memory_in(store, number).remember(
-                [_feedback(record) for record in data.records(sizes.each, seed=number + 1)]
-            )
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
-
-
 def unsteady(place: str, seed: int) -> None:
     """Learn and forget without end, until killed."""
     model = ChatOpenAI(model=plan.MODEL, max_retries=0)
@@ -335,89 +303,6 @@ def _connections(place: str) -> int:
         return int(next(connection.execute(counting))[0])
 
 
-_NARROW = 128  # dimensions of the many vectors
-_CLUSTERS = 1_000
-_QUERIES = 50
-
-
-def _drawn(count: int, seed: int) -> Any:
-    """Draw directions around some centres, the same for each seed."""
-    centres = np.random.default_rng(0).standard_normal((_CLUSTERS, _NARROW), np.float32)
-    chance = np.random.default_rng(seed)
-    drawn = centres[chance.integers(_CLUSTERS, size=count)]
-    drawn += chance.standard_normal((count, _NARROW), np.float32)
-    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
-
-
-def _searched(
-    search: Callable[[Any], list[str]], vectors: Any, keys: list[str]
-) -> dict[str, float]:
-    """Search near some vectors; returns recall@5, and how long it took."""
-    queries, times, found = _drawn(_QUERIES, 2), list[float](), list[list[str]]()
-    for query in queries:
-        began = time.perf_counter()
-        found.append(search(query)[:5])
-        times.append(time.perf_counter() - began)
-    hits = 0
-    for query, ours in zip(queries, found, strict=True):
-        exact = np.argpartition(-(vectors @ query), 5)[:5]
-        hits += len({keys[at] for at in exact}.intersection(ours))
-    return {"recall@5": hits / (5 * _QUERIES), "ms": 1_000 * statistics.median(times)}
-
-
-def mapped_vectors(count: int, folder: str) -> dict[str, float]:
-    """Search many vectors in mapped files, by FAISS from 300,000 on."""
-    vectors, keys = _drawn(count, 1), [f"{at:032x}" for at in range(count)]
-    path, ann_path = Path(folder, "vectors.f32"), Path(folder, "vectors.faiss")
-    vectors.tofile(path)
-    names = np.array(keys, dtype="S32")
-
-    def mapping() -> Any:
-        return np.memmap(path, np.float32, "c", shape=vectors.shape)
-
-    told: list[Any] = []
-    made = _seconds(lambda: told.append(Ann.write(ann_path, mapping())))
-    opened: list[MappedVectors] = []
-    open_s = _seconds(
-        lambda: opened.append(MappedVectors(names, mapping(), Ann.read(ann_path, told[0])))
-    )
-    found = _searched(
-        lambda query: [key for key, _ in opened[0].search(query[None], 5)], vectors, keys
-    )
-    return {"made": made, "open": open_s, **found}
-
-
-def table_vectors(count: int, place: str) -> dict[str, float]:
-    """Search many vectors in pgvector's table, by HNSW beyond 50,000."""
-    vectors, keys, prefix = _drawn(count, 1), [f"{at:032x}" for at in range(count)], "many"
-    with open_store(place) as store, psycopg.connect(place, autocommit=True) as connection:
-        table = VectorTable(store, prefix)
-        blocking(table.make(BLOCKING))
-        began = time.perf_counter()
-        with connection.cursor() as cursor:
-            with cursor.copy("COPY store (prefix, key, value) FROM STDIN") as copy:
-                for key in keys:
-                    copy.write_row((prefix, key, "{}"))
-            for start in range(0, count, _AT_ONCE):
-                part = range(start, min(start + _AT_ONCE, count))
-                blocking(table.add(BLOCKING, {keys[at]: vectors[at] for at in part}))
-        connection.execute("ALTER SYSTEM SET maintenance_work_mem = '1GB'")
-        connection.execute("SELECT pg_reload_conf()")
-        is_large = count > EXACT
-        if is_large:
-            blocking(table.make_index(BLOCKING, _NARROW))
-        made = time.perf_counter() - began
-    with open_store(place) as store:
-        table = VectorTable(store, prefix)
-        open_s = _seconds(lambda: blocking(table.has_index(BLOCKING)))
-
-        def search(query: Any) -> list[str]:
-            near = blocking(table.search(BLOCKING, query, 5, is_approximate=is_large))
-            return [key for key, _ in near]
-
-        return {"made": made, "open": open_s, **_searched(search, vectors, keys)}
-
-
 def run(sizes: Sizes, parts: Sequence[str], folder: Path, server: str) -> Iterator[str]:
     """Do some parts; yields a table each."""
     own = dict.fromkeys(("OPENAI_BASE_URL", "OPENAI_API_BASE"), server)
@@ -426,8 +311,6 @@ def run(sizes: Sizes, parts: Sequence[str], folder: Path, server: str) -> Iterat
         measured: dict[str, Callable[[], dict[str, Any]]] = {
             "stores": lambda: _stores(sizes, folder, cluster, server),
             "workers": lambda: _crowded(sizes, cluster),
-            "memories": lambda: _many(sizes, folder, server),
-            "vectors": lambda: _vectors(sizes, folder, cluster),
             "soak": lambda: _soaked(sizes, cluster),
         }
         for part in parts:
@@ -442,12 +325,7 @@ def _stores(sizes: Sizes, folder: Path, cluster: str, server: str) -> dict[str, 
         with postgres.database(cluster) as database:
             for kind, place in (("SQLite", str(folder / f"{count}.db")), ("Postgres", database)):
                 apart(filling, place, count)
-                name = f"{count:,} in {kind}"
-                rows[name] = apart(judging, place, *told)
-                os.environ["MEMALIGN_SNAPSHOTS"] = str(folder / "snapshots")
-                apart(judging, place, *told)  # writes the snapshot, where the memory is large
-                rows[f"{name}, snapshot"] = apart(judging, place, *told)
-                del os.environ["MEMALIGN_SNAPSHOTS"]
+                rows[f"{count:,} in {kind}"] = apart(judging, place, *told)
     return rows
 
 
@@ -455,21 +333,6 @@ def _crowded(sizes: Sizes, cluster: str) -> dict[str, Any]:
     with postgres.database(cluster) as place:
         apart(filling, place, max(sizes.episodes) // 10)
         return {f"{sizes.workers} x {sizes.per_second}/s": crowd(place, sizes)}
-
-
-def _many(sizes: Sizes, folder: Path, server: str) -> dict[str, Any]:
-    place = str(folder / "many.db")
-    apart(filling_many, place, sizes)
-    return {f"{sizes.memories:,} x {sizes.each}": apart(many, place, sizes, server)}
-
-
-def _vectors(sizes: Sizes, folder: Path, cluster: str) -> dict[str, Any]:
-    name = f"{sizes.vectors:,} x {_NARROW}"
-    with postgres.database(cluster) as place:
-        return {
-            f"{name}, mapped FAISS": apart(mapped_vectors, sizes.vectors, str(folder)),
-            f"{name}, pgvector": apart(table_vectors, sizes.vectors, place),
-        }
 
 
 def _soaked(sizes: Sizes, cluster: str) -> dict[str, Any]:

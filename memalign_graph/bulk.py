@@ -56,7 +56,7 @@ Row = dict[str, Any]
 _AT_ONCE = 2_048  # examples are embedded in requests side by side
 _OK, _SERVER_ERROR = 200, 500
 _TRY_AGAIN = {408, 409, 429}
-_UNSAID = {"criterion", "model", "distill_model", "embeddings", "keep_judgments", "vector_index"}
+_UNSAID = {"criterion", "model", "distill_model", "embeddings", "keep_judgments"}
 """What of a judge is compared in other words, or changes no request."""
 
 
@@ -300,8 +300,7 @@ class _Batch:
         self.exchange = Exchange(answers or {})
         self._chat = Clients(judge.embeddings).judge_model(judge)
         offline = self.exchange.connect(self._chat)
-        own = {"keep_judgments": None, "vector_index": "memory"}  # the pinned memory's
-        self._parts = Parts(judge.but(model=offline, **own))
+        self._parts = Parts(judge.but(model=offline, keep_judgments=None))
         labels = list(check_namespace(namespace))
         self._settings = {**self._parts.defaults, "namespace": labels}
         self.access = self._parts.memory(store, self._settings)

@@ -150,9 +150,7 @@ class Parts:
 
     def memory(self, store: BaseStore, settings: RunSettings) -> MemoryAccess:
         layout = MemoryLayout((*settings["namespace"], self.criterion.name))
-        return MemoryAccess(
-            store, self.criterion, layout, self.clients.embedder, self.judge.vector_index
-        )
+        return MemoryAccess(store, self.criterion, layout, self.clients.embedder)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from pydantic import (
 
 from memalign_graph.errors import InvalidInputError, explain
 from memalign_graph.identity import check_json
-from memalign_graph.memory.index.pgvector import VectorIndexKind
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
 from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
@@ -137,9 +136,6 @@ class Judge(Settings):
         _given(lambda it: isinstance(it, Embeddings | str) or callable(it), _EMBEDDINGS),
     ] = DEFAULT_EMBEDDINGS
     """LangChain embeddings, a function from texts to vectors, or a `"provider:name"` string."""
-    vector_index: VectorIndexKind = "memory"
-    """Where similar cases are looked for: in the `memory` of each process, or by `pgvector` in the
-    database of the `PostgresStore`, so that processes hold no vectors."""
     k: int = Field(default=DEFAULT_K, ge=0, le=MAX_K)
     """How many similar examples the judge is shown, from 0 to 100."""
     use_guidelines: bool = True
@@ -236,7 +232,6 @@ class JudgeOptions(TypedDict, total=False):
     model: BaseChatModel | str
     distill_model: BaseChatModel | str | None
     embeddings: EmbeddingsLike
-    vector_index: VectorIndexKind
     k: int
     use_guidelines: bool
     use_episodes: bool

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from memalign_graph.agreement import majority_value, on_scale
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import index_missing, key_of, nearest, vectors_of
+from memalign_graph.memory.embedding import index_missing, key_of
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.prompts.distill import by_case
 from memalign_graph.scales import Scale, Value
@@ -50,8 +50,8 @@ async def choose_cases(
     sources = list(dict.fromkeys(key for one in operations for key in one.episode_ids))
     nearness: dict[str, float] = {}
     keys = [key_of(access, one.example) for one in (await access.episodes(io, sources)).values()]
-    for vector in (await vectors_of(io, access, keys)).values():
-        for near, similarity in await nearest(io, access, vector, _NEAR):
+    for vector in view.vectors(keys).values():
+        for near, similarity in view.index.search(vector, _NEAR):
             nearness[near] = max(nearness.get(near, -1.0), similarity)
     ranked = sorted(nearness, key=lambda key: (-nearness[key], key))
     ids = [episode for key in ranked for episode in view.episodes_at(key)]

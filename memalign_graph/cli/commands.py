@@ -289,14 +289,11 @@ async def _judge(
     async with AsyncExitStack() as stack:
         if place.is_there or judge.keep_judgments is not None:
             store = await stack.enter_async_context(open_store_async(place.memory))
-        else:
-            judge = judge.but(vector_index="memory")
         memory = JudgeMemory(
             store,
             judge.criterion,
             **place.context,
             embeddings=judge.embeddings,
-            vector_index=judge.vector_index,
         )
         terminal.note(f"memory {place}: guidelines: {len(await memory.aguidelines())}")
         if not (await memory.aversion()).strip("0"):

@@ -149,14 +149,12 @@ class Place:
 
         self.check(must_exist=not is_new)
         embeddings = self.criterion.judge.get("embeddings") or models_from_environment()[1]
-        index = self.criterion.judge.get("vector_index", "memory")
         with open_store(self.memory) as store:
             memory = JudgeMemory(
                 store,
                 self.criterion.criterion,
                 **self.context,
                 embeddings=embeddings,
-                vector_index=index if is_postgres(self.memory) else "memory",
             )
             if not (is_new or memory.history()):
                 heads = store.list_namespaces(suffix=("head",), limit=1000)

@@ -200,7 +200,7 @@ async def _baselines(
         predicted = dataset.baselines(values, similar.examples, scale)
         said = Said(predicted.get(dataset.MEDIAN, predicted[dataset.MAJORITY]))
         vector = known_vector(similar.vector)
-        near = await process.nearest(io, access, vector)
+        near = process.nearest(access.view, vector)
         with process.lock:
             decision = process.decide(said, vector, "evidence", near)
         known = {name: Prediction(value=value) for name, value in predicted.items()}

@@ -261,7 +261,6 @@ class Subject:
             distill_model=self._model(judge.distill_model or judge.model),
             embeddings=self._embeddings(),
             keep_judgments=None,
-            vector_index="memory",  # its stores are in memory
         )
 
     def _model(self, model: BaseChatModel | str) -> BaseChatModel:

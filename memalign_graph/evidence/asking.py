@@ -57,7 +57,7 @@ async def choose_review(
     try:
         version, key = judgment.memory_version, judgment.judge_key
         process = await current_process(io, access, version, key)
-        near = await process.nearest(io, access, vector) if looked else None
+        near = process.nearest(access.view, vector) if looked else None
         with process.lock:
             source, evidence = judgment.confidence_source, judgment.evidence
             decides = evidence is not None and evidence.decided_by == "evidence"

@@ -33,7 +33,7 @@ from memalign_graph.evidence.regression import VOTERS, Floats, Regression, soft
 from memalign_graph.evidence.trust import Trust
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import index_missing, nearest, vectors_of
+from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.standing import EpisodeRow, JudgedRow
 from memalign_graph.memory.view import MemoryView
@@ -401,14 +401,14 @@ class Process:
             self.encoding.span if self.encoding.is_ordered else 1.0
         )
 
-    async def nearest(self, io: IO, access: MemoryAccess, vector: Vector | None) -> Near:
+    def nearest(self, view: MemoryView, vector: Vector | None) -> Near:
         """Find the cases of all memory that are most similar to a new one, and how similar."""
-        found = [] if vector is None else await nearest(io, access, vector, _LOOKED_AT)
+        found = [] if vector is None else view.index.search(vector, _LOOKED_AT)
         others = self._others = self._others if len(self._others) < _MOST_OTHERS else {}
         known = {key: read[key] for read in (others, self._own) for key, _ in found if key in read}
         unread = [key for key, _ in found if key not in known]
-        for key, its in (await vectors_of(io, access, unread)).items():
-            known[key] = others[key] = self._cases_at(access.view, key, its)
+        for key, its in view.vectors(unread).items():
+            known[key] = others[key] = self._cases_at(view, key, its)
         # Beyond some digits the order of a sum shows.
         hits = sorted((-round(similarity, 6), key) for key, similarity in found)
         valued = ((case, -far) for far, key in hits for case in known.get(key, ()))
@@ -663,13 +663,13 @@ def newest(view: MemoryView, besides: Container[str] = ()) -> list[str]:
     return list(islice(dict.fromkeys(keys), MAX_CASES))
 
 
-async def _process_of(io: IO, access: MemoryAccess, judge_key: str | None) -> Process:
+def _process_of(access: MemoryAccess, judge_key: str | None) -> Process:
     """Return what decides with a memory and a judge, fitted only where the version changed."""
     view, scale = access.view, access.criterion.scale
     version = view.version, len(view.missing_texts())
     known = view.derived.get(("evidence", scale))
     if known is None or known[0] != version or judge_key not in known[1]:
-        vectors = await vectors_of(io, access, newest(view))
+        vectors = access.view.vectors(newest(view))
         with _lock:
             known = view.derived.get(("evidence", scale))
             if known is None or known[0] != version or len(known[1]) >= _MOST_JUDGES:
@@ -698,7 +698,7 @@ async def current_process(
     if view.version != version:
         view = await access.refresh(io)
     await index_missing(io, access, view)
-    return await _process_of(io, access, judge_key)
+    return _process_of(access, judge_key)
 
 
 async def weigh_case(
@@ -722,11 +722,11 @@ async def weigh_case(
         logger.warning(
             "Judging %r: cases without vectors do not count: %s", access.criterion.name, error
         )
-        process = await _process_of(io, access, judge_key)
+        process = _process_of(access, judge_key)
     if besides and any(case.example_id in besides for case in process.cases):
-        vectors = await vectors_of(io, access, newest(access.view, besides))
+        vectors = access.view.vectors(newest(access.view, besides))
         process = Process(access.view, access.criterion.scale, vectors, besides, judge_key)
-    near = await process.nearest(io, access, vector) if process.looks(mode) else None
+    near = process.nearest(access.view, vector) if process.looks(mode) else None
 
     def decide(said: Said) -> Decision:
         with process.lock:

@@ -101,7 +101,7 @@ class _Worker:
     def __init__(
         self, judge: Any, store: Any, namespace: Any, memory: Any, max_concurrency: int
     ) -> None:
-        made = _made(judge).but(vector_index="memory")  # the pinned memory's
+        made = _made(judge)
         with _opened(store) as opened:
             self._memory = run(pinned(BLOCKING, _access(made, opened, namespace), **memory))
         self._scale = made.criterion.scale

@@ -16,10 +16,8 @@ from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.identity import check_json
 from memalign_graph.io import IO
-from memalign_graph.memory import snapshot
 from memalign_graph.memory.facts import (
     FACT,
-    PURGE,
     Fact,
     Item,
     clock,
@@ -28,7 +26,6 @@ from memalign_graph.memory.facts import (
     new_id,
     read_fact,
 )
-from memalign_graph.memory.index.pgvector import VectorIndexKind, VectorTable, check_kind
 from memalign_graph.memory.index.vectors import Vector, decode_vector
 from memalign_graph.memory.layout import MemoryLayout, Namespace
 from memalign_graph.memory.view import OVERLAP_US, MemoryView, forget_view, trim_views, view_of
@@ -66,22 +63,11 @@ class MemoryAccess:
     criterion: Criterion
     layout: MemoryLayout
     embedder: Embedder
-    vector_index: VectorIndexKind = "memory"
-
-    def __post_init__(self) -> None:
-        check_kind(self.vector_index, self.store)
-
-    @property
-    def table(self) -> VectorTable | None:
-        """Where vectors are compared, if not in this process."""
-        if self.vector_index == "memory":
-            return None
-        return VectorTable(self.store, ".".join(self.layout.vectors(self.embedder.id)))
 
     @cached_property
     def view(self) -> MemoryView:
         """What this process knows of the memory, as last refreshed; held on to while this lives."""
-        return view_of(self.store, self.layout, self.embedder.id, self.vector_index)
+        return view_of(self.store, self.layout, self.embedder.id)
 
     async def refresh(self, io: IO) -> MemoryView:
         """Bring the view up to date with the store."""
@@ -108,17 +94,12 @@ class MemoryAccess:
         return view
 
     async def _read(self, io: IO, head: str | None) -> None:
-        """Read all of the memory, or what is not in a snapshot of it."""
-        if head is not None and self.table is None and await self._resume(io, head):
-            return
+        """Read all of the memory."""
         # In this order: a fact that is seen is seen with its words.
         layout, earlier = self.layout, (*self.layout.root, _OF_EARLIER)
         namespaces = [layout.of("facts"), layout.of("words"), earlier]
-        if self.table is None:
-            namespaces.append(layout.vectors(self.embedder.id))
-        else:
-            await self.table.make(io)
-        items, words, old, *vectors = await self.search(io, *namespaces)
+        namespaces.append(layout.vectors(self.embedder.id))
+        items, words, old, vectors = await self.search(io, *namespaces)
         if old and not items:
             raise MemAlignError(
                 f"The store holds a memory of an earlier version in {'/'.join(layout.root)}: "
@@ -126,27 +107,8 @@ class MemoryAccess:
                 "namespace."
             )
         known = {str(item.get("key")): item for item in words}
-        stored = {item["key"]: read_vector(item) for found in vectors for item in found}
+        stored = {item["key"]: read_vector(item) for item in vectors}
         await self._add(io, head, list(map(read_fact, items)), known, stored)
-
-    async def _resume(self, io: IO, head: str) -> bool:
-        """Begin with a snapshot, if there is one that this store continues."""
-        saved = snapshot.load(self.layout, self.embedder.id)
-        if saved is None:
-            return False
-        told = saved.state
-        facts = [] if told["head"] == head else await self._since(io, told["newest"])
-        is_begun, why = False, "it is of a log that is not in this store."
-        try:
-            is_begun = facts is not None and self.view.restore(saved)
-        except (MemAlignError, ValueError, KeyError, TypeError) as error:
-            facts, why = None, str(error)
-        if facts is None:
-            where = "/".join(self.layout.root)
-            logger.warning("The snapshot of %s can't be used, the store is read: %s", where, why)
-        elif is_begun:
-            await self._add(io, head, facts, {}, {})
-        return is_begun
 
     async def _since(self, io: IO, newest: str) -> list[Fact] | None:
         """Read the facts beside and after one that the view does not know; None if it is gone."""
@@ -182,10 +144,6 @@ class MemoryAccess:
             _check_word(item)
         view.add(facts, known, vectors)
         view.was_read, view.head = True, head
-        if any(fact.reason == PURGE for fact in facts):
-            snapshot.drop(self.layout, view.purges())
-        if self.table is None and view.is_due:
-            snapshot.save(self.layout, self.embedder.id, view.image)
         trim_views()
 
     async def write(
@@ -221,8 +179,6 @@ class MemoryAccess:
         finally:
             view.head = ""
         view.add([fact], by_key)
-        if reason == PURGE:
-            snapshot.drop(self.layout, view.purges())
         return fact
 
     async def overwrite(self, io: IO, facts: Iterable[Fact]) -> None:

@@ -16,7 +16,6 @@ from memalign_graph.io import AWAITING, BLOCKING, IO, run, twins
 from memalign_graph.memory import history, operations, portable, review_report
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.history import Commit, MemoryDiff, Snapshot
-from memalign_graph.memory.index.pgvector import VectorIndexKind
 from memalign_graph.memory.judgments import KeptJudgment, kept_judgments
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout, check_namespace
 from memalign_graph.memory.operations import Forgotten, Selection
@@ -69,7 +68,6 @@ class JudgeMemory:
         namespace: Sequence[str] | str = DEFAULT_NAMESPACE,
         embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
         model: BaseChatModel | str | None = None,
-        vector_index: VectorIndexKind = "memory",
     ) -> None:
         """Open a memory; nothing is read or written yet."""
         if not isinstance(store, BaseStore):
@@ -94,7 +92,6 @@ class JudgeMemory:
             criterion=criterion,
             layout=MemoryLayout((*check_namespace(namespace), criterion.name)),
             embedder=Embedder(embeddings),
-            vector_index=vector_index,
         )
 
     @property

@@ -9,7 +9,6 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from memalign_graph.io import IO
-from memalign_graph.memory import snapshot
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.erasure import (
@@ -93,7 +92,6 @@ async def purge(
     warnings += await vacuum(io, access.store, "store")
     if checkpointer is not None:
         warnings += await vacuum(io, checkpointer, "checkpointer")
-    warnings += snapshot.drop(access.layout, view.purges()) + _elsewhere()
     rules = {one.id for one in wordings}
     touched = [
         rule for rule in before if rule.id in rules or not meant.isdisjoint(rule.episode_ids)
@@ -190,14 +188,6 @@ def _words_before(purge: Fact, facts: Iterable[Fact], episode_ids: Container[str
         for episode_id, key in fact.said.items()
         if episode_id in episode_ids
     }
-
-
-def _elsewhere() -> list[str]:
-    """Say which snapshots can't be reached from here."""
-    if snapshot.folder() is None:
-        return []
-    where = f"Snapshots in the folders of other machines ({snapshot.SNAPSHOTS})"
-    return [f"{where} hold it until a process there reads the memory next."]
 
 
 def _scrubs(

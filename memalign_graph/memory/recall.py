@@ -12,12 +12,11 @@ from memalign_graph.memory.embedding import (
     embed,
     index_missing,
     key_of,
-    nearest,
     stored_vectors,
-    vectors_of,
 )
 from memalign_graph.memory.index.retrieval_text import MAX_BYTES, retrieval_text
 from memalign_graph.memory.index.vectors import Vector, decode_vector, encode_vector, vector_key
+from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Episode, Example, RecalledExample
 
 logger = logging.getLogger(__name__)
@@ -76,11 +75,11 @@ async def recall(
         return Recall(examples=[], version=version, warning=warning)
     key = vector_key(access.embedder.id, text)
     await index_missing(io, access, view)
-    known = (await vectors_of(io, access, [key])).get(key)
+    known = view.index.get(key)
     vector = vector if known is None else known
     if vector is None:
         vector = (await embed(io, access, {key: text}))[key]
-    found, nearness = await _find(io, access, vector, k) if k else ([], {})
+    found, nearness = _find(view, vector, k) if k else ([], {})
     return Recall(found, version, encode_vector(vector), nearness, warning)
 
 
@@ -102,34 +101,32 @@ async def embed_once(
     return (await embed(io, filled[0], {key: text}))[key]
 
 
-async def recall_besides(
-    io: IO, access: MemoryAccess, example: Example, k: int, besides: AbstractSet[str]
+def recall_besides(
+    access: MemoryAccess, example: Example, k: int, besides: AbstractSet[str]
 ) -> Recall:
     """Find similar examples among some episodes, as if the others were not there."""
     view = access.view
     key = key_of(access, example)
-    vector = (await vectors_of(io, access, [key])).get(key)
+    vector = view.index.get(key)
     encoded = None if vector is None else encode_vector(vector)
     if vector is None or not k:
         return Recall(examples=[], version=view.version, vector=encoded)
-    found, nearness = await _find(io, access, vector, k, besides)
+    found, nearness = _find(view, vector, k, besides)
     warning = _TRUNCATED if retrieval_text(example)[1] else None
     return Recall(found, view.version, encoded, nearness, warning)
 
 
-async def _find(
-    io: IO,
-    access: MemoryAccess,
+def _find(
+    view: MemoryView,
     vector: Vector,
     k: int,
     besides: AbstractSet[str] = frozenset(),
 ) -> tuple[list[RecalledExample], dict[str, float]]:
     """Find similar examples, and how similar further episodes are, as if some were not there."""
     # Guidelines are chosen by their sources, of which there are more than similar examples.
-    view = access.view
     wanted = max(k, _NEAR) if view.has_many_guidelines else k
     near: list[tuple[list[str], float]] = []
-    for key, similarity in await _search(io, access, vector, wanted + len(besides)):
+    for key, similarity in _search(view, vector, wanted + len(besides)):
         ids = [one for one in view.episodes_at(key) if one not in besides]
         near += [(ids, similarity)] if ids else []
     episodes = view.episodes(one for ids, _ in near[:k] for one in ids)
@@ -142,11 +139,11 @@ async def _find(
     return found[:k], further
 
 
-async def _search(io: IO, access: MemoryAccess, vector: Vector, k: int) -> list[tuple[str, float]]:
+def _search(view: MemoryView, vector: Vector, k: int) -> list[tuple[str, float]]:
     """Find the nearest; those that are equally near in the same order in every process."""
     asked = k + _TIES
     while True:
-        found = await nearest(io, access, vector, asked)
+        found = view.index.search(vector, asked)
         tied = len(found) > k and found[-1][1] >= found[k - 1][1] - _EQUAL
         if len(found) < asked or not tied:
             return sorted(found, key=lambda one: (-round(one[1], 5), one[0]))[:k]

@@ -8,17 +8,12 @@ from datetime import UTC, datetime
 from sys import intern
 from typing import Any
 
-import orjson
-
 from memalign_graph.memory.facts import Fact, Item, Retirement, Wording, Words, answered
 from memalign_graph.memory.index.retrieval_text import text_of
 from memalign_graph.memory.index.vectors import vector_key
-from memalign_graph.memory.snapshot import LazyItem, Mapped
 from memalign_graph.types import Episode, Guideline
 
 _VERSION_SPACE = 2**128
-
-_SETS = ("pending", "_named", "_read", "_retired", "_scrubbed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +81,7 @@ class Standing:
         self, words: Mapping[str, Item], embedder: str, *, with_purged: bool = False
     ) -> None:
         """Begin with nothing; `with_purged` counts also what was purged since, to know versions."""
-        self.rows: dict[str, EpisodeRow] | Mapped[EpisodeRow] = {}
+        self.rows: dict[str, EpisodeRow] = {}
         self.guidelines: dict[str, Wording] = {}
         self.pending: set[str] = set()
         self.answers: dict[str, dict[str, float]] = {}
@@ -99,9 +94,7 @@ class Standing:
         self._words = words
         self._embedder = embedder
         self._with_purged = with_purged
-        self._lessons: list[Fact | str] = []
-        self._facts: Mapping[str, Fact] = {}
-        """The lessons that stand as their ids."""
+        self._lessons: list[Fact] = []
         self._named: set[str] = set()
         self._read: set[str] = set()
         self._retired: set[str] = set()
@@ -136,40 +129,6 @@ class Standing:
         if self._is_outdated:
             self._learn_anew()
             self._is_outdated = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what `restored` needs, but for the rows."""
-        lessons = [one if isinstance(one, str) else one.id for one in self._lessons]
-        told = {name: sorted(getattr(self, name)) for name in _SETS}
-        rules = [one.model_dump(mode="json") for one in self.guidelines.values()]
-        answers = {asked: dict(found) for asked, found in self.answers.items()}
-        return {
-            **told, "guidelines": rules, "answers": answers, "lessons": lessons,
-            "attempts": dict(self.attempts),
-            "total": str(self._total % _VERSION_SPACE),
-        }  # fmt: skip
-
-    @classmethod
-    def restored(
-        cls,
-        told: Mapping[str, Any],
-        embedder: str,
-        *,
-        words: Mapping[str, Item],
-        rows: Mapped[EpisodeRow],
-        facts: Mapping[str, Fact],
-    ) -> "Standing":
-        """Return what stood when it was written down."""
-        standing = cls(words, embedder)
-        standing.rows, standing._facts, standing._lessons = rows, facts, list(told["lessons"])
-        for name in _SETS:
-            kept = told[name]
-            setattr(standing, name, {tuple(one) if isinstance(one, list) else one for one in kept})
-        rules = map(Wording.model_validate, told["guidelines"])
-        standing.guidelines = {one.id: one for one in rules}
-        standing.answers, standing._total = told["answers"], int(told["total"])
-        standing.attempts = Counter(told.get("attempts", {}))
-        return standing
 
     def episode(self, key: str) -> Episode | None:
         """Return an episode that stands."""
@@ -244,9 +203,7 @@ class Standing:
                 self._total -= _weight(key, row.key, str(False))
                 self._total += _weight(key, row.key, str(True))
                 self.pending.add(key)
-        lessons = [self._facts[one] if isinstance(one, str) else one for one in self._lessons]
-        self._lessons = [*lessons]
-        for lesson in lessons:
+        for lesson in self._lessons:
             self._learn(lesson)
         self.changed |= pending ^ self.pending
 
@@ -377,35 +334,6 @@ def row_of(episode_id: str, item: Item, embedder: str) -> EpisodeRow:
         given_at=datetime.fromisoformat(content["given_at"]),
         judged=_judged(content.get("judgment")),
     )
-
-
-def pack_row(row: EpisodeRow) -> bytes:
-    """Write what is kept of a word, without the word."""
-    its = row.judged
-    judged = its and [
-        its.verdict, its.probabilities, its.review, its.shown, its.checks, its.model, its.judge_key
-    ]  # fmt: skip
-    given_at = row.given_at.isoformat()
-    return orjson.dumps(
-        [row.key, row.word, row.said, row.is_open, row.vector_key, row.example_id, row.value,
-         given_at, judged]
-    )  # fmt: skip
-
-
-def unpack_row(episode_id: str, raw: Any, words: Mapping[str, Item]) -> EpisodeRow:
-    """Read what `pack_row` wrote."""
-    key, word, said, is_open, vector_key, example_id, value, given_at, judged = orjson.loads(raw)
-    names, content = (episode_id, key, word, said), LazyItem(words, said, "episode")
-    given_at = datetime.fromisoformat(given_at)
-    if judged is not None:
-        verdict, probabilities, review, shown, checks, *names = judged
-        judged = JudgedRow(verdict, probabilities, review, tuple(shown), checks, *names)
-    return EpisodeRow(*names, content, is_open, vector_key, example_id, value, given_at, judged)
-
-
-def vector_key_of(raw: Any) -> str:
-    """Read one of the fields that `pack_row` wrote."""
-    return str(orjson.loads(raw)[4])
 
 
 def _judged(judgment: Any) -> JudgedRow | None:

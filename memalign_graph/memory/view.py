@@ -3,41 +3,28 @@
 import asyncio
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from datetime import UTC, datetime
-from heapq import merge
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-import orjson
 from langgraph.store.base import BaseStore
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.memory import snapshot
 from memalign_graph.memory.facts import (
     PURGE,
     Fact,
     Item,
     date_of,
-    item_of,
     purged_word,
-    read_fact,
     word_item,
 )
-from memalign_graph.memory.index.pgvector import RemoteIndex, VectorIndexKind
 from memalign_graph.memory.index.vectors import Vector, VectorIndex
 from memalign_graph.memory.layout import MemoryLayout
-from memalign_graph.memory.standing import (
-    EpisodeRow,
-    Standing,
-    pack_row,
-    stand,
-    unpack_row,
-    vector_key_of,
-)
+from memalign_graph.memory.standing import EpisodeRow, Standing, stand
 from memalign_graph.memory.words import newer_word, takes_back
 from memalign_graph.types import Episode, Guideline
 
@@ -106,8 +93,8 @@ def _has_loop() -> bool:
 class MemoryView:
     """One memory as this process last saw it; facts may come in any order, and more than once."""
 
-    def __init__(self, embedder: str, kind: VectorIndexKind = "memory") -> None:
-        self.index = VectorIndex(embedder) if kind == "memory" else RemoteIndex(embedder)
+    def __init__(self, embedder: str) -> None:
+        self.index = VectorIndex(embedder)
         """Vectors by vector key."""
         self.swept_at = datetime.min.replace(tzinfo=UTC)
         self.sweep_offset = 0
@@ -124,8 +111,8 @@ class MemoryView:
         self._lock = threading.Lock()
         self._reading: Reading | None = None
         self._item_bytes = 0
-        self._facts: dict[str, Fact] | snapshot.Mapped[Fact] = {}
-        self._words: dict[str, Item] | snapshot.Mapped[Item] = {}
+        self._facts: dict[str, Fact] = {}
+        self._words: dict[str, Item] = {}
         self._purged: set[str] = set()
         self._purges: list[Fact] = []
         self.latest = ""
@@ -133,12 +120,9 @@ class MemoryView:
         self._standing = Standing(self._words, embedder)
         self._standing_guidelines: list[Guideline] = []
         self._version = self._standing.version
-        self._vector_keys: MutableMapping[str, str] = {}
-        self._episodes_at: dict[str, AbstractSet[str]] | snapshot.Mapped[AbstractSet[str]] = {}
+        self._vector_keys: dict[str, str] = {}
+        self._episodes_at: dict[str, AbstractSet[str]] = {}
         self._missing: set[str] = set()
-        self._order: Any = ()
-        """The places of rows in a snapshot that have a value, newest first."""
-        self._unsaved = 0
 
     @property
     def version(self) -> str:
@@ -291,7 +275,6 @@ class MemoryView:
                     self._words[key] = item
             self._item_bytes += _bytes_of(list(words.values()))
             unknown = {fact.id: fact for fact in facts if fact.id not in self._facts}
-            self._unsaved += len(unknown) + len(words)
             fresh = [unknown[key] for key in sorted(unknown)]
             self._item_bytes += _bytes_of(fresh)
             if not fresh:
@@ -300,8 +283,6 @@ class MemoryView:
                 fact.undone or fact.purged or fact.scrubbed or fact.reason == PURGE
                 for fact in fresh
             )
-            if not is_next:
-                self._unmap(is_purge=any(fact.reason == PURGE for fact in fresh))
             self._facts.update(unknown)
             self._purges += [fact for fact in fresh if fact.reason == PURGE]
             for fact in sorted(self._purges, key=lambda fact: fact.id):
@@ -329,96 +310,14 @@ class MemoryView:
         self._standing_guidelines = list(map(self._standing.guideline, wordings))
         self._version = self._standing.version
 
-    def _unmap(self, *, is_purge: bool) -> None:
-        """Let go of a snapshot's file: all of it is needed, and what was purged lies in it."""
-        self._facts, self._words = dict(self._facts.items()), dict(self._words.items())
-        self._item_bytes = _bytes_of(list(self._facts.values()))
-        self._item_bytes += _bytes_of(list(self._words.values()))
-        self._vector_keys = dict(self._vector_keys.items())
-        self._episodes_at = dict(self._episodes_at.items())
-        self._order = ()
-        if is_purge:
-            self.index.unmap()
-            self._unsaved += len(self._words)
-
-    @property
-    def is_due(self) -> bool:
-        """Whether enough has changed to write a snapshot."""
-        return snapshot.is_due(len(self._standing.rows), len(self._missing), self._unsaved)
-
-    def image(self) -> snapshot.Image:
-        """Return what is known, to be written as a snapshot while the view goes on."""
-        with self._lock:
-            self._unsaved = 0
-            facts, words = self._facts.copy(), self._words.copy()
-            rows, at = self._standing.rows.copy(), self._episodes_at.copy()
-            order, purges = self._order, {fact.id for fact in self._purges}
-            state = {
-                "standing": self._standing.to_json(),
-                "head": self.head,
-                "newest": self.latest,
-                "purges": sorted(purges),
-                "purged": sorted(self._purged),
-                "missing": sorted(self._missing),
-            }
-            vectors = [key for key in at if key not in self._missing]
-        return snapshot.Image(
-            state=state,
-            tables={
-                "facts": (facts, lambda fact: orjson.dumps(item_of(fact))),
-                "words": (words, orjson.dumps),
-                "rows": (rows, pack_row),
-                "at": (at, lambda ids: orjson.dumps(sorted(ids))),
-            },
-            order=lambda: [row.id for row in _newest_of(rows, order)],
-            vectors=vectors,
-            vector=self.index.get,
-            is_current=lambda: self.purges() == purges,
-        )
-
-    def restore(self, saved: snapshot.Saved) -> bool:
-        """Begin with a snapshot; tells whether nothing was known before."""
-        told, tables, embedder = saved.state, saved.tables, self._embedder
-        facts = snapshot.Mapped(tables["facts"], lambda _, raw: read_fact(orjson.loads(raw)))
-        words = snapshot.Mapped[Item](tables["words"], lambda _, raw: orjson.loads(raw))
-        rows = snapshot.Mapped(tables["rows"], lambda key, raw: unpack_row(key, raw, words))
-        at = snapshot.Mapped[AbstractSet[str]](
-            tables["at"], lambda _, raw: frozenset(orjson.loads(raw))
-        )
-        keys = snapshot.Mapped(tables["rows"], lambda _, raw: vector_key_of(raw))
-        known = told["standing"]
-        standing = Standing.restored(known, embedder, words=words, rows=rows, facts=facts)
-        purges = [facts[key] for key in told["purges"]]
-        with self._lock:
-            if self._facts:
-                return False
-            self._facts, self._words, self._standing = facts, words, standing
-            self._episodes_at, self._vector_keys = at, keys
-            self.latest = told["newest"]
-            self._purges, self._purged = purges, set(told["purged"])
-            self._missing, self._order = set(told["missing"]), saved.order
-            self.index = VectorIndex(self._embedder, saved.vectors)
-            self._gather()
-        return True
-
     def add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         """Add vectors to the index; those whose episodes are gone meanwhile are left aside."""
         with self._lock:
             self._add_vectors(vectors)
 
-    def note_vectors(self, keys: AbstractSet[str]) -> None:
-        """Note which vectors lie in the table that the index stands for."""
-        with self._lock:
-            self._missing -= keys
-
-    def miss_vectors(self) -> None:
-        """Have every vector looked for again."""
-        with self._lock:
-            self._missing.update(self._episodes_at)
-
-    def count_vectors(self) -> int:
-        """Count the vectors that episodes have, or lack."""
-        return len(self._episodes_at)
+    def vectors(self, keys: Iterable[str]) -> dict[str, Vector]:
+        """Return the vectors under some keys, as far as there are any."""
+        return {key: vector for key in keys if (vector := self.index.get(key)) is not None}
 
     def missing_texts(self) -> dict[str, str]:
         """Return which episodes have no vector in the index yet, by vector key."""
@@ -440,10 +339,11 @@ class MemoryView:
         with self._lock:
             return [row for _, row in sorted(self._standing.rows.items())]
 
-    def newest(self) -> Iterator[EpisodeRow]:
-        """Go through the rows of the episodes that have a value, newest first."""
+    def newest(self) -> list[EpisodeRow]:
+        """Return the rows of the episodes that have a value, newest first."""
         with self._lock:
-            return _newest_of(self._standing.rows.copy(), self._order)
+            valued = [row for row in self._standing.rows.values() if row.value is not None]
+        return sorted(valued, key=_age, reverse=True)
 
     def _purge(self, fact: Fact) -> None:
         """Keep nothing of what a purge erased, as its own process leaves the store."""
@@ -489,19 +389,6 @@ class MemoryView:
 _NOBODY: frozenset[str] = frozenset()
 
 
-def _newest_of(rows: Mapping[str, EpisodeRow], order: Any) -> Iterator[EpisodeRow]:
-    """Go through rows that have a value, newest first; by the order of those in a snapshot."""
-    saved: Iterator[EpisodeRow] = iter(())
-    if isinstance(rows, snapshot.Mapped):
-        mapped, rows = rows, rows.set
-        names = ((at, mapped.table.keys[at].decode()) for at in order)
-        saved = (
-            mapped.read(key, mapped.table.raw(at)) for at, key in names if key not in mapped.hidden
-        )
-    own = sorted((row for row in rows.values() if row.value is not None), key=_age, reverse=True)
-    return merge(saved, own, key=_age, reverse=True)
-
-
 def _age(row: EpisodeRow) -> tuple[datetime, str]:
     return row.given_at, row.vector_key
 
@@ -535,16 +422,15 @@ def view_of(
     store: BaseStore,
     layout: MemoryLayout,
     embedder: str,
-    kind: VectorIndexKind = "memory",
     made: MemoryView | None = None,
 ) -> MemoryView:
     """Return this process's view of a memory; views live no longer than their store object."""
-    key = layout, embedder, kind
+    key = layout, embedder
     with _views.lock:
         held = _views.held.setdefault(store, WeakValueDictionary())
         view = held.get(key)
         if view is None:
-            view = held[key] = made or MemoryView(embedder, kind)
+            view = held[key] = made or MemoryView(embedder)
         view.used = next(_views.ticks)
         _views.cached.setdefault(store, {})[key] = view
         return view

@@ -492,7 +492,7 @@ async def judge_again(
     """Judge a case in memory as if some episodes were not there; no answer is paid for twice."""
     io, access = step.io, step.access
     k = step.settings["k"] if step.parts.judge.use_episodes else 0
-    found = Retrieved.of(await memory.recall_besides(io, access, example, k, besides))
+    found = Retrieved.of(memory.recall_besides(access, example, k, besides))
     again = replace(step, io=KeepReplies(io, access), run=replace(step.run, max_concurrency=limit))
     voteless = _voteless(access.view.rows(), besides) | {example.id, key_of(access, example)}
     return await judge(again, example, found.with_guidelines(guidelines, again), besides=voteless)

@@ -11,7 +11,7 @@ from memalign_graph.evidence.process import MIN_CASES, Case, current_process
 from memalign_graph.identity import episode_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import index_missing, key_of, nearest, vectors_of
+from memalign_graph.memory.embedding import index_missing, key_of
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.standing import EpisodeRow
 from memalign_graph.models import BaseChatModel
@@ -81,7 +81,7 @@ async def turned_by(
     try:
         judge_key = None if judgment is None else judgment.judge_key
         process = await current_process(io, access, judge_key=judge_key)
-        vector = (await vectors_of(io, access, [key])).get(key, vector)
+        vector = access.view.vectors([key]).get(key, vector)
         access.view.index.check([] if vector is None else [vector])
     except EmbeddingError as error:
         return [], f"Which cases would turn is not known. {error}"
@@ -141,8 +141,8 @@ async def nearest_to(
     view, scale = await access.refresh(io), access.criterion.scale
     await index_missing(io, access, view)
     own = key_of(access, example)
-    vector = (await vectors_of(io, access, [own])).get(own, vector)
-    found = [] if vector is None else await nearest(io, access, vector, _NEAR)
+    vector = view.vectors([own]).get(own, vector)
+    found = [] if vector is None else view.index.search(vector, _NEAR)
     for key, similarity in found:
         others = [row for row in view.rows_at(key) if row.example_id != example.id]
         rows = [row for row in others if on_scale(row.value, scale) is not None]

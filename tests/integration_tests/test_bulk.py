@@ -312,8 +312,7 @@ async def test_embeddings_that_fail_leave_no_files_or_a_warning(
 def test_a_store_that_is_empty_judges_by_the_criterion(bench: Bench, tmp_path: Path) -> None:
     criterion = Criterion(name="other", instructions="Is it true?")
     bench.store = InMemoryStore()
-    # Whatever compares vectors: the memory is pinned in this process.
-    batch = Batch(bench, tmp_path, criterion=criterion, vector_index="pgvector")
+    batch = Batch(bench, tmp_path, criterion=criterion)
     made, sizes = batch.whole(CASES)
     assert sizes == [4]
     assert {one.memory_version.strip("0") for one in made} == {""}

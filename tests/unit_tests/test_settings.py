@@ -38,7 +38,6 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("model", 5, "model: give a chat model or a string"),
     ("distill_model", 5, "distill_model: give a chat model or a string"),
     ("embeddings", 5, "embeddings: give LangChain embeddings, a function, or a string"),
-    ("vector_index", "faiss", "vector_index: 'faiss' is not known: give 'memory' or 'pgvector'."),
     ("k", -1, "k: -1 is too little: give 0 or more."),
     ("k", True, "k: True is not a whole number: give one."),
     ("small_model", 1, "small_model: 1 is neither True nor False"),

@@ -3,10 +3,8 @@
 import base64
 import hashlib
 import threading
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memalign_graph.errors import EmbeddingError
@@ -92,110 +90,6 @@ class _Table(NamedTuple):
         return _Table(matrix, [*rows], rows, len(held), 0)
 
 
-def find(keys: Any, key: str) -> int:
-    """Return where a key lies among sorted ones that are bytes, or -1."""
-    import numpy as np
-
-    wanted = np.array([key.encode()])
-    if wanted.itemsize > keys.itemsize or not len(keys):
-        return -1
-    at = int(np.searchsorted(keys, wanted.astype(keys.dtype))[0])
-    return at if at < len(keys) and keys[at] == wanted[0] else -1
-
-
-class Ann:
-    """An approximate index beside a matrix of many rows: an inverted file of 8-bit codes, mapped.
-
-    It only chooses candidates; they are compared by their vectors.
-    """
-
-    least = 300_000
-    """From how many vectors on there is one."""
-
-    _candidates = 20
-    """How many are compared for each that is wanted."""
-
-    def __init__(self, index: Any) -> None:
-        self._index = index
-
-    @classmethod
-    def read(cls, path: Path, told: Sequence[int]) -> "Ann":
-        """Open what was written; raises ValueError where it is damaged."""
-        import faiss
-        import numpy as np
-
-        if _checked(np.memmap(path, np.uint8, "r")) != list(told):
-            raise ValueError(f"{path.name} is damaged.")
-        return cls(faiss.read_index(str(path), faiss.IO_FLAG_MMAP))
-
-    @staticmethod
-    def write(path: Path, matrix: Any) -> list[int]:
-        """Make it and write it to a file; returns what tells the file."""
-        import faiss
-        import numpy as np
-
-        dimension, lists = matrix.shape[1], int(len(matrix) ** 0.5)
-        index: Any = faiss.index_factory(dimension, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
-        with _one_thread():
-            index.train(np.ascontiguousarray(matrix[:: max(len(matrix) // (40 * lists), 1)]))
-            for start in range(0, len(matrix), 10_000):
-                index.add(np.ascontiguousarray(matrix[start : start + 10_000]))
-        index.nprobe = max(lists // 16, 8)
-        beside = path.with_suffix(".tmp")
-        faiss.write_index(index, str(beside))
-        beside.chmod(0o600)
-        beside.replace(path)
-        return _checked(np.memmap(path, np.uint8, "r"))
-
-    def nearest(self, matrix: Any, query: Any, count: int) -> tuple[Any, Any]:
-        """Find rows of the matrix, most similar first, and how similar they are."""
-        import numpy as np
-
-        with _one_thread():
-            _, [rows] = self._index.search(query, min(count * self._candidates, len(matrix)))
-        rows = rows[rows >= 0]
-        scores = matrix[rows] @ query[0]
-        best = np.argsort(-scores, kind="stable")[:count]
-        return scores[best], rows[best]
-
-
-def _checked(data: Any) -> list[int]:
-    return [len(data), zlib.crc32(memoryview(data))]
-
-
-class MappedVectors:
-    """Vectors in a file, in the order of their keys; what is removed is overwritten in memory."""
-
-    def __init__(self, keys: Any, matrix: Any, ann: Ann | None = None) -> None:
-        self.keys, self.matrix, self._ann = keys, matrix, ann
-        self._gone: set[int] = set()
-
-    def row(self, key: str) -> int:
-        """Return the row of a key, or -1."""
-        at = find(self.keys, key)
-        return -1 if at in self._gone else at
-
-    def remove(self, keys: Iterable[str]) -> None:
-        rows = [row for key in keys if (row := self.row(key)) >= 0]
-        self._gone.update(rows)  # first, so that whoever sees zeros sees that they are gone
-        self.matrix[rows] = 0
-
-    def items(self) -> dict[str, Vector]:
-        """Return all that is left, in memory."""
-        keys = enumerate(self.keys.tolist())
-        return {key.decode(): self.matrix[at].copy() for at, key in keys if at not in self._gone}
-
-    def search(self, query: Any, k: int) -> list[tuple[str, float]]:
-        count = min(k + len(self._gone), len(self.matrix))
-        if self._ann is None:
-            scores, rows = _nearest(query, self.matrix, count)
-        else:
-            scores, rows = self._ann.nearest(self.matrix, query, count)
-        pairs = zip(rows.tolist(), scores.tolist(), strict=True)
-        near = [(row, score) for row, score in pairs if row not in self._gone]
-        return [(self.keys[row].decode(), score) for row, score in near[:k]]
-
-
 def _nearest(query: Any, matrix: Any, count: int) -> tuple[Any, Any]:
     import faiss
 
@@ -211,16 +105,13 @@ class VectorIndex:
     is overwritten before `remove` returns.
     """
 
-    def __init__(self, embedder: str, mapped: MappedVectors | None = None) -> None:
+    def __init__(self, embedder: str) -> None:
         self._embedder = embedder
         self._writing = threading.Lock()
-        self._mapped = mapped
         self._table: _Table | None = None
 
     def __contains__(self, key: str) -> bool:
-        if self._table is not None and key in self._table.rows:
-            return True
-        return self._mapped is not None and self._mapped.row(key) >= 0
+        return self._table is not None and key in self._table.rows
 
     def add(self, vectors: Mapping[str, Vector]) -> None:
         """Add vectors; a key that is there already is left as it is."""
@@ -248,9 +139,7 @@ class VectorIndex:
     def remove(self, keys: set[str]) -> None:
         """Remove vectors; a key that is not there is passed over."""
         with self._writing:
-            mapped, table = self._mapped, self._table
-            if mapped is not None:
-                mapped.remove(keys)
+            table = self._table
             if table is None:
                 return
             rows = [table.rows.pop(key) for key in keys if key in table.rows]
@@ -262,23 +151,12 @@ class VectorIndex:
             if table.removed > max(_MOST_REMOVED, table.size // 16):
                 self._table = table.copy(0)
 
-    def unmap(self) -> None:
-        """Let go of the file."""
-        with self._writing:
-            if self._mapped is not None and (left := self._mapped.items()):
-                self._append(left)  # first: a search sees each row once or twice
-            self._mapped = None
-
     def get(self, key: str) -> Vector | None:
         """Return the vector under a key, or None."""
-        mapped, table = self._mapped, self._table
+        table = self._table
         row = None if table is None else table.rows.get(key)
         if table is None or row is None:
-            at = -1 if mapped is None else mapped.row(key)
-            if mapped is None or at < 0:
-                return None
-            found: Vector = mapped.matrix[at].copy()
-            return found if mapped.row(key) >= 0 else None
+            return None
         vector: Vector = table.matrix[row].copy()
         return vector if key in table.rows else None
 
@@ -286,24 +164,21 @@ class VectorIndex:
         """Find the nearest vectors, most similar first."""
         import numpy as np
 
-        mapped, table = self._mapped, self._table
-        if k < 1 or self.is_empty:
+        table = self._table
+        if k < 1 or table is None or not table.size:
             return []
         self.check([vector])
         query = np.ascontiguousarray(vector, dtype=np.float32).reshape(1, -1)
-        found = [] if mapped is None else mapped.search(query, k)
-        if table is not None and table.size:
-            count = min(k + table.removed, table.size)
-            scores, rows = _nearest(query, table.matrix[: table.size], count)
-            pairs = zip(rows.tolist(), scores.tolist(), strict=True)
-            near = ((table.keys[row], score) for row, score in pairs)
-            found += [(key, score) for key, score in near if key is not None]
-        return sorted(dict(found).items(), key=lambda one: -one[1])[:k]
+        count = min(k + table.removed, table.size)
+        scores, rows = _nearest(query, table.matrix[: table.size], count)
+        pairs = zip(rows.tolist(), scores.tolist(), strict=True)
+        near = ((table.keys[row], score) for row, score in pairs)
+        return [(key, score) for key, score in near if key is not None][:k]
 
     @property
     def is_empty(self) -> bool:
         """Whether no vector was ever added."""
-        return self._table is None and self._mapped is None
+        return self._table is None
 
     @property
     def nbytes(self) -> int:
@@ -328,9 +203,8 @@ class VectorIndex:
         return {key: vector for key, vector in vectors.items() if len(vector) == dimension}
 
     def _dimension(self, like: Iterable[Vector]) -> int | None:
-        rows = self._table or self._mapped
-        if rows is not None:
-            return int(rows.matrix.shape[1])
+        if self._table is not None:
+            return int(self._table.matrix.shape[1])
         return next((len(vector) for vector in like), None)
 
 

@@ -25,9 +25,7 @@ def url(postgres_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield secret
 
 
-@pytest.mark.parametrize("index", ["memory", "pgvector"])
-def test_a_memory_is_made_judged_with_shown_and_moved(shell: Shell, url: str, index: str) -> None:
-    shell.settings(judge={"vector_index": index})
+def test_a_memory_is_made_judged_with_shown_and_moved(shell: Shell, url: str) -> None:
     ran = shell.memory("list")
     name = url.partition("?")[0].replace("postgres:s3cret@", "")
     assert (ran.status, ran.error) == (

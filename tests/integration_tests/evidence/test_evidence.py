@@ -9,23 +9,15 @@ import pytest
 
 from memalign_graph import (
     Criterion,
-    Example,
     Judgment,
     MemAlignContext,
-    Uncertain,
     add_quality_gate,
     create_panel_graph,
 )
-from memalign_graph.alignment.cases import choose_cases
 from memalign_graph.errors import EmbeddingError
-from memalign_graph.io import AWAITING, BLOCKING, IO, run
-from memalign_graph.memory.learning import GuidelineOperation
-from memalign_graph.memory.recall import recall_besides
-from memalign_graph.review.effect import nearest_to, turned_by
-from tests.conftest import CRITERION, EVERY_WAY, POSTGRES_WAYS, Bench, Graph, judgings
+from tests.conftest import CRITERION, EVERY_WAY, Bench, Graph, judgings
 from tests.integration_tests.evidence.judging_support import (
     Judge,
-    by_number,
     case,
     earlier,
     learn,
@@ -164,44 +156,6 @@ async def test_where_the_evidence_knows_nothing_the_verdict_stands(bench: Bench)
         assert found["evidence"]["decided_by"] == "verdict"
         assert found["evidence"]["reason"].startswith(reason)
         assert len(found["evidence"]["neighbours"]) == neighbours
-
-
-@pytest.mark.every_way(*POSTGRES_WAYS)
-async def test_what_pgvector_finds_is_weighed_the_same(bench: Bench) -> None:
-    bench.server.responder = Judge()
-    await fill(bench)
-    own = by_number(await bench.episodes())[3].id
-
-    def rounded(value: Any) -> Any:
-        return json.loads(json.dumps(value), parse_float=lambda text: round(float(text), 4))
-
-    async def seen(kind: Any) -> Any:
-        options: Any = {"vector_index": kind, "decide": "auto", "confidence": True, "k": 3}
-        graph = bench.review_graph(review=Uncertain(sample_share=0), **options)
-        await bench.invoke(graph, case(NEXT), kind)
-        judgment = (await bench.state(graph, kind)).values["judgment"]
-        access = bench.memory(vector_index=kind).access
-        example, source = (
-            Example.model_validate(case(3)),
-            GuidelineOperation(action="add", episode_ids=[own]),
-        )
-
-        async def tell(io: IO) -> Any:
-            turned = await turned_by(io, access, example, True, None, decide="evidence")
-            near = await nearest_to(io, access, example, None)
-            besides = await recall_besides(io, access, example, 5, {own})
-            again = await choose_cases(io, access, [source], 12)
-            ids = [one.example_id for one in again], [one.example.id for one in besides.examples]
-            return turned, near and near["similarity"], ids
-
-        told = await tell(AWAITING) if bench.awaits else run(tell(BLOCKING))
-        names = ("value", "confidence", "evidence", "episode_ids", "review")
-        return rounded([{name: judgment[name] for name in names}, told])
-
-    by_pgvector, in_memory = await seen("pgvector"), await seen("memory")
-    assert by_pgvector == in_memory
-    assert by_pgvector[0]["evidence"]["decided_by"] == "evidence"
-    assert len(by_pgvector[0]["evidence"]["neighbours"]) == 10
 
 
 async def test_verdicts_that_are_missing_or_knew_the_experts_word_are_not_weighed(

@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,6 @@ from numpy.typing import NDArray
 from memalign_graph import Boolean, Categorical, Numeric
 from memalign_graph.evidence.confidence import Decision, Said
 from memalign_graph.evidence.process import Near, Process, newest
-from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory.embedding import vectors_of
 from memalign_graph.memory.facts import Fact, new_id
 from memalign_graph.memory.index.retrieval_text import text_of
 from memalign_graph.memory.index.vectors import vector_key
@@ -150,22 +147,17 @@ def fact(view: MemoryView, **change: Any) -> Fact:
     return Fact(id=new_id(at_us), at_us=at_us, reason="made up", **change)
 
 
-def access_of(view: MemoryView) -> Any:
-    """A way to a memory that lies in no store."""
-    return SimpleNamespace(view=view, table=None)
-
-
 def process_of(
     view: MemoryView, scale: Scale, besides: Container[str] = (), judge_key: str | None = None
 ) -> Process:
     """What decides with a memory."""
-    vectors = run(vectors_of(BLOCKING, access_of(view), newest(view, besides)))
+    vectors = view.vectors(newest(view, besides))
     return Process(view, scale, vectors, besides, judge_key)
 
 
 def near_of(process: Process, view: MemoryView, vector: Any) -> Near:
     """The cases that are nearest to a vector."""
-    return run(process.nearest(BLOCKING, access_of(view), vector))
+    return process.nearest(view, vector)
 
 
 def decided(view: MemoryView, process: Process, item: Item, mode: Any = "evidence") -> Decision:

@@ -19,9 +19,8 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory import access, learning, operations, snapshot
+from memalign_graph.memory import access, learning, operations
 from memalign_graph.memory.facts import Fact
-from memalign_graph.memory.layout import MemoryLayout
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.memory.recall import recall
 from memalign_graph.memory.standing import Standing, stand
@@ -95,10 +94,7 @@ def test_a_writer_with_another_time_hides_no_commit(
     assert reader.version() == writer.version()
 
 
-def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(snapshot.SNAPSHOTS, str(tmp_path))
+def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order() -> None:
     for seed in range(4):
         order, opener = random.Random(seed), in_memory()  # noqa: S311 - a test's choices
         warm = memories(opener, 3)
@@ -126,30 +122,12 @@ def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order(
                 chunk = late[len(arrived) :][: order.randint(1, 6)]
                 arrived += chunk
                 view.add([*chunk, *order.sample(arrived, 1)], words)
-                if order.random() < 0.6:
-                    view = from_a_snapshot(view)
                 check_in_step(view, stand(arrived, words, "test"))
             assert view.version == cold.version()
 
 
 def beside_another(actor: Actor) -> None:
     run(actor.act(BLOCKING))
-
-
-def from_a_snapshot(view: MemoryView) -> MemoryView:
-    """Write down what is known, and open it as another process would."""
-    layout, other = MemoryLayout(("memory",)), MemoryView("test")
-    snapshot.save(layout, "test", view.image)
-    snapshot.settle()
-    saved = snapshot.load(layout, "test")
-    assert saved is not None
-    assert other.restore(saved)
-    for name in ("guidelines", "pending", "answers", "_named", "_read", "_retired", "_scrubbed"):
-        assert getattr(other._standing, name) == getattr(view._standing, name)
-    assert other.newest_us == view.newest_us
-    assert [row.id for row in other.newest()] == [row.id for row in view.newest()]
-    assert other.shared() == view.shared()
-    return other
 
 
 def check_in_step(view: MemoryView, scratch: Standing) -> None:

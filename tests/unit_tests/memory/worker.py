@@ -14,7 +14,6 @@ from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory.snapshot import SNAPSHOTS, Mapped
 from tests.unit_tests.memory.acting import Actor
 from tests.unit_tests.memory.stores import connect, is_content
 from tests.unit_tests.memory.support import CRITERION, hashed, said
@@ -98,15 +97,6 @@ def look(path: Path, environment: Mapping[str, str], pipe: Any) -> None:
     pipe.send((version, [one.id for one in rules], [one.id for one in episodes], len(recalled)))
 
 
-def look_hashed(path: Path, folder: Path, pipe: Any) -> None:
-    """Tell what is in a memory, and whether it was opened from a snapshot in a folder."""
-    os.environ[SNAPSHOTS] = str(folder)
-    memory = JudgeMemory(SqliteStore(connect(path)), CRITERION, embeddings=hashed)
-    version = memory.version()
-    is_mapped = isinstance(memory.access.view._words, Mapped)
-    pipe.send((is_mapped, version, memory.episodes(), memory.guidelines()))
-
-
 def learn_there(uri: str, pipe: Any) -> None:
     """Add each guideline that is sent to a memory in Postgres, and tell what it sees before."""
     memory = JudgeMemory(store_at(uri), CRITERION, embeddings=hashed)
@@ -119,19 +109,6 @@ def learn_there(uri: str, pipe: Any) -> None:
         memory.add_guideline(text)
         pipe.send("learned")
     tell()
-
-
-def remember_there(uri: str, pipe: Any) -> None:
-    """Take back what is named, and remember more, in a memory whose vectors lie in Postgres."""
-    memory = JudgeMemory(store_at(uri), CRITERION, embeddings=hashed, vector_index="pgvector")
-    ids, more = pipe.recv()
-    back = [one for one in memory.episodes() if one.id in ids]
-    memory.forget(ids)
-    memory.recall({"inputs": "a new question", "outputs": "a"})
-    for one in back:  # each by itself: a table does not bring back what was forgotten
-        memory.remember(said(one.example.inputs, one.rationale))
-    memory.remember(more)
-    pipe.send("remembered")
 
 
 def start(work: Any, *args: Any) -> tuple[Any, Connection]:
