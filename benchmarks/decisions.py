@@ -1,8 +1,9 @@
 """Whether `decide="auto"` does harm: `python -m benchmarks.decisions [--data DIR] [--seeds N]`.
 
-Worlds that are made up, and with `--data` yes/no sets of labelled rows (JSONL with `inputs`,
-`outputs`, `label`, `split` and `scale`), with a made-up judge that is right on 80 %: 60 rows of
-train are in memory, 60 of test are new, as they are and with few bad ones left.
+Worlds that are made up, and with `--data` sets of labelled rows (JSONL with `inputs`, `outputs`,
+`label`, `split`, `scale` and `range`). Of yes/no sets, with a made-up judge that is right on 80 %:
+60 rows of train are in memory, 60 of test are new, as they are and with few bad ones left. Of
+numeric sets what the evidence knows without a judge, beside the five nearest and the median.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from memalign_graph import Example
+from memalign_graph import Example, Numeric
 from memalign_graph.local import LocalEmbeddings
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from tests.unit_tests.evidence.decision_worlds import (
@@ -27,7 +28,7 @@ from tests.unit_tests.evidence.decision_worlds import (
     simulate,
     turned,
 )
-from tests.unit_tests.evidence.worlds import Item, normalised
+from tests.unit_tests.evidence.worlds import Item, decided, normalised, process_of, view_of
 
 _ROWS, _SIZE, _KEPT_BAD = 400, 60, 0.15
 
@@ -41,11 +42,11 @@ def row(name: str, found: Sequence[Measured]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def labelled(directory: Path) -> Iterator[tuple[str, list[dict[str, Any]], Any]]:
-    """Read the yes/no sets, with the vectors of their rows."""
+def labelled(directory: Path, scale: str) -> Iterator[tuple[str, list[dict[str, Any]], Any]]:
+    """Read the sets of a scale, with the vectors of their rows."""
     for path in sorted(directory.glob("*.jsonl")):
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[:_ROWS]]
-        if rows[0].get("scale") == "bool":
+        if rows[0].get("scale") == scale:
             cases = [Example(inputs=one["inputs"], outputs=one["outputs"]) for one in rows]
             texts = [retrieval_text(case)[0] for case in cases]
             yield path.stem, rows, normalised(LocalEmbeddings().embed_documents(texts))
@@ -66,6 +67,35 @@ def sampled(rows: Sequence[dict[str, Any]], vectors: Any, thin: bool, seed: int)
     return judged(both[0], both[1], YES_NO)
 
 
+def without_judge(rows: Sequence[dict[str, Any]], vectors: Any, count: int, seed: int) -> Any:
+    """Estimate test rows by some of train: distance in shares of the range, and concordance."""
+    low, high = rows[0]["range"]
+    scale = Numeric(minimum=low, maximum=high)
+    labels = np.array([row["label"] for row in rows], dtype=float)
+    is_train = np.array([row["split"] == "train" for row in rows])
+    some = np.random.default_rng(seed).permutation(np.flatnonzero(is_train))[:count]
+    new = np.flatnonzero(~is_train)
+    median = float(np.median(labels[some]))
+    view = view_of([Item(vectors[at], float(labels[at]), None) for at in some])
+    process = process_of(view, scale)
+    items = [Item(vectors[at], float(labels[at]), median) for at in new]
+    near = np.argsort(-(vectors[new] @ vectors[some].T), axis=1)[:, :5]
+    estimates = (
+        np.array([decided(view, process, item).value for item in items], dtype=float),
+        labels[some][near].mean(axis=1),
+        np.full(len(new), median),
+    )
+    return [
+        (np.abs(each - labels[new]).mean() / (high - low), _concordance(each, labels[new]))
+        for each in estimates
+    ]
+
+
+def _concordance(one: Any, other: Any) -> float:
+    spread = one.var() + other.var() + (one.mean() - other.mean()) ** 2
+    return float(2 * np.cov(one, other, bias=True)[0, 1] / spread) if spread else 0.0
+
+
 def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -82,10 +112,16 @@ def main() -> None:
                 print(row(f"{name}, {count}", simulate(world, count, seeds)), flush=True)
         return
     print(head.format("set, share of bad rows"))
-    for name, rows, vectors in labelled(args.data):
+    for name, rows, vectors in labelled(args.data, "bool"):
         for thin in (False, True):
             found = [sampled(rows, vectors, thin, seed) for seed in seeds]
             print(row(f"{name}{', thinned' if thin else ''}", found), flush=True)
+    print("\n| labels | evidence: distance, CCC | five nearest | median |\n|---:|---:|---:|---:|")
+    numeric = list(labelled(args.data, "numeric"))
+    for count in (10, 20, 40):
+        found = [without_judge(*each[1:], count, seed) for each in numeric for seed in range(4)]
+        cells = [f"{distance:.3f}, {ccc:.2f}" for distance, ccc in np.mean(found, axis=0)]
+        print(f"| {count} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

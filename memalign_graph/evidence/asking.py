@@ -137,6 +137,6 @@ def _trust(
     level = LEFT_OUT_LEVEL if is_scored else LEVEL
     key = kind, decides, target
     if key not in process.trusts:
-        past = process.past_decisions(kind, decides)
+        past = process.past_decisions(kind, decides=decides)
         process.trusts[key] = trusted_by_verdict(past, target, level)
     return process.trusts[key]

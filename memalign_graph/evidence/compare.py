@@ -16,6 +16,24 @@ _LOSS = 0.02
 BEYOND_CHANCE = 1.645  # standard errors: a one-sided test at 95 %
 
 
+def loses(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> bool:
+    """Tell whether a class loses more than chance explains; arguments as of `is_better`."""
+    if not gains.any():
+        return False
+    usual = float(np.sqrt((gains[gains != 0] ** 2).mean()))
+    for kind in kinds:
+        own = np.append(_by_group(gains[classes == kind], groups[classes == kind]), (usual, -usual))
+        if own.mean() < -max(_LOSS, BEYOND_CHANCE * own.std() / len(own) ** 0.5):
+            return True
+    return False
+
+
+def _by_group(gains: Floats, groups: Floats) -> Floats:
+    """Return the mean gain of each group."""
+    _, group = np.unique(groups, return_inverse=True)
+    return np.bincount(group, gains) / np.maximum(np.bincount(group), 1)
+
+
 def is_better(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> bool:
     """Tell whether gains are beyond chance, each class counting alike, and no class loses.
 
@@ -33,8 +51,7 @@ def is_better(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> 
     usual = float(np.sqrt((gains[gains != 0] ** 2).mean()))  # of choices 1
     mean = square = 0.0
     for kind in kinds:
-        _, group = np.unique(groups[classes == kind], return_inverse=True)
-        own = np.bincount(group, gains[classes == kind]) / np.maximum(np.bincount(group), 1)
+        own = _by_group(gains[classes == kind], groups[classes == kind])
         if len(own) and own.mean() < -_LOSS:
             return False
         own = np.append(own, (usual, -usual))

@@ -26,7 +26,7 @@ import numpy as np
 
 from memalign_graph.agreement import agree, majority, on_scale, reach
 from memalign_graph.errors import EmbeddingError
-from memalign_graph.evidence.compare import COUNTED, is_better
+from memalign_graph.evidence.compare import COUNTED, is_better, loses
 from memalign_graph.evidence.confidence import Decision, Said
 from memalign_graph.evidence.features import Features, log_odds
 from memalign_graph.evidence.regression import VOTERS, Floats, Regression, soft
@@ -65,6 +65,11 @@ UNLIKE_SHARE = 0.05  # how rare it is to be as unlike all others: it takes 19 ca
 _TWINS = "The verdict decides: memory has fewer than {} cases that are no near-duplicates."
 
 _THIRDS = ("low", "middle", "high")
+
+_PENALTY = 0.1
+"""Of the ridge regression that blends the verdict and the estimate, in squares of the range."""
+
+_PARTS = (1.0, 0.75, 0.5, 0.25)  # of the way that are tried where a class would lose
 
 _LEAST_SLOPE = 1e-3
 """Calibrated confidences keep the order of their scores: ranked by what was fitted to their own
@@ -262,11 +267,15 @@ class Weighing:
 
     rows: Floats  # those with a verdict where they are enough, else all
     judge: float | None  # how far the verdict moves an estimate; None where too few cases have one
-    estimates: Floats
+    weight: float
+    """How far a decision goes from the baseline to the estimate; 0 where the verdict decides. The
+    baseline is the judge's verdict; without verdicts the median, or the majority."""
+    estimates: Floats  # as far as decisions go
     numbers: Floats
     errors: Floats
-    rival_errors: Floats  # the judge's verdicts'; without them those of the value that fits most
-    is_better: bool  # whether the estimates beat their rival by more than chance may
+    baseline_errors: Floats
+    curve: Calibration
+    """How often choices that have some share of an estimate are the experts'."""
 
 
 class Process:
@@ -336,12 +345,12 @@ class Process:
 
     def left_out(self) -> dict[str, tuple[Value, Floats]]:
         """Return what each example is estimated at without it: on the scale, and before."""
-        if self.weighing is None:
+        weighing = self.weighing
+        if weighing is None:
             return {}
-        values = map(self.encoding.value, self.weighing.numbers.tolist())
-        keys = [self.cases[row].example_id for row in self.weighing.rows]
-        estimates = zip(values, self.weighing.estimates, strict=True)
-        return dict(zip(keys, estimates, strict=True))
+        values = map(self.encoding.value, weighing.numbers.tolist())
+        keys = [self.cases[row].example_id for row in weighing.rows]
+        return dict(zip(keys, zip(values, weighing.estimates, strict=True), strict=True))
 
     @cached_property
     def regression(self) -> Regression:
@@ -354,8 +363,8 @@ class Process:
 
     @cached_property
     def weighing(self) -> Weighing | None:
-        """What that is worth; None where cases are few, or experts always say the same."""
-        has_judge = len(self._judged) >= MIN_CASES
+        """What the evidence is worth; None where cases are few, or have all one value."""
+        encoding, has_judge = self.encoding, len(self._judged) >= MIN_CASES
         rows = self._judged if has_judge else np.arange(len(self.cases))
         truth = self.truth[rows]
         if len(rows) < MIN_CASES or (truth == truth[0]).all():
@@ -369,26 +378,57 @@ class Process:
         if has_judge:
             # How far the judge is from what it usually says of like cases moves the estimate.
             moves = said - usual
-            judge, without = _share(moves, experts - estimates, self.encoding.span)
+            judge, without = _share(moves, experts - estimates, encoding.span)
             estimates = estimates + without[:, None] * moves
-            rival = self._verdicts
-        else:
-            values = [case.value for case in self.cases]
-            rival = self.encoding.numbers([majority(values, self.encoding.scale)])
-        numbers = self._numbers(estimates)
-        errors, others = (self.encoding.errors(those, truth) for those in (numbers, rival))
-        classes, kinds = np.zeros(len(rows), int), np.zeros(1, int)
-        last = np.arange(len(rows))
-        if has_judge:
-            # One value for all is right on a class of its own: against that the mean counts.
-            classes, kinds = self.encoding.classes(truth), self.encoding.classes(self.truth)
+            baseline = self._verdicts
             times = [self.cases[row].judged_at for row in rows]
-            last = np.array(sorted(last, key=lambda at: (times[at], at))[-COUNTED:])
-        gains = (others - errors)[last] / (1.0 if self.encoding.choices else self.encoding.span)
-        # The judge may have learned of late.
-        is_still = not has_judge or bool(gains[-MIN_CASES:].sum() > 0)
-        beats = is_still and is_better(gains, classes[last], groups[last], np.unique(kinds))
-        return Weighing(rows, judge, estimates, numbers, errors, others, beats)
+            newest = np.array(sorted(range(len(rows)), key=lambda at: (times[at], at))[-COUNTED:])
+        else:
+            baseline, newest = self._left_out_usual(truth), np.arange(len(rows))
+        # One value for all is right on a class of its own: against that the mean counts.
+        classes = encoding.classes(truth) if has_judge else np.zeros(len(rows), int)
+        kinds = np.unique(encoding.classes(self.truth) if has_judge else classes)
+        unit = 1.0 if encoding.choices else encoding.span
+
+        def gains(weight: float) -> Floats:
+            numbers = self._numbers(_blend(baseline, estimates, weight))
+            gained = encoding.errors(baseline, truth) - encoding.errors(numbers, truth)
+            return gained[newest] / unit
+
+        def is_safe(weight: float) -> bool:
+            """Tell whether no class loses beyond chance, and the newest cases win."""
+            gained = gains(weight)
+            return bool(gained[-MIN_CASES:].sum() > 0) and not loses(
+                gained, classes[newest], groups[newest], kinds
+            )
+
+        if encoding.is_ordered:
+            weight = _blend_weight(
+                (estimates[:, 0] - baseline)[newest] / encoding.span,
+                (truth - baseline)[newest] / encoding.span,
+                groups[newest],
+                pulled_to=0 if has_judge else 1,
+            )
+            if has_judge:
+                weight = next((part * weight for part in _PARTS if is_safe(part * weight)), 0.0)
+        else:
+            gained = gains(1.0)
+            # The judge may have learned of late.
+            is_still = not has_judge or bool(gained[-MIN_CASES:].sum() > 0)
+            weight = float(is_still and is_better(gained, classes[newest], groups[newest], kinds))
+        if encoding.is_ordered and weight:
+            estimates = _blend(baseline, estimates, weight)
+        numbers = self._numbers(estimates)
+        errors, others = (encoding.errors(those, truth) for those in (numbers, baseline))
+        curve = Calibration.fitted(estimates.ravel(), (experts > 0).ravel())
+        return Weighing(rows, judge, weight, estimates, numbers, errors, others, curve)
+
+    def _left_out_usual(self, truth: Floats) -> Floats:
+        """Return what fits most of the other cases: their median, or the majority of all."""
+        if not self.encoding.is_ordered:
+            values = [case.value for case in self.cases]
+            return self.encoding.numbers([majority(values, self.encoding.scale)] * len(truth))
+        return np.array([np.median(np.delete(truth, at)) for at in range(len(truth))])
 
     @cached_property
     def divisions(self) -> Floats:
@@ -419,7 +459,8 @@ class Process:
         """Tell whether the evidence decides."""
         if mode == "verdict" or self._has_few_verdicts(mode):
             return False
-        return self.weighing is not None and self.weighing.is_better
+        weighing = self.weighing
+        return weighing is not None and weighing.weight > 0
 
     def is_like(self, near: Near | None) -> bool:
         """Tell whether a case is as near to memory's cases as those are to each other."""
@@ -436,20 +477,20 @@ class Process:
 
     def calibration(self, kind: Kind, mode: Decide) -> Calibration | None:
         """Return how confidences of a kind are calibrated; None where decisions are few."""
-        return self._calibration(kind, self.decides(mode))
+        return self._calibration(kind, decides=self.decides(mode))
 
-    def _calibration(self, kind: Kind, decides: bool) -> Calibration | None:  # noqa: FBT001 - a key's
+    def _calibration(self, kind: Kind, *, decides: bool) -> Calibration | None:
         key = kind, decides
         if key not in self._calibrations:
-            self._calibrations[key] = self._calibrate(*key)
+            self._calibrations[key] = self._calibrate(kind, decides=decides)
         return self._calibrations[key]
 
-    def past_decisions(self, kind: Kind, decides: bool) -> dict[str, list[tuple[float, float]]]:  # noqa: FBT001 - a key's
+    def past_decisions(self, kind: Kind, *, decides: bool) -> dict[str, list[tuple[float, float]]]:
         """Return the confidence of past decisions by verdict, and how far they agree.
 
         Near-duplicates with one verdict count as one decision, with their means.
         """
-        calibration = self._calibration(kind, decides)
+        calibration = self._calibration(kind, decides=decides)
         by_group: dict[tuple[str, int], list[tuple[float, bool]]] = defaultdict(list)
         if calibration is not None:
             groups = self.regression.groups[calibration.rows].tolist()
@@ -462,7 +503,7 @@ class Process:
             found[name].append((confidence, share))
         return found
 
-    def _calibrate(self, kind: Kind, decides: bool) -> Calibration | None:  # noqa: FBT001 - a key's
+    def _calibrate(self, kind: Kind, *, decides: bool) -> Calibration | None:
         rows, numbers, scores = self._judged, self._verdicts, log_odds(self._stated)
         weighing = self.weighing if kind == "evidence" else None
         if kind == "evidence" and weighing is None:
@@ -508,7 +549,9 @@ class Process:
                 value = value if evidence.estimate is None or not decides else evidence.estimate
                 confidence = (evidence.probabilities or {}).get(encoding.scale.render(value), nan)
                 score = score_of(value)
-        calibration = None if isnan(score) else self._calibration(kind, decides)
+        calibration = None
+        if not isnan(score):
+            calibration = self._calibration(kind, decides=decides)
         if calibration is not None:
             confidence = float(calibration.confidences(score))
         known = not isnan(confidence)
@@ -543,13 +586,6 @@ class Process:
         squares = (shares * (given - numbers[:, None]) ** 2).sum(axis=1)
         return -np.sqrt(squares) / self.encoding.span
 
-    @cached_property
-    def _curve(self) -> Calibration:
-        """How often choices that have some share of an estimate are the experts'."""
-        weighing: Any = self.weighing
-        hits = self._targets[weighing.rows, : len(self.encoding.names)] > 0
-        return Calibration.fitted(weighing.estimates.ravel(), hits.ravel())
-
     def _chances(self, weighing: Weighing, estimate: Floats) -> dict[str, float] | None:
         """Return how likely each choice is the experts'."""
         encoding = self.encoding
@@ -560,7 +596,7 @@ class Process:
             ranks = np.arange(len(encoding.names))
             chances = np.exp(-((ranks - estimate) ** 2) / (2 * (off**2).mean() + 0.1))
         else:
-            chances = self._curve.confidences(estimate)
+            chances = weighing.curve.confidences(estimate)
         return dict(zip(encoding.names, (chances / chances.sum()).tolist(), strict=True))
 
     def _evidence(
@@ -573,10 +609,12 @@ class Process:
         encoding, weighing = self.encoding, self.weighing
         if weighing is not None:
             fields["evidence_error"] = float(weighing.errors.mean())
-            fields["weights"] = {"neighbours": 1 - (weighing.judge or 0.0)}
+            # Of a verdict that is kept, the weights are those of the estimate beside it.
+            weight = weighing.weight or 1.0
+            fields["weights"] = {"neighbours": weight * (1 - (weighing.judge or 0.0))}
             if weighing.judge is not None:
-                fields["verdict_error"] = float(weighing.rival_errors.mean())
-                fields["weights"]["judge"] = weighing.judge
+                fields["verdict_error"] = float(weighing.baseline_errors.mean())
+                fields["weights"]["judge"] = 1 - weight + weight * weighing.judge
             if self.features.count:
                 fields["weights"]["checks"] = self.regression.share
         cases, similarities = near or ([], np.zeros(0))
@@ -596,10 +634,10 @@ class Process:
             for case, similarity, share in votes
         ]
         decider: Decider = "evidence" if decides else "verdict"
-        is_unlike = weighing is not None and weighing.is_better and not decides
+        is_unlike = weighing is not None and weighing.weight > 0 and not decides
         fields |= {"decided_by": decider, "reason": _UNLIKE if is_unlike else self._reason(mode)}
         if weighing is None:
-            has_any = self._calibration("evidence", False) is not None
+            has_any = self._calibration("evidence", decides=False) is not None
             return Evidence(**fields), (lambda _: 0.0) if has_any else None
         vectors, targets = np.array([case.vector for case in cases]), self._targets_of(cases)
         [vote] = shares @ targets
@@ -607,6 +645,10 @@ class Process:
         both = self.regression.estimate(vector, vectors, targets, vote, features)
         estimate, usual = np.hsplit(both, 2)
         estimate = estimate + (weighing.judge or 0.0) * (encoding.believed([said])[0] - usual)
+        if encoding.is_ordered and weighing.weight:
+            [verdict] = encoding.numbers([said.verdict])
+            baseline = float(np.median(self.truth)) if weighing.judge is None else verdict
+            estimate = baseline + weighing.weight * (estimate - baseline)
         given = dict(zip(encoding.names, vote.tolist(), strict=False))
         fields["vote"] = float(vote[0]) if encoding.is_ordered else given
         fields["estimate"] = encoding.value(float(self._numbers(estimate)))
@@ -635,11 +677,11 @@ class Process:
             return _TWINS.format(MIN_CASES)
         if weighing is None:
             return "The verdict decides: the experts gave all cases that count the same value."
-        off, rival = weighing.errors.mean(), weighing.rival_errors.mean()
-        who = "evidence" if weighing.is_better else "verdict"
+        off, rival = weighing.errors.mean(), weighing.baseline_errors.mean()
+        who = "evidence" if weighing.weight else "verdict"
         what = "wrong on a share of" if self.encoding.choices else "off by"
         whose = "one value for all" if weighing.judge is None else "the judge's verdict"
-        but = "" if weighing.is_better else ": not better beyond chance, each class counting alike"
+        but = "" if weighing.weight else ": not better beyond chance, each class counting alike"
         checks = self.features.count if self.regression.share else 0
         besides = f", with {checks} check{'s' * (checks != 1)}," if checks else ""
         return (
@@ -737,6 +779,25 @@ async def weigh_case(
     warning = _MOVED.format(process.version)
     logger.warning("Judging %r: %s", access.criterion.name, warning)
     return decide, warning
+
+
+def _blend(baseline: Floats, estimates: Floats, weight: float) -> Floats:
+    """Go from the baseline some of the way to estimates; of choices there is no way between."""
+    if weight == 1 or estimates.shape[1] > 1:
+        return estimates
+    return baseline[:, None] + weight * (estimates - baseline[:, None])
+
+
+def _blend_weight(moves: Floats, targets: Floats, groups: Floats, *, pulled_to: int) -> float:
+    """Fit by ridge regression how far to go from a baseline to estimates, from 0 to 1.
+
+    Moves and targets are shares of the range. The penalty pulls the weight to 0, the baseline, or
+    to 1, the estimates. Near-duplicates, a group, count as one case.
+    """
+    _, place, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    each = 1 / counts[place]
+    hits, size = (each * moves * targets).sum(), (each * moves**2).sum()
+    return float(np.clip((hits + _PENALTY * pulled_to) / (size + _PENALTY), 0, 1))
 
 
 def _sigmoid(logits: Floats) -> Floats:

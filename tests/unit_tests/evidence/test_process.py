@@ -92,6 +92,15 @@ def test_a_useless_judge_is_outvoted_and_a_good_one_not_harmed(kind: str) -> Non
     assert both <= min(verdict, neighbours) * 1.1 + 0.015
 
 
+@pytest.mark.parametrize("kind", ["ordered", "share", "stars"])
+def test_few_verdicts_of_a_useless_judge_are_blended_with_what_like_cases_tell(kind: str) -> None:
+    verdict, value, used = errors(kind, coin, 20)
+    assert used >= 0.8
+    assert value < 0.8 * verdict
+    good, blended, _ = errors(kind, nearly, 20)
+    assert blended <= 1.1 * good + 0.01
+
+
 @pytest.mark.parametrize("kind", SCALES)
 def test_ten_values_that_like_cases_tell_are_enough_and_strangers_tell_nothing(kind: str) -> None:
     scale, (one, other, *_) = SCALES[kind], values_of(SCALES[kind])
@@ -106,12 +115,23 @@ def test_ten_values_that_like_cases_tell_are_enough_and_strangers_tell_nothing(k
         for verdict in (one, other):
             decision = decided(view, process, replace(items[count], verdict=verdict))
             assert decision.value == (items[count].truth if count == MIN_CASES else verdict)
-    strangers = [
-        replace(item, vector=normalised(np.eye(80)[at]), verdict=None)
-        for at, item in enumerate(world(scale, 80, seeded(1), coin))
+    # Where strangers tell nothing, choices are left to the verdict, and numbers to the median.
+    items = [
+        replace(item, vector=normalised(np.eye(90)[at]), verdict=None)
+        for at, item in enumerate(world(scale, 90, seeded(1), coin))
     ]
-    assert process_of(view_of(strangers), scale).decides("evidence") is False
-    # Nor do experts who always say the same.
+    view, truth = (
+        view_of(items[:80]),
+        module.Encoding(scale).numbers([item.truth for item in items]),
+    )
+    process = process_of(view, scale)
+    if not process.encoding.is_ordered:
+        assert process.decides("evidence") is False
+    else:
+        made = [decided(view, process, replace(item, verdict=one)).value for item in items[80:]]
+        off = np.abs(process.encoding.numbers(made) - truth[80:]).mean()
+        assert off <= 1.1 * np.abs(np.median(truth[:80]) - truth[80:]).mean()
+    # Experts who always say the same tell nothing.
     items = [replace(item, truth=one) for item in world(scale, 30, seeded(1), coin)]
     view = view_of(items)
     decision = decided(view, process_of(view, scale), replace(items[0], verdict=other))
