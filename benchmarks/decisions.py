@@ -81,7 +81,7 @@ def without_judge(rows: Sequence[dict[str, Any]], vectors: Any, count: int, seed
     items = [Item(vectors[at], float(labels[at]), median) for at in new]
     near = np.argsort(-(vectors[new] @ vectors[some].T), axis=1)[:, :5]
     estimates = (
-        np.array([decided(view, process, item).value for item in items], dtype=float),
+        np.array([decided(process, item).value for item in items], dtype=float),
         labels[some][near].mean(axis=1),
         np.full(len(new), median),
     )

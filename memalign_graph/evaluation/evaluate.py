@@ -200,9 +200,8 @@ async def _baselines(
         predicted = dataset.baselines(values, similar.examples, scale)
         said = Said(predicted.get(dataset.MEDIAN, predicted[dataset.MAJORITY]))
         vector = known_vector(similar.vector)
-        near = process.nearest(access.view, vector)
         with process.lock:
-            decision = process.decide(said, vector, "evidence", near)
+            decision = process.decide(said, vector, "evidence")
         known = {name: Prediction(value=value) for name, value in predicted.items()}
         known[dataset.EVIDENCE] = Prediction(value=decision.value, confidence=decision.confidence)
         predictions.append(known)

@@ -57,7 +57,7 @@ async def choose_review(
     try:
         version, key = judgment.memory_version, judgment.judge_key
         process = await current_process(io, access, version, key)
-        near = process.nearest(access.view, vector) if looked else None
+        near = process.nearest(vector) if looked else None
         with process.lock:
             source, evidence = judgment.confidence_source, judgment.evidence
             decides = evidence is not None and evidence.decided_by == "evidence"
@@ -102,14 +102,14 @@ def is_drawn(judgment_id: str, share: float) -> bool:
 
 def flags_of(process: Process, near: Near) -> list[ReviewReason]:
     """Tell why an expert is asked about a case, whatever the judge's confidence."""
-    cases, similarities = near
-    if not cases or not process.cases:
+    rows, similarities = near
+    if not len(rows):
         return ["no_similar_episode"]
     own, count = process.regression.closest, 1 + len(process.cases)
     flags: list[ReviewReason] = []
     if 1 + (own <= similarities[0] + SMALL).sum() <= UNLIKE_SHARE * count:
         flags.append("no_similar_episode")
-    [division] = divisions(process.opinions(cases[:COMPARED])[None])
+    [division] = divisions(process.opinions([process.cases[row] for row in rows[:COMPARED]])[None])
     bound = _WIDE if process.encoding.is_ordered else _MINORITY
     rare = 1 + (process.divisions >= division - SMALL).sum() <= _DIVIDED_SHARE * count
     if rare and division > bound + SMALL:

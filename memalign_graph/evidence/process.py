@@ -49,9 +49,7 @@ MIN_CALIBRATING = 20  # decisions that experts spoke on
 MAX_CASES = 1_000  # the newest: more would take seconds at each change of a memory
 SMALL = 1e-6  # of a similarity, what rounding may change
 COMPARED = 5  # of the most similar cases a majority is looked for among so many
-_LOOKED_AT = 3 * VOTERS  # since some episodes have no value
 _SHOWN = 10
-_MOST_OTHERS = 10_000  # beside those that are fitted, with their vectors
 _FEW_MARKS = 12  # experts that use so few different numbers are followed in that
 _MOVED = (
     "The memory changed before the judge was asked: similar cases are weighed as of version {}."
@@ -143,8 +141,8 @@ def _case_of(
     return Case(key, vector, rows[0].example_id, ids, given, value, said, judged_at)
 
 
-Near = tuple[list[Case], Floats]
-"""The cases nearest to another, and how similar they are to it."""
+Near = tuple[Floats, Floats]
+"""The places of the cases that are most similar to another, and how similar they are to it."""
 
 
 class Encoding:
@@ -296,22 +294,21 @@ class Process:
         self.version = view.version
         self.encoding = Encoding(scale)
         self.lock = threading.RLock()  # held while it is used: much of it is fitted then
-        self._besides = besides
-        self._is_its = is_present(view, judge_key)
-        self._others: dict[str, list[Case]] = {}
         self.like: Regression | None = None
-        self._own = {key: self._cases_at(view, key, vectors[key]) for key in vectors}
-        cases = (case for cases in self._own.values() for case in cases)
+        is_its = is_present(view, judge_key)
+        cases = [
+            case
+            for key, vector in vectors.items()
+            for case in _cases_at(view, key, vector, scale, is_its)
+            if case.example_id not in besides
+        ]
         self.take(sorted(cases, key=lambda case: case.example_id))
         example_ids = [case.example_id for case in self.cases]
         self.features = Features(view, scale, example_ids, least=MIN_CASES)
 
-    def _cases_at(self, view: MemoryView, key: str, vector: Vector) -> list[Case]:
-        cases = _cases_at(view, key, vector, self.encoding.scale, self._is_its)
-        return [case for case in cases if case.example_id not in self._besides]
-
     def take(self, cases: list[Case]) -> None:
         self.cases = cases
+        self._vectors = np.array([case.vector for case in cases])
         self.truth = self.encoding.numbers([case.value for case in self.cases])
         self._marks = np.unique(self.truth)
         self._targets = self._targets_of(self.cases)
@@ -355,11 +352,10 @@ class Process:
     @cached_property
     def regression(self) -> Regression:
         """What the experts said of like cases; there has to be one."""
-        vectors = np.array([case.vector for case in self.cases])
         width, features = self._targets.shape[1] // 2, None
         if self.features.count:
             features = self.features.rows([case.example_id for case in self.cases])
-        return Regression(vectors, self._targets, width, features, like=self.like)
+        return Regression(self._vectors, self._targets, width, features, like=self.like)
 
     @cached_property
     def weighing(self) -> Weighing | None:
@@ -441,19 +437,14 @@ class Process:
             self.encoding.span if self.encoding.is_ordered else 1.0
         )
 
-    def nearest(self, view: MemoryView, vector: Vector | None) -> Near:
-        """Find the cases of all memory that are most similar to a new one, and how similar."""
-        found = [] if vector is None else view.index.search(vector, _LOOKED_AT)
-        others = self._others = self._others if len(self._others) < _MOST_OTHERS else {}
-        known = {key: read[key] for read in (others, self._own) for key, _ in found if key in read}
-        unread = [key for key, _ in found if key not in known]
-        for key, its in view.vectors(unread).items():
-            known[key] = others[key] = self._cases_at(view, key, its)
+    def nearest(self, vector: Vector | None) -> Near:
+        """Find the cases that are most similar to a new one."""
+        if vector is None or not self.cases:
+            return np.zeros(0, int), np.zeros(0)
+        similarities = self._vectors @ vector
         # Beyond some digits the order of a sum shows.
-        hits = sorted((-round(similarity, 6), key) for key, similarity in found)
-        valued = ((case, -far) for far, key in hits for case in known.get(key, ()))
-        voters = list(islice(valued, VOTERS))
-        return [case for case, _ in voters], np.array([similarity for _, similarity in voters])
+        rows = np.argsort(-np.round(similarities, 6), kind="stable")[:VOTERS]
+        return rows, similarities[rows]
 
     def decides(self, mode: Decide) -> bool:
         """Tell whether the evidence decides."""
@@ -462,14 +453,14 @@ class Process:
         weighing = self.weighing
         return weighing is not None and weighing.weight > 0
 
-    def is_like(self, near: Near | None) -> bool:
+    def is_like(self, similarities: Floats) -> bool:
         """Tell whether a case is as near to memory's cases as those are to each other."""
-        if near is None or not len(near[1]):
+        if not len(similarities):
             return False
         own = self.regression.similarities[:, 0]
         # Where checks tell which cases are alike, texts may differ.
         share = UNLIKE_SHARE * (1 - self.regression.share)
-        return bool(1 + (own <= near[1][0] + SMALL).sum() > share * (1 + len(own)))
+        return bool(1 + (own <= similarities[0] + SMALL).sum() > share * (1 + len(own)))
 
     def _has_few_verdicts(self, mode: Decide) -> bool:
         """Tell whether nothing has to be fitted, since the verdict decides whatever it says."""
@@ -528,13 +519,7 @@ class Process:
             return "stated"
         return "evidence" if mode != "verdict" or not self.encoding.choices else "stated"
 
-    def looks(self, mode: Decide) -> bool:
-        """Tell whether a decision may look at similar cases."""
-        return not self._has_few_verdicts(mode) and (mode != "verdict" or not self.encoding.choices)
-
-    def decide(
-        self, said: Said, vector: Vector | None, mode: Decide, near: Near | None = None
-    ) -> Decision:
+    def decide(self, said: Said, vector: Vector | None, mode: Decide) -> Decision:
         """Decide on a new case, by the cases nearest to it."""
         encoding, value, source = self.encoding, said.verdict, said.source
         confidence, evidence = encoding.stated(said), None
@@ -542,7 +527,8 @@ class Process:
         score, decides = log_odds(confidence), False
         # On a continuous scale there is no probability that a judge could state.
         if mode != "verdict" or (isnan(confidence) and not encoding.choices):
-            decides = self.decides(mode) and self.is_like(near)
+            near = self.nearest(vector)
+            decides = self.decides(mode) and self.is_like(near[1])
             evidence, score_of = self._evidence(said, vector, mode, near, decides=decides)
             if score_of is not None and (decides or isnan(confidence)):
                 kind = source = "evidence"
@@ -600,7 +586,7 @@ class Process:
         return dict(zip(encoding.names, (chances / chances.sum()).tolist(), strict=True))
 
     def _evidence(
-        self, said: Said, vector: Vector | None, mode: Decide, near: Near | None, *, decides: bool
+        self, said: Said, vector: Vector | None, mode: Decide, near: Near, *, decides: bool
     ) -> tuple[Evidence, Callable[[Any], float] | None]:
         """Return what the evidence says of a new case, and what scores a decision on it."""
         fields: dict[str, Any] = {"verdict": said.verdict, "cases": len(self.cases)}
@@ -617,12 +603,13 @@ class Process:
                 fields["weights"]["judge"] = 1 - weight + weight * weighing.judge
             if self.features.count:
                 fields["weights"]["checks"] = self.regression.share
-        cases, similarities = near or ([], np.zeros(0))
-        if vector is None or not cases or not self.cases:
+        rows, similarities = near
+        if vector is None or not len(rows):
             reason = _UNKNOWN if self.cases else self._reason(mode)
             return Evidence(decided_by="verdict", reason=reason, **fields), None
         shares = soft(similarities[None], self.regression.temperature)
-        votes = zip(cases[:_SHOWN], similarities.tolist(), shares[0].tolist(), strict=False)
+        cases = [self.cases[row] for row in rows[:_SHOWN]]
+        votes = zip(cases, similarities.tolist(), shares[0].tolist(), strict=False)
         fields["neighbours"] = [
             Neighbour(
                 example_id=case.example_id,
@@ -639,10 +626,10 @@ class Process:
         if weighing is None:
             has_any = self._calibration("evidence", decides=False) is not None
             return Evidence(**fields), (lambda _: 0.0) if has_any else None
-        vectors, targets = np.array([case.vector for case in cases]), self._targets_of(cases)
+        targets = self._targets[rows]
         [vote] = shares @ targets
         features = self.features.row(said.checks) if self.features.count else None
-        both = self.regression.estimate(vector, vectors, targets, vote, features)
+        both = self.regression.estimate(vector, vote, features)
         estimate, usual = np.hsplit(both, 2)
         estimate = estimate + (weighing.judge or 0.0) * (encoding.believed([said])[0] - usual)
         if encoding.is_ordered and weighing.weight:
@@ -768,11 +755,10 @@ async def weigh_case(
     if besides and any(case.example_id in besides for case in process.cases):
         vectors = access.view.vectors(newest(access.view, besides))
         process = Process(access.view, access.criterion.scale, vectors, besides, judge_key)
-    near = process.nearest(access.view, vector) if process.looks(mode) else None
 
     def decide(said: Said) -> Decision:
         with process.lock:
-            return process.decide(said, vector, mode, near)
+            return process.decide(said, vector, mode)
 
     if process.version == version:
         return decide, None

@@ -115,27 +115,11 @@ class Regression:
         votes = _sums(self.shares, targets[self.nearest])
         return (targets - off[:, :-1] + means * off[:, -1:] + votes) / 2
 
-    def estimate(
-        self,
-        vector: Vector,
-        near: Floats,
-        targets: Floats,
-        vote: Floats,
-        features: Floats | None = None,
-    ) -> Floats:
-        """Estimate a new case by the vectors and targets of those that vote on it, and the vote.
-
-        By features it may be most like others: where they count, all that it was fitted to tell.
-        """
-        known = _unit(np.vstack((near, vector)) - self._centre)
-        if features is not None and self.share:
-            [new] = _joined(known[-1:], features[None], self.share)
-            weights, targets = self._solved @ new, self._targets
-        else:
-            kernel = known @ known[:-1].T
-            kernel[np.diag_indices(len(near))] += self.ridge
-            weights = np.linalg.solve(kernel[:-1], kernel[-1])
-        smooth = self._mean + weights @ (targets - self._mean)
+    def estimate(self, vector: Vector, vote: Floats, features: Floats | None = None) -> Floats:
+        """Estimate a new case, with the vote of those that are most similar to it."""
+        known = _unit((vector - self._centre)[None])
+        [new] = _joined(known, None if features is None else features[None], self.share)
+        smooth = self._mean + (self._solved @ new) @ (self._targets - self._mean)
         return (np.clip(smooth, self._least, self._most) + vote) / 2
 
 

@@ -206,7 +206,7 @@ def judged(past: list[Item], new: list[Item], scale: Scale, key: str | None = No
     """Decide on new cases by default."""
     view = view_of(past)
     process = process_of(view, scale, judge_key=key)
-    values = [decided(view, process, item, "auto").value for item in new]
+    values = [decided(process, item, "auto").value for item in new]
 
     def classes(values: list[Value]) -> NDArray[np.int64]:
         bands = np.array(values, dtype=float)

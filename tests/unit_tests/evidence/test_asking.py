@@ -74,7 +74,7 @@ def flags_at(memory: JudgeMemory, degrees: float) -> list[str]:
     text, _ = retrieval_text(example_at(degrees))
     vector = run(embed(BLOCKING, memory.access, {"case": text}))["case"]
     process = run(current_process(BLOCKING, memory.access))
-    return list(flags_of(process, process.nearest(memory.access.view, vector)))
+    return list(flags_of(process, process.nearest(vector)))
 
 
 @pytest.mark.parametrize("embeddings", [on_circle, on_narrow_cone])
@@ -83,7 +83,7 @@ def test_case_unlike_all_others_is_flagged_whatever_the_embedder(embeddings: Any
     places = (20.5, 39.9, 150, 100, -60)
     assert [flags_at(memory, at) for at in places] == [[], [], [], UNLIKE, UNLIKE]
     process = run(current_process(BLOCKING, memory.access))
-    assert flags_of(process, process.nearest(memory.access.view, None)) == UNLIKE
+    assert flags_of(process, process.nearest(None)) == UNLIKE
     rng, flagged = np.random.default_rng(3), []
     for _ in range(4):
         memory = filled(*map(valued, rng.uniform(0, 180, 60)), embeddings=embeddings)

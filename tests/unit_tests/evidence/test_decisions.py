@@ -81,11 +81,11 @@ def test_a_case_unlike_all_others_is_left_to_the_verdict() -> None:
     view = view_of(past)
     process = process_of(view, Boolean())
     assert process.decides("auto")
-    near = [decided(view, process, item, "auto").evidence for item in new]
+    near = [decided(process, item, "auto").evidence for item in new]
     assert np.mean([one is not None and one.decided_by == "evidence" for one in near]) > 0.7
     for verdict in (True, False):
         strange = Item(normalised(-np.sum([item.vector for item in past], axis=0)), True, verdict)
-        decision = decided(view, process, strange, "auto")
+        decision = decided(process, strange, "auto")
         assert decision.value is verdict
         assert decision.evidence is not None
         assert "as similar to this one" in decision.evidence.reason
@@ -164,7 +164,7 @@ def test_where_all_agree_the_questions_end(count: int, needed: bool) -> None:  #
     process = process_of(view, Boolean())
     trust = _trust(process, "auto", 0.9, None)
     assert (trust.threshold is not None) is needed
-    decision = decided(view, process, items[0], "auto")
+    decision = decided(process, items[0], "auto")
     assert (decision.value, decision.calibrated_on) == (True, count)
     if trust.threshold is not None:
         assert decision.confidence is not None

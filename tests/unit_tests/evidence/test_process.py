@@ -65,7 +65,7 @@ def errors(kind: str, judge: Judge, count: int, **options: Any) -> tuple[float, 
         process = process_of(view, scale)
         used.append(process.decides("evidence"))
         for item in items[count:]:
-            decision = decided(view, process, item)
+            decision = decided(process, item)
             assert decision.evidence is not None
             by_evidence = decision.evidence.decided_by == "evidence"
             assert not by_evidence or process.decides("evidence")
@@ -113,7 +113,7 @@ def test_ten_values_that_like_cases_tell_are_enough_and_strangers_tell_nothing(k
         process = process_of(view, scale)
         assert not process.decides("verdict")
         for verdict in (one, other):
-            decision = decided(view, process, replace(items[count], verdict=verdict))
+            decision = decided(process, replace(items[count], verdict=verdict))
             assert decision.value == (items[count].truth if count == MIN_CASES else verdict)
     # Where strangers tell nothing, choices are left to the verdict, and numbers to the median.
     items = [
@@ -128,13 +128,13 @@ def test_ten_values_that_like_cases_tell_are_enough_and_strangers_tell_nothing(k
     if not process.encoding.is_ordered:
         assert process.decides("evidence") is False
     else:
-        made = [decided(view, process, replace(item, verdict=one)).value for item in items[80:]]
+        made = [decided(process, replace(item, verdict=one)).value for item in items[80:]]
         off = np.abs(process.encoding.numbers(made) - truth[80:]).mean()
         assert off <= 1.1 * np.abs(np.median(truth[:80]) - truth[80:]).mean()
     # Experts who always say the same tell nothing.
     items = [replace(item, truth=one) for item in world(scale, 30, seeded(1), coin)]
     view = view_of(items)
-    decision = decided(view, process_of(view, scale), replace(items[0], verdict=other))
+    decision = decided(process_of(view, scale), replace(items[0], verdict=other))
     assert decision.value == other
     assert decision.evidence is not None
     assert "the same value" in decision.evidence.reason
@@ -155,7 +155,7 @@ def test_probabilities_are_weighed_where_they_tell_more(scale: Scale, bad: Any, 
     view = view_of(items[:80])
     process = process_of(view, scale)
     assert process.decides("evidence")
-    wrong = [decided(view, process, item).value != item.truth for item in items[80:]]
+    wrong = [decided(process, item).value != item.truth for item in items[80:]]
     assert np.mean(wrong) < 0.2
 
 
@@ -197,7 +197,7 @@ def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: 
         process = process_of(view, scale, besides)
         calibration = process.calibration("evidence", "evidence")
         assert calibration is not None
-        return [[decided(view, process, item) for item in new], calibration.decisions]
+        return [[decided(process, item) for item in new], calibration.decisions]
 
     words = [word(at, item) for at, item in enumerate(items)]
     never, shuffled, forgotten = view_of([]), view_of([]), view_of([])
@@ -219,16 +219,17 @@ def test_of_several_experts_the_median_is_learned() -> None:
     assert (case.value, case.given) == (3, given)
 
 
-def test_of_more_cases_than_are_fitted_the_nearest_speak(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_more_cases_than_are_fitted_the_newest_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_CASES", 40)
     items = world(Boolean(), 90, seeded(5), coin)
     view = view_of(items)
     process = process_of(view, Boolean())
     assert {case.key for case in process.cases} == {key_of(at) for at in range(50, 90)}
     assert process.decides("evidence")
-    oldest = decided(view, process, items[0]).evidence
-    assert oldest is not None
-    assert (oldest.neighbours[0].example_id, oldest.neighbours[0].similarity) == ("x0000", 1.0)
+    for at, is_there in ((0, False), (50, True)):
+        evidence = decided(process, items[at]).evidence
+        assert evidence is not None
+        assert (evidence.neighbours[0].example_id == f"x{at:04d}") is is_there
 
 
 @pytest.mark.parametrize("mode", ["evidence", "verdict"])
@@ -244,7 +245,7 @@ def test_confidences_are_calibrated_shares(kind: str, mode: Any) -> None:
     view = view_of(items)
     process = process_of(view, scale)
     for item, given in product(items[:4], (None, odds(), {"gone": 1.0})):
-        decision = decided(view, process, replace(item, probabilities=given), mode)
+        decision = decided(process, replace(item, probabilities=given), mode)
         known = decision.confidence is not None
         assert 0 <= (decision.confidence or 0) <= 1
         assert (decision.confidence_source is not None) == known
@@ -267,7 +268,7 @@ def test_numbers_have_a_confidence_from_what_is_left_out() -> None:
     view = view_of(items[:200])
     for mode in ("evidence", "verdict"):
         process = process_of(view, scale)
-        made = [decided(view, process, item, mode) for item in items[200:]]
+        made = [decided(process, item, mode) for item in items[200:]]
         assert {one.confidence_source for one in made} == {"evidence"}
         assert {one.calibrated_on for one in made} == {200}
         right = [
@@ -300,7 +301,7 @@ def test_estimates_stay_on_the_scale(scale: Numeric) -> None:
     process = process_of(view, scale)
     assert process.decides("evidence")
     for item in items[40:]:
-        evidence = decided(view, process, item).evidence
+        evidence = decided(process, item).evidence
         assert evidence is not None
         assert evidence.estimate is not None
         value = evidence.estimate

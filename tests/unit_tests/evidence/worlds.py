@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from memalign_graph import Boolean, Categorical, Numeric
 from memalign_graph.evidence.confidence import Decision, Said
-from memalign_graph.evidence.process import Near, Process, newest
+from memalign_graph.evidence.process import Process, newest
 from memalign_graph.memory.facts import Fact, new_id
 from memalign_graph.memory.index.retrieval_text import text_of
 from memalign_graph.memory.index.vectors import vector_key
@@ -155,14 +155,9 @@ def process_of(
     return Process(view, scale, vectors, besides, judge_key)
 
 
-def near_of(process: Process, view: MemoryView, vector: Any) -> Near:
-    """The cases that are nearest to a vector."""
-    return process.nearest(view, vector)
-
-
-def decided(view: MemoryView, process: Process, item: Item, mode: Any = "evidence") -> Decision:
+def decided(process: Process, item: Item, mode: Any = "evidence") -> Decision:
     """The decision on a new case."""
     verdict = item.truth if item.verdict is None else item.verdict
     source: Any = None if item.probabilities is None else "logprobs"
     said = Said(verdict, item.probabilities, source)
-    return process.decide(said, item.vector, mode, near_of(process, view, item.vector))
+    return process.decide(said, item.vector, mode)
