@@ -73,6 +73,13 @@ class EpisodeRow:
         """Whether nothing that was said is left."""
         return not self.example_id
 
+    @property
+    def verdicts(self) -> dict[str, Any]:
+        """The values of the judgments that the expert answered, by judgment id."""
+        judgment = self.content.get("judgment")
+        own = {} if judgment is None else {judgment["id"]: judgment["value"]}
+        return {**self.content.get("other_verdicts", {}), **own}
+
 
 class Standing:
     """What stands after some facts, taken in their order."""
