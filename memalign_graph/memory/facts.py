@@ -141,6 +141,9 @@ class Fact(FrozenModel):
     """How likely cases meet guidelines, where a model was asked: for each question as a model was
     asked it (`asked_id`) the probability of yes, by example id."""
 
+    answer_ids: list[str] = Field(default_factory=list)
+    """The facts that had these answers where they were exported; none where a model was asked."""
+
     failed: list[str] = Field(default_factory=list)
     """What a model could not distil although it distilled other things: one failed attempt each."""
 

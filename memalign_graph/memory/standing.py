@@ -94,6 +94,8 @@ class Standing:
         self.answers: dict[str, dict[str, float]] = {}
         """What a model answered when it was asked whether examples meet guidelines, by `asked_id`
         and example id."""
+        self.answer_ids: set[str] = set()
+        """The facts that brought answers, here or where they were exported."""
         self.attempts: Counter[str] = Counter()
         """How often distilling failed, by what it was tried on."""
         self.changed: set[str] = set()
@@ -169,9 +171,10 @@ class Standing:
         return is_touched
 
     def _answer(self, fact: Fact) -> None:
-        if fact.answers:
-            # By the fact: what is purged of it later leaves its version as it was.
-            self._total += _weight("answers", fact.id)
+        # By the fact: what is purged of it later leaves its version as it was.
+        new = {*(fact.answer_ids or ([fact.id] if fact.answers else []))} - self.answer_ids
+        self.answer_ids |= new
+        self._total += sum(_weight("answers", key) for key in new)
         for asked, answers in fact.answers.items():
             self.answers.setdefault(asked, {}).update(answers)
         if fact.unanswered:

@@ -174,6 +174,11 @@ class MemoryView:
         with self._lock:
             return {asked: dict(answers) for asked, answers in self._standing.answers.items()}
 
+    def answer_ids(self) -> set[str]:
+        """Return the facts that brought these answers, here or where they were exported."""
+        with self._lock:
+            return set(self._standing.answer_ids)
+
     def holds(self, episode_id: str) -> bool:
         """Tell whether there is an episode of this id."""
         return episode_id in self._standing.rows
