@@ -13,7 +13,7 @@ from memalign_graph.memory.index.retrieval_text import text_of
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.types import Episode, Guideline
 
-_VERSION_SPACE = 2**128
+VERSION_SPACE = 2**128
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Standing:
     def version(self) -> str:
         """Names what stands, however it came about: a set hash."""
         total = self._total + sum(map(weight_of, self.guidelines.values()))
-        return f"{total % _VERSION_SPACE:032x}"
+        return f"{total % VERSION_SPACE:032x}"
 
     def apply(self, fact: Fact) -> None:
         """Take the next fact; what follows is there after `settle`."""

@@ -198,6 +198,37 @@ def test_a_reader_that_looks_while_another_commits_sees_a_version_that_was(
         assert here.version() == there.version()
 
 
+def test_a_version_from_before_an_earlier_fact_arrived_is_found(any_opener: Opener) -> None:
+    first, second, reader = memories(any_opener, 3)
+    first.remember(said("known"))
+    first.version()
+    versions: list[str] = []
+
+    def meanwhile() -> None:
+        for number in range(3):
+            seen = second.remember(said(f"seen {number}", "Newer."))
+            run(lesson(second, op("add", seen, text=f"Be warm {number}."))(BLOCKING))
+            versions.append(second.version())
+
+    words = said("late", value=False), said("late as well")
+    interleaved(
+        partial(operations.remember, access=first.access, feedback=words), commits, meanwhile
+    )
+    second.remember(said("last"))
+    for number, version in enumerate(versions):
+        then = reader.at(version)
+        assert then.version == version
+        seen = [one.example.inputs for one in then.episodes]
+        assert seen == ["known", *(f"seen {one}" for one in range(number + 1))]
+        assert len(then.guidelines) == number + 1
+    now = reader.version()
+    rolled = reader.rollback(versions[1])
+    assert {reader.version(), second.version(), rolled.version} == {versions[1]}
+    assert len(reader.episodes()) == 3
+    reader.rollback(now)
+    assert first.version() == now
+
+
 def test_of_two_words_said_at_once_the_newer_counts(any_opener: Opener) -> None:
     here, there = memories(any_opener, 2)
     here.remember(said("one", "First."))
