@@ -119,6 +119,9 @@ class Fact(FrozenModel):
     at_us: int
     """When, in microseconds since 1970; after all that its writer had seen."""
 
+    clock_us: int | None = None
+    """When, by its writer's clock, where it is dated after a fact of a clock far ahead."""
+
     reason: str
     """What made it: `remember`, `learn`, `forget`, `add_guideline`, ..."""
 

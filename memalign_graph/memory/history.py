@@ -191,7 +191,7 @@ class _Past:
         ]
         return Commit(
             id=fact.id,
-            at=utc(fact.at_us),
+            at=utc(fact.clock_us or fact.at_us),
             author=fact.author,
             reason=fact.reason,
             episodes=_tally(before, rows),
