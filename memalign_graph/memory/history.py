@@ -16,7 +16,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import PURGE, Fact, Item, utc
 from memalign_graph.memory.operations import check_name
-from memalign_graph.memory.standing import VERSION_SPACE, Standing, stand, weight_of
+from memalign_graph.memory.standing import VERSION_SPACE, Standing, stand
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Episode, FrozenModel, Guideline
 
@@ -165,7 +165,7 @@ class _Past:
         self.facts, self.words, self._embedder = facts, dict(words), embedder
         self._stand()
         self._episodes = self._said(self.standing.rows)
-        self._guidelines = self._worded()
+        self._guidelines = self.standing.weights()
 
     def step(self, fact: Fact) -> AbstractSet[str]:
         """Take the next fact; tells which episodes it may have changed."""
@@ -184,7 +184,7 @@ class _Past:
         rows = self._said(touched & self.standing.rows.keys())
         before = {key: self._episodes.pop(key) for key in touched & self._episodes.keys()}
         self._episodes |= rows
-        known, self._guidelines = self._guidelines, self._worded()
+        known, self._guidelines = self._guidelines, self.standing.weights()
         retired = [
             Retired(guideline_id=gone.id, superseded_by=gone.by, reason=gone.reason)
             for gone in fact.retired
@@ -207,9 +207,6 @@ class _Past:
     def _said(self, keys: Iterable[str]) -> dict[str, object]:
         rows, pending = self.standing.rows, self.standing.pending
         return {key: (rows[key].key, key in pending) for key in keys}
-
-    def _worded(self) -> dict[str, object]:
-        return {key: weight_of(one) for key, one in self.standing.guidelines.items()}
 
 
 async def snapshot(io: IO, access: MemoryAccess, version: str) -> Snapshot:

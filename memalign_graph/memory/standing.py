@@ -108,14 +108,25 @@ class Standing:
         self._read: set[str] = set()
         self._retired: set[str] = set()
         self._scrubbed: set[tuple[str, str]] = set()
+        self._weighed: dict[str, tuple[Wording, int]] = {}
         self._total = 0
         self._is_outdated = False
 
     @property
     def version(self) -> str:
         """Names what stands, however it came about: a set hash."""
-        total = self._total + sum(map(weight_of, self.guidelines.values()))
+        total = self._total + sum(self.weights().values())
         return f"{total % VERSION_SPACE:032x}"
+
+    def weights(self) -> dict[str, int]:
+        """Return what each guideline weighs in the version; only what changed is weighed again."""
+        weighed, self._weighed = self._weighed, {}
+        for key, wording in self.guidelines.items():
+            known = weighed.get(key)
+            if known is None or known[0] is not wording:
+                known = wording, weight_of(wording)
+            self._weighed[key] = known
+        return {key: weight for key, (_, weight) in self._weighed.items()}
 
     def apply(self, fact: Fact) -> None:
         """Take the next fact; what follows is there after `settle`."""
